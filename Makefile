@@ -1,0 +1,96 @@
+# Everything a contributor runs. `make` alone lists the targets.
+
+PYTHON ?= python3
+WORKERS ?= auto
+SECONDS ?= 60
+PYTEST_ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
+CODE := $(wildcard src tests benchmarks examples)
+PURE := evolve lines lineage operations picking retry rules sortedkeys state tally transitions
+comma := ,
+empty :=
+space := $(empty) $(empty)
+PURE_FILES := $(subst $(space),$(comma),$(PURE:%=src/casque/%.py))
+
+# A stamp is written last, so a step that was interrupted is done again from its start. MADE is
+# put aside while pip works: if pip is killed, the next run makes the whole environment anew.
+MADE := $(VENV)/.made
+UNSURE := $(VENV)/.unsure
+BASE := $(VENV)/.installed
+DEV := $(VENV)/.installed-dev
+
+define install
+	@mv $(MADE) $(UNSURE)
+	@$(PIP) install --editable '$(1)'; status=$$?; mv $(UNSURE) $(MADE); exit $$status
+endef
+
+# An environment is bound to its Python and to this folder (scripts and the editable install
+# hold absolute paths). If either has gone, forget it and make it anew.
+ifneq ($(wildcard $(MADE)),)
+$(shell [ "$$(cat $(MADE))" = "$(CURDIR)" ] && $(BIN)/python -c 'import pip' 2>/dev/null \
+	|| rm -f $(MADE) $(BASE) $(DEV))
+endif
+
+.NOTPARALLEL:
+.DELETE_ON_ERROR:
+.PHONY: help demo test check format bench torture coverage clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: $(BASE) ## see jobs enqueued, worked, retried and buried
+	@$(BIN)/python examples/demo.py
+
+test: $(DEV) ## run the tests (WORKERS=2, PYTEST_ARGS="-k lease")
+	@$(BIN)/python -m pytest -n $(WORKERS) $(PYTEST_ARGS)
+
+check: $(DEV) ## check format, lint, types and the direction of imports
+	$(BIN)/python -m ruff format --check $(CODE)
+	$(BIN)/python -m ruff check $(CODE)
+	$(BIN)/python -m mypy $(CODE)
+	$(BIN)/lint-imports --no-logo
+
+format: $(DEV) ## format the code and apply the safe fixes
+	$(BIN)/python -m ruff format $(CODE)
+	$(BIN)/python -m ruff check --fix $(CODE)
+
+bench: $(BASE) ## run every benchmark, at the sizes whose limits we state (a minute or two)
+	@set -e; for script in $(sort $(wildcard benchmarks/[a-z]*.py)); do \
+		echo "== $$script"; $(BIN)/python $$script; \
+	done
+
+torture: $(DEV) ## run the tests under real faults for as long as you say (SECONDS=60)
+	@CASQUE_TORTURE_SECONDS=$(SECONDS) $(BIN)/python -m pytest tests/torture \
+		--timeout=$$(($(SECONDS) * 2 + 120)) $(PYTEST_ARGS)
+
+coverage: $(DEV) ## measure branch coverage; the pure modules must reach 100%
+	@$(BIN)/python -m pytest -n $(WORKERS) --cov --cov-report= --cov-fail-under=0 $(PYTEST_ARGS)
+	@$(BIN)/python -m coverage report --include='$(PURE_FILES)' --fail-under=100
+	@$(BIN)/python -m coverage report
+
+clean: ## remove the environment, the caches and what was built
+	rm -rf $(VENV) build dist htmlcov .coverage .coverage.* .hypothesis .import_linter_cache \
+		.mypy_cache .pytest_cache .ruff_cache
+	find $(CODE) -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(MADE):
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+		echo "casque needs Python 3.11 or later; '$(PYTHON)' is $$($(PYTHON) --version 2>&1)." >&2; \
+		echo "Name a newer one: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; \
+		exit 1; }
+	@echo "making $(VENV)"
+	@$(PYTHON) -m venv --clear $(VENV)
+	@echo "$(CURDIR)" > $@
+
+$(BASE): $(MADE) pyproject.toml
+	@echo "installing casque"
+	$(call install,.)
+	@touch $@
+
+$(DEV): $(MADE) pyproject.toml
+	@echo "installing casque and its development tools"
+	$(call install,.[dev])
+	@touch $(BASE) $@

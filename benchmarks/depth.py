@@ -1,0 +1,295 @@
+"""What a claim and its ack cost when much else is queued: it should be the same as when little is.
+
+Each store lives in a process of its own, so that neither pays for the other's
+heap or garbage collector, which stays on as it is for users (it runs once more
+after the filling). Rounds alternate between the small store and the large one;
+what counts is the median of the rounds' ratios, since both halves of a round
+meet the same noise.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import multiprocessing
+import os
+import platform
+import resource
+import signal
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from itertools import islice
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import NamedTuple
+
+from casque import NewJob, Queue
+
+STORES = {
+    "memory": "memory://",
+}
+"""Addresses by name; `{folder}` in one stands for a temporary folder."""
+
+PAYLOAD_BYTES = 100
+FILL = 10_000
+WARM_UP = 20
+LIMIT_RATIO = 2.0
+LIMIT_BYTES = 1024
+ENOUGH_TO_WEIGH = 100_000
+"""With fewer jobs the batches they came in, freed since, outweigh them."""
+BETTER, NORMAL = -1, 0
+TOMORROW = timedelta(days=1)
+
+
+class Shape(NamedTuple):
+    """What a store is filled with: ready jobs, and what must not matter to them."""
+
+    ready: int
+    future: int = 0
+    idle_queues: int = 0
+
+    def jobs(self) -> Iterator[NewJob]:
+        for number in range(self.future):
+            yield NewJob("work", payload(number), BETTER, delay=TOMORROW)
+        for number in range(self.idle_queues):
+            yield NewJob("work", payload(number), queue=f"idle-{number}", delay=TOMORROW)
+        yield from ready_jobs(self.ready)
+
+    @property
+    def total(self) -> int:
+        return self.ready + self.future + self.idle_queues
+
+
+class Filled(NamedTuple):
+    seconds: float
+    bytes_per_job: float
+
+
+class Timed(NamedTuple):
+    seconds_per_job: float
+    collector_seconds: float
+    """Of all the timed seconds, those that the garbage collector took."""
+
+
+class Comparison(NamedTuple):
+    filled: Filled
+    small: list[Timed]
+    large: list[Timed]
+
+    @property
+    def ratios(self) -> list[float]:
+        pairs = zip(self.large, self.small, strict=True)
+        return [large.seconds_per_job / small.seconds_per_job for large, small in pairs]
+
+
+def payload(number: int) -> bytes:
+    """An object of its own for every job: one shared by all would weigh nothing."""
+    return number.to_bytes(PAYLOAD_BYTES, "big")
+
+
+def ready_jobs(count: int) -> Iterator[NewJob]:
+    return (NewJob("work", payload(number), NORMAL) for number in range(count))
+
+
+def fill(queue: Queue, jobs: Iterable[NewJob]) -> None:
+    waiting = iter(jobs)
+    while batch := list(islice(waiting, FILL)):
+        queue.enqueue_many(batch)
+
+
+def claim_and_ack(queue: Queue, count: int) -> None:
+    for _ in range(count):
+        [job] = queue.dequeue("work")
+        queue.ack(job)
+
+
+def timed_round(queue: Queue, count: int, collector: list[float]) -> Timed:
+    """Claim and ack `count` jobs, then put as many back: the store is as deep as before."""
+    claim_and_ack(queue, WARM_UP)  # the other process had the caches meanwhile
+    collector.clear()
+    start = time.perf_counter()
+    claim_and_ack(queue, count)
+    taken = time.perf_counter() - start
+    spent = sum(collector)
+    fill(queue, ready_jobs(WARM_UP + count))
+    return Timed(taken / count, spent)
+
+
+def collector_times() -> list[float]:
+    """A list that grows by the seconds of every run of the garbage collector."""
+    seconds: list[float] = []
+    started = 0.0
+
+    def watch(phase: str, _: dict[str, int]) -> None:
+        nonlocal started
+        if phase == "start":
+            started = time.perf_counter()
+        else:
+            seconds.append(time.perf_counter() - started)
+
+    gc.callbacks.append(watch)
+    return seconds
+
+
+def resident_bytes() -> int:
+    """The memory this process has from the system; where only its peak is known, that."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+    except OSError:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return pages * resource.getpagesize()
+
+
+def serve(pipe: Connection, address: str, shape: Shape) -> None:
+    """The life of a process that holds one store: fill it, then time rounds as asked."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's; its pipe then closes
+    with Queue(address) as queue:
+        queue.enqueue("first")
+        queue.ack(queue.dequeue("first")[0])  # loads what the first use loads
+        gc.collect()
+        before = resident_bytes()
+        start = time.perf_counter()
+        fill(queue, shape.jobs())
+        taken = time.perf_counter() - start
+        gc.collect()
+        pipe.send(Filled(taken, (resident_bytes() - before) / shape.total))
+        collector = collector_times()
+        try:
+            while True:
+                pipe.send(timed_round(queue, pipe.recv(), collector))
+        except EOFError:
+            return
+
+
+@contextmanager
+def held_store(name: str, shape: Shape) -> Iterator[tuple[Connection, Filled]]:
+    """A filled store in a process of its own; ask it for rounds through the connection."""
+    context = multiprocessing.get_context("spawn")
+    with tempfile.TemporaryDirectory(prefix="casque-depth-") as folder:
+        ours, theirs = context.Pipe()
+        address = STORES[name].format(folder=folder)
+        process = context.Process(target=serve, args=(theirs, address, shape), daemon=True)
+        process.start()
+        theirs.close()
+        try:
+            yield ours, ours.recv()
+        finally:
+            ours.close()
+            process.join()
+
+
+def compare(
+    store: str, small: Connection, shape: Shape, *, rounds: int, per_round: int
+) -> Comparison:
+    with held_store(store, shape) as (large, filled):
+        pair: dict[Connection, list[Timed]] = {small: [], large: []}
+        for number in range(rounds):
+            # Who goes first alternates too: a noise with a beat must not favour one of them.
+            for pipe in (small, large) if number % 2 else (large, small):
+                pipe.send(per_round)
+                pair[pipe].append(pipe.recv())
+        return Comparison(filled, pair[small], pair[large])
+
+
+def report(title: str, result: Comparison, *, per_round: int) -> bool:
+    """Print one comparison; whether it kept the limit."""
+    ratios = result.ratios
+    ratio = statistics.median(ratios)
+    low, _, high = statistics.quantiles(ratios, n=4)
+    small, large = (
+        statistics.median(one.seconds_per_job for one in half) * 1e6
+        for half in (result.small, result.large)
+    )
+    timed = sum(one.seconds_per_job for one in result.large) * per_round
+    collector = sum(one.collector_seconds for one in result.large) / timed
+    kept = ratio <= LIMIT_RATIO
+    print(f"\n{title}")
+    print(f"  claim+ack        {large:.1f} µs a job; {small:.1f} µs in the small store")
+    print(
+        f"  ratio            {ratio:.2f}x, limit {LIMIT_RATIO:g}x: {verdict(kept)}   "
+        f"(middle half {low:.2f}-{high:.2f}, all {min(ratios):.2f}-{max(ratios):.2f})"
+    )
+    print(f"  collector        on; {collector:.1%} of the large store's time")
+    return kept
+
+
+def report_memory(filled: Filled, jobs: int) -> bool:
+    kept = filled.bytes_per_job < LIMIT_BYTES or jobs < ENOUGH_TO_WEIGH
+    judged = "too few jobs to judge" if jobs < ENOUGH_TO_WEIGH else verdict(kept)
+    print(
+        f"  memory           {filled.bytes_per_job:,.0f} bytes a job with {PAYLOAD_BYTES} of "
+        f"payload, limit {LIMIT_BYTES:,}: {judged}"
+    )
+    print(f"  filled           {jobs / filled.seconds:,.0f} jobs a second, {FILL:,} at a time")
+    return kept
+
+
+def verdict(kept: bool) -> str:  # noqa: FBT001 - it is the whole question
+    return "pass" if kept else "FAIL"
+
+
+def machine() -> str:
+    return (
+        f"{platform.python_implementation()} {platform.python_version()}, {os.cpu_count()} cores, "
+        f"{platform.system()} {platform.machine()}"
+    )
+
+
+def options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--store", choices=sorted(STORES), default="memory")
+    parser.add_argument("--small", type=int, default=1_000, help="jobs in the small store")
+    parser.add_argument("--large", type=int, default=1_000_000, help="jobs in the large ones")
+    parser.add_argument("--queues", type=int, default=100_000, help="idle queues beside")
+    parser.add_argument("--rounds", type=int, default=40, help="rounds of each comparison")
+    parser.add_argument(
+        "--quick", action="store_true", help="100,000 jobs, 10,000 queues, 15 rounds: seconds"
+    )
+    chosen = parser.parse_args()
+    if chosen.quick:
+        chosen.large, chosen.queues, chosen.rounds = 100_000, 10_000, 15
+    if chosen.small < 100 or chosen.large < chosen.small or chosen.queues < 1 or chosen.rounds < 2:
+        parser.error("needs --small of at least 100, --large above it, and 2 --rounds or more")
+    return chosen
+
+
+def main() -> int:
+    chosen = options()
+    small, large, queues = chosen.small, chosen.large, chosen.queues
+    per_round = min(small // 2, 300)
+    shapes = {
+        f"{large:,} queued jobs": Shape(large),
+        f"{large:,} future jobs of better priority in the line, {small:,} ready behind them": Shape(
+            small, future=large
+        ),
+        f"{queues:,} idle queues beside, a future job in each": Shape(small, idle_queues=queues),
+    }
+    print(f"depth: claim and ack one job, store {chosen.store}, against {small:,} queued jobs")
+    print(
+        f"{machine()}; {chosen.rounds} alternating rounds of {per_round} jobs; "
+        "ratio: median of the rounds"
+    )
+    verdicts: list[bool] = []
+    with held_store(chosen.store, Shape(small)) as (baseline, _):
+        for title, shape in shapes.items():
+            result = compare(
+                chosen.store, baseline, shape, rounds=chosen.rounds, per_round=per_round
+            )
+            verdicts.append(report(title, result, per_round=per_round))
+            if not shape.idle_queues:
+                verdicts.append(report_memory(result.filled, shape.total))
+    missed = verdicts.count(False)
+    print(f"\n{missed} of {len(verdicts)} limits missed" if missed else "\nevery limit kept")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -1,0 +1,161 @@
+"""LocalFileSystemStorage: one file, replaced whole and durably.
+
+A write goes to a temporary file that is synced, then renamed over the old one,
+then the folder is synced: a crash at any point leaves the old file or the new
+one, never a half. Writers take turns by locks on two files beside it, which the
+system releases when a process dies.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import hashlib
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from casque.clock import SECOND_US, Clock, SystemClock, drive
+from casque.errors import CASConflictError, InvalidError, StorageError
+
+_LOCK_PATIENCE_US = 30 * SECOND_US
+_LOCK_PAUSE_US = 2_000
+
+
+class LocalFileSystemStorage:
+    """A file on a local disk of this machine. Parent folders are made on the first write."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        if not os.fspath(path):
+            raise InvalidError("the path of the queue file is empty.")
+        try:
+            # Resolved, so that a rename replaces the file itself and not a link to it.
+            self.path = Path(path).expanduser().resolve()
+        except (OSError, RuntimeError, ValueError) as error:
+            # A circle of links, a home of nobody, a NUL, a lone surrogate.
+            raise InvalidError(
+                f"{os.fspath(path)!r} cannot be the path of a queue file: {error}", cause=error
+            ) from error
+        self.name = str(self.path)
+        self._clock: Clock = SystemClock()
+        self._durable: str | None = None
+        """The etag of the newest content known to be on disk under its name."""
+
+    async def read(self) -> tuple[bytes, str | None]:
+        return await asyncio.to_thread(self._read_durable)
+
+    async def write(self, content: bytes, if_match: str | None = None) -> str:
+        return await asyncio.to_thread(self._write, content, if_match)
+
+    def _read_durable(self) -> tuple[bytes, str | None]:
+        content, etag = self._read()
+        if etag not in (None, self._durable):
+            # Visible is not durable: whoever renamed this may have died before its sync.
+            try:
+                self._sync_folder()
+            except OSError as error:
+                if error.errno not in (errno.EROFS, errno.EINVAL):  # a disk nobody can write to
+                    raise self._trouble("read", error, unknown=False) from error
+            self._durable = etag
+        return content, etag
+
+    def _read(self) -> tuple[bytes, str | None]:
+        try:
+            content = self.path.read_bytes()
+        except FileNotFoundError:
+            return b"", None
+        except OSError as error:
+            raise self._trouble("read", error, unknown=False) from error
+        return content, _etag(content)
+
+    def _write(self, content: bytes, if_match: str | None) -> str:
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with self._locked():
+                _, current = self._read()
+                if current != if_match:
+                    raise CASConflictError(
+                        f"{self.name} was changed by another process since it was read."
+                    )
+                self._replace(content)
+        except OSError as error:
+            raise self._trouble("write", error, unknown=False) from error
+        self._durable = _etag(content)
+        return self._durable
+
+    def _replace(self, content: bytes) -> None:
+        # Written under the lock, so one name serves all, and a crash leaves at most one behind.
+        temporary = self.path.with_name(f".{self.path.name}.tmp")
+        with temporary.open("wb") as file:
+            if self.path.exists():
+                os.fchmod(file.fileno(), self.path.stat().st_mode)
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(self.path)
+        try:
+            self._sync_folder()
+        except OSError as error:
+            raise self._trouble("sync", error, unknown=True) from error
+
+    def _sync_folder(self) -> None:
+        # Until the folder is on disk too, a power cut can bring the old file back.
+        folder = os.open(self.path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """One writer at a time, and nobody twice in a row while another waits.
+
+        Whoever wants the lock must hold the gate while it waits, so the one
+        that has just let go finds the gate taken and stands behind.
+        """
+        give_up = self._clock.monotonic() + _LOCK_PATIENCE_US
+        gate = self._take(self.path.with_name(f".{self.path.name}.gate"), give_up)
+        try:
+            lock = self._take(self.path.with_name(f".{self.path.name}.lock"), give_up)
+        finally:
+            os.close(gate)
+        try:
+            yield
+        finally:
+            os.close(lock)
+
+    def _take(self, path: Path, give_up: int) -> int:
+        import fcntl  # noqa: PLC0415 - POSIX only, so not at the top of the module
+
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if self._clock.monotonic() < give_up:
+                    drive(self._clock.sleep(_LOCK_PAUSE_US, blocking=True))
+                    continue
+                os.close(descriptor)
+                raise StorageError(
+                    f"{path} has been locked by other processes for 30 s; is one stopped? Nothing "
+                    "was written.",
+                    outcome_unknown=False,
+                ) from None
+            except BaseException:
+                os.close(descriptor)
+                raise
+            return descriptor
+
+    def _trouble(self, verb: str, error: OSError, *, unknown: bool) -> StorageError:
+        return StorageError(
+            f"cannot {verb} {self.name}: {error.strerror or error}. Check that its folder is a "
+            "folder, is writable and has room.",
+            cause=error,
+            outcome_unknown=unknown,
+        )
+
+
+def _etag(content: bytes) -> str:
+    # Of the content, not of the file's times: two writes within one clock tick differ too.
+    return hashlib.blake2b(content, digest_size=16).hexdigest()

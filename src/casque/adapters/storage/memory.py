@@ -1,0 +1,35 @@
+"""InMemoryStorage: one object in this process's memory, for tests and trials."""
+
+from __future__ import annotations
+
+import threading
+
+from casque.errors import CASConflictError
+
+
+class InMemoryStorage:
+    """An object that lives as long as its process; safe between tasks, loops and threads."""
+
+    name = "memory"
+
+    def __init__(self, initial_content: bytes = b"") -> None:
+        self._lock = threading.Lock()
+        self._content = initial_content
+        self._writes = 1 if initial_content else 0
+
+    async def read(self) -> tuple[bytes, str | None]:
+        with self._lock:
+            return self._content, self._etag()
+
+    async def write(self, content: bytes, if_match: str | None = None) -> str:
+        with self._lock:
+            if if_match != self._etag():
+                raise CASConflictError(
+                    f"the object is at etag {self._etag()}, not {if_match}: it was changed."
+                )
+            self._content = content
+            self._writes += 1
+            return str(self._writes)
+
+    def _etag(self) -> str | None:
+        return str(self._writes) if self._writes else None

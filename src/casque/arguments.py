@@ -1,0 +1,240 @@
+"""Arguments: the edge where what a caller passed becomes values, or an InvalidError.
+
+Everything is checked before anything is written, and a message says what to
+write instead. Sizes here are the limits that docs/reference states.
+"""
+
+from __future__ import annotations
+
+import traceback as tracebacks
+from collections.abc import Callable, Collection, Iterable
+from datetime import datetime, timedelta
+from typing import TypeVar
+
+import msgspec
+
+from casque.clock import DAY_US, span_us, to_datetime, to_us
+from casque.errors import InvalidError
+from casque.job import DEFAULT_MAX_ATTEMPTS, DEFAULT_QUEUE, Failure, Job
+from casque.lineage import Lineage
+from casque.operations import Request
+
+NAME_BYTES = 512
+PAYLOAD_BYTES = 16 * 1024 * 1024
+RESULT_BYTES = 64 * 1024
+OUTPUT_BYTES = 64 * 1024
+ERROR_BYTES = 16 * 1024
+RECORD_BYTES = 64 * 1024
+ENQUEUE_MANY_JOBS = 10_000
+ENQUEUE_MANY_BYTES = 64 * 1024 * 1024
+SMALLEST_INT, LARGEST_INT = -(2**31), 2**31 - 1
+LONGEST_SPAN_US = 36_500 * DAY_US
+
+T = TypeVar("T")
+
+
+class _Positional(msgspec.Struct, frozen=True):
+    entrypoint: str
+    payload: bytes = b""
+    priority: int = 0
+
+
+class NewJob(_Positional, frozen=True, kw_only=True):
+    """A job to enqueue, with the parameters of `enqueue`."""
+
+    queue: str = DEFAULT_QUEUE
+    id: str | None = None
+    delay: timedelta | None = None
+    run_at: datetime | None = None
+    max_attempts: int = DEFAULT_MAX_ATTEMPTS
+    retain: timedelta | None = None
+    timeout: timedelta | None = None
+
+
+def request(new: NewJob, lineage: Lineage, new_id: Callable[[], str]) -> Request:
+    """The checked form of a new job; an id is made when it brings none."""
+    if not isinstance(new, NewJob):
+        raise InvalidError(f"a NewJob is due here, not {_kind(new)}: write NewJob('name', b'…').")
+    if new.delay is not None and new.run_at is not None:
+        raise InvalidError("give `delay` or `run_at`, not both.")
+    return Request(
+        id=new_id() if new.id is None else name(new.id, "id"),
+        queue=name(new.queue, "queue"),
+        entrypoint=name(new.entrypoint, "entrypoint"),
+        payload=data(new.payload, "payload", PAYLOAD_BYTES),
+        priority=whole(new.priority, "priority", SMALLEST_INT, "lower runs first"),
+        max_attempts=whole(new.max_attempts, "max_attempts", 1),
+        delay_us=0 if new.delay is None else span(new.delay, "delay"),
+        run_us=None if new.run_at is None else instant(new.run_at, "run_at"),
+        retain_us=None if new.retain is None else span(new.retain, "retain"),
+        timeout_us=None if new.timeout is None else positive_span(new.timeout, "timeout"),
+        depth=lineage.depth,
+        chain=lineage.chain,
+    )
+
+
+def requests(
+    jobs: Iterable[NewJob], lineage: Lineage, new_id: Callable[[], str]
+) -> tuple[Request, ...]:
+    """The checked form of a list of new jobs that stays whole."""
+    checked: list[Request] = []
+    size = 0
+    for place, new in enumerate(several(jobs, "NewJob")):
+        try:
+            one = request(new, lineage, new_id)
+        except InvalidError as error:
+            raise InvalidError(f"job {place} of the list: {error}", job_id=error.job_id) from None
+        checked.append(one)
+        size += len(one.payload)
+    if len(checked) > ENQUEUE_MANY_JOBS or size > ENQUEUE_MANY_BYTES:
+        raise InvalidError(
+            f"{len(checked):,} jobs with {size:,} bytes of payload are too much for one commit: at "
+            f"most {ENQUEUE_MANY_JOBS:,} jobs and {ENQUEUE_MANY_BYTES:,} bytes go in together. "
+            "Split the list."
+        )
+    return tuple(checked)
+
+
+def several(values: Iterable[T], of: str) -> Iterable[T]:
+    """Several things, as the caller said; one alone is a mistake, and so is a text."""
+    if isinstance(values, str | bytes | Job | NewJob) or not isinstance(values, Iterable):
+        raise InvalidError(
+            f"a list of {of} is due here, not {_kind(values)}: write [{of.lower()}]."
+        )
+    return values
+
+
+def name(value: object, what: str) -> str:
+    if not isinstance(value, str):
+        raise InvalidError(f"`{what}` must be text, not {_kind(value)}.")
+    if not value:
+        raise InvalidError(f"`{what}` must not be empty.")
+    if "\0" in value:
+        raise InvalidError(f"`{what}` must not contain a NUL character: {value!r}.")
+    try:
+        size = len(value.encode())
+    except UnicodeEncodeError:
+        raise InvalidError(
+            f"`{what}` holds a lone surrogate and is not text that can be stored: {value!r}."
+        ) from None
+    if size > NAME_BYTES:
+        raise InvalidError(f"`{what}` is {size} bytes long; at most {NAME_BYTES} are allowed.")
+    return value
+
+
+def data(value: object, what: str, limit: int) -> bytes:
+    if isinstance(value, str):
+        raise InvalidError(f"`{what}` must be bytes, not str: write text.encode().")
+    if not isinstance(value, bytes | bytearray | memoryview):
+        raise InvalidError(f"`{what}` must be bytes, not {_kind(value)}.")
+    size = memoryview(value).nbytes
+    if size > limit:
+        raise InvalidError(
+            f"`{what}` is {size:,} bytes; at most {limit:,} are allowed. Keep the data "
+            "elsewhere and pass its address."
+        )
+    return bytes(value)
+
+
+def whole(value: object, what: str, at_least: int, hint: str = "") -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        aside = f" ({hint})" if hint else ""
+        raise InvalidError(f"`{what}` must be a whole number{aside}, not {_kind(value)}.")
+    if not at_least <= value <= LARGEST_INT:
+        raise InvalidError(f"`{what}` must be between {at_least} and {LARGEST_INT}, not {value}.")
+    return value
+
+
+def span(value: object, what: str) -> int:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        raise InvalidError(
+            f"`{what}` must be a timedelta, not {_kind(value)}: write timedelta(seconds={value})."
+        )
+    if not isinstance(value, timedelta):
+        raise InvalidError(f"`{what}` must be a timedelta, not {_kind(value)}.")
+    us = span_us(value)
+    if us < 0:
+        raise InvalidError(f"`{what}` must not be negative: {value}.")
+    if us > LONGEST_SPAN_US:
+        raise InvalidError(f"`{what}` must be at most 100 years, not {value}.")
+    return us
+
+
+def positive_span(value: object, what: str) -> int:
+    us = span(value, what)
+    if not us:
+        raise InvalidError(f"`{what}` must be longer than zero.")
+    return us
+
+
+def instant(value: object, what: str) -> int:
+    if not isinstance(value, datetime):
+        raise InvalidError(f"`{what}` must be a datetime, not {_kind(value)}.")
+    if value.tzinfo is None or value.utcoffset() is None:
+        raise InvalidError(
+            f"`{what}` has no time zone, so it is no instant: write datetime.now(UTC) or give it "
+            "a tzinfo."
+        )
+    try:
+        us = to_us(value)
+        to_datetime(us)
+    except OverflowError:
+        raise InvalidError(f"`{what}` lies outside of the years 1 to 9999 in UTC.") from None
+    return us
+
+
+def entrypoints(value: str | Collection[str] | None) -> tuple[str, ...] | None:
+    """One name, several, or None for all."""
+    if value is None:
+        return None
+    if isinstance(value, str):
+        return (name(value, "entrypoint"),)
+    if not isinstance(value, Collection):
+        raise InvalidError(
+            f"`entrypoint` must be a name, several names or None, not {_kind(value)}."
+        )
+    if not value:
+        raise InvalidError("`entrypoint` is an empty list; pass None for all entrypoints.")
+    return tuple(dict.fromkeys(name(one, "entrypoint") for one in value))
+
+
+def failure(error: object) -> Failure:
+    """What went wrong, from a text or an exception, cut to what is kept."""
+    if isinstance(error, BaseException):
+        lines = "".join(tracebacks.format_exception(error))
+        return Failure(type(error).__name__, _head(str(error)), _tail(lines))
+    if not isinstance(error, str):
+        raise InvalidError(f"`error` must be text or an exception, not {_kind(error)}.")
+    return Failure(text=_head(error))
+
+
+def text(value: object, what: str) -> str:
+    """A text for people, cut to what is kept."""
+    if not isinstance(value, str):
+        raise InvalidError(f"`{what}` must be text, not {_kind(value)}.")
+    return _head(value)
+
+
+def fraction(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+        raise InvalidError(f"`progress` must be a number from 0 to 1, not {value!r}.")
+    return float(value)
+
+
+def tail(value: object) -> bytes:
+    """The end of an output, as much of it as is kept."""
+    if not isinstance(value, bytes | bytearray | memoryview):
+        raise InvalidError(f"`output` must be bytes, not {_kind(value)}.")
+    return bytes(memoryview(value).cast("B")[-OUTPUT_BYTES:])
+
+
+def _head(text: str) -> str:
+    return text.encode(errors="replace")[:ERROR_BYTES].decode(errors="ignore")
+
+
+def _tail(text: str) -> str:
+    return text.encode(errors="replace")[-ERROR_BYTES:].decode(errors="ignore")
+
+
+def _kind(value: object) -> str:
+    return type(value).__name__

@@ -1,0 +1,235 @@
+"""Time, chance and ids: the world's three surprises, and the only door they come in by.
+
+Inside casque an instant is an int, microseconds since 1970 UTC, and a span
+is an int of microseconds: both are exact, order fast and fit every store.
+`datetime` and `timedelta` are for the caller.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import threading
+import time
+from collections.abc import Coroutine
+from datetime import UTC, datetime, timedelta
+from typing import Any, Protocol, TypeVar
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+MICROSECOND = timedelta(microseconds=1)
+SECOND_US = 1_000_000
+MINUTE_US = 60 * SECOND_US
+DAY_US = 24 * 60 * MINUTE_US
+
+T = TypeVar("T")
+
+
+def to_us(instant: datetime) -> int:
+    """Microseconds since 1970 UTC of an aware datetime, exactly."""
+    return (instant - EPOCH) // MICROSECOND
+
+
+def to_datetime(us: int) -> datetime:
+    """The aware UTC datetime of an instant, exactly."""
+    return EPOCH + timedelta(microseconds=us)
+
+
+def span_us(span: timedelta) -> int:
+    """The whole microseconds of a timedelta, exactly."""
+    return span // MICROSECOND
+
+
+def drive(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine that never suspends, without an event loop."""
+    try:
+        coroutine.send(None)
+    except StopIteration as stop:
+        value: T = stop.value
+        return value
+    coroutine.close()
+    raise AssertionError("a coroutine that must not suspend did")
+
+
+class Bell(Protocol):
+    """Something to wait on until another thread or task rings it, or time passes."""
+
+    def ring(self) -> None:
+        """Wake the waiter; if nobody waits, the next wait returns at once. From any thread."""
+        ...
+
+    async def wait(self, timeout_us: int | None) -> bool:
+        """Wait for a ring: True, or False when `timeout_us` passed first. Clears the ring."""
+        ...
+
+
+class Clock(Protocol):
+    """Where time, chance and ids come from. Replaced as a whole in tests."""
+
+    def now(self) -> int:
+        """The wall clock, in microseconds since 1970 UTC. It may jump, either way."""
+        ...
+
+    def monotonic(self) -> int:
+        """Microseconds from some fixed point; never goes back, and counts a machine's sleep."""
+        ...
+
+    def random(self) -> float:
+        """A number in [0, 1)."""
+        ...
+
+    def new_id(self) -> str:
+        """A UUIDv7: unique, and sortable by the time it was made."""
+        ...
+
+    def bell(self, *, blocking: bool) -> Bell:
+        """A bell whose wait blocks the thread (`blocking`), or suspends the running task."""
+        ...
+
+    async def sleep(self, span: int, *, blocking: bool) -> None:
+        """Let `span` microseconds pass, blocking the thread or suspending the running task."""
+        ...
+
+
+# Linux's monotonic clock stands still while the machine sleeps, and so would every deadline.
+_STEADY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+class SystemClock:
+    """The machine's own time and chance."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._last_id = 0
+
+    def now(self) -> int:
+        return time.time_ns() // 1000
+
+    def monotonic(self) -> int:
+        return time.clock_gettime_ns(_STEADY) // 1000
+
+    def random(self) -> float:
+        return random.random()
+
+    def new_id(self) -> str:
+        with self._lock:
+            self._last_id = next_uuid7(self._last_id, self.now() // 1000, os.urandom(10))
+            return format_uuid(self._last_id)
+
+    def bell(self, *, blocking: bool) -> Bell:
+        return ThreadBell() if blocking else LoopBell()
+
+    async def sleep(self, span: int, *, blocking: bool) -> None:
+        if blocking:
+            time.sleep(span / SECOND_US)
+        else:
+            await asyncio.sleep(span / SECOND_US)
+
+
+class ThreadBell:
+    """A bell that blocks its thread. Its coroutine never suspends."""
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+
+    def ring(self) -> None:
+        self._event.set()
+
+    async def wait(self, timeout_us: int | None) -> bool:
+        rung = self._event.wait(None if timeout_us is None else timeout_us / SECOND_US)
+        self._event.clear()
+        return rung
+
+
+class LoopBell:
+    """A bell that suspends its task. Made and waited on in one event loop, rung from anywhere."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._event = asyncio.Event()
+
+    def ring(self) -> None:
+        try:
+            self._loop.call_soon_threadsafe(self._event.set)
+        except RuntimeError:  # the waiter's loop is closed: there is nobody left to wake
+            return
+
+    async def wait(self, timeout_us: int | None) -> bool:
+        try:
+            async with asyncio.timeout(None if timeout_us is None else timeout_us / SECOND_US):
+                await self._event.wait()
+        except TimeoutError:
+            return False
+        self._event.clear()
+        return True
+
+
+_RANDOM_BITS = 74
+_RANDOM_MASK = (1 << _RANDOM_BITS) - 1
+_VARIANT = 0b10 << 62
+_LOW_MASK = (1 << 62) - 1
+
+
+def next_uuid7(last: int, now_ms: int, entropy: bytes) -> int:
+    """The 122 free bits of a UUIDv7 for `now_ms`, above `last`: ids of one process sort by age.
+
+    Within a millisecond (or when the clock goes back) the last value is
+    counted up by a random step, so order holds and the next id cannot be guessed.
+    """
+    drawn = int.from_bytes(entropy, "big")
+    fresh = now_ms << _RANDOM_BITS | drawn & _RANDOM_MASK
+    if fresh >> _RANDOM_BITS > last >> _RANDOM_BITS:
+        return fresh
+    return last + 1 + (drawn & 0xFFFF_FFFF)
+
+
+def format_uuid(free_bits: int) -> str:
+    """Lay the free bits out as RFC 9562 asks, version 7."""
+    high, low = free_bits >> 62, free_bits & _LOW_MASK
+    # 48 bits of time, then the version, then 12 random bits; the variant, then 62 more.
+    top = (high >> 12) << 16 | 0x7000 | high & 0xFFF
+    text = f"{top << 64 | _VARIANT | low:032x}"
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
+
+class Stopwatch:
+    """How long something has taken, by the clock that moved most: a sleep is never missed."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._wall, self._monotonic = clock.now(), clock.monotonic()
+
+    def elapsed_us(self) -> int:
+        clock = self._clock
+        return max(clock.monotonic() - self._monotonic, clock.now() - self._wall)
+
+
+class StoreTime:
+    """The time of one store as this process knows it: it never goes back and never stands still.
+
+    Every instant handed out is at least the last one plus the monotonic time
+    since, so a wall clock set back by an hour neither un-expires a lease nor
+    freezes delayed jobs.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._last = 0
+        self._last_monotonic = clock.monotonic()
+
+    def now(self) -> int:
+        with self._lock:
+            monotonic = self._clock.monotonic()
+            carried = self._last + (monotonic - self._last_monotonic if self._last else 0)
+            self._last = max(self._clock.now(), carried)
+            self._last_monotonic = monotonic
+            return self._last
+
+    def saw(self, instant: int) -> None:
+        """Another process wrote at `instant`: time is at least that from now on."""
+        with self._lock:
+            monotonic = self._clock.monotonic()
+            carried = self._last + (monotonic - self._last_monotonic if self._last else 0)
+            self._last = max(carried, instant)
+            self._last_monotonic = monotonic

@@ -1,0 +1,282 @@
+"""Group commit: while one commit is in flight new operations gather, then all go as one batch.
+
+One fsync, one PUT or one transaction serves every caller that waited. Written
+twice over only where waiting differs: `LoopCommitter` for tasks of an event
+loop, `ThreadCommitter` for plain threads on a store that never suspends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import threading
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from casque.clock import SECOND_US, Stopwatch, drive
+from casque.errors import InvalidError, StorageError
+from casque.operations import Ack, Enqueue, Operation, Release
+from casque.rules import Leased
+from casque.stores.port import COMMIT_DEADLINE_US, Store
+
+BATCH_OPERATIONS = 10_000
+BATCH_BYTES = 4 * 1024 * 1024
+WAITING_CALLERS = 100_000
+CLOSE_PATIENCE_US = 30 * SECOND_US
+
+_FIRST_PAUSE_US = 50_000
+_LONGEST_PAUSE_US = 1_000_000
+
+
+class _Entry:
+    """One caller's operation and, once it is known, its outcome."""
+
+    __slots__ = ("future", "is_done", "operation", "outcome", "weight")
+
+    def __init__(self, operation: Operation, future: asyncio.Future[Any] | None = None) -> None:
+        self.operation = operation
+        self.future = future
+        self.weight = _weigh(operation)
+        self.is_done = False
+        self.outcome: Any = None
+
+
+def _weigh(operation: Operation) -> tuple[int, int]:
+    """How many operations this counts for, and its bytes."""
+    if isinstance(operation, Enqueue):
+        return len(operation.jobs), sum(len(job.payload) for job in operation.jobs)
+    if isinstance(operation, Ack):
+        carried = len(operation.result or b"") + sum(len(job.payload) for job in operation.enqueue)
+        return 1 + len(operation.enqueue), carried
+    return 1, 0
+
+
+class _Batches:
+    """The waiting operations of one writer, and its commits."""
+
+    def __init__(self, store: Store, *, alone: bool, max_conflicts: int | None) -> None:
+        self._store = store
+        self._writer = store.clock.new_id()
+        self._number = 0
+        self._alone = alone
+        self._max_conflicts = max_conflicts
+        self._waiting: deque[_Entry] = deque()
+
+    @property
+    def waiting(self) -> int:
+        """How many operations wait for the next commit."""
+        return len(self._waiting)
+
+    def _join(self, entry: _Entry) -> None:
+        if len(self._waiting) >= WAITING_CALLERS:
+            raise StorageError(
+                f"{self._store.name}: {WAITING_CALLERS:,} operations are waiting already; the "
+                "storage does not keep up. Nothing was written; slow down and try again.",
+                outcome_unknown=False,
+            )
+        self._waiting.append(entry)
+
+    def _next_batch(self) -> list[_Entry]:
+        """As many as one commit may carry; at least one, however large."""
+        batch: list[_Entry] = []
+        count = size = 0
+        while self._waiting:
+            entry = self._waiting[0]
+            if entry.future is not None and entry.future.cancelled():
+                self._waiting.popleft()
+                continue
+            count, size = count + entry.weight[0], size + entry.weight[1]
+            if batch and (self._alone or count > BATCH_OPERATIONS or size > BATCH_BYTES):
+                break
+            batch.append(self._waiting.popleft())
+        return batch
+
+    async def _commit(self, operations: list[Operation], *, blocking: bool) -> list[Any]:
+        """One commit; repeated under the same number while its fate is unknown, which is safe."""
+        self._number += 1
+        clock, watch, pause = self._store.clock, Stopwatch(self._store.clock), _FIRST_PAUSE_US
+        while True:
+            try:
+                return await self._store.commit(
+                    self._writer, self._number, operations, max_conflicts=self._max_conflicts
+                )
+            except StorageError as error:
+                if not error.outcome_unknown or watch.elapsed_us() > COMMIT_DEADLINE_US:
+                    raise
+            await clock.sleep(int(pause * (0.5 + clock.random() / 2)), blocking=blocking)
+            pause = min(2 * pause, _LONGEST_PAUSE_US)
+
+
+class LoopCommitter:
+    """Group commit for tasks: one writer for each event loop that uses the queue."""
+
+    def __init__(self, store: Store, *, alone: bool, max_conflicts: int | None) -> None:
+        self._store = store
+        self._alone = alone
+        self._max_conflicts = max_conflicts
+        # By loop, because a task can only be woken by its own, and a loop that
+        # ends must not take the operations of another with it.
+        self._by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, _LoopBatches]
+        self._by_loop = WeakKeyDictionary()
+        self._lock = threading.Lock()
+
+    async def submit(self, operations: Sequence[Operation]) -> list[Any]:
+        """Commit these with whatever else is waiting. Per operation its result, or its error."""
+        return await self._own().submit(operations)
+
+    async def drain(self) -> None:
+        """Wait until everything that this loop asked is answered, within a bound."""
+        await self._own().drain()
+
+    @property
+    def waiting(self) -> int:
+        """How many operations wait for the next commit."""
+        return sum(batches.waiting for batches in self._by_loop.values())
+
+    def _own(self) -> _LoopBatches:
+        loop = asyncio.get_running_loop()
+        with self._lock:
+            own = self._by_loop.get(loop)
+            if own is None:
+                own = _LoopBatches(
+                    self._store, alone=self._alone, max_conflicts=self._max_conflicts
+                )
+                self._by_loop[loop] = own
+            return own
+
+
+class _LoopBatches(_Batches):
+    """The waiting operations of one event loop, and the task that commits them."""
+
+    def __init__(self, store: Store, *, alone: bool, max_conflicts: int | None) -> None:
+        super().__init__(store, alone=alone, max_conflicts=max_conflicts)
+        self._worker: asyncio.Task[None] | None = None
+
+    async def submit(self, operations: Sequence[Operation]) -> list[Any]:
+        loop = asyncio.get_running_loop()
+        futures = [loop.create_future() for _ in operations]
+        for operation, future in zip(operations, futures, strict=True):
+            self._join(_Entry(operation, future))
+        if self._worker is None or self._worker.done():
+            self._worker = loop.create_task(self._work())
+        try:
+            return [await future for future in futures]
+        except asyncio.CancelledError:
+            for future in futures:
+                if not future.cancel() and not future.cancelled():
+                    self._give_back(future.result())
+            raise
+
+    async def drain(self) -> None:
+        worker = self._worker
+        if worker is None or worker.done():
+            return
+        bell = self._store.clock.bell(blocking=False)
+        worker.add_done_callback(lambda _: bell.ring())
+        if not await bell.wait(CLOSE_PATIENCE_US):
+            worker.cancel()
+            await asyncio.wait([worker])
+
+    async def _work(self) -> None:
+        while batch := self._next_batch():
+            try:
+                outcomes = await self._commit([entry.operation for entry in batch], blocking=False)
+            except asyncio.CancelledError:
+                _settle_all([*batch, *self._waiting], _given_up(self._store.name))
+                self._waiting.clear()
+                raise
+            except Exception as error:  # noqa: BLE001 - whatever it is, no caller may hang
+                _settle_all(batch, error)
+                continue
+            for entry, outcome in zip(batch, outcomes, strict=True):
+                self._answer(entry, outcome)
+
+    def _answer(self, entry: _Entry, outcome: Any) -> None:
+        if entry.future is None:
+            return
+        if entry.future.done():
+            self._give_back(outcome)
+        else:
+            entry.future.set_result(outcome)
+
+    def _give_back(self, outcome: Any) -> None:
+        """The caller was cancelled and will never see what it claimed: release it."""
+        if not isinstance(outcome, Leased):
+            return
+        for job in outcome.jobs:
+            self._waiting.append(_Entry(Release(job.id, job.token)))
+        if self._waiting and (self._worker is None or self._worker.done()):
+            self._worker = asyncio.get_running_loop().create_task(self._work())
+
+
+class ThreadCommitter(_Batches):
+    """Group commit for threads: whoever gets the lock commits for all who wait for it."""
+
+    def __init__(self, store: Store, *, alone: bool, max_conflicts: int | None) -> None:
+        super().__init__(store, alone=alone, max_conflicts=max_conflicts)
+        self._lock = threading.Lock()
+
+    async def submit(self, operations: Sequence[Operation]) -> list[Any]:
+        """Commit these with whatever else is waiting. Per operation its result, or its error."""
+        entries = [_Entry(operation) for operation in operations]
+        for entry in entries:
+            self._join(entry)
+        with self._lock:
+            while not entries[-1].is_done:
+                self._commit_next()
+        return [entry.outcome for entry in entries]
+
+    async def drain(self) -> None:
+        """Wait until everything that was asked is answered."""
+        with self._lock:
+            while self._waiting:
+                self._commit_next()
+
+    def _commit_next(self) -> None:
+        batch = self._next_batch()
+        try:
+            operations = [entry.operation for entry in batch]
+            outcomes = drive(self._commit(operations, blocking=True))
+        except Exception as error:  # noqa: BLE001 - whatever it is, no caller may hang
+            _finish_all(batch, error)
+            return
+        except BaseException:  # Ctrl-C in this thread; the others' operations were on board too
+            _finish_all(batch, _given_up(self._store.name))
+            raise
+        for entry, outcome in zip(batch, outcomes, strict=True):
+            entry.outcome, entry.is_done = outcome, True
+
+
+def _settle_all(entries: list[_Entry], error: Exception) -> None:
+    for entry in entries:
+        if entry.future is not None and not entry.future.done():
+            entry.future.set_result(_own(error))
+
+
+def _finish_all(entries: list[_Entry], error: Exception) -> None:
+    for entry in entries:
+        entry.outcome, entry.is_done = _own(error), True
+
+
+def _own(error: Exception) -> Exception:
+    """A copy for one caller: a raised exception collects the traceback of whoever raises it."""
+    own = copy.copy(error)
+    own.__cause__ = error.__cause__
+    return own
+
+
+def _given_up(name: str) -> StorageError:
+    return StorageError(
+        f"{name}: outcome unknown: the commit was interrupted before its answer came. Look the "
+        "jobs up by id before doing this again.",
+        outcome_unknown=True,
+    )
+
+
+def not_open(kind: str, *, was_open: bool) -> InvalidError:
+    """The error of a queue that is used outside of its context."""
+    if was_open:
+        return InvalidError(f"this {kind} is closed; open a new one.")
+    return InvalidError(f"this {kind} is not open: write `async with {kind}(…) as q:`.")

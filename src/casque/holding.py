@@ -1,0 +1,55 @@
+"""Holdings: which claims one queue object was handed, so that it may speak of a job by its id."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import NamedTuple
+
+from casque import arguments
+from casque.errors import InvalidError
+from casque.job import Job
+from casque.operations import Hold
+
+HOLDINGS_KEPT = 100_000
+NO_TOKEN = 0
+
+
+class Holding(NamedTuple):
+    token: int
+    lease_us: int | None
+
+
+class Holdings:
+    """The last token this queue object was handed for each job, the oldest forgotten first."""
+
+    def __init__(self) -> None:
+        self._holdings: OrderedDict[str, Holding] = OrderedDict()
+
+    def hand(self, job: Job) -> None:
+        self._holdings[job.id] = Holding(job.token, job.lease_span_us)
+        self._holdings.move_to_end(job.id)
+        if len(self._holdings) > HOLDINGS_KEPT:
+            self._holdings.popitem(last=False)
+
+    def drop(self, hold: Hold) -> None:
+        """The claim is over; a newer one on the same job stays."""
+        job_id, token = hold
+        held = self._holdings.get(job_id)
+        if held is not None and held.token == token:
+            self._holdings.pop(job_id, None)
+
+    def of(self, job: Job | str) -> Hold:
+        """The claim that a caller means by a Job, or by an id."""
+        if isinstance(job, Job):
+            return job.id, job.token
+        if not isinstance(job, str):
+            raise InvalidError(f"a Job or its id is due here, not {type(job).__name__}.")
+        held = self._holdings.get(arguments.name(job, "id"))
+        return job, NO_TOKEN if held is None else held.token
+
+    def lease_us(self, job: Job | str) -> int | None:
+        """How long the claim was taken for, if that is known."""
+        if isinstance(job, Job):
+            return job.lease_span_us
+        held = self._holdings.get(job)
+        return None if held is None else held.lease_us

@@ -1,0 +1,205 @@
+"""A job and what hangs on it, as frozen values.
+
+They are msgspec structs rather than dataclasses because a queue makes one or
+two of them for every operation and may hold a million: a struct is built and
+copied about ten times as fast, and is invisible to the garbage collector.
+Instants are kept as microseconds and shown as aware datetimes.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import NamedTuple
+
+import msgspec
+
+from casque.clock import to_datetime
+
+DEFAULT_QUEUE = "default"
+DEFAULT_MAX_ATTEMPTS = 25
+
+
+class JobStatus(StrEnum):
+    """Where a job is in its life."""
+
+    QUEUED = "queued"
+    IN_PROGRESS = "in_progress"
+    COMPLETED = "completed"
+    DEAD = "dead"
+    CANCELLED = "cancelled"
+
+
+class Lease(NamedTuple):
+    """A claim: who has it, under which token, until when. The token only ever rises."""
+
+    worker: str
+    token: int
+    until: datetime
+
+
+class Failure(msgspec.Struct, frozen=True, gc=False):
+    """Why an attempt did not succeed; `kind` is an exception's name, say."""
+
+    kind: str = ""
+    text: str = ""
+    traceback: str = ""
+
+
+class Attempt(msgspec.Struct, frozen=True, gc=False):
+    """One run of a job that is over. `failure` is None when it succeeded."""
+
+    number: int
+    worker: str
+    started_us: int
+    ended_us: int
+    failure: Failure | None = None
+
+    @property
+    def started_at(self) -> datetime:
+        return to_datetime(self.started_us)
+
+    @property
+    def ended_at(self) -> datetime:
+        return to_datetime(self.ended_us)
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False, repr_omit_defaults=True):
+    """One request to run an entrypoint with a payload, as it was when it was read."""
+
+    id: str
+    entrypoint: str
+    payload: bytes
+    queue: str = DEFAULT_QUEUE
+    priority: int = 0
+    status: JobStatus = JobStatus.QUEUED
+    attempts: int = 0
+    """Counted at the claim, so that a job which kills its worker runs out too."""
+    max_attempts: int = DEFAULT_MAX_ATTEMPTS
+    token: int = 0
+    """Of the latest claim; 0 before the first."""
+    worker: str | None = None
+    """Of the latest claim."""
+    error: str | None = None
+    """What the latest failed attempt said, or why the job was cancelled."""
+    result: bytes | None = None
+    progress: float | None = None
+    note: str | None = None
+    output: bytes | None = None
+    history: tuple[Attempt, ...] = ()
+    """The last attempts that are over, oldest first."""
+    depth: int = 0
+    """How many jobs stand above this one: 0 when it was enqueued from outside any job."""
+    chain: tuple[str, ...] = ()
+    """The entrypoints of the jobs above, outermost first, as far as they are known."""
+    duplicate: bool = False
+    """True on the answer to an `enqueue` whose id was there already. Never stored."""
+    seq: int = 0
+    """The store's enqueue order."""
+
+    created_us: int = 0
+    run_us: int = 0
+    updated_us: int = 0
+    claimed_us: int | None = None
+    heartbeat_us: int | None = None
+    lease_until_us: int | None = None
+    finished_us: int | None = None
+    expires_us: int | None = None
+    """From when the record of a finished job is gone; None keeps it."""
+    retain_us: int | None = None
+    """How long the record stays after success; None removes it with the ack."""
+    timeout_us: int | None = None
+
+    @property
+    def created_at(self) -> datetime:
+        return to_datetime(self.created_us)
+
+    @property
+    def run_at(self) -> datetime:
+        """Not before this instant."""
+        return to_datetime(self.run_us)
+
+    @property
+    def updated_at(self) -> datetime:
+        return to_datetime(self.updated_us)
+
+    @property
+    def claimed_at(self) -> datetime | None:
+        return None if self.claimed_us is None else to_datetime(self.claimed_us)
+
+    @property
+    def heartbeat_at(self) -> datetime | None:
+        return None if self.heartbeat_us is None else to_datetime(self.heartbeat_us)
+
+    @property
+    def lease_until(self) -> datetime | None:
+        return None if self.lease_until_us is None else to_datetime(self.lease_until_us)
+
+    @property
+    def finished_at(self) -> datetime | None:
+        return None if self.finished_us is None else to_datetime(self.finished_us)
+
+    @property
+    def timeout(self) -> timedelta | None:
+        """How long one attempt may take."""
+        return None if self.timeout_us is None else timedelta(microseconds=self.timeout_us)
+
+    @property
+    def retain(self) -> timedelta | None:
+        return None if self.retain_us is None else timedelta(microseconds=self.retain_us)
+
+    @property
+    def due_us(self) -> int | None:
+        """From when the job may be claimed: one time for schedules, retries and lost leases."""
+        if self.status is JobStatus.QUEUED:
+            return self.run_us
+        return self.lease_until_us if self.status is JobStatus.IN_PROGRESS else None
+
+    @property
+    def lease(self) -> Lease | None:
+        """The claim on the job while it is in progress."""
+        if self.status is not JobStatus.IN_PROGRESS:
+            return None
+        assert self.worker is not None
+        assert self.lease_until_us is not None
+        return Lease(self.worker, self.token, to_datetime(self.lease_until_us))
+
+    @property
+    def lease_span_us(self) -> int | None:
+        """How long the current lease was taken or last renewed for."""
+        if self.lease_until_us is None or self.heartbeat_us is None:
+            return None
+        return self.lease_until_us - self.heartbeat_us
+
+    def is_gone(self, now: int) -> bool:
+        """Whether the record's time is over, pruned or not."""
+        return self.expires_us is not None and self.expires_us <= now
+
+    def is_spent(self, now: int) -> bool:
+        """Whether the last attempt it had was lost: dead, though nobody has written so yet."""
+        return (
+            self.status is JobStatus.IN_PROGRESS
+            and self.attempts >= self.max_attempts
+            and self.lease_until_us is not None
+            and self.lease_until_us <= now
+        )
+
+
+class Stats(msgspec.Struct, frozen=True):
+    """How many jobs are in which state, as a person sees it."""
+
+    pending: int = 0
+    """Queued and due."""
+    scheduled: int = 0
+    """Queued, not yet due, never tried."""
+    failed: int = 0
+    """Queued again after an attempt that failed."""
+    processing: int = 0
+    completed: int = 0
+    dead: int = 0
+    cancelled: int = 0
+
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return sum(getattr(self, name) for name in self.__struct_fields__)

@@ -1,0 +1,62 @@
+"""Lineage: whether this code runs inside a job, and how deep.
+
+A worker says so with `running(job)`, and tells the programs it starts by
+`CASQUE_JOB_ID` and `CASQUE_DEPTH`; every enqueue asks, so that a loop of jobs
+which enqueue each other is refused instead of running for ever.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import NamedTuple
+
+from casque.errors import InvalidError
+from casque.job import Job
+
+JOB_ID_VARIABLE = "CASQUE_JOB_ID"
+DEPTH_VARIABLE = "CASQUE_DEPTH"
+
+
+class Lineage(NamedTuple):
+    """What a new job inherits: how many jobs stand above it, and their entrypoints."""
+
+    depth: int
+    chain: tuple[str, ...]
+
+
+_OUTSIDE = Lineage(0, ())
+_running: ContextVar[Job | None] = ContextVar("casque_running", default=None)
+
+
+@contextmanager
+def running(job: Job) -> Iterator[None]:
+    """While this holds, jobs enqueued from here stand below `job`."""
+    token = _running.set(job)
+    try:
+        yield
+    finally:
+        _running.reset(token)
+
+
+def inherited() -> Lineage:
+    """The lineage of a job that is enqueued here and now."""
+    job = _running.get()
+    if job is not None:
+        return below(job)
+    text = os.environ.get(DEPTH_VARIABLE)
+    if text is None:
+        return _OUTSIDE
+    if not text.isdecimal():
+        raise InvalidError(
+            f"{DEPTH_VARIABLE}={text!r} in the environment is not a whole number; unset it, or set "
+            "it to the depth of the job this program runs in."
+        )
+    return Lineage(int(text) + 1, (f"job {os.environ.get(JOB_ID_VARIABLE, '?')}",))
+
+
+def below(job: Job) -> Lineage:
+    """The lineage of a job enqueued by `job`."""
+    return Lineage(job.depth + 1, (*job.chain, job.entrypoint))

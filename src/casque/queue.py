@@ -1,0 +1,534 @@
+"""DirectQueue and BrokerQueue: what a producer or a consumer holds.
+
+Both have every method; they differ in how operations reach the store. A
+DirectQueue makes one commit of each, a BrokerQueue commits for all its callers
+together. `Queue` (syncqueue.py) is the same without `await`.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import AsyncIterator, Collection, Iterable
+from contextlib import asynccontextmanager
+from datetime import datetime, timedelta
+from types import TracebackType
+from typing import Any, Self
+
+from casque import arguments
+from casque.arguments import NewJob
+from casque.clock import Clock, to_datetime
+from casque.commit import LoopCommitter, ThreadCommitter, not_open
+from casque.errors import (
+    CASConflictError,
+    CasqueError,
+    InvalidError,
+    JobNotFoundError,
+    LeaseLostError,
+)
+from casque.holding import Holdings
+from casque.job import DEFAULT_MAX_ATTEMPTS, DEFAULT_QUEUE, Failure, Job, Lease, Stats
+from casque.lineage import inherited
+from casque.operations import (
+    Ack,
+    Cancel,
+    DeleteRecord,
+    Dequeue,
+    Discard,
+    Drop,
+    Enqueue,
+    Fail,
+    Heartbeat,
+    Nack,
+    Operation,
+    Purge,
+    PutRecord,
+    Release,
+    RequeueStale,
+    Retry,
+)
+from casque.record import ABSENT, PAUSE, QUEUE_LEASE, Record
+from casque.rules import Leased
+from casque.state import QueueState
+from casque.stores.port import Store
+from casque.stores.url import StoreAddress, open_store
+
+DEFAULT_LEASE = timedelta(minutes=5)
+DEFAULT_MAX_DEPTH = 16
+_NO_FAILURE = Failure()
+
+
+class AsyncQueue:
+    """Everything a queue can do, over a store and a way to commit to it."""
+
+    _must_enter = False
+    _one_by_one = False
+
+    def __init__(
+        self,
+        store: StoreAddress,
+        *,
+        lease: timedelta | None = None,
+        worker: str | None = None,
+        max_depth: int = DEFAULT_MAX_DEPTH,
+        stale_timeout: timedelta | None = None,
+        max_retries: int | None = None,
+        _blocking: bool = False,
+    ) -> None:
+        if lease is not None and stale_timeout is not None:
+            raise InvalidError("`stale_timeout` is another name for `lease`: give one of them.")
+        if lease is None:
+            lease = DEFAULT_LEASE if stale_timeout is None else stale_timeout
+        self._lease_us = arguments.positive_span(lease, "lease")
+        self._max_depth = arguments.whole(max_depth, "max_depth", 0)
+        if max_retries is not None:
+            arguments.whole(max_retries, "max_retries", 0)
+        self._store = open_store(store)
+        self._owns_store = self._store is not store
+        self._clock: Clock = self._store.clock
+        self._worker = _worker_name(self._clock) if worker is None else _checked_name(worker)
+        self._blocking = _blocking
+        committer = ThreadCommitter if _blocking else LoopCommitter
+        self._committer = committer(self._store, alone=self._one_by_one, max_conflicts=max_retries)
+        self._holdings = Holdings()
+        self._pid = os.getpid()
+        self._is_entered = False
+        self._is_closed = False
+
+    # -- life ------------------------------------------------------------------
+
+    @property
+    def store(self) -> Store:
+        """The store underneath, to share with another queue or a Lock."""
+        return self._store
+
+    @property
+    def worker(self) -> str:
+        """The name this queue object puts on its claims."""
+        return self._worker
+
+    async def __aenter__(self) -> Self:
+        if self._is_closed:
+            raise not_open(type(self).__name__, was_open=True)
+        self._is_entered = True
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Commit what is pending, within a bound, and let go. Calling it twice is fine."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        await self._committer.drain()
+        if self._owns_store:
+            await self._store.close()
+
+    def _check_open(self) -> None:
+        if self._is_closed or (self._must_enter and not self._is_entered):
+            raise not_open(type(self).__name__, was_open=self._is_closed)
+        if os.getpid() != self._pid:
+            remedy = (
+                f"{self._store.name} lives in the parent alone; use json:/// to share a queue."
+                if self._store.instant
+                else "open a new one in the child."
+            )
+            raise InvalidError(
+                f"this {type(self).__name__} was opened before a fork and belongs to the parent "
+                f"process; {remedy}"
+            )
+
+    async def _submit(self, operation: Operation) -> Any:
+        self._check_open()
+        [outcome] = await self._committer.submit((operation,))
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    # -- producing -------------------------------------------------------------
+
+    async def enqueue(
+        self,
+        entrypoint: str,
+        payload: bytes = b"",
+        priority: int = 0,
+        *,
+        queue: str = DEFAULT_QUEUE,
+        id: str | None = None,
+        delay: timedelta | None = None,
+        run_at: datetime | None = None,
+        max_attempts: int = DEFAULT_MAX_ATTEMPTS,
+        retain: timedelta | None = None,
+        timeout: timedelta | None = None,
+    ) -> Job:
+        """Add a job; when this returns, it is stored.
+
+        Lower priority numbers run first. With an `id` that is there already,
+        nothing is added and the first job is returned, `duplicate` set.
+        `retain` keeps the record that long after success; `timeout` bounds one attempt.
+        """
+        new = NewJob(
+            entrypoint,
+            payload,
+            priority,
+            queue=queue,
+            id=id,
+            delay=delay,
+            run_at=run_at,
+            max_attempts=max_attempts,
+            retain=retain,
+            timeout=timeout,
+        )
+        request = arguments.request(new, inherited(), self._clock.new_id)
+        jobs: list[Job] = await self._submit(Enqueue((request,), self._max_depth))
+        return jobs[0]
+
+    async def enqueue_many(self, jobs: Iterable[NewJob]) -> list[Job]:
+        """Add up to 10,000 jobs (64 MiB of payload), all or none, in their order."""
+        requests = arguments.requests(jobs, inherited(), self._clock.new_id)
+        if not requests:
+            self._check_open()
+            return []
+        added: list[Job] = await self._submit(Enqueue(requests, self._max_depth))
+        return added
+
+    # -- consuming -------------------------------------------------------------
+
+    async def dequeue(
+        self,
+        entrypoint: str | Collection[str] | None = None,
+        *,
+        queue: str | None = None,
+        id: str | None = None,
+        batch_size: int = 1,
+        lease: timedelta | None = None,
+        wait: timedelta | None = None,
+    ) -> list[Job]:
+        """Lease up to `batch_size` due jobs, lowest priority number first, then oldest.
+
+        Returns at once, with fewer or none if fewer are due; with `wait`, as
+        soon as there is one, or empty when that time is over. A job has one
+        holder at a time, but a lease that expires makes the job due again: work
+        slower than its lease may run twice. `ack` checks the token.
+        """
+        operation = Dequeue(
+            worker=self._worker,
+            lease_us=self._lease_us if lease is None else arguments.positive_span(lease, "lease"),
+            limit=arguments.whole(batch_size, "batch_size", 1),
+            entrypoints=arguments.entrypoints(entrypoint),
+            queue=None if queue is None else arguments.name(queue, "queue"),
+            id=None if id is None else arguments.name(id, "id"),
+        )
+        wait_us = None if wait is None else arguments.span(wait, "wait")
+        if wait_us is None:
+            leased: Leased = await self._submit(operation)
+        else:
+            leased = await self._wait_for(operation, wait_us)
+        for job in leased.jobs:
+            self._holdings.hand(job)
+        return leased.jobs
+
+    async def _wait_for(self, operation: Dequeue, wait_us: int) -> Leased:
+        clock = self._clock
+        give_up = clock.monotonic() + wait_us
+        bell = clock.bell(blocking=self._blocking)
+        with self._store.listen(bell) as longest:
+            while True:
+                leased: Leased = await self._submit(operation)
+                left = give_up - clock.monotonic()
+                if leased.jobs or left <= 0:
+                    return leased
+                sleeps = (left, longest, leased.next_in_us)
+                await bell.wait(max(min(us for us in sleeps if us is not None), 1))
+
+    async def ack(
+        self, job: Job | str, *, result: bytes | None = None, enqueue: Iterable[NewJob] = ()
+    ) -> None:
+        """The work is done. Adds the jobs that follow in the same commit, or refuses both."""
+        hold = self._holdings.of(job)
+        operation = Ack(
+            *hold,
+            None if result is None else arguments.data(result, "result", arguments.RESULT_BYTES),
+            arguments.requests(enqueue, inherited(), self._clock.new_id),
+            self._max_depth,
+        )
+        await self._submit(operation)
+        self._holdings.drop(hold)
+
+    async def ack_many(self, jobs: Iterable[Job | str]) -> None:
+        """Ack several. Raises LeaseLostError naming those that were lost; the rest is done."""
+        holds = [self._holdings.of(job) for job in arguments.several(jobs, "Job")]
+        self._check_open()
+        if not holds:
+            return
+        lost: list[str] = []
+        outcomes = await self._committer.submit([Ack(*hold) for hold in holds])
+        for hold, outcome in zip(holds, outcomes, strict=True):
+            if isinstance(outcome, LeaseLostError | JobNotFoundError):
+                lost.append(hold[0])
+            elif isinstance(outcome, Exception):
+                raise outcome
+            else:
+                self._holdings.drop(hold)
+        _raise_lost(lost, len(holds), "acked")
+
+    async def nack(
+        self, job: Job | str, *, delay: timedelta | None = None, error: str | BaseException = ""
+    ) -> Job:
+        """The attempt failed. Returns the job as it now is: queued again, or dead."""
+        hold = self._holdings.of(job)
+        delay_us = 0 if delay is None else arguments.span(delay, "delay")
+        return await self._finish(hold, Nack(*hold, delay_us, arguments.failure(error)))
+
+    async def fail(self, job: Job | str, *, error: str | BaseException = "") -> Job:
+        """The attempt failed and no other would succeed: dead now."""
+        hold = self._holdings.of(job)
+        return await self._finish(hold, Fail(*hold, arguments.failure(error)))
+
+    async def discard(self, job: Job | str, *, reason: str = "") -> Job:
+        """The holder finds the job not worth doing: cancelled, with the reason kept."""
+        hold = self._holdings.of(job)
+        return await self._finish(hold, Discard(*hold, arguments.text(reason, "reason")))
+
+    async def release(self, job: Job | str, *, delay: timedelta | None = None) -> Job:
+        """Give the job back, due after `delay`; the attempt does not count."""
+        hold = self._holdings.of(job)
+        delay_us = 0 if delay is None else arguments.span(delay, "delay")
+        return await self._finish(hold, Release(*hold, delay_us))
+
+    async def _finish(self, hold: tuple[str, int], operation: Operation) -> Job:
+        job: Job = await self._submit(operation)
+        self._holdings.drop(hold)
+        return job
+
+    async def heartbeat(
+        self,
+        job: Job | str,
+        *,
+        lease: timedelta | None = None,
+        progress: float | None = None,
+        note: str | None = None,
+        output: bytes | None = None,
+    ) -> Job:
+        """Renew the lease, for `lease` or as long as it was taken for; tell how far the work is.
+
+        `progress` runs from 0 to 1; of `output` the last 64 KiB are kept.
+        """
+        hold = self._holdings.of(job)
+        operation = Heartbeat(
+            (hold,),
+            None if lease is None else arguments.positive_span(lease, "lease"),
+            None if progress is None else arguments.fraction(progress),
+            None if note is None else arguments.text(note, "note"),
+            None if output is None else arguments.tail(output),
+        )
+        [outcome] = await self._submit(operation)
+        if isinstance(outcome, CasqueError):
+            raise outcome
+        renewed: Job = outcome
+        return renewed
+
+    async def heartbeat_many(
+        self, jobs: Iterable[Job | str], *, lease: timedelta | None = None
+    ) -> None:
+        """Renew several leases in one operation. Raises LeaseLostError naming the lost ones."""
+        holds = tuple(self._holdings.of(job) for job in arguments.several(jobs, "Job"))
+        lease_us = None if lease is None else arguments.positive_span(lease, "lease")
+        if not holds:
+            return self._check_open()
+        outcomes = await self._submit(Heartbeat(holds, lease_us))
+        lost = [
+            hold[0]
+            for hold, outcome in zip(holds, outcomes, strict=True)
+            if isinstance(outcome, CasqueError)
+        ]
+        return _raise_lost(lost, len(holds), "renewed")
+
+    def lease_of(self, job: Job | str) -> timedelta | None:
+        """How long the claim on this job was taken for; None when this queue object has none."""
+        lease_us = self._holdings.lease_us(job)
+        return None if lease_us is None else timedelta(microseconds=lease_us)
+
+    # -- managing --------------------------------------------------------------
+
+    async def cancel(self, id: str | Job, *, reason: str = "") -> Job:
+        """Never run the job (again). One that is running loses its lease at once."""
+        job: Job = await self._submit(Cancel(_id(id), arguments.text(reason, "reason")))
+        return job
+
+    async def retry(self, id: str | Job) -> Job:
+        """A dead job back to its queue, due now, with all its attempts."""
+        job: Job = await self._submit(Retry(_id(id)))
+        return job
+
+    async def requeue_stale(self, timeout: timedelta) -> int:
+        """Take back the jobs in progress not heard of for `timeout`, whatever their lease.
+
+        Their holders are fenced. Not needed for jobs to come back: an expired
+        lease does that by itself. Returns how many were taken back.
+        """
+        count: int = await self._submit(RequeueStale(arguments.span(timeout, "timeout")))
+        return count
+
+    async def purge(self, *, older_than: timedelta, queue: str | None = None) -> int:
+        """Forget the jobs that finished longer ago than that. Returns how many."""
+        operation = Purge(
+            arguments.span(older_than, "older_than"),
+            None if queue is None else arguments.name(queue, "queue"),
+        )
+        count: int = await self._submit(operation)
+        return count
+
+    async def pause(self, queue: str) -> None:
+        """Nothing is dequeued from this queue until `resume`; enqueueing goes on."""
+        operation = PutRecord(PAUSE, arguments.name(queue, "queue"), b"", ABSENT)
+        try:
+            await self._submit(operation)
+        except CASConflictError:
+            return  # paused already
+
+    async def resume(self, queue: str) -> None:
+        """End a pause. Resuming a queue that is not paused is fine."""
+        arguments.name(queue, "queue")
+        for record in await self._records(PAUSE):
+            if record.name == queue:
+                try:
+                    await self._submit(DeleteRecord(PAUSE, queue, record.version))
+                except CASConflictError:
+                    return  # resumed by another at this moment
+
+    async def drop(self, queue: str) -> int:
+        """Forget every job of this queue, running ones too. Returns how many. A pause stays."""
+        count: int = await self._submit(Drop(arguments.name(queue, "queue")))
+        return count
+
+    @asynccontextmanager
+    async def lease_queue(
+        self, queue: str, *, lease: timedelta = timedelta(seconds=5)
+    ) -> AsyncIterator[Lease | None]:
+        """A short exclusive claim on a whole queue; None when another has it.
+
+        Advisory: `dequeue` takes no notice. It ends with the context or by time.
+        """
+        held = await self._take_queue(queue, lease)
+        try:
+            yield None if held is None else as_lease(held)
+        finally:
+            if held is not None:
+                await self._let_queue_go(held)
+
+    async def _take_queue(self, queue: str, lease: timedelta) -> Record | None:
+        lease_us = arguments.positive_span(lease, "lease")
+        name = arguments.name(queue, "queue")
+        operation = PutRecord(QUEUE_LEASE, name, self._worker.encode(), ABSENT, lease_us)
+        try:
+            record: Record = await self._submit(operation)
+        except CASConflictError:
+            return None
+        return record
+
+    async def _let_queue_go(self, held: Record) -> None:
+        try:
+            await self._submit(DeleteRecord(held.kind, held.name, held.version))
+        except CASConflictError:
+            return  # it had ended by time, and another has it now
+
+    # -- looking ---------------------------------------------------------------
+
+    async def peek(
+        self,
+        entrypoint: str | Collection[str] | None = None,
+        *,
+        queue: str | None = None,
+        limit: int = 10,
+    ) -> list[Job]:
+        """The jobs that a dequeue would take now. No lease, no change."""
+        self._check_open()
+        return await self._store.peek(
+            arguments.entrypoints(entrypoint),
+            None if queue is None else arguments.name(queue, "queue"),
+            arguments.whole(limit, "limit", 1),
+        )
+
+    async def get(self, id: str) -> Job | None:
+        """The job, or None when there is none of that id (any more)."""
+        self._check_open()
+        return await self._store.get(arguments.name(id, "id"))
+
+    async def stats(self, queue: str | None = None) -> Stats:
+        """How many jobs are in which state, in one queue or in all."""
+        self._check_open()
+        return await self._store.stats(None if queue is None else arguments.name(queue, "queue"))
+
+    async def queues(self, *, due: bool = False) -> list[str]:
+        """The names of the queues that have jobs, or only of those with a job due now."""
+        self._check_open()
+        return await self._store.queues(due=due)
+
+    async def next_run_at(self, queue: str) -> datetime | None:
+        """When the first job of this queue is due; None when it has none."""
+        self._check_open()
+        due = await self._store.next_run(arguments.name(queue, "queue"))
+        return None if due is None else to_datetime(due)
+
+    async def read_state(self) -> QueueState:
+        """Everything at once, as a frozen value. For tools, tests and small queues."""
+        self._check_open()
+        return await self._store.picture()
+
+    async def _records(self, kind: str) -> list[Record]:
+        self._check_open()
+        return await self._store.records(kind)
+
+
+class DirectQueue(AsyncQueue):
+    """One commit per operation: the shortest way from a call to the store.
+
+    Works without being entered. `max_retries` bounds how often a write may lose
+    against other writers before `CASConflictError`; without it only time does.
+    """
+
+    _one_by_one = True
+
+
+class BrokerQueue(AsyncQueue):
+    """Group commit: operations of concurrent callers are stored together.
+
+    Must be entered; leaving commits what is pending.
+    """
+
+    _must_enter = True
+
+
+def as_lease(record: Record) -> Lease:
+    """A record that is a claim, as one."""
+    assert record.expires_us is not None
+    return Lease(record.value.decode(), record.version, to_datetime(record.expires_us))
+
+
+def _worker_name(clock: Clock) -> str:
+    return f"{socket.gethostname()}:{os.getpid()}:{int(clock.random() * 0x10000):04x}"
+
+
+def _checked_name(worker: str) -> str:
+    return arguments.name(worker, "worker")
+
+
+def _id(job: str | Job) -> str:
+    return job.id if isinstance(job, Job) else arguments.name(job, "id")
+
+
+def _raise_lost(lost: list[str], of: int, done: str) -> None:
+    if lost:
+        raise LeaseLostError(
+            f"{len(lost)} of {of} jobs are not held by this caller any more: {', '.join(lost)}. "
+            f"The others were {done}.",
+            job_id=lost[0] if len(lost) == 1 else None,
+            job_ids=tuple(lost),
+        )

@@ -1,0 +1,39 @@
+"""Records: small named values in the store, changed by the same commits as jobs.
+
+Config, worker registry, schedules, pauses, locks and queue leases are kinds of
+record, not six mechanisms. A version comes from the store's token counter, so
+it only ever rises, even when a record is deleted and made again.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import msgspec
+
+from casque.clock import to_datetime
+
+ABSENT = 0
+"""The version of a record that is not there."""
+
+PAUSE = "pause"
+QUEUE_LEASE = "queue_lease"
+LOCK = "lock"
+
+
+class Record(msgspec.Struct, frozen=True):
+    """One value: `(kind, name)` is its key."""
+
+    kind: str
+    name: str
+    value: bytes
+    version: int
+    expires_us: int | None = None
+
+    @property
+    def expires_at(self) -> datetime | None:
+        return None if self.expires_us is None else to_datetime(self.expires_us)
+
+    def is_gone(self, now: int) -> bool:
+        """Whether its time is over, pruned or not."""
+        return self.expires_us is not None and self.expires_us <= now

@@ -1,0 +1,95 @@
+"""Runner: how code without an event loop runs our coroutines.
+
+On a store that never suspends they are simply stepped through, at the cost of
+a function call. On any other a thread with an event loop of its own runs them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import warnings
+from collections.abc import Coroutine
+from concurrent.futures import CancelledError
+from typing import Any, Protocol, TypeVar
+
+from casque.clock import drive
+from casque.errors import InvalidError
+from casque.stores.port import Store
+
+T = TypeVar("T")
+
+
+class Runner(Protocol):
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T: ...
+
+    def close(self) -> None: ...
+
+
+class InlineRunner:
+    """For stores that never suspend."""
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        return drive(coroutine)
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+
+class LoopRunner:
+    """An event loop on a thread of its own, shared by every thread that calls."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        # A daemon: a queue that nobody closed must not keep the process from ending.
+        self._thread = threading.Thread(target=self._serve, name="casque-loop", daemon=True)
+        self._thread.start()
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        if not self._thread.is_alive():
+            coroutine.close()
+            raise InvalidError("this queue is closed; open a new one.")
+        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        try:
+            return future.result()
+        except CancelledError:
+            raise InvalidError("this queue was closed while the call was waiting.") from None
+        except KeyboardInterrupt:
+            future.cancel()
+            raise
+
+    def close(self) -> None:
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+
+    def _serve(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_forever()
+        finally:
+            tasks = asyncio.all_tasks(self._loop)
+            for task in tasks:
+                task.cancel()
+            self._loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+            self._loop.run_until_complete(self._loop.shutdown_default_executor())
+            self._loop.close()
+
+
+def runner_for(store: Store) -> Runner:
+    return InlineRunner() if store.blocking else LoopRunner()
+
+
+_warned = threading.Event()
+
+
+def warn_inside_loop(what: str, instead: str) -> None:
+    """Say, once per process, that a sync call is holding up an event loop."""
+    if asyncio._get_running_loop() is None or _warned.is_set():  # noqa: SLF001 - the quick check
+        return
+    _warned.set()
+    warnings.warn(
+        f"{what} blocks the event loop that runs on this thread; use {instead} there.",
+        RuntimeWarning,
+        stacklevel=4,
+    )

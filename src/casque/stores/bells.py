@@ -1,0 +1,43 @@
+"""Bells: who is to be woken when a job may have become claimable."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+from casque.clock import Bell
+from casque.operations import (
+    Added,
+    Event,
+    Failed,
+    RecordsDeleted,
+    Released,
+    Requeued,
+    Retried,
+)
+
+_MAKES_CLAIMABLE = (Added, Failed, Released, Requeued, Retried, RecordsDeleted)
+
+
+class Bells:
+    """The bells of this process's waiting dequeues on one store."""
+
+    def __init__(self) -> None:
+        self._bells: dict[int, Bell] = {}
+
+    @contextmanager
+    def hung(self, bell: Bell) -> Iterator[None]:
+        self._bells[id(bell)] = bell
+        try:
+            yield
+        finally:
+            del self._bells[id(bell)]
+
+    def ring_for(self, events: Iterable[Event]) -> None:
+        """Wake the waiting if one of `events` can have made a job claimable."""
+        if self._bells and any(isinstance(event, _MAKES_CLAIMABLE) for event in events):
+            self.ring()
+
+    def ring(self) -> None:
+        for bell in list(self._bells.values()):
+            bell.ring()

@@ -1,0 +1,298 @@
+"""The document store: a whole queue in one JSON object, behind any two-method port.
+
+Every commit decides on the state it has, writes the whole object under the
+condition that nobody changed it since, and starts over when somebody did. It
+is meant for small queues that a person wants to read.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from casque import views
+from casque.adapters.storage.port import ObjectStoragePort
+from casque.clock import SECOND_US, Bell, Clock, Stopwatch, StoreTime, SystemClock
+from casque.codec import decode, encode
+from casque.errors import CASConflictError, CasqueError, CorruptError, StorageError
+from casque.job import Job, Stats
+from casque.operations import Operation
+from casque.record import Record
+from casque.rules import transact
+from casque.state import WRITER_MEMORY_US, QueueState, State
+from casque.stores.answers import Answers
+from casque.stores.bells import Bells
+from casque.stores.pace import Pace
+from casque.stores.port import COMMIT_DEADLINE_US
+from casque.views import JobFilter
+
+RECORDS_BEFORE_WARNING = 5_000
+POLL_US = 200_000
+"""How long a waiting dequeue sleeps before it looks whether another process wrote."""
+
+_FIRST_PAUSE_US = 10_000
+_LONGEST_PAUSE_US = 320_000
+
+log = logging.getLogger("casque")
+T = TypeVar("T")
+
+
+class _View:
+    """A state and the etag of the object it was read from or written to."""
+
+    __slots__ = ("etag", "state")
+
+    def __init__(self, state: State, etag: str | None) -> None:
+        self.state = state
+        self.etag = etag
+
+
+class DocumentStore:
+    """One object, one queue store."""
+
+    blocking = False
+    instant = False
+
+    def __init__(self, storage: ObjectStoragePort, clock: Clock | None = None) -> None:
+        self.clock = clock or SystemClock()
+        self.name = str(getattr(storage, "name", None) or type(storage).__name__)
+        self._storage = storage
+        self._time = StoreTime(self.clock)
+        self._answers = Answers()
+        self._bells = Bells()
+        # The newest view nobody is using: taken out by whoever works on it,
+        # so that two event loops never share one.
+        self._spare: list[_View] = []
+        self._has_warned = False
+        self._pace = Pace(self.clock)
+
+    async def commit(
+        self,
+        writer: str,
+        number: int,
+        operations: Sequence[Operation],
+        *,
+        max_conflicts: int | None = None,
+    ) -> list[Any]:
+        watch = Stopwatch(self.clock)
+        view, is_fresh = self._take(), False
+        conflicts = 0
+        doubt: BaseException | None = None
+        while True:
+            if view is None:
+                view, is_fresh = await self._load_after(doubt, watch), True
+            told = self._answers.recall(view.state, writer, number)
+            if told is not None:
+                self._give_back(view)
+                return told
+            if doubt is not None and watch.elapsed_us() > WRITER_MEMORY_US:
+                raise _unknown(self.name, doubt)  # our row may have been there, and dropped since
+            if quiet := self._pace.quiet_us(view.state.version):
+                await self.clock.sleep(quiet, blocking=False)
+            done = transact(view.state, writer, number, operations, self._time.now())
+            if not done.events:
+                if is_fresh or await self._is_current(view):
+                    self._give_back(view)
+                    return done.outcomes
+                view = None
+                continue
+            # Kept before it is sent: if the reply is lost and the next look
+            # finds our number there, these are its results.
+            self._answers.keep(writer, number, done.outcomes)
+            try:
+                view.etag = await self._write(encode(view.state), view.etag, watch)
+            except CASConflictError as conflict:
+                view, conflicts, doubt = None, conflicts + 1, conflict.__cause__
+                if doubt is None:
+                    await self._after_conflict(conflicts, max_conflicts, watch)
+                continue
+            self._wrote(view)
+            self._bells.ring_for(done.events)
+            return done.outcomes
+
+    @contextmanager
+    def listen(self, bell: Bell) -> Iterator[int | None]:
+        with self._bells.hung(bell):
+            yield POLL_US
+
+    async def get(self, job_id: str) -> Job | None:
+        return await self._read(lambda state, now: views.job(state, job_id, now))
+
+    async def jobs(self, wanted: JobFilter, *, limit: int, after: int = 0) -> list[Job]:
+        return await self._read(lambda state, now: views.jobs(state, wanted, limit, after, now))
+
+    async def peek(
+        self, entrypoints: Collection[str] | None, queue: str | None, limit: int
+    ) -> list[Job]:
+        return await self._read(
+            lambda state, now: views.peek(state, entrypoints, queue, limit, now)
+        )
+
+    async def stats(self, queue: str | None) -> Stats:
+        return await self._read(lambda state, now: state.stats(queue, now))
+
+    async def queues(self, *, due: bool) -> list[str]:
+        return await self._read(lambda state, now: views.queues(state, now, due=due))
+
+    async def next_run(self, queue: str) -> int | None:
+        return await self._read(lambda state, _: views.next_run(state, queue))
+
+    async def records(self, kind: str) -> list[Record]:
+        return await self._read(lambda state, now: views.records(state, kind, now))
+
+    async def picture(self) -> QueueState:
+        return await self._read(views.picture)
+
+    async def close(self) -> None:
+        self._spare.clear()
+
+    # -- the object ------------------------------------------------------------
+
+    async def _read(self, look: Callable[[State, int], T]) -> T:
+        view = await self._load()
+        seen = look(view.state, self._time.now())
+        self._give_back(view)
+        return seen
+
+    async def _load(self) -> _View:
+        """The object as it is now; decoded only when it changed."""
+        content, etag = await self._fetch()
+        spare = self._take()
+        if spare is not None and spare.etag == etag:
+            return spare
+        if etag is None and not content:
+            return _View(State(), None)
+        if not content:
+            raise CorruptError(
+                f"{self.name} is there but empty, and a queue never is: it was cut short, or made "
+                "by something else. Nothing was overwritten. Restore it from a copy, or delete it "
+                "to start a new queue."
+            )
+        state = decode(content, self.name)
+        self._time.saw(state.time_us)
+        return _View(state, etag)
+
+    async def _is_current(self, view: _View) -> bool:
+        """Whether the object is still the one in `view`: no answer may rest on old memory."""
+        _, etag = await self._fetch()
+        return etag == view.etag
+
+    async def _fetch(self) -> tuple[bytes, str | None]:
+        watch = Stopwatch(self.clock)
+        try:
+            content, etag = await self._storage.read()
+        except Exception as error:
+            raise _unanswered(self.name, error) from error
+        self._pace.made_trip(watch.elapsed_us())
+        return content, etag
+
+    async def _load_after(self, doubt: BaseException | None, watch: Stopwatch) -> _View:
+        """Load; and while a write of ours is in doubt, do not take no answer for one."""
+        if doubt is None:
+            return await self._load()
+        while True:
+            try:
+                return await self._load()
+            except StorageError as error:
+                if watch.elapsed_us() > COMMIT_DEADLINE_US:
+                    raise _unknown(self.name, doubt) from error
+                await self.clock.sleep(_LONGEST_PAUSE_US, blocking=False)
+
+    async def _write(self, content: bytes, etag: str | None, watch: Stopwatch) -> str:
+        """Replace the object, however often it takes to learn what became of it.
+
+        After a write without an answer the same bytes are sent again, and only
+        while the object is still the one they were decided on: so one decision
+        at most is ever stored, and it is the one whose results are kept. A
+        conflict with a cause is one that our own lost write may have made.
+        """
+        pause = _FIRST_PAUSE_US
+        doubt: Exception | None = None
+        while True:
+            sent = Stopwatch(self.clock)
+            try:
+                written = await self._storage.write(content, etag)
+                self._pace.made_trip(sent.elapsed_us())
+                return written
+            except CASConflictError as conflict:
+                raise CASConflictError(str(conflict)) from doubt
+            except Exception as error:
+                if doubt is None and isinstance(error, StorageError) and not error.outcome_unknown:
+                    raise
+                doubt = error
+            while True:
+                if watch.elapsed_us() > COMMIT_DEADLINE_US:
+                    raise _unknown(self.name, doubt) from doubt
+                await self.clock.sleep(pause, blocking=False)
+                pause = min(2 * pause, _LONGEST_PAUSE_US)
+                try:
+                    _, now_at = await self._fetch()
+                    break
+                except StorageError:
+                    continue
+            if now_at != etag:
+                raise CASConflictError(f"{self.name} changed with a write in doubt.") from doubt
+
+    async def _after_conflict(
+        self, conflicts: int, max_conflicts: int | None, watch: Stopwatch
+    ) -> None:
+        if max_conflicts is not None and conflicts > max_conflicts:
+            raise CASConflictError(
+                f"{self.name}: other writers won the write {conflicts} times; nothing was written. "
+                "Try again later, or raise max_retries."
+            )
+        if watch.elapsed_us() > COMMIT_DEADLINE_US:
+            raise StorageError(
+                f"{self.name}: other writers won the write for {COMMIT_DEADLINE_US // SECOND_US} s "
+                f"({conflicts} times); nothing was written. Use fewer writing processes.",
+                outcome_unknown=False,
+            )
+        longest = min(_FIRST_PAUSE_US * conflicts, _LONGEST_PAUSE_US)
+        await self.clock.sleep(int(self.clock.random() * longest), blocking=False)
+
+    # -- views ------------------------------------------------------
+
+    def _take(self) -> _View | None:
+        try:
+            return self._spare.pop()
+        except IndexError:
+            return None
+
+    def _give_back(self, view: _View) -> None:
+        self._spare[:] = [view]
+
+    def _wrote(self, view: _View) -> None:
+        state = view.state
+        self._pace.wrote(state.version)
+        self._give_back(view)
+        if not self._has_warned and len(state.jobs) > RECORDS_BEFORE_WARNING:
+            self._has_warned = True
+            log.warning(
+                "%s holds %d jobs, and every change rewrites it whole. A document is for small "
+                "queues; move a large one to a ledger, whose cost does not grow with depth.",
+                self.name,
+                len(state.jobs),
+            )
+
+
+def _unanswered(name: str, error: Exception) -> CasqueError:
+    if isinstance(error, CasqueError) and not isinstance(error, StorageError):
+        return error
+    if isinstance(error, StorageError) and not error.outcome_unknown:
+        return error
+    return StorageError(
+        f"{name}: no answer from the storage ({error}). Nothing was written; try again.",
+        cause=error,
+        outcome_unknown=False,
+    )
+
+
+def _unknown(name: str, error: BaseException) -> StorageError:
+    return StorageError(
+        f"{name}: outcome unknown: a write was sent and no answer came ({error}). It may have been "
+        "stored; look the jobs up by id before doing this again.",
+        cause=error,
+        outcome_unknown=True,
+    )

@@ -1,0 +1,110 @@
+"""The memory store: the rules and a lock. It lives and dies with its process."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from casque import views
+from casque.clock import Bell, Clock, StoreTime, SystemClock
+from casque.errors import StorageError
+from casque.job import Job, Stats
+from casque.operations import Operation
+from casque.record import Record
+from casque.rules import transact
+from casque.state import QueueState, State
+from casque.stores.answers import Answers
+from casque.stores.bells import Bells
+from casque.views import JobFilter
+
+
+class MemoryStore:
+    """A store of this process, shared by all its threads and event loops."""
+
+    name = "memory://"
+    blocking = True
+    instant = True
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        self.clock = clock or SystemClock()
+        self._time = StoreTime(self.clock)
+        self._lock = threading.Lock()
+        self._state = State()
+        self._answers = Answers()
+        self._bells = Bells()
+        self._pid = os.getpid()
+
+    async def commit(
+        self,
+        writer: str,
+        number: int,
+        operations: Sequence[Operation],
+        *,
+        max_conflicts: int | None = None,  # noqa: ARG002 - a lock has no conflicts
+    ) -> list[Any]:
+        with self._held():
+            told = self._answers.recall(self._state, writer, number)
+            if told is not None:
+                return told
+            done = transact(self._state, writer, number, operations, self._time.now())
+            if done.events:
+                self._answers.keep(writer, number, done.outcomes)
+        self._bells.ring_for(done.events)
+        return done.outcomes
+
+    @contextmanager
+    def listen(self, bell: Bell) -> Iterator[int | None]:
+        with self._bells.hung(bell):
+            yield None
+
+    async def get(self, job_id: str) -> Job | None:
+        with self._held():
+            return views.job(self._state, job_id, self._time.now())
+
+    async def jobs(self, wanted: JobFilter, *, limit: int, after: int = 0) -> list[Job]:
+        with self._held():
+            return views.jobs(self._state, wanted, limit, after, self._time.now())
+
+    async def peek(
+        self, entrypoints: Collection[str] | None, queue: str | None, limit: int
+    ) -> list[Job]:
+        with self._held():
+            return views.peek(self._state, entrypoints, queue, limit, self._time.now())
+
+    async def stats(self, queue: str | None) -> Stats:
+        with self._held():
+            return self._state.stats(queue, self._time.now())
+
+    async def queues(self, *, due: bool) -> list[str]:
+        with self._held():
+            return views.queues(self._state, self._time.now(), due=due)
+
+    async def next_run(self, queue: str) -> int | None:
+        with self._held():
+            return views.next_run(self._state, queue)
+
+    async def records(self, kind: str) -> list[Record]:
+        with self._held():
+            return views.records(self._state, kind, self._time.now())
+
+    async def picture(self) -> QueueState:
+        with self._held():
+            return views.picture(self._state, self._time.now())
+
+    async def close(self) -> None:
+        """Nothing is held but memory."""
+
+    @contextmanager
+    def _held(self) -> Iterator[None]:
+        if os.getpid() != self._pid:
+            raise StorageError(
+                "memory:// lives in the process that made it, and this is a fork of that process: "
+                "what is changed here nobody else would see. Use json:/// to share "
+                "a queue between processes.",
+                outcome_unknown=False,
+            )
+        with self._lock:
+            yield

@@ -1,0 +1,106 @@
+"""Store: the one seam for jobs, and what every store promises.
+
+Whoever writes a store makes it pass `casque.testing.StoreSuite`; the suite is
+the contract, this file its signatures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol, runtime_checkable
+
+from casque.clock import Bell, Clock
+from casque.job import Job, Stats
+from casque.operations import Operation
+from casque.record import Record
+from casque.state import QueueState
+from casque.views import JobFilter
+
+COMMIT_DEADLINE_US = 30_000_000
+"""How long one commit may try before it gives up with an error."""
+
+
+@runtime_checkable
+class Store(Protocol):
+    """Holds jobs and records; many may open the same storage at once."""
+
+    clock: Clock
+    """The time, chance and ids of everything that works on this store."""
+
+    name: str
+    """What to call it in messages; never with a password in it."""
+
+    blocking: bool
+    """True when no coroutine of this store ever suspends: each does its work and returns.
+
+    Such a store can be used without an event loop. Callers that have one and
+    must not stop it run the store on a thread of its own, unless it is `instant`.
+    """
+
+    instant: bool
+    """True when the store lives in this process alone, so that no call waits for anything.
+
+    It refuses to be used in the child of a fork, where its changes would be lost.
+    """
+
+    async def commit(
+        self,
+        writer: str,
+        number: int,
+        operations: Sequence[Operation],
+        *,
+        max_conflicts: int | None = None,
+    ) -> list[Any]:
+        """Carry out a batch: atomically, durably, and once.
+
+        Answers per operation with its result or with the CasqueError it was
+        refused with; a refusal leaves its neighbours alone. A writer numbers
+        its commits upwards and has one in flight. The same writer and number
+        again is applied once and answered the same. Raises StorageError when
+        the storage does not answer in time (`outcome_unknown` says whether it
+        may have been stored), CASConflictError after `max_conflicts` lost
+        races, CorruptError when the stored bytes are not ours.
+        """
+        ...
+
+    def listen(self, bell: Bell) -> AbstractContextManager[int | None]:
+        """Ring `bell` whenever a job may have become claimable, while the context holds.
+
+        Gives the longest a listener should sleep before it asks again all the
+        same, in microseconds, or None when a ring is never missed. Jobs that
+        become due by time alone ring nothing: an empty dequeue says when.
+        """
+        ...
+
+    async def get(self, job_id: str) -> Job | None: ...
+
+    async def jobs(self, wanted: JobFilter, *, limit: int, after: int = 0) -> list[Job]:
+        """Up to `limit` jobs in enqueue order; `after` is the last `seq` of the page before."""
+        ...
+
+    async def peek(
+        self, entrypoints: Collection[str] | None, queue: str | None, limit: int
+    ) -> list[Job]:
+        """What a dequeue would take now."""
+        ...
+
+    async def stats(self, queue: str | None) -> Stats: ...
+
+    async def queues(self, *, due: bool) -> list[str]:
+        """The names of the queues that have jobs, or only of those with a job due now."""
+        ...
+
+    async def next_run(self, queue: str) -> int | None:
+        """When the first job of a queue is due."""
+        ...
+
+    async def records(self, kind: str) -> list[Record]: ...
+
+    async def picture(self) -> QueueState:
+        """Everything, as one frozen value."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of what is held. The store may be opened again."""
+        ...

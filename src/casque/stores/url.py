@@ -1,0 +1,96 @@
+"""open_store: from an address, or a thing that already is one, to a store.
+
+The only module that knows every store; each is imported when it is asked for.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TypeGuard, cast
+from urllib.parse import unquote, urlsplit
+
+from casque.adapters.storage.port import ObjectStoragePort
+from casque.clock import Clock
+from casque.errors import InvalidError
+from casque.stores.port import Store
+
+StoreAddress = str | os.PathLike[str] | Store | ObjectStoragePort
+"""Whatever names a store: a URL, a path, a two-method storage, or a store."""
+
+_FORMS = (
+    "memory:// (this process only), json:///relative.json, json:////absolute/path.json, or a path "
+    "that ends in .json"
+)
+
+
+def open_store(address: StoreAddress, *, clock: Clock | None = None) -> Store:
+    """The store at `address`. Nothing is read or written before its first use.
+
+    `clock` replaces time, chance and ids, for tests; a Store given as such keeps its own.
+    """
+    if is_store(address):
+        return address
+    if isinstance(address, str):
+        return _open_url(address, clock) if "://" in address else _open_path(Path(address), clock)
+    if isinstance(address, os.PathLike):
+        return _open_path(Path(address), clock)
+    if callable(getattr(address, "read", None)) and callable(getattr(address, "write", None)):
+        from casque.stores.document import DocumentStore
+
+        return DocumentStore(cast("ObjectStoragePort", address), clock)
+    raise InvalidError(
+        f"{type(address).__name__} is no store: pass a URL ({_FORMS}), a path, or an object with "
+        "`async read()` and `async write(content, if_match)`."
+    )
+
+
+def is_store(address: object) -> TypeGuard[Store]:
+    """Whether this is a store already. By its methods, so that a wrapper of one is one too."""
+    return callable(getattr(address, "commit", None)) and callable(getattr(address, "listen", None))
+
+
+def _open_url(url: str, clock: Clock | None) -> Store:
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        raise InvalidError(f"{_without_password(url)}: {error}. Known are {_FORMS}.") from error
+    if parts.query or parts.fragment:
+        raise InvalidError(f"{_without_password(url)}: {parts.scheme}:// takes no options.")
+    if parts.scheme == "memory":
+        if parts.netloc or parts.path.strip("/"):
+            raise InvalidError(
+                f"{_without_password(url)}: memory:// takes no path; each is a store of its own."
+            )
+        from casque.stores.memory import MemoryStore
+
+        return MemoryStore(clock)
+    if parts.scheme == "json":
+        if parts.netloc or len(parts.path) < 2:  # noqa: PLR2004 - a slash and a name
+            raise InvalidError(
+                f"{_without_password(url)}: write json:///relative.json (three slashes) or "
+                "json:////absolute/path.json (four)."
+            )
+        return _open_document(Path(unquote(parts.path[1:])), clock)
+    raise InvalidError(
+        f"{_without_password(url)}: no store is known for {parts.scheme!r}. Known are {_FORMS}."
+    )
+
+
+def _open_path(path: Path, clock: Clock | None) -> Store:
+    if path.suffix == ".json":
+        return _open_document(path, clock)
+    raise InvalidError(f"{str(path)!r} does not say what kind of store it is. Known are {_FORMS}.")
+
+
+def _open_document(path: Path, clock: Clock | None) -> Store:
+    from casque.adapters.storage.filesystem import LocalFileSystemStorage
+    from casque.stores.document import DocumentStore
+
+    return DocumentStore(LocalFileSystemStorage(path), clock)
+
+
+def _without_password(url: str) -> str:
+    head, at, tail = url.rpartition("@")
+    scheme, _, user = head.partition("://")
+    return f"{scheme}://{user.partition(':')[0]}:…@{tail}" if at and ":" in user else url

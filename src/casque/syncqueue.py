@@ -1,0 +1,287 @@
+"""Queue: the same queue without `await`. A facade: every method hands over to the async one."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from casque.arguments import NewJob
+from casque.errors import InvalidError
+from casque.job import DEFAULT_MAX_ATTEMPTS, DEFAULT_QUEUE, Job, Lease, Stats
+from casque.queue import DEFAULT_MAX_DEPTH, AsyncQueue, as_lease
+from casque.runner import Runner, runner_for, warn_inside_loop
+from casque.state import QueueState
+from casque.stores.port import Store
+from casque.stores.url import StoreAddress, is_store, open_store
+
+T = TypeVar("T")
+
+
+class Queue:
+    """A queue for plain code and threads; the calls of several threads are stored together.
+
+    Works without being entered. In the child of a fork it opens anew by itself.
+    """
+
+    def __init__(
+        self,
+        store: StoreAddress,
+        *,
+        lease: timedelta | None = None,
+        worker: str | None = None,
+        max_depth: int = DEFAULT_MAX_DEPTH,
+        stale_timeout: timedelta | None = None,
+    ) -> None:
+        def opened() -> tuple[AsyncQueue, Runner]:
+            at = open_store(store)
+            queue = AsyncQueue(
+                at,
+                lease=lease,
+                worker=worker,
+                max_depth=max_depth,
+                stale_timeout=stale_timeout,
+                _blocking=at.blocking,
+            )
+            return queue, runner_for(at)
+
+        self._open: Callable[[], tuple[AsyncQueue, Runner]] = opened
+        self._owns_store = not is_store(store)
+        self._queue, self._runner = opened()
+        self._pid = os.getpid()
+        self._reopening = threading.Lock()
+        self._is_closed = False
+
+    @property
+    def store(self) -> Store:
+        """The store underneath, to share with another queue or a Lock."""
+        return self._queue.store
+
+    @property
+    def worker(self) -> str:
+        """The name this queue object puts on its claims."""
+        return self._queue.worker
+
+    def __enter__(self) -> Self:
+        self._check_open()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Commit what is pending, within a bound, and let go. Calling it twice is fine."""
+        if self._is_closed or os.getpid() != self._pid:
+            self._is_closed = True
+            return
+        self._is_closed = True
+        self._runner.run(self._queue.close())
+        if self._owns_store:
+            self._runner.run(self._queue.store.close())
+        self._runner.close()
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise InvalidError("this Queue is closed; open a new one.")
+        if os.getpid() != self._pid and not self._queue.store.instant:
+            self._reopen()
+
+    def _reopen(self) -> None:
+        """In the child of a fork: its own writer, its own thread, its own connection."""
+        with self._reopening:
+            if os.getpid() != self._pid:
+                self._queue, self._runner = self._open()
+                self._pid = os.getpid()
+
+    def _run(self, call: Callable[[AsyncQueue], Coroutine[Any, Any, T]]) -> T:
+        self._check_open()
+        warn_inside_loop("the sync Queue", "BrokerQueue or DirectQueue")
+        return self._runner.run(call(self._queue))
+
+    # -- producing -------------------------------------------------------------
+
+    def enqueue(
+        self,
+        entrypoint: str,
+        payload: bytes = b"",
+        priority: int = 0,
+        *,
+        queue: str = DEFAULT_QUEUE,
+        id: str | None = None,
+        delay: timedelta | None = None,
+        run_at: datetime | None = None,
+        max_attempts: int = DEFAULT_MAX_ATTEMPTS,
+        retain: timedelta | None = None,
+        timeout: timedelta | None = None,
+    ) -> Job:
+        """Add a job; when this returns, it is stored. See `BrokerQueue.enqueue`."""
+        return self._run(
+            lambda q: q.enqueue(
+                entrypoint,
+                payload,
+                priority,
+                queue=queue,
+                id=id,
+                delay=delay,
+                run_at=run_at,
+                max_attempts=max_attempts,
+                retain=retain,
+                timeout=timeout,
+            )
+        )
+
+    def enqueue_many(self, jobs: Iterable[NewJob]) -> list[Job]:
+        """Add up to 10,000 jobs (64 MiB of payload), all or none, in their order."""
+        return self._run(lambda q: q.enqueue_many(jobs))
+
+    # -- consuming -------------------------------------------------------------
+
+    def dequeue(
+        self,
+        entrypoint: str | Collection[str] | None = None,
+        *,
+        queue: str | None = None,
+        id: str | None = None,
+        batch_size: int = 1,
+        lease: timedelta | None = None,
+        wait: timedelta | None = None,
+    ) -> list[Job]:
+        """Lease up to `batch_size` due jobs. See `BrokerQueue.dequeue`."""
+        return self._run(
+            lambda q: q.dequeue(
+                entrypoint, queue=queue, id=id, batch_size=batch_size, lease=lease, wait=wait
+            )
+        )
+
+    def ack(
+        self, job: Job | str, *, result: bytes | None = None, enqueue: Iterable[NewJob] = ()
+    ) -> None:
+        """The work is done. Adds the jobs that follow in the same commit, or refuses both."""
+        return self._run(lambda q: q.ack(job, result=result, enqueue=enqueue))
+
+    def ack_many(self, jobs: Iterable[Job | str]) -> None:
+        """Ack several. Raises LeaseLostError naming those that were lost; the rest is done."""
+        return self._run(lambda q: q.ack_many(jobs))
+
+    def nack(
+        self, job: Job | str, *, delay: timedelta | None = None, error: str | BaseException = ""
+    ) -> Job:
+        """The attempt failed. Returns the job as it now is: queued again, or dead."""
+        return self._run(lambda q: q.nack(job, delay=delay, error=error))
+
+    def fail(self, job: Job | str, *, error: str | BaseException = "") -> Job:
+        """The attempt failed and no other would succeed: dead now."""
+        return self._run(lambda q: q.fail(job, error=error))
+
+    def discard(self, job: Job | str, *, reason: str = "") -> Job:
+        """The holder finds the job not worth doing: cancelled, with the reason kept."""
+        return self._run(lambda q: q.discard(job, reason=reason))
+
+    def release(self, job: Job | str, *, delay: timedelta | None = None) -> Job:
+        """Give the job back, due after `delay`; the attempt does not count."""
+        return self._run(lambda q: q.release(job, delay=delay))
+
+    def heartbeat(
+        self,
+        job: Job | str,
+        *,
+        lease: timedelta | None = None,
+        progress: float | None = None,
+        note: str | None = None,
+        output: bytes | None = None,
+    ) -> Job:
+        """Renew the lease and tell how far the work is. See `BrokerQueue.heartbeat`."""
+        return self._run(
+            lambda q: q.heartbeat(job, lease=lease, progress=progress, note=note, output=output)
+        )
+
+    def heartbeat_many(self, jobs: Iterable[Job | str], *, lease: timedelta | None = None) -> None:
+        """Renew several leases in one operation. Raises LeaseLostError naming the lost ones."""
+        return self._run(lambda q: q.heartbeat_many(jobs, lease=lease))
+
+    def lease_of(self, job: Job | str) -> timedelta | None:
+        """How long the claim on this job was taken for; None when this queue object has none."""
+        return self._queue.lease_of(job)
+
+    # -- managing --------------------------------------------------------------
+
+    def cancel(self, id: str | Job, *, reason: str = "") -> Job:
+        """Never run the job (again). One that is running loses its lease at once."""
+        return self._run(lambda q: q.cancel(id, reason=reason))
+
+    def retry(self, id: str | Job) -> Job:
+        """A dead job back to its queue, due now, with all its attempts."""
+        return self._run(lambda q: q.retry(id))
+
+    def requeue_stale(self, timeout: timedelta) -> int:
+        """Take back the jobs in progress not heard of for `timeout`. Returns how many."""
+        return self._run(lambda q: q.requeue_stale(timeout))
+
+    def purge(self, *, older_than: timedelta, queue: str | None = None) -> int:
+        """Forget the jobs that finished longer ago than that. Returns how many."""
+        return self._run(lambda q: q.purge(older_than=older_than, queue=queue))
+
+    def pause(self, queue: str) -> None:
+        """Nothing is dequeued from this queue until `resume`; enqueueing goes on."""
+        return self._run(lambda q: q.pause(queue))
+
+    def resume(self, queue: str) -> None:
+        """End a pause. Resuming a queue that is not paused is fine."""
+        return self._run(lambda q: q.resume(queue))
+
+    def drop(self, queue: str) -> int:
+        """Forget every job of this queue, running ones too. Returns how many. A pause stays."""
+        return self._run(lambda q: q.drop(queue))
+
+    @contextmanager
+    def lease_queue(
+        self, queue: str, *, lease: timedelta = timedelta(seconds=5)
+    ) -> Iterator[Lease | None]:
+        """A short exclusive claim on a whole queue; None when another has it. Advisory."""
+        held = self._run(lambda q: q._take_queue(queue, lease))  # noqa: SLF001 - of one house
+        try:
+            yield None if held is None else as_lease(held)
+        finally:
+            if held is not None:
+                self._run(lambda q: q._let_queue_go(held))  # noqa: SLF001 - of one house
+
+    # -- looking ---------------------------------------------------------------
+
+    def peek(
+        self,
+        entrypoint: str | Collection[str] | None = None,
+        *,
+        queue: str | None = None,
+        limit: int = 10,
+    ) -> list[Job]:
+        """The jobs that a dequeue would take now. No lease, no change."""
+        return self._run(lambda q: q.peek(entrypoint, queue=queue, limit=limit))
+
+    def get(self, id: str) -> Job | None:
+        """The job, or None when there is none of that id (any more)."""
+        return self._run(lambda q: q.get(id))
+
+    def stats(self, queue: str | None = None) -> Stats:
+        """How many jobs are in which state, in one queue or in all."""
+        return self._run(lambda q: q.stats(queue))
+
+    def queues(self, *, due: bool = False) -> list[str]:
+        """The names of the queues that have jobs, or only of those with a job due now."""
+        return self._run(lambda q: q.queues(due=due))
+
+    def next_run_at(self, queue: str) -> datetime | None:
+        """When the first job of this queue is due; None when it has none."""
+        return self._run(lambda q: q.next_run_at(queue))
+
+    def read_state(self) -> QueueState:
+        """Everything at once, as a frozen value. For tools, tests and small queues."""
+        return self._run(lambda q: q.read_state())

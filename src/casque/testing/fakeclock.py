@@ -1,0 +1,187 @@
+"""FakeClock: time that passes only when a test says so, and chance that repeats itself."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import random
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+
+from casque.clock import Bell, Clock, format_uuid, next_uuid7, span_us, to_us
+
+START = datetime(2020, 1, 1, tzinfo=UTC)
+
+
+class FakeClock:
+    """A clock for tests. `advance` moves time and wakes whoever waited for it.
+
+    `sleep`, which the code uses to back off, moves time by itself: a test never
+    waits for a pause. Waiting for an event with a time limit does not. In a
+    simulation, where every pause counts, `is_patient` makes both wait alike.
+    """
+
+    def __init__(self, start: datetime = START, seed: int = 0) -> None:
+        self._wall = to_us(start)
+        self._steady = 0
+        self._random = random.Random(seed)  # noqa: S311 - to be repeatable
+        self._last_id = 0
+        self._lock = threading.RLock()
+        self._sleepers: list[tuple[int, int, _FakeBell]] = []
+        self._count = 0
+        self.is_patient = False
+        self._holds = 0
+
+    def now(self) -> int:
+        return self._wall
+
+    def monotonic(self) -> int:
+        return self._steady
+
+    def random(self) -> float:
+        with self._lock:
+            return self._random.random()
+
+    def new_id(self) -> str:
+        with self._lock:
+            entropy = self._random.randbytes(10)
+            self._last_id = next_uuid7(self._last_id, self._wall // 1000, entropy)
+            return format_uuid(self._last_id)
+
+    def bell(self, *, blocking: bool) -> Bell:
+        return _FakeThreadBell(self) if blocking else _FakeLoopBell(self)
+
+    async def sleep(self, span: int, *, blocking: bool) -> None:
+        if self.is_patient:
+            await self.bell(blocking=blocking).wait(span)
+            return
+        self._move(span)
+        if not blocking:
+            await asyncio.sleep(0)
+
+    def advance(self, span: timedelta) -> None:
+        """Let time pass."""
+        self._move(span_us(span))
+
+    def advance_to_next(self) -> bool:
+        """Let time pass until the first sleeper's is over; False when nobody sleeps.
+
+        No time passes while it is `held`.
+        """
+        with self._lock:
+            if not self._sleepers or self._holds:
+                return False
+            self._move(self._sleepers[0][0] - self._steady)
+            return True
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Real work of unknown length goes on, which takes no time in the simulation."""
+        with self._lock:
+            self._holds += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._holds -= 1
+
+    def jump(self, span: timedelta) -> None:
+        """Set the wall clock forward or back, with no time passing."""
+        self._wall += span_us(span)
+
+    def skewed(self, span: timedelta) -> Clock:
+        """The clock of a process whose wall clock differs from this one's by `span`."""
+        return _SkewedClock(self, span_us(span))
+
+    def _move(self, span: int) -> None:
+        with self._lock:
+            self._wall += span
+            self._steady += span
+            while self._sleepers and self._sleepers[0][0] <= self._steady:
+                heapq.heappop(self._sleepers)[2].expire()
+
+    def _wake_later(self, span: int, bell: _FakeBell) -> None:
+        with self._lock:
+            self._count += 1
+            heapq.heappush(self._sleepers, (self._steady + span, self._count, bell))
+
+
+class _SkewedClock:
+    def __init__(self, clock: FakeClock, skew: int) -> None:
+        self._clock = clock
+        self._skew = skew
+        self.monotonic = clock.monotonic
+        self.random = clock.random
+        self.new_id = clock.new_id
+        self.bell = clock.bell
+        self.sleep = clock.sleep
+
+    def now(self) -> int:
+        return self._clock.now() + self._skew
+
+
+class _FakeBell:
+    """Rung or expired, whichever came first since the last wait."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        self._clock = clock
+        self._rung = False
+        self._expired = False
+
+    def expire(self) -> None:
+        self._expired = True
+        self._wake()
+
+    def ring(self) -> None:
+        self._rung = True
+        self._wake()
+
+    def _wake(self) -> None:
+        raise NotImplementedError
+
+    def _begin(self, timeout_us: int | None) -> None:
+        self._expired = timeout_us is not None and timeout_us <= 0
+        if timeout_us is not None and not self._expired:
+            self._clock._wake_later(timeout_us, self)
+
+    def _end(self) -> bool:
+        rung, self._rung = self._rung, False
+        return rung
+
+
+class _FakeThreadBell(_FakeBell):
+    def __init__(self, clock: FakeClock) -> None:
+        super().__init__(clock)
+        self._changed = threading.Condition()
+
+    def _wake(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
+
+    async def wait(self, timeout_us: int | None) -> bool:
+        with self._changed:
+            self._begin(timeout_us)
+            self._changed.wait_for(lambda: self._rung or self._expired)
+            return self._end()
+
+
+class _FakeLoopBell(_FakeBell):
+    def __init__(self, clock: FakeClock) -> None:
+        super().__init__(clock)
+        self._loop = asyncio.get_running_loop()
+        self._changed = asyncio.Event()
+
+    def _wake(self) -> None:
+        try:
+            self._loop.call_soon_threadsafe(self._changed.set)
+        except RuntimeError:  # the waiter's loop is closed: there is nobody left to wake
+            return
+
+    async def wait(self, timeout_us: int | None) -> bool:
+        self._begin(timeout_us)
+        while not (self._rung or self._expired):
+            self._changed.clear()
+            await self._changed.wait()
+        return self._end()

@@ -1,0 +1,176 @@
+"""Faults as inputs: storages and stores that fail at the request they are told to.
+
+A sweep fails the first request, then the second, until the run makes fewer:
+`fired` says whether the fault came to pass.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import timedelta
+from enum import Enum, auto
+from typing import Any
+
+from casque.adapters.storage.port import ObjectStoragePort
+from casque.clock import span_us
+from casque.errors import CASConflictError, StorageError
+from casque.operations import Operation
+from casque.stores.port import Store
+from casque.testing.fakeclock import FakeClock
+
+
+class Fault(Enum):
+    """What happens to one request."""
+
+    REFUSE = auto()
+    """It never arrives, and the caller is told that nothing is known."""
+    LOSE_REPLY = auto()
+    """It is carried out, and the caller is told that nothing is known."""
+    DELAY = auto()
+    """A competitor gets in before it; the caller waits for its answer."""
+    LAND_LATE = auto()
+    """The caller is told that nothing is known, and it arrives after the caller's next look."""
+    DIE_BEFORE = auto()
+    """The process is killed before it is carried out."""
+    DIE_AFTER = auto()
+    """The process is killed once it is carried out."""
+
+
+PORT_FAULTS = (Fault.REFUSE, Fault.LOSE_REPLY, Fault.DELAY, Fault.LAND_LATE)
+STORE_FAULTS = (Fault.REFUSE, Fault.LOSE_REPLY)
+
+
+class FaultyStorage:
+    """A storage whose `nth` request (reads and writes counted together) meets `fault`."""
+
+    def __init__(
+        self,
+        storage: ObjectStoragePort,
+        fault: Fault,
+        nth: int,
+        competitor: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        self.name = f"faulty {getattr(storage, 'name', type(storage).__name__)}"
+        self.fired = False
+        self.requests = 0
+        self._storage = storage
+        self._fault = fault
+        self._nth = nth
+        self._competitor = competitor
+        self._late: tuple[bytes, str | None] | None = None
+
+    async def read(self) -> tuple[bytes, str | None]:
+        answer: tuple[bytes, str | None] = await self._ask(self._storage.read, None)
+        await self._land_late()
+        return answer
+
+    async def write(self, content: bytes, if_match: str | None = None) -> str:
+        etag: str = await self._ask(
+            lambda: self._storage.write(content, if_match), (content, if_match)
+        )
+        return etag
+
+    async def _ask(
+        self, request: Callable[[], Awaitable[Any]], write: tuple[bytes, str | None] | None
+    ) -> Any:
+        self.requests += 1
+        if self.requests != self._nth:
+            return await request()
+        self.fired = True
+        match self._fault:
+            case Fault.REFUSE:
+                raise StorageError("the request was lost")
+            case Fault.LOSE_REPLY:
+                await request()
+                raise StorageError("the reply was lost")
+            case Fault.DELAY:
+                if self._competitor is not None:
+                    await self._competitor()
+                return await request()
+            case Fault.LAND_LATE:
+                self._late = write
+                raise StorageError("the request is late")
+            case Fault.DIE_BEFORE:
+                die()
+            case Fault.DIE_AFTER:
+                await request()
+                die()
+        raise AssertionError("the dead do not answer")
+
+    async def _land_late(self) -> None:
+        if self._late is None:
+            return
+        late, self._late = self._late, None
+        if self._competitor is not None:
+            await self._competitor()
+        try:
+            await self._storage.write(*late)
+        except CASConflictError:
+            return  # it lost, as it must when the object has moved on
+
+
+class FaultyStore:
+    """A store whose `nth` commit meets `fault`; everything else is the store's own."""
+
+    def __init__(self, store: Store, fault: Fault, nth: int) -> None:
+        self.fired = False
+        self.commits = 0
+        self._store = store
+        self._fault = fault
+        self._nth = nth
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def commit(
+        self,
+        writer: str,
+        number: int,
+        operations: Sequence[Operation],
+        *,
+        max_conflicts: int | None = None,
+    ) -> list[Any]:
+        self.commits += 1
+        hit = self.commits == self._nth
+        self.fired |= hit
+        if hit and self._fault is Fault.REFUSE:
+            raise StorageError("the request was lost")
+        if hit and self._fault is Fault.DIE_BEFORE:
+            die()
+        outcomes = await self._store.commit(writer, number, operations, max_conflicts=max_conflicts)
+        if hit and self._fault is Fault.DIE_AFTER:
+            die()
+        if hit and self._fault is Fault.LOSE_REPLY:
+            raise StorageError("the reply was lost")
+        return outcomes
+
+
+class SlowStorage:
+    """A storage whose every request takes `delay`: half of it to get there, half to come back."""
+
+    def __init__(self, storage: ObjectStoragePort, clock: FakeClock, delay: timedelta) -> None:
+        self.name = f"slow {getattr(storage, 'name', type(storage).__name__)}"
+        self._storage = storage
+        self._clock = clock
+        self._half_us = span_us(delay) // 2
+
+    async def read(self) -> tuple[bytes, str | None]:
+        await self._clock.sleep(self._half_us, blocking=False)
+        with self._clock.held():
+            answer = await self._storage.read()
+        await self._clock.sleep(self._half_us, blocking=False)
+        return answer
+
+    async def write(self, content: bytes, if_match: str | None = None) -> str:
+        await self._clock.sleep(self._half_us, blocking=False)
+        with self._clock.held():
+            etag = await self._storage.write(content, if_match)
+        await self._clock.sleep(self._half_us, blocking=False)
+        return etag
+
+
+def die() -> None:
+    """End this process as `kill -9` does: nothing is flushed, nothing is cleaned up."""
+    os.kill(os.getpid(), signal.SIGKILL)

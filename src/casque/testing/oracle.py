@@ -1,0 +1,607 @@
+"""Oracle: what a store must answer, said a second time as plainly as it can be.
+
+Dicts, datetimes and a walk over everything for every question. It was written
+from the contract and shares nothing with the code it judges but the errors and
+`NewJob` at its border, so the same slip is not made twice. A record whose time
+is over is never cleared away here: it is only no longer seen.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import NamedTuple
+
+from casque.arguments import NewJob
+from casque.errors import CASConflictError, InvalidError, JobNotFoundError, LeaseLostError
+
+HISTORY = 10
+DEAD_STAYS = timedelta(days=30)
+PAUSE = "pause"
+QUEUE_LEASE = "queue_lease"
+
+LineName = tuple[str, str]
+Hold = tuple[str, int]
+"""A job's id and the oracle's token of a claim on it."""
+
+
+class Lost(NamedTuple):
+    """The error of an attempt that nobody reported back from."""
+
+    worker: str
+    heard_at: datetime
+
+
+class PastAttempt(NamedTuple):
+    """An attempt that is over; `kind` is None when it succeeded."""
+
+    number: int
+    worker: str | None
+    started_at: datetime | None
+    kind: str | None
+
+
+@dataclass
+class ModelJob:
+    """A job as the oracle has it. Its tokens are the oracle's own, counted from 1."""
+
+    id: str
+    queue: str
+    entrypoint: str
+    payload: bytes
+    priority: int
+    max_attempts: int
+    retain: timedelta | None
+    timeout: timedelta | None
+    depth: int
+    chain: tuple[str, ...]
+    place: int
+    created_at: datetime
+    run_at: datetime
+    status: str = "queued"
+    attempts: int = 0
+    token: int = 0
+    worker: str | None = None
+    claimed_at: datetime | None = None
+    heartbeat_at: datetime | None = None
+    lease: timedelta | None = None
+    lease_until: datetime | None = None
+    finished_at: datetime | None = None
+    gone_at: datetime | None = None
+    error: str | Lost | None = None
+    result: bytes | None = None
+    progress: float | None = None
+    note: str | None = None
+    duplicate: bool = False
+    history: list[PastAttempt] = field(default_factory=list)
+
+    @property
+    def line(self) -> LineName:
+        return self.queue, self.entrypoint
+
+    @property
+    def due_at(self) -> datetime | None:
+        return {"queued": self.run_at, "in_progress": self.lease_until}.get(self.status)
+
+    def is_due(self, now: datetime) -> bool:
+        return self.due_at is not None and self.due_at <= now
+
+    def is_gone(self, now: datetime) -> bool:
+        return self.gone_at is not None and self.gone_at <= now
+
+    def is_spent(self, now: datetime) -> bool:
+        """Whether it is held by nobody any more and has no attempt left."""
+        last = self.attempts >= self.max_attempts
+        return self.status == "in_progress" and last and self.is_due(now)
+
+    def end_attempt(self, kind: str | None) -> None:
+        past = PastAttempt(self.attempts, self.worker, self.claimed_at, kind)
+        self.history = [*self.history, past][-HISTORY:]
+
+    def lose_attempt(self) -> Lost:
+        assert self.worker is not None
+        assert self.heartbeat_at is not None
+        self.end_attempt("lost")
+        return Lost(self.worker, self.heartbeat_at)
+
+    def wait(self, run_at: datetime) -> None:
+        self.status, self.run_at, self.lease_until = "queued", run_at, None
+
+    def finish(self, status: str, at: datetime, stays: timedelta) -> None:
+        self.status, self.finished_at, self.gone_at = status, at, at + stays
+        self.lease_until = None
+
+    def fail_attempt(self, error: str | Exception) -> None:
+        kind = "" if isinstance(error, str) else type(error).__name__
+        self.error = f"{kind}: {error}" if kind else str(error)
+        self.end_attempt(kind)
+
+    def cancel(self, at: datetime, reason: str) -> None:
+        if self.status == "in_progress":
+            self.end_attempt("cancelled")
+        self.error = reason or None
+        self.finish("cancelled", at, DEAD_STAYS)
+
+    def bury(self, at: datetime) -> None:
+        self.error = self.lose_attempt()
+        self.finish("dead", at, DEAD_STAYS)
+
+
+@dataclass
+class ModelLine:
+    visit_at: datetime
+    turn: int
+
+
+@dataclass
+class ModelRecord:
+    value: bytes
+    version: int
+    gone_at: datetime | None
+
+    def is_gone(self, now: datetime) -> bool:
+        return self.gone_at is not None and self.gone_at <= now
+
+
+class Picked(NamedTuple):
+    """What a dequeue comes upon: the jobs it takes, the spent ones, the lines it visits."""
+
+    jobs: list[ModelJob]
+    spent: list[ModelJob]
+    visited: list[LineName]
+
+
+class Oracle:
+    """A store in a few dicts. Every call is told the time; a refusal is the public error."""
+
+    def __init__(self, max_depth: int) -> None:
+        self.max_depth = max_depth
+        self.jobs: dict[str, ModelJob] = {}
+        self.lines: dict[LineName, ModelLine] = {}
+        self.records: dict[tuple[str, str], ModelRecord] = {}
+        self.tokens = 0
+        """Of claims and of record versions: one counter."""
+        self.changes = 0
+        """How often anything was changed. A call that leaves it alone must write nothing."""
+        self._places = 0
+        self._turns = 0
+
+    # -- producing -------------------------------------------------------------
+
+    def enqueue(self, now: datetime, new: Sequence[NewJob]) -> list[ModelJob]:
+        """All or none; each as it now is, `duplicate` when it was there already."""
+        with self._whole():
+            return self._add_all(now, new, depth=0, chain=())
+
+    def _add_all(
+        self, now: datetime, new: Sequence[NewJob], *, depth: int, chain: tuple[str, ...]
+    ) -> list[ModelJob]:
+        answers: list[tuple[str, bool]] = []
+        for one in new:
+            assert one.id is not None
+            if depth > self.max_depth:
+                raise InvalidError("too deep")
+            there = self._find(one.id, now)
+            if there is None:
+                self._add(now, one, depth, chain)
+            elif there.line != (one.queue, one.entrypoint):
+                raise InvalidError("another's id")
+            answers.append((one.id, there is not None))
+        return [
+            replace(self._shown(self.jobs[job_id], now), duplicate=seen) for job_id, seen in answers
+        ]
+
+    def _add(self, now: datetime, new: NewJob, depth: int, chain: tuple[str, ...]) -> None:
+        assert new.id is not None
+        self._places += 1
+        self.jobs[new.id] = ModelJob(
+            id=new.id,
+            queue=new.queue,
+            entrypoint=new.entrypoint,
+            payload=new.payload,
+            priority=new.priority,
+            max_attempts=new.max_attempts,
+            retain=new.retain,
+            timeout=new.timeout,
+            depth=depth,
+            chain=chain,
+            place=self._places,
+            created_at=now,
+            run_at=new.run_at or now + (new.delay or timedelta(0)),
+        )
+        self._change(now)
+
+    # -- claiming --------------------------------------------------------------
+
+    def dequeue(
+        self,
+        now: datetime,
+        worker: str,
+        *,
+        lease: timedelta,
+        entrypoint: Collection[str] | None = None,
+        queue: str | None = None,
+        id: str | None = None,
+        batch_size: int = 1,
+    ) -> list[ModelJob]:
+        if id is None:
+            picked = self._pick(now, entrypoint, queue, batch_size)
+        else:
+            picked = self._pick_one(now, id, queue)
+        return self._claim(now, worker, lease, picked)
+
+    def _pick_one(self, now: datetime, job_id: str, queue: str | None) -> Picked:
+        """The named job, which is no visit of its line."""
+        job = self._find(job_id, now)
+        if job is None or not job.is_due(now) or self._is_paused(job.queue, now):
+            return Picked([], [], [])
+        if queue not in (None, job.queue):
+            return Picked([], [], [])
+        return Picked([], [job], []) if job.is_spent(now) else Picked([job], [], [])
+
+    def _claim(
+        self, now: datetime, worker: str, lease: timedelta, picked: Picked
+    ) -> list[ModelJob]:
+        for job in picked.spent:
+            job.bury(now)
+        for job in picked.jobs:
+            if job.status == "in_progress":
+                job.lose_attempt()
+            self.tokens += 1
+            job.status, job.token, job.worker = "in_progress", self.tokens, worker
+            job.attempts += 1
+            job.claimed_at = job.heartbeat_at = now
+            job.lease, job.lease_until = lease, now + lease
+            job.progress = job.note = None
+        if picked.jobs or picked.spent:
+            self._change(now, picked.visited)
+        return [self._shown(job, now) for job in picked.jobs]
+
+    def _pick(
+        self, now: datetime, entrypoints: Collection[str] | None, queue: str | None, limit: int
+    ) -> Picked:
+        due = [
+            name
+            for name, line in sorted(
+                self.lines.items(), key=lambda item: (item[1].visit_at, item[1].turn)
+            )
+            if line.visit_at <= now
+            and queue in (None, name[0])
+            and (entrypoints is None or name[1] in entrypoints)
+            and not self._is_paused(name[0], now)
+        ]
+        picked = Picked([], [], [])
+        for visited_queue in dict.fromkeys(name[0] for name in due):
+            together = [name for name in due if name[0] == visited_queue]
+            picked.visited.extend(together)
+            ready = [job for job in self.jobs.values() if job.line in together and job.is_due(now)]
+            ready.sort(key=lambda job: (job.priority, job.due_at, job.place))
+            for job in ready:
+                (picked.spent if job.is_spent(now) else picked.jobs).append(job)
+                if len(picked.jobs) == limit:
+                    return picked
+        return picked
+
+    # -- what a holder does ----------------------------------------------------
+
+    def ack(
+        self,
+        now: datetime,
+        job_id: str,
+        token: int,
+        *,
+        result: bytes | None = None,
+        enqueue: Sequence[NewJob] = (),
+    ) -> None:
+        with self._whole():
+            job = self._held(now, job_id, token)
+            if job.retain is None:
+                del self.jobs[job_id]
+            else:
+                job.end_attempt(None)
+                job.finish("completed", now, job.retain)
+                job.payload, job.result, job.error = b"", result, None
+            self._change(now)
+            self._add_all(now, enqueue, depth=job.depth + 1, chain=(*job.chain, job.entrypoint))
+
+    def ack_many(self, now: datetime, holds: Sequence[Hold]) -> None:
+        self._each(holds, lambda hold: self.ack(now, *hold))
+
+    def nack(
+        self,
+        now: datetime,
+        job_id: str,
+        token: int,
+        *,
+        delay: timedelta | None,
+        error: str | Exception,
+    ) -> ModelJob:
+        job = self._held(now, job_id, token)
+        if job.attempts >= job.max_attempts:
+            return self.fail(now, job_id, token, error=error)
+        job.fail_attempt(error)
+        job.wait(now + (delay or timedelta(0)))
+        return self._changed(now, job)
+
+    def fail(self, now: datetime, job_id: str, token: int, *, error: str | Exception) -> ModelJob:
+        job = self._held(now, job_id, token)
+        job.fail_attempt(error)
+        job.finish("dead", now, DEAD_STAYS)
+        return self._changed(now, job)
+
+    def discard(self, now: datetime, job_id: str, token: int, *, reason: str) -> ModelJob:
+        job = self._held(now, job_id, token)
+        job.cancel(now, reason)
+        return self._changed(now, job)
+
+    def release(
+        self, now: datetime, job_id: str, token: int, *, delay: timedelta | None
+    ) -> ModelJob:
+        job = self._held(now, job_id, token)
+        job.attempts -= 1
+        job.wait(now + (delay or timedelta(0)))
+        return self._changed(now, job)
+
+    def heartbeat(
+        self,
+        now: datetime,
+        job_id: str,
+        token: int,
+        *,
+        lease: timedelta | None,
+        progress: float | None = None,
+        note: str | None = None,
+    ) -> ModelJob:
+        job = self._held(now, job_id, token)
+        assert job.lease is not None
+        job.lease = job.lease if lease is None else lease
+        job.heartbeat_at, job.lease_until = now, now + job.lease
+        job.progress = job.progress if progress is None else progress
+        job.note = job.note if note is None else note
+        return self._changed(now, job)
+
+    def heartbeat_many(
+        self, now: datetime, holds: Sequence[Hold], *, lease: timedelta | None
+    ) -> None:
+        self._each(holds, lambda hold: self.heartbeat(now, *hold, lease=lease))
+
+    def _each(self, holds: Sequence[Hold], do: Callable[[Hold], object]) -> None:
+        """Each alone; in the end the lost ones are named."""
+        lost: list[str] = []
+        for hold in holds:
+            try:
+                do(hold)
+            except (JobNotFoundError, LeaseLostError):
+                lost.append(hold[0])
+        if lost:
+            raise LeaseLostError("some were lost", job_ids=tuple(lost))
+
+    def _held(self, now: datetime, job_id: str, token: int) -> ModelJob:
+        job = self._known(now, job_id)
+        if job.status != "in_progress" or job.token != token:
+            raise LeaseLostError("not its holder", job_id=job_id)
+        return job
+
+    # -- what anybody may do ---------------------------------------------------
+
+    def cancel(self, now: datetime, job_id: str, *, reason: str) -> ModelJob:
+        job = self._known(now, job_id)
+        if job.status == "cancelled":
+            return self._shown(job, now)
+        if job.due_at is None or job.is_spent(now):
+            raise InvalidError("finished already", job_id=job_id)
+        job.cancel(now, reason)
+        return self._changed(now, job)
+
+    def retry(self, now: datetime, job_id: str) -> ModelJob:
+        job = self._known(now, job_id)
+        if job.is_spent(now):
+            job.bury(now)
+            self._change(now)
+        if job.status != "dead":
+            raise InvalidError("not dead", job_id=job_id)
+        job.attempts, job.finished_at, job.gone_at = 0, None, None
+        job.wait(now)
+        return self._changed(now, job)
+
+    def requeue_stale(self, now: datetime, timeout: timedelta) -> int:
+        stale = [
+            job
+            for job in self.jobs.values()
+            if job.status == "in_progress"
+            and job.heartbeat_at is not None
+            and now - job.heartbeat_at >= timeout
+        ]
+        for job in stale:
+            if job.attempts >= job.max_attempts:
+                job.bury(now)
+            else:
+                job.error = job.lose_attempt()
+                job.wait(now)
+        if stale:
+            self._change(now)
+        return len(stale)
+
+    def purge(self, now: datetime, *, older_than: timedelta, queue: str | None) -> int:
+        old = [
+            job.id
+            for job in self.jobs.values()
+            if job.finished_at is not None
+            and now - job.finished_at >= older_than
+            and queue in (None, job.queue)
+            and not job.is_gone(now)
+        ]
+        return self._forget(now, old)
+
+    def drop(self, now: datetime, queue: str) -> int:
+        mine = [job.id for job in self.jobs.values() if job.queue == queue]
+        gone = sum(self.jobs[job_id].is_gone(now) for job_id in mine)
+        return self._forget(now, mine) - gone
+
+    def _forget(self, now: datetime, ids: list[str]) -> int:
+        for job_id in ids:
+            del self.jobs[job_id]
+        if ids:
+            self._change(now)
+        return len(ids)
+
+    # -- records ---------------------------------------------------------------
+
+    def pause(self, now: datetime, queue: str) -> None:
+        if not self._is_paused(queue, now):
+            self.put_record(now, (PAUSE, queue), b"", expect=0, ttl=None)
+
+    def resume(self, now: datetime, queue: str) -> None:
+        if self._is_paused(queue, now):
+            self.delete_record(now, (PAUSE, queue), expect=self.records[PAUSE, queue].version)
+
+    def lease_queue(
+        self, now: datetime, worker: str, queue: str, lease: timedelta
+    ) -> ModelRecord | None:
+        if queue in self.records_of(now, QUEUE_LEASE):
+            return None
+        return self.put_record(now, (QUEUE_LEASE, queue), worker.encode(), expect=0, ttl=lease)
+
+    def let_queue_go(self, now: datetime, queue: str, version: int) -> None:
+        held = self.records_of(now, QUEUE_LEASE).get(queue)
+        if held is not None and held.version == version:
+            self.delete_record(now, (QUEUE_LEASE, queue), expect=version)
+
+    def put_record(
+        self,
+        now: datetime,
+        key: tuple[str, str],
+        value: bytes,
+        *,
+        expect: int,
+        ttl: timedelta | None,
+    ) -> ModelRecord:
+        """`expect` is the version that must be there, 0 for none."""
+        self._expect(now, key, expect)
+        self.tokens += 1
+        gone_at = None if ttl is None else now + ttl
+        self.records[key] = ModelRecord(value, self.tokens, gone_at)
+        self._change(now)
+        return self.records[key]
+
+    def delete_record(self, now: datetime, key: tuple[str, str], *, expect: int) -> None:
+        self._expect(now, key, expect)
+        if expect:
+            del self.records[key]
+            self._change(now)
+
+    def _expect(self, now: datetime, key: tuple[str, str], version: int) -> None:
+        record = self.records_of(now, key[0]).get(key[1])
+        if (0 if record is None else record.version) != version:
+            raise CASConflictError("at another version")
+
+    # -- looking ---------------------------------------------------------------
+
+    def seen(self, now: datetime) -> dict[str, ModelJob]:
+        """Every job there is, as a reader sees it, in enqueue order."""
+        there = [job for job in self.jobs.values() if not job.is_gone(now)]
+        there.sort(key=lambda job: job.place)
+        return {job.id: self._shown(job, now) for job in there}
+
+    def peek(
+        self, now: datetime, entrypoints: Collection[str] | None, queue: str | None, limit: int
+    ) -> list[str]:
+        return [job.id for job in self._pick(now, entrypoints, queue, limit).jobs]
+
+    def stats(self, now: datetime, queue: str | None) -> Counter[str]:
+        """The jobs by the state that a person sees."""
+        return Counter(
+            _state(job, now) for job in self.seen(now).values() if queue in (None, job.queue)
+        )
+
+    def due_queues(self, now: datetime) -> set[str]:
+        due = {job.queue for job in self.jobs.values() if job.is_due(now)}
+        return {queue for queue in due if not self._is_paused(queue, now)}
+
+    def next_run_at(self, queue: str) -> datetime | None:
+        mine = [job.due_at for job in self.jobs.values() if job.queue == queue]
+        return min((due for due in mine if due is not None), default=None)
+
+    def records_of(self, now: datetime, kind: str) -> dict[str, ModelRecord]:
+        return {
+            name: record
+            for (its_kind, name), record in self.records.items()
+            if its_kind == kind and not record.is_gone(now)
+        }
+
+    def next_moment(self, now: datetime) -> datetime | None:
+        """When something next changes by time alone: a job comes due, a record's time is over."""
+        moments = [at for job in self.jobs.values() for at in (job.due_at, job.gone_at)]
+        moments.extend(record.gone_at for record in self.records.values())
+        return min((at for at in moments if at is not None and at > now), default=None)
+
+    def _find(self, job_id: str, now: datetime) -> ModelJob | None:
+        job = self.jobs.get(job_id)
+        return None if job is None or job.is_gone(now) else job
+
+    def _known(self, now: datetime, job_id: str) -> ModelJob:
+        job = self._find(job_id, now)
+        if job is None:
+            raise JobNotFoundError("no such job", job_id=job_id)
+        return job
+
+    def _is_paused(self, queue: str, now: datetime) -> bool:
+        return queue in self.records_of(now, PAUSE)
+
+    def _shown(self, job: ModelJob, now: datetime) -> ModelJob:
+        """A copy, on which a lost last attempt is dead since its lease ended."""
+        shown = replace(job)
+        if job.is_spent(now):
+            assert job.lease_until is not None
+            shown.bury(job.lease_until)
+        return shown
+
+    # -- changing --------------------------------------------------------------
+
+    @contextmanager
+    def _whole(self) -> Iterator[None]:
+        before = copy.deepcopy(self.__dict__)
+        try:
+            yield
+        except (InvalidError, JobNotFoundError, LeaseLostError):
+            self.__dict__.update(before)
+            raise
+
+    def _changed(self, now: datetime, job: ModelJob) -> ModelJob:
+        self._change(now)
+        return self._shown(job, now)
+
+    def _change(self, now: datetime, visited: Sequence[LineName] = ()) -> None:
+        """Bring the lines to where the jobs now put them; the visited ones go to the back."""
+        self.changes += 1
+        earliest: dict[LineName, datetime] = {}
+        for job in self.jobs.values():
+            if job.due_at is not None:
+                earliest[job.line] = min(job.due_at, earliest.get(job.line, job.due_at))
+        for name in [name for name in self.lines if name not in earliest]:
+            del self.lines[name]
+        for name, first in earliest.items():
+            line = self.lines.get(name)
+            if line is None:
+                self._turns += 1
+                self.lines[name] = ModelLine(max(first, now), self._turns)
+            elif first > line.visit_at:
+                line.visit_at = first
+            else:
+                line.visit_at = min(line.visit_at, max(first, now))
+        for name in visited:
+            if name in self.lines:
+                self._turns += 1
+                self.lines[name] = ModelLine(max(earliest[name], now), self._turns)
+
+
+def _state(job: ModelJob, now: datetime) -> str:
+    if job.status == "queued" and job.attempts:
+        return "failed"
+    if job.status == "queued":
+        return "scheduled" if job.run_at > now else "pending"
+    return "processing" if job.status == "in_progress" else job.status

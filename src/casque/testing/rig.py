@@ -1,0 +1,239 @@
+"""Rig: what a statement of the suite works with: a storage, a clock, and queues on it.
+
+A backend describes itself by a `Harness`; the rig opens queues of one flavour
+on it. Each `worker()` is a queue object of its own on a store handle of its
+own, as another process would have.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import multiprocessing
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from datetime import timedelta
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar, cast
+
+from casque.clock import Clock
+from casque.queue import AsyncQueue, BrokerQueue, DirectQueue
+from casque.stores.port import Store
+from casque.syncqueue import Queue
+from casque.testing.fakeclock import FakeClock
+
+Flavour = Literal["direct", "broker", "queue"]
+FLAVOURS: tuple[Flavour, ...] = ("direct", "broker", "queue")
+Tier = Literal["full", "small"]
+T = TypeVar("T")
+
+
+class RawLine(NamedTuple):
+    """A line as it is stored."""
+
+    queue: str
+    entrypoint: str
+    visit_us: int
+
+
+class Raw(NamedTuple):
+    """What is stored, read behind the API."""
+
+    jobs: dict[str, dict[str, Any]]
+    """By id; each with at least `status`, `queue`, `entrypoint`, `priority`, `attempts`, `token`
+    and `due_us` (None when finished)."""
+    lines: list[RawLine]
+    writers: dict[str, int]
+    """Each writer's last commit number."""
+    token: int
+    """The store's token counter."""
+
+
+class Harness(Protocol):
+    """What a backend tells the suite about itself."""
+
+    clock: FakeClock
+    tier: Tier
+    address: str | None
+    """A URL under which another process reaches the same storage; None when none can."""
+
+    def open(self, clock: Clock | None = None) -> Store:
+        """One more handle on the storage, as another process would open it."""
+        ...
+
+    def raw(self) -> Raw:
+        """What is stored now, without asking the store."""
+        ...
+
+    def writes(self) -> int:
+        """How many changes of the storage there have been."""
+        ...
+
+    def touched(self) -> int | None:
+        """How many index entries or rows claims have looked at; None when it is exempt."""
+        ...
+
+    def stored(self) -> bytes | None:
+        """The bytes that are stored (one object's, where there are several); None: none are."""
+        ...
+
+    def replace_stored(self, content: bytes) -> None:
+        """Put other bytes in the place of `stored()`, as damage or another program would."""
+        ...
+
+    def slowed(self, delay: timedelta) -> Store | None:
+        """A handle whose every request takes `delay` on the clock; None when it makes none."""
+        ...
+
+
+class _OnThreads:
+    """The sync Queue behind the async one's signatures, so that one test serves both."""
+
+    def __init__(self, queue: Queue) -> None:
+        self._queue = queue
+        self.store = queue.store
+        self.worker = queue.worker
+        self.lease_of = queue.lease_of
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._queue, name)
+
+        @functools.wraps(method)
+        async def call(*args: Any, **options: Any) -> Any:
+            return await asyncio.to_thread(method, *args, **options)
+
+        return call
+
+    @asynccontextmanager
+    async def lease_queue(self, queue: str, **options: Any) -> AsyncIterator[Any]:
+        context = self._queue.lease_queue(queue, **options)
+        held = await asyncio.to_thread(context.__enter__)
+        try:
+            yield held
+        finally:
+            await asyncio.to_thread(context.__exit__, None, None, None)
+
+
+class Rig:
+    """One storage and one flavour of queue, for the length of one test."""
+
+    def __init__(self, harness: Harness, flavour: Flavour) -> None:
+        self.harness = harness
+        self.flavour = flavour
+        self.clock = harness.clock
+        self._stack = AsyncExitStack()
+
+    def size(self, full: int) -> int:
+        """A size of the full tier, or a hundredth of it (at least 2)."""
+        return full if self.harness.tier == "full" else max(full // 100, 2)
+
+    async def worker(
+        self, *, store: Store | None = None, clock: Clock | None = None, **options: Any
+    ) -> AsyncQueue:
+        """A queue of this rig's flavour on a handle of its own; closed with the test."""
+        store = store or self.harness.open(clock)
+        if self.flavour == "queue":
+            queue = await asyncio.to_thread(Queue, store, **options)
+            self._stack.push_async_callback(asyncio.to_thread, queue.close)
+            return cast("AsyncQueue", _OnThreads(queue))
+        kind = DirectQueue if self.flavour == "direct" else BrokerQueue
+        return await self._stack.enter_async_context(kind(store, **options))
+
+    def advance(self, **span: float) -> None:
+        """Let time pass: `rig.advance(seconds=5)`."""
+        self.clock.advance(timedelta(**span))
+
+    async def until_done(
+        self, task: Awaitable[T], *, step: timedelta = timedelta(0), steps: int = 2_000
+    ) -> T:
+        """Await something that needs fake time to pass: `step` of it at a time."""
+        future = asyncio.ensure_future(task)
+        for _ in range(steps):
+            done, _ = await asyncio.wait({future}, timeout=0.005)
+            if done:
+                return future.result()
+            self.clock.advance(step)
+        future.cancel()
+        raise AssertionError("still waiting")
+
+    async def in_processes(self, count: int, work: Callable[..., None], *args: Any) -> list[Any]:
+        """Run `work(address, report, place, *args)` `count` times at once; what they reported.
+
+        In real processes where the storage can be reached from another, else
+        in threads. `work` is a module-level function; `address` is what a queue
+        is opened with, `report(value)` sends a value back. An exception there is one here.
+        """
+        return await asyncio.to_thread(self._in_processes, count, work, args)
+
+    def _in_processes(
+        self, count: int, work: Callable[..., None], args: tuple[Any, ...]
+    ) -> list[Any]:
+        address = self.harness.address
+        if address is None:
+            return _in_threads(self.harness.open(), count, work, args)
+        context = multiprocessing.get_context("spawn")
+        reports: Any = context.SimpleQueue()
+        children = [
+            context.Process(target=_child, args=(work, address, reports, place, args))
+            for place in range(count)
+        ]
+        for child in children:
+            child.start()
+        values: list[Any] = []
+        running = count
+        while running:
+            kind, value = reports.get()
+            if kind == "value":
+                values.append(value)
+            else:
+                running -= 1
+                if value is not None:
+                    for child in children:
+                        child.kill()
+                    raise AssertionError(f"a process failed: {value}")
+        for child in children:
+            child.join()
+        return values
+
+    async def close(self) -> None:
+        await self._stack.aclose()
+
+
+def _child(
+    work: Callable[..., None], address: str, reports: Any, place: int, args: tuple[Any, ...]
+) -> None:
+    try:
+        work(address, lambda value: reports.put(("value", value)), place, *args)
+    except BaseException as error:
+        reports.put(("end", repr(error)))
+        raise
+    reports.put(("end", None))
+
+
+def _in_threads(
+    store: Store, count: int, work: Callable[..., None], args: tuple[Any, ...]
+) -> list[Any]:
+    values: list[Any] = []
+    errors: list[BaseException] = []
+
+    def run(place: int) -> None:
+        try:
+            work(store, values.append, place, *args)
+        except BaseException as error:  # noqa: BLE001 - handed to the test's thread
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=(place,)) for place in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+    return values
+
+
+@contextmanager
+def counted(count: Callable[[], int | None]) -> Iterator[Callable[[], int]]:
+    """Count what happens inside the context; the value given tells by how much it grew."""
+    before = count() or 0
+    yield lambda: (count() or 0) - before

@@ -1,0 +1,59 @@
+"""statement: marks an async method of the suite as the proof of one line of the contract."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from casque.testing.rig import FLAVOURS, Flavour, Harness, Rig
+
+
+def statement(
+    *names: str,
+) -> Callable[[Callable[[Any, Rig], Awaitable[None]]], Callable[..., None]]:
+    """The test proves the statements `names`. It becomes a plain test that pytest can run."""
+
+    def mark(proof: Callable[[Any, Rig], Awaitable[None]]) -> Callable[..., None]:
+        @functools.wraps(proof)
+        def test(self: Any, harness: Harness, flavour: Flavour) -> None:
+            async def run() -> None:
+                rig = Rig(harness, flavour)
+                try:
+                    await proof(self, rig)
+                finally:
+                    await rig.close()
+
+            asyncio.run(run())
+
+        # pytest reads the signature to find the fixtures; `wraps` would show it the proof's.
+        del test.__dict__["__wrapped__"]
+        test.__dict__["statements"] = names
+        return test
+
+    return mark
+
+
+class Statements:
+    """What every part of the suite shares: the flavours, and that nobody weakens a test."""
+
+    @pytest.fixture(params=FLAVOURS)
+    def flavour(self, request: pytest.FixtureRequest) -> Flavour:
+        flavour: Flavour = request.param
+        return flavour
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        for name, value in vars(cls).items():
+            if not name.startswith("test"):
+                continue
+            if any(name in vars(base) for base in cls.__mro__[1:]):
+                raise TypeError(
+                    f"{cls.__name__}.{name} redefines a test of the suite: a store must pass it "
+                    "as it is."
+                )
+            if not hasattr(value, "statements"):
+                raise TypeError(f"{cls.__name__}.{name} proves no statement; add it elsewhere.")

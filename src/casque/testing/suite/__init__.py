@@ -1,0 +1,13 @@
+"""StoreSuite: everything a store must pass, in the order of docs/conformance."""
+
+from casque.testing.suite.commits import CommitStatements
+from casque.testing.suite.enqueue import EnqueueStatements
+from casque.testing.suite.lines import LineStatements
+from casque.testing.suite.order import OrderStatements
+from casque.testing.suite.outcomes import OutcomeStatements
+
+
+class StoreSuite(
+    CommitStatements, EnqueueStatements, LineStatements, OrderStatements, OutcomeStatements
+):
+    """Subclass it, give a `harness` fixture, and add nothing."""

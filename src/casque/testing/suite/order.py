@@ -1,0 +1,509 @@
+"""Order and visibility: statements O1 to O8."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from itertools import islice
+from typing import Any
+
+from casque.arguments import ENQUEUE_MANY_JOBS, NewJob
+from casque.clock import SECOND_US, to_datetime
+from casque.job import Job
+from casque.queue import AsyncQueue
+from casque.testing.rig import Rig, counted
+from casque.testing.statement import Statements, statement
+
+FEW = 20
+"""What one claim may touch beside its distinct priorities, at any size of the store."""
+
+Ending = Callable[[Job], Awaitable[object]]
+"""A way in which a holder is done with a job."""
+
+_EVERYTHING = 10_000
+_LONG = timedelta(hours=1)
+_STEP = timedelta(milliseconds=50)
+_SOON_STEPS = 600
+"""Of a wait of an hour, half a minute: what a store that cannot be rung may take to notice."""
+
+
+async def fill(q: AsyncQueue, jobs: Iterable[NewJob]) -> None:
+    """Enqueue any number of jobs, as many at once as one commit takes."""
+    jobs = iter(jobs)
+    while chunk := list(islice(jobs, ENQUEUE_MANY_JOBS)):
+        await q.enqueue_many(chunk)
+
+
+def ids(jobs: Iterable[Job]) -> list[str]:
+    return [job.id for job in jobs]
+
+
+class OrderStatements(Statements):
+    @statement("O1")
+    async def test_a_queue_is_served_by_priority_then_due_time_then_enqueue_order(
+        self, rig: Rig
+    ) -> None:
+        q = await rig.worker()
+        chance, start = random.Random(1), rig.clock.now()  # noqa: S311 - to be repeatable
+        jobs = [
+            NewJob(
+                chance.choice("xyz"),
+                priority=chance.randint(-2, 2),
+                id=f"{100 - n:03}",  # downwards, so that an order by id is not mistaken for ours
+                run_at=to_datetime(start - chance.randrange(3) * SECOND_US),
+            )
+            for n in range(60)
+        ]
+        await q.enqueue_many(jobs[:50])
+        for job in jobs[50:]:
+            await q.enqueue(job.entrypoint, priority=job.priority, id=job.id, run_at=job.run_at)
+        ordered = sorted(jobs, key=lambda job: (job.priority, job.run_at))  # sorted is stable
+        expected = [job.id for job in ordered]
+        assert ids(await q.peek(limit=60)) == expected
+        one_by_one = [job.id for _ in range(20) for job in await q.dequeue()]
+        assert one_by_one == expected[:20]
+        in_batches = [job.id for _ in range(4) for job in await q.dequeue(batch_size=10)]
+        assert in_batches == expected[20:]
+        assert await q.dequeue() == []
+
+    @statement("O1")
+    async def test_a_job_that_comes_back_is_ordered_by_when_it_is_due_again(self, rig: Rig) -> None:
+        q = await rig.worker()
+        await q.enqueue_many([NewJob("e", id=name) for name in ("lost", "nacked", "released", "d")])
+        await q.dequeue(id="lost", lease=timedelta(seconds=10))
+        await q.dequeue(batch_size=2)
+        await q.nack("nacked", delay=timedelta(seconds=5))
+        await q.release("released", delay=timedelta(seconds=7))
+        rig.advance(seconds=1)
+        await q.enqueue("e", id="late")
+        await q.enqueue("e", priority=-1, id="scheduled", delay=timedelta(seconds=20))
+        rig.advance(seconds=15)
+        in_order = ["d", "late", "nacked", "released", "lost"]
+        assert ids(await q.peek()) == in_order
+        rig.advance(seconds=15)
+        in_order.insert(0, "scheduled")
+        assert [job.id for _ in in_order for job in await q.dequeue()] == in_order
+
+    @statement("O1")
+    async def test_between_queues_the_rotation_decides_whatever_the_priorities(
+        self, rig: Rig
+    ) -> None:
+        q = await rig.worker()
+        for queue, priority in (("b", 9), ("c", -9), ("a", 0)):
+            await q.enqueue_many(
+                [NewJob("e", priority=priority, queue=queue, id=f"{queue}{n}") for n in range(4)]
+            )
+        in_turn = ["b0", "c0", "a0", "b1", "c1", "a1"]
+        for expected in in_turn:  # by whoever asks, and whenever they came
+            assert ids(await (await rig.worker()).dequeue()) == [expected]
+        # One dequeue takes all it can of a queue before it goes on to the next.
+        assert ids(await q.dequeue(batch_size=3)) == ["b2", "b3", "c2"]
+        assert ids(await q.dequeue(batch_size=3)) == ["a2", "a3", "c3"]
+
+    @statement("O1")
+    async def test_the_order_is_the_same_for_whoever_opens_the_store_anew(self, rig: Rig) -> None:
+        q = await rig.worker()
+        chance = random.Random(2)  # noqa: S311 - to be repeatable
+        endings: tuple[Ending, ...] = (q.ack, q.nack, q.release)
+        # Many small commits: where a log is kept, part of it is replayed and part comes from a
+        # snapshot.
+        rounds = rig.size(2_000)
+        for n in range(rounds):
+            await q.enqueue(
+                chance.choice("xyz"),
+                priority=chance.randrange(3),
+                queue=chance.choice("abc"),
+                id=f"{rounds - n}",
+                run_at=to_datetime(rig.clock.now() - chance.randrange(3) * SECOND_US),
+            )
+            if n % 3:
+                [job] = await q.dequeue()
+                await chance.choice(endings)(job)
+            rig.advance(milliseconds=chance.randrange(2))
+            if n % (rounds // 4) == 0:
+                anew = await rig.worker()
+                assert ids(await anew.peek(limit=_EVERYTHING)) == ids(
+                    await q.peek(limit=_EVERYTHING)
+                )
+        expected = ids(await q.peek(limit=_EVERYTHING))
+        assert len(expected) > rounds // 4
+        anew = await rig.worker()
+        assert ids(await anew.dequeue(batch_size=_EVERYTHING)) == expected
+
+    @statement("O2")
+    async def test_future_jobs_of_the_best_priority_never_hide_a_ready_one(self, rig: Rig) -> None:
+        q = await rig.worker()
+        for future, ready, priorities in (("e", "e", 1), ("e", "e", 10), ("e", "other", 1)):
+            queue = f"{ready}-{priorities}"
+            await fill(
+                q,
+                (
+                    NewJob(future, priority=n % priorities, queue=queue, delay=_LONG)
+                    for n in range(rig.size(1_000))
+                ),
+            )
+            await q.enqueue(ready, priority=100, queue=queue, id=queue)
+            with counted(rig.harness.touched) as touched:
+                claimed = await q.dequeue(batch_size=10)
+            assert ids(claimed) == [queue]
+            assert touched() <= FEW + 2 * priorities
+
+    @statement("O3")
+    async def test_leased_jobs_of_the_best_priority_never_hide_a_ready_one(self, rig: Rig) -> None:
+        q, other = await rig.worker(), await rig.worker()
+        for leased, ready, priorities in (("e", "e", 1), ("e", "e", 10), ("e", "other", 1)):
+            queue, count = f"{ready}-{priorities}", rig.size(1_000)
+            await fill(
+                q, (NewJob(leased, priority=n % priorities, queue=queue) for n in range(count))
+            )
+            assert len(await q.dequeue(batch_size=count, lease=_LONG)) == count
+            await q.enqueue(ready, priority=100, queue=queue, id=queue)
+            with counted(rig.harness.touched) as touched:
+                claimed = await other.dequeue(batch_size=10)
+            assert ids(claimed) == [queue]
+            assert touched() <= FEW + 2 * priorities
+
+    @statement("O4")
+    async def test_a_dequeue_returns_all_that_is_ready_up_to_its_batch_at_once(
+        self, rig: Rig
+    ) -> None:
+        q = await rig.worker()
+        for ready, batch in ((0, 3), (1, 3), (3, 3), (7, 3), (7, 1), (12, 100)):
+            await q.drop("a")
+            await q.drop("b")
+            await q.enqueue_many(
+                [
+                    NewJob(f"e{n % 3}", priority=n % 2, queue="ab"[n % 2], id=f"{ready}-{n}")
+                    for n in range(ready)
+                ]
+            )
+            await q.enqueue_many(
+                [NewJob("e0", queue=queue, delay=_LONG, priority=-1) for queue in "ab"]
+            )
+            # Half of the ready are ready because a lease ended.
+            await q.dequeue(batch_size=max(ready // 2, 1), lease=timedelta(seconds=1))
+            rig.advance(seconds=1)
+            claimed = await rig.until_done(q.dequeue(batch_size=batch))  # with no time passing
+            assert len({job.id for job in claimed}) == len(claimed) == min(ready, batch)
+
+    @statement("O4")
+    async def test_a_dequeue_with_a_wait_takes_what_is_ready_and_does_not_wait_for_more(
+        self, rig: Rig
+    ) -> None:
+        q = await rig.worker()
+        await q.enqueue_many([NewJob("e", id="a"), NewJob("e", id="b"), NewJob("e", delay=_LONG)])
+        async with waiting(rig, q, batch_size=5) as task:
+            assert ids(await rig.until_done(task)) == ["a", "b"]
+
+    @statement("O4")
+    async def test_a_dequeue_that_claims_and_buries_nothing_writes_nothing(self, rig: Rig) -> None:
+        q, other = await rig.worker(), await rig.worker()
+
+        async def finds_nothing(**asked: Any) -> None:
+            before = rig.harness.raw()
+            with counted(rig.harness.writes) as written:
+                assert await q.dequeue(batch_size=10, **asked) == []
+                assert await q.dequeue(batch_size=10, wait=timedelta(0), **asked) == []
+            assert written() == 0
+            assert rig.harness.raw() == before
+
+        await finds_nothing()
+        await other.enqueue("e", id="leased")
+        await other.dequeue(lease=_LONG)
+        await other.enqueue("e", id="future", delay=_LONG)
+        await other.enqueue("unasked", id="ready", queue="ready")
+        await other.enqueue("e", queue="paused")
+        await other.pause("paused")
+        for asked in (
+            {"entrypoint": "e"},
+            {"entrypoint": ["e", "nobody"]},
+            {"queue": "default"},
+            {"queue": "paused"},
+            {"queue": "nowhere"},
+            {"id": "leased"},
+            {"id": "future"},
+            {"id": "unknown"},
+        ):
+            await finds_nothing(**asked)
+        async with waiting(rig, q, entrypoint="e") as task:
+            with counted(rig.harness.writes) as written:
+                rig.advance(minutes=1)
+                await _keeps_waiting(task)
+            assert written() == 0
+
+    @statement("O4")
+    async def test_a_dequeue_that_buries_writes_once_and_the_next_one_does_not(
+        self, rig: Rig
+    ) -> None:
+        q = await rig.worker()
+        await q.enqueue("e", id="spent", max_attempts=1)
+        await q.dequeue(lease=timedelta(seconds=1))
+        rig.advance(seconds=1)
+        with counted(rig.harness.writes) as written:
+            assert await q.dequeue() == []
+            assert rig.harness.raw().jobs["spent"]["status"] == "dead"
+            assert written() == 1
+            assert await q.dequeue() == []
+        assert written() == 1
+
+    @statement("O5")
+    async def test_exactly_the_queue_and_the_entrypoints_asked_for_are_dequeued(
+        self, rig: Rig
+    ) -> None:
+        q = await rig.worker()
+        await q.enqueue_many(
+            [
+                NewJob(entrypoint, queue=queue, id=f"{queue}/{entrypoint}/{n}", priority=n)
+                for n in range(2)
+                for entrypoint in "xyz"
+                for queue in "abc"
+            ]
+        )
+        asked: tuple[tuple[str | list[str] | None, str], ...] = (
+            (None, "xyz"),
+            ("x", "x"),
+            (["x"], "x"),
+            (["z", "x"], "xz"),
+            (["x", "nobody", "x"], "x"),
+            ("nobody", ""),
+        )
+        for entrypoints, found in asked:
+            for queue in (None, "a", "b", "nowhere"):
+                expected = {
+                    f"{name}/{entrypoint}/{n}"
+                    for n in range(2)
+                    for entrypoint in found
+                    for name in "abc"
+                    if queue in (None, name)
+                }
+                claimed = await q.dequeue(entrypoints, queue=queue, batch_size=100)
+                assert sorted(ids(claimed)) == sorted(expected)
+                for job in claimed:
+                    await q.release(job)
+
+    @statement("O5")
+    async def test_the_one_due_job_of_an_entrypoint_is_found_among_any_number_of_queues(
+        self, rig: Rig
+    ) -> None:
+        q = await rig.worker()
+        queues = rig.size(100_000)
+        place = queues * 2 // 3
+        await fill(
+            q,
+            (
+                # Half of the others have the entrypoint but nothing due, half the other way round.
+                NewJob("x", queue=f"{n}", delay=_LONG) if n % 2 else NewJob("y", queue=f"{n}")
+                for n in range(queues)
+            ),
+        )
+        await q.enqueue("x", queue=f"{place}", id="the one")
+        for entrypoints in ("x", ["nobody", "x"]):
+            with counted(rig.harness.touched) as touched:
+                claimed = await q.dequeue(entrypoints, batch_size=10)
+            assert ids(claimed) == ["the one"]
+            assert touched() <= FEW
+            await q.release("the one")
+
+    @statement("O6")
+    async def test_entrypoints_nobody_asks_for_stay_for_a_worker_that_does(self, rig: Rig) -> None:
+        q, other = await rig.worker(), await rig.worker()
+        await q.enqueue("strange", b"kept", id="strange", priority=-1, max_attempts=1)
+        stored = rig.harness.raw().jobs["strange"]
+        for _ in range(10):
+            await q.enqueue("known")
+            [job] = await q.dequeue("known", batch_size=9)
+            await q.ack(job)
+            assert await q.dequeue(["known", "also known"], batch_size=9) == []
+            rig.advance(days=10)
+        await q.purge(older_than=timedelta(0))
+        assert rig.harness.raw().jobs["strange"] == stored
+        [job] = await other.dequeue(["strange"])
+        assert (job.id, job.payload, job.attempts) == ("strange", b"kept", 1)
+
+    @statement("O7")
+    async def test_looking_takes_no_lease_and_changes_nothing(self, rig: Rig) -> None:
+        q, other = await rig.worker(), await rig.worker()
+        await _one_job_of_every_kind(rig, q)
+        before = rig.harness.raw()
+        with counted(rig.harness.writes) as written:
+            for looker in (q, other):
+                assert ids(await looker.peek()) == ["expired", "ready"]
+                assert ids(await looker.peek("e", queue="default", limit=1)) == ["expired"]
+                state = await looker.read_state()
+                assert {job.id for job in state.jobs} == set(before.jobs)
+                for name in before.jobs:
+                    assert await looker.get(name) == state.find(name)
+                assert await looker.get("unknown") is None
+                assert (await looker.stats()).total == len(before.jobs)
+                assert (await looker.stats("default")).total == len(before.jobs)
+                assert await looker.queues() == await looker.queues(due=True) == ["default"]
+                assert await looker.next_run_at("default") is not None
+        assert written() == 0
+        assert rig.harness.raw() == before
+        assert ids(await other.dequeue(batch_size=10)) == ["expired", "ready"]
+
+    @statement("O7")
+    async def test_a_dequeue_by_id_takes_that_job_or_nothing(self, rig: Rig) -> None:
+        q, other = await rig.worker(), await rig.worker()
+        await _one_job_of_every_kind(rig, q)
+        for name in ("future", "leased", "completed", "dead", "cancelled", "unknown", "spent"):
+            assert await other.dequeue(id=name, batch_size=10) == []
+        assert await other.dequeue("another", id="ready") == []
+        assert await other.dequeue(id="ready", queue="another") == []
+        [peeked] = await other.peek(limit=1)
+        assert ids(await other.dequeue(id=peeked.id, batch_size=10)) == [peeked.id]
+        [job] = await other.dequeue(["another", "e"], id="ready", queue="default")
+        assert (job.id, job.worker, job.attempts) == ("ready", other.worker, 1)
+        assert await q.dequeue(id="ready") == []
+        await other.ack(job)
+        assert await q.dequeue(id="ready") == []
+        rig.advance(hours=1)
+        assert ids(await other.dequeue(id="future")) == ["future"]
+        assert ids(await other.dequeue(id="leased")) == ["leased"]
+
+    @statement("O8")
+    async def test_a_waiting_dequeue_returns_as_soon_as_anybody_enqueues(self, rig: Rig) -> None:
+        q, other = await rig.worker(), await rig.worker()
+        for n, producer in enumerate((q, other, await rig.worker())):
+            async with waiting(rig, q) as task:
+                await producer.enqueue("e", id=f"{n}")
+                [job] = await soon(rig, task)
+                assert (job.id, job.worker) == (f"{n}", q.worker)
+
+    @statement("O8")
+    async def test_a_waiting_dequeue_returns_as_soon_as_a_job_is_given_back(self, rig: Rig) -> None:
+        q, other = await rig.worker(), await rig.worker()
+        await q.enqueue("e", id="j")
+        endings: tuple[Ending, ...]
+        endings = (other.release, other.nack, _fail_and_retry(other), _requeue(other))
+        for give_back in endings:
+            [held] = await other.dequeue()
+            async with waiting(rig, q) as task:
+                await give_back(held)
+                assert ids(await soon(rig, task)) == ["j"]
+            await q.release("j")
+
+    @statement("O8")
+    async def test_a_waiting_dequeue_returns_what_becomes_due_by_time_alone(self, rig: Rig) -> None:
+        q, other = await rig.worker(), await rig.worker()
+        minute = timedelta(minutes=1)
+        await other.enqueue("e", id="scheduled", delay=minute)
+        await _returns_when_due(rig, q, "scheduled")
+        await q.nack("scheduled", delay=minute)
+        await _returns_when_due(rig, q, "scheduled")
+        await q.ack("scheduled")
+        await other.enqueue("e", id="leased")
+        await other.dequeue(lease=minute)
+        await _returns_when_due(rig, q, "leased")
+
+    @statement("O8")
+    async def test_a_waiting_dequeue_returns_only_what_it_asked_for(self, rig: Rig) -> None:
+        q, other = await rig.worker(), await rig.worker()
+        filters: tuple[dict[str, Any], ...]
+        filters = ({"entrypoint": ["x", "y"], "queue": "a"}, {"id": "1"})
+        for n, asked in enumerate(filters):
+            async with waiting(rig, q, **asked) as task:
+                await other.enqueue("z", queue="a")
+                await other.enqueue("x", queue="b")
+                rig.advance(seconds=1)
+                await _keeps_waiting(task)
+                await other.enqueue("x", queue="a", id=f"{n}")
+                assert ids(await soon(rig, task)) == [f"{n}"]
+
+    @statement("O8")
+    async def test_a_waiting_dequeue_returns_nothing_at_the_end_of_its_wait(self, rig: Rig) -> None:
+        q, other = await rig.worker(), await rig.worker()
+        await q.enqueue("e", id="far", delay=2 * _LONG)
+        wait = timedelta(seconds=5)
+        async with waiting(rig, q, wait=wait) as task:
+            rig.clock.advance(wait - _STEP)
+            await _keeps_waiting(task)
+            rig.clock.advance(_STEP)
+            assert await rig.until_done(task) == []
+        assert await q.dequeue(wait=timedelta(0)) == []
+        # Two wait and one job comes: it has one holder, and the other's wait ends.
+        async with waiting(rig, q, wait=wait) as one, waiting(rig, other, wait=wait) as two:
+            await q.enqueue("e", id="j")
+            jobs = [
+                *await rig.until_done(one, step=10 * _STEP),
+                *await rig.until_done(two, step=10 * _STEP),
+            ]
+            assert ids(jobs) == ["j"]
+
+
+async def _one_job_of_every_kind(rig: Rig, q: AsyncQueue) -> None:
+    """Jobs named by what has become of them, of which only `ready` and `expired` are due."""
+    for name in ("completed", "dead", "cancelled", "leased", "expired"):
+        await q.enqueue("e", id=name, retain=2 * _LONG)
+    await q.enqueue("e", id="spent", max_attempts=1)
+    for name in ("completed", "dead", "leased"):
+        await q.dequeue(id=name, lease=_LONG)
+    await q.ack("completed", result=b"done")
+    await q.fail("dead", error="no")
+    await q.cancel("cancelled")
+    for name in ("expired", "spent"):
+        await q.dequeue(id=name, lease=timedelta(seconds=1))
+    rig.advance(seconds=2)
+    await q.enqueue("e", id="ready")
+    await q.enqueue("e", id="future", priority=-1, delay=_LONG)
+
+
+@asynccontextmanager
+async def waiting(
+    rig: Rig, q: AsyncQueue, *, wait: timedelta = _LONG, **asked: Any
+) -> AsyncIterator[asyncio.Task[list[Job]]]:
+    """A dequeue that found nothing and waits, surely over at the end of the context."""
+    waits = rig.clock._count
+    task = asyncio.ensure_future(q.dequeue(wait=wait, **asked))
+    for _ in range(400):
+        await asyncio.wait({task}, timeout=0.005)
+        if task.done() or rig.clock._count > waits:
+            break
+    try:
+        yield task
+    finally:
+        # A thread cannot be cancelled, and one that waits on would hold up the end of the test.
+        for _ in range(400):
+            if task.done():
+                break
+            rig.clock.advance(wait)
+            await asyncio.wait({task}, timeout=0.005)
+
+
+async def _keeps_waiting(task: asyncio.Task[list[Job]]) -> None:
+    for _ in range(5):
+        done, _ = await asyncio.wait({task}, timeout=0.005)
+        assert not done
+
+
+async def soon(rig: Rig, task: asyncio.Task[list[Job]]) -> list[Job]:
+    """What the dequeue returns, in far less time than it would wait for."""
+    return await rig.until_done(task, step=_STEP, steps=_SOON_STEPS)
+
+
+async def _returns_when_due(rig: Rig, q: AsyncQueue, name: str) -> None:
+    """A wait begun before the job is due ends with it, neither before nor after."""
+    due_us = rig.harness.raw().jobs[name]["due_us"]
+    async with waiting(rig, q) as task:
+        rig.clock.advance(to_datetime(due_us) - to_datetime(rig.clock.now()) - _STEP)
+        await _keeps_waiting(task)
+        rig.clock.advance(_STEP)
+        assert ids(await rig.until_done(task)) == [name]
+
+
+def _fail_and_retry(q: AsyncQueue) -> Ending:
+    async def give_back(job: Job) -> None:
+        await q.fail(job)
+        await q.retry(job.id)
+
+    return give_back
+
+
+def _requeue(q: AsyncQueue) -> Ending:
+    async def give_back(_: Job) -> None:
+        assert await q.requeue_stale(timedelta(0)) == 1
+
+    return give_back

@@ -1,0 +1,101 @@
+"""Views: what a reader sees of a state at an instant. Nothing here changes it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from heapq import nsmallest
+from typing import Literal, get_args
+
+import msgspec
+
+from casque.errors import InvalidError
+from casque.job import Job, JobStatus
+from casque.picking import pick
+from casque.record import Record
+from casque.rules import shown
+from casque.state import QueueState, State
+
+View = Literal["pending", "scheduled", "failed", "processing", "completed", "dead", "cancelled"]
+"""The state of a job in a person's words; `Stats` has one number for each."""
+
+VIEWS: tuple[View, ...] = get_args(View)
+
+
+class JobFilter(msgspec.Struct, frozen=True):
+    """Which jobs to list; None asks nothing."""
+
+    view: View | None = None
+    queue: str | None = None
+    entrypoint: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.view is not None and self.view not in VIEWS:
+            raise InvalidError(
+                f"there is no state {self.view!r}; choose one of {', '.join(VIEWS)}."
+            )
+
+    def admits(self, job: Job, now: int) -> bool:
+        return (
+            self.queue in (None, job.queue)
+            and self.entrypoint in (None, job.entrypoint)
+            and (self.view is None or self.view == view_of(job, now))
+        )
+
+
+def view_of(job: Job, now: int) -> View:
+    """Where a job is, in a person's words."""
+    if job.status is JobStatus.QUEUED:
+        if job.attempts:
+            return "failed"
+        return "scheduled" if job.run_us > now else "pending"
+    if job.status is JobStatus.IN_PROGRESS:
+        return "dead" if job.is_spent(now) else "processing"
+    if job.status is JobStatus.COMPLETED:
+        return "completed"
+    return "dead" if job.status is JobStatus.DEAD else "cancelled"
+
+
+def job(state: State, job_id: str, now: int) -> Job | None:
+    found = state.find(job_id, now)
+    return None if found is None else shown(found, now)
+
+
+def jobs(state: State, wanted: JobFilter, limit: int, after: int, now: int) -> list[Job]:
+    """Up to `limit` jobs in enqueue order, those with `seq` above `after`."""
+    matching = (
+        job
+        for job in state.jobs.values()
+        if job.seq > after and not job.is_gone(now) and wanted.admits(job, now)
+    )
+    return [shown(job, now) for job in nsmallest(limit, matching, key=lambda job: job.seq)]
+
+
+def peek(
+    state: State, entrypoints: Collection[str] | None, queue: str | None, limit: int, now: int
+) -> list[Job]:
+    """What a dequeue would take."""
+    return pick(state, entrypoints, queue, limit, now).jobs
+
+
+def records(state: State, kind: str, now: int) -> list[Record]:
+    live = (record for record in state.records.values() if not record.is_gone(now))
+    return sorted((one for one in live if one.kind == kind), key=lambda one: one.name)
+
+
+def queues(state: State, now: int, *, due: bool) -> list[str]:
+    """The names of the queues that have jobs, or only of those with a job due now."""
+    if due:
+        return list(dict.fromkeys(place[2] for place in state.rotation.due(None, now)))
+    return sorted(name for name in state.queues if state.stats(name, now).total)
+
+
+def next_run(state: State, queue: str) -> int | None:
+    """When the first job of a queue is due, paused or not."""
+    index = state.queues.get(queue)
+    lines = index.lines.values() if index else ()
+    return min((due for line in lines if (due := line.earliest()) is not None), default=None)
+
+
+def picture(state: State, now: int) -> QueueState:
+    live = (shown(job, now) for job in state.jobs.values() if not job.is_gone(now))
+    return QueueState(tuple(sorted(live, key=lambda job: job.seq)), state.version)

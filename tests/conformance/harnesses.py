@@ -1,0 +1,151 @@
+"""How memory and the document describe themselves to the suite."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from casque import InMemoryStorage, LocalFileSystemStorage, ObjectStoragePort, Store
+from casque.clock import Clock, to_us
+from casque.state import State
+from casque.stores.document import DocumentStore
+from casque.stores.memory import MemoryStore
+from casque.testing import FakeClock, Raw, RawLine
+from casque.testing.faults import SlowStorage
+from casque.testing.rig import Tier
+
+
+class MemoryHarness:
+    """All handles are the one store: nothing else can reach this process's memory."""
+
+    tier: Tier = "full"
+    address: str | None = None
+
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        self._store = MemoryStore(self.clock)
+
+    @property
+    def _state(self) -> State:
+        return self._store._state
+
+    def open(self, clock: Clock | None = None) -> Store:
+        return self._store
+
+    def raw(self) -> Raw:
+        state = self._state
+        jobs: dict[str, dict[str, Any]] = {
+            job.id: {
+                "status": job.status.value,
+                "queue": job.queue,
+                "entrypoint": job.entrypoint,
+                "priority": job.priority,
+                "attempts": job.attempts,
+                "token": job.token,
+                "due_us": job.due_us,
+            }
+            for job in state.jobs.values()
+        }
+        lines = [RawLine(line.queue, line.entrypoint, line.visit_us) for line in state.lines()]
+        writers = {name: number for name, (number, _) in state.writers.items()}
+        return Raw(jobs, lines, writers, state.token)
+
+    def writes(self) -> int:
+        return self._state.version
+
+    def touched(self) -> int | None:
+        return self._state.touched
+
+    def stored(self) -> bytes | None:
+        return None
+
+    def replace_stored(self, content: bytes) -> None:
+        raise AssertionError("nothing is stored outside of the process")
+
+    def slowed(self, delay: timedelta) -> Store | None:
+        return None
+
+
+class DocumentHarness:
+    """The raw side is read with the standard library's json, not with our codec."""
+
+    tier: Tier = "small"
+
+    def __init__(self, folder: Path | None) -> None:
+        self.clock = FakeClock()
+        self.address: str | None = None
+        self._port: ObjectStoragePort
+        if folder is None:
+            self._port = InMemoryStorage()
+        else:
+            self._port = LocalFileSystemStorage(folder / "queue.json")
+            self.address = f"json:///{folder / 'queue.json'}"
+
+    def open(self, clock: Clock | None = None) -> Store:
+        return DocumentStore(self._port, clock or self.clock)
+
+    def raw(self) -> Raw:
+        document = self._document()
+        ours = document.get("casque", {})
+        lines = [
+            RawLine(line["queue"], line["entrypoint"], _us(line["visit_at"]))
+            for line in ours.get("lines", [])
+        ]
+        writers = {row["writer"]: row["number"] for row in ours.get("writers", [])}
+        jobs = {job["id"]: _raw_job(job) for job in document["jobs"]}
+        return Raw(jobs, lines, writers, ours.get("token", 0))
+
+    def writes(self) -> int:
+        version: int = self._document()["version"]
+        return version
+
+    def touched(self) -> int | None:
+        return None
+
+    def stored(self) -> bytes | None:
+        if isinstance(self._port, LocalFileSystemStorage):
+            return self._port.path.read_bytes() if self._port.path.exists() else b""
+        assert isinstance(self._port, InMemoryStorage)
+        return self._port._content
+
+    def replace_stored(self, content: bytes) -> None:
+        if isinstance(self._port, LocalFileSystemStorage):
+            self._port.path.write_bytes(content)
+            return
+        assert isinstance(self._port, InMemoryStorage)
+        self._port._content = content
+        self._port._writes += 1
+
+    def slowed(self, delay: timedelta) -> Store | None:
+        return DocumentStore(SlowStorage(self._port, self.clock, delay), self.clock)
+
+    def _document(self) -> dict[str, Any]:
+        if isinstance(self._port, LocalFileSystemStorage):
+            path = self._port.path
+            content = path.read_bytes() if path.exists() else b""
+        else:
+            assert isinstance(self._port, InMemoryStorage)
+            content = self._port._content
+        document: dict[str, Any] = json.loads(content or b'{"version": 0, "jobs": []}')
+        return document
+
+
+def _raw_job(stored: dict[str, Any]) -> dict[str, Any]:
+    due = {"queued": stored.get("run_at") or stored["created_at"]}.get(stored["status"])
+    if stored["status"] == "in_progress":
+        due = stored["lease_until"]
+    return {
+        "status": stored["status"],
+        "queue": stored.get("queue", "default"),
+        "entrypoint": stored["entrypoint"],
+        "priority": stored["priority"],
+        "attempts": stored.get("attempts", 0),
+        "token": stored.get("token", 0),
+        "due_us": None if due is None else _us(due),
+    }
+
+
+def _us(text: str) -> int:
+    return to_us(datetime.fromisoformat(text))

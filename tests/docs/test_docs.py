@@ -1,0 +1,387 @@
+"""What the documents say is so: their code runs, their names exist, their links lead somewhere."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import pytest
+
+import casque
+from casque import (
+    BrokerQueue,
+    CasqueError,
+    DirectQueue,
+    InMemoryStorage,
+    Job,
+    Queue,
+    arguments,
+    codec,
+    commit,
+    errors,
+    holding,
+    queue,
+    rules,
+    state,
+    transitions,
+)
+from casque.adapters.storage import filesystem
+from casque.clock import DAY_US, MINUTE_US, SECOND_US
+from casque.stores import document, port
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+SOURCE = ROOT / "src" / "casque"
+GUARANTEES = DOCS / "guarantees.md"
+QUEUE_REFERENCE = DOCS / "reference" / "queue.md"
+
+WITH_CODE = [ROOT / "README.md", DOCS / "tutorial.md", *sorted((DOCS / "how-to").glob("*.md"))]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md"))]
+
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+NOT_RUN = "<!-- not run -->"
+
+
+def named(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def prose(path: Path) -> str:
+    """The page without its code blocks."""
+    return FENCE.sub("", path.read_text())
+
+
+class Block(NamedTuple):
+    """A block of Python and, when a `text` block follows it, what that says it prints."""
+
+    line: int
+    code: str
+    prints: str | None
+
+
+def blocks(path: Path) -> Iterator[Block]:
+    text = path.read_text()
+    fences = list(FENCE.finditer(text))
+    for place, fence in enumerate(fences):
+        if fence[1] != "python" or text[: fence.start()].rstrip().endswith(NOT_RUN):
+            continue
+        after = fences[place + 1] if place + 1 < len(fences) else None
+        follows = after is not None and not text[fence.end() : after.start()].strip()
+        prints = after[2] if after is not None and follows and after[1] == "text" else None
+        yield Block(text.count("\n", 0, fence.start()) + 2, fence[2], prints)
+
+
+def section(path: Path, heading: str) -> str:
+    """The text below a heading, up to the next heading of any level."""
+    found = re.search(
+        rf"^#+ {re.escape(heading)}$(.*?)(?=^#+ |\Z)", path.read_text(), re.MULTILINE | re.DOTALL
+    )
+    assert found, f"{named(path)} has no heading {heading!r}"
+    return found[1]
+
+
+@pytest.mark.parametrize("page", WITH_CODE, ids=named)
+def test_the_code_of_a_page_runs_and_prints_what_the_page_says(
+    page: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {"__name__": "__main__"}
+    ran = 0
+    for block in blocks(page):
+        # Blank lines in front, so that a traceback shows the page's own line numbers.
+        code = compile("\n" * (block.line - 1) + block.code, named(page), "exec")
+        exec(code, names)
+        printed = capsys.readouterr().out
+        if block.prints is not None:
+            assert printed == block.prints, f"{named(page)}:{block.line}"
+        ran += 1
+    assert ran
+
+
+def test_the_store_that_is_proven_on_its_page_passes_the_suite(tmp_path: Path) -> None:
+    page = DOCS / "how-to" / "prove-your-own-store.md"
+    proof = "\n".join(block.code for block in blocks(page))
+    (tmp_path / "test_shelf.py").write_text(proof)
+    # Found is enough here: to shrink what it finds would take longer than this test may.
+    (tmp_path / "conftest.py").write_text(
+        "from hypothesis import Phase, settings\n"
+        "settings.register_profile('found', phases=[Phase.generate])\n"
+        "settings.load_profile('found')\n"
+    )
+    some = "direct and (one_bad_operation or stored_bytes or slow_process) or oracle_agree"
+    told = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-k", some, "test_shelf.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+    )
+    assert told.returncode == 0, told.stdout
+    assert "4 passed" in told.stdout
+
+
+def test_exported_names() -> None:
+    expected = [
+        "BrokerQueue",
+        "CASConflictError",
+        "CasqueError",
+        "CorruptError",
+        "DirectQueue",
+        "HeartbeatManager",
+        "InMemoryStorage",
+        "InvalidError",
+        "Job",
+        "JobNotFoundError",
+        "JobStatus",
+        "Lease",
+        "LeaseLostError",
+        "LocalFileSystemStorage",
+        "Lock",
+        "NewJob",
+        "ObjectStoragePort",
+        "Queue",
+        "QueueState",
+        "Stats",
+        "StorageError",
+        "Store",
+        "open_store",
+    ]
+    assert casque.__all__ == expected == sorted(expected)
+    assert all(hasattr(casque, name) for name in expected)
+
+
+def test_importing_casque_loads_no_package_but_msgspec() -> None:
+    # msgspec first: what it takes along, where that is installed, is its own affair.
+    look = """
+import sys
+import msgspec
+before = set(sys.modules)
+import casque
+loaded = {name.partition(".")[0] for name in set(sys.modules) - before}
+print(*sorted(loaded - set(sys.stdlib_module_names) - {"msgspec"}))
+"""
+    told = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
+    assert told.stdout.split() == ["casque"]
+
+
+@pytest.mark.parametrize("name", casque.__all__)
+def test_every_public_name_is_in_the_reference(name: str) -> None:
+    reference = "".join(page.read_text() for page in (DOCS / "reference").glob("*.md"))
+    assert re.search(rf"(?<!\w){name}(?!\w)", reference)
+
+
+def public_methods(kind: type) -> dict[str, Callable[..., Any]]:
+    return {
+        name: value
+        for name, value in inspect.getmembers(kind, inspect.isfunction)
+        if not name.startswith("_")
+    }
+
+
+def shape(signature: inspect.Signature) -> list[tuple[str, bool, bool]]:
+    """Of each parameter its name, whether it is keyword-only, and whether it may be left out."""
+    return [
+        (one.name, one.kind is one.KEYWORD_ONLY, one.default is not one.empty)
+        for one in signature.parameters.values()
+        if one.name != "self"
+    ]
+
+
+def documented_shape(method: str) -> list[tuple[str, bool, bool]]:
+    fence = FENCE.search(section(QUEUE_REFERENCE, method))
+    assert fence, f"{method}: no signature"
+    [definition] = ast.parse(f"def {fence[2].rstrip()}: ...").body
+    assert isinstance(definition, ast.FunctionDef)
+    assert definition.name == method
+    given = definition.args
+    optional_from = len(given.args) - len(given.defaults)
+    return [
+        *((arg.arg, False, place >= optional_from) for place, arg in enumerate(given.args)),
+        *(
+            (arg.arg, True, default is not None)
+            for arg, default in zip(given.kwonlyargs, given.kw_defaults, strict=True)
+        ),
+    ]
+
+
+@pytest.mark.parametrize("kind", [BrokerQueue, DirectQueue, Queue])
+def test_every_method_of_a_queue_is_described_with_its_signature(kind: type) -> None:
+    methods = public_methods(kind)
+    assert methods
+    for name, method in methods.items():
+        assert shape(inspect.signature(method)) == documented_shape(name), name
+
+
+def test_the_reference_describes_no_method_that_is_not_there() -> None:
+    life = section(QUEUE_REFERENCE, "close")
+    assert "`store`" in life
+    assert "`worker`" in life
+    text = QUEUE_REFERENCE.read_text()
+    queues = text[text.index("## The three queues") : text.index("## HeartbeatManager")]
+    described = set(re.findall(r"^### (\w+)$", queues, re.MULTILINE))
+    assert described == set(public_methods(BrokerQueue)) == set(public_methods(Queue))
+
+
+def test_every_attribute_of_a_job_is_described() -> None:
+    told = section(QUEUE_REFERENCE, "Job")
+    attributes = {
+        name
+        for name in (*Job.__struct_fields__, *vars(Job))
+        if not name.startswith(("_", "is_")) and not name.endswith("_us")
+    }
+    assert {name for name in attributes if f"`{name}`" not in told} == set()
+
+
+def test_every_error_is_explained() -> None:
+    page = DOCS / "how-to" / "handle-errors.md"
+    kinds = [
+        value
+        for value in vars(errors).values()
+        if isinstance(value, type) and issubclass(value, CasqueError)
+    ]
+    assert len(kinds) > 5
+    for kind in kinds:
+        assert section(page, kind.__name__).strip()
+
+
+def anchors(path: Path) -> set[str]:
+    """The anchors that GitHub gives to the headings of a page."""
+    headings = re.findall(r"^#+ (.*)$", prose(path), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_every_link_leads_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", prose(page)):
+        if target.startswith(("http://", "https://")):
+            continue
+        path, _, anchor = target.partition("#")
+        there = (page.parent / path).resolve() if path else page
+        assert there.exists(), target
+        if anchor:
+            assert anchor in anchors(there), target
+
+
+def existing_tests() -> set[str]:
+    names: set[str] = set()
+    for folder in (SOURCE / "testing", ROOT / "tests"):
+        for path in folder.rglob("*.py"):
+            tree = ast.parse(path.read_text())
+            names.update(
+                node.name
+                for node in ast.walk(tree)
+                if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+                and node.name.startswith("test_")
+            )
+    return names
+
+
+def test_every_guarantee_names_tests_that_exist() -> None:
+    text = GUARANTEES.read_text()
+    guarantees = re.split(r"^## (?=\d)", text[: text.index("## Bounds")], flags=re.MULTILINE)[1:]
+    assert len(guarantees) == 11
+    there = existing_tests()
+    for guarantee in guarantees:
+        proofs = re.findall(r"`(test_\w+)`", guarantee)
+        assert proofs, guarantee.partition("\n")[0]
+    assert set(re.findall(r"`(test_\w+)`", text)) <= there
+
+
+def mib(size: int) -> str:
+    return f"{size // 2**20} MiB"
+
+
+def kib(size: int) -> str:
+    return f"{size // 2**10} KiB"
+
+
+def seconds(us: int) -> str:
+    return f"{us // SECOND_US} s"
+
+
+@pytest.mark.parametrize(
+    ("row", "limits"),
+    [
+        ("names", [f"{arguments.NAME_BYTES} bytes"]),
+        ("payload", [mib(arguments.PAYLOAD_BYTES)]),
+        ("result", [kib(arguments.RESULT_BYTES)]),
+        ("output", [kib(arguments.OUTPUT_BYTES)]),
+        ("error text", [kib(arguments.ERROR_BYTES)]),
+        ("history", [f"last {transitions.HISTORY_LIMIT} attempts"]),
+        ("durations", [f"{arguments.LONGEST_SPAN_US // (365 * DAY_US)} years"]),
+        (
+            "`enqueue_many`",
+            [f"{arguments.ENQUEUE_MANY_JOBS:,} jobs", mib(arguments.ENQUEUE_MANY_BYTES)],
+        ),
+        (
+            "one commit |",
+            [f"{commit.BATCH_OPERATIONS:,} operations", mib(commit.BATCH_BYTES)],
+        ),
+        ("operations waiting", [f"{commit.WAITING_CALLERS:,}"]),
+        ("one commit's tries", [seconds(port.COMMIT_DEADLINE_US)]),
+        ("pending work", [seconds(commit.CLOSE_PATIENCE_US)]),
+        ("waiting for a file's lock", [seconds(filesystem._LOCK_PATIENCE_US)]),
+        ("memory of a silent writer", [f"{state.WRITER_MEMORY_US // MINUTE_US} minutes"]),
+        ("claims", [f"{holding.HOLDINGS_KEPT:,}"]),
+        ("depth", [f"{queue.DEFAULT_MAX_DEPTH}"]),
+        ("dead", [f"{rules.DEAD_RETENTION_US // DAY_US} days"]),
+        ("pruned", [f"{rules.PRUNED_AT_ONCE} jobs"]),
+    ],
+)
+def test_the_limits_are_those_of_the_code(row: str, limits: list[str]) -> None:
+    rows = section(GUARANTEES, "Limits").splitlines()
+    [found] = [line for line in rows if line.startswith(f"| {row}")]
+    for limit in limits:
+        assert limit in found
+
+
+def test_the_warning_of_the_document_is_where_the_guarantees_say() -> None:
+    told = " ".join(GUARANTEES.read_text().split())
+    assert f"{document.RECORDS_BEFORE_WARNING:,} jobs" in told
+
+
+def test_every_module_is_on_the_map() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    for path in SOURCE.rglob("*.py"):
+        module = path.relative_to(SOURCE)
+        if module.name == "__init__.py" or "suite" in module.parts:
+            continue
+        assert f"`{module.as_posix()}`" in text, module
+
+
+def test_every_field_of_the_document_is_described() -> None:
+    page = (DOCS / "reference" / "document-format.md").read_text()
+    kinds = [
+        value
+        for value in vars(codec).values()
+        if isinstance(value, type)
+        and issubclass(value, msgspec.Struct)
+        and value.__module__ == codec.__name__
+    ]
+    fields = {name for kind in kinds for name in kind.__struct_fields__}
+    assert {name for name in fields if f"`{name}`" not in page} == set()
+
+
+def test_the_example_of_the_format_is_one() -> None:
+    page = DOCS / "reference" / "document-format.md"
+    [example] = [fence[2] for fence in FENCE.finditer(page.read_text()) if fence[1] == "json"]
+    stored = json.loads(example)
+    with Queue(InMemoryStorage(example.encode())) as q:
+        [job] = q.read_state().jobs
+    assert [job.id] == [one["id"] for one in stored["jobs"]]
+    assert job.payload == b"alice@example.com"
+    # Written again it is the same, to the last field.
+    written = codec.encode(codec.decode(example.encode(), "the example"))
+    assert json.loads(written) == stored

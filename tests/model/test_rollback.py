@@ -1,0 +1,253 @@
+"""The pure rules: their events replay to the same state, and a batch taken back leaves no trace.
+
+A state is compared by everything in it: jobs, records, writers, counters, every
+index, the tallies and the rotation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from casque.codec import decode, encode
+from casque.evolve import evolve
+from casque.job import Failure
+from casque.operations import (
+    Ack,
+    Cancel,
+    DeleteRecord,
+    Dequeue,
+    Discard,
+    Drop,
+    Enqueue,
+    Fail,
+    Heartbeat,
+    Nack,
+    Operation,
+    Purge,
+    PutRecord,
+    Release,
+    Request,
+    RequeueStale,
+    Retry,
+)
+from casque.record import ABSENT, PAUSE
+from casque.rules import transact
+from casque.state import State
+from casque.tally import Tally
+
+QUEUES = ("north", "south", "west")
+ENTRYPOINTS = ("mail", "print", "sort")
+IDS = tuple("abcdefgh")
+WRITERS = ("ann", "bob", "cat")
+SECOND = 1_000_000
+START = 1_577_836_800 * SECOND
+SPANS = [0, SECOND, 10 * SECOND, 3600 * SECOND]
+
+queues = st.sampled_from(QUEUES)
+some_queue = st.none() | queues
+some_entrypoints = st.none() | st.lists(
+    st.sampled_from(ENTRYPOINTS), min_size=1, max_size=2, unique=True
+).map(tuple)
+ids = st.sampled_from(IDS)
+spans = st.sampled_from(SPANS)
+leases = st.sampled_from(SPANS[1:])
+ttls = st.none() | leases
+failures = st.none() | st.just(Failure(text="boom"))
+places = st.integers(0, 5)
+workers = st.sampled_from(WRITERS)
+
+requests = st.builds(
+    Request,
+    id=ids,
+    queue=queues,
+    entrypoint=st.sampled_from(ENTRYPOINTS),
+    payload=st.sampled_from([b"", b"x"]),
+    priority=st.sampled_from([0, -1, 5]),
+    max_attempts=st.sampled_from([1, 2, 25]),
+    delay_us=spans,
+    retain_us=st.none() | spans,
+)
+some_requests = st.lists(requests, max_size=2).map(tuple)
+
+
+class ByHolder(NamedTuple):
+    """An operation on a claim that is known only when its turn comes."""
+
+    kind: Any
+    place: int
+    options: dict[str, Any]
+
+
+class OnRecord(NamedTuple):
+    """A record put or deleted, at the version it then has."""
+
+    key: tuple[str, str]
+    is_put: bool
+    ttl_us: int | None
+
+
+def by_holder(kind: type, **options: st.SearchStrategy[Any]) -> st.SearchStrategy[ByHolder]:
+    return st.builds(ByHolder, st.just(kind), places, st.fixed_dictionaries(options))
+
+
+Asked = Operation | ByHolder | OnRecord
+Batch = tuple[str, int, list[Asked]]
+
+enqueues = st.builds(
+    Enqueue, st.lists(requests, min_size=1, max_size=4).map(tuple), max_depth=st.just(16)
+)
+dequeues = st.builds(
+    Dequeue,
+    worker=workers,
+    lease_us=leases,
+    limit=st.integers(1, 4),
+    entrypoints=some_entrypoints,
+    queue=some_queue,
+)
+asked: st.SearchStrategy[Asked] = st.one_of(
+    enqueues,
+    enqueues,
+    dequeues,
+    dequeues,
+    dequeues,
+    st.builds(Dequeue, worker=workers, lease_us=leases, id=ids),
+    by_holder(Ack, result=st.just(b"done"), enqueue=some_requests, max_depth=st.just(16)),
+    by_holder(Nack, delay_us=spans, failure=failures),
+    by_holder(Fail, failure=failures),
+    by_holder(Discard, reason=st.just("no")),
+    by_holder(Release, delay_us=spans),
+    by_holder(Heartbeat, lease_us=ttls),
+    st.builds(Cancel, ids),
+    st.builds(Retry, ids),
+    st.builds(RequeueStale, spans),
+    st.builds(Purge, spans, some_queue),
+    st.builds(Drop, queues),
+    st.builds(OnRecord, st.tuples(st.just(PAUSE), queues), st.booleans(), ttls),
+    st.builds(OnRecord, st.just(("note", "one")), st.booleans(), ttls),
+)
+pauses = st.sampled_from([0, SECOND, 30 * SECOND, 1000 * SECOND])
+batches = st.lists(
+    st.tuples(workers, pauses, st.lists(asked, min_size=1, max_size=3)), min_size=1, max_size=15
+)
+
+
+def operation(state: State, one: Asked) -> Operation:
+    """What was asked for, as it reads on this state."""
+    if isinstance(one, OnRecord):
+        record = state.records.get(one.key)
+        version = ABSENT if record is None else record.version
+        if one.is_put:
+            return PutRecord(*one.key, value=b"v", expect=version, ttl_us=one.ttl_us)
+        return DeleteRecord(*one.key, expect=version)
+    if not isinstance(one, ByHolder):
+        return one
+    claims = [(job_id, state.jobs[job_id].token) for job_id in sorted(state.in_progress)]
+    claims.append(("a", 1))
+    hold = claims[one.place % len(claims)]
+    if one.kind is Heartbeat:
+        return Heartbeat((hold, *claims[:1]), **one.options)
+    held: Operation = one.kind(*hold, **one.options)
+    return held
+
+
+def commits(state: State, asked: list[Batch]) -> Iterator[tuple[str, int, list[Operation], int]]:
+    """The arguments of one `transact` after the other, some time apart."""
+    now = START
+    for number, (writer, pause, batch) in enumerate(asked, start=1):
+        now += pause
+        yield writer, number, [operation(state, one) for one in batch], now
+
+
+def fingerprint(state: State, now: int) -> dict[str, Any]:
+    """Everything a state holds, as plain values, as it counts from `now` on."""
+    return {
+        "counters": (state.version, state.token, state.seq, state.turn, state.time_us),
+        "jobs": dict(sorted(state.jobs.items())),
+        "records": dict(sorted(state.records.items())),
+        "writers": list(state.writers.items()),
+        "tally": tallied(state.tally, now),
+        "queues": {
+            name: (tallied(index.tally, now), sorted(index.lines))
+            for name, index in sorted(state.queues.items())
+        },
+        "lines": {
+            (line.queue, line.entrypoint): {
+                "place": (line.visit_us, line.turn, line.place),
+                "priorities": line.priorities[:],
+                "ranks": {priority: list(rank) for priority, rank in sorted(line.ranks.items())},
+            }
+            for line in sorted(state.lines(), key=lambda line: (line.queue, line.entrypoint))
+        },
+        "rotation": list(state.rotation._all),
+        "rotation by entrypoint": {
+            name: list(places) for name, places in sorted(state.rotation._by_entrypoint.items())
+        },
+        "in progress": sorted(state.in_progress),
+        "paused": sorted(state._paused),
+        "expiry": (list(state._job_expiry), list(state._record_expiry)),
+        "unsettled": sorted(state._changed),
+    }
+
+
+def tallied(tally: Tally, now: int) -> dict[str, Any]:
+    # A job that has come due may have left the index of the scheduled, or not yet.
+    coming = [moment for moment in tally.scheduled or () if moment[0] > now]
+    counts = {name: getattr(tally, name) for name in tally.__slots__}
+    return {
+        **counts,
+        "scheduled": coming,
+        "last_attempts": list(tally.last_attempts or ()),
+        "stats": [tally.stats(at) for at in (now, now + SECOND, now + 3600 * SECOND)],
+    }
+
+
+repeatable = settings(
+    deadline=None,
+    max_examples=300,
+    derandomize=True,
+    print_blob=True,
+    report_multiple_bugs=False,
+    suppress_health_check=list(HealthCheck),
+)
+
+
+@repeatable
+@given(batches)
+def test_events_replayed_on_a_fresh_state_lead_to_the_same_state(asked: list[Batch]) -> None:
+    state, other = State(), State()
+    for writer, number, batch, now in commits(state, asked):
+        done = transact(state, writer, number, batch, now)
+        if done.events:
+            other.begin(now)
+            for event in done.events:
+                evolve(other, event)
+            other.stamp(writer, number)
+        assert fingerprint(other, now) == fingerprint(state, now)
+
+
+@repeatable
+@given(batches)
+def test_a_batch_that_is_taken_back_leaves_the_state_as_it_was(asked: list[Batch]) -> None:
+    state = State()
+    for writer, number, batch, now in commits(state, asked):
+        before = fingerprint(state, now)
+        done = transact(state, writer, number, batch, now)
+        after = fingerprint(state, now)
+        if done.events:
+            state.rollback()
+        assert fingerprint(state, now) == before
+        transact(state, writer, number, batch, now)
+        assert fingerprint(state, now) == after
+
+
+@repeatable
+@given(batches)
+def test_a_stored_state_is_read_back_as_it_was(asked: list[Batch]) -> None:
+    state = State()
+    for writer, number, batch, now in commits(state, asked):
+        transact(state, writer, number, batch, now)
+        assert fingerprint(decode(encode(state), "state"), now) == fingerprint(state, now)

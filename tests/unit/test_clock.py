@@ -1,0 +1,107 @@
+"""Ids that sort, time that never goes back, and bells that wake."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import uuid
+from collections.abc import Generator
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from casque.clock import (
+    Clock,
+    Stopwatch,
+    StoreTime,
+    SystemClock,
+    drive,
+    format_uuid,
+    next_uuid7,
+    span_us,
+    to_datetime,
+    to_us,
+)
+from casque.testing import FakeClock
+
+
+def test_ids_are_uuid_version_7_and_carry_their_time() -> None:
+    for clock in (SystemClock(), FakeClock()):
+        made = uuid.UUID(clock.new_id())
+        assert made.version == 7
+        assert made.variant == uuid.RFC_4122
+        assert abs((made.int >> 80) - clock.now() // 1000) <= 1000
+
+
+def test_ids_of_one_process_sort_by_age_within_a_millisecond_and_when_time_goes_back() -> None:
+    last, ids = 0, []
+    for now_ms in (5, 5, 5, 6, 4, 4, 7):
+        last = next_uuid7(last, now_ms, b"\xff" * 10)
+        ids.append(format_uuid(last))
+    assert ids == sorted(set(ids))
+
+
+def test_instants_and_spans_are_exact() -> None:
+    instant = datetime(2031, 5, 6, 7, 8, 9, 123_457, tzinfo=UTC)
+    assert to_datetime(to_us(instant)) == instant
+    assert span_us(timedelta(days=36_500, microseconds=1)) == 36_500 * 86_400_000_000 + 1
+
+
+def test_a_stores_time_never_goes_back_and_never_stands_still() -> None:
+    clock = FakeClock()
+    time = StoreTime(clock)
+    start = time.now()
+    clock.jump(timedelta(hours=-1))
+    clock.advance(timedelta(seconds=3))
+    assert time.now() == start + 3_000_000
+    clock.jump(timedelta(hours=2))
+    assert time.now() == start + 3_000_000 + 3_600_000_000
+    time.saw(start + 10 * 3_600_000_000)
+    clock.advance(timedelta(seconds=1))
+    assert time.now() == start + 10 * 3_600_000_000 + 1_000_000
+
+
+def test_a_stopwatch_believes_the_clock_that_moved_most() -> None:
+    clock = FakeClock()
+    watch = Stopwatch(clock)
+    clock.advance(timedelta(seconds=1))
+    clock.jump(timedelta(hours=-1))
+    assert watch.elapsed_us() == 1_000_000
+    clock.jump(timedelta(hours=3))
+    assert watch.elapsed_us() == 2 * 3_600_000_000 + 1_000_000
+
+
+@pytest.mark.parametrize("clock", [SystemClock(), FakeClock()])
+def test_a_ring_from_another_thread_wakes_the_waiter_and_is_used_up(clock: Clock) -> None:
+    async def in_a_task() -> None:
+        bell = clock.bell(blocking=False)
+        threading.Thread(target=bell.ring).start()
+        assert await bell.wait(None)
+        assert not await bell.wait(0)
+
+    asyncio.run(in_a_task())
+    bell = clock.bell(blocking=True)
+    threading.Thread(target=bell.ring).start()
+    assert drive(bell.wait(None))
+    assert not drive(bell.wait(0))
+
+
+def test_a_coroutine_that_suspends_cannot_be_driven() -> None:
+    class Suspends:
+        def __await__(self) -> Generator[None, None, None]:
+            yield
+
+    async def suspends() -> None:
+        await Suspends()
+
+    with pytest.raises(AssertionError, match="must not suspend"):
+        drive(suspends())
+
+
+def test_the_system_clock_sleeps_both_ways() -> None:
+    clock = SystemClock()
+    watch = Stopwatch(clock)
+    drive(clock.sleep(1_000, blocking=True))
+    asyncio.run(clock.sleep(1_000, blocking=False))
+    assert watch.elapsed_us() >= 2_000
+    assert 0 <= clock.random() < 1
