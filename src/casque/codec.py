@@ -3,7 +3,7 @@
 The document is jqueue's: `version`, and `jobs` with its seven fields. Our own
 fields are added to a job when they say something, and all that is not a job
 stands under `casque`. A file made by jqueue opens as it is; what it does not
-say gets the defaults. Golden files in tests/unit hold the format still.
+say gets the defaults. A golden file in tests/document holds the format still.
 """
 
 from __future__ import annotations

@@ -203,11 +203,12 @@ class State:
         changed.clear()
 
     def restore_line(self, queue: str, entrypoint: str, visit_us: int, turn: int) -> None:
-        """Put a line where a stored state says it was. Its jobs must be there already."""
+        """Put a line where a stored state says it was, but never later than its jobs allow."""
         line = self._line(queue, entrypoint)
         if line is not None:
             line.visit_us, line.turn = visit_us, turn
             self._enter(line)
+            self._reschedule(line, self.time_us, served=False)
 
     # -- changing: records -----------------------------------------------------
 

@@ -28,7 +28,7 @@ def claimed(job: Job, *, worker: str, token: int, now: int, lease_until: int) ->
         progress=None,
         note=None,
         output=None,
-        history=_with_lost(job) if job.status is JobStatus.IN_PROGRESS else job.history,
+        history=_with_lost(job, now) if job.status is JobStatus.IN_PROGRESS else job.history,
     )
 
 
@@ -101,7 +101,7 @@ def buried(job: Job, *, now: int, expires: int) -> Job:
         lease_until_us=None,
         heartbeat_us=None,
         updated_us=now,
-        history=_with_lost(job),
+        history=_with_lost(job, now),
     )
 
 
@@ -115,7 +115,7 @@ def requeued(job: Job, *, now: int) -> Job:
         lease_until_us=None,
         heartbeat_us=None,
         updated_us=now,
-        history=_with_lost(job),
+        history=_with_lost(job, now),
     )
 
 
@@ -178,9 +178,10 @@ def describe(failure: Failure) -> str:
     )
 
 
-def _with_lost(job: Job) -> tuple[Attempt, ...]:
+def _with_lost(job: Job, now: int) -> tuple[Attempt, ...]:
     assert job.lease_until_us is not None
-    return _with(job, job.lease_until_us, lost(job))
+    # With its lease; or now, when it was taken back before that.
+    return _with(job, min(job.lease_until_us, now), lost(job))
 
 
 def _with(job: Job, ended: int, failure: Failure | None) -> tuple[Attempt, ...]:

@@ -85,6 +85,13 @@ def test_what_another_process_renamed_is_synced_before_it_is_believed(
     assert disk.calls == ["sync folder"]
 
 
+def test_folders_made_on_the_way_last_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = Disk(monkeypatch)
+    write(LocalFileSystemStorage(tmp_path / "a" / "b" / "queue.json"), b"one", None)
+    assert disk.calls[:2] == ["sync folder", "sync folder"]
+    assert (tmp_path / "a" / "b" / "queue.json").read_bytes() == b"one"
+
+
 def test_a_stale_etag_is_refused_and_nothing_changes(tmp_path: Path) -> None:
     storage = LocalFileSystemStorage(tmp_path / "queue.json")
     etag = write(storage, b"one", None)

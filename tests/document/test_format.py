@@ -227,6 +227,21 @@ def test_what_is_not_ours_is_corrupt_and_says_why(content: bytes, says: str) -> 
     assert says in str(failure.value)
 
 
+def test_a_line_that_was_edited_by_hand_never_hides_a_job() -> None:
+    async def test() -> None:
+        clock, storage = FakeClock(), InMemoryStorage()
+        async with BrokerQueue(DocumentStore(storage, clock)) as q:
+            await q.enqueue("e", id="later", delay=timedelta(days=1))
+        content, _ = await storage.read()
+        document = json.loads(content)
+        del document["jobs"][0]["run_at"]
+        edited = InMemoryStorage(json.dumps(document).encode())
+        async with BrokerQueue(DocumentStore(edited, clock)) as q:
+            assert [job.id for job in await q.dequeue()] == ["later"]
+
+    asyncio.run(test())
+
+
 def test_the_rotation_of_queues_survives_a_restart() -> None:
     async def test() -> None:
         clock, storage = FakeClock(), InMemoryStorage()

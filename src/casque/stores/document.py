@@ -271,7 +271,7 @@ class DocumentStore:
             self._has_warned = True
             log.warning(
                 "%s holds %d jobs, and every change rewrites it whole. A document is for small "
-                "queues; move a large one to a ledger, whose cost does not grow with depth.",
+                "queues: keep fewer jobs in it, or spread them over several.",
                 self.name,
                 len(state.jobs),
             )

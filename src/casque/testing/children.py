@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from casque.clock import drive
@@ -43,6 +43,7 @@ def work_until_empty(
     """One of several workers: claim, ack and report until nothing is left to do."""
     if flavour == "queue":
         with Queue(address, worker=f"worker-{place}") as q:
+            breaths = _breaths()
             while True:
                 jobs = q.dequeue(batch_size=10)
                 for job in jobs:
@@ -51,6 +52,7 @@ def work_until_empty(
                 if not jobs:
                     if not q.stats().total:
                         return
+                    next(breaths)
                     time.sleep(_BREATH_SECONDS)
     asyncio.run(_work_until_empty(address, report, place, flavour))
 
@@ -59,6 +61,7 @@ async def _work_until_empty(
     address: Any, report: Callable[[str], None], place: int, flavour: Flavour
 ) -> None:
     async with _kind(flavour)(address, worker=f"worker-{place}") as q:
+        breaths = _breaths()
         while True:
             jobs = await q.dequeue(batch_size=10)
             await asyncio.gather(*(q.ack(job) for job in jobs))
@@ -67,7 +70,15 @@ async def _work_until_empty(
             if not jobs:
                 if not (await q.stats()).total:
                     return
+                next(breaths)
                 await asyncio.sleep(_BREATH_SECONDS)
+
+
+def _breaths() -> Iterator[None]:
+    """A minute's worth of looking; whoever still waits then waits for a job that is lost."""
+    for _ in range(int(60 / _BREATH_SECONDS)):
+        yield
+    raise AssertionError("jobs are left that nobody can claim, for a minute already")
 
 
 def jobs_until_killed(address: str, flavour: str, fault: str, nth: str) -> None:

@@ -53,7 +53,7 @@ class LocalFileSystemStorage:
         if etag not in (None, self._durable):
             # Visible is not durable: whoever renamed this may have died before its sync.
             try:
-                self._sync_folder()
+                _sync_folder(self.path.parent)
             except OSError as error:
                 if error.errno not in (errno.EROFS, errno.EINVAL):  # a disk nobody can write to
                     raise self._trouble("read", error, unknown=False) from error
@@ -71,7 +71,7 @@ class LocalFileSystemStorage:
 
     def _write(self, content: bytes, if_match: str | None) -> str:
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            _make_folder(self.path.parent)
             with self._locked():
                 _, current = self._read()
                 if current != if_match:
@@ -95,17 +95,10 @@ class LocalFileSystemStorage:
             os.fsync(file.fileno())
         temporary.replace(self.path)
         try:
-            self._sync_folder()
+            # Until the folder is on disk too, a power cut can bring the old file back.
+            _sync_folder(self.path.parent)
         except OSError as error:
             raise self._trouble("sync", error, unknown=True) from error
-
-    def _sync_folder(self) -> None:
-        # Until the folder is on disk too, a power cut can bring the old file back.
-        folder = os.open(self.path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
@@ -154,6 +147,23 @@ class LocalFileSystemStorage:
             cause=error,
             outcome_unknown=unknown,
         )
+
+
+def _make_folder(folder: Path) -> None:
+    """Make a folder and those above it, each one lasting in the one that holds it."""
+    if folder.is_dir():
+        return
+    _make_folder(folder.parent)
+    folder.mkdir(exist_ok=True)
+    _sync_folder(folder.parent)
+
+
+def _sync_folder(path: Path) -> None:
+    folder = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
 
 
 def _etag(content: bytes) -> str:

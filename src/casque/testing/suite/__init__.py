@@ -1,4 +1,4 @@
-"""StoreSuite: everything a store must pass, in the order of docs/conformance."""
+"""StoreSuite: everything a store must pass, and nothing a store may leave out."""
 
 from casque.testing.suite.commits import CommitStatements
 from casque.testing.suite.enqueue import EnqueueStatements
