@@ -19,9 +19,6 @@ __all__ = ["FakeClock", "Harness", "Raw", "RawLine", "Rig", "StoreSuite"]
 
 def __getattr__(name: str) -> Any:
     if name == "StoreSuite":
-        import pytest  # noqa: PLC0415 - see above
-
-        pytest.register_assert_rewrite("casque.testing.suite")
         from casque.testing.suite import StoreSuite  # noqa: PLC0415 - see above
 
         return StoreSuite

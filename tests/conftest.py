@@ -1,0 +1,8 @@
+"""What every test shares."""
+
+from __future__ import annotations
+
+import pytest
+
+# The suite's own asserts show their values when they fail, as those of the tests do.
+pytest.register_assert_rewrite("casque.testing")
