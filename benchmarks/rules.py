@@ -19,8 +19,8 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from casque.operations import Ack, Dequeue, Enqueue, Operation, Request
-from casque.rules import transact
 from casque.state import State
+from casque.transaction import transact
 
 LIMIT_CYCLES, LIMIT_SECONDS = 100_000, 5.0
 OPERATIONS_PER_CYCLE = 3

@@ -16,7 +16,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from casque.clock import SECOND_US, Stopwatch, drive
-from casque.errors import InvalidError, StorageError
+from casque.errors import StorageError
 from casque.operations import Ack, Enqueue, Operation, Release
 from casque.rules import Leased
 from casque.stores.port import COMMIT_DEADLINE_US, Store
@@ -273,10 +273,3 @@ def _given_up(name: str) -> StorageError:
         "jobs up by id before doing this again.",
         outcome_unknown=True,
     )
-
-
-def not_open(kind: str, *, was_open: bool) -> InvalidError:
-    """The error of a queue that is used outside of its context."""
-    if was_open:
-        return InvalidError(f"this {kind} is closed; open a new one.")
-    return InvalidError(f"this {kind} is not open: write `async with {kind}(…) as q:`.")

@@ -17,9 +17,9 @@ from casque.errors import CASConflictError, InvalidError, LeaseLostError
 from casque.heartbeat import BEATS_PER_LEASE
 from casque.keeping import Keeper
 from casque.operations import DeleteRecord, PutRecord
-from casque.queue import AsyncQueue
 from casque.record import ABSENT, LOCK, Record
 from casque.runner import Runner, runner_for, warn_inside_loop
+from casque.session import Session
 from casque.stores.url import StoreAddress, open_store
 
 DEFAULT_LEASE = timedelta(seconds=30)
@@ -50,7 +50,7 @@ class Lock:
         self._timeout_us = None if timeout is None else arguments.span(timeout, "timeout")
         self._store = open_store(store)
         self._clock = self._store.clock
-        self._queue: AsyncQueue | None = None
+        self._session: Session | None = None
         self._runner: Runner | None = None
         self._record: Record | None = None
         self._token = 0
@@ -118,7 +118,7 @@ class Lock:
     def _begin(self, *, blocking: bool) -> None:
         if self._record is not None:
             raise InvalidError(f"this Lock on {self._name!r} is held already; make another one.")
-        self._queue = AsyncQueue(self._store, _blocking=blocking)
+        self._session = Session(self._store, owner="Lock", blocking=blocking)
 
     async def _acquire(self, *, blocking: bool) -> None:
         watch = Stopwatch(self._clock)
@@ -137,13 +137,13 @@ class Lock:
                 await bell.wait(left)
 
     async def _try_slots(self) -> bool:
-        assert self._queue is not None
-        owner = self._queue.worker.encode()
+        assert self._session is not None
+        owner = self._session.worker.encode()
         for slot in range(self._slots):
             # The slot stands first: a name may hold any character.
             take = PutRecord(LOCK, f"{slot}:{self._name}", owner, ABSENT, self._lease_us)
             try:
-                self._record = await self._queue._submit(take)  # noqa: SLF001 - of one house
+                self._record = await self._session.submit(take)
             except CASConflictError:
                 continue
             assert self._record is not None
@@ -152,10 +152,10 @@ class Lock:
         return False
 
     async def _renew(self) -> None:
-        assert self._queue is not None
+        assert self._session is not None
         held = self._record
         assert held is not None
-        self._record = await self._queue._submit(  # noqa: SLF001 - of one house
+        self._record = await self._session.submit(
             PutRecord(held.kind, held.name, held.value, held.version, self._lease_us)
         )
 
@@ -169,11 +169,11 @@ class Lock:
         return Keeper(beat, every_us, self._lease_us, self._clock)
 
     async def _release(self) -> None:
-        assert self._queue is not None
+        assert self._session is not None
         held, self._record = self._record, None
         assert held is not None
         try:
-            await self._queue._submit(DeleteRecord(held.kind, held.name, held.version))  # noqa: SLF001
+            await self._session.submit(DeleteRecord(held.kind, held.name, held.version))
         except CASConflictError:
             return  # it had ended by time
 

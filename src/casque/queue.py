@@ -7,18 +7,15 @@ together. `Queue` (syncqueue.py) is the same without `await`.
 
 from __future__ import annotations
 
-import os
-import socket
 from collections.abc import AsyncIterator, Collection, Iterable
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from casque import arguments
 from casque.arguments import NewJob
-from casque.clock import Clock, to_datetime
-from casque.commit import LoopCommitter, ThreadCommitter, not_open
+from casque.clock import to_datetime
 from casque.errors import (
     CASConflictError,
     CasqueError,
@@ -27,7 +24,7 @@ from casque.errors import (
     LeaseLostError,
 )
 from casque.holding import Holdings
-from casque.job import DEFAULT_MAX_ATTEMPTS, DEFAULT_QUEUE, Failure, Job, Lease, Stats
+from casque.job import DEFAULT_MAX_ATTEMPTS, DEFAULT_QUEUE, Job, Lease, Stats
 from casque.lineage import inherited
 from casque.operations import (
     Ack,
@@ -49,13 +46,13 @@ from casque.operations import (
 )
 from casque.record import ABSENT, PAUSE, QUEUE_LEASE, Record
 from casque.rules import Leased
+from casque.session import Session
 from casque.state import QueueState
 from casque.stores.port import Store
-from casque.stores.url import StoreAddress, open_store
+from casque.stores.url import StoreAddress
 
 DEFAULT_LEASE = timedelta(minutes=5)
 DEFAULT_MAX_DEPTH = 16
-_NO_FAILURE = Failure()
 
 
 class AsyncQueue:
@@ -83,34 +80,31 @@ class AsyncQueue:
         self._max_depth = arguments.whole(max_depth, "max_depth", 0)
         if max_retries is not None:
             arguments.whole(max_retries, "max_retries", 0)
-        self._store = open_store(store)
-        self._owns_store = self._store is not store
-        self._clock: Clock = self._store.clock
-        self._worker = _worker_name(self._clock) if worker is None else _checked_name(worker)
-        self._blocking = _blocking
-        committer = ThreadCommitter if _blocking else LoopCommitter
-        self._committer = committer(self._store, alone=self._one_by_one, max_conflicts=max_retries)
+        self._session = Session(
+            store,
+            owner=type(self).__name__,
+            worker=worker,
+            blocking=_blocking,
+            one_by_one=self._one_by_one,
+            must_enter=self._must_enter,
+            max_conflicts=max_retries,
+        )
         self._holdings = Holdings()
-        self._pid = os.getpid()
-        self._is_entered = False
-        self._is_closed = False
 
     # -- life ------------------------------------------------------------------
 
     @property
     def store(self) -> Store:
         """The store underneath, to share with another queue or a Lock."""
-        return self._store
+        return self._session.store
 
     @property
     def worker(self) -> str:
         """The name this queue object puts on its claims."""
-        return self._worker
+        return self._session.worker
 
     async def __aenter__(self) -> Self:
-        if self._is_closed:
-            raise not_open(type(self).__name__, was_open=True)
-        self._is_entered = True
+        self._session.enter()
         return self
 
     async def __aexit__(
@@ -123,33 +117,7 @@ class AsyncQueue:
 
     async def close(self) -> None:
         """Commit what is pending, within a bound, and let go. Calling it twice is fine."""
-        if self._is_closed:
-            return
-        self._is_closed = True
-        await self._committer.drain()
-        if self._owns_store:
-            await self._store.close()
-
-    def _check_open(self) -> None:
-        if self._is_closed or (self._must_enter and not self._is_entered):
-            raise not_open(type(self).__name__, was_open=self._is_closed)
-        if os.getpid() != self._pid:
-            remedy = (
-                f"{self._store.name} lives in the parent alone; use json:/// to share a queue."
-                if self._store.instant
-                else "open a new one in the child."
-            )
-            raise InvalidError(
-                f"this {type(self).__name__} was opened before a fork and belongs to the parent "
-                f"process; {remedy}"
-            )
-
-    async def _submit(self, operation: Operation) -> Any:
-        self._check_open()
-        [outcome] = await self._committer.submit((operation,))
-        if isinstance(outcome, Exception):
-            raise outcome
-        return outcome
+        await self._session.close()
 
     # -- producing -------------------------------------------------------------
 
@@ -185,17 +153,17 @@ class AsyncQueue:
             retain=retain,
             timeout=timeout,
         )
-        request = arguments.request(new, inherited(), self._clock.new_id)
-        jobs: list[Job] = await self._submit(Enqueue((request,), self._max_depth))
+        request = arguments.request(new, inherited(), self._session.clock.new_id)
+        jobs: list[Job] = await self._session.submit(Enqueue((request,), self._max_depth))
         return jobs[0]
 
     async def enqueue_many(self, jobs: Iterable[NewJob]) -> list[Job]:
         """Add up to 10,000 jobs (64 MiB of payload), all or none, in their order."""
-        requests = arguments.requests(jobs, inherited(), self._clock.new_id)
+        requests = arguments.requests(jobs, inherited(), self._session.clock.new_id)
         if not requests:
-            self._check_open()
+            self._session.check_open()
             return []
-        added: list[Job] = await self._submit(Enqueue(requests, self._max_depth))
+        added: list[Job] = await self._session.submit(Enqueue(requests, self._max_depth))
         return added
 
     # -- consuming -------------------------------------------------------------
@@ -218,7 +186,7 @@ class AsyncQueue:
         slower than its lease may run twice. `ack` checks the token.
         """
         operation = Dequeue(
-            worker=self._worker,
+            worker=self._session.worker,
             lease_us=self._lease_us if lease is None else arguments.positive_span(lease, "lease"),
             limit=arguments.whole(batch_size, "batch_size", 1),
             entrypoints=arguments.entrypoints(entrypoint),
@@ -227,7 +195,7 @@ class AsyncQueue:
         )
         wait_us = None if wait is None else arguments.span(wait, "wait")
         if wait_us is None:
-            leased: Leased = await self._submit(operation)
+            leased: Leased = await self._session.submit(operation)
         else:
             leased = await self._wait_for(operation, wait_us)
         for job in leased.jobs:
@@ -235,12 +203,12 @@ class AsyncQueue:
         return leased.jobs
 
     async def _wait_for(self, operation: Dequeue, wait_us: int) -> Leased:
-        clock = self._clock
+        clock = self._session.clock
         give_up = clock.monotonic() + wait_us
-        bell = clock.bell(blocking=self._blocking)
-        with self._store.listen(bell) as longest:
+        bell = clock.bell(blocking=self._session.blocking)
+        with self._session.store.listen(bell) as longest:
             while True:
-                leased: Leased = await self._submit(operation)
+                leased: Leased = await self._session.submit(operation)
                 left = give_up - clock.monotonic()
                 if leased.jobs or left <= 0:
                     return leased
@@ -255,20 +223,20 @@ class AsyncQueue:
         operation = Ack(
             *hold,
             None if result is None else arguments.data(result, "result", arguments.RESULT_BYTES),
-            arguments.requests(enqueue, inherited(), self._clock.new_id),
+            arguments.requests(enqueue, inherited(), self._session.clock.new_id),
             self._max_depth,
         )
-        await self._submit(operation)
+        await self._session.submit(operation)
         self._holdings.drop(hold)
 
     async def ack_many(self, jobs: Iterable[Job | str]) -> None:
         """Ack several. Raises LeaseLostError naming those that were lost; the rest is done."""
         holds = [self._holdings.of(job) for job in arguments.several(jobs, "Job")]
-        self._check_open()
+        self._session.check_open()
         if not holds:
             return
         lost: list[str] = []
-        outcomes = await self._committer.submit([Ack(*hold) for hold in holds])
+        outcomes = await self._session.submit_all([Ack(*hold) for hold in holds])
         for hold, outcome in zip(holds, outcomes, strict=True):
             if isinstance(outcome, LeaseLostError | JobNotFoundError):
                 lost.append(hold[0])
@@ -303,7 +271,7 @@ class AsyncQueue:
         return await self._finish(hold, Release(*hold, delay_us))
 
     async def _finish(self, hold: tuple[str, int], operation: Operation) -> Job:
-        job: Job = await self._submit(operation)
+        job: Job = await self._session.submit(operation)
         self._holdings.drop(hold)
         return job
 
@@ -328,7 +296,7 @@ class AsyncQueue:
             None if note is None else arguments.text(note, "note"),
             None if output is None else arguments.tail(output),
         )
-        [outcome] = await self._submit(operation)
+        [outcome] = await self._session.submit(operation)
         if isinstance(outcome, CasqueError):
             raise outcome
         renewed: Job = outcome
@@ -341,8 +309,8 @@ class AsyncQueue:
         holds = tuple(self._holdings.of(job) for job in arguments.several(jobs, "Job"))
         lease_us = None if lease is None else arguments.positive_span(lease, "lease")
         if not holds:
-            return self._check_open()
-        outcomes = await self._submit(Heartbeat(holds, lease_us))
+            return self._session.check_open()
+        outcomes = await self._session.submit(Heartbeat(holds, lease_us))
         lost = [
             hold[0]
             for hold, outcome in zip(holds, outcomes, strict=True)
@@ -359,12 +327,12 @@ class AsyncQueue:
 
     async def cancel(self, id: str | Job, *, reason: str = "") -> Job:
         """Never run the job (again). One that is running loses its lease at once."""
-        job: Job = await self._submit(Cancel(_id(id), arguments.text(reason, "reason")))
+        job: Job = await self._session.submit(Cancel(_id(id), arguments.text(reason, "reason")))
         return job
 
     async def retry(self, id: str | Job) -> Job:
         """A dead job back to its queue, due now, with all its attempts."""
-        job: Job = await self._submit(Retry(_id(id)))
+        job: Job = await self._session.submit(Retry(_id(id)))
         return job
 
     async def requeue_stale(self, timeout: timedelta) -> int:
@@ -373,7 +341,7 @@ class AsyncQueue:
         Their holders are fenced. Not needed for jobs to come back: an expired
         lease does that by itself. Returns how many were taken back.
         """
-        count: int = await self._submit(RequeueStale(arguments.span(timeout, "timeout")))
+        count: int = await self._session.submit(RequeueStale(arguments.span(timeout, "timeout")))
         return count
 
     async def purge(self, *, older_than: timedelta, queue: str | None = None) -> int:
@@ -382,30 +350,30 @@ class AsyncQueue:
             arguments.span(older_than, "older_than"),
             None if queue is None else arguments.name(queue, "queue"),
         )
-        count: int = await self._submit(operation)
+        count: int = await self._session.submit(operation)
         return count
 
     async def pause(self, queue: str) -> None:
         """Nothing is dequeued from this queue until `resume`; enqueueing goes on."""
         operation = PutRecord(PAUSE, arguments.name(queue, "queue"), b"", ABSENT)
         try:
-            await self._submit(operation)
+            await self._session.submit(operation)
         except CASConflictError:
             return  # paused already
 
     async def resume(self, queue: str) -> None:
         """End a pause. Resuming a queue that is not paused is fine."""
         arguments.name(queue, "queue")
-        for record in await self._records(PAUSE):
+        for record in await self._session.records(PAUSE):
             if record.name == queue:
                 try:
-                    await self._submit(DeleteRecord(PAUSE, queue, record.version))
+                    await self._session.submit(DeleteRecord(PAUSE, queue, record.version))
                 except CASConflictError:
                     return  # resumed by another at this moment
 
     async def drop(self, queue: str) -> int:
         """Forget every job of this queue, running ones too. Returns how many. A pause stays."""
-        count: int = await self._submit(Drop(arguments.name(queue, "queue")))
+        count: int = await self._session.submit(Drop(arguments.name(queue, "queue")))
         return count
 
     @asynccontextmanager
@@ -426,16 +394,16 @@ class AsyncQueue:
     async def _take_queue(self, queue: str, lease: timedelta) -> Record | None:
         lease_us = arguments.positive_span(lease, "lease")
         name = arguments.name(queue, "queue")
-        operation = PutRecord(QUEUE_LEASE, name, self._worker.encode(), ABSENT, lease_us)
+        operation = PutRecord(QUEUE_LEASE, name, self._session.worker.encode(), ABSENT, lease_us)
         try:
-            record: Record = await self._submit(operation)
+            record: Record = await self._session.submit(operation)
         except CASConflictError:
             return None
         return record
 
     async def _let_queue_go(self, held: Record) -> None:
         try:
-            await self._submit(DeleteRecord(held.kind, held.name, held.version))
+            await self._session.submit(DeleteRecord(held.kind, held.name, held.version))
         except CASConflictError:
             return  # it had ended by time, and another has it now
 
@@ -449,8 +417,8 @@ class AsyncQueue:
         limit: int = 10,
     ) -> list[Job]:
         """The jobs that a dequeue would take now. No lease, no change."""
-        self._check_open()
-        return await self._store.peek(
+        self._session.check_open()
+        return await self._session.store.peek(
             arguments.entrypoints(entrypoint),
             None if queue is None else arguments.name(queue, "queue"),
             arguments.whole(limit, "limit", 1),
@@ -458,33 +426,31 @@ class AsyncQueue:
 
     async def get(self, id: str) -> Job | None:
         """The job, or None when there is none of that id (any more)."""
-        self._check_open()
-        return await self._store.get(arguments.name(id, "id"))
+        self._session.check_open()
+        return await self._session.store.get(arguments.name(id, "id"))
 
     async def stats(self, queue: str | None = None) -> Stats:
         """How many jobs are in which state, in one queue or in all."""
-        self._check_open()
-        return await self._store.stats(None if queue is None else arguments.name(queue, "queue"))
+        self._session.check_open()
+        return await self._session.store.stats(
+            None if queue is None else arguments.name(queue, "queue")
+        )
 
     async def queues(self, *, due: bool = False) -> list[str]:
         """The names of the queues that have jobs, or only of those with a job due now."""
-        self._check_open()
-        return await self._store.queues(due=due)
+        self._session.check_open()
+        return await self._session.store.queues(due=due)
 
     async def next_run_at(self, queue: str) -> datetime | None:
         """When the first job of this queue is due; None when it has none."""
-        self._check_open()
-        due = await self._store.next_run(arguments.name(queue, "queue"))
+        self._session.check_open()
+        due = await self._session.store.next_run(arguments.name(queue, "queue"))
         return None if due is None else to_datetime(due)
 
     async def read_state(self) -> QueueState:
         """Everything at once, as a frozen value. For tools, tests and small queues."""
-        self._check_open()
-        return await self._store.picture()
-
-    async def _records(self, kind: str) -> list[Record]:
-        self._check_open()
-        return await self._store.records(kind)
+        self._session.check_open()
+        return await self._session.store.picture()
 
 
 class DirectQueue(AsyncQueue):
@@ -510,14 +476,6 @@ def as_lease(record: Record) -> Lease:
     """A record that is a claim, as one."""
     assert record.expires_us is not None
     return Lease(record.value.decode(), record.version, to_datetime(record.expires_us))
-
-
-def _worker_name(clock: Clock) -> str:
-    return f"{socket.gethostname()}:{os.getpid()}:{int(clock.random() * 0x10000):04x}"
-
-
-def _checked_name(worker: str) -> str:
-    return arguments.name(worker, "worker")
 
 
 def _id(job: str | Job) -> str:

@@ -2,14 +2,12 @@
 
 `decide(state, operation, now)` answers with the events that must happen and a
 way to read the result off the state they lead to, or raises a `CasqueError`
-and nothing happens. `transact` runs a batch: each operation is decided on the
-state evolved by those before it, and one that is refused fails alone.
+and nothing happens.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from itertools import islice
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from msgspec.structs import replace
@@ -23,7 +21,6 @@ from casque.errors import (
     JobNotFoundError,
     LeaseLostError,
 )
-from casque.evolve import evolve
 from casque.job import Job, JobStatus
 from casque.operations import (
     Ack,
@@ -68,9 +65,6 @@ from casque.state import State
 DEAD_RETENTION_US = 30 * DAY_US
 """How long a dead or cancelled job stays, unless it is purged or retried."""
 
-PRUNED_AT_ONCE = 100
-"""How many records and retained jobs whose time is over one commit clears away, of each."""
-
 Answer = Callable[[State], Any]
 """Reads the operation's result off the state that its events led to."""
 
@@ -87,60 +81,9 @@ class Decision(NamedTuple):
     answer: Answer
 
 
-class Transaction(NamedTuple):
-    """A decided batch. `events` is empty when nothing needs to be stored."""
-
-    events: list[Event]
-    outcomes: list[Any]
-    """Per operation its result, or the `CasqueError` it was refused with."""
-
-
 def decide(state: State, operation: Operation, now: int) -> Decision:
     """What `operation` means on `state` at `now`. Raises a CasqueError to refuse it."""
     return _DECIDE[type(operation)](state, operation, now)
-
-
-def transact(
-    state: State, writer: str, number: int, operations: Iterable[Operation], now: int
-) -> Transaction:
-    """Decide and evolve a batch. The caller stores the events, or calls `state.rollback()`."""
-    state.begin(now)
-    events: list[Event] = []
-    outcomes: list[Any] = []
-    try:
-        for operation in operations:
-            try:
-                decision = decide(state, operation, now)
-            except CasqueError as refusal:
-                outcomes.append(refusal)
-                continue
-            for event in decision.events:
-                evolve(state, event)
-            events.extend(decision.events)
-            outcomes.append(decision.answer(state))
-        if events:
-            for event in prune(state, now):
-                evolve(state, event)
-                events.append(event)
-            state.stamp(writer, number)
-    except BaseException:
-        # A KeyboardInterrupt, say: a batch is whole or it did not happen.
-        state.rollback()
-        raise
-    if not events:
-        state.rollback()
-    return Transaction(events, outcomes)
-
-
-def prune(state: State, now: int) -> list[Event]:
-    """Clear away a bounded number of the things whose time is over."""
-    events: list[Event] = []
-    if ids := tuple(job.id for job in islice(state.gone_jobs(now), PRUNED_AT_ONCE)):
-        events.append(Removed(ids))
-    gone = islice(state.gone_records(now), PRUNED_AT_ONCE)
-    if keys := tuple((record.kind, record.name) for record in gone):
-        events.append(RecordsDeleted(keys))
-    return events
 
 
 def shown(job: Job, now: int) -> Job:
@@ -362,19 +305,21 @@ def _discard(state: State, operation: Discard, now: int) -> Decision:
 
 def _heartbeat(state: State, operation: Heartbeat, now: int) -> Decision:
     leases: list[tuple[str, int]] = []
-    lost: dict[str, CasqueError] = {}
+    refusals: list[CasqueError | None] = []
     for job_id, token in operation.holds:
         try:
             job = _held(state, job_id, token, now)
         except CasqueError as refusal:
-            lost[job_id] = refusal
+            refusals.append(refusal)
             continue
+        refusals.append(None)
         span = operation.lease_us if operation.lease_us is not None else job.lease_span_us
         assert span is not None
         leases.append((job_id, now + span))
 
     def answer(after: State) -> list[Job | CasqueError]:
-        return [lost.get(job_id) or after.jobs[job_id] for job_id, _ in operation.holds]
+        asked = zip(operation.holds, refusals, strict=True)
+        return [refusal or after.jobs[job_id] for (job_id, _), refusal in asked]
 
     if not leases:
         return Decision([], answer)

@@ -31,6 +31,7 @@ from casque import (
     queue,
     rules,
     state,
+    transaction,
     transitions,
 )
 from casque.adapters.storage import filesystem
@@ -337,7 +338,7 @@ def seconds(us: int) -> str:
         ("claims", [f"{holding.HOLDINGS_KEPT:,}"]),
         ("depth", [f"{queue.DEFAULT_MAX_DEPTH}"]),
         ("dead", [f"{rules.DEAD_RETENTION_US // DAY_US} days"]),
-        ("pruned", [f"{rules.PRUNED_AT_ONCE} jobs"]),
+        ("pruned", [f"{transaction.PRUNED_AT_ONCE} jobs"]),
     ],
 )
 def test_the_limits_are_those_of_the_code(row: str, limits: list[str]) -> None:

@@ -33,6 +33,7 @@ def agree(open_harness: Callable[[], Harness], flavour: Flavour, examples: int, 
         deadline=None,
         derandomize=SEARCH is None,
         print_blob=True,
+        report_multiple_bugs=False,
         suppress_health_check=list(HealthCheck),
     )
     run_state_machine_as_test(machine, settings=how)
@@ -40,9 +41,9 @@ def agree(open_harness: Callable[[], Harness], flavour: Flavour, examples: int, 
 
 @pytest.mark.parametrize("flavour", FLAVOURS)
 def test_memory_and_the_oracle_agree_after_every_step(flavour: Flavour) -> None:
-    agree(MemoryHarness, flavour, examples=60, steps=40)
+    agree(MemoryHarness, flavour, examples=100, steps=50)
 
 
 @pytest.mark.parametrize("flavour", FLAVOURS)
 def test_the_document_and_the_oracle_agree_after_every_step(flavour: Flavour) -> None:
-    agree(lambda: DocumentHarness(None), flavour, examples=20, steps=40)
+    agree(lambda: DocumentHarness(None), flavour, examples=25, steps=50)

@@ -20,12 +20,12 @@ from casque.errors import CASConflictError, CasqueError, CorruptError, StorageEr
 from casque.job import Job, Stats
 from casque.operations import Operation
 from casque.record import Record
-from casque.rules import transact
 from casque.state import WRITER_MEMORY_US, QueueState, State
 from casque.stores.answers import Answers
 from casque.stores.bells import Bells
 from casque.stores.pace import Pace
 from casque.stores.port import COMMIT_DEADLINE_US
+from casque.transaction import transact
 from casque.views import JobFilter
 
 RECORDS_BEFORE_WARNING = 5_000

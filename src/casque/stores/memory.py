@@ -14,10 +14,10 @@ from casque.errors import StorageError
 from casque.job import Job, Stats
 from casque.operations import Operation
 from casque.record import Record
-from casque.rules import transact
 from casque.state import QueueState, State
 from casque.stores.answers import Answers
 from casque.stores.bells import Bells
+from casque.transaction import transact
 from casque.views import JobFilter
 
 

@@ -141,9 +141,13 @@ class LocalFileSystemStorage:
             return descriptor
 
     def _trouble(self, verb: str, error: OSError, *, unknown: bool) -> StorageError:
+        remedy = (
+            "A folder is in its place: choose another path."
+            if self.path.is_dir()
+            else "Check that its folder is a folder, is writable and has room."
+        )
         return StorageError(
-            f"cannot {verb} {self.name}: {error.strerror or error}. Check that its folder is a "
-            "folder, is writable and has room.",
+            f"cannot {verb} {self.name}: {error.strerror or error}. {remedy}",
             cause=error,
             outcome_unknown=unknown,
         )

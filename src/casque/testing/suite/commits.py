@@ -518,7 +518,7 @@ async def _call_at_once(rig: Rig, q: AsyncQueue, callers: int, store: GatedStore
     else:
         tasks = [asyncio.create_task(q.enqueue("e")) for _ in range(callers)]
         waits = [_end_of(task) for task in tasks]
-    while store.operations + q._committer.waiting < callers:  # noqa: ASYNC110 - no event says so
+    while store.operations + q._session.waiting < callers:  # noqa: ASYNC110 - no event says so
         await asyncio.sleep(0)
     store.gate.set()
     await asyncio.gather(*waits)

@@ -1,0 +1,106 @@
+"""Session: one open use of a store. A writer and a worker with a name, until it is closed."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Sequence
+from typing import Any
+
+from casque import arguments
+from casque.clock import Clock
+from casque.commit import LoopCommitter, ThreadCommitter
+from casque.errors import InvalidError
+from casque.operations import Operation
+from casque.record import Record
+from casque.stores.url import StoreAddress, open_store
+
+
+class Session:
+    """What a queue or a lock holds of a store, and the way its operations go there."""
+
+    def __init__(
+        self,
+        address: StoreAddress,
+        *,
+        owner: str,
+        worker: str | None = None,
+        blocking: bool = False,
+        one_by_one: bool = False,
+        must_enter: bool = False,
+        max_conflicts: int | None = None,
+    ) -> None:
+        self.store = open_store(address)
+        self.clock: Clock = self.store.clock
+        self.worker = _new_name(self.clock) if worker is None else arguments.name(worker, "worker")
+        self.blocking = blocking
+        """Whether its callers are threads without an event loop."""
+        self._owner = owner
+        self._owns_store = self.store is not address
+        self._must_enter = must_enter
+        committer = ThreadCommitter if blocking else LoopCommitter
+        self._committer = committer(self.store, alone=one_by_one, max_conflicts=max_conflicts)
+        self._pid = os.getpid()
+        self._is_entered = False
+        self._is_closed = False
+
+    @property
+    def waiting(self) -> int:
+        """How many operations wait for the next commit."""
+        return self._committer.waiting
+
+    def enter(self) -> None:
+        if self._is_closed:
+            raise self._not_open()
+        self._is_entered = True
+
+    async def close(self) -> None:
+        """Commit what is pending, within a bound, and let go. Calling it twice is fine."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        await self._committer.drain()
+        if self._owns_store:
+            await self.store.close()
+
+    def check_open(self) -> None:
+        """Raise InvalidError, saying what to do, unless it may be used here and now."""
+        if self._is_closed or (self._must_enter and not self._is_entered):
+            raise self._not_open()
+        if os.getpid() != self._pid:
+            remedy = (
+                f"{self.store.name} lives in the parent alone; use json:/// to share a queue."
+                if self.store.instant
+                else "open a new one in the child."
+            )
+            raise InvalidError(
+                f"this {self._owner} was opened before a fork and belongs to the parent process; "
+                f"{remedy}"
+            )
+
+    async def submit(self, operation: Operation) -> Any:
+        """Commit one operation; its result, or its refusal raised."""
+        [outcome] = await self.submit_all((operation,))
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    async def submit_all(self, operations: Sequence[Operation]) -> list[Any]:
+        """Commit several; per operation its result, or its error."""
+        self.check_open()
+        return await self._committer.submit(operations)
+
+    async def records(self, kind: str) -> list[Record]:
+        self.check_open()
+        return await self.store.records(kind)
+
+    def _not_open(self) -> InvalidError:
+        if self._is_closed:
+            return InvalidError(f"this {self._owner} is closed; open a new one.")
+        return InvalidError(
+            f"this {self._owner} is not open: write `async with {self._owner}(…) as q:`."
+        )
+
+
+def _new_name(clock: Clock) -> str:
+    return f"{socket.gethostname()}:{os.getpid()}:{int(clock.random() * 0x10000):04x}"
