@@ -194,7 +194,7 @@ def _to_state(document: _Document) -> State:
             state.restore_line(line.queue, line.entrypoint, _instant(line.visit_at), line.turn)
         state.turn = ours.turn
         for row in ours.writers:
-            state.writers[row.writer] = (row.number, _instant(row.at))
+            state.restore_writer(row.writer, row.number, _instant(row.at))
     state.begin(state.time_us)
     return state
 

@@ -78,6 +78,7 @@ class State:
         self._paused: set[str] = set()
         self._job_expiry: SortedKeys[tuple[int, int, str]] = SortedKeys()
         self._record_expiry: SortedKeys[tuple[int, str, str]] = SortedKeys()
+        self._writers_seen: SortedKeys[tuple[int, str]] = SortedKeys()
         self._changed: dict[LineKey, Line] = {}
         self._undo = _Undo(self)
 
@@ -147,7 +148,7 @@ class State:
         self.version += 1
         self._set_writer(writer, (number, self.time_us))
         forgotten = self.time_us - WRITER_MEMORY_US
-        for name, (_, seen) in list(islice(self.writers.items(), _WRITERS_DROPPED_AT_ONCE)):
+        for seen, name in list(islice(self._writers_seen, _WRITERS_DROPPED_AT_ONCE)):
             if seen < forgotten:
                 self._set_writer(name, None)
 
@@ -197,6 +198,8 @@ class State:
         for key in visited:
             line = changed.pop(key, None) or self._line(*key)
             if line is not None:
+                # It may have had its turn with none of its jobs taken, and so not be noted yet.
+                self._undo.lines.setdefault(key, (line.visit_us, line.turn))
                 self._reschedule(line, now, served=True)
         for line in changed.values():
             self._reschedule(line, now, served=False)
@@ -209,6 +212,10 @@ class State:
             line.visit_us, line.turn = visit_us, turn
             self._enter(line)
             self._reschedule(line, self.time_us, served=False)
+
+    def restore_writer(self, name: str, number: int, seen_us: int) -> None:
+        """Remember a writer as a stored state does."""
+        self._put_writer(name, (number, seen_us))
 
     # -- changing: records -----------------------------------------------------
 
@@ -335,10 +342,14 @@ class State:
         self._put_writer(name, row)
 
     def _put_writer(self, name: str, row: tuple[int, int] | None) -> None:
-        # Popped first, so that the dict stays ordered by the writers' last commits.
-        self.writers.pop(name, None)
-        if row is not None:
+        old = self.writers.get(name)
+        if old is not None:
+            self._writers_seen.discard((old[1], name))
+        if row is None:
+            self.writers.pop(name, None)
+        else:
             self.writers[name] = row
+            self._writers_seen.add((row[1], name))
 
 
 class QueueState(msgspec.Struct, frozen=True):

@@ -185,7 +185,7 @@ def fingerprint(state: State, now: int) -> dict[str, Any]:
         "counters": (state.version, state.token, state.seq, state.turn, state.time_us),
         "jobs": dict(sorted(state.jobs.items())),
         "records": dict(sorted(state.records.items())),
-        "writers": list(state.writers.items()),
+        "writers": (dict(state.writers), list(state._writers_seen)),
         "tally": tallied(state.tally, now),
         "queues": {
             name: (tallied(index.tally, now), sorted(index.lines))
