@@ -384,14 +384,25 @@ def _requeue_stale(state: State, operation: RequeueStale, now: int) -> Decision:
 
 def _purge(state: State, operation: Purge, now: int) -> Decision:
     before = now - operation.older_than_us
-    count = sum(
-        job.finished_us is not None
-        and job.finished_us <= before
-        and operation.queue in (None, job.queue)
-        and not job.is_gone(now)
-        for job in state.finished_jobs()
+
+    def is_old(finished_us: int | None, queue: str) -> bool:
+        return (
+            finished_us is not None and finished_us <= before and operation.queue in (None, queue)
+        )
+
+    held = (state.jobs[job_id] for job_id in state.in_progress)
+    spent = tuple(
+        job.id for job in held if job.is_spent(now) and is_old(job.lease_until_us, job.queue)
     )
-    return Decision([Purged(before, operation.queue)] if count else [], lambda _: count)
+    count = len(spent) + sum(
+        is_old(job.finished_us, job.queue) and not job.is_gone(now) for job in state.finished_jobs()
+    )
+    events: list[Event] = []
+    if spent:
+        events.append(Buried(spent, now + DEAD_RETENTION_US))
+    if count:
+        events.append(Purged(before, operation.queue))
+    return Decision(events, lambda _: count)
 
 
 def _drop(state: State, operation: Drop, now: int) -> Decision:

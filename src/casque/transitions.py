@@ -91,12 +91,13 @@ def died(job: Job, *, failure: Failure | None, now: int, expires: int) -> Job:
 
 
 def buried(job: Job, *, now: int, expires: int) -> Job:
-    """Dead because nobody reported back from the last attempt."""
+    """Dead because nobody reported back from the last attempt: since its lease ended."""
+    assert job.lease_until_us is not None
     return replace(
         job,
         status=JobStatus.DEAD,
         error=describe(lost(job)),
-        finished_us=now,
+        finished_us=min(job.lease_until_us, now),
         expires_us=expires,
         lease_until_us=None,
         heartbeat_us=None,

@@ -127,8 +127,12 @@ class ModelJob:
         self.finish("cancelled", at, DEAD_STAYS)
 
     def bury(self, at: datetime) -> None:
+        """Dead since its lease ended, and kept from now."""
+        assert self.lease_until is not None
+        ended = min(self.lease_until, at)
         self.error = self.lose_attempt()
         self.finish("dead", at, DEAD_STAYS)
+        self.finished_at = ended
 
 
 @dataclass
@@ -430,8 +434,8 @@ class Oracle:
         old = [
             job.id
             for job in self.jobs.values()
-            if job.finished_at is not None
-            and now - job.finished_at >= older_than
+            if (finished_at := self._shown(job, now).finished_at) is not None
+            and now - finished_at >= older_than
             and queue in (None, job.queue)
             and not job.is_gone(now)
         ]
