@@ -193,11 +193,17 @@ def format_uuid(free_bits: int) -> str:
 
 
 class Stopwatch:
-    """How long something has taken, by the clock that moved most: a sleep is never missed."""
+    """How long something has taken, by the clock that moved most: a sleep is never missed.
 
-    def __init__(self, clock: Clock) -> None:
+    `since_us`, by the monotonic clock, is when it began; now when it is not given.
+    """
+
+    def __init__(self, clock: Clock, since_us: int | None = None) -> None:
         self._clock = clock
         self._wall, self._monotonic = clock.now(), clock.monotonic()
+        if since_us is not None:
+            self._wall -= self._monotonic - since_us
+            self._monotonic = since_us
 
     def elapsed_us(self) -> int:
         clock = self._clock

@@ -196,6 +196,7 @@ def _to_state(document: _Document) -> State:
         for row in ours.writers:
             state.restore_writer(row.writer, row.number, _instant(row.at))
     state.begin(state.time_us)
+    state.end()
     return state
 
 

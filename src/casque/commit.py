@@ -17,7 +17,8 @@ from weakref import WeakKeyDictionary
 
 from casque.clock import SECOND_US, Stopwatch, drive
 from casque.errors import StorageError
-from casque.operations import Ack, Enqueue, Operation, Release
+from casque.operations import Ack, DeleteRecord, Enqueue, Operation, Release
+from casque.record import Record
 from casque.rules import Leased
 from casque.stores.port import COMMIT_DEADLINE_US, Store
 
@@ -69,18 +70,19 @@ class _Batches:
         """How many operations wait for the next commit."""
         return len(self._waiting)
 
-    def _join(self, entry: _Entry) -> None:
-        if len(self._waiting) >= WAITING_CALLERS:
+    def _join(self, entries: Sequence[_Entry]) -> None:
+        """All of them wait for the next commits, or none."""
+        if len(self._waiting) + len(entries) > WAITING_CALLERS:
             raise StorageError(
-                f"{self._store.name}: {WAITING_CALLERS:,} operations are waiting already; the "
-                "storage does not keep up. Nothing was written; slow down and try again.",
+                f"{self._store.name}: {len(self._waiting):,} operations are waiting and at most "
+                f"{WAITING_CALLERS:,} may; the storage does not keep up, or a list is too long. "
+                "Nothing was written; slow down and try again.",
                 outcome_unknown=False,
             )
-        self._waiting.append(entry)
+        self._waiting.extend(entries)
 
-    def _next_batch(self) -> list[_Entry]:
-        """As many as one commit may carry; at least one, however large."""
-        batch: list[_Entry] = []
+    def _next_batch(self, batch: list[_Entry]) -> list[_Entry]:
+        """Fill `batch` with as many as one commit may carry; at least one, however large."""
         count = size = 0
         while self._waiting:
             entry = self._waiting[0]
@@ -90,7 +92,8 @@ class _Batches:
             count, size = count + entry.weight[0], size + entry.weight[1]
             if batch and (self._alone or count > BATCH_OPERATIONS or size > BATCH_BYTES):
                 break
-            batch.append(self._waiting.popleft())
+            batch.append(entry)  # on board before it leaves the line: an interrupt loses nobody
+            self._waiting.popleft()
         return batch
 
     async def _commit(self, operations: list[Operation], *, blocking: bool) -> list[Any]:
@@ -157,8 +160,7 @@ class _LoopBatches(_Batches):
     async def submit(self, operations: Sequence[Operation]) -> list[Any]:
         loop = asyncio.get_running_loop()
         futures = [loop.create_future() for _ in operations]
-        for operation, future in zip(operations, futures, strict=True):
-            self._join(_Entry(operation, future))
+        self._join([_Entry(*pair) for pair in zip(operations, futures, strict=True)])
         if self._worker is None or self._worker.done():
             self._worker = loop.create_task(self._work())
         try:
@@ -180,16 +182,22 @@ class _LoopBatches(_Batches):
             await asyncio.wait([worker])
 
     async def _work(self) -> None:
-        while batch := self._next_batch():
-            try:
-                outcomes = await self._commit([entry.operation for entry in batch], blocking=False)
-            except asyncio.CancelledError:
-                _settle_all([*batch, *self._waiting], _given_up(self._store.name))
-                self._waiting.clear()
-                raise
-            except Exception as error:  # noqa: BLE001 - whatever it is, no caller may hang
-                _settle_all(batch, error)
-                continue
+        try:
+            while batch := self._next_batch([]):
+                await self._commit_batch(batch)
+        finally:
+            self._worker = None  # it would keep its loop alive, and that loop this object
+
+    async def _commit_batch(self, batch: list[_Entry]) -> None:
+        try:
+            outcomes = await self._commit([entry.operation for entry in batch], blocking=False)
+        except Exception as error:  # noqa: BLE001 - whatever it is, no caller may hang
+            _settle_all(batch, error)
+        except BaseException:  # cancelled by `drain`, or interrupted
+            _settle_all([*batch, *self._waiting], _given_up(self._store.name))
+            self._waiting.clear()
+            raise
+        else:
             for entry, outcome in zip(batch, outcomes, strict=True):
                 self._answer(entry, outcome)
 
@@ -203,10 +211,12 @@ class _LoopBatches(_Batches):
 
     def _give_back(self, outcome: Any) -> None:
         """The caller was cancelled and will never see what it claimed: release it."""
-        if not isinstance(outcome, Leased):
-            return
-        for job in outcome.jobs:
-            self._waiting.append(_Entry(Release(job.id, job.token)))
+        if isinstance(outcome, Leased):
+            for job in outcome.jobs:
+                self._waiting.append(_Entry(Release(job.id, job.token)))
+        elif isinstance(outcome, Record) and outcome.expires_us is not None:
+            # A lock or a queue's lease: a record that ends by time is a claim.
+            self._waiting.append(_Entry(DeleteRecord(outcome.kind, outcome.name, outcome.version)))
         if self._waiting and (self._worker is None or self._worker.done()):
             self._worker = asyncio.get_running_loop().create_task(self._work())
 
@@ -221,11 +231,11 @@ class ThreadCommitter(_Batches):
     async def submit(self, operations: Sequence[Operation]) -> list[Any]:
         """Commit these with whatever else is waiting. Per operation its result, or its error."""
         entries = [_Entry(operation) for operation in operations]
-        for entry in entries:
-            self._join(entry)
+        self._join(entries)
         with self._lock:
             while not entries[-1].is_done:
-                self._commit_next()
+                if not self._commit_next():
+                    raise _given_up(self._store.name)  # whoever took it along was interrupted
         return [entry.outcome for entry in entries]
 
     async def drain(self) -> None:
@@ -234,19 +244,22 @@ class ThreadCommitter(_Batches):
             while self._waiting:
                 self._commit_next()
 
-    def _commit_next(self) -> None:
-        batch = self._next_batch()
+    def _commit_next(self) -> bool:
+        """Commit the next batch; False when nobody waits."""
+        batch: list[_Entry] = []
         try:
+            self._next_batch(batch)
             operations = [entry.operation for entry in batch]
             outcomes = drive(self._commit(operations, blocking=True))
         except Exception as error:  # noqa: BLE001 - whatever it is, no caller may hang
             _finish_all(batch, error)
-            return
         except BaseException:  # Ctrl-C in this thread; the others' operations were on board too
             _finish_all(batch, _given_up(self._store.name))
             raise
-        for entry, outcome in zip(batch, outcomes, strict=True):
-            entry.outcome, entry.is_done = outcome, True
+        else:
+            for entry, outcome in zip(batch, outcomes, strict=True):
+                entry.outcome, entry.is_done = outcome, True
+        return bool(batch)
 
 
 def _settle_all(entries: list[_Entry], error: Exception) -> None:
@@ -262,7 +275,10 @@ def _finish_all(entries: list[_Entry], error: Exception) -> None:
 
 def _own(error: Exception) -> Exception:
     """A copy for one caller: a raised exception collects the traceback of whoever raises it."""
-    own = copy.copy(error)
+    try:
+        own = copy.copy(error)
+    except Exception:  # noqa: BLE001 - an exception of the user's that cannot be copied
+        return error
     own.__cause__ = error.__cause__
     return own
 

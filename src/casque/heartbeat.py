@@ -9,7 +9,8 @@ from typing import Any, Protocol, Self
 
 from casque import arguments
 from casque.clock import Clock, SystemClock
-from casque.errors import InvalidError, LeaseLostError
+from casque.errors import InvalidError, JobNotFoundError, LeaseLostError
+from casque.holding import Holding
 from casque.job import Job
 from casque.keeping import Keeper
 
@@ -34,22 +35,28 @@ class HeartbeatManager:
     def __init__(
         self, queue: Beating, job: Job | str, interval: timedelta = DEFAULT_INTERVAL
     ) -> None:
+        _check_order(queue, job)
         self._queue = queue
         self._job = job
         self._is_async = iscoroutinefunction(queue.heartbeat)
         every_us = arguments.positive_span(interval, "interval")
-        lease_us = _lease_us(queue, job)
+        holding = _holding(queue, job)
+        lease_us = holding.lease_us if holding is not None else None
+        if lease_us is None and isinstance(job, Job):
+            lease_us = job.lease_span_us
         if lease_us is not None:
             every_us = max(min(every_us, lease_us // BEATS_PER_LEASE), 1)
         store = getattr(queue, "store", None)
         clock: Clock = SystemClock() if store is None else store.clock
-        self._keeper = Keeper(self._beat, every_us, lease_us, clock)
+        taken_us = None if holding is None else holding.taken_us
+        self._keeper = Keeper(self._beat, every_us, lease_us, clock, taken_us)
+        self._was_handed = holding is not None
         self._is_entered = False
 
     @property
     def lost(self) -> bool:
         """Whether the lease is lost, so that the work is no longer ours to finish."""
-        return self._keeper.loss is not None
+        return self._keeper.is_lost
 
     async def __aenter__(self) -> Self:
         self._enter("async with" if self._is_async else "with", "async with")
@@ -86,14 +93,21 @@ class HeartbeatManager:
             raise InvalidError("this HeartbeatManager was entered already; make one per job.")
         self._is_entered = True
 
-    async def _beat(self) -> None:
-        beaten = self._queue.heartbeat(self._job)
-        if self._is_async:
-            await beaten
+    async def _beat(self) -> bool:
+        try:
+            beaten = self._queue.heartbeat(self._job)
+            if self._is_async:
+                await beaten
+        except (LeaseLostError, JobNotFoundError):
+            # The body has acked, nacked or released it through this very queue.
+            if self._was_handed and _holding(self._queue, self._job) is None:
+                return False
+            raise
+        return True
 
     def _raise(self) -> None:
         job_id = self._job.id if isinstance(self._job, Job) else self._job
-        loss = self._keeper.loss
+        loss = self._keeper.reason
         raise LeaseLostError(
             f"job {job_id}: the lease was lost while the work went on; its result must not be "
             f"used. ({loss})",
@@ -102,9 +116,13 @@ class HeartbeatManager:
         ) from loss
 
 
-def _lease_us(queue: Beating, job: Job | str) -> int | None:
-    if isinstance(job, Job):
-        return job.lease_span_us
-    lease_of = getattr(queue, "lease_of", None)
-    lease: timedelta | None = None if lease_of is None else lease_of(job)
-    return None if lease is None else arguments.positive_span(lease, "lease")
+def _check_order(queue: object, job: object) -> None:
+    if not isinstance(job, Job | str) or not callable(getattr(queue, "heartbeat", None)):
+        raise InvalidError("write HeartbeatManager(queue, job), with one Job or its id.")
+
+
+def _holding(queue: Beating, job: Job | str) -> Holding | None:
+    """What the queue knows of the claim; nothing, when it is not one of ours."""
+    find = getattr(queue, "_holding", None)
+    held: Holding | None = None if find is None else find(job)
+    return held

@@ -15,8 +15,11 @@ NO_TOKEN = 0
 
 
 class Holding(NamedTuple):
+    """A claim, with how long it was taken for and when it was asked for, by the monotonic clock."""
+
     token: int
     lease_us: int | None
+    taken_us: int
 
 
 class Holdings:
@@ -25,8 +28,8 @@ class Holdings:
     def __init__(self) -> None:
         self._holdings: OrderedDict[str, Holding] = OrderedDict()
 
-    def hand(self, job: Job) -> None:
-        self._holdings[job.id] = Holding(job.token, job.lease_span_us)
+    def hand(self, job: Job, taken_us: int) -> None:
+        self._holdings[job.id] = Holding(job.token, job.lease_span_us, taken_us)
         self._holdings.move_to_end(job.id)
         if len(self._holdings) > HOLDINGS_KEPT:
             self._holdings.popitem(last=False)
@@ -47,9 +50,8 @@ class Holdings:
         held = self._holdings.get(arguments.name(job, "id"))
         return job, NO_TOKEN if held is None else held.token
 
-    def lease_us(self, job: Job | str) -> int | None:
-        """How long the claim was taken for, if that is known."""
-        if isinstance(job, Job):
-            return job.lease_span_us
-        held = self._holdings.get(job)
-        return None if held is None else held.lease_us
+    def find(self, job: Job | str) -> Holding | None:
+        """What is known here of the claim that a caller means."""
+        job_id, token = self.of(job)
+        held = self._holdings.get(job_id)
+        return None if held is None or held.token != token else held

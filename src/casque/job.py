@@ -189,7 +189,7 @@ class Stats(msgspec.Struct, frozen=True):
     """How many jobs are in which state, as a person sees it."""
 
     pending: int = 0
-    """Queued and due."""
+    """Queued, due, never tried."""
     scheduled: int = 0
     """Queued, not yet due, never tried."""
     failed: int = 0

@@ -8,11 +8,12 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from casque.clock import Bell, Clock, Stopwatch, drive
-from casque.errors import CASConflictError, JobNotFoundError, LeaseLostError, StorageError
+from casque.errors import CASConflictError, CasqueError, StorageError
 
 _RETRIES_PER_LEASE = 10
 
-Beat = Callable[[], Awaitable[object]]
+Beat = Callable[[], Awaitable[bool]]
+"""Renews the claim; False when it was given up by its holder, so that there is nothing to keep."""
 
 
 class Keeper:
@@ -22,36 +23,76 @@ class Keeper:
     until the lease has run out with none having got through.
     """
 
-    def __init__(self, beat: Beat, every_us: int, lease_us: int | None, clock: Clock) -> None:
+    def __init__(
+        self,
+        beat: Beat,
+        every_us: int,
+        lease_us: int | None,
+        clock: Clock,
+        taken_us: int | None = None,
+    ) -> None:
         self._beat = beat
         self._every_us = every_us
         self._lease_us = lease_us
         self._clock = clock
+        # A lease runs from its claim, however late the work on it begins.
+        self._renewed = Stopwatch(clock, taken_us)
         self.loss: Exception | None = None
         """Why the claim is lost, once it is."""
+        self._cancelling = 0
         self._stop: Bell | None = None
+        self._is_stopping = False
+        self._has_cancelled = False
+        self._is_beating = False
+        self._is_given_up = False
+        self._trouble: Exception | None = None
         self._task: asyncio.Task[None] | None = None
         self._thread: threading.Thread | None = None
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether it is lost, or must be taken for lost: no beat got through for a whole lease."""
+        return self.loss is not None or (
+            not self._is_given_up
+            and self._lease_us is not None
+            and self._renewed.elapsed_us() >= self._lease_us
+        )
+
+    @property
+    def reason(self) -> Exception:
+        """Why it is lost."""
+        return self.loss or self._trouble or StorageError("no heartbeat got through for a lease")
 
     def start(self) -> None:
         """Beat beside the current task; cancel it when the claim is lost."""
         body = asyncio.current_task()
         assert body is not None
+        self._cancelling = body.cancelling()
         self._stop = self._clock.bell(blocking=False)
         self._task = asyncio.create_task(self._watch_over(body))
 
     async def stop(self, *, raised: BaseException | None) -> bool:
-        """Beat no more. True when the body ended, or should have, because the claim was lost."""
+        """Beat no more. True when the body ended, or should have, because the claim was lost.
+
+        A beat that is under way is awaited: what it renewed must be known to be given up.
+        """
         assert self._task is not None
-        self._task.cancel()
-        await asyncio.wait([self._task])
-        if not self._task.cancelled():
-            self._task.result()
+        assert self._stop is not None
+        self._is_stopping = True
+        self._stop.ring()
+        try:
+            await asyncio.wait([self._task])
+        except asyncio.CancelledError:
+            self._task.cancel()
+            raise
+        self._task.result()
         if self.loss is None:
             return False
-        body = asyncio.current_task()
-        assert body is not None
-        was_ours = body.uncancel() == 0
+        was_ours = False
+        if self._has_cancelled:
+            body = asyncio.current_task()
+            assert body is not None
+            was_ours = body.uncancel() <= self._cancelling
         return raised is None or (isinstance(raised, asyncio.CancelledError) and was_ours)
 
     def start_thread(self) -> None:
@@ -67,29 +108,51 @@ class Keeper:
         assert self._thread is not None
         self._stop.ring()
         self._thread.join()
-        return self.loss is not None and raised is None
+        return self.is_lost and raised is None
 
     async def _watch_over(self, body: asyncio.Task[Any]) -> None:
         await self._keep()
-        if self.loss is not None:
+        if self.loss is not None and not self._is_stopping:
+            self._has_cancelled = True
             body.cancel()
 
     async def _keep(self) -> None:
         assert self._stop is not None
-        renewed = Stopwatch(self._clock)
-        pause = self._every_us
+        pause = max(self._every_us - self._renewed.elapsed_us(), 0)
         while not await self._stop.wait(pause):
             sent = Stopwatch(self._clock)
+            self._is_beating = True
             try:
-                await self._beat()
-            except (LeaseLostError, JobNotFoundError, CASConflictError) as loss:
-                self.loss = loss
-                return
-            except StorageError as error:
-                if self._lease_us is not None and renewed.elapsed_us() >= self._lease_us:
+                if not await self._beat_within_lease():
+                    self._is_given_up = True
+                    return
+            except (StorageError, CASConflictError) as error:
+                # No answer, or others kept winning the write: neither is a loss.
+                self._trouble = error
+                if self._lease_us is not None and self._renewed.elapsed_us() >= self._lease_us:
                     self.loss = error
                     return
-                pause = min(pause, (self._lease_us or self._every_us) // _RETRIES_PER_LEASE)
-                continue
-            # From before it was sent: the store counts from its arrival, which is later.
-            renewed, pause = sent, self._every_us
+                pause = (self._lease_us or self._every_us) // _RETRIES_PER_LEASE
+            except CasqueError as loss:
+                self.loss = loss
+                return
+            else:
+                # From before it was sent: the store counts from its arrival, which is later.
+                self._renewed, pause = sent, self._every_us
+            finally:
+                self._is_beating = False
+
+    async def _beat_within_lease(self) -> bool:
+        """One beat. In a task it is given up when the lease is over, however long it hangs."""
+        if self._task is None or self._lease_us is None:
+            return await self._beat()
+        bell = self._clock.bell(blocking=False)
+        beat = asyncio.ensure_future(self._beat())
+        beat.add_done_callback(lambda _: bell.ring())
+        left = self._lease_us - self._renewed.elapsed_us()
+        try:
+            if not await bell.wait(max(left, self._lease_us // _RETRIES_PER_LEASE)):
+                raise StorageError("a heartbeat had no answer until the lease was over")
+            return beat.result()
+        finally:
+            beat.cancel()

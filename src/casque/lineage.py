@@ -18,6 +18,7 @@ from casque.job import Job
 
 JOB_ID_VARIABLE = "CASQUE_JOB_ID"
 DEPTH_VARIABLE = "CASQUE_DEPTH"
+_LONGEST_ID = 512
 
 
 class Lineage(NamedTuple):
@@ -54,7 +55,9 @@ def inherited() -> Lineage:
             f"{DEPTH_VARIABLE}={text!r} in the environment is not a whole number; unset it, or set "
             "it to the depth of the job this program runs in."
         )
-    return Lineage(int(text) + 1, (f"job {os.environ.get(JOB_ID_VARIABLE, '?')}",))
+    # Bytes that are no text arrive as lone surrogates, which nothing can store.
+    job_id = os.environ.get(JOB_ID_VARIABLE, "?").encode(errors="replace").decode()
+    return Lineage(int(text) + 1, (f"job {job_id[:_LONGEST_ID]}",))
 
 
 def below(job: Job) -> Lineage:

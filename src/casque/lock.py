@@ -7,13 +7,14 @@ the lock guards can refuse the late write of one that lost it.
 
 from __future__ import annotations
 
+import logging
 from datetime import timedelta
 from types import TracebackType
 from typing import Self
 
 from casque import arguments
 from casque.clock import Stopwatch
-from casque.errors import CASConflictError, InvalidError, LeaseLostError
+from casque.errors import CASConflictError, InvalidError, LeaseLostError, StorageError
 from casque.heartbeat import BEATS_PER_LEASE
 from casque.keeping import Keeper
 from casque.operations import DeleteRecord, PutRecord
@@ -24,6 +25,8 @@ from casque.stores.url import StoreAddress, open_store
 
 DEFAULT_LEASE = timedelta(seconds=30)
 _POLL_US = 250_000
+
+log = logging.getLogger("casque")
 
 
 class Lock:
@@ -66,7 +69,7 @@ class Lock:
     @property
     def lost(self) -> bool:
         """Whether the lock was lost while held."""
-        return self._keeper is not None and self._keeper.loss is not None
+        return self._keeper is not None and self._keeper.is_lost
 
     async def __aenter__(self) -> Self:
         self._begin(blocking=False)
@@ -109,9 +112,11 @@ class Lock:
         assert self._keeper is not None
         assert self._runner is not None
         is_lost = self._keeper.stop_thread(raised=error)
-        self._runner.run(self._release())
-        self._runner.close()
-        self._runner = None
+        runner, self._runner = self._runner, None
+        try:
+            runner.run(self._release())
+        finally:
+            runner.close()
         if is_lost:
             self._raise()
 
@@ -151,17 +156,20 @@ class Lock:
             return True
         return False
 
-    async def _renew(self) -> None:
+    async def _renew(self) -> bool:
         assert self._session is not None
         held = self._record
         assert held is not None
-        self._record = await self._session.submit(
-            PutRecord(held.kind, held.name, held.value, held.version, self._lease_us)
-        )
+        renewal = PutRecord(held.kind, held.name, held.value, held.version, self._lease_us)
+        try:
+            self._record = await self._session.submit(renewal)
+        except CASConflictError as conflict:
+            raise LeaseLostError(str(conflict), cause=conflict) from conflict
+        return True
 
-    async def _renew_from_thread(self) -> None:
+    async def _renew_from_thread(self) -> bool:
         assert self._runner is not None
-        self._runner.run(self._renew())
+        return self._runner.run(self._renew())
 
     def _make_keeper(self) -> Keeper:
         beat = self._renew if self._runner is None else self._renew_from_thread
@@ -176,10 +184,13 @@ class Lock:
             await self._session.submit(DeleteRecord(held.kind, held.name, held.version))
         except CASConflictError:
             return  # it had ended by time
+        except StorageError as error:
+            # The work under the lock is done; that it ends by time alone is no failure of it.
+            log.warning("lock %r could not be let go and ends by time: %s", self._name, error)
 
     def _raise(self) -> None:
         assert self._keeper is not None
-        loss = self._keeper.loss
+        loss = self._keeper.reason
         raise LeaseLostError(
             f"lock {self._name!r} was lost while it was held: another may have it. ({loss})",
             cause=loss,

@@ -22,8 +22,9 @@ from casque.errors import (
     InvalidError,
     JobNotFoundError,
     LeaseLostError,
+    StorageError,
 )
-from casque.holding import Holdings
+from casque.holding import Holding, Holdings
 from casque.job import DEFAULT_MAX_ATTEMPTS, DEFAULT_QUEUE, Job, Lease, Stats
 from casque.lineage import inherited
 from casque.operations import (
@@ -60,6 +61,7 @@ class AsyncQueue:
 
     _must_enter = False
     _one_by_one = False
+    _owner = ""
 
     def __init__(
         self,
@@ -82,7 +84,7 @@ class AsyncQueue:
             arguments.whole(max_retries, "max_retries", 0)
         self._session = Session(
             store,
-            owner=type(self).__name__,
+            owner=self._owner or type(self).__name__,
             worker=worker,
             blocking=_blocking,
             one_by_one=self._one_by_one,
@@ -139,7 +141,8 @@ class AsyncQueue:
 
         Lower priority numbers run first. With an `id` that is there already,
         nothing is added and the first job is returned, `duplicate` set.
-        `retain` keeps the record that long after success; `timeout` bounds one attempt.
+        `retain` keeps the record that long after success. `timeout` is for workers
+        to bound one attempt by; a queue by itself does not.
         """
         new = NewJob(
             entrypoint,
@@ -195,23 +198,26 @@ class AsyncQueue:
         )
         wait_us = None if wait is None else arguments.span(wait, "wait")
         if wait_us is None:
-            leased: Leased = await self._session.submit(operation)
-        else:
-            leased = await self._wait_for(operation, wait_us)
-        for job in leased.jobs:
-            self._holdings.hand(job)
-        return leased.jobs
+            return (await self._claim(operation)).jobs
+        return await self._wait_for(operation, wait_us)
 
-    async def _wait_for(self, operation: Dequeue, wait_us: int) -> Leased:
+    async def _claim(self, operation: Dequeue) -> Leased:
+        asked = self._session.clock.monotonic()
+        leased: Leased = await self._session.submit(operation)
+        for job in leased.jobs:
+            self._holdings.hand(job, asked)
+        return leased
+
+    async def _wait_for(self, operation: Dequeue, wait_us: int) -> list[Job]:
         clock = self._session.clock
         give_up = clock.monotonic() + wait_us
         bell = clock.bell(blocking=self._session.blocking)
-        with self._session.store.listen(bell) as longest:
+        with self._session.store.listen(bell) as longest, self._session.woken_by_close(bell):
             while True:
-                leased: Leased = await self._session.submit(operation)
+                leased = await self._claim(operation)
                 left = give_up - clock.monotonic()
                 if leased.jobs or left <= 0:
-                    return leased
+                    return leased.jobs
                 sleeps = (left, longest, leased.next_in_us)
                 await bell.wait(max(min(us for us in sleeps if us is not None), 1))
 
@@ -236,14 +242,22 @@ class AsyncQueue:
         if not holds:
             return
         lost: list[str] = []
+        done, trouble = 0, None
         outcomes = await self._session.submit_all([Ack(*hold) for hold in holds])
         for hold, outcome in zip(holds, outcomes, strict=True):
             if isinstance(outcome, LeaseLostError | JobNotFoundError):
                 lost.append(hold[0])
             elif isinstance(outcome, Exception):
-                raise outcome
+                trouble = outcome
             else:
                 self._holdings.drop(hold)
+                done += 1
+        if trouble is not None and done:
+            raise StorageError(
+                f"{done} of {len(holds)} jobs were acked; then: {trouble}", cause=trouble
+            ) from trouble
+        if trouble is not None:
+            raise trouble
         _raise_lost(lost, len(holds), "acked")
 
     async def nack(
@@ -318,10 +332,8 @@ class AsyncQueue:
         ]
         return _raise_lost(lost, len(holds), "renewed")
 
-    def lease_of(self, job: Job | str) -> timedelta | None:
-        """How long the claim on this job was taken for; None when this queue object has none."""
-        lease_us = self._holdings.lease_us(job)
-        return None if lease_us is None else timedelta(microseconds=lease_us)
+    def _holding(self, job: Job | str) -> Holding | None:
+        return self._holdings.find(job)
 
     # -- managing --------------------------------------------------------------
 
@@ -424,10 +436,10 @@ class AsyncQueue:
             arguments.whole(limit, "limit", 1),
         )
 
-    async def get(self, id: str) -> Job | None:
-        """The job, or None when there is none of that id (any more)."""
+    async def get(self, id: str | Job) -> Job | None:
+        """The job as it is now, or None when there is none of that id (any more)."""
         self._session.check_open()
-        return await self._session.store.get(arguments.name(id, "id"))
+        return await self._session.store.get(_id(id))
 
     async def stats(self, queue: str | None = None) -> Stats:
         """How many jobs are in which state, in one queue or in all."""

@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Coroutine
 from concurrent.futures import CancelledError
 from typing import Any, Protocol, TypeVar
+from weakref import finalize
 
 from casque.clock import drive
 from casque.errors import InvalidError
@@ -42,8 +43,11 @@ class LoopRunner:
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
         # A daemon: a queue that nobody closed must not keep the process from ending.
-        self._thread = threading.Thread(target=self._serve, name="casque-loop", daemon=True)
+        self._thread = threading.Thread(
+            target=_serve, args=(self._loop,), name="casque-loop", daemon=True
+        )
         self._thread.start()
+        finalize(self, _stop, self._loop)  # nor a thread of one that nobody holds any more
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         if not self._thread.is_alive():
@@ -60,20 +64,26 @@ class LoopRunner:
 
     def close(self) -> None:
         if self._thread.is_alive():
-            self._loop.call_soon_threadsafe(self._loop.stop)
+            _stop(self._loop)
             self._thread.join()
 
-    def _serve(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        try:
-            self._loop.run_forever()
-        finally:
-            tasks = asyncio.all_tasks(self._loop)
-            for task in tasks:
-                task.cancel()
-            self._loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
-            self._loop.run_until_complete(self._loop.shutdown_default_executor())
-            self._loop.close()
+
+def _serve(loop: asyncio.AbstractEventLoop) -> None:
+    asyncio.set_event_loop(loop)
+    try:
+        loop.run_forever()
+    finally:
+        tasks = asyncio.all_tasks(loop)
+        for task in tasks:
+            task.cancel()
+        loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+        loop.run_until_complete(loop.shutdown_default_executor())
+        loop.close()
+
+
+def _stop(loop: asyncio.AbstractEventLoop) -> None:
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(loop.stop)
 
 
 def runner_for(store: Store) -> Runner:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 from casque import arguments
-from casque.clock import Clock
+from casque.clock import Bell, Clock
 from casque.commit import LoopCommitter, ThreadCommitter
 from casque.errors import InvalidError
 from casque.operations import Operation
 from casque.record import Record
+from casque.stores.bells import Bells
 from casque.stores.url import StoreAddress, open_store
 
 
@@ -40,6 +42,7 @@ class Session:
         self._must_enter = must_enter
         committer = ThreadCommitter if blocking else LoopCommitter
         self._committer = committer(self.store, alone=one_by_one, max_conflicts=max_conflicts)
+        self._bells = Bells()
         self._pid = os.getpid()
         self._is_entered = False
         self._is_closed = False
@@ -54,11 +57,16 @@ class Session:
             raise self._not_open()
         self._is_entered = True
 
+    def woken_by_close(self, bell: Bell) -> AbstractContextManager[None]:
+        """While this holds, `close` rings `bell`: whoever waits finds the session closed."""
+        return self._bells.hung(bell)
+
     async def close(self) -> None:
         """Commit what is pending, within a bound, and let go. Calling it twice is fine."""
         if self._is_closed:
             return
         self._is_closed = True
+        self._bells.ring()
         await self._committer.drain()
         if self._owns_store:
             await self.store.close()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import islice
+from typing import TypeVar
 
 import msgspec
 
@@ -27,6 +28,9 @@ _NEVER = 2**63 - 1
 
 LineKey = tuple[str, str]
 RecordKey = tuple[str, str]
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 
 class QueueIndex:
@@ -51,6 +55,14 @@ class _Undo:
         """Each touched line's first (visit_us, turn); None when there was no such line."""
 
 
+def _take_back(things: dict[K, V], changes: list[tuple[K, V | None]]) -> None:
+    for key, old in reversed(changes):
+        if old is None:
+            things.pop(key, None)
+        else:
+            things[key] = old
+
+
 class State:
     """The jobs, records and writers of one store, with their indexes."""
 
@@ -73,6 +85,8 @@ class State:
         self.rotation = Rotation()
         self.tally = Tally()
         self.in_progress: dict[str, None] = {}
+        self.is_whole = True
+        """False from `begin` to `end` or `rollback`: if it stays so, use `mended`."""
         self.touched = 0
         """Index entries looked at by claims: what the statements about cost count."""
         self._paused: set[str] = set()
@@ -140,8 +154,13 @@ class State:
 
     def begin(self, now: int) -> None:
         """Everything from here on can be taken back by `rollback`."""
-        self._undo = _Undo(self)
+        self._undo = _Undo(self)  # before the mark, so that `mended` finds this batch's notes
+        self.is_whole = False
         self.time_us = now
+
+    def end(self) -> None:
+        """The batch is complete; it can still be taken back."""
+        self.is_whole = True
 
     def stamp(self, writer: str, number: int) -> None:
         """Remember that this batch is commit `number` of `writer`; forget silent writers."""
@@ -174,6 +193,39 @@ class State:
         self._changed.clear()
         self.version, self.token, self.seq, self.turn, self.time_us = undo.counters
         self._undo = _Undo(self)
+        self.is_whole = True
+
+    def mended(self) -> State:
+        """The state as it was at `begin`, made anew from what an interruption cannot tear.
+
+        An exception that strikes at any instruction (Ctrl-C, say) can leave the
+        indexes half changed. The jobs, the records and the notes for `rollback`
+        are changed in single steps, the notes first; this starts from those.
+        """
+        undo = self._undo
+        jobs, records, writers = dict(self.jobs), dict(self.records), dict(self.writers)
+        places = {
+            (line.queue, line.entrypoint): (line.visit_us, line.turn) for line in self.lines()
+        }
+        places |= {key: place for key, place in undo.lines.items() if place is not None}
+        _take_back(jobs, undo.jobs)
+        _take_back(records, undo.records)
+        _take_back(writers, undo.writers)
+        new = State()
+        new.version, new.token, new.seq, new.turn, new.time_us = undo.counters
+        for record in records.values():
+            new.put_record(record)
+        for job in jobs.values():
+            new.put(job)
+        new.settle()
+        for key, (visit_us, turn) in places.items():
+            new.restore_line(*key, visit_us, turn)
+        for name, (number, seen_us) in writers.items():
+            new.restore_writer(name, number, seen_us)
+        new.turn = undo.counters[3]
+        new.begin(new.time_us)
+        new.end()
+        return new
 
     # -- changing: jobs --------------------------------------------------------
 

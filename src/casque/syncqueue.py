@@ -8,10 +8,11 @@ from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, NoReturn, Self, TypeVar
 
 from casque.arguments import NewJob
 from casque.errors import InvalidError
+from casque.holding import Holding
 from casque.job import DEFAULT_MAX_ATTEMPTS, DEFAULT_QUEUE, Job, Lease, Stats
 from casque.queue import DEFAULT_MAX_DEPTH, AsyncQueue, as_lease
 from casque.runner import Runner, runner_for, warn_inside_loop
@@ -20,6 +21,12 @@ from casque.stores.port import Store
 from casque.stores.url import StoreAddress, is_store, open_store
 
 T = TypeVar("T")
+
+
+class _Behind(AsyncQueue):
+    """What a Queue hands over to, speaking in its name."""
+
+    _owner = "Queue"
 
 
 class Queue:
@@ -39,7 +46,7 @@ class Queue:
     ) -> None:
         def opened() -> tuple[AsyncQueue, Runner]:
             at = open_store(store)
-            queue = AsyncQueue(
+            queue = _Behind(
                 at,
                 lease=lease,
                 worker=worker,
@@ -65,6 +72,9 @@ class Queue:
     def worker(self) -> str:
         """The name this queue object puts on its claims."""
         return self._queue.worker
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a Queue cannot be pickled; pass its URL and open one there.")
 
     def __enter__(self) -> Self:
         self._check_open()
@@ -208,9 +218,8 @@ class Queue:
         """Renew several leases in one operation. Raises LeaseLostError naming the lost ones."""
         return self._run(lambda q: q.heartbeat_many(jobs, lease=lease))
 
-    def lease_of(self, job: Job | str) -> timedelta | None:
-        """How long the claim on this job was taken for; None when this queue object has none."""
-        return self._queue.lease_of(job)
+    def _holding(self, job: Job | str) -> Holding | None:
+        return self._queue._holding(job)  # noqa: SLF001 - of one house
 
     # -- managing --------------------------------------------------------------
 
@@ -266,8 +275,8 @@ class Queue:
         """The jobs that a dequeue would take now. No lease, no change."""
         return self._run(lambda q: q.peek(entrypoint, queue=queue, limit=limit))
 
-    def get(self, id: str) -> Job | None:
-        """The job, or None when there is none of that id (any more)."""
+    def get(self, id: str | Job) -> Job | None:
+        """The job as it is now, or None when there is none of that id (any more)."""
         return self._run(lambda q: q.get(id))
 
     def stats(self, queue: str | None = None) -> Stats:

@@ -31,7 +31,10 @@ class Transaction(NamedTuple):
 def transact(
     state: State, writer: str, number: int, operations: Iterable[Operation], now: int
 ) -> Transaction:
-    """Decide and evolve a batch. The caller stores the events, or calls `state.rollback()`."""
+    """Decide and evolve a batch. The caller stores the events, or calls `state.rollback()`.
+
+    If this is interrupted, `state.is_whole` stays False: see `State.mended`.
+    """
     state.begin(now)
     events: list[Event] = []
     outcomes: list[Any] = []
@@ -51,11 +54,14 @@ def transact(
                 evolve(state, event)
                 events.append(event)
             state.stamp(writer, number)
-    except BaseException:
-        # A KeyboardInterrupt, say: a batch is whole or it did not happen.
-        state.rollback()
+    except Exception:
+        state.rollback()  # a batch is whole or it did not happen
         raise
-    if not events:
+    # What is no Exception, a KeyboardInterrupt say, can strike anywhere: the state is left
+    # as not whole, and its owner mends it or forgets it.
+    if events:
+        state.end()
+    else:
         state.rollback()
     return Transaction(events, outcomes)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection
 from heapq import nsmallest
 from typing import Literal, get_args
@@ -86,7 +87,8 @@ def queues(state: State, now: int, *, due: bool) -> list[str]:
     """The names of the queues that have jobs, or only of those with a job due now."""
     if due:
         return list(dict.fromkeys(place[2] for place in state.rotation.due(None, now)))
-    return sorted(name for name in state.queues if state.stats(name, now).total)
+    gone = Counter(job.queue for job in state.gone_jobs(now))
+    return sorted(name for name, index in state.queues.items() if index.tally.total > gone[name])
 
 
 def next_run(state: State, queue: str) -> int | None:

@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Callable
 
 import pytest
-from hypothesis import HealthCheck, seed, settings
+from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from casque.testing.machine import machine_for
@@ -20,6 +20,10 @@ from casque.testing.rig import FLAVOURS, Flavour, Harness
 from tests.conformance.harnesses import DocumentHarness, MemoryHarness
 
 SEARCH = os.environ.get("CASQUE_MODEL_EXAMPLES")
+PHASES = (Phase.generate, Phase.shrink)
+
+# A failure is made small before it is shown, which takes longer than to find it.
+pytestmark = pytest.mark.timeout(900)
 
 
 def agree(open_harness: Callable[[], Harness], flavour: Flavour, examples: int, steps: int) -> None:
@@ -34,6 +38,7 @@ def agree(open_harness: Callable[[], Harness], flavour: Flavour, examples: int, 
         derandomize=SEARCH is None,
         print_blob=True,
         report_multiple_bugs=False,
+        phases=PHASES,
         suppress_health_check=list(HealthCheck),
     )
     run_state_machine_as_test(machine, settings=how)
@@ -41,9 +46,9 @@ def agree(open_harness: Callable[[], Harness], flavour: Flavour, examples: int, 
 
 @pytest.mark.parametrize("flavour", FLAVOURS)
 def test_memory_and_the_oracle_agree_after_every_step(flavour: Flavour) -> None:
-    agree(MemoryHarness, flavour, examples=100, steps=50)
+    agree(MemoryHarness, flavour, examples=150, steps=50)
 
 
 @pytest.mark.parametrize("flavour", FLAVOURS)
 def test_the_document_and_the_oracle_agree_after_every_step(flavour: Flavour) -> None:
-    agree(lambda: DocumentHarness(None), flavour, examples=25, steps=50)
+    agree(lambda: DocumentHarness(None), flavour, examples=40, steps=50)

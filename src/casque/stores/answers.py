@@ -3,25 +3,36 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import Any
+from typing import Any, NamedTuple
 
 from casque.errors import InvalidError, StorageError
 from casque.state import State
 
-_WRITERS_KEPT = 1024
+_WRITERS_KEPT = 128
+
+
+class _Told(NamedTuple):
+    number: int
+    outcomes: list[Any]
+    decided_us: int
 
 
 class Answers:
     """The outcomes of the last commit of each writer that this process served."""
 
     def __init__(self) -> None:
-        self._last: OrderedDict[str, tuple[int, list[Any]]] = OrderedDict()
+        self._last: OrderedDict[str, _Told] = OrderedDict()
 
-    def keep(self, writer: str, number: int, outcomes: list[Any]) -> None:
-        self._last[writer] = (number, outcomes)
+    def keep(self, writer: str, number: int, outcomes: list[Any], decided_us: int) -> None:
+        self._last[writer] = _Told(number, outcomes, decided_us)
         self._last.move_to_end(writer)
         if len(self._last) > _WRITERS_KEPT:
             self._last.popitem(last=False)
+
+    def decided_us(self, writer: str, number: int) -> int | None:
+        """When this commit was last decided; None if it never was."""
+        kept = self._last.get(writer)
+        return None if kept is None or kept.number != number else kept.decided_us
 
     def recall(self, state: State, writer: str, number: int) -> list[Any] | None:
         """The outcomes of that commit if it is in `state` already; None if it is still to do."""
@@ -34,10 +45,10 @@ class Answers:
                 "counts upwards and has one commit in flight."
             )
         kept = self._last.get(writer)
-        if kept is None or kept[0] != number:
+        if kept is None or kept.number != number:
             raise StorageError(
                 f"commit {number} of writer {writer} is stored, but its results are known only to "
                 "the process that made it. Look the jobs up by id.",
                 outcome_unknown=False,
             )
-        return kept[1]
+        return kept.outcomes

@@ -12,11 +12,13 @@ from casque.operations import (
     Failed,
     RecordsDeleted,
     Released,
+    Renewed,
     Requeued,
     Retried,
 )
 
-_MAKES_CLAIMABLE = (Added, Failed, Released, Requeued, Retried, RecordsDeleted)
+# A lease that is renewed may end sooner than it would have.
+_MAKES_CLAIMABLE = (Added, Failed, Released, Renewed, Requeued, Retried, RecordsDeleted)
 
 
 class Bells:

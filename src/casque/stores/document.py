@@ -7,16 +7,24 @@ is meant for small queues that a person wants to read.
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
+from inspect import isawaitable
 from typing import Any, TypeVar
 
 from casque import views
 from casque.adapters.storage.port import ObjectStoragePort
 from casque.clock import SECOND_US, Bell, Clock, Stopwatch, StoreTime, SystemClock
 from casque.codec import decode, encode
-from casque.errors import CASConflictError, CasqueError, CorruptError, StorageError
+from casque.errors import (
+    CASConflictError,
+    CasqueError,
+    CorruptError,
+    InvalidError,
+    StorageError,
+)
 from casque.job import Job, Stats
 from casque.operations import Operation
 from casque.record import Record
@@ -29,6 +37,8 @@ from casque.transaction import transact
 from casque.views import JobFilter
 
 RECORDS_BEFORE_WARNING = 5_000
+REQUEST_SECONDS = 30
+"""How long one request may take before it counts as unanswered."""
 POLL_US = 200_000
 """How long a waiting dequeue sleeps before it looks whether another process wrote."""
 
@@ -77,9 +87,13 @@ class DocumentStore:
         max_conflicts: int | None = None,
     ) -> list[Any]:
         watch = Stopwatch(self.clock)
-        view, is_fresh = self._take(), False
-        conflicts = 0
+        decided_us = self._answers.decided_us(writer, number)
         doubt: BaseException | None = None
+        if decided_us is not None:
+            # Sent before, and perhaps stored by now: no memory can tell.
+            doubt = StorageError(f"commit {number} of writer {writer} was sent before")
+        view, is_fresh = None if doubt else self._take(), False
+        conflicts, is_unanswered = 0, doubt is not None
         while True:
             if view is None:
                 view, is_fresh = await self._load_after(doubt, watch), True
@@ -87,11 +101,16 @@ class DocumentStore:
             if told is not None:
                 self._give_back(view)
                 return told
-            if doubt is not None and watch.elapsed_us() > WRITER_MEMORY_US:
-                raise _unknown(self.name, doubt)  # our row may have been there, and dropped since
+            if doubt is not None and decided_us is not None:
+                # Our row may have been there, and dropped since: by our clock, or by another's.
+                waited = max(watch.elapsed_us(), view.state.time_us - decided_us)
+                if is_unanswered and waited > WRITER_MEMORY_US:
+                    raise _unknown(self.name, doubt)
+                self._check_conflicts(conflicts, max_conflicts, watch)
             if quiet := self._pace.quiet_us(view.state.version):
                 await self.clock.sleep(quiet, blocking=False)
-            done = transact(view.state, writer, number, operations, self._time.now())
+            decided_us = self._time.now()
+            done = transact(view.state, writer, number, operations, decided_us)
             if not done.events:
                 if is_fresh or await self._is_current(view):
                     self._give_back(view)
@@ -100,13 +119,14 @@ class DocumentStore:
                 continue
             # Kept before it is sent: if the reply is lost and the next look
             # finds our number there, these are its results.
-            self._answers.keep(writer, number, done.outcomes)
+            self._answers.keep(writer, number, done.outcomes, decided_us)
             try:
                 view.etag = await self._write(encode(view.state), view.etag, watch)
             except CASConflictError as conflict:
-                view, conflicts, doubt = None, conflicts + 1, conflict.__cause__
-                if doubt is None:
-                    await self._after_conflict(conflicts, max_conflicts, watch)
+                # Even a plain conflict can be our own write, sent twice on the way.
+                view, conflicts, doubt = None, conflicts + 1, conflict.__cause__ or conflict
+                is_unanswered = conflict.__cause__ is not None
+                await self._pause_after(conflicts)
                 continue
             self._wrote(view)
             self._bells.ring_for(done.events)
@@ -182,11 +202,20 @@ class DocumentStore:
     async def _fetch(self) -> tuple[bytes, str | None]:
         watch = Stopwatch(self.clock)
         try:
-            content, etag = await self._storage.read()
+            content, etag = await _answer_of(self._storage.read(), "read")
         except Exception as error:
             raise _unanswered(self.name, error) from error
+        _check_read(self.name, content, etag)
         self._pace.made_trip(watch.elapsed_us())
         return content, etag
+
+    def _checked_etag(self, etag: object) -> str:
+        if not isinstance(etag, str):
+            raise InvalidError(
+                f"`write` must return the new etag as str, not {type(etag).__name__}: without it "
+                "the next write could overwrite another's"
+            )
+        return etag
 
     async def _load_after(self, doubt: BaseException | None, watch: Stopwatch) -> _View:
         """Load; and while a write of ours is in doubt, do not take no answer for one."""
@@ -213,11 +242,13 @@ class DocumentStore:
         while True:
             sent = Stopwatch(self.clock)
             try:
-                written = await self._storage.write(content, etag)
+                written = await _answer_of(self._storage.write(content, etag), "write")
                 self._pace.made_trip(sent.elapsed_us())
-                return written
+                return self._checked_etag(written)
             except CASConflictError as conflict:
                 raise CASConflictError(str(conflict)) from doubt
+            except (InvalidError, TypeError, AttributeError, NameError) as mistake:
+                raise _broken(self.name, mistake) from mistake  # trying again would not mend it
             except Exception as error:
                 if doubt is None and isinstance(error, StorageError) and not error.outcome_unknown:
                     raise
@@ -235,9 +266,7 @@ class DocumentStore:
             if now_at != etag:
                 raise CASConflictError(f"{self.name} changed with a write in doubt.") from doubt
 
-    async def _after_conflict(
-        self, conflicts: int, max_conflicts: int | None, watch: Stopwatch
-    ) -> None:
+    def _check_conflicts(self, conflicts: int, max_conflicts: int | None, watch: Stopwatch) -> None:
         if max_conflicts is not None and conflicts > max_conflicts:
             raise CASConflictError(
                 f"{self.name}: other writers won the write {conflicts} times; nothing was written. "
@@ -249,6 +278,8 @@ class DocumentStore:
                 f"({conflicts} times); nothing was written. Use fewer writing processes.",
                 outcome_unknown=False,
             )
+
+    async def _pause_after(self, conflicts: int) -> None:
         longest = min(_FIRST_PAUSE_US * conflicts, _LONGEST_PAUSE_US)
         await self.clock.sleep(int(self.clock.random() * longest), blocking=False)
 
@@ -275,6 +306,29 @@ class DocumentStore:
                 self.name,
                 len(state.jobs),
             )
+
+
+async def _answer_of(request: Awaitable[T], verb: str) -> T:
+    if not isawaitable(request):
+        raise InvalidError(f"`{verb}` must be `async def`")
+    async with asyncio.timeout(REQUEST_SECONDS):
+        return await request
+
+
+def _check_read(name: str, content: object, etag: object) -> None:
+    if not isinstance(content, bytes) or not isinstance(etag, str | None):
+        raise InvalidError(
+            f"{name}: `read` must return (bytes, etag as str or None), not "
+            f"({type(content).__name__}, {type(etag).__name__}). Mend the storage adapter."
+        )
+
+
+def _broken(name: str, mistake: Exception) -> InvalidError:
+    return InvalidError(
+        f"{name}: the storage adapter is at fault: {mistake}. Mend it. The change may have been "
+        "stored all the same.",
+        cause=mistake,
+    )
 
 
 def _unanswered(name: str, error: Exception) -> CasqueError:

@@ -45,13 +45,15 @@ class MemoryStore:
         *,
         max_conflicts: int | None = None,  # noqa: ARG002 - a lock has no conflicts
     ) -> list[Any]:
-        with self._held():
-            told = self._answers.recall(self._state, writer, number)
+        with self._lock:
+            state = self._whole()
+            told = self._answers.recall(state, writer, number)
             if told is not None:
                 return told
-            done = transact(self._state, writer, number, operations, self._time.now())
+            now = self._time.now()
+            done = transact(state, writer, number, operations, now)
             if done.events:
-                self._answers.keep(writer, number, done.outcomes)
+                self._answers.keep(writer, number, done.outcomes, now)
         self._bells.ring_for(done.events)
         return done.outcomes
 
@@ -61,50 +63,51 @@ class MemoryStore:
             yield None
 
     async def get(self, job_id: str) -> Job | None:
-        with self._held():
-            return views.job(self._state, job_id, self._time.now())
+        with self._lock:
+            return views.job(self._whole(), job_id, self._time.now())
 
     async def jobs(self, wanted: JobFilter, *, limit: int, after: int = 0) -> list[Job]:
-        with self._held():
-            return views.jobs(self._state, wanted, limit, after, self._time.now())
+        with self._lock:
+            return views.jobs(self._whole(), wanted, limit, after, self._time.now())
 
     async def peek(
         self, entrypoints: Collection[str] | None, queue: str | None, limit: int
     ) -> list[Job]:
-        with self._held():
-            return views.peek(self._state, entrypoints, queue, limit, self._time.now())
+        with self._lock:
+            return views.peek(self._whole(), entrypoints, queue, limit, self._time.now())
 
     async def stats(self, queue: str | None) -> Stats:
-        with self._held():
-            return self._state.stats(queue, self._time.now())
+        with self._lock:
+            return self._whole().stats(queue, self._time.now())
 
     async def queues(self, *, due: bool) -> list[str]:
-        with self._held():
-            return views.queues(self._state, self._time.now(), due=due)
+        with self._lock:
+            return views.queues(self._whole(), self._time.now(), due=due)
 
     async def next_run(self, queue: str) -> int | None:
-        with self._held():
-            return views.next_run(self._state, queue)
+        with self._lock:
+            return views.next_run(self._whole(), queue)
 
     async def records(self, kind: str) -> list[Record]:
-        with self._held():
-            return views.records(self._state, kind, self._time.now())
+        with self._lock:
+            return views.records(self._whole(), kind, self._time.now())
 
     async def picture(self) -> QueueState:
-        with self._held():
-            return views.picture(self._state, self._time.now())
+        with self._lock:
+            return views.picture(self._whole(), self._time.now())
 
     async def close(self) -> None:
         """Nothing is held but memory."""
 
-    @contextmanager
-    def _held(self) -> Iterator[None]:
+    def _whole(self) -> State:
+        """The state, mended if an interrupted commit left it torn. Call it with the lock held."""
         if os.getpid() != self._pid:
             raise StorageError(
                 "memory:// lives in the process that made it, and this is a fork of that process: "
-                "what is changed here nobody else would see. Use json:/// to share "
-                "a queue between processes.",
+                "what is changed here nobody else would see. Use json:/// to share a queue between "
+                "processes.",
                 outcome_unknown=False,
             )
-        with self._lock:
-            yield
+        if not self._state.is_whole:
+            self._state = self._state.mended()
+        return self._state

@@ -29,12 +29,14 @@ def open_store(address: StoreAddress, *, clock: Clock | None = None) -> Store:
 
     `clock` replaces time, chance and ids, for tests; a Store given as such keeps its own.
     """
+    if isinstance(address, type):
+        raise InvalidError(f"{address.__name__} is a class; make one of it: {address.__name__}(…).")
     if is_store(address):
         return address
     if isinstance(address, str):
-        return _open_url(address, clock) if "://" in address else _open_path(Path(address), clock)
+        return _open_url(address, clock) if "://" in address else _open_path(address, clock)
     if isinstance(address, os.PathLike):
-        return _open_path(Path(address), clock)
+        return _open_path(os.fspath(address), clock)
     if callable(getattr(address, "read", None)) and callable(getattr(address, "write", None)):
         from casque.stores.document import DocumentStore
 
@@ -77,10 +79,10 @@ def _open_url(url: str, clock: Clock | None) -> Store:
     )
 
 
-def _open_path(path: Path, clock: Clock | None) -> Store:
-    if path.suffix == ".json":
-        return _open_document(path, clock)
-    raise InvalidError(f"{str(path)!r} does not say what kind of store it is. Known are {_FORMS}.")
+def _open_path(path: str, clock: Clock | None) -> Store:
+    if Path(path).suffix == ".json":
+        return _open_document(Path(path), clock)
+    raise InvalidError(f"{path!r} does not say what kind of store it is. Known are {_FORMS}.")
 
 
 def _open_document(path: Path, clock: Clock | None) -> Store:

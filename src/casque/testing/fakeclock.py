@@ -107,6 +107,13 @@ class FakeClock:
             self._count += 1
             heapq.heappush(self._sleepers, (self._steady + span, self._count, bell))
 
+    def _let_sleep(self, bell: _FakeBell) -> None:
+        """It waits no more, rung or not."""
+        with self._lock:
+            if any(sleeper[2] is bell for sleeper in self._sleepers):
+                self._sleepers = [one for one in self._sleepers if one[2] is not bell]
+                heapq.heapify(self._sleepers)
+
 
 class _SkewedClock:
     def __init__(self, clock: FakeClock, skew: int) -> None:
@@ -147,6 +154,7 @@ class _FakeBell:
             self._clock._wake_later(timeout_us, self)
 
     def _end(self) -> bool:
+        self._clock._let_sleep(self)
         rung, self._rung = self._rung, False
         return rung
 

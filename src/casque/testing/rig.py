@@ -93,7 +93,7 @@ class _OnThreads:
         self._queue = queue
         self.store = queue.store
         self.worker = queue.worker
-        self.lease_of = queue.lease_of
+        self._holding = queue._holding
 
     def __getattr__(self, name: str) -> Any:
         method = getattr(self._queue, name)

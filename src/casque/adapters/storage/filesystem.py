@@ -12,15 +12,18 @@ import asyncio
 import errno
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 from casque.clock import SECOND_US, Clock, SystemClock, drive
 from casque.errors import CASConflictError, InvalidError, StorageError
 
 _LOCK_PATIENCE_US = 30 * SECOND_US
 _LOCK_PAUSE_US = 2_000
+
+T = TypeVar("T")
 
 
 class LocalFileSystemStorage:
@@ -43,10 +46,10 @@ class LocalFileSystemStorage:
         """The etag of the newest content known to be on disk under its name."""
 
     async def read(self) -> tuple[bytes, str | None]:
-        return await asyncio.to_thread(self._read_durable)
+        return await _on_a_thread(self._read_durable)
 
     async def write(self, content: bytes, if_match: str | None = None) -> str:
-        return await asyncio.to_thread(self._write, content, if_match)
+        return await _on_a_thread(lambda: self._write(content, if_match))
 
     def _read_durable(self) -> tuple[bytes, str | None]:
         content, etag = self._read()
@@ -112,16 +115,17 @@ class LocalFileSystemStorage:
         try:
             lock = self._take(self.path.with_name(f".{self.path.name}.lock"), give_up)
         finally:
-            os.close(gate)
+            _let_go(gate)
         try:
             yield
         finally:
-            os.close(lock)
+            _let_go(lock)
 
     def _take(self, path: Path, give_up: int) -> int:
         import fcntl  # noqa: PLC0415 - POSIX only, so not at the top of the module
 
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        # To read is enough for a lock, and works for every user who may read the folder.
+        descriptor = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
         while True:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -146,11 +150,37 @@ class LocalFileSystemStorage:
             if self.path.is_dir()
             else "Check that its folder is a folder, is writable and has room."
         )
+        what = error.filename or self.name
         return StorageError(
-            f"cannot {verb} {self.name}: {error.strerror or error}. {remedy}",
+            f"cannot {verb} {what}: {error.strerror or error}. {remedy}",
             cause=error,
             outcome_unknown=unknown,
         )
+
+
+async def _on_a_thread(work: Callable[[], T]) -> T:
+    """Keep the event loop free; at the interpreter's end, when no thread can start, do without."""
+    started = False
+
+    def run() -> T:
+        nonlocal started
+        started = True
+        return work()
+
+    try:
+        return await asyncio.to_thread(run)
+    except RuntimeError:
+        if started:
+            raise
+        return work()
+
+
+def _let_go(descriptor: int) -> None:
+    import fcntl  # noqa: PLC0415 - POSIX only, so not at the top of the module
+
+    # Not by closing alone: a child forked meanwhile has a copy, and would keep the lock.
+    fcntl.flock(descriptor, fcntl.LOCK_UN)
+    os.close(descriptor)
 
 
 def _make_folder(folder: Path) -> None:

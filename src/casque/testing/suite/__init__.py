@@ -2,12 +2,20 @@
 
 from casque.testing.suite.commits import CommitStatements
 from casque.testing.suite.enqueue import EnqueueStatements
+from casque.testing.suite.leases import LeaseStatements
 from casque.testing.suite.lines import LineStatements
 from casque.testing.suite.order import OrderStatements
 from casque.testing.suite.outcomes import OutcomeStatements
+from casque.testing.suite.records import RecordStatements
 
 
 class StoreSuite(
-    CommitStatements, EnqueueStatements, LineStatements, OrderStatements, OutcomeStatements
+    CommitStatements,
+    EnqueueStatements,
+    LeaseStatements,
+    LineStatements,
+    OrderStatements,
+    OutcomeStatements,
+    RecordStatements,
 ):
     """Subclass it, give a `harness` fixture, and add nothing."""

@@ -367,8 +367,8 @@ class LeaseStatements(Statements):
         [job] = await a.dequeue(lease=LEASE)
         claimed = rig.clock.monotonic()
         rig.clock.advance(LEASE / 2)
+        store.unanswered = 1_000
         async with handling(rig, a, job) as handler:
-            store.unanswered = 1_000
             await handler.until_lost(rig)
         held = rig.clock.monotonic() - claimed
         assert span_us(LEASE) <= held <= span_us(LEASE * 4 / 3)
@@ -473,8 +473,6 @@ class LeaseStatements(Statements):
             await refused(rig, a, write, first)
             await refused(rig, b, write, write)  # another's
             assert await b.get(write) == second
-            assert a.lease_of(write) == LEASE
-            assert b.lease_of(write) is None
             with counted(rig.harness.writes) as grown:
                 await call(a, write, write)
                 assert grown() == 1
@@ -682,7 +680,9 @@ class Body(Generic[Context]):
     async def asleep(self, rig: Rig) -> None:
         """Wait until no beat is on its way: were time to pass meanwhile, it would come too late."""
         for _ in range(5_000):
-            if rig.clock._sleepers or self.context.lost or self._over.done():
+            keeper: Any = self.context._keeper
+            waits = rig.clock._sleepers and not keeper._is_beating
+            if waits or self.context.lost or self._over.done():
                 return
             await asyncio.wait({self._over}, timeout=0.001)
         raise AssertionError("it beats no more")

@@ -1,0 +1,95 @@
+"""The machine's alphabet: few names and few spans, so that everything collides with everything."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from hypothesis import strategies as st
+
+QUEUES = ("default", "north", "south")
+ENTRYPOINTS = ("mail", "print", "sort")
+IDS = ("a", "b", "c", "d", "e")
+WORKERS = ("ann", "bob", "cat")
+NOTE = "note"
+NOTES = ("one", "two")
+MAX_DEPTH = 1
+
+Order = dict[str, Any]
+"""The options of a NewJob; `run_in` stands for a `run_at` that far from now."""
+
+Deed = tuple[str, dict[str, Any]]
+"""A method of the machine and what it is called with."""
+
+
+def seconds(*choices: float) -> st.SearchStrategy[timedelta]:
+    """One of these spans."""
+    return st.sampled_from([timedelta(seconds=choice) for choice in choices])
+
+
+workers = st.integers(0, len(WORKERS) - 1)
+queues = st.sampled_from(QUEUES)
+some_queue = st.none() | queues
+leases = seconds(10, 1, 60)
+delays = st.none() | seconds(0, 1, 10, 3600)
+errors: st.SearchStrategy[str | Exception] = st.sampled_from(["", "boom", ValueError("odd")])
+notes = st.sampled_from(NOTES)
+reasons = st.sampled_from(["", "not wanted"])
+places = st.sampled_from([0, 0, 0, 1, 1, 2, 3, 5, 8])
+"""Which one of a list that begins with those most worth trying."""
+holders = st.tuples(workers, places, st.sampled_from([False, False, False, True]))
+"""Who speaks, of which claim, and whether it names the job by its id alone."""
+
+
+@st.composite
+def orders(draw: st.DrawFn, ids: st.SearchStrategy[str | None]) -> Order:
+    """A job to enqueue, under one of `ids`."""
+    job_id, line = draw(ids), draw(st.tuples(queues, st.sampled_from(ENTRYPOINTS)))
+    if job_id is not None and draw(st.integers(0, 3)):
+        # An id that mostly comes back to its own line is mostly a duplicate, not a mistake.
+        place = IDS.index(job_id)
+        line = (QUEUES[place % 3], ENTRYPOINTS[place // 3])
+    when = draw(st.sampled_from(["delay", "run_in"]))
+    far = [None, None, None, 0, 1, 10] if when == "delay" else [-3600, -1, 0, 10, 3600]
+    span = draw(st.sampled_from(far))
+    return {
+        "queue": line[0],
+        "entrypoint": line[1],
+        "payload": draw(st.sampled_from([b"", b"x", b"\x00\xff"])),
+        "priority": draw(st.sampled_from([0, -1, 5])),
+        "id": job_id,
+        "max_attempts": draw(st.sampled_from([25, 1, 1, 2, 3])),
+        "retain": draw(st.none() | seconds(0, 10, 3600)),
+        "timeout": draw(st.none() | seconds(30)),
+        when: None if span is None else timedelta(seconds=span),
+    }
+
+
+named_orders = orders(st.sampled_from(IDS))
+any_orders = orders(st.none() | st.sampled_from(IDS))
+
+
+def _deeds(method: str, **options: st.SearchStrategy[Any]) -> st.SearchStrategy[Deed]:
+    return st.tuples(st.just(method), st.fixed_dictionaries(options))
+
+
+_backs = st.integers(0, 2)
+
+management = st.one_of(
+    _deeds("cancel", worker=workers, place=places, reason=reasons),
+    _deeds("pause", worker=workers, queue=queues),
+    _deeds("purge", worker=workers, older_than=seconds(0, 10, 3600), queue=some_queue),
+    _deeds("retry", worker=workers, place=places),
+    _deeds("requeue_stale", worker=workers, timeout=seconds(0, 60)),
+    _deeds("resume", worker=workers, queue=queues),
+    _deeds("drop", worker=workers, queue=queues),
+)
+
+accidents = st.one_of(
+    _deeds("put_record", name=notes, back=_backs, ttl=st.none() | seconds(10, 60)),
+    _deeds("delete_record", name=notes, back=_backs),
+    _deeds("lease_queue", worker=workers, queue=queues, lease=leases),
+    _deeds("die", worker=workers),
+    _deeds("reopen", worker=workers),
+    _deeds("let_time_pass", span=seconds(3600, 31 * 86_400)),
+)

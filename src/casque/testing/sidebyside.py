@@ -1,0 +1,284 @@
+"""Side by side: one call made on a store and on the oracle, and everything compared after it.
+
+A step is decided at the instant the clock shows when the call has returned: a
+store that pauses between two tries lets time pass. Tokens are each side's own;
+what is asked of the store's is that they match the oracle's and only rise.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple
+
+from casque.errors import CasqueError, JobNotFoundError, LeaseLostError
+from casque.job import Job, Stats
+from casque.operations import Operation
+from casque.queue import AsyncQueue, BrokerQueue, DirectQueue
+from casque.syncqueue import Queue
+from casque.testing.alphabet import ENTRYPOINTS, IDS, MAX_DEPTH, NOTE, QUEUES
+from casque.testing.modeljob import Lost, ModelJob, ModelRecord
+from casque.testing.oracle import PAUSE, QUEUE_LEASE, Oracle
+from casque.testing.rig import Flavour, Harness
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+MICROSECOND = timedelta(microseconds=1)
+
+COMPARED = (
+    *("id", "queue", "entrypoint", "payload", "priority", "max_attempts", "retain", "timeout"),
+    *("depth", "chain", "status", "attempts", "token", "worker", "created_at", "run_at"),
+    *("claimed_at", "lease_until", "finished_at", "result", "progress", "note", "duplicate"),
+)
+
+
+class Stored(NamedTuple):
+    """A record, or a lease that is one, as the store showed it."""
+
+    value: bytes
+    version: int
+    gone_at: datetime | None
+
+
+class Worker:
+    """A queue object on a store handle of its own, and which claims it was handed."""
+
+    def __init__(
+        self, harness: Harness, flavour: Flavour, name: str, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        self.name = name
+        self.handed: dict[str, int] = {}
+        """By job id, the oracle's token of the last claim."""
+        self._loop = loop
+        self._store = harness.open()
+        kinds: dict[Flavour, type[AsyncQueue | Queue]] = {
+            "direct": DirectQueue,
+            "broker": BrokerQueue,
+            "queue": Queue,
+        }
+        self._queue = kinds[flavour](self._store, worker=name, max_depth=MAX_DEPTH)
+        self.enter(self._queue)
+
+    def call(self, method: str, *args: Any, **options: Any) -> Any:
+        """Do it and wait for it, whatever the flavour."""
+        return self._run(getattr(self._queue, method)(*args, **options))
+
+    def enter(self, context: Any) -> Any:
+        is_async = isinstance(context, AbstractAsyncContextManager)
+        return self._run(context.__aenter__() if is_async else context.__enter__())
+
+    def leave(self, context: Any) -> None:
+        is_async = isinstance(context, AbstractAsyncContextManager)
+        self._run((context.__aexit__ if is_async else context.__exit__)(None, None, None))
+
+    def close(self) -> None:
+        self.leave(self._queue)
+        # A Queue on a store that suspends ran it in a loop of its own, which has ended by now.
+        if isinstance(self._queue, AsyncQueue) or self._store.blocking:
+            self._run(self._store.close())
+
+    def _run(self, answer: Any) -> Any:
+        return self._loop.run_until_complete(answer) if inspect.isawaitable(answer) else answer
+
+
+class SideBySide:
+    """A store and the oracle, at the same point of the same story."""
+
+    def __init__(self, harness: Harness, flavour: Flavour) -> None:
+        self.harness = harness
+        self.flavour = flavour
+        self.oracle = Oracle(MAX_DEPTH)
+        self.raw = harness.raw()
+        """What was stored when the last step was over."""
+        self.tokens = {0: 0}
+        """The store's token for each of the oracle's: of claims and record versions alike."""
+        self._loop = asyncio.new_event_loop()
+        self._open: list[Worker] = []
+        self._reader = self.open("reader")
+        self._store = harness.open()
+        self._commits = 0
+        self._written_us = 0
+
+    def open(self, name: str) -> Worker:
+        """One more queue object; it is closed in the end, if nobody does so before."""
+        worker = Worker(self.harness, self.flavour, name, self._loop)
+        self._open.append(worker)
+        return worker
+
+    def shut(self, worker: Worker) -> None:
+        self._open.remove(worker)
+        worker.close()
+
+    def close(self) -> None:
+        for worker in list(self._open):
+            self.shut(worker)
+        self._loop.run_until_complete(self._store.close())
+        self._loop.close()
+
+    def now(self) -> datetime:
+        return EPOCH + self.harness.clock.now() * MICROSECOND
+
+    def commit(self, operation: Operation) -> Any:
+        """An operation that has no method: straight to the store."""
+        self._commits += 1
+        done = self._store.commit("machine", self._commits, [operation])
+        [outcome] = self._loop.run_until_complete(done)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    def both(self, call: Callable[[], Any], model: Callable[[datetime, Any], Any]) -> Any:
+        """Do it to the store, then to the oracle at that instant; both must answer the same.
+
+        The oracle's side is told what the store answered, to learn from it what only
+        a store can know: the ids it made, the tokens it gave out.
+        """
+        changes, writes = self.oracle.changes, self.harness.writes()
+        answer = _outcome(call)
+        now = self.now()
+        expected = _outcome(lambda: model(now, answer))
+        if self.harness.writes() != writes:
+            assert self.oracle.changes != changes, f"wrote, though nothing changes: {answer!r}"
+            self._written_us = self.harness.clock.now()
+        self._agree(answer, expected)
+        return answer, expected
+
+    def match(self, tokens: Sequence[tuple[int, int]]) -> None:
+        """Learn the store's tokens for new ones of the oracle; they must be higher than any."""
+        newest = max(self.tokens.values())
+        for own, theirs in tokens:
+            assert theirs > newest, f"token {theirs} was given out after {newest}"
+            self.tokens[own] = theirs
+        assert len(set(self.tokens.values())) == len(self.tokens), "a token was given out twice"
+
+    # -- everything that can be seen -------------------------------------------
+
+    def compare(self) -> None:
+        """Raise an AssertionError unless the store shows what the oracle does, and is sound."""
+        self._stored_soundly()
+        self._jobs_agree()
+        self._order_agrees()
+        self._counts_agree()
+        self._records_agree()
+
+    def _jobs_agree(self) -> None:
+        expected = self.oracle.seen(self.now())
+        self._agree(list(self._reader.call("read_state").jobs), list(expected.values()))
+        for job_id in (*IDS, "nobody"):
+            self._agree(self._reader.call("get", job_id), expected.get(job_id))
+
+    def _order_agrees(self) -> None:
+        asked: list[tuple[list[str] | None, str | None]] = [(None, None)]
+        asked += [([entrypoint], None) for entrypoint in ENTRYPOINTS]
+        asked += [(None, queue) for queue in QUEUES]
+        for entrypoint, queue in asked:
+            seen = ids_of(self._reader.call("peek", entrypoint, queue=queue, limit=100))
+            expected = self.oracle.peek(self.now(), entrypoint, queue, 100)
+            assert seen == expected, f"peek({entrypoint}, {queue}): {seen}, not {expected}"
+
+    def _counts_agree(self) -> None:
+        now, reader = self.now(), self._reader
+        for queue in (None, *QUEUES):
+            stats, expected = reader.call("stats", queue), self.oracle.stats(now, queue)
+            assert stats == Stats(**expected), f"stats({queue}): {stats}, not {expected}"
+        for queue in QUEUES:
+            first = reader.call("next_run_at", queue)
+            assert first == self.oracle.next_run_at(queue), f"next_run_at({queue}): {first}"
+        there = {job.queue for job in self.oracle.seen(now).values()}
+        assert set(reader.call("queues")) == there
+        assert set(reader.call("queues", due=True)) == self.oracle.due_queues(now)
+
+    def _records_agree(self) -> None:
+        for kind in (NOTE, PAUSE, QUEUE_LEASE):
+            records = self._loop.run_until_complete(self._store.records(kind))
+            expected = self.oracle.records_of(self.now(), kind)
+            assert [record.name for record in records] == sorted(expected)
+            for record in records:
+                model = expected[record.name]
+                if model.version not in self.tokens:  # of a pause, whose call does not tell it
+                    self.match([(model.version, record.version)])
+                self._agree(Stored(record.value, record.version, record.expires_at), model)
+
+    def _stored_soundly(self) -> None:
+        """Behind the API: tokens only rise, one record per line, and none visited late."""
+        raw, before = self.harness.raw(), self.raw
+        assert raw.token >= before.token, f"the counter fell from {before.token} to {raw.token}"
+        earliest: dict[tuple[str, str], int] = {}
+        for job_id, job in raw.jobs.items():
+            assert job["token"] <= raw.token, f"{job_id}: token {job['token']} of {raw.token}"
+            old = before.jobs.get(job_id, job)["token"]  # 0 again when the id came anew
+            assert not job["token"] or job["token"] >= old, f"{job_id}: token fell from {old}"
+            if job["due_us"] is not None:
+                line = (job["queue"], job["entrypoint"])
+                earliest[line] = min(job["due_us"], earliest.get(line, job["due_us"]))
+        lines = sorted((line.queue, line.entrypoint) for line in raw.lines)
+        assert lines == sorted(earliest), f"lines {lines} for the jobs of {sorted(earliest)}"
+        for stored in raw.lines:
+            latest = max(earliest[stored.queue, stored.entrypoint], self._written_us)
+            assert stored.visit_us <= latest, f"{stored} is late: {latest}"
+        self.raw = raw
+
+    # -- one answer ------------------------------------------------------------
+
+    def _agree(self, answer: Any, expected: Any) -> None:
+        if isinstance(expected, CasqueError) or isinstance(answer, CasqueError):
+            assert _what(answer) == _what(expected), f"{answer!r}, not {expected!r}"
+        elif isinstance(expected, ModelJob):
+            assert isinstance(answer, Job), f"{answer!r}, not {expected!r}"
+            self._same(answer, expected)
+        elif isinstance(expected, ModelRecord):
+            record = Stored(expected.value, self.tokens[expected.version], expected.gone_at)
+            assert answer == record, f"{answer!r}, not {record!r}"
+        elif isinstance(expected, list):
+            assert ids_of(answer) == ids_of(expected), f"{ids_of(answer)}, not {ids_of(expected)}"
+            for job, model in zip(answer, expected, strict=True):
+                self._same(job, model)
+        else:
+            assert answer == expected, f"{answer!r}, not {expected!r}"
+
+    def _same(self, job: Job, model: ModelJob) -> None:
+        seen, expected = _fields(job), _fields(model)
+        expected["token"] = self.tokens[model.token]
+        if isinstance(model.error, Lost):
+            told = job.error or ""
+            named = model.error.worker in told and f"{model.error.heard_at:%H:%M:%S}" in told
+            expected["error"] = told if named else model.error
+        seen["history"] = [
+            (past.number, past.worker, past.started_at, past.failure and past.failure.kind)
+            for past in job.history
+        ]
+        expected["history"] = [tuple(past) for past in model.history]
+        wrong = {
+            name: (value, expected[name]) for name, value in seen.items() if value != expected[name]
+        }
+        assert not wrong, f"{job.id}, store and oracle: {wrong}"
+        for past in job.history:
+            assert past.ended_at <= self.now(), f"{job.id}: an attempt ends in the future: {past}"
+
+
+def ids_of(jobs: Sequence[Job | ModelJob]) -> list[str]:
+    return [job.id for job in jobs]
+
+
+def _outcome(call: Callable[[], Any]) -> Any:
+    try:
+        return call()
+    except CasqueError as refusal:
+        return refusal
+
+
+def _what(answer: Any) -> tuple[object, ...]:
+    """The kind of an error and the jobs it names: what a program may go by."""
+    if isinstance(answer, LeaseLostError):
+        return LeaseLostError, answer.job_ids
+    return type(answer), answer.job_id if isinstance(answer, JobNotFoundError) else None
+
+
+def _fields(job: Job | ModelJob) -> dict[str, Any]:
+    fields = {name: getattr(job, name) for name in COMPARED}
+    fields["error"] = job.error or None
+    # What is left of it when the claim is over is nobody's business.
+    fields["heartbeat_at"] = job.heartbeat_at if job.status == "in_progress" else None
+    return fields

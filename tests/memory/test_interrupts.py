@@ -1,0 +1,86 @@
+"""Ctrl-C at any line of a commit: it happened whole or not at all, and the store goes on."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from datetime import timedelta
+from itertools import count
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from casque import Job, NewJob, Queue
+from casque.stores.memory import MemoryStore
+from casque.testing import FakeClock
+
+OURS = ("transaction.py", "rules.py", "evolve.py", "state.py", "lines.py", "tally.py", "picking.py")
+
+
+class Interrupt:
+    """Raises KeyboardInterrupt at the nth line that runs in one of `OURS`."""
+
+    def __init__(self, nth: int) -> None:
+        self.fired = False
+        self._left = nth
+
+    def __call__(self, frame: FrameType, event: str, _: Any) -> Any:
+        if not frame.f_code.co_filename.endswith(OURS):
+            return None
+        if event == "line":
+            self._left -= 1
+            if not self._left:
+                self.fired = True
+                sys.settrace(None)
+                raise KeyboardInterrupt
+        return self
+
+
+def queue_with_jobs() -> tuple[Queue, Job]:
+    q = Queue(MemoryStore(FakeClock()))
+    q.enqueue_many([NewJob("e", id=name, queue=name[0]) for name in ("a1", "a2", "b1", "b2")])
+    q.enqueue("e", id="later", delay=timedelta(hours=1))
+    q.enqueue("e", id="kept", retain=timedelta(hours=1))
+    [job] = q.dequeue(id="a1")
+    return q, job
+
+
+CALLS: dict[str, Callable[[Queue, Job], object]] = {
+    "enqueue": lambda q, _: q.enqueue("other", id="new", queue="c"),
+    "dequeue": lambda q, _: q.dequeue(batch_size=3),
+    "ack": lambda q, job: q.ack(job, enqueue=[NewJob("e", id="next")]),
+    "nack": lambda q, job: q.nack(job, error="no"),
+    "cancel": lambda q, _: q.cancel("b1"),
+    "pause": lambda q, _: q.pause("b"),
+    "drop": lambda q, _: q.drop("a"),
+}
+
+
+def contents(q: Queue) -> object:
+    state = q.read_state()
+    return state.jobs, state.version, q.stats(), [q.stats(name) for name in q.queues()], q.peek()
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_an_interrupt_at_any_line_leaves_all_of_a_commit_or_nothing(name: str) -> None:
+    call = CALLS[name]
+    q, job = queue_with_jobs()
+    before = contents(q)
+    call(q, job)
+    after = contents(q)
+    for nth in count(1):
+        q, job = queue_with_jobs()
+        interrupt = Interrupt(nth)
+        sys.settrace(interrupt)
+        try:
+            call(q, job)
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(None)
+        assert contents(q) in (before, after), f"torn at line {nth}"
+        assert len(q.dequeue(batch_size=10)) + q.stats().processing  # and it goes on
+        if not interrupt.fired:
+            assert nth > 20
+            return
