@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from enum import Enum, auto
 from typing import Any
@@ -16,9 +16,9 @@ from typing import Any
 from casque.adapters.storage.port import ObjectStoragePort
 from casque.clock import span_us
 from casque.errors import CASConflictError, StorageError
-from casque.operations import Operation
 from casque.stores.port import Store
 from casque.testing.fakeclock import FakeClock
+from casque.testing.relays import Relay
 
 
 class Fault(Enum):
@@ -111,27 +111,17 @@ class FaultyStorage:
             return  # it lost, as it must when the object has moved on
 
 
-class FaultyStore:
+class FaultyStore(Relay):
     """A store whose `nth` commit meets `fault`; everything else is the store's own."""
 
     def __init__(self, store: Store, fault: Fault, nth: int) -> None:
+        super().__init__(store)
         self.fired = False
         self.commits = 0
-        self._store = store
         self._fault = fault
         self._nth = nth
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._store, name)
-
-    async def commit(
-        self,
-        writer: str,
-        number: int,
-        operations: Sequence[Operation],
-        *,
-        max_conflicts: int | None = None,
-    ) -> list[Any]:
+    async def commit(self, *args: Any, **options: Any) -> list[Any]:
         self.commits += 1
         hit = self.commits == self._nth
         self.fired |= hit
@@ -139,7 +129,7 @@ class FaultyStore:
             raise StorageError("the request was lost")
         if hit and self._fault is Fault.DIE_BEFORE:
             die()
-        outcomes = await self._store.commit(writer, number, operations, max_conflicts=max_conflicts)
+        outcomes = await super().commit(*args, **options)
         if hit and self._fault is Fault.DIE_AFTER:
             die()
         if hit and self._fault is Fault.LOSE_REPLY:

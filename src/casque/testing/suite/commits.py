@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable
 from datetime import timedelta
 from itertools import count
 from typing import Any
@@ -22,78 +22,17 @@ from casque.errors import (
     StorageError,
 )
 from casque.job import Job, JobStatus
-from casque.operations import Ack, Dequeue, Enqueue, Operation, Request
+from casque.operations import Ack, Dequeue, Enqueue, Request
 from casque.queue import AsyncQueue, BrokerQueue, DirectQueue
 from casque.state import WRITER_MEMORY_US
-from casque.stores.port import Store
 from casque.syncqueue import Queue
 from casque.testing import children
 from casque.testing.faults import STORE_FAULTS, Fault, FaultyStore
+from casque.testing.relays import Outage, Turnstile
 from casque.testing.rig import Flavour, Rig
 from casque.testing.statement import Statements, statement
 
 LEASE = timedelta(minutes=5)
-
-
-class GatedStore:
-    """A store whose commits wait at a gate, and are counted."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self.commits = 0
-        self.operations = 0
-        self.gate = threading.Event()
-        self.gate.set()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._store, name)
-
-    async def commit(
-        self,
-        writer: str,
-        number: int,
-        operations: Sequence[Operation],
-        *,
-        max_conflicts: int | None = None,
-    ) -> list[Any]:
-        self.commits += 1
-        self.operations += len(operations)
-        if self._store.blocking and _is_off_loop():
-            self.gate.wait()
-        while not self.gate.is_set():  # noqa: ASYNC110 - opened from any thread or loop
-            await asyncio.sleep(0)
-        return await self._store.commit(writer, number, operations, max_conflicts=max_conflicts)
-
-
-def _is_off_loop() -> bool:
-    return asyncio._get_running_loop() is None
-
-
-class Outage:
-    """A store that can be away for a while."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self.is_away = False
-
-    def __getattr__(self, name: str) -> Any:
-        value = getattr(self._store, name)
-        return value if not self.is_away or not callable(value) else self._no_answer
-
-    async def commit(
-        self,
-        writer: str,
-        number: int,
-        operations: Sequence[Operation],
-        *,
-        max_conflicts: int | None = None,
-    ) -> list[Any]:
-        if self.is_away:
-            raise StorageError("the storage is away", outcome_unknown=False)
-        return await self._store.commit(writer, number, operations, max_conflicts=max_conflicts)
-
-    async def _no_answer(self, *_: object, **__: object) -> None:
-        raise StorageError("the storage is away", outcome_unknown=False)
 
 
 def request(job_id: str) -> Request:
@@ -104,7 +43,7 @@ class CommitStatements(Statements):
     @statement("G1")
     async def test_callers_that_wait_together_are_committed_together(self, rig: Rig) -> None:
         callers = 50
-        store = GatedStore(rig.harness.open())
+        store = Turnstile(rig.harness.open())
         q = await rig.worker(store=store)
         store.gate.clear()
         await _call_at_once(rig, q, callers, store)
@@ -171,7 +110,7 @@ class CommitStatements(Statements):
     async def test_leaving_waits_no_longer_than_its_bound(self, rig: Rig) -> None:
         if rig.flavour == "queue":
             return  # a thread that waits in a commit is inside of `close`'s lock: it is not left
-        store = GatedStore(rig.harness.open())
+        store = Turnstile(rig.harness.open())
         q = _kind(rig.flavour)(store)
         await q.__aenter__()
         store.gate.clear()
@@ -332,12 +271,11 @@ class CommitStatements(Statements):
         q = await rig.worker(store=store)
         await q.enqueue("e", id="before")
         [held] = await q.dequeue()
-        store.is_away = True
-        for call in (q.enqueue("e", id="during"), q.dequeue(), q.ack(held), q.get("before")):
+        store.unanswered = 3
+        for call in (q.enqueue("e", id="during"), q.dequeue(), q.ack(held)):
             with pytest.raises(StorageError) as failure:
                 await call
             assert not failure.value.outcome_unknown
-        store.is_away = False
         await q.enqueue("e", id="after")
         await q.ack(held)
         assert [job.id for job in await q.dequeue()] == ["after"]
@@ -507,7 +445,7 @@ def _start_and_join(threads: list[threading.Thread]) -> None:
         thread.join()
 
 
-async def _call_at_once(rig: Rig, q: AsyncQueue, callers: int, store: GatedStore) -> None:
+async def _call_at_once(rig: Rig, q: AsyncQueue, callers: int, store: Turnstile) -> None:
     """`callers` enqueues that have all been asked for before the gate lets the first through."""
     if rig.flavour == "queue":
         sync: Queue = q._queue  # type: ignore[attr-defined]

@@ -16,9 +16,10 @@ from casque.operations import DeleteRecord, Operation, PutRecord
 from casque.record import ABSENT, LOCK, Record
 from casque.stores.port import Store
 from casque.stores.url import StoreAddress, open_store
+from casque.testing.relays import Gate, Outage
 from casque.testing.rig import Rig, counted
 from casque.testing.statement import Statements, statement
-from casque.testing.suite.leases import Body, Gate, Outage
+from casque.testing.suite.body import Body
 
 KIND = "setting"
 LEASE = timedelta(seconds=30)

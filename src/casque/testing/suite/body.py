@@ -1,0 +1,108 @@
+"""Body: a piece of work under a HeartbeatManager or a Lock, with time in the test's hand."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from types import TracebackType
+from typing import Any, Generic, Self, TypeVar
+
+import pytest
+
+from casque.errors import LeaseLostError
+from casque.heartbeat import HeartbeatManager
+from casque.lock import Lock
+from casque.testing.rig import Rig
+
+Context = TypeVar("Context", HeartbeatManager, Lock)
+
+
+class Body(Generic[Context]):
+    """Work inside a context that beats and can be lost, until it is told to finish.
+
+    In a task under `async with`, or on a thread under `with`.
+    """
+
+    def __init__(self, context: Context, *, on_thread: bool) -> None:
+        self.context: Context = context
+        self.on_thread = on_thread
+        self._loop = asyncio.get_running_loop()
+        self._entered = asyncio.Event()
+        self._finish_task, self._finish_thread = asyncio.Event(), threading.Event()
+        self._was_cancelled = False
+
+    async def __aenter__(self) -> Self:
+        work = asyncio.to_thread(self._work_on_thread) if self.on_thread else self._work_in_task()
+        self._over = asyncio.create_task(work)
+        entered = asyncio.create_task(self._entered.wait())
+        await asyncio.wait({self._over, entered}, return_when=asyncio.FIRST_COMPLETED)
+        if self._over.done():
+            entered.cancel()
+            self._over.result()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._tell_to_finish()
+        await asyncio.wait({self._over})
+        failure = None if self._over.cancelled() else self._over.exception()
+        if failure is not None and error is None and not self.context.lost:
+            raise failure
+
+    async def _work_in_task(self) -> None:
+        async with self.context:
+            self._entered.set()
+            try:
+                await self._finish_task.wait()
+            except asyncio.CancelledError:
+                self._was_cancelled = True
+                raise
+
+    def _work_on_thread(self) -> None:
+        with self.context:
+            self._loop.call_soon_threadsafe(self._entered.set)
+            self._finish_thread.wait()
+
+    def _tell_to_finish(self) -> None:
+        self._finish_task.set()
+        self._finish_thread.set()
+
+    async def finish(self) -> None:
+        """Let the work end, and have its error if it has one."""
+        self._tell_to_finish()
+        await self._over
+
+    async def beat(self, rig: Rig) -> None:
+        """Let time pass to its next beat, and have that answered."""
+        await self.asleep(rig)
+        if not self.context.lost:
+            rig.clock.advance_to_next()
+            await self.asleep(rig)
+
+    async def asleep(self, rig: Rig) -> None:
+        """Wait until no beat is on its way: were time to pass meanwhile, it would come too late."""
+        for _ in range(5_000):
+            keeper: Any = self.context._keeper
+            waits = rig.clock._sleepers and not keeper._is_beating
+            if waits or self.context.lost or self._over.done():
+                return
+            await asyncio.wait({self._over}, timeout=0.001)
+        raise AssertionError("it beats no more")
+
+    async def until_lost(self, rig: Rig) -> LeaseLostError:
+        """Let time pass until the context is lost and the work is ended by that."""
+        for _ in range(100):
+            if self.context.lost:
+                break
+            await self.beat(rig)
+        assert self.context.lost, "it was never told"
+        if self.on_thread:
+            self._tell_to_finish()  # nothing can stop a thread: it has to ask
+        with pytest.raises(LeaseLostError) as loss:
+            await rig.until_done(self._over)
+        assert self._was_cancelled is not self.on_thread
+        return loss.value
