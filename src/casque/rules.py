@@ -267,15 +267,15 @@ def _ack(state: State, operation: Ack, now: int) -> Decision:
         replace(request, depth=job.depth + 1, chain=(*job.chain, job.entrypoint))
         for request in operation.enqueue
     ]
-    leaves = job.retain_us is None
+    leaves = not job.retain_us  # kept for no time is not kept: its id is free from here on
     additions, _ = _additions(
         state, requests, operation.max_depth, now, leaving=job.id if leaves else None
     )
     done: Event
-    if job.retain_us is None:
-        done = Removed((job.id,))
-    else:
+    if job.retain_us:
         done = Completed(job.id, operation.result, now + job.retain_us)
+    else:
+        done = Removed((job.id,))
     return Decision([done, *additions], lambda _: None)
 
 
