@@ -65,7 +65,6 @@ def orders(draw: st.DrawFn, ids: st.SearchStrategy[str | None]) -> Order:
     }
 
 
-named_orders = orders(st.sampled_from(IDS))
 any_orders = orders(st.none() | st.sampled_from(IDS))
 
 

@@ -51,7 +51,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.pair = SideBySide(type(self).open_harness(), self.flavour)
         self.oracle = self.pair.oracle
         self.workers = [self.pair.open(name) for name in WORKERS]
-        self.deaths = 0
+        self.deaths = self.follow_ups = 0
         self.claims: list[Claim] = []
         """Every claim ever handed out: whoever lost one may still come back with it."""
         self.queue_leases: list[tuple[Worker, Any, str, int]] = []
@@ -161,10 +161,14 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(
         holder=alphabet.holders,
         result=st.sampled_from([None, b"", b"done"]),
-        orders=st.just([]) | st.lists(alphabet.named_orders, max_size=2),
+        orders=st.just([]) | st.lists(alphabet.any_orders, min_size=1, max_size=2),
     )
     def ack(self, holder: Holder, result: bytes | None, orders: list[Order]) -> None:
         following = [self._new(order) for order in orders]
+        for place, new in enumerate(following):
+            if new.id is None:  # an ack does not tell the ids it made
+                self.follow_ups += 1
+                following[place] = replace(new, id=f"next-{self.follow_ups}")
         self._as_holder("ack", holder, result=result, enqueue=following)
 
     @_has_claims
