@@ -215,6 +215,7 @@ def _dequeue(state: State, operation: Dequeue, now: int) -> Decision:
     if operation.id is not None:
         picked = pick_one(state, operation.id, now)
         picked.jobs = [job for job in picked.jobs if _is_asked_for(job, operation)]
+        picked.spent = [job for job in picked.spent if _is_asked_for(job, operation)]
     else:
         picked = pick(state, operation.entrypoints, operation.queue, operation.limit, now)
     events: list[Event] = []
