@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import msgspec
 
-from casque.clock import DAY_US, span_us, to_datetime, to_us
+from casque.clock import DAY_US, Minted, span_us, to_datetime, to_us
 from casque.errors import InvalidError
 from casque.job import DEFAULT_MAX_ATTEMPTS, DEFAULT_QUEUE, Failure, Job
 from casque.lineage import Lineage
@@ -50,14 +50,14 @@ class NewJob(_Positional, frozen=True, kw_only=True):
     timeout: timedelta | None = None
 
 
-def request(new: NewJob, lineage: Lineage, new_id: Callable[[], str]) -> Request:
-    """The checked form of a new job; an id is made when it brings none."""
+def request(new: NewJob, lineage: Lineage, minted: Minted) -> Request:
+    """The checked form of a new job. It gets the minted id when it brings none."""
     if not isinstance(new, NewJob):
         raise InvalidError(f"a NewJob is due here, not {_kind(new)}: write NewJob('name', b'…').")
     if new.delay is not None and new.run_at is not None:
         raise InvalidError("give `delay` or `run_at`, not both.")
     return Request(
-        id=new_id() if new.id is None else name(new.id, "id"),
+        id=minted[0] if new.id is None else name(new.id, "id"),
         queue=name(new.queue, "queue"),
         entrypoint=name(new.entrypoint, "entrypoint"),
         payload=data(new.payload, "payload", PAYLOAD_BYTES),
@@ -69,18 +69,23 @@ def request(new: NewJob, lineage: Lineage, new_id: Callable[[], str]) -> Request
         timeout_us=None if new.timeout is None else positive_span(new.timeout, "timeout"),
         depth=lineage.depth,
         chain=lineage.chain,
+        order=minted[1],
+        minted=new.id is None,
     )
 
 
 def requests(
-    jobs: Iterable[NewJob], lineage: Lineage, new_id: Callable[[], str]
+    jobs: Iterable[NewJob], lineage: Lineage, mint: Callable[[int], list[Minted]]
 ) -> tuple[Request, ...]:
     """The checked form of a list of new jobs that stays whole."""
+    several_jobs = list(several(jobs, "NewJob"))
+    if not several_jobs:
+        return ()
     checked: list[Request] = []
     size = 0
-    for place, new in enumerate(several(jobs, "NewJob")):
+    for place, (new, minted) in enumerate(zip(several_jobs, mint(len(several_jobs)), strict=True)):
         try:
-            one = request(new, lineage, new_id)
+            one = request(new, lineage, minted)
         except InvalidError as error:
             raise InvalidError(f"job {place} of the list: {error}", job_id=error.job_id) from None
         checked.append(one)

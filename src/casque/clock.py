@@ -12,7 +12,7 @@ import os
 import random
 import threading
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol, TypeVar
 
@@ -82,6 +82,10 @@ class Clock(Protocol):
         """A UUIDv7: unique, and sortable by the time it was made."""
         ...
 
+    def mint(self, count: int) -> list[Minted]:
+        """So many new ids, each with its order: a whole number that rises from id to id."""
+        ...
+
     def bell(self, *, blocking: bool) -> Bell:
         """A bell whose wait blocks the thread (`blocking`), or suspends the running task."""
         ...
@@ -112,9 +116,13 @@ class SystemClock:
         return random.random()
 
     def new_id(self) -> str:
+        return self.mint(1)[0][0]
+
+    def mint(self, count: int) -> list[Minted]:
         with self._lock:
-            self._last_id = next_uuid7(self._last_id, self.now() // 1000, os.urandom(10))
-            return format_uuid(self._last_id)
+            minted = mint_uuid7(self._last_id, self.now() // 1000, count, os.urandom)
+            self._last_id = minted[-1][1] << _TAIL_BITS
+            return minted
 
     def bell(self, *, blocking: bool) -> Bell:
         return ThreadBell() if blocking else LoopBell()
@@ -164,32 +172,58 @@ class LoopBell:
         return True
 
 
+Minted = tuple[str, int]
+"""An id and its order."""
+
 _RANDOM_BITS = 74
-_RANDOM_MASK = (1 << _RANDOM_BITS) - 1
-_VARIANT = 0b10 << 62
-_LOW_MASK = (1 << 62) - 1
+"""Of a UUIDv7, what is neither time, nor version, nor variant."""
+_TAIL_BITS = 53
+"""Of those, the ones below the order. The order is 42 bits of milliseconds, enough until 2109,
+and 21 to count by within one."""
+_TAIL_MASK = (1 << _TAIL_BITS) - 1
+_ENTROPY_BYTES = 10
+_STEP_MASK = 7
+_LARGEST_ORDER = 2**63 - 1
 
 
-def next_uuid7(last: int, now_ms: int, entropy: bytes) -> int:
-    """The 122 free bits of a UUIDv7 for `now_ms`, above `last`: ids of one process sort by age.
+def mint_uuid7(last: int, now_ms: int, count: int, entropy: Callable[[int], bytes]) -> list[Minted]:
+    """New ids for `now_ms`, above `last`, the free bits of an earlier one.
 
-    Within a millisecond (or when the clock goes back) the last value is
-    counted up by a random step, so order holds and the next id cannot be guessed.
+    Within a millisecond (or when the clock goes back) the order counts up by
+    small random steps from where it was, so ids of one process sort by age; all
+    below it is drawn anew, so the next id cannot be guessed.
     """
-    drawn = int.from_bytes(entropy, "big")
-    fresh = now_ms << _RANDOM_BITS | drawn & _RANDOM_MASK
-    if fresh >> _RANDOM_BITS > last >> _RANDOM_BITS:
-        return fresh
-    return last + 1 + (drawn & 0xFFFF_FFFF)
+    drawn = entropy(_ENTROPY_BYTES * count)
+    minted: list[Minted] = []
+    order = last >> _TAIL_BITS
+    for start in range(0, len(drawn), _ENTROPY_BYTES):
+        chance = int.from_bytes(drawn[start : start + _ENTROPY_BYTES], "big")
+        if order >> (_RANDOM_BITS - _TAIL_BITS) < now_ms:
+            # The first of a millisecond leaves half of what it counts by for those after it.
+            order = now_ms << (_RANDOM_BITS - _TAIL_BITS) | (chance >> _TAIL_BITS) & 0xF_FFFF
+        else:
+            order += 1 + (chance >> _TAIL_BITS & _STEP_MASK)
+        minted.append((format_uuid(order << _TAIL_BITS | chance & _TAIL_MASK), order))
+    return minted
 
 
 def format_uuid(free_bits: int) -> str:
     """Lay the free bits out as RFC 9562 asks, version 7."""
-    high, low = free_bits >> 62, free_bits & _LOW_MASK
-    # 48 bits of time, then the version, then 12 random bits; the variant, then 62 more.
-    top = (high >> 12) << 16 | 0x7000 | high & 0xFFF
-    text = f"{top << 64 | _VARIANT | low:032x}"
-    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+    # 48 bits of time, the version, 12 more bits; then the variant and the last 62.
+    high, low = f"{free_bits >> 62:015x}", f"{free_bits & (1 << 62) - 1 | 1 << 63:016x}"
+    return f"{high[:8]}-{high[8:12]}-7{high[12:]}-{low[:4]}-{low[4:]}"
+
+
+def order_of(id: str) -> int | None:
+    """The order of an id that was made by `mint`; None when this cannot be one."""
+    if len(id) != 36 or id[14] != "7" or id[23] != "-":  # noqa: PLR2004 - where a UUID has them
+        return None
+    try:
+        high, low = int(id[:8] + id[9:13] + id[15:18], 16), int(id[19:23], 16)
+    except ValueError:
+        return None
+    order = (high << 14 | low & 0x3FFF) >> 5
+    return order if 0 <= order <= _LARGEST_ORDER else None
 
 
 class Stopwatch:

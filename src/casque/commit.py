@@ -96,16 +96,18 @@ class _Batches:
             self._waiting.popleft()
         return batch
 
-    async def _commit(self, operations: list[Operation], *, blocking: bool) -> list[Any]:
+    async def _commit(self, operations: Sequence[Operation], *, blocking: bool) -> list[Any]:
         """One commit; repeated under the same number while its fate is unknown, which is safe."""
         self._number += 1
-        clock, watch, pause = self._store.clock, Stopwatch(self._store.clock), _FIRST_PAUSE_US
+        clock, pause = self._store.clock, _FIRST_PAUSE_US
+        begun, watch = clock.monotonic(), None
         while True:
             try:
                 return await self._store.commit(
                     self._writer, self._number, operations, max_conflicts=self._max_conflicts
                 )
             except StorageError as error:
+                watch = watch or Stopwatch(clock, begun)
                 if not error.outcome_unknown or watch.elapsed_us() > COMMIT_DEADLINE_US:
                     raise
             await clock.sleep(int(pause * (0.5 + clock.random() / 2)), blocking=blocking)
@@ -230,6 +232,13 @@ class ThreadCommitter(_Batches):
 
     async def submit(self, operations: Sequence[Operation]) -> list[Any]:
         """Commit these with whatever else is waiting. Per operation its result, or its error."""
+        if len(operations) == 1 and not self._waiting and self._lock.acquire(blocking=False):
+            try:
+                return await self._commit(operations, blocking=True)
+            except Exception as error:  # noqa: BLE001 - as any other outcome
+                return [error]
+            finally:
+                self._lock.release()
         entries = [_Entry(operation) for operation in operations]
         self._join(entries)
         with self._lock:

@@ -52,6 +52,7 @@ class Lock:
         self._lease_us = arguments.positive_span(lease, "lease")
         self._timeout_us = None if timeout is None else arguments.span(timeout, "timeout")
         self._store = open_store(store)
+        self._owns_store = self._store is not store
         self._clock = self._store.clock
         self._session: Session | None = None
         self._runner: Runner | None = None
@@ -73,7 +74,11 @@ class Lock:
 
     async def __aenter__(self) -> Self:
         self._begin(blocking=False)
-        await self._acquire(blocking=False)
+        try:
+            await self._acquire(blocking=False)
+        except BaseException:
+            await self._end()
+            raise
         self._keeper = self._make_keeper()
         self._keeper.start()
         return self
@@ -86,7 +91,10 @@ class Lock:
     ) -> None:
         assert self._keeper is not None
         is_lost = await self._keeper.stop(raised=error)
-        await self._release()
+        try:
+            await self._release()
+        finally:
+            await self._end()
         if is_lost:
             self._raise()
 
@@ -97,6 +105,7 @@ class Lock:
         try:
             self._runner.run(self._acquire(blocking=self._store.blocking))
         except BaseException:
+            self._runner.run(self._end())
             self._runner.close()
             raise
         self._keeper = self._make_keeper()
@@ -116,6 +125,7 @@ class Lock:
         try:
             runner.run(self._release())
         finally:
+            runner.run(self._end())
             runner.close()
         if is_lost:
             self._raise()
@@ -187,6 +197,12 @@ class Lock:
         except StorageError as error:
             # The work under the lock is done; that it ends by time alone is no failure of it.
             log.warning("lock %r could not be let go and ends by time: %s", self._name, error)
+
+    async def _end(self) -> None:
+        assert self._session is not None
+        await self._session.close()
+        if self._owns_store:
+            await self._store.close()  # it opens again when the lock is taken again
 
     def _raise(self) -> None:
         assert self._keeper is not None

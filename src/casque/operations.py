@@ -32,6 +32,10 @@ class Request(msgspec.Struct, frozen=True, gc=False):
     timeout_us: int | None = None
     depth: int = 0
     chain: tuple[str, ...] = ()
+    order: int = 0
+    """Rises from call to call of a process; 0 leaves it to the store. Of a minted id, its own."""
+    minted: bool = False
+    """Whether the id was made for this call, by `Clock.mint`."""
 
 
 class Enqueue(msgspec.Struct, frozen=True, gc=False):

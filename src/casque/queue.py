@@ -156,13 +156,14 @@ class AsyncQueue:
             retain=retain,
             timeout=timeout,
         )
-        request = arguments.request(new, inherited(), self._session.clock.new_id)
+        [minted] = self._session.clock.mint(1)
+        request = arguments.request(new, inherited(), minted)
         jobs: list[Job] = await self._session.submit(Enqueue((request,), self._max_depth))
         return jobs[0]
 
     async def enqueue_many(self, jobs: Iterable[NewJob]) -> list[Job]:
         """Add up to 10,000 jobs (64 MiB of payload), all or none, in their order."""
-        requests = arguments.requests(jobs, inherited(), self._session.clock.new_id)
+        requests = arguments.requests(jobs, inherited(), self._session.clock.mint)
         if not requests:
             self._session.check_open()
             return []
@@ -212,7 +213,7 @@ class AsyncQueue:
         clock = self._session.clock
         give_up = clock.monotonic() + wait_us
         bell = clock.bell(blocking=self._session.blocking)
-        with self._session.store.listen(bell) as longest, self._session.woken_by_close(bell):
+        with self._session.access.listen(bell) as longest, self._session.woken_by_close(bell):
             while True:
                 leased = await self._claim(operation)
                 left = give_up - clock.monotonic()
@@ -229,7 +230,7 @@ class AsyncQueue:
         operation = Ack(
             *hold,
             None if result is None else arguments.data(result, "result", arguments.RESULT_BYTES),
-            arguments.requests(enqueue, inherited(), self._session.clock.new_id),
+            arguments.requests(enqueue, inherited(), self._session.clock.mint),
             self._max_depth,
         )
         await self._session.submit(operation)
@@ -430,7 +431,7 @@ class AsyncQueue:
     ) -> list[Job]:
         """The jobs that a dequeue would take now. No lease, no change."""
         self._session.check_open()
-        return await self._session.store.peek(
+        return await self._session.access.peek(
             arguments.entrypoints(entrypoint),
             None if queue is None else arguments.name(queue, "queue"),
             arguments.whole(limit, "limit", 1),
@@ -439,30 +440,30 @@ class AsyncQueue:
     async def get(self, id: str | Job) -> Job | None:
         """The job as it is now, or None when there is none of that id (any more)."""
         self._session.check_open()
-        return await self._session.store.get(_id(id))
+        return await self._session.access.get(_id(id))
 
     async def stats(self, queue: str | None = None) -> Stats:
         """How many jobs are in which state, in one queue or in all."""
         self._session.check_open()
-        return await self._session.store.stats(
+        return await self._session.access.stats(
             None if queue is None else arguments.name(queue, "queue")
         )
 
     async def queues(self, *, due: bool = False) -> list[str]:
         """The names of the queues that have jobs, or only of those with a job due now."""
         self._session.check_open()
-        return await self._session.store.queues(due=due)
+        return await self._session.access.queues(due=due)
 
     async def next_run_at(self, queue: str) -> datetime | None:
         """When the first job of this queue is due; None when it has none."""
         self._session.check_open()
-        due = await self._session.store.next_run(arguments.name(queue, "queue"))
+        due = await self._session.access.next_run(arguments.name(queue, "queue"))
         return None if due is None else to_datetime(due)
 
     async def read_state(self) -> QueueState:
         """Everything at once, as a frozen value. For tools, tests and small queues."""
         self._session.check_open()
-        return await self._session.store.picture()
+        return await self._session.access.picture()
 
 
 class DirectQueue(AsyncQueue):

@@ -177,12 +177,13 @@ def _additions(
         if request.id in state.jobs and request.id != leaving:
             events.append(Removed((request.id,)))  # its time is over, though nobody pruned it
         added[request.id] = request
-        events.append(Added(_new_job(request, now)))
+        events.append(Added(new_job(request, now)))
         answers.append((request.id, False))
     return events, answers
 
 
-def _new_job(request: Request, now: int) -> Job:
+def new_job(request: Request, now: int, seq: int = 0) -> Job:
+    """The job that a request asks for."""
     return Job(
         id=request.id,
         queue=request.queue,
@@ -197,6 +198,7 @@ def _new_job(request: Request, now: int) -> Job:
         timeout_us=request.timeout_us,
         depth=request.depth,
         chain=request.chain,
+        seq=seq,
     )
 
 
@@ -369,11 +371,10 @@ def _requeue_stale(state: State, operation: RequeueStale, now: int) -> Decision:
     unheard = now - operation.timeout_us
     again: list[str] = []
     spent: list[str] = []
-    for job_id in state.in_progress:
-        job = state.jobs[job_id]
+    for job in sorted(map(state.jobs.__getitem__, state.in_progress), key=lambda job: job.seq):
         assert job.heartbeat_us is not None
         if job.heartbeat_us <= unheard:
-            (spent if job.attempts >= job.max_attempts else again).append(job_id)
+            (spent if job.attempts >= job.max_attempts else again).append(job.id)
     events: list[Event] = []
     if again:
         events.append(Requeued(tuple(again)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 from collections.abc import Sequence
@@ -9,12 +10,14 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from casque import arguments
-from casque.clock import Bell, Clock
+from casque.clock import Bell, Clock, drive
 from casque.commit import LoopCommitter, ThreadCommitter
 from casque.errors import InvalidError
 from casque.operations import Operation
 from casque.record import Record
 from casque.stores.bells import Bells
+from casque.stores.onthread import OnThread
+from casque.stores.port import Store
 from casque.stores.url import StoreAddress, open_store
 
 
@@ -40,8 +43,12 @@ class Session:
         self._owner = owner
         self._owns_store = self.store is not address
         self._must_enter = must_enter
+        self.access: Store = self.store
+        """The store as this session's callers reach it."""
+        if self.store.blocking and not self.store.instant and not blocking:
+            self.access = OnThread(self.store)
         committer = ThreadCommitter if blocking else LoopCommitter
-        self._committer = committer(self.store, alone=one_by_one, max_conflicts=max_conflicts)
+        self._committer = committer(self.access, alone=one_by_one, max_conflicts=max_conflicts)
         self._bells = Bells()
         self._pid = os.getpid()
         self._is_entered = False
@@ -68,7 +75,11 @@ class Session:
         self._is_closed = True
         self._bells.ring()
         await self._committer.drain()
-        if self._owns_store:
+        if self.access is not self.store:
+            await self.access.close()
+            if self._owns_store:
+                await asyncio.to_thread(drive, self.store.close())
+        elif self._owns_store:
             await self.store.close()
 
     def check_open(self) -> None:
@@ -77,7 +88,7 @@ class Session:
             raise self._not_open()
         if os.getpid() != self._pid:
             remedy = (
-                f"{self.store.name} lives in the parent alone; use json:/// to share a queue."
+                f"{self.store.name} lives in the parent alone; use sqlite:/// to share a queue."
                 if self.store.instant
                 else "open a new one in the child."
             )
@@ -100,7 +111,7 @@ class Session:
 
     async def records(self, kind: str) -> list[Record]:
         self.check_open()
-        return await self.store.records(kind)
+        return await self.access.records(kind)
 
     def _not_open(self) -> InvalidError:
         if self._is_closed:

@@ -107,6 +107,10 @@ class State:
         record = self.records.get(key)
         return None if record is None or record.is_gone(now) else record
 
+    def number_of(self, writer: str) -> int:
+        """The last commit of a writer; 0 when none is known."""
+        return self.writers.get(writer, (0, 0))[0]
+
     def is_paused(self, queue: str) -> bool:
         return queue in self._paused
 
@@ -170,6 +174,17 @@ class State:
         for seen, name in list(islice(self._writers_seen, _WRITERS_DROPPED_AT_ONCE)):
             if seen < forgotten:
                 self._set_writer(name, None)
+
+    def changed_jobs(self) -> dict[str, Job | None]:
+        """The jobs changed since `begin`, as they were before; None: there was none."""
+        before: dict[str, Job | None] = {}
+        for job_id, old in self._undo.jobs:
+            before.setdefault(job_id, old)
+        return before
+
+    def changed_records(self) -> dict[RecordKey, Record | None]:
+        """The records changed since `begin`, as they are now; None: there is none."""
+        return {key: self.records.get(key) for key, _ in self._undo.records}
 
     def rollback(self) -> None:
         """Take back everything since `begin`."""
@@ -355,6 +370,9 @@ class State:
             visit = earliest
         else:
             visit = min(line.visit_us, max(earliest, now))
+            if visit < line.visit_us:  # it comes in among those that wait already: at their back
+                self.turn += 1
+                line.turn = self.turn
         if served or is_new or visit != line.visit_us:
             line.visit_us = visit
             self._enter(line)

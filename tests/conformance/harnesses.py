@@ -1,8 +1,9 @@
-"""How memory and the document describe themselves to the suite."""
+"""How each store describes itself to the suite."""
 
 from __future__ import annotations
 
 import json
+import sqlite3
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from casque.clock import Clock, to_us
 from casque.state import State
 from casque.stores.document import DocumentStore
 from casque.stores.memory import MemoryStore
+from casque.stores.sqlite.store import SqliteStore
 from casque.testing import FakeClock, Raw, RawLine
 from casque.testing.faults import SlowStorage
 from casque.testing.rig import Tier
@@ -22,6 +24,7 @@ class MemoryHarness:
 
     tier: Tier = "full"
     address: str | None = None
+    empty_is_new = True
 
     def __init__(self) -> None:
         self.clock = FakeClock()
@@ -72,6 +75,7 @@ class DocumentHarness:
     """The raw side is read with the standard library's json, not with our codec."""
 
     tier: Tier = "small"
+    empty_is_new = False
 
     def __init__(self, folder: Path | None) -> None:
         self.clock = FakeClock()
@@ -130,6 +134,107 @@ class DocumentHarness:
             content = self._port._content
         document: dict[str, Any] = json.loads(content or b'{"version": 0, "jobs": []}')
         return document
+
+
+class SqliteHarness:
+    """The raw side is read on a connection of its own, with none of our SQL."""
+
+    tier: Tier = "full"
+    empty_is_new = True  # as any SQLite database
+
+    def __init__(self, folder: Path) -> None:
+        self.clock = FakeClock()
+        self.path = folder / "jobs.db"
+        self.address: str | None = f"sqlite:///{self.path}"
+        self._stores: list[SqliteStore] = []
+        self._monitor: sqlite3.Connection | None = None
+        self._seen: tuple[int, int] | None = None
+
+    def open(self, clock: Clock | None = None) -> Store:
+        store = SqliteStore(self.path, clock=clock or self.clock)
+        self._stores.append(store)
+        return store
+
+    def raw(self) -> Raw:
+        if not self.path.exists():
+            return Raw({}, [], {}, 0)
+        connection = self._connect()
+        try:
+            return self._raw(connection)
+        finally:
+            connection.close()
+
+    def _raw(self, connection: sqlite3.Connection) -> Raw:
+        stages = ["queued"] * 2 + ["in_progress"] * 2 + ["completed", "dead", "cancelled"]
+        jobs: dict[str, dict[str, Any]] = {
+            row["id"]: {
+                "status": stages[row["stage"]],
+                **{
+                    name: row[name]
+                    for name in (
+                        "queue",
+                        "entrypoint",
+                        "priority",
+                        "attempts",
+                        "token",
+                        "due_us",
+                    )
+                },
+            }
+            for row in connection.execute("SELECT * FROM casque_job")
+        }
+        lines = [
+            RawLine(row["queue"], row["entrypoint"], row["visit_us"])
+            for row in connection.execute("SELECT * FROM casque_line")
+        ]
+        counters = {
+            row["writer"]: row for row in connection.execute("SELECT * FROM casque_counter")
+        }
+        token = counters.pop("")["token"]
+        return Raw(jobs, lines, {name: row["number"] for name, row in counters.items()}, token)
+
+    def writes(self) -> int:
+        """What the handles say, held against what SQLite says of the file."""
+        commits = sum(store.commits for store in self._stores)
+        if self.path.exists():
+            self._monitor = self._monitor or self._connect()
+            [version] = self._monitor.execute("PRAGMA data_version").fetchone()
+            moved = self._seen is not None and version != self._seen[0]
+            told = self._seen is not None and commits != self._seen[1]
+            assert moved <= told, "the file was changed, and no handle says so"
+            self._seen = version, commits
+        return commits
+
+    def touched(self) -> int | None:
+        return sum(store.touched for store in self._stores)
+
+    def stored(self) -> bytes | None:
+        if not self.path.exists():
+            return b""
+        connection = self._connect()
+        try:
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        except sqlite3.DatabaseError:
+            pass  # it is damaged, and has no log
+        finally:
+            connection.close()
+        return self.path.read_bytes()
+
+    def replace_stored(self, content: bytes) -> None:
+        """As a restored backup would: another file in its place, and no log beside it."""
+        other = self.path.with_name("other")
+        other.write_bytes(content)
+        other.replace(self.path)
+        for suffix in ("-wal", "-shm"):
+            self.path.with_name(self.path.name + suffix).unlink(missing_ok=True)
+
+    def slowed(self, delay: timedelta) -> Store | None:
+        return None
+
+    def _connect(self) -> sqlite3.Connection:
+        connection = sqlite3.connect(self.path)
+        connection.row_factory = sqlite3.Row
+        return connection
 
 
 def _raw_job(stored: dict[str, Any]) -> dict[str, Any]:

@@ -8,8 +8,10 @@ elsewhere each time and prints how to replay what it finds.
 from __future__ import annotations
 
 import os
+import tempfile
 import zlib
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, Phase, seed, settings
@@ -17,7 +19,7 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from casque.testing.machine import machine_for
 from casque.testing.rig import FLAVOURS, Flavour, Harness
-from tests.conformance.harnesses import DocumentHarness, MemoryHarness
+from tests.conformance.harnesses import DocumentHarness, MemoryHarness, SqliteHarness
 
 SEARCH = os.environ.get("CASQUE_MODEL_EXAMPLES")
 
@@ -52,3 +54,11 @@ def test_memory_and_the_oracle_agree_after_every_step(flavour: Flavour) -> None:
 @pytest.mark.parametrize("flavour", FLAVOURS)
 def test_the_document_and_the_oracle_agree_after_every_step(flavour: Flavour) -> None:
     agree(lambda: DocumentHarness(None), flavour, examples=10, steps=50)
+
+
+@pytest.mark.parametrize("flavour", FLAVOURS)
+def test_sqlite_and_the_oracle_agree_after_every_step(flavour: Flavour, tmp_path: Path) -> None:
+    def fresh() -> SqliteHarness:
+        return SqliteHarness(Path(tempfile.mkdtemp(dir=tmp_path)))
+
+    agree(fresh, flavour, examples=20, steps=50)

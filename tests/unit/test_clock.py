@@ -16,8 +16,8 @@ from casque.clock import (
     StoreTime,
     SystemClock,
     drive,
-    format_uuid,
-    next_uuid7,
+    mint_uuid7,
+    order_of,
     span_us,
     to_datetime,
     to_us,
@@ -34,11 +34,22 @@ def test_ids_are_uuid_version_7_and_carry_their_time() -> None:
 
 
 def test_ids_of_one_process_sort_by_age_within_a_millisecond_and_when_time_goes_back() -> None:
-    last, ids = 0, []
+    last, minted = 0, []
     for now_ms in (5, 5, 5, 6, 4, 4, 7):
-        last = next_uuid7(last, now_ms, b"\xff" * 10)
-        ids.append(format_uuid(last))
-    assert ids == sorted(set(ids))
+        minted += mint_uuid7(last, now_ms, 3, lambda count: b"\xff" * count)
+        last = minted[-1][1] << 53
+    assert minted == sorted(set(minted))
+    assert [order for _, order in minted] == sorted({order for _, order in minted})
+
+
+def test_the_order_of_an_id_is_told_by_the_id() -> None:
+    for clock in (SystemClock(), FakeClock()):
+        minted = clock.mint(1_000)
+        assert [order_of(id) for id, _ in minted] == [order for _, order in minted]
+        assert len({order for _, order in minted}) == 1_000
+    for id in ("", "a", "x" * 36, "f" * 14 + "7" + "f" * 8 + "-" + "f" * 12):
+        order = order_of(id)
+        assert order is None or 0 <= order < 2**63, id
 
 
 def test_instants_and_spans_are_exact() -> None:

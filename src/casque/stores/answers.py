@@ -6,7 +6,6 @@ from collections import OrderedDict
 from typing import Any, NamedTuple
 
 from casque.errors import InvalidError, StorageError
-from casque.state import State
 
 _WRITERS_KEPT = 128
 
@@ -29,14 +28,21 @@ class Answers:
         if len(self._last) > _WRITERS_KEPT:
             self._last.popitem(last=False)
 
+    def last_number(self, writer: str) -> int:
+        """The number of the last commit of a writer that was answered here; 0 when none was."""
+        kept = self._last.get(writer)
+        return 0 if kept is None else kept.number
+
     def decided_us(self, writer: str, number: int) -> int | None:
         """When this commit was last decided; None if it never was."""
         kept = self._last.get(writer)
         return None if kept is None or kept.number != number else kept.decided_us
 
-    def recall(self, state: State, writer: str, number: int) -> list[Any] | None:
-        """The outcomes of that commit if it is in `state` already; None if it is still to do."""
-        stored, _ = state.writers.get(writer, (0, 0))
+    def recall(self, stored: int, writer: str, number: int) -> list[Any] | None:
+        """The outcomes of that commit if it is done already; None if it is still to do.
+
+        `stored` is the last commit of the writer that the store has; 0 when it has none.
+        """
         if stored < number:
             return None
         if stored > number:

@@ -21,6 +21,11 @@ from casque.operations import (
 _MAKES_CLAIMABLE = (Added, Failed, Released, Renewed, Requeued, Retried, RecordsDeleted)
 
 
+def makes_claimable(event: Event) -> bool:
+    """Whether a job may have become claimable by this."""
+    return isinstance(event, _MAKES_CLAIMABLE)
+
+
 class Bells:
     """The bells of this process's waiting dequeues on one store."""
 
@@ -37,7 +42,7 @@ class Bells:
 
     def ring_for(self, events: Iterable[Event]) -> None:
         """Wake the waiting if one of `events` can have made a job claimable."""
-        if self._bells and any(isinstance(event, _MAKES_CLAIMABLE) for event in events):
+        if self._bells and any(map(makes_claimable, events)):
             self.ring()
 
     def ring(self) -> None:

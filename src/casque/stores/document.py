@@ -97,7 +97,7 @@ class DocumentStore:
         while True:
             if view is None:
                 view, is_fresh = await self._load_after(doubt, watch), True
-            told = self._answers.recall(view.state, writer, number)
+            told = self._answers.recall(view.state.number_of(writer), writer, number)
             if told is not None:
                 self._give_back(view)
                 return told

@@ -47,7 +47,7 @@ class MemoryStore:
     ) -> list[Any]:
         with self._lock:
             state = self._whole()
-            told = self._answers.recall(state, writer, number)
+            told = self._answers.recall(state.number_of(writer), writer, number)
             if told is not None:
                 return told
             now = self._time.now()
@@ -104,8 +104,8 @@ class MemoryStore:
         if os.getpid() != self._pid:
             raise StorageError(
                 "memory:// lives in the process that made it, and this is a fork of that process: "
-                "what is changed here nobody else would see. Use json:/// to share a queue between "
-                "processes.",
+                "what is changed here nobody else would see. Use sqlite:/// to share a queue "
+                "between processes.",
                 outcome_unknown=False,
             )
         if not self._state.is_whole:

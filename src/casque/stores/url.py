@@ -7,21 +7,25 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TypeGuard, cast
-from urllib.parse import unquote, urlsplit
+from typing import Literal, TypeGuard, cast
+from urllib.parse import parse_qs, unquote, urlsplit
 
 from casque.adapters.storage.port import ObjectStoragePort
 from casque.clock import Clock
 from casque.errors import InvalidError
 from casque.stores.port import Store
 
+Durability = Literal["full", "normal"]
+
 StoreAddress = str | os.PathLike[str] | Store | ObjectStoragePort
 """Whatever names a store: a URL, a path, a two-method storage, or a store."""
 
 _FORMS = (
-    "memory:// (this process only), json:///relative.json, json:////absolute/path.json, or a path "
-    "that ends in .json"
+    "memory:// (this process only), sqlite:///relative.db, sqlite:////absolute/jobs.db, "
+    "json:///relative.json, json:////absolute/path.json, or a path that ends in .db, .sqlite, "
+    ".sqlite3 or .json"
 )
+_SQLITE_SUFFIXES = (".db", ".sqlite", ".sqlite3")
 
 
 def open_store(address: StoreAddress, *, clock: Clock | None = None) -> Store:
@@ -57,7 +61,7 @@ def _open_url(url: str, clock: Clock | None) -> Store:
         parts = urlsplit(url)
     except ValueError as error:
         raise InvalidError(f"{_without_password(url)}: {error}. Known are {_FORMS}.") from error
-    if parts.query or parts.fragment:
+    if parts.fragment or (parts.query and parts.scheme != "sqlite"):
         raise InvalidError(f"{_without_password(url)}: {parts.scheme}:// takes no options.")
     if parts.scheme == "memory":
         if parts.netloc or parts.path.strip("/"):
@@ -67,13 +71,17 @@ def _open_url(url: str, clock: Clock | None) -> Store:
         from casque.stores.memory import MemoryStore
 
         return MemoryStore(clock)
-    if parts.scheme == "json":
+    if parts.scheme in ("json", "sqlite"):
+        suffix = "json" if parts.scheme == "json" else "db"
         if parts.netloc or len(parts.path) < 2:  # noqa: PLR2004 - a slash and a name
             raise InvalidError(
-                f"{_without_password(url)}: write json:///relative.json (three slashes) or "
-                "json:////absolute/path.json (four)."
+                f"{_without_password(url)}: write {parts.scheme}:///relative.{suffix} (three "
+                f"slashes) or {parts.scheme}:////absolute/path.{suffix} (four)."
             )
-        return _open_document(Path(unquote(parts.path[1:])), clock)
+        path = unquote(parts.path[1:])
+        if parts.scheme == "json":
+            return _open_document(Path(path), clock)
+        return _open_sqlite(path, clock, _durability(url, parts.query))
     raise InvalidError(
         f"{_without_password(url)}: no store is known for {parts.scheme!r}. Known are {_FORMS}."
     )
@@ -82,6 +90,8 @@ def _open_url(url: str, clock: Clock | None) -> Store:
 def _open_path(path: str, clock: Clock | None) -> Store:
     if Path(path).suffix == ".json":
         return _open_document(Path(path), clock)
+    if Path(path).suffix in _SQLITE_SUFFIXES:
+        return _open_sqlite(path, clock, "full")
     raise InvalidError(f"{path!r} does not say what kind of store it is. Known are {_FORMS}.")
 
 
@@ -90,6 +100,38 @@ def _open_document(path: Path, clock: Clock | None) -> Store:
     from casque.stores.document import DocumentStore
 
     return DocumentStore(LocalFileSystemStorage(path), clock)
+
+
+def _open_sqlite(path: str, clock: Clock | None, durability: Durability) -> Store:
+    from casque.stores.sqlite.store import SqliteStore
+
+    if path == ":memory:":
+        raise InvalidError("a queue that lives in this process alone is memory://.")
+    try:
+        # Resolved, so that a process that changes its folder, and a link, mean the same file.
+        resolved = Path(path).expanduser().resolve()
+    except (OSError, RuntimeError, ValueError) as error:
+        raise InvalidError(
+            f"{path!r} cannot be the path of a queue file: {error}", cause=error
+        ) from error
+    return SqliteStore(resolved, durability=durability, clock=clock)
+
+
+def _durability(url: str, query: str) -> Durability:
+    options = parse_qs(query, keep_blank_values=True)
+    wanted = options.pop("durability", ["full"])[-1]
+    if options:
+        raise InvalidError(
+            f"{url}: sqlite:// takes no option {', '.join(options)}; it knows `durability`."
+        )
+    if wanted == "full":
+        return "full"  # synced at every commit: survives a power cut
+    if wanted == "normal":
+        return "normal"  # survives the death of any process, not a power cut
+    raise InvalidError(
+        f"{url}: durability is full (survives a power cut) or normal (survives the death of a "
+        f"process), not {wanted!r}."
+    )
 
 
 def _without_password(url: str) -> str:

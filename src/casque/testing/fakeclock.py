@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 
-from casque.clock import Bell, Clock, format_uuid, next_uuid7, span_us, to_us
+from casque.clock import Bell, Clock, Minted, mint_uuid7, span_us, to_us
 
 START = datetime(2020, 1, 1, tzinfo=UTC)
 
@@ -27,7 +27,7 @@ class FakeClock:
         self._wall = to_us(start)
         self._steady = 0
         self._random = random.Random(seed)  # noqa: S311 - to be repeatable
-        self._last_id = 0
+        self._last = 0
         self._lock = threading.RLock()
         self._sleepers: list[tuple[int, int, _FakeBell]] = []
         self._count = 0
@@ -45,10 +45,13 @@ class FakeClock:
             return self._random.random()
 
     def new_id(self) -> str:
+        return self.mint(1)[0][0]
+
+    def mint(self, count: int) -> list[Minted]:
         with self._lock:
-            entropy = self._random.randbytes(10)
-            self._last_id = next_uuid7(self._last_id, self._wall // 1000, entropy)
-            return format_uuid(self._last_id)
+            minted = mint_uuid7(self._last, self._wall // 1000, count, self._random.randbytes)
+            self._last = minted[-1][1] << 53
+            return minted
 
     def bell(self, *, blocking: bool) -> Bell:
         return _FakeThreadBell(self) if blocking else _FakeLoopBell(self)
@@ -122,6 +125,7 @@ class _SkewedClock:
         self.monotonic = clock.monotonic
         self.random = clock.random
         self.new_id = clock.new_id
+        self.mint = clock.mint
         self.bell = clock.bell
         self.sleep = clock.sleep
 

@@ -297,12 +297,13 @@ class Oracle:
             and job.heartbeat_at is not None
             and now - job.heartbeat_at >= timeout
         ]
-        for job in stale:
+        for job in sorted(stale, key=lambda job: job.place):
             if job.attempts >= job.max_attempts:
                 job.bury(now)
             else:
                 job.error = job.lose_attempt()
                 job.wait(now)
+                self._change(now)
         if stale:
             self._change(now)
         return len(stale)
@@ -472,8 +473,9 @@ class Oracle:
                 self.lines[name] = ModelLine(max(first, now), self._turns)
             elif first > line.visit_at:
                 line.visit_at = first
-            else:
-                line.visit_at = min(line.visit_at, max(first, now))
+            elif max(first, now) < line.visit_at:
+                self._turns += 1
+                self.lines[name] = ModelLine(max(first, now), self._turns)
         for name in visited:
             if name in self.lines:
                 self._turns += 1

@@ -57,6 +57,9 @@ class Harness(Protocol):
     address: str | None
     """A URL under which another process reaches the same storage; None when none can."""
 
+    empty_is_new: bool
+    """Whether nothing at all in the storage's place is a new queue, rather than a damaged one."""
+
     def open(self, clock: Clock | None = None) -> Store:
         """One more handle on the storage, as another process would open it."""
         ...

@@ -19,6 +19,7 @@ from typing import TypeVar
 
 from casque.clock import SECOND_US, Clock, SystemClock, drive
 from casque.errors import CASConflictError, InvalidError, StorageError
+from casque.localdisk import make_folder, sync_folder
 
 _LOCK_PATIENCE_US = 30 * SECOND_US
 _LOCK_PAUSE_US = 2_000
@@ -56,7 +57,7 @@ class LocalFileSystemStorage:
         if etag not in (None, self._durable):
             # Visible is not durable: whoever renamed this may have died before its sync.
             try:
-                _sync_folder(self.path.parent)
+                sync_folder(self.path.parent)
             except OSError as error:
                 if error.errno not in (errno.EROFS, errno.EINVAL):  # a disk nobody can write to
                     raise self._trouble("read", error, unknown=False) from error
@@ -74,7 +75,7 @@ class LocalFileSystemStorage:
 
     def _write(self, content: bytes, if_match: str | None) -> str:
         try:
-            _make_folder(self.path.parent)
+            make_folder(self.path.parent)
             with self._locked():
                 _, current = self._read()
                 if current != if_match:
@@ -99,7 +100,7 @@ class LocalFileSystemStorage:
         temporary.replace(self.path)
         try:
             # Until the folder is on disk too, a power cut can bring the old file back.
-            _sync_folder(self.path.parent)
+            sync_folder(self.path.parent)
         except OSError as error:
             raise self._trouble("sync", error, unknown=True) from error
 
@@ -181,23 +182,6 @@ def _let_go(descriptor: int) -> None:
     # Not by closing alone: a child forked meanwhile has a copy, and would keep the lock.
     fcntl.flock(descriptor, fcntl.LOCK_UN)
     os.close(descriptor)
-
-
-def _make_folder(folder: Path) -> None:
-    """Make a folder and those above it, each one lasting in the one that holds it."""
-    if folder.is_dir():
-        return
-    _make_folder(folder.parent)
-    folder.mkdir(exist_ok=True)
-    _sync_folder(folder.parent)
-
-
-def _sync_folder(path: Path) -> None:
-    folder = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
 
 
 def _etag(content: bytes) -> str:

@@ -1,0 +1,236 @@
+"""Changes: every operation but a dequeue, in a transaction.
+
+Adding and acking are said in SQL. What happens less often is decided by the
+rules themselves, on a State that holds just the jobs and records it is about;
+what that changes is written back. Sweeps over many jobs are SQL again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
+from typing import Any
+
+from msgspec.structs import replace
+
+from casque.clock import order_of
+from casque.errors import CasqueError
+from casque.evolve import evolve
+from casque.job import Job
+from casque.operations import (
+    Ack,
+    DeleteRecord,
+    Dequeue,
+    Drop,
+    Enqueue,
+    Event,
+    Heartbeat,
+    Operation,
+    Purge,
+    PutRecord,
+    Request,
+    RequeueStale,
+)
+from casque.record import PAUSE
+from casque.rules import decide, new_job
+from casque.state import State
+from casque.stores.bells import makes_claimable
+from casque.stores.sqlite.rows import STATEMENTS as SQL
+from casque.stores.sqlite.rows import job_of
+from casque.stores.sqlite.work import Work
+
+
+class Changes:
+    """Operations of one transaction."""
+
+    def __init__(self, work: Work) -> None:
+        self._work = work
+
+    # -- enqueue ---------------------------------------------------------------
+
+    def enqueue_all(self, run: Sequence[Enqueue]) -> list[list[Job] | CasqueError]:
+        """Answer a run of enqueues: all at once if every job is new, else each by itself."""
+        if len(run) == 1:
+            jobs = self._add_new(run[0].jobs, run)
+            return [self.by_rules(run[0]) if jobs is None else jobs]
+        jobs = self._add_new([request for one in run for request in one.jobs], run)
+        if jobs is None:
+            return [answer for one in run for answer in self.enqueue_all([one])]
+        rest = iter(jobs)
+        return [list(islice(rest, len(one.jobs))) for one in run]
+
+    def _add_new(self, requests: Sequence[Request], run: Sequence[Enqueue]) -> list[Job] | None:
+        """Add them all; None, and nothing is added, unless every id is new and none too deep."""
+        for one in run:
+            for request in one.jobs:
+                if request.depth > one.max_depth:
+                    return None
+        work = self._work
+        if len(requests) == 1:
+            turn, seq = work.known.turn, work.add_one(requests[0])
+            if seq is None:
+                work.known.turn = turn
+                return None
+            seqs = [seq]
+        else:
+            added = self._add_all(requests)
+            if added is None:
+                return None
+            seqs = added
+        work.wrote = work.rings = True
+        return [
+            new_job(request, work.now, seq) for request, seq in zip(requests, seqs, strict=True)
+        ]
+
+    def _add_all(self, requests: Sequence[Request]) -> list[int] | None:
+        work, known = self._work, self._work.known
+        turn = known.turn
+        work.execute("SAVEPOINT casque_add")
+        seqs = work.add_all(requests)
+        if seqs is None:
+            work.execute("ROLLBACK TO casque_add")
+            known.turn = turn
+            known.forget_lines()
+        work.execute("RELEASE casque_add")
+        return seqs
+
+    # -- ack -------------------------------------------------------------------
+
+    def ack_all(self, run: Sequence[Ack]) -> list[CasqueError | None]:
+        return [self._ack(one) for one in run]
+
+    def _ack(self, one: Ack) -> CasqueError | None:
+        work = self._work
+        if not one.enqueue and one.token:
+            row, order = None, order_of(one.id)
+            if order is not None:
+                row = work.execute(SQL["ack_minted"], (one.id, one.token, order)).fetchone()
+            if row is None:
+                row = work.execute(SQL["ack_named"], (one.id, one.token)).fetchone()
+            if row is not None:
+                work.wrote = True
+                work.left(work.line_by_id(row[0]), row[1])
+                return None
+        refusal: CasqueError | None = self.by_rules(one)
+        return refusal
+
+    # -- by the rules ----------------------------------------------------------
+
+    def by_rules(self, operation: Operation) -> Any:
+        """The operation's result, or the error it is refused with."""
+        work, state = self._work, self._state_for(operation)
+        try:
+            decision = decide(state, operation, work.now)
+        except CasqueError as refusal:
+            return refusal
+        # Of two with one id the first is added, and the other is its duplicate.
+        new = {request.id: request for request in reversed(_requests_in(operation))}
+        for event in decision.events:
+            state.begin(work.now)
+            evolve(state, event)
+            self._write(state, event, new)
+        return decision.answer(state)
+
+    def _state_for(self, operation: Operation) -> State:
+        """A state that holds what `operation` is about, and nothing else."""
+        work, state = self._work, State()
+        state.begin(work.now)
+        jobs = (
+            self._stale_jobs(operation.timeout_us)
+            if isinstance(operation, RequeueStale)
+            else filter(None, map(work.job, _ids_in(operation)))
+        )
+        for job in jobs:
+            state.put(job)
+        state.settle()
+        if isinstance(operation, PutRecord | DeleteRecord):
+            keys = [(operation.kind, operation.name)]
+        elif isinstance(operation, Dequeue):
+            keys = [(PAUSE, queue) for queue in state.queues]
+        else:
+            keys = []
+        for key in keys:
+            record = work.record(*key)
+            if record is not None:
+                state.put_record(record)
+        state.token = work.known.token
+        return state
+
+    def _stale_jobs(self, timeout_us: int) -> Iterable[Job]:
+        unheard = self._work.now - timeout_us
+        return map(job_of, self._work.execute(SQL["stale_jobs"], (unheard,)).fetchall())
+
+    def _write(self, state: State, event: Event, requests: Mapping[str, Request]) -> None:
+        """Make the rows as `event` has made the state."""
+        work = self._work
+        work.wrote = True
+        work.rings |= makes_claimable(event)
+        work.known.token = state.token
+        for job_id, old in state.changed_jobs().items():
+            new = state.jobs.get(job_id)
+            if old is None:
+                assert new is not None
+                request = requests[job_id]
+                seq = work.add_one(replace(request, depth=new.depth, chain=new.chain))
+                assert seq is not None, "the rules add only what is not there"
+                state.put(replace(new, seq=seq))
+            else:
+                work.change(old, new)
+        for key, record in state.changed_records().items():
+            if record is None:
+                work.delete_record(*key)
+            else:
+                work.put_record(record)
+
+    # -- sweeps ----------------------------------------------------------------
+
+    def purge(self, operation: Purge) -> int:
+        work = self._work
+        before, queue = work.now - operation.older_than_us, operation.queue
+        spent = work.execute(SQL["purge_spent"], (before, queue)).fetchall()
+        for line_id, due_us in spent:
+            if line_id in work.known.lines_by_id or self._is_line(line_id):
+                work.left(work.line_by_id(line_id), due_us)
+        [finished] = work.execute(SQL["count_finished"], (work.now, before, queue)).fetchone()
+        count: int = len(spent) + finished
+        if count:
+            work.wrote = True
+            work.execute(SQL["purge_finished"], (before, queue))
+        return count
+
+    def _is_line(self, line_id: int) -> bool:
+        return self._work.execute(SQL["line_by_id"], (line_id,)).fetchone() is not None
+
+    def drop(self, operation: Drop) -> int:
+        work, queue = self._work, operation.queue
+        [gone] = work.execute(SQL["count_gone"], (work.now, queue)).fetchone()
+        live = work.execute(SQL["drop_live"], (queue,)).rowcount
+        finished = work.execute(SQL["drop_finished"], (queue,)).rowcount
+        if live + finished:
+            work.wrote = True
+            work.execute(SQL["delete_lines_of_queue"], (queue,))
+            work.known.forget_lines()
+        count: int = live + finished - gone
+        return count
+
+
+def _requests_in(operation: Operation) -> Sequence[Request]:
+    """The jobs that an operation would add."""
+    if isinstance(operation, Enqueue):
+        return operation.jobs
+    return operation.enqueue if isinstance(operation, Ack) else ()
+
+
+def _ids_in(operation: Operation) -> Iterable[str]:
+    """The ids of the jobs that an operation is about, each once."""
+    if isinstance(operation, Heartbeat):
+        ids = [job_id for job_id, _ in operation.holds]
+    elif isinstance(operation, Enqueue):
+        ids = [request.id for request in operation.jobs]
+    elif isinstance(operation, Ack):
+        ids = [operation.id, *(request.id for request in operation.enqueue)]
+    elif isinstance(operation, PutRecord | DeleteRecord | RequeueStale | Purge | Drop):
+        ids = []
+    else:
+        ids = [] if operation.id is None else [operation.id]
+    return dict.fromkeys(ids)

@@ -1,0 +1,132 @@
+"""Claims: what a dequeue does, in a transaction.
+
+Mostly one line is due and the first of its jobs are taken; then a run of
+dequeues is one look at the index, and the line stays where it is: with nobody
+else due there is nobody to go behind of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from casque import transitions
+from casque.job import Job
+from casque.operations import Dequeue
+from casque.rules import DEAD_RETENTION_US, Leased
+from casque.stores.sqlite.picks import Head, HeadRow, Picker
+from casque.stores.sqlite.rows import HELD, job_of
+from casque.stores.sqlite.rows import STATEMENTS as SQL
+from casque.stores.sqlite.work import Line, Work
+
+_QUEUED_STAGES = HELD
+"""Stages below this one are queued: a claim of such a job is one statement."""
+
+
+class Claims:
+    """Dequeues of one transaction."""
+
+    def __init__(self, work: Work) -> None:
+        self._work = work
+        self.touched = 0
+
+    def dequeue_all(self, run: Sequence[Dequeue]) -> list[Leased]:
+        """Answer a run of dequeues, in their order, each on what those before it left."""
+        answers: list[Leased] = []
+        while len(answers) < len(run):
+            alike = _alike(run[len(answers) :])
+            done = self._from_the_only_line(alike)
+            if not done:
+                done = [self._dequeue(alike[0])]
+            answers.extend(done)
+        return answers
+
+    def _from_the_only_line(self, run: Sequence[Dequeue]) -> list[Leased]:
+        """Answer as many of the run as the one due line fills whole; none when it is not so."""
+        work, first = self._work, run[0]
+        line = work.only_due_line()
+        self.touched += 2
+        if (
+            line is None
+            or first.queue not in (None, line.queue)
+            or not (first.entrypoints is None or line.entrypoint in first.entrypoints)
+        ):
+            return []
+        wanted = first.limit if len(run) == 1 else sum(one.limit for one in run)
+        heads = work.execute(SQL["heads"], (line.id, wanted + 1)).fetchall()
+        self.touched += len(heads)
+        for place, (_, due_us, _, stage) in enumerate(heads):
+            if due_us > work.now or stage >= HELD:
+                del heads[place:]
+                break
+        answers: list[Leased] = []
+        taken = 0
+        for one in run:
+            # One more must be left, and due: then the line is, and stays where it is.
+            if taken + one.limit >= len(heads):
+                break
+            jobs = self._claim(heads[taken : taken + one.limit], one)
+            answers.append(Leased(jobs, None))
+            taken += one.limit
+        return answers
+
+    def _dequeue(self, one: Dequeue) -> Leased:
+        """One dequeue as `casque.picking` has it, with whatever it may meet."""
+        work = self._work
+        picker = Picker(work.execute, work.now)
+        picked = picker.pick(one.entrypoints, one.queue, one.limit)
+        self.touched += picker.touched
+        lines = [work.met(row) for row in picked.visited]
+        for head in picked.spent:
+            self._bury(head)
+        if not picked.jobs:
+            due = picker.next_due(one.entrypoints, one.queue)
+            return Leased([], None if due is None else max(due - work.now, 0))
+        jobs = self._claim(picked.jobs, one)
+        for line in lines:
+            if self._still_there(line):
+                work.serve(line)
+        return Leased(jobs, None)
+
+    def _still_there(self, line: Line) -> bool:
+        return line.id in self._work.known.lines_by_id
+
+    def _claim(self, heads: Sequence[HeadRow], one: Dequeue) -> list[Job]:
+        work = self._work
+        work.wrote = True
+        jobs = []
+        until = work.now + one.lease_us
+        for _, _, seq, stage in heads:
+            token = work.known.token = work.known.token + 1
+            if stage < _QUEUED_STAGES:
+                how = (seq, token, one.worker, work.now, until)
+                jobs.append(job_of(work.execute(SQL["claim"], how).fetchone()))
+            else:
+                jobs.append(self._take_over(seq, one, token, until))
+        return jobs
+
+    def _take_over(self, seq: int, one: Dequeue, token: int, until: int) -> Job:
+        """Claim a job whose holder was lost."""
+        lost = self._job(seq)
+        job = transitions.claimed(
+            lost, worker=one.worker, token=token, now=self._work.now, lease_until=until
+        )
+        self._work.change(lost, job)
+        return job
+
+    def _bury(self, head: Head) -> None:
+        self._work.wrote = True
+        now, spent = self._work.now, self._job(head.seq)
+        dead = transitions.buried(spent, now=now, expires=now + DEAD_RETENTION_US)
+        self._work.change(spent, dead)
+
+    def _job(self, seq: int) -> Job:
+        return job_of(self._work.execute(SQL["job_by_seq"], (seq,)).fetchone())
+
+
+def _alike(run: Sequence[Dequeue]) -> Sequence[Dequeue]:
+    """The first of the run, and those right after it that ask the same, whatever their number."""
+    first = run[0]
+    for place, one in enumerate(run):
+        if one.entrypoints != first.entrypoints or one.queue != first.queue:
+            return run[:place]
+    return run

@@ -1,0 +1,247 @@
+"""Connections: opening the database file, and what SQLite's errors mean to our callers.
+
+The file is never opened or closed by hand: on POSIX that would drop the locks
+which SQLite holds on it in this process.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Literal, TypeVar
+
+from casque.clock import SECOND_US, Clock
+from casque.errors import CasqueError, CorruptError, InvalidError, StorageError
+from casque.localdisk import make_folder, network_filesystem
+from casque.stores.port import COMMIT_DEADLINE_US
+from casque.stores.sqlite.rows import schema
+
+Durability = Literal["full", "normal"]
+
+SCHEMA = 1
+_OLDEST_SQLITE = (3, 35, 0)
+_BUSY_SECONDS = 0.05
+"""How long SQLite waits for a lock by itself: briefly, so that Ctrl-C gets through in between."""
+_STATEMENTS_CACHED = 256
+
+T = TypeVar("T")
+
+
+class Database:
+    """One database file, and how to open it."""
+
+    def __init__(self, path: Path, durability: Durability, clock: Clock) -> None:
+        self.path = path
+        self.name = self._text = str(path)
+        self._durability = durability
+        self._clock = clock
+
+    def connect(self) -> sqlite3.Connection:
+        """A connection to a database that holds a queue; it is made when there is none."""
+        self._check_place()
+        with self.translated("open"):
+            connection = sqlite3.connect(
+                self.path,
+                timeout=_BUSY_SECONDS,
+                isolation_level=None,
+                check_same_thread=False,
+                cached_statements=_STATEMENTS_CACHED,
+            )
+        try:
+            with self.translated("open"):
+                self._prepare(connection)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def identity(self) -> tuple[int, int] | None:
+        """Which file is at the path now; None when there is none."""
+        try:
+            found = os.stat(self._text)  # noqa: PTH116 - at every commit; a Path takes twice as long
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
+
+    def patiently(self, attempt: Callable[[], T]) -> T:
+        """Try until no other process is in the way, for as long as a commit may take."""
+        give_up: int | None = None
+        while True:
+            try:
+                return attempt()
+            except sqlite3.OperationalError as error:
+                if not _is_busy(error):
+                    raise
+                now = self._clock.monotonic()
+                give_up = give_up or now + COMMIT_DEADLINE_US
+                if now >= give_up:
+                    raise StorageError(
+                        f"{self.name} has been locked by another program for "
+                        f"{COMMIT_DEADLINE_US // SECOND_US} s; nothing was written. Is a "
+                        "transaction left open, or a process stopped?",
+                        cause=error,
+                        outcome_unknown=False,
+                    ) from error
+
+    @contextmanager
+    def translated(self, verb: str) -> Iterator[None]:
+        """SQLite's errors as ours. Whatever was asked for in here was not done."""
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise self.trouble(verb, error) from error
+
+    def trouble(self, verb: str, error: sqlite3.Error) -> CasqueError:
+        kind = _kind_of(error)
+        if kind.startswith(("SQLITE_NOTADB", "SQLITE_CORRUPT")) or isinstance(error, _Foreign):
+            return CorruptError(
+                f"{self.name}: {error}. Nothing was overwritten. If the file is a queue, restore "
+                "it from a backup, or recover what is left of it with `sqlite3 FILE .recover`; "
+                "otherwise choose another path.",
+                cause=error,
+            )
+        return StorageError(
+            f"cannot {verb} {self.name}: {error}; nothing was written. {_remedy(kind, self.path)}",
+            cause=error,
+            outcome_unknown=False,
+        )
+
+    def check_schema(self, connection: sqlite3.Connection) -> bool:
+        """Whether a queue of ours is there. Raises when it is one that we cannot read."""
+        tables = dict(
+            connection.execute(
+                "SELECT name, type FROM sqlite_master WHERE name LIKE 'casque\\_%' ESCAPE '\\'"
+            )
+        )
+        if not tables:
+            return False
+        found = None
+        if "casque_meta" in tables:
+            found = connection.execute(
+                "SELECT value FROM casque_meta WHERE key = 'schema'"
+            ).fetchone()
+        if found is None or not str(found[0]).isdecimal():
+            raise _Foreign("it has tables named casque_…, but does not say by which version")
+        if int(found[0]) > SCHEMA:
+            raise _Foreign(
+                f"it was written by a newer casque (schema {found[0]}, and this one knows "
+                f"{SCHEMA}): upgrade casque"
+            )
+        return True
+
+    # -- opening ---------------------------------------------------------------
+
+    def _check_place(self) -> None:
+        if sqlite3.sqlite_version_info < _OLDEST_SQLITE:
+            raise StorageError(
+                f"SQLite {sqlite3.sqlite_version} is too old: casque needs 3.35 or later. Use a "
+                "Python built with a newer one.",
+                outcome_unknown=False,
+            )
+        try:
+            make_folder(self.path.parent)
+        except OSError as error:
+            raise StorageError(
+                f"cannot open {self.name}: {error.strerror or error} ({error.filename}); nothing "
+                "was written. Check that its folder is a folder and is writable.",
+                cause=error,
+                outcome_unknown=False,
+            ) from error
+        if self.path.is_dir():
+            raise StorageError(
+                f"cannot open {self.name}: a folder is in its place. Choose another path.",
+                outcome_unknown=False,
+            )
+        drive = network_filesystem(self.path.parent)
+        if drive is not None:
+            raise InvalidError(
+                f"{self.name} lies on a network drive ({drive}), where SQLite's locks cannot be "
+                "trusted and jobs would be lost. Use a local disk; to share a queue between hosts, "
+                "use a bucket or PostgreSQL."
+            )
+        self._check_not_emptied()
+
+    def _check_not_emptied(self) -> None:
+        """An empty file is a new database to SQLite, which then throws its log away unread."""
+        log = self.path.with_name(f"{self.path.name}-wal")
+        if _size(self.path) == 0 and _size(log):
+            raise CorruptError(
+                f"{self.name} is empty, but its log {log.name} is not: somebody truncated it. "
+                "Nothing was overwritten. Restore the file from a backup, or move both away to "
+                "begin anew."
+            )
+
+    def _prepare(self, connection: sqlite3.Connection) -> None:
+        self.patiently(lambda: self._check_whole(connection))
+        [mode] = self.patiently(lambda: connection.execute("PRAGMA journal_mode = WAL").fetchone())
+        if mode != "wal":
+            raise sqlite3.OperationalError(f"its journal mode is {mode} and cannot be made WAL")
+        connection.execute(f"PRAGMA synchronous = {self._durability}")
+        if not self.patiently(lambda: self.check_schema(connection)):
+            self.patiently(lambda: self._make_schema(connection))
+
+    def _check_whole(self, connection: sqlite3.Connection) -> None:
+        """A file that was cut short in its last page opens like any other."""
+        [page_size] = connection.execute("PRAGMA page_size").fetchone()
+        connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        size = _size(self.path) or 0
+        log = self.path.with_name(f"{self.path.name}-wal")
+        # While a log is there, the file may have ended in the middle of a checkpoint.
+        if size % page_size and not _size(log):
+            raise _Foreign("it ends in the middle of a page: it was cut short")
+
+    def _make_schema(self, connection: sqlite3.Connection) -> None:
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            if not self.check_schema(connection):
+                create_schema(connection)
+            connection.execute("COMMIT")
+        except BaseException:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            raise
+
+
+class _Foreign(sqlite3.DatabaseError):
+    """The file is a database, but not one that we can use."""
+
+
+def create_schema(connection: sqlite3.Connection) -> None:
+    """Make our tables, inside the transaction that is open."""
+    statement = ""
+    for line in schema().splitlines():
+        statement += line + "\n"
+        if sqlite3.complete_statement(statement):
+            connection.execute(statement)
+            statement = ""
+
+
+def _is_busy(error: sqlite3.Error) -> bool:
+    kind = _kind_of(error)
+    return kind == "SQLITE_LOCKED" or kind.startswith("SQLITE_BUSY")
+
+
+def _kind_of(error: sqlite3.Error) -> str:
+    return getattr(error, "sqlite_errorname", "") or ""
+
+
+def _remedy(kind: str, path: Path) -> str:
+    if kind == "SQLITE_FULL":
+        return "The disk is full, or the file may not grow: make room."
+    if kind.startswith("SQLITE_READONLY"):
+        return "The file or its folder may not be written by this user: check their permissions."
+    if kind == "SQLITE_CANTOPEN":
+        return f"Check that {path.parent} is a folder that this user may write to."
+    if kind.startswith("SQLITE_IOERR"):
+        return "The disk did not do what was asked: check its space and its health."
+    return "Check the file, its folder and its disk."
+
+
+def _size(path: Path) -> int | None:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return None

@@ -1,0 +1,119 @@
+"""Picks: which jobs a dequeue takes, and in which order: `casque.picking`, said in SQL.
+
+Nothing is written here, so `peek` and an idle dequeue share it with claims.
+Counts what it looks at in `touched`, as the rules do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from heapq import merge
+from typing import Any, NamedTuple
+
+from casque.stores.sqlite.rows import LAST_HELD
+from casque.stores.sqlite.rows import STATEMENTS as SQL
+
+Execute = Callable[..., Any]
+LineRow = tuple[int, str, str, int, int, int]
+"""id, queue, entrypoint, visit_us, turn, paused."""
+
+
+HeadRow = tuple[int, int, int, int]
+"""priority, due_us, seq, stage."""
+
+
+class Head(NamedTuple):
+    """A due job as the index has it; ordered as a queue is worked off."""
+
+    priority: int
+    due_us: int
+    seq: int
+    stage: int
+
+
+class Pick(NamedTuple):
+    """The jobs to claim, those to bury on the way, and the lines that had their turn."""
+
+    jobs: list[Head]
+    spent: list[Head]
+    visited: list[LineRow]
+
+
+class Picker:
+    """Reads what is due at `now`, over one connection."""
+
+    def __init__(self, execute: Execute, now: int) -> None:
+        self._execute = execute
+        self._now = now
+        self.touched = 0
+
+    def pick(self, entrypoints: Collection[str] | None, queue: str | None, limit: int) -> Pick:
+        """Up to `limit` due jobs. Spent ones are met on the way and do not count."""
+        picked = Pick([], [], [])
+        for name in self._due_queues(entrypoints, queue):
+            lines = self._due_lines(name, entrypoints)
+            picked.visited.extend(lines)
+            for head in merge(*(self._due_jobs(line[0]) for line in lines)):
+                if head.stage == LAST_HELD:
+                    picked.spent.append(head)
+                    continue
+                picked.jobs.append(head)
+                if len(picked.jobs) == limit:
+                    return picked
+        return picked
+
+    def next_due(self, entrypoints: Collection[str] | None, queue: str | None) -> int | None:
+        """The earliest instant at which such a job is due; None: there is none, or it is paused."""
+        if queue is not None:
+            asked = [
+                line
+                for line in self._execute(SQL["lines_of_queue"], (queue,))
+                if not line[5] and (entrypoints is None or line[2] in entrypoints)
+            ]
+            return min((self.earliest(line[0]) for line in asked), default=None)
+        if entrypoints is None:
+            rows = [self._execute(SQL["next_visit"]).fetchone()]
+        else:
+            each = SQL["next_visit_of_entrypoint"]
+            rows = [self._execute(each, (name,)).fetchone() for name in entrypoints]
+        return min((row[0] for row in rows if row is not None), default=None)
+
+    def earliest(self, line_id: int) -> int:
+        """When the first job of a line is due."""
+        [earliest] = self._execute(SQL["earliest"], (line_id,)).fetchone()
+        assert earliest is not None, "a line without jobs"
+        due: int = earliest
+        return due
+
+    def _due_queues(self, entrypoints: Collection[str] | None, queue: str | None) -> Iterator[str]:
+        if queue is not None:
+            yield queue
+            return
+        seen: set[str] = set()
+        for line in self._due_places(entrypoints):
+            self.touched += 1
+            if line[1] not in seen:
+                seen.add(line[1])
+                yield line[1]
+
+    def _due_places(self, entrypoints: Collection[str] | None) -> Iterator[LineRow]:
+        if entrypoints is None:
+            yield from self._execute(SQL["due_lines"], (self._now,))
+            return
+        each = SQL["due_lines_of_entrypoint"]
+        wanted = [self._execute(each, (self._now, name)) for name in entrypoints]
+        yield from merge(*wanted, key=lambda line: (line[3], line[4]))
+
+    def _due_lines(self, queue: str, entrypoints: Collection[str] | None) -> list[LineRow]:
+        if entrypoints is None:
+            lines = self._execute(SQL["lines_of_queue"], (queue,)).fetchall()
+        else:
+            each = (self._execute(SQL["line"], (queue, name)).fetchone() for name in entrypoints)
+            lines = [line for line in each if line is not None]
+        self.touched += len(lines)
+        return [line for line in lines if not line[5] and line[3] <= self._now]
+
+    def _due_jobs(self, line_id: int) -> Iterator[Head]:
+        for row in self._execute(SQL["due_jobs"], (line_id, self._now)):
+            self.touched += 1
+            yield Head(*row)

@@ -1,0 +1,278 @@
+-- Every statement of the SQLite store, by name. tests/sqlite/test_plans.py reads the plan of each.
+
+-- name: data_version
+PRAGMA data_version;
+
+-- name: counters
+SELECT number, token, turn FROM casque_counter WHERE writer = '';
+
+-- name: writer_number
+SELECT number FROM casque_counter WHERE writer = ?1;
+
+-- name: count
+UPDATE casque_counter SET number = ?1, token = ?2, turn = ?3 WHERE writer = '';
+
+-- name: stamp
+UPDATE casque_counter SET number = ?2 WHERE writer = ?1;
+
+-- name: stamp_and_see
+INSERT INTO casque_counter (writer, number, seen_us) VALUES (?1, ?2, ?3)
+ON CONFLICT (writer) DO UPDATE SET number = excluded.number, seen_us = excluded.seen_us;
+
+-- name: forget_writers
+DELETE FROM casque_counter WHERE writer IN (
+    SELECT writer FROM casque_counter WHERE seen_us < ?1 ORDER BY seen_us LIMIT ?2
+);
+
+-- name: line
+SELECT id, queue, entrypoint, visit_us, turn, paused FROM casque_line
+WHERE queue = ?1 AND entrypoint = ?2;
+
+-- name: line_by_id
+SELECT id, queue, entrypoint, visit_us, turn, paused FROM casque_line WHERE id = ?1;
+
+-- name: insert_line
+INSERT INTO casque_line (queue, entrypoint, visit_us, turn, paused) VALUES (?1, ?2, ?3, ?4, ?5);
+
+-- name: move_line
+UPDATE casque_line SET visit_us = ?2 WHERE id = ?1;
+
+-- name: serve_line
+UPDATE casque_line SET visit_us = ?2, turn = ?3 WHERE id = ?1;
+
+-- name: delete_line
+DELETE FROM casque_line WHERE id = ?1;
+
+-- name: delete_lines_of_queue
+DELETE FROM casque_line WHERE queue = ?1;
+
+-- name: pause_lines
+UPDATE casque_line SET paused = ?2 WHERE queue = ?1;
+
+-- name: due_lines
+SELECT id, queue, entrypoint, visit_us, turn, paused FROM casque_line
+WHERE paused = 0 AND visit_us <= ?1 ORDER BY visit_us, turn;
+
+-- name: due_lines_of_entrypoint
+SELECT id, queue, entrypoint, visit_us, turn, paused FROM casque_line
+WHERE paused = 0 AND entrypoint = ?2 AND visit_us <= ?1 ORDER BY visit_us, turn;
+
+-- name: lines_of_queue
+SELECT id, queue, entrypoint, visit_us, turn, paused FROM casque_line WHERE queue = ?1;
+
+-- name: first_lines
+SELECT id, queue, entrypoint, visit_us, turn, paused FROM casque_line
+WHERE paused = 0 ORDER BY visit_us, turn LIMIT 2;
+
+-- name: next_visit
+SELECT visit_us FROM casque_line WHERE paused = 0 ORDER BY visit_us, turn LIMIT 1;
+
+-- name: next_visit_of_entrypoint
+SELECT visit_us FROM casque_line WHERE paused = 0 AND entrypoint = ?1
+ORDER BY visit_us, turn LIMIT 1;
+
+-- The first due time of a line: the head of each of its priorities, however many jobs there are.
+-- name: earliest
+WITH RECURSIVE rank (priority) AS (
+    SELECT min(priority) FROM casque_job WHERE line = ?1
+    UNION ALL
+    SELECT (SELECT min(priority) FROM casque_job WHERE line = ?1 AND priority > rank.priority)
+    FROM rank WHERE rank.priority IS NOT NULL
+)
+SELECT min((SELECT min(due_us) FROM casque_job WHERE line = ?1 AND priority = rank.priority))
+FROM rank;
+
+-- The first jobs of a line, due or not: mostly they are what a claim takes.
+-- name: heads
+SELECT priority, due_us, seq, stage FROM casque_job WHERE line = ?1
+ORDER BY priority, due_us, seq LIMIT ?2;
+
+-- All due jobs of a line in their order, leaping over what is not due yet, priority by priority.
+-- name: due_jobs
+WITH RECURSIVE rank (priority) AS (
+    SELECT min(priority) FROM casque_job WHERE line = ?1
+    UNION ALL
+    SELECT (SELECT min(priority) FROM casque_job WHERE line = ?1 AND priority > rank.priority)
+    FROM rank WHERE rank.priority IS NOT NULL
+)
+SELECT job.priority, job.due_us, job.seq, job.stage
+FROM rank CROSS JOIN casque_job AS job INDEXED BY casque_job_due
+WHERE job.line = ?1 AND job.priority = rank.priority AND job.due_us <= ?2;
+
+-- name: claim
+UPDATE casque_job SET
+    stage = CASE WHEN attempts + 1 >= max_attempts THEN 3 ELSE 2 END,
+    attempts = attempts + 1,
+    token = ?2,
+    worker = ?3,
+    due_us = ?5,
+    claimed_us = ?4,
+    heartbeat_us = ?4,
+    updated_us = ?4,
+    progress = NULL,
+    note = NULL,
+    output = NULL
+WHERE seq = ?1
+RETURNING {columns};
+
+-- By far the most commits are these: one statement each, which is its own transaction. They do
+-- something only if the job's line stays where it is; else it is done the long way.
+
+-- name: add_swiftly
+INSERT INTO casque_job (
+    seq, id, named, queue, entrypoint, line, priority, stage, due_us, max_attempts, created_us,
+    run_us, retain_us, timeout_us, depth, chain, payload
+)
+SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, 0, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16
+WHERE (
+    SELECT queue = ?4 AND entrypoint = ?5 AND visit_us <= max(?8, ?10)
+    FROM casque_line WHERE id = ?6
+)
+ON CONFLICT DO NOTHING;
+
+-- name: ack_swiftly
+DELETE FROM casque_job
+WHERE seq = ?3 AND id = ?1 AND token = ?2 AND stage IN (2, 3) AND coalesce(retain_us, 0) = 0
+AND due_us > ?4 AND due_us > (SELECT visit_us FROM casque_line WHERE id = casque_job.line);
+
+-- name: ack_minted
+DELETE FROM casque_job
+WHERE seq = ?3 AND id = ?1 AND token = ?2 AND stage IN (2, 3) AND coalesce(retain_us, 0) = 0
+RETURNING line, due_us;
+
+-- name: ack_named
+DELETE FROM casque_job
+WHERE named = 1 AND id = ?1 AND token = ?2 AND stage IN (2, 3) AND coalesce(retain_us, 0) = 0
+RETURNING line, due_us;
+
+-- name: add
+INSERT INTO casque_job (
+    seq, id, named, queue, entrypoint, line, priority, stage, due_us, max_attempts, created_us,
+    run_us, retain_us, timeout_us, depth, chain, payload
+) VALUES (?, ?, ?, ?, ?, ?, ?, 0, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT DO NOTHING;
+
+-- name: update_job
+UPDATE casque_job SET
+    line = ?2, stage = ?3, due_us = ?4, attempts = ?5, token = ?6, run_us = ?7, updated_us = ?8,
+    worker = ?9, claimed_us = ?10, heartbeat_us = ?11, finished_us = ?12, expires_us = ?13,
+    error = ?14, result = ?15, progress = ?16, note = ?17, output = ?18, history = ?19,
+    payload = ?20
+WHERE seq = ?1;
+
+-- name: delete_job
+DELETE FROM casque_job WHERE seq = ?1;
+
+-- name: job_minted
+SELECT {columns} FROM casque_job WHERE seq = ?2 AND id = ?1;
+
+-- name: job_named
+SELECT {columns} FROM casque_job WHERE named = 1 AND id = ?1;
+
+-- name: id_of
+SELECT id FROM casque_job WHERE seq = ?1;
+
+-- name: job_by_seq
+SELECT {columns} FROM casque_job WHERE seq = ?1;
+
+-- name: stale_jobs
+SELECT {columns} FROM casque_job
+WHERE seq IN (SELECT seq FROM casque_job WHERE line IS NOT NULL AND stage IN (2, 3))
+AND heartbeat_us <= ?1 ORDER BY seq;
+
+-- name: delete_expired_jobs
+DELETE FROM casque_job WHERE seq IN (
+    SELECT seq FROM casque_job WHERE expires_us <= ?1 ORDER BY expires_us LIMIT ?2
+);
+
+-- name: next_job_expiry
+SELECT min(expires_us) FROM casque_job WHERE expires_us IS NOT NULL;
+
+-- name: next_record_expiry
+SELECT min(expires_us) FROM casque_record WHERE expires_us IS NOT NULL;
+
+-- name: expired_records
+SELECT kind, name FROM casque_record WHERE expires_us <= ?1 ORDER BY expires_us LIMIT ?2;
+
+-- name: purge_spent
+DELETE FROM casque_job WHERE seq IN (
+    SELECT seq FROM casque_job WHERE line IS NOT NULL AND stage = 3 AND due_us <= ?1
+) AND (?2 IS NULL OR queue = ?2)
+RETURNING line, due_us;
+
+-- name: count_finished
+SELECT count(*) FROM casque_job
+WHERE expires_us > ?1 AND finished_us <= ?2 AND (?3 IS NULL OR queue = ?3);
+
+-- name: purge_finished
+DELETE FROM casque_job
+WHERE expires_us IS NOT NULL AND finished_us <= ?1 AND (?2 IS NULL OR queue = ?2);
+
+-- name: count_gone
+SELECT count(*) FROM casque_job WHERE expires_us <= ?1 AND queue = ?2;
+
+-- name: drop_live
+DELETE FROM casque_job WHERE line IN (SELECT id FROM casque_line WHERE queue = ?1);
+
+-- name: drop_finished
+DELETE FROM casque_job WHERE expires_us IS NOT NULL AND queue = ?1;
+
+-- name: live_stats
+SELECT
+    total(stage = 0 AND due_us <= ?1),
+    total(stage = 0 AND due_us > ?1),
+    total(stage = 1),
+    total(stage = 2 OR stage = 3 AND due_us > ?1),
+    total(stage = 3 AND due_us <= ?1)
+FROM casque_job WHERE line IS NOT NULL;
+
+-- name: live_stats_of_queue
+SELECT
+    total(job.stage = 0 AND job.due_us <= ?1),
+    total(job.stage = 0 AND job.due_us > ?1),
+    total(job.stage = 1),
+    total(job.stage = 2 OR job.stage = 3 AND job.due_us > ?1),
+    total(job.stage = 3 AND job.due_us <= ?1)
+FROM casque_line AS line CROSS JOIN casque_job AS job
+WHERE line.queue = ?2 AND job.line = line.id;
+
+-- name: finished_stats
+SELECT total(stage = 4), total(stage = 5), total(stage = 6) FROM casque_job
+WHERE expires_us > ?1 AND (?2 IS NULL OR queue = ?2);
+
+-- name: jobs
+SELECT {columns} FROM casque_job
+WHERE seq > ?1 AND (expires_us IS NULL OR expires_us > ?2)
+AND (?3 IS NULL OR queue = ?3) AND (?4 IS NULL OR entrypoint = ?4)
+AND (
+    ?5 IS NULL
+    OR ?5 = 'pending' AND stage = 0 AND due_us <= ?2
+    OR ?5 = 'scheduled' AND stage = 0 AND due_us > ?2
+    OR ?5 = 'failed' AND stage = 1
+    OR ?5 = 'processing' AND (stage = 2 OR stage = 3 AND due_us > ?2)
+    OR ?5 = 'completed' AND stage = 4
+    OR ?5 = 'dead' AND (stage = 5 OR stage = 3 AND due_us <= ?2)
+    OR ?5 = 'cancelled' AND stage = 6
+)
+ORDER BY seq LIMIT ?6;
+
+-- name: live_queues
+SELECT DISTINCT queue FROM casque_line;
+
+-- name: finished_queues
+SELECT DISTINCT queue FROM casque_job WHERE expires_us > ?1;
+
+-- name: record
+SELECT kind, name, value, version, expires_us FROM casque_record WHERE kind = ?1 AND name = ?2;
+
+-- name: records
+SELECT kind, name, value, version, expires_us FROM casque_record
+WHERE kind = ?1 AND (expires_us IS NULL OR expires_us > ?2) ORDER BY name;
+
+-- name: put_record
+INSERT INTO casque_record (kind, name, value, version, expires_us) VALUES (?1, ?2, ?3, ?4, ?5)
+ON CONFLICT (kind, name) DO UPDATE SET
+    value = excluded.value, version = excluded.version, expires_us = excluded.expires_us;
+
+-- name: delete_record
+DELETE FROM casque_record WHERE kind = ?1 AND name = ?2;

@@ -1,0 +1,93 @@
+"""Reads: what a reader sees of the database at an instant: `casque.views`, said in SQL."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Any, Literal
+
+from casque.job import Job, Stats
+from casque.record import Record
+from casque.rules import shown
+from casque.state import QueueState
+from casque.stores.sqlite.picks import Picker
+from casque.stores.sqlite.rows import STATEMENTS as SQL
+from casque.stores.sqlite.rows import find_job, job_of, record_of
+from casque.views import JobFilter
+
+_ALL = -1
+"""What SQLite takes for no LIMIT."""
+
+
+class Reads:
+    """Everything that can be asked of one snapshot."""
+
+    def __init__(self, execute: Callable[..., Any], now: int) -> None:
+        self._execute = execute
+        self._now = now
+        self._picker = Picker(execute, now)
+
+    @property
+    def touched(self) -> int:
+        return self._picker.touched
+
+    def job(self, job_id: str) -> Job | None:
+        job = find_job(self._execute, job_id)
+        return None if job is None or job.is_gone(self._now) else shown(job, self._now)
+
+    def jobs(self, wanted: JobFilter, limit: int, after: int) -> list[Job]:
+        filters = (wanted.queue, wanted.entrypoint, wanted.view)
+        rows = self._execute(SQL["jobs"], (after, self._now, *filters, limit))
+        return [shown(job_of(row), self._now) for row in rows]
+
+    def peek(self, entrypoints: Collection[str] | None, queue: str | None, limit: int) -> list[Job]:
+        picked = self._picker.pick(entrypoints, queue, limit)
+        each = SQL["job_by_seq"]
+        return [job_of(self._execute(each, (head.seq,)).fetchone()) for head in picked.jobs]
+
+    def nothing_due(
+        self, entrypoints: Collection[str] | None, queue: str | None
+    ) -> int | Literal[False] | None:
+        """In how long something is, or None; False when there is something to claim or to bury."""
+        picked = self._picker.pick(entrypoints, queue, 1)
+        if picked.jobs or picked.spent:
+            return False
+        due = self._picker.next_due(entrypoints, queue)
+        return None if due is None else max(due - self._now, 0)
+
+    def stats(self, queue: str | None) -> Stats:
+        if queue is None:
+            live = self._execute(SQL["live_stats"], (self._now,)).fetchone()
+        else:
+            live = self._execute(SQL["live_stats_of_queue"], (self._now, queue)).fetchone()
+        over = self._execute(SQL["finished_stats"], (self._now, queue)).fetchone()
+        pending, scheduled, failed, processing, spent = map(int, live)
+        completed, dead, cancelled = map(int, over)
+        return Stats(
+            pending=pending,
+            scheduled=scheduled,
+            failed=failed,
+            processing=processing,
+            completed=completed,
+            dead=dead + spent,
+            cancelled=cancelled,
+        )
+
+    def queues(self, *, due: bool) -> list[str]:
+        if due:
+            rows = self._execute(SQL["due_lines"], (self._now,))
+            return list(dict.fromkeys(row[1] for row in rows))
+        names = {name for (name,) in self._execute(SQL["live_queues"])}
+        names.update(name for (name,) in self._execute(SQL["finished_queues"], (self._now,)))
+        return sorted(names)
+
+    def next_run(self, queue: str) -> int | None:
+        lines = self._execute(SQL["lines_of_queue"], (queue,)).fetchall()
+        return min((self._picker.earliest(line[0]) for line in lines), default=None)
+
+    def records(self, kind: str) -> list[Record]:
+        return list(map(record_of, self._execute(SQL["records"], (kind, self._now))))
+
+    def picture(self) -> QueueState:
+        jobs = self.jobs(JobFilter(), _ALL, 0)
+        [version] = self._execute(SQL["data_version"]).fetchone()
+        return QueueState(tuple(jobs), version)

@@ -1,0 +1,171 @@
+"""Rows: a job or a record as SQLite keeps it, and back; and the statements, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib.resources import files
+from typing import Any
+
+import msgspec
+
+from casque.clock import order_of
+from casque.job import Attempt, Job, JobStatus
+from casque.operations import Request
+from casque.record import Record
+
+COLUMNS = (
+    *("seq", "id", "queue", "entrypoint", "priority", "stage", "due_us", "attempts"),
+    *("max_attempts", "token", "created_us", "run_us", "updated_us", "worker", "claimed_us"),
+    *("heartbeat_us", "finished_us", "expires_us", "retain_us", "timeout_us", "depth", "chain"),
+    *("error", "result", "progress", "note", "output", "history", "payload"),
+)
+
+QUEUED, TRIED, HELD, LAST_HELD, COMPLETED, DEAD, CANCELLED = range(7)
+"""The stages of a job: its status, told apart where a count or a claim needs it."""
+
+_STATUSES = (
+    *(JobStatus.QUEUED, JobStatus.QUEUED, JobStatus.IN_PROGRESS, JobStatus.IN_PROGRESS),
+    *(JobStatus.COMPLETED, JobStatus.DEAD, JobStatus.CANCELLED),
+)
+_FINISHED = {
+    JobStatus.COMPLETED: COMPLETED,
+    JobStatus.DEAD: DEAD,
+    JobStatus.CANCELLED: CANCELLED,
+}
+
+_encode = msgspec.json.Encoder().encode
+_decode_history = msgspec.json.Decoder(tuple[Attempt, ...]).decode
+_decode_chain = msgspec.json.Decoder(tuple[str, ...]).decode
+
+
+def _load() -> dict[str, str]:
+    text = files(__package__).joinpath("queries.sql").read_text("utf-8")
+    named = (part.partition("\n") for part in text.split("-- name: ")[1:])
+    columns = ", ".join(COLUMNS)
+    # What follows the statement is the comment of the next one.
+    return {
+        name: body.partition(";")[0].strip().replace("{columns}", columns)
+        for name, _, body in named
+    }
+
+
+STATEMENTS = _load()
+
+
+def schema() -> str:
+    """The script that makes the tables of a new queue."""
+    return files(__package__).joinpath("schema.sql").read_text("utf-8")
+
+
+def stage_of(job: Job) -> int:
+    if job.status is JobStatus.QUEUED:
+        return TRIED if job.attempts else QUEUED
+    if job.status is JobStatus.IN_PROGRESS:
+        return HELD if job.attempts < job.max_attempts else LAST_HELD
+    return _FINISHED[job.status]
+
+
+def job_of(row: tuple[Any, ...]) -> Job:
+    # fmt: off
+    (
+        seq, id_, queue, entrypoint, priority, stage, due_us, attempts, max_attempts, token,
+        created_us, run_us, updated_us, worker, claimed_us, heartbeat_us, finished_us, expires_us,
+        retain_us, timeout_us, depth, chain, error, result, progress, note, output, history,
+        payload,
+    ) = row
+    # fmt: on
+    return Job(
+        id=id_,
+        entrypoint=entrypoint,
+        payload=payload,
+        queue=queue,
+        priority=priority,
+        status=_STATUSES[stage],
+        attempts=attempts,
+        max_attempts=max_attempts,
+        token=token,
+        worker=worker,
+        error=error,
+        result=result,
+        progress=progress,
+        note=note,
+        output=output,
+        history=() if history is None else _decode_history(history),
+        depth=depth,
+        chain=() if chain is None else _decode_chain(chain),
+        seq=seq,
+        created_us=created_us,
+        run_us=created_us if run_us is None else run_us,
+        updated_us=created_us if updated_us is None else updated_us,
+        claimed_us=claimed_us,
+        heartbeat_us=heartbeat_us,
+        lease_until_us=due_us if stage in (HELD, LAST_HELD) else None,
+        finished_us=finished_us,
+        expires_us=expires_us,
+        retain_us=retain_us,
+        timeout_us=timeout_us,
+    )
+
+
+def update_of(job: Job, line: int | None) -> tuple[Any, ...]:
+    """What `update_job` takes to make a row as `job` is."""
+    return (
+        job.seq,
+        line,
+        stage_of(job),
+        job.due_us,
+        job.attempts,
+        job.token,
+        job.run_us,
+        job.updated_us,
+        job.worker,
+        job.claimed_us,
+        job.heartbeat_us,
+        job.finished_us,
+        job.expires_us,
+        job.error,
+        job.result,
+        job.progress,
+        job.note,
+        job.output,
+        _encode(job.history).decode() if job.history else None,
+        job.payload,
+    )
+
+
+def addition_of(
+    request: Request, seq: int, *, named: bool, line: int, due: int, now: int
+) -> tuple[Any, ...]:
+    """What `add` takes for a new job."""
+    return (
+        seq,
+        request.id,
+        named,
+        request.queue,
+        request.entrypoint,
+        line,
+        request.priority,
+        due,
+        request.max_attempts,
+        now,
+        None if due == now else due,
+        request.retain_us,
+        request.timeout_us,
+        request.depth,
+        _encode(request.chain).decode() if request.chain else None,
+        request.payload,
+    )
+
+
+def find_job(execute: Callable[..., Any], job_id: str) -> Job | None:
+    """The job of that id, by whichever way its id leads to it."""
+    row, order = None, order_of(job_id)
+    if order is not None:
+        row = execute(STATEMENTS["job_minted"], (job_id, order)).fetchone()
+    if row is None:
+        row = execute(STATEMENTS["job_named"], (job_id,)).fetchone()
+    return None if row is None else job_of(row)
+
+
+def record_of(row: tuple[Any, ...]) -> Record:
+    return Record(*row)

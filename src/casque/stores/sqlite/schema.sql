@@ -1,0 +1,109 @@
+-- Schema 1. Every name begins with casque_: the queue may live in a database of the user's own.
+
+CREATE TABLE casque_meta (
+    key TEXT PRIMARY KEY,
+    value TEXT NOT NULL
+) WITHOUT ROWID;
+
+-- A line: the jobs of one queue and one entrypoint that are, or will be, claimable.
+CREATE TABLE casque_line (
+    id INTEGER PRIMARY KEY,
+    queue TEXT NOT NULL,
+    entrypoint TEXT NOT NULL,
+    visit_us INTEGER NOT NULL,           -- not before the first of its jobs is due
+    turn INTEGER NOT NULL,               -- who was served last stands at the back
+    paused INTEGER NOT NULL DEFAULT 0    -- and then it is in neither index
+);
+CREATE UNIQUE INDEX casque_line_name ON casque_line (queue, entrypoint);
+CREATE INDEX casque_line_visit ON casque_line (visit_us, turn) WHERE paused = 0;
+CREATE INDEX casque_line_entrypoint ON casque_line (entrypoint, visit_us, turn) WHERE paused = 0;
+
+-- Instants and spans are microseconds; instants count from 1970 UTC.
+CREATE TABLE casque_job (
+    seq INTEGER PRIMARY KEY,             -- the order of enqueueing
+    id TEXT NOT NULL,
+    named INTEGER NOT NULL,              -- 0: the id tells seq (casque.clock.order_of)
+    queue TEXT NOT NULL,
+    entrypoint TEXT NOT NULL,
+    line INTEGER,                        -- NULL once it is finished
+    priority INTEGER NOT NULL,
+    stage INTEGER NOT NULL,              -- 0 queued, 1 queued again, 2 in progress, 3 in progress for
+                                         -- the last time, 4 completed, 5 dead, 6 cancelled
+    due_us INTEGER,                      -- from when it may be claimed; the lease's end in progress
+    attempts INTEGER NOT NULL DEFAULT 0,
+    max_attempts INTEGER NOT NULL,
+    token INTEGER NOT NULL DEFAULT 0,
+    created_us INTEGER NOT NULL,
+    run_us INTEGER,                      -- NULL: as created_us
+    updated_us INTEGER,                  -- NULL: as created_us
+    worker TEXT,
+    claimed_us INTEGER,
+    heartbeat_us INTEGER,
+    finished_us INTEGER,
+    expires_us INTEGER,                  -- of a finished job: from when its record is gone
+    retain_us INTEGER,
+    timeout_us INTEGER,
+    depth INTEGER NOT NULL DEFAULT 0,
+    chain TEXT,                          -- JSON; NULL: empty
+    error TEXT,
+    result BLOB,
+    progress REAL,
+    note TEXT,
+    output BLOB,
+    history TEXT,                        -- JSON; NULL: empty
+    payload BLOB NOT NULL                -- last, so that the rest is read without it
+);
+-- An id that was made for its job needs no index: a commit changes one page less.
+CREATE UNIQUE INDEX casque_job_name ON casque_job (id) WHERE named = 1;
+-- With seq for the order and stage for the counts, claims and stats read the index alone.
+CREATE INDEX casque_job_due ON casque_job (line, priority, due_us, seq, stage)
+    WHERE line IS NOT NULL;
+CREATE INDEX casque_job_expiry ON casque_job (expires_us, stage, queue)
+    WHERE expires_us IS NOT NULL;
+
+CREATE TABLE casque_record (
+    kind TEXT NOT NULL,
+    name TEXT NOT NULL,
+    value BLOB NOT NULL,
+    version INTEGER NOT NULL,
+    expires_us INTEGER,
+    PRIMARY KEY (kind, name)
+) WITHOUT ROWID;
+CREATE INDEX casque_record_expiry ON casque_record (expires_us) WHERE expires_us IS NOT NULL;
+
+-- What only counts up. One row for each writer: its last commit; and one, of the writer '', for
+-- the store: its commits, tokens and turns. In one table, so that a commit changes one page.
+CREATE TABLE casque_counter (
+    writer TEXT PRIMARY KEY,
+    number INTEGER NOT NULL,
+    seen_us INTEGER,                     -- at most a minute behind; see stores/sqlite/work.py
+    token INTEGER,
+    turn INTEGER
+) WITHOUT ROWID;
+CREATE INDEX casque_counter_seen ON casque_counter (seen_us) WHERE seen_us IS NOT NULL;
+
+-- For people: the jobs in words, times as UTC text. The library does not read it.
+CREATE VIEW casque_jobs AS
+SELECT
+    id,
+    queue,
+    entrypoint,
+    priority,
+    CASE
+        WHEN stage < 2 THEN 'queued'
+        WHEN stage < 4 THEN 'in_progress'
+        WHEN stage = 4 THEN 'completed'
+        WHEN stage = 5 THEN 'dead'
+        ELSE 'cancelled'
+    END AS status,
+    attempts,
+    max_attempts,
+    worker,
+    error,
+    strftime('%Y-%m-%d %H:%M:%f', created_us / 1e6, 'unixepoch') AS created_at,
+    strftime('%Y-%m-%d %H:%M:%f', due_us / 1e6, 'unixepoch') AS due_at,
+    strftime('%Y-%m-%d %H:%M:%f', finished_us / 1e6, 'unixepoch') AS finished_at
+FROM casque_job;
+
+INSERT INTO casque_counter (writer, number, token, turn) VALUES ('', 0, 0, 0);
+INSERT INTO casque_meta (key, value) VALUES ('schema', '1');

@@ -1,0 +1,379 @@
+"""SqliteStore: a queue in one database file, shared by any number of processes of one machine.
+
+A batch is one transaction, synced to disk before it is answered. One
+connection writes and another reads, each under a lock, so that a long look at
+a large queue holds up no commit.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import groupby
+from pathlib import Path
+from typing import Any, TypeVar
+
+from casque.clock import Bell, Clock, StoreTime, SystemClock, order_of
+from casque.errors import CasqueError, CorruptError, StorageError
+from casque.job import Job, Stats
+from casque.operations import Ack, Dequeue, Drop, Enqueue, Operation, Purge
+from casque.record import Record
+from casque.rules import Leased, new_job
+from casque.state import QueueState
+from casque.stores.answers import Answers
+from casque.stores.bells import Bells
+from casque.stores.sqlite import forks
+from casque.stores.sqlite.changes import Changes
+from casque.stores.sqlite.claims import Claims
+from casque.stores.sqlite.connection import Database, Durability
+from casque.stores.sqlite.reads import Reads
+from casque.stores.sqlite.rows import STATEMENTS as SQL
+from casque.stores.sqlite.rows import addition_of
+from casque.stores.sqlite.watch import Watch
+from casque.stores.sqlite.work import Known, Upkeep, Work
+from casque.views import JobFilter
+
+IDENTIFY_EVERY_US = 100_000
+"""How often a handle looks whether its file is still the one at the path."""
+
+T = TypeVar("T")
+
+
+class SqliteStore:
+    """A store in a database file. Nothing is opened before its first use."""
+
+    blocking = True
+    instant = False
+
+    def __init__(
+        self, path: Path, *, durability: Durability = "full", clock: Clock | None = None
+    ) -> None:
+        self.clock = clock or SystemClock()
+        self.name = str(path)
+        self.touched = 0
+        """Rows that claims have looked at: what the statements about cost count."""
+        self.commits = 0
+        """Commits by this handle that changed something."""
+        self._database = Database(path, durability, self.clock)
+        self._time = StoreTime(self.clock)
+        self._answers = Answers()
+        self._bells = Bells()
+        self._upkeep = Upkeep()
+        self._known: Known | None = None
+        self._was_empty = False
+        """Whether the last dequeue found nothing: the next one then looks before it locks."""
+        self._writer = _Handle(self._database, self.clock)
+        self._reader = _Handle(self._database, self.clock)
+        self._watch = Watch(self._database, self.clock, self._bells)
+        forks.remember(self)
+
+    # -- changing --------------------------------------------------------------
+
+    async def commit(
+        self,
+        writer: str,
+        number: int,
+        operations: Sequence[Operation],
+        *,
+        max_conflicts: int | None = None,  # noqa: ARG002 - a lock has no conflicts
+    ) -> list[Any]:
+        with self._writer.lock:
+            try:
+                outcomes, rings = self._commit(writer, number, operations)
+            except sqlite3.Error as error:
+                raise self._database.trouble("use", error) from error
+        if rings:
+            self._bells.ring()
+        return outcomes
+
+    def _commit(
+        self, writer: str, number: int, operations: Sequence[Operation]
+    ) -> tuple[list[Any], bool]:
+        connection, is_new = self._writer.connection()
+        if is_new:
+            self._known = None
+        now, last = self._time.now(), self._answers.last_number(writer)
+        if len(operations) == 1 and last < number and not self._upkeep.is_due(writer, now):
+            swift = self._swiftly(connection.execute, operations[0], now)
+            if swift is not None:
+                self._answers.keep(writer, number, swift, now)
+                self.commits += 1
+                return swift, type(operations[0]) is Enqueue
+        if self._was_empty and (nothing := self._nothing_due(connection, operations)):
+            return nothing, False
+        self._begin(connection)
+        try:
+            now = self._time.now()
+            work = Work(connection, self._believed(connection.execute), self.clock, now)
+            stored = max(last, work.number_of(writer))
+            told = self._answers.recall(stored, writer, number) if stored >= number else None
+            outcomes = self._carry_out(work, operations) if told is None else told
+            if not work.wrote:
+                connection.execute("ROLLBACK")
+                return outcomes, False
+            if now >= self._upkeep.prune_us:
+                work.prune(self._upkeep)
+            work.stamp(writer, number, self._upkeep)
+            self._end(connection, writer, number)
+        except BaseException:
+            # What was believed may have been changed in part; and an error, or Ctrl-C, may
+            # have struck between any two statements.
+            self._known = None
+            self._writer.abandon()
+            raise
+        work.known.trim()
+        self.commits += 1
+        self._answers.keep(writer, number, outcomes, now)
+        return outcomes, work.rings
+
+    def _swiftly(
+        self, execute: Callable[..., Any], operation: Operation, now: int
+    ) -> list[Any] | None:
+        """Do an enqueue or an ack by one statement; None, and nothing is done, when that cannot be.
+
+        Its writer's number is not written down: nobody repeats such a commit but in this process,
+        which remembers it, and an id that is added or acked twice is told apart anyway.
+        """
+        try:
+            if type(operation) is Ack:
+                if operation.enqueue or not operation.token:
+                    return None
+                order = order_of(operation.id)
+                if order is None:
+                    return None
+                how = (operation.id, operation.token, order, now)
+                return [None] if execute(SQL["ack_swiftly"], how).rowcount else None
+            if type(operation) is not Enqueue or len(operation.jobs) != 1 or self._known is None:
+                return None
+            request = operation.jobs[0]
+            line = self._known.lines.get((request.queue, request.entrypoint))
+            if line is None or not request.minted or request.depth > operation.max_depth:
+                return None
+            due = now + request.delay_us if request.run_us is None else request.run_us
+            row = addition_of(request, request.order, named=False, line=line.id, due=due, now=now)
+            if execute(SQL["add_swiftly"], row).rowcount:
+                return [[new_job(request, now, request.order)]]
+        except sqlite3.OperationalError:
+            return None  # somebody else is writing, say: the long way waits for them, or tells
+        return None
+
+    def _begin(self, connection: sqlite3.Connection) -> None:
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError:
+            self._database.patiently(lambda: connection.execute("BEGIN IMMEDIATE"))
+
+    def _end(self, connection: sqlite3.Connection, writer: str, number: int) -> None:
+        try:
+            connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            # The disk refused, and SQLite has taken everything back, or is about to: ask it.
+            raise self._fate(connection, writer, number, error) from error
+
+    def _fate(
+        self, connection: sqlite3.Connection, writer: str, number: int, error: sqlite3.Error
+    ) -> CasqueError:
+        trouble = self._database.trouble("write to", error)
+        try:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            row = connection.execute(SQL["writer_number"], (writer,)).fetchone()
+        except sqlite3.Error:
+            row = (number,)  # it does not tell
+        if row is not None and row[0] >= number:
+            return StorageError(
+                f"{self.name}: outcome unknown: {error}. Look the jobs up by id before doing this "
+                "again.",
+                cause=error,
+                outcome_unknown=True,
+            )
+        return trouble
+
+    def _believed(self, execute: Callable[..., Any]) -> Known:
+        [data_version] = execute(SQL["data_version"]).fetchone()
+        known = self._known
+        if known is None or known.data_version != data_version:
+            known = self._known = Known(execute, data_version)
+        return known
+
+    def _carry_out(self, work: Work, operations: Sequence[Operation]) -> list[Any]:
+        """Run by run of like operations, in their order."""
+        if len(operations) == 1:
+            return self._carry_out_run(work, type(operations[0]), operations)
+        outcomes: list[Any] = []
+        for kind, run in groupby(operations, type):
+            outcomes.extend(self._carry_out_run(work, kind, list(run)))
+        return outcomes
+
+    def _carry_out_run(self, work: Work, kind: type[Operation], run: Sequence[Any]) -> list[Any]:
+        if kind is Enqueue:
+            return Changes(work).enqueue_all(run)
+        if kind is Ack:
+            return Changes(work).ack_all(run)
+        if kind is Dequeue:
+            return self._dequeue_all(work, run)
+        changes = Changes(work)
+        if kind is Purge:
+            return [changes.purge(one) for one in run]
+        if kind is Drop:
+            return [changes.drop(one) for one in run]
+        return [changes.by_rules(one) for one in run]
+
+    def _dequeue_all(self, work: Work, run: Sequence[Dequeue]) -> list[Any]:
+        outcomes: list[Any] = []
+        claims = Claims(work)
+        for by_id, some in groupby(run, lambda one: one.id is not None):
+            if by_id:
+                outcomes.extend(map(Changes(work).by_rules, some))
+            else:
+                outcomes.extend(claims.dequeue_all(list(some)))
+                self._was_empty = not outcomes[-1].jobs
+        self.touched += claims.touched
+        return outcomes
+
+    def _nothing_due(
+        self, connection: sqlite3.Connection, operations: Sequence[Operation]
+    ) -> list[Any]:
+        """The answers to dequeues that find nothing; empty when there is something to do.
+
+        Without the write lock: an idle worker must not stand in a busy one's way.
+        """
+        if not all(isinstance(one, Dequeue) and one.id is None for one in operations):
+            return []
+        reads = Reads(connection.execute, self._time.now())
+        answers: list[Any] = []
+        with _snapshot(connection):
+            for one in operations:
+                assert isinstance(one, Dequeue)
+                next_in = reads.nothing_due(one.entrypoints, one.queue)
+                self.touched += reads.touched
+                if next_in is False:
+                    self._was_empty = False
+                    return []
+                answers.append(Leased([], next_in))
+        return answers
+
+    # -- waiting ---------------------------------------------------------------
+
+    @contextmanager
+    def listen(self, bell: Bell) -> Iterator[int | None]:
+        with self._bells.hung(bell), self._watch.kept():
+            yield None
+
+    # -- reading ---------------------------------------------------------------
+
+    async def get(self, job_id: str) -> Job | None:
+        return self._read(lambda reads: reads.job(job_id))
+
+    async def jobs(self, wanted: JobFilter, *, limit: int, after: int = 0) -> list[Job]:
+        return self._read(lambda reads: reads.jobs(wanted, limit, after))
+
+    async def peek(
+        self, entrypoints: Collection[str] | None, queue: str | None, limit: int
+    ) -> list[Job]:
+        return self._read(lambda reads: reads.peek(entrypoints, queue, limit))
+
+    async def stats(self, queue: str | None) -> Stats:
+        return self._read(lambda reads: reads.stats(queue))
+
+    async def queues(self, *, due: bool) -> list[str]:
+        return self._read(lambda reads: reads.queues(due=due))
+
+    async def next_run(self, queue: str) -> int | None:
+        return self._read(lambda reads: reads.next_run(queue))
+
+    async def records(self, kind: str) -> list[Record]:
+        return self._read(lambda reads: reads.records(kind))
+
+    async def picture(self) -> QueueState:
+        return self._read(lambda reads: reads.picture())
+
+    def _read(self, read: Callable[[Reads], T]) -> T:
+        with self._reader.lock, self._database.translated("read"):
+            connection, _ = self._reader.connection()
+            return self._database.patiently(lambda: self._read_on(connection, read))
+
+    def _read_on(self, connection: sqlite3.Connection, read: Callable[[Reads], T]) -> T:
+        with _snapshot(connection):
+            return read(Reads(connection.execute, self._time.now()))
+
+    # -- life ------------------------------------------------------------------
+
+    async def close(self) -> None:
+        self._watch.close()
+        for handle in (self._writer, self._reader):
+            with handle.lock:
+                handle.close()
+        self._known = None
+
+    def before_fork(self) -> None:
+        """Let go of the file: SQLite's locks and memory must not be shared with a child."""
+        self._watch.before_fork()
+        for handle in (self._writer, self._reader):
+            handle.lock.acquire()
+            handle.close()
+        self._known = None
+
+    def after_fork(self, *, in_child: bool) -> None:
+        self._watch.after_fork(in_child=in_child)
+        for handle in (self._reader, self._writer):
+            handle.lock.release()
+
+
+class _Handle:
+    """A connection that is made when it is needed, and its lock."""
+
+    def __init__(self, database: Database, clock: Clock) -> None:
+        self.lock = threading.Lock()
+        self._database = database
+        self._clock = clock
+        self._connection: sqlite3.Connection | None = None
+        self._identity: tuple[int, int] | None = None
+        self._identified_us = 0
+
+    def connection(self) -> tuple[sqlite3.Connection, bool]:
+        """The connection, and whether it was made just now. Call it with the lock held."""
+        if self._connection is not None:
+            elapsed = self._clock.monotonic() - self._identified_us
+            if 0 < elapsed < IDENTIFY_EVERY_US:
+                return self._connection, False
+            # The file may have been deleted or replaced: what is written to the old one is lost.
+            self._identified_us += elapsed
+            if self._database.identity() == self._identity:
+                return self._connection, False
+            self.close()
+        self._connection = self._database.connect()
+        self._identity = self._database.identity()
+        return self._connection, True
+
+    def abandon(self) -> None:
+        """Take back what is not committed, by closing the connection if need be."""
+        connection = self._connection
+        if connection is None:
+            return
+        try:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+        except sqlite3.Error:
+            self.close()
+
+    def close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            try:
+                connection.close()
+            except sqlite3.Error as error:
+                raise CorruptError(f"{self._database.name}: {error}", cause=error) from error
+
+
+@contextmanager
+def _snapshot(connection: sqlite3.Connection) -> Iterator[None]:
+    """Everything read in here is of one moment."""
+    connection.execute("BEGIN")
+    try:
+        yield
+    finally:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")

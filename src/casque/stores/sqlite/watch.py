@@ -1,0 +1,106 @@
+"""Watch: notices that another process has written, and wakes this one's waiting dequeues.
+
+A thread asks SQLite for its data version every few milliseconds, on a
+connection of its own, and only while somebody waits. That is a look at shared
+memory: no file is read, no lock is taken that a writer would feel.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from casque.clock import Bell, Clock, drive
+from casque.errors import CasqueError
+from casque.stores.bells import Bells
+from casque.stores.sqlite.connection import Database
+from casque.stores.sqlite.rows import STATEMENTS as SQL
+
+LOOK_EVERY_US = 5_000
+_LOOK_AGAIN_US = 500_000
+"""After trouble with the file: a dequeue will tell its caller, this only tries again."""
+
+
+class Watch:
+    """The thread that looks, while anybody waits."""
+
+    def __init__(self, database: Database, clock: Clock, bells: Bells) -> None:
+        self._database = database
+        self._clock = clock
+        self._bells = bells
+        self._lock = threading.Lock()
+        self._waiting = 0
+        self._stop: Bell | None = None
+        self._thread: threading.Thread | None = None
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """Somebody waits, in here."""
+        with self._lock:
+            self._waiting += 1
+            self._start()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._waiting -= 1
+                stopped = None if self._waiting else self._take()
+            _end(stopped)
+
+    def close(self) -> None:
+        with self._lock:
+            stopped = self._take()
+        _end(stopped)
+
+    def before_fork(self) -> None:
+        self._lock.acquire()
+        _end(self._take())
+
+    def after_fork(self, *, in_child: bool) -> None:
+        if in_child:
+            self._waiting = 0  # those who wait are the parent's
+        elif self._waiting:
+            self._start()
+        self._lock.release()
+
+    def _start(self) -> None:
+        if self._thread is None:
+            self._stop = self._clock.bell(blocking=True)
+            self._thread = threading.Thread(
+                target=self._look, args=(self._stop,), name="casque-watch", daemon=True
+            )
+            self._thread.start()
+
+    def _take(self) -> tuple[threading.Thread, Bell] | None:
+        thread, stop = self._thread, self._stop
+        self._thread = self._stop = None
+        return None if thread is None or stop is None else (thread, stop)
+
+    def _look(self, stop: Bell) -> None:
+        connection: sqlite3.Connection | None = None
+        identity = seen = None
+        pause = 0
+        while not drive(stop.wait(pause)):
+            pause = LOOK_EVERY_US
+            try:
+                if connection is None or identity != self._database.identity():
+                    if connection is not None:
+                        connection.close()
+                    connection, identity = self._database.connect(), self._database.identity()
+                [version] = connection.execute(SQL["data_version"]).fetchone()
+            except (sqlite3.Error, CasqueError):
+                version, pause = None, _LOOK_AGAIN_US
+            if version != seen:
+                seen = version
+                self._bells.ring()
+        if connection is not None:
+            connection.close()
+
+
+def _end(stopped: tuple[threading.Thread, Bell] | None) -> None:
+    if stopped is not None:
+        thread, stop = stopped
+        stop.ring()
+        thread.join()

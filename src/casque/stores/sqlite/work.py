@@ -1,0 +1,359 @@
+"""Work: one transaction in progress: its counters, its lines, and the rows it changes.
+
+A handle remembers the counters and lines it has seen, and believes them for as
+long as `PRAGMA data_version` says that nobody else has written. That is asked
+under the write lock, so what is believed is true.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from casque.clock import MINUTE_US, SECOND_US, Clock, order_of
+from casque.job import Job
+from casque.operations import Request
+from casque.record import PAUSE, Record
+from casque.state import WRITER_MEMORY_US
+from casque.stores.sqlite.rows import STATEMENTS as SQL
+from casque.stores.sqlite.rows import addition_of, find_job, record_of, update_of
+from casque.transaction import PRUNED_AT_ONCE
+
+SEEN_EVERY_US = MINUTE_US
+"""How stale a writer's `seen_us` may be: writing it each time would change two more pages."""
+
+_LINES_KNOWN = 10_000
+_WRITERS_KNOWN = 1_000
+_WRITERS_DROPPED_AT_ONCE = 8
+_PRUNE_LOOK_US = SECOND_US
+
+_NEVER = 2**63 - 1
+
+LineKey = tuple[str, str]
+
+
+class Line(msgspec.Struct, gc=False):
+    """A row of casque_line."""
+
+    id: int
+    queue: str
+    entrypoint: str
+    visit_us: int
+    turn: int
+    paused: int
+
+
+class Known:
+    """What a handle knows of the database: true until somebody else writes."""
+
+    def __init__(self, execute: Any, data_version: int) -> None:
+        self.data_version = data_version
+        self.version, self.token, self.turn = execute(SQL["counters"]).fetchone()
+        self.numbers: dict[str, int] = {}
+        """By writer, its last commit."""
+        self.lines: dict[LineKey, Line] = {}
+        self.lines_by_id: dict[int, Line] = {}
+        self.first: tuple[Line, int] | None = None
+        """The line to be visited first, and when the one after it is; None: to be looked up."""
+
+    def trim(self) -> None:
+        """Forget, rather than grow without bound."""
+        if len(self.lines) > _LINES_KNOWN:
+            self.forget_lines()
+        if len(self.numbers) > _WRITERS_KNOWN:
+            self.numbers.clear()
+
+    def forget_lines(self) -> None:
+        self.lines.clear()
+        self.lines_by_id.clear()
+        self.first = None
+
+
+class Upkeep:
+    """When a handle next has something to clear away, or to say that its writers are alive."""
+
+    def __init__(self) -> None:
+        self.seen: dict[str, int] = {}
+        """By writer, the `seen_us` that this handle last wrote."""
+        self.prune_us = 0
+
+    def is_due(self, writer: str, now: int) -> bool:
+        """Whether there is something to do beside what a commit asks for."""
+        return now >= self.prune_us or now - self.seen.get(writer, 0) > SEEN_EVERY_US
+
+
+class Work:
+    """One transaction. Whoever made it commits, if it `wrote`, or rolls back."""
+
+    def __init__(
+        self, connection: sqlite3.Connection, known: Known, clock: Clock, now: int
+    ) -> None:
+        self.execute = connection.execute
+        self.executemany = connection.executemany
+        self.known = known
+        self.now = now
+        self._clock = clock
+        self.wrote = False
+        self.rings = False
+        """Whether a job may have become claimable."""
+
+    # -- writers and counters --------------------------------------------------
+
+    def number_of(self, writer: str) -> int:
+        """The last commit of a writer that is written down; 0 when none is."""
+        number = self.known.numbers.get(writer)
+        if number is None:
+            row = self.execute(SQL["writer_number"], (writer,)).fetchone()
+            number = self.known.numbers[writer] = row[0] if row else 0
+        return number
+
+    def stamp(self, writer: str, number: int, upkeep: Upkeep) -> None:
+        """Count this commit, for the store and for its writer."""
+        known, now = self.known, self.now
+        known.version += 1
+        self.count()
+        is_new = known.numbers.get(writer, 0) == 0
+        if is_new or now - upkeep.seen.get(writer, 0) > SEEN_EVERY_US:
+            self.execute(SQL["stamp_and_see"], (writer, number, now))
+            self.execute(SQL["forget_writers"], (now - WRITER_MEMORY_US, _WRITERS_DROPPED_AT_ONCE))
+            known.numbers.clear()
+            if len(upkeep.seen) > _WRITERS_KNOWN:
+                upkeep.seen.clear()
+            upkeep.seen[writer] = now
+        else:
+            self.execute(SQL["stamp"], (writer, number))
+        known.numbers[writer] = number
+
+    def count(self) -> None:
+        known = self.known
+        self.execute(SQL["count"], (known.version, known.token, known.turn))
+
+    # -- lines -----------------------------------------------------------------
+
+    def line(self, queue: str, entrypoint: str) -> Line | None:
+        found = self.known.lines.get((queue, entrypoint))
+        if found is None:
+            row = self.execute(SQL["line"], (queue, entrypoint)).fetchone()
+            return None if row is None else self._learn(row)
+        return found
+
+    def only_due_line(self) -> Line | None:
+        """The line that is due, if just one is."""
+        first = self.known.first
+        if first is None:
+            rows = self.execute(SQL["first_lines"]).fetchall()
+            if not rows:
+                return None
+            next_us = rows[1][3] if len(rows) > 1 else _NEVER
+            first = self.known.first = self.met(rows[0]), next_us
+        line, next_us = first
+        return line if line.visit_us <= self.now < next_us else None
+
+    def line_by_id(self, line_id: int) -> Line:
+        found = self.known.lines_by_id.get(line_id)
+        return found or self._learn(self.execute(SQL["line_by_id"], (line_id,)).fetchone())
+
+    def met(self, row: tuple[Any, ...]) -> Line:
+        """The line that a row of casque_line tells of."""
+        return self.known.lines_by_id.get(row[0]) or self._learn(row)
+
+    def _learn(self, row: tuple[Any, ...]) -> Line:
+        line = Line(*row)
+        self.known.lines[line.queue, line.entrypoint] = line
+        self.known.lines_by_id[line.id] = line
+        return line
+
+    def new_line(self, queue: str, entrypoint: str, due_us: int) -> Line:
+        paused = int(self.execute(SQL["record"], (PAUSE, queue)).fetchone() is not None)
+        self.known.turn += 1
+        visit, turn = max(due_us, self.now), self.known.turn
+        self.known.first = None
+        made = self.execute(SQL["insert_line"], (queue, entrypoint, visit, turn, paused))
+        return self._learn((made.lastrowid, queue, entrypoint, visit, turn, paused))
+
+    def came(self, line: Line, due_us: int) -> None:
+        """A job of this line is due then: the line is visited no later."""
+        visit = max(due_us, self.now)
+        if visit < line.visit_us:
+            self._to_the_back(line, visit)
+
+    def left(self, line: Line, due_us: int) -> None:
+        """A job that was due then is no more: if it was the first, the line is visited later."""
+        if due_us <= line.visit_us or due_us <= self.now:
+            self.settle(line)
+
+    def settle(self, line: Line) -> None:
+        """Bring a line to its place: no later than its first job is due, no earlier than needed."""
+        [earliest] = self.execute(SQL["earliest"], (line.id,)).fetchone()
+        if earliest is None:
+            self.drop(line)
+        elif earliest >= line.visit_us:
+            self._move(line, earliest)
+        else:
+            self.came(line, earliest)
+
+    def serve(self, line: Line) -> None:
+        """The line had its turn: to the back with it."""
+        [earliest] = self.execute(SQL["earliest"], (line.id,)).fetchone()
+        if earliest is None:
+            self.drop(line)
+            return
+        self._to_the_back(line, max(earliest, self.now))
+
+    def _to_the_back(self, line: Line, visit_us: int) -> None:
+        self.known.first = None
+        self.known.turn += 1
+        line.visit_us, line.turn = visit_us, self.known.turn
+        self.execute(SQL["serve_line"], (line.id, line.visit_us, line.turn))
+
+    def drop(self, line: Line) -> None:
+        self.known.first = None
+        self.execute(SQL["delete_line"], (line.id,))
+        self.known.lines.pop((line.queue, line.entrypoint), None)
+        self.known.lines_by_id.pop(line.id, None)
+
+    def _move(self, line: Line, visit_us: int) -> None:
+        if visit_us != line.visit_us:
+            self.known.first = None
+            line.visit_us = visit_us
+            self.execute(SQL["move_line"], (line.id, visit_us))
+
+    # -- jobs ------------------------------------------------------------------
+
+    def job(self, job_id: str) -> Job | None:
+        return find_job(self.execute, job_id)
+
+    def add_one(self, request: Request) -> int | None:
+        """Insert a new job: its `seq`; None, and nothing is done, when its id is there."""
+        now = self.now
+        due = now + request.delay_us if request.run_us is None else request.run_us
+        queue, entrypoint = request.queue, request.entrypoint
+        line = self.known.lines.get((queue, entrypoint)) or self.line(queue, entrypoint)
+        is_new = line is None
+        if line is None:
+            line = self.new_line(queue, entrypoint, due)
+        seq = self._insert(request, line.id, due)
+        if seq is None:
+            if is_new:
+                self.drop(line)
+            return None
+        if due < line.visit_us:
+            self.came(line, due)
+        return seq
+
+    def _insert(self, request: Request, line: int, due: int) -> int | None:
+        if request.minted:
+            seq, named = request.order, False
+        else:
+            if self._is_minted(request.id):
+                return None
+            seq, named = request.order or self._new_order(), True
+        while True:
+            row = addition_of(request, seq, named=named, line=line, due=due, now=self.now)
+            if self.execute(SQL["add"], row).rowcount:
+                return seq
+            # Somebody has this id; or, seldom, another process made one of the same order in the
+            # same millisecond, and then the job is told by its name.
+            there = self.execute(SQL["id_of"], (seq,)).fetchone()
+            if there is None or there[0] == request.id:
+                return None
+            seq, named = self._new_order(), True
+
+    def add_all(self, requests: Sequence[Request]) -> list[int] | None:
+        """Insert new jobs, in their order: `seq` of each; None unless every id is new.
+
+        Then something may be done, and is to be taken back.
+        """
+        now = self.now
+        rows: list[tuple[Any, ...]] = []
+        lines = self.known.lines
+        for request in requests:
+            due = now + request.delay_us if request.run_us is None else request.run_us
+            queue, entrypoint = request.queue, request.entrypoint
+            line = lines.get((queue, entrypoint)) or self.line(queue, entrypoint)
+            if line is None:
+                line = self.new_line(queue, entrypoint, due)
+            elif due < line.visit_us:
+                self.came(line, due)
+            named = not request.minted
+            if named and self._is_minted(request.id):
+                return None
+            seq = request.order or self._new_order()
+            rows.append(addition_of(request, seq, named=named, line=line.id, due=due, now=now))
+        if self.executemany(SQL["add"], rows).rowcount < len(rows):
+            return None
+        return [row[0] for row in rows]
+
+    def _is_minted(self, job_id: str) -> bool:
+        """Whether there is a job whose id was made for it, and this is that id."""
+        order = order_of(job_id)
+        if order is None:
+            return False
+        there = self.execute(SQL["id_of"], (order,)).fetchone()
+        return bool(there) and there[0] == job_id
+
+    def _new_order(self) -> int:
+        return self._clock.mint(1)[0][1]
+
+    def change(self, old: Job, new: Job | None) -> None:
+        """Make a job's row as it now is, and bring its line to its place."""
+        was, due = old.due_us, None if new is None else new.due_us
+        line = None
+        if was is not None or due is not None:
+            line = self.line(old.queue, old.entrypoint)
+        if due is not None:
+            if line is None:
+                line = self.new_line(old.queue, old.entrypoint, due)
+            else:
+                self.came(line, due)
+        if new is None:
+            self.execute(SQL["delete_job"], (old.seq,))
+        else:
+            at = None if due is None or line is None else line.id
+            self.execute(SQL["update_job"], update_of(new, at))
+        if was is not None:
+            assert line is not None
+            self.left(line, was)
+
+    # -- records ---------------------------------------------------------------
+
+    def record(self, kind: str, name: str) -> Record | None:
+        row = self.execute(SQL["record"], (kind, name)).fetchone()
+        return None if row is None else record_of(row)
+
+    def put_record(self, record: Record) -> None:
+        self.execute(
+            SQL["put_record"],
+            (record.kind, record.name, record.value, record.version, record.expires_us),
+        )
+        if record.kind == PAUSE:
+            self._pause(record.name, paused=True)
+
+    def delete_record(self, kind: str, name: str) -> None:
+        self.execute(SQL["delete_record"], (kind, name))
+        if kind == PAUSE:
+            self._pause(name, paused=False)
+
+    def _pause(self, queue: str, *, paused: bool) -> None:
+        self.execute(SQL["pause_lines"], (queue, int(paused)))
+        self.known.forget_lines()
+
+    # -- what is over ----------------------------------------------------------
+
+    def prune(self, upkeep: Upkeep) -> None:
+        """Clear away a bounded number of the things whose time is over.
+
+        Looked for when this handle knows that something is due for it, and
+        otherwise once a second: another process may have kept things too.
+        """
+        now = self.now
+        self.execute(SQL["delete_expired_jobs"], (now, PRUNED_AT_ONCE))
+        for key in self.execute(SQL["expired_records"], (now, PRUNED_AT_ONCE)).fetchall():
+            self.delete_record(*key)
+        [job_us] = self.execute(SQL["next_job_expiry"]).fetchone()
+        [record_us] = self.execute(SQL["next_record_expiry"]).fetchone()
+        later = now + _PRUNE_LOOK_US
+        upkeep.prune_us = min(job_us or later, record_us or later, later)
