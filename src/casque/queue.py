@@ -42,6 +42,7 @@ from casque.operations import (
     Purge,
     PutRecord,
     Release,
+    Request,
     RequeueStale,
     Retry,
 )
@@ -136,13 +137,16 @@ class AsyncQueue:
         max_attempts: int = DEFAULT_MAX_ATTEMPTS,
         retain: timedelta | None = None,
         timeout: timedelta | None = None,
+        connection: object = None,
     ) -> Job:
         """Add a job; when this returns, it is stored.
 
         Lower priority numbers run first. With an `id` that is there already,
         nothing is added and the first job is returned, `duplicate` set.
         `retain` keeps the record that long after success. `timeout` is for workers
-        to bound one attempt by; a queue by itself does not.
+        to bound one attempt by; a queue by itself does not. With `connection`, a
+        sqlite3.Connection to the file the queue is in, the job is part of the
+        transaction that is open there: stored when, and only if, that commits.
         """
         new = NewJob(
             entrypoint,
@@ -158,16 +162,22 @@ class AsyncQueue:
         )
         [minted] = self._session.clock.mint(1)
         request = arguments.request(new, inherited(), minted)
-        jobs: list[Job] = await self._session.submit(Enqueue((request,), self._max_depth))
-        return jobs[0]
+        [job] = await self._add((request,), connection)
+        return job
 
-    async def enqueue_many(self, jobs: Iterable[NewJob]) -> list[Job]:
+    async def enqueue_many(self, jobs: Iterable[NewJob], *, connection: object = None) -> list[Job]:
         """Add up to 10,000 jobs (64 MiB of payload), all or none, in their order."""
         requests = arguments.requests(jobs, inherited(), self._session.clock.mint)
         if not requests:
             self._session.check_open()
             return []
-        added: list[Job] = await self._session.submit(Enqueue(requests, self._max_depth))
+        return await self._add(requests, connection)
+
+    async def _add(self, requests: tuple[Request, ...], connection: object) -> list[Job]:
+        operation = Enqueue(requests, self._max_depth)
+        if connection is not None:
+            return self._session.enqueue_within(connection, operation)
+        added: list[Job] = await self._session.submit(operation)
         return added
 
     # -- consuming -------------------------------------------------------------

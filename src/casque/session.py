@@ -13,11 +13,12 @@ from casque import arguments
 from casque.clock import Bell, Clock, drive
 from casque.commit import LoopCommitter, ThreadCommitter
 from casque.errors import InvalidError
-from casque.operations import Operation
+from casque.job import Job
+from casque.operations import Enqueue, Operation
 from casque.record import Record
 from casque.stores.bells import Bells
 from casque.stores.onthread import OnThread
-from casque.stores.port import Store
+from casque.stores.port import Joinable, Store
 from casque.stores.url import StoreAddress, open_store
 
 
@@ -108,6 +109,16 @@ class Session:
         """Commit several; per operation its result, or its error."""
         self.check_open()
         return await self._committer.submit(operations)
+
+    def enqueue_within(self, connection: object, operation: Enqueue) -> list[Job]:
+        """Add jobs inside a transaction of the caller's; they are there once it commits."""
+        self.check_open()
+        if not isinstance(self.store, Joinable):
+            raise InvalidError(
+                f"{self.store.name} has no transactions to join: `connection` is for a queue in "
+                "the SQLite file that the connection is open on."
+            )
+        return self.store.enqueue_within(connection, operation)
 
     async def records(self, kind: str) -> list[Record]:
         self.check_open()

@@ -132,6 +132,7 @@ class Queue:
         max_attempts: int = DEFAULT_MAX_ATTEMPTS,
         retain: timedelta | None = None,
         timeout: timedelta | None = None,
+        connection: object = None,
     ) -> Job:
         """Add a job; when this returns, it is stored. See `BrokerQueue.enqueue`."""
         return self._run(
@@ -146,12 +147,13 @@ class Queue:
                 max_attempts=max_attempts,
                 retain=retain,
                 timeout=timeout,
+                connection=connection,
             )
         )
 
-    def enqueue_many(self, jobs: Iterable[NewJob]) -> list[Job]:
+    def enqueue_many(self, jobs: Iterable[NewJob], *, connection: object = None) -> list[Job]:
         """Add up to 10,000 jobs (64 MiB of payload), all or none, in their order."""
-        return self._run(lambda q: q.enqueue_many(jobs))
+        return self._run(lambda q: q.enqueue_many(jobs, connection=connection))
 
     # -- consuming -------------------------------------------------------------
 

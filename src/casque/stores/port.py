@@ -12,7 +12,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from casque.clock import Bell, Clock
 from casque.job import Job, Stats
-from casque.operations import Operation
+from casque.operations import Enqueue, Operation
 from casque.record import Record
 from casque.state import QueueState
 from casque.views import JobFilter
@@ -103,4 +103,16 @@ class Store(Protocol):
 
     async def close(self) -> None:
         """Let go of what is held. The store may be opened again."""
+        ...
+
+
+@runtime_checkable
+class Joinable(Protocol):
+    """A store that can add jobs inside a transaction which the caller has open."""
+
+    def enqueue_within(self, connection: object, operation: Enqueue) -> list[Job]:
+        """Add all of the jobs to the transaction on `connection`, or raise and add none.
+
+        They are there once the caller commits. Called on the caller's own thread.
+        """
         ...

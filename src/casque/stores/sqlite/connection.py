@@ -17,7 +17,7 @@ from casque.clock import SECOND_US, Clock
 from casque.errors import CasqueError, CorruptError, InvalidError, StorageError
 from casque.localdisk import make_folder, network_filesystem
 from casque.stores.port import COMMIT_DEADLINE_US
-from casque.stores.sqlite.rows import schema
+from casque.stores.sqlite.rows import Connection, schema
 
 Durability = Literal["full", "normal"]
 
@@ -81,7 +81,8 @@ class Database:
                     raise StorageError(
                         f"{self.name} has been locked by another program for "
                         f"{COMMIT_DEADLINE_US // SECOND_US} s; nothing was written. Is a "
-                        "transaction left open, or a process stopped?",
+                        "transaction left open, or a process stopped? To enqueue inside a "
+                        "transaction of your own, pass `connection=`.",
                         cause=error,
                         outcome_unknown=False,
                     ) from error
@@ -109,7 +110,7 @@ class Database:
             outcome_unknown=False,
         )
 
-    def check_schema(self, connection: sqlite3.Connection) -> bool:
+    def check_schema(self, connection: Connection) -> bool:
         """Whether a queue of ours is there. Raises when it is one that we cannot read."""
         tables = dict(
             connection.execute(
@@ -209,7 +210,7 @@ class _Foreign(sqlite3.DatabaseError):
     """The file is a database, but not one that we can use."""
 
 
-def create_schema(connection: sqlite3.Connection) -> None:
+def create_schema(connection: Connection) -> None:
     """Make our tables, inside the transaction that is open."""
     statement = ""
     for line in schema().splitlines():

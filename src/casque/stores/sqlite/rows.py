@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable
 from importlib.resources import files
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -36,6 +37,14 @@ _FINISHED = {
 _encode = msgspec.json.Encoder().encode
 _decode_history = msgspec.json.Decoder(tuple[Attempt, ...]).decode
 _decode_chain = msgspec.json.Decoder(tuple[str, ...]).decode
+
+
+class Connection(Protocol):
+    """What is needed of a connection here: ours, or one that is borrowed."""
+
+    def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor: ...
+
+    def executemany(self, sql: str, rows: Any, /) -> sqlite3.Cursor: ...
 
 
 def _load() -> dict[str, str]:

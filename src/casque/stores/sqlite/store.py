@@ -32,6 +32,7 @@ from casque.stores.sqlite.reads import Reads
 from casque.stores.sqlite.rows import STATEMENTS as SQL
 from casque.stores.sqlite.rows import addition_of
 from casque.stores.sqlite.watch import Watch
+from casque.stores.sqlite.within import enqueue_within
 from casque.stores.sqlite.work import Known, Upkeep, Work
 from casque.views import JobFilter
 
@@ -254,6 +255,10 @@ class SqliteStore:
                     return []
                 answers.append(Leased([], next_in))
         return answers
+
+    def enqueue_within(self, connection: object, operation: Enqueue) -> list[Job]:
+        """Add jobs inside the transaction that the caller has open on `connection`."""
+        return enqueue_within(self._database, self.clock, self._time.now(), connection, operation)
 
     # -- waiting ---------------------------------------------------------------
 

@@ -7,7 +7,6 @@ under the write lock, so what is believed is true.
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,7 +18,7 @@ from casque.operations import Request
 from casque.record import PAUSE, Record
 from casque.state import WRITER_MEMORY_US
 from casque.stores.sqlite.rows import STATEMENTS as SQL
-from casque.stores.sqlite.rows import addition_of, find_job, record_of, update_of
+from casque.stores.sqlite.rows import Connection, addition_of, find_job, record_of, update_of
 from casque.transaction import PRUNED_AT_ONCE
 
 SEEN_EVERY_US = MINUTE_US
@@ -88,9 +87,7 @@ class Upkeep:
 class Work:
     """One transaction. Whoever made it commits, if it `wrote`, or rolls back."""
 
-    def __init__(
-        self, connection: sqlite3.Connection, known: Known, clock: Clock, now: int
-    ) -> None:
+    def __init__(self, connection: Connection, known: Known, clock: Clock, now: int) -> None:
         self.execute = connection.execute
         self.executemany = connection.executemany
         self.known = known

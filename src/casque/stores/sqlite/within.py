@@ -1,0 +1,136 @@
+"""Within: adding jobs inside a transaction of the caller's own, on the caller's connection.
+
+The jobs are there when the caller commits, together with whatever else the
+transaction wrote, and never were when it is rolled back.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from casque.clock import Clock
+from casque.errors import CasqueError, InvalidError, StorageError
+from casque.job import Job
+from casque.operations import Enqueue
+from casque.stores.sqlite.changes import Changes
+from casque.stores.sqlite.connection import Database, create_schema
+from casque.stores.sqlite.work import Known, Work
+
+_NOT_BELIEVED = -1
+
+
+class Borrowed:
+    """A connection of the caller's, read and written as if its settings were ours."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def execute(self, sql: str, parameters: Iterable[Any] = ()) -> sqlite3.Cursor:
+        return self._cursor().execute(sql, tuple(parameters))
+
+    def executemany(self, sql: str, rows: Iterable[tuple[Any, ...]]) -> sqlite3.Cursor:
+        return self._cursor().executemany(sql, rows)
+
+    def _cursor(self) -> sqlite3.Cursor:
+        cursor = self._connection.cursor(sqlite3.Cursor)
+        cursor.row_factory = None
+        return cursor
+
+
+def enqueue_within(
+    database: Database, clock: Clock, now: int, connection: object, operation: Enqueue
+) -> list[Job]:
+    """Add the jobs of `operation` to the transaction that is open on `connection`."""
+    if not isinstance(connection, sqlite3.Connection):
+        raise InvalidError(
+            f"`connection` must be a sqlite3.Connection, not {type(connection).__name__}."
+        )
+    try:
+        _check_same_file(database, connection)
+        with _in_transaction(connection), _text_as_str(connection):
+            outcome = _add(database, Borrowed(connection), clock, now, operation)
+    except sqlite3.ProgrammingError as error:
+        raise InvalidError(f"`connection` cannot be used here: {error}", cause=error) from error
+    except sqlite3.OperationalError as error:
+        if getattr(error, "sqlite_errorname", "").startswith("SQLITE_BUSY"):
+            raise StorageError(
+                f"{database.name}: another connection is writing ({error}), so the job was not "
+                "added to this transaction. Begin such transactions with BEGIN IMMEDIATE, and give "
+                "the connection a timeout.",
+                cause=error,
+                outcome_unknown=False,
+            ) from error
+        raise database.trouble("add a job to", error) from error
+    except sqlite3.Error as error:
+        raise database.trouble("add a job to", error) from error
+    if isinstance(outcome, CasqueError):
+        raise outcome
+    return outcome
+
+
+def _add(
+    database: Database, borrowed: Borrowed, clock: Clock, now: int, operation: Enqueue
+) -> list[Job] | CasqueError:
+    # Whatever goes wrong in here, the caller's own part of the transaction stays.
+    borrowed.execute("SAVEPOINT casque_within")
+    try:
+        if not database.check_schema(borrowed):
+            create_schema(borrowed)
+        work = Work(borrowed, Known(borrowed.execute, _NOT_BELIEVED), clock, now)
+        [outcome] = Changes(work).enqueue_all([operation])
+        if work.wrote:
+            work.count()
+    except BaseException:
+        borrowed.execute("ROLLBACK TO casque_within")
+        raise
+    finally:
+        borrowed.execute("RELEASE casque_within")
+    return outcome
+
+
+def _check_same_file(database: Database, connection: sqlite3.Connection) -> None:
+    rows = Borrowed(connection).execute("PRAGMA database_list").fetchall()
+    path = next((os.fsdecode(file) for _, name, file in rows if name in ("main", b"main")), "")
+    try:
+        found = os.stat(path)  # noqa: PTH116 - "" is no path, and Path("") is the folder
+    except OSError:
+        found = None
+    if found is None or (found.st_dev, found.st_ino) != database.identity():
+        raise InvalidError(
+            f"`connection` is open on {path or 'a database in memory'}, and this queue is in "
+            f"{database.name}: one transaction can only be in one file."
+        )
+
+
+@contextmanager
+def _in_transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    """In the transaction that is open; else in one that is begun as a write would begin it."""
+    if connection.in_transaction:
+        yield
+        return
+    # Without one, a connection that commits by itself would store half of a job's rows.
+    by_itself = connection.isolation_level is None and getattr(connection, "autocommit", True)
+    connection.execute("BEGIN IMMEDIATE")
+    if not by_itself:
+        yield  # the caller commits
+        return
+    try:
+        yield
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise
+    connection.execute("COMMIT")
+
+
+@contextmanager
+def _text_as_str(connection: sqlite3.Connection) -> Iterator[None]:
+    factory: Callable[[bytes], Any] = connection.text_factory
+    connection.text_factory = str
+    try:
+        yield
+    finally:
+        connection.text_factory = factory
