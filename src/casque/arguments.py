@@ -50,32 +50,40 @@ class NewJob(_Positional, frozen=True, kw_only=True):
     timeout: timedelta | None = None
 
 
-def request(new: NewJob, lineage: Lineage, minted: Minted) -> Request:
+def request(new: NewJob, lineage: Lineage, minted: str, order: int) -> Request:
     """The checked form of a new job. It gets the minted id when it brings none."""
-    if not isinstance(new, NewJob):
+    if type(new) is not NewJob and not isinstance(new, NewJob):
         raise InvalidError(f"a NewJob is due here, not {_kind(new)}: write NewJob('name', b'…').")
     if new.delay is not None and new.run_at is not None:
         raise InvalidError("give `delay` or `run_at`, not both.")
+    payload, priority, attempts = new.payload, new.priority, new.max_attempts
+    # By position, and with a short way past what is right: this is done for every job.
     return Request(
-        id=minted[0] if new.id is None else name(new.id, "id"),
-        queue=name(new.queue, "queue"),
-        entrypoint=name(new.entrypoint, "entrypoint"),
-        payload=data(new.payload, "payload", PAYLOAD_BYTES),
-        priority=whole(new.priority, "priority", SMALLEST_INT, "lower runs first"),
-        max_attempts=whole(new.max_attempts, "max_attempts", 1),
-        delay_us=0 if new.delay is None else span(new.delay, "delay"),
-        run_us=None if new.run_at is None else instant(new.run_at, "run_at"),
-        retain_us=None if new.retain is None else span(new.retain, "retain"),
-        timeout_us=None if new.timeout is None else positive_span(new.timeout, "timeout"),
-        depth=lineage.depth,
-        chain=lineage.chain,
-        order=minted[1],
-        minted=new.id is None,
+        minted if new.id is None else name(new.id, "id"),
+        name(new.queue, "queue"),
+        name(new.entrypoint, "entrypoint"),
+        payload
+        if type(payload) is bytes and len(payload) <= PAYLOAD_BYTES
+        else data(payload, "payload", PAYLOAD_BYTES),
+        priority
+        if type(priority) is int and SMALLEST_INT <= priority <= LARGEST_INT
+        else whole(priority, "priority", SMALLEST_INT, "lower runs first"),
+        attempts
+        if type(attempts) is int and 1 <= attempts <= LARGEST_INT
+        else whole(attempts, "max_attempts", 1),
+        0 if new.delay is None else span(new.delay, "delay"),
+        None if new.run_at is None else instant(new.run_at, "run_at"),
+        None if new.retain is None else span(new.retain, "retain"),
+        None if new.timeout is None else positive_span(new.timeout, "timeout"),
+        lineage.depth,
+        lineage.chain,
+        order,
+        new.id is None,
     )
 
 
 def requests(
-    jobs: Iterable[NewJob], lineage: Lineage, mint: Callable[[int], list[Minted]]
+    jobs: Iterable[NewJob], lineage: Lineage, mint: Callable[[int], Minted]
 ) -> tuple[Request, ...]:
     """The checked form of a list of new jobs that stays whole."""
     several_jobs = list(several(jobs, "NewJob"))
@@ -83,9 +91,10 @@ def requests(
         return ()
     checked: list[Request] = []
     size = 0
-    for place, (new, minted) in enumerate(zip(several_jobs, mint(len(several_jobs)), strict=True)):
+    minted = zip(several_jobs, *mint(len(several_jobs)), strict=True)
+    for place, (new, id, order) in enumerate(minted):
         try:
-            one = request(new, lineage, minted)
+            one = request(new, lineage, id, order)
         except InvalidError as error:
             raise InvalidError(f"job {place} of the list: {error}", job_id=error.job_id) from None
         checked.append(one)
@@ -109,6 +118,13 @@ def several(values: Iterable[T], of: str) -> Iterable[T]:
 
 
 def name(value: object, what: str) -> str:
+    if (
+        type(value) is str
+        and value.isascii()
+        and 0 < len(value) <= NAME_BYTES
+        and "\0" not in value
+    ):
+        return value
     if not isinstance(value, str):
         raise InvalidError(f"`{what}` must be text, not {_kind(value)}.")
     if not value:

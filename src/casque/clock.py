@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import struct
 import threading
 import time
 from collections.abc import Callable, Coroutine
@@ -82,8 +83,8 @@ class Clock(Protocol):
         """A UUIDv7: unique, and sortable by the time it was made."""
         ...
 
-    def mint(self, count: int) -> list[Minted]:
-        """So many new ids, each with its order: a whole number that rises from id to id."""
+    def mint(self, count: int) -> Minted:
+        """So many new ids, and the order of each: a whole number that rises from id to id."""
         ...
 
     def bell(self, *, blocking: bool) -> Bell:
@@ -104,7 +105,7 @@ class SystemClock:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._last_id = 0
+        self._last_order = 0
 
     def now(self) -> int:
         return time.time_ns() // 1000
@@ -118,10 +119,10 @@ class SystemClock:
     def new_id(self) -> str:
         return self.mint(1)[0][0]
 
-    def mint(self, count: int) -> list[Minted]:
+    def mint(self, count: int) -> Minted:
         with self._lock:
-            minted = mint_uuid7(self._last_id, self.now() // 1000, count, os.urandom)
-            self._last_id = minted[-1][1] << _TAIL_BITS
+            minted = mint_uuid7(self._last_order, self.now() // 1000, count, os.urandom)
+            self._last_order = minted[1][-1]
             return minted
 
     def bell(self, *, blocking: bool) -> Bell:
@@ -172,46 +173,44 @@ class LoopBell:
         return True
 
 
-Minted = tuple[str, int]
-"""An id and its order."""
+Minted = tuple[list[str], list[int]]
+"""Ids, and the order of each."""
 
-_RANDOM_BITS = 74
-"""Of a UUIDv7, what is neither time, nor version, nor variant."""
+_ORDER_BITS = 21
+"""What the order counts by within a millisecond; above it, 42 bits of time last until 2109."""
 _TAIL_BITS = 53
-"""Of those, the ones below the order. The order is 42 bits of milliseconds, enough until 2109,
-and 21 to count by within one."""
-_TAIL_MASK = (1 << _TAIL_BITS) - 1
-_ENTROPY_BYTES = 10
-_STEP_MASK = 7
+"""What is left of the 122 free bits of a UUIDv7, below the order."""
+_STEP_BITS = 3
 _LARGEST_ORDER = 2**63 - 1
 
 
-def mint_uuid7(last: int, now_ms: int, count: int, entropy: Callable[[int], bytes]) -> list[Minted]:
-    """New ids for `now_ms`, above `last`, the free bits of an earlier one.
+def mint_uuid7(last: int, now_ms: int, count: int, entropy: Callable[[int], bytes]) -> Minted:
+    """New ids for `now_ms`, their order above `last`, that of an earlier one.
 
     Within a millisecond (or when the clock goes back) the order counts up by
     small random steps from where it was, so ids of one process sort by age; all
     below it is drawn anew, so the next id cannot be guessed.
     """
-    drawn = entropy(_ENTROPY_BYTES * count)
-    minted: list[Minted] = []
-    order = last >> _TAIL_BITS
-    for start in range(0, len(drawn), _ENTROPY_BYTES):
-        chance = int.from_bytes(drawn[start : start + _ENTROPY_BYTES], "big")
-        if order >> (_RANDOM_BITS - _TAIL_BITS) < now_ms:
-            # The first of a millisecond leaves half of what it counts by for those after it.
-            order = now_ms << (_RANDOM_BITS - _TAIL_BITS) | (chance >> _TAIL_BITS) & 0xF_FFFF
+    ids: list[str] = []
+    orders: list[int] = []
+    order, start = last, now_ms << _ORDER_BITS
+    head, head_of = "", -1
+    for drawn in struct.unpack(f">{count}Q", entropy(8 * count)):
+        step = drawn >> _TAIL_BITS
+        if order < start:
+            # The first of a millisecond leaves most of what it counts by for those after it.
+            order = start | (step << 8 | drawn & 0xFF)
         else:
-            order += 1 + (chance >> _TAIL_BITS & _STEP_MASK)
-        minted.append((format_uuid(order << _TAIL_BITS | chance & _TAIL_MASK), order))
-    return minted
-
-
-def format_uuid(free_bits: int) -> str:
-    """Lay the free bits out as RFC 9562 asks, version 7."""
-    # 48 bits of time, the version, 12 more bits; then the variant and the last 62.
-    high, low = f"{free_bits >> 62:015x}", f"{free_bits & (1 << 62) - 1 | 1 << 63:016x}"
-    return f"{high[:8]}-{high[8:12]}-7{high[12:]}-{low[:4]}-{low[4:]}"
+            order += 1 + (step & 2**_STEP_BITS - 1)
+        # 48 bits of time, the version and 12 bits of the order; the variant, the other 9, the tail.
+        if order >> 9 != head_of:
+            head_of = order >> 9
+            digits = f"{head_of:015x}"
+            head = f"{digits[:8]}-{digits[8:12]}-7{digits[12:]}-"
+        low = f"{1 << 63 | (order & 0x1FF) << _TAIL_BITS | drawn & (1 << _TAIL_BITS) - 1:x}"
+        ids.append(f"{head}{low[:4]}-{low[4:]}")
+        orders.append(order)
+    return ids, orders
 
 
 def order_of(id: str) -> int | None:

@@ -11,9 +11,9 @@ import asyncio
 import copy
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 from casque.clock import SECOND_US, Stopwatch, drive
 from casque.errors import StorageError
@@ -44,14 +44,20 @@ class _Entry:
         self.outcome: Any = None
 
 
+_LIGHT = (1, 0)
+
+
 def _weigh(operation: Operation) -> tuple[int, int]:
     """How many operations this counts for, and its bytes."""
     if isinstance(operation, Enqueue):
-        return len(operation.jobs), sum(len(job.payload) for job in operation.jobs)
-    if isinstance(operation, Ack):
+        jobs = operation.jobs
+        if len(jobs) == 1:
+            return 1, len(jobs[0].payload)
+        return len(jobs), sum(len(job.payload) for job in jobs)
+    if isinstance(operation, Ack) and (operation.enqueue or operation.result):
         carried = len(operation.result or b"") + sum(len(job.payload) for job in operation.enqueue)
         return 1 + len(operation.enqueue), carried
-    return 1, 0
+    return _LIGHT
 
 
 class _Batches:
@@ -126,10 +132,11 @@ class LoopCommitter:
         self._by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, _LoopBatches]
         self._by_loop = WeakKeyDictionary()
         self._lock = threading.Lock()
+        self._latest: tuple[ref[asyncio.AbstractEventLoop], _LoopBatches] | None = None
 
-    async def submit(self, operations: Sequence[Operation]) -> list[Any]:
+    def submit(self, operations: Sequence[Operation]) -> Coroutine[Any, Any, list[Any]]:
         """Commit these with whatever else is waiting. Per operation its result, or its error."""
-        return await self._own().submit(operations)
+        return self._own().submit(operations)
 
     async def drain(self) -> None:
         """Wait until everything that this loop asked is answered, within a bound."""
@@ -141,7 +148,9 @@ class LoopCommitter:
         return sum(batches.waiting for batches in self._by_loop.values())
 
     def _own(self) -> _LoopBatches:
-        loop = asyncio.get_running_loop()
+        loop, latest = asyncio.get_running_loop(), self._latest
+        if latest is not None and latest[0]() is loop:
+            return latest[1]
         with self._lock:
             own = self._by_loop.get(loop)
             if own is None:
@@ -149,6 +158,7 @@ class LoopCommitter:
                     self._store, alone=self._alone, max_conflicts=self._max_conflicts
                 )
                 self._by_loop[loop] = own
+            self._latest = ref(loop), own
             return own
 
 
@@ -162,7 +172,7 @@ class _LoopBatches(_Batches):
     async def submit(self, operations: Sequence[Operation]) -> list[Any]:
         loop = asyncio.get_running_loop()
         futures = [loop.create_future() for _ in operations]
-        self._join([_Entry(*pair) for pair in zip(operations, futures, strict=True)])
+        self._join(list(map(_Entry, operations, futures)))
         if self._worker is None or self._worker.done():
             self._worker = loop.create_task(self._work())
         try:

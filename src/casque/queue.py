@@ -160,8 +160,8 @@ class AsyncQueue:
             retain=retain,
             timeout=timeout,
         )
-        [minted] = self._session.clock.mint(1)
-        request = arguments.request(new, inherited(), minted)
+        [minted], [order] = self._session.clock.mint(1)
+        request = arguments.request(new, inherited(), minted, order)
         [job] = await self._add((request,), connection)
         return job
 
@@ -240,7 +240,9 @@ class AsyncQueue:
         operation = Ack(
             *hold,
             None if result is None else arguments.data(result, "result", arguments.RESULT_BYTES),
-            arguments.requests(enqueue, inherited(), self._session.clock.mint),
+            ()
+            if enqueue == ()
+            else arguments.requests(enqueue, inherited(), self._session.clock.mint),
             self._max_depth,
         )
         await self._session.submit(operation)

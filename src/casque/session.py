@@ -100,7 +100,8 @@ class Session:
 
     async def submit(self, operation: Operation) -> Any:
         """Commit one operation; its result, or its refusal raised."""
-        [outcome] = await self.submit_all((operation,))
+        self.check_open()
+        [outcome] = await self._committer.submit((operation,))
         if isinstance(outcome, Exception):
             raise outcome
         return outcome

@@ -47,10 +47,10 @@ class FakeClock:
     def new_id(self) -> str:
         return self.mint(1)[0][0]
 
-    def mint(self, count: int) -> list[Minted]:
+    def mint(self, count: int) -> Minted:
         with self._lock:
             minted = mint_uuid7(self._last, self._wall // 1000, count, self._random.randbytes)
-            self._last = minted[-1][1] << 53
+            self._last = minted[1][-1]
             return minted
 
     def bell(self, *, blocking: bool) -> Bell:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
 from casque.clock import order_of
@@ -39,12 +40,19 @@ from casque.stores.sqlite.rows import STATEMENTS as SQL
 from casque.stores.sqlite.rows import job_of
 from casque.stores.sqlite.work import Work
 
+_as_json = msgspec.json.Encoder().encode
+
+
+class Clash(Exception):  # noqa: N818 - nothing went wrong, it only has to be done otherwise
+    """A minted id's place is taken. Roll the transaction back and do it again, carefully."""
+
 
 class Changes:
-    """Operations of one transaction."""
+    """Operations of one transaction. `careful`: be ready to take back what is added."""
 
-    def __init__(self, work: Work) -> None:
+    def __init__(self, work: Work, *, careful: bool = False) -> None:
         self._work = work
+        self._careful = careful
 
     # -- enqueue ---------------------------------------------------------------
 
@@ -84,7 +92,13 @@ class Changes:
 
     def _add_all(self, requests: Sequence[Request]) -> list[int] | None:
         work, known = self._work, self._work.known
+        if not self._careful and all(request.minted for request in requests):
+            seqs = work.add_all(requests)
+            if seqs is None:
+                raise Clash
+            return seqs
         turn = known.turn
+        # What is to be taken back has to be copied first: this costs as much as the adding.
         work.execute("SAVEPOINT casque_add")
         seqs = work.add_all(requests)
         if seqs is None:
@@ -98,6 +112,35 @@ class Changes:
 
     def ack_all(self, run: Sequence[Ack]) -> list[CasqueError | None]:
         return [self._ack(one) for one in run]
+
+    def _ack_minted(self, run: Sequence[Ack]) -> set[int]:
+        """Ack those that are nothing special, all at once; their places in the run."""
+        work = self._work
+        places: dict[int, int] = {}
+        """By the order of its id, the first that acks it."""
+        for place, one in enumerate(run):
+            order = order_of(one.id) if one.token and not one.enqueue else None
+            if order is not None:
+                places.setdefault(order, place)
+        if len(places) <= 1:
+            return set()
+        done: set[int] = set()
+        earliest: dict[int, int] = {}
+        """By line, the first due time of what leaves it."""
+        seqs = []
+        asked = _as_json(list(places)).decode()
+        for seq, job_id, token, line, due in work.execute(SQL["holds"], (asked,)):
+            one = run[places[seq]]
+            if one.id == job_id and one.token == token:
+                done.add(places[seq])
+                seqs.append(seq)
+                earliest[line] = min(due, earliest.get(line, due))
+        if seqs:
+            work.wrote = True
+            work.execute(SQL["delete_jobs"], (_as_json(seqs).decode(),))
+            for line, due in earliest.items():
+                work.left(work.line_by_id(line), due)
+        return done
 
     def _ack(self, one: Ack) -> CasqueError | None:
         work = self._work

@@ -8,6 +8,9 @@ else due there is nobody to go behind of.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
+
+import msgspec
 
 from casque import transitions
 from casque.job import Job
@@ -20,6 +23,9 @@ from casque.stores.sqlite.work import Line, Work
 
 _QUEUED_STAGES = HELD
 """Stages below this one are queued: a claim of such a job is one statement."""
+
+
+_as_json = msgspec.json.Encoder().encode
 
 
 class Claims:
@@ -58,16 +64,15 @@ class Claims:
             if due_us > work.now or stage >= HELD:
                 del heads[place:]
                 break
-        answers: list[Leased] = []
-        taken = 0
-        for one in run:
-            # One more must be left, and due: then the line is, and stays where it is.
-            if taken + one.limit >= len(heads):
-                break
-            jobs = self._claim(heads[taken : taken + one.limit], one)
-            answers.append(Leased(jobs, None))
-            taken += one.limit
-        return answers
+        # One more must be left, and due: then the line is, and stays where it is.
+        filled = taken = 0
+        while filled < len(run) and taken + run[filled].limit < len(heads):
+            taken += run[filled].limit
+            filled += 1
+        if not filled:
+            return []
+        jobs = iter(self._claim(heads[:taken], first))
+        return [Leased(list(islice(jobs, one.limit)), None) for one in run[:filled]]
 
     def _dequeue(self, one: Dequeue) -> Leased:
         """One dequeue as `casque.picking` has it, with whatever it may meet."""
@@ -91,17 +96,28 @@ class Claims:
         return line.id in self._work.known.lines_by_id
 
     def _claim(self, heads: Sequence[HeadRow], one: Dequeue) -> list[Job]:
-        work = self._work
+        """Lease these jobs; tokens in their order."""
+        work, known = self._work, self._work.known
         work.wrote = True
-        jobs = []
         until = work.now + one.lease_us
+        if len(heads) > 1 and all(stage < _QUEUED_STAGES for _, _, _, stage in heads):
+            seqs = [seq for _, _, seq, _ in heads]
+            rows = work.execute(
+                SQL["claim_all"],
+                (_as_json(seqs).decode(), known.token + 1, one.worker, work.now, until),
+            )
+            claimed = map(job_of, rows.fetchall())
+            by_seq = {job.seq: job for job in claimed}
+            known.token += len(heads)
+            return [by_seq[seq] for seq in seqs]
+        jobs = []
         for _, _, seq, stage in heads:
-            token = work.known.token = work.known.token + 1
+            known.token += 1
             if stage < _QUEUED_STAGES:
-                how = (seq, token, one.worker, work.now, until)
+                how = (seq, known.token, one.worker, work.now, until)
                 jobs.append(job_of(work.execute(SQL["claim"], how).fetchone()))
             else:
-                jobs.append(self._take_over(seq, one, token, until))
+                jobs.append(self._take_over(seq, one, known.token, until))
         return jobs
 
     def _take_over(self, seq: int, one: Dequeue, token: int, until: int) -> Job:
@@ -127,6 +143,11 @@ def _alike(run: Sequence[Dequeue]) -> Sequence[Dequeue]:
     """The first of the run, and those right after it that ask the same, whatever their number."""
     first = run[0]
     for place, one in enumerate(run):
-        if one.entrypoints != first.entrypoints or one.queue != first.queue:
+        if one is not first and (
+            one.entrypoints != first.entrypoints
+            or one.queue != first.queue
+            or one.worker != first.worker
+            or one.lease_us != first.lease_us
+        ):
             return run[:place]
     return run

@@ -115,6 +115,22 @@ UPDATE casque_job SET
 WHERE seq = ?1
 RETURNING {columns};
 
+-- name: claim_all
+UPDATE casque_job SET
+    stage = CASE WHEN attempts + 1 >= max_attempts THEN 3 ELSE 2 END,
+    attempts = attempts + 1,
+    token = ?2 + picked.key,
+    worker = ?3,
+    due_us = ?5,
+    claimed_us = ?4,
+    heartbeat_us = ?4,
+    updated_us = ?4,
+    progress = NULL,
+    note = NULL,
+    output = NULL
+FROM json_each(?1) AS picked WHERE seq = picked.value
+RETURNING {columns};
+
 -- By far the most commits are these: one statement each, which is its own transaction. They do
 -- something only if the job's line stays where it is; else it is done the long way.
 
@@ -127,6 +143,17 @@ SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, 0, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16
 WHERE (
     SELECT queue = ?4 AND entrypoint = ?5 AND visit_us <= max(?8, ?10)
     FROM casque_line WHERE id = ?6
+)
+ON CONFLICT DO NOTHING;
+
+-- name: add_plain_swiftly
+INSERT INTO casque_job (
+    seq, id, named, queue, entrypoint, line, priority, stage, due_us, max_attempts, created_us,
+    payload
+)
+SELECT ?1, ?2, 0, ?3, ?4, ?5, ?6, 0, ?7, ?8, ?7, ?9
+WHERE (
+    SELECT queue = ?3 AND entrypoint = ?4 AND visit_us <= ?7 FROM casque_line WHERE id = ?5
 )
 ON CONFLICT DO NOTHING;
 
@@ -145,11 +172,27 @@ DELETE FROM casque_job
 WHERE named = 1 AND id = ?1 AND token = ?2 AND stage IN (2, 3) AND coalesce(retain_us, 0) = 0
 RETURNING line, due_us;
 
+-- name: holds
+SELECT seq, id, token, line, due_us FROM casque_job
+WHERE seq IN (SELECT value FROM json_each(?1)) AND stage IN (2, 3) AND coalesce(retain_us, 0) = 0;
+
+-- name: delete_jobs
+DELETE FROM casque_job WHERE seq IN (SELECT value FROM json_each(?1));
+
 -- name: add
 INSERT INTO casque_job (
     seq, id, named, queue, entrypoint, line, priority, stage, due_us, max_attempts, created_us,
     run_us, retain_us, timeout_us, depth, chain, payload
 ) VALUES (?, ?, ?, ?, ?, ?, ?, 0, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT DO NOTHING;
+
+-- What has neither a name, nor a time, nor a parent of its own: most jobs. Binding the rest of
+-- the columns would take longer than storing them.
+-- name: add_plain
+INSERT INTO casque_job (
+    seq, id, named, queue, entrypoint, line, priority, stage, due_us, max_attempts, created_us,
+    payload
+) VALUES (?1, ?2, 0, ?3, ?4, ?5, ?6, 0, ?7, ?8, ?7, ?9)
 ON CONFLICT DO NOTHING;
 
 -- name: update_job

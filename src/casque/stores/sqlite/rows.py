@@ -166,6 +166,30 @@ def addition_of(
     )
 
 
+def plain_addition_of(request: Request, line: int, now: int) -> tuple[Any, ...] | None:
+    """What `add_plain` takes for a new job; None when it is not so plain."""
+    if (
+        request.minted
+        and request.run_us is None
+        and not request.delay_us
+        and request.retain_us is None
+        and request.timeout_us is None
+        and not request.depth
+    ):
+        return (
+            request.order,
+            request.id,
+            request.queue,
+            request.entrypoint,
+            line,
+            request.priority,
+            now,
+            request.max_attempts,
+            request.payload,
+        )
+    return None
+
+
 def find_job(execute: Callable[..., Any], job_id: str) -> Job | None:
     """The job of that id, by whichever way its id leads to it."""
     row, order = None, order_of(job_id)

@@ -25,12 +25,12 @@ from casque.state import QueueState
 from casque.stores.answers import Answers
 from casque.stores.bells import Bells
 from casque.stores.sqlite import forks
-from casque.stores.sqlite.changes import Changes
+from casque.stores.sqlite.changes import Changes, Clash
 from casque.stores.sqlite.claims import Claims
 from casque.stores.sqlite.connection import Database, Durability
 from casque.stores.sqlite.reads import Reads
 from casque.stores.sqlite.rows import STATEMENTS as SQL
-from casque.stores.sqlite.rows import addition_of
+from casque.stores.sqlite.rows import plain_addition_of
 from casque.stores.sqlite.watch import Watch
 from casque.stores.sqlite.within import enqueue_within
 from casque.stores.sqlite.work import Known, Upkeep, Work
@@ -104,13 +104,27 @@ class SqliteStore:
                 return swift, type(operations[0]) is Enqueue
         if self._was_empty and (nothing := self._nothing_due(connection, operations)):
             return nothing, False
+        try:
+            return self._transact(connection, writer, number, operations, careful=False)
+        except Clash:
+            return self._transact(connection, writer, number, operations, careful=True)
+
+    def _transact(
+        self,
+        connection: sqlite3.Connection,
+        writer: str,
+        number: int,
+        operations: Sequence[Operation],
+        *,
+        careful: bool,
+    ) -> tuple[list[Any], bool]:
         self._begin(connection)
         try:
             now = self._time.now()
             work = Work(connection, self._believed(connection.execute), self.clock, now)
-            stored = max(last, work.number_of(writer))
+            stored = max(self._answers.last_number(writer), work.number_of(writer))
             told = self._answers.recall(stored, writer, number) if stored >= number else None
-            outcomes = self._carry_out(work, operations) if told is None else told
+            outcomes = told or self._carry_out(work, operations, careful=careful)
             if not work.wrote:
                 connection.execute("ROLLBACK")
                 return outcomes, False
@@ -152,9 +166,8 @@ class SqliteStore:
             line = self._known.lines.get((request.queue, request.entrypoint))
             if line is None or not request.minted or request.depth > operation.max_depth:
                 return None
-            due = now + request.delay_us if request.run_us is None else request.run_us
-            row = addition_of(request, request.order, named=False, line=line.id, due=due, now=now)
-            if execute(SQL["add_swiftly"], row).rowcount:
+            row = plain_addition_of(request, line.id, now)
+            if row is not None and execute(SQL["add_plain_swiftly"], row).rowcount:
                 return [[new_job(request, now, request.order)]]
         except sqlite3.OperationalError:
             return None  # somebody else is writing, say: the long way waits for them, or tells
@@ -199,35 +212,39 @@ class SqliteStore:
             known = self._known = Known(execute, data_version)
         return known
 
-    def _carry_out(self, work: Work, operations: Sequence[Operation]) -> list[Any]:
+    def _carry_out(
+        self, work: Work, operations: Sequence[Operation], *, careful: bool
+    ) -> list[Any]:
         """Run by run of like operations, in their order."""
+        changes = Changes(work, careful=careful)
         if len(operations) == 1:
-            return self._carry_out_run(work, type(operations[0]), operations)
+            return self._carry_out_run(work, changes, type(operations[0]), operations)
         outcomes: list[Any] = []
         for kind, run in groupby(operations, type):
-            outcomes.extend(self._carry_out_run(work, kind, list(run)))
+            outcomes.extend(self._carry_out_run(work, changes, kind, list(run)))
         return outcomes
 
-    def _carry_out_run(self, work: Work, kind: type[Operation], run: Sequence[Any]) -> list[Any]:
+    def _carry_out_run(
+        self, work: Work, changes: Changes, kind: type[Operation], run: Sequence[Any]
+    ) -> list[Any]:
         if kind is Enqueue:
-            return Changes(work).enqueue_all(run)
+            return changes.enqueue_all(run)
         if kind is Ack:
-            return Changes(work).ack_all(run)
+            return changes.ack_all(run)
         if kind is Dequeue:
-            return self._dequeue_all(work, run)
-        changes = Changes(work)
+            return self._dequeue_all(work, changes, run)
         if kind is Purge:
             return [changes.purge(one) for one in run]
         if kind is Drop:
             return [changes.drop(one) for one in run]
         return [changes.by_rules(one) for one in run]
 
-    def _dequeue_all(self, work: Work, run: Sequence[Dequeue]) -> list[Any]:
+    def _dequeue_all(self, work: Work, changes: Changes, run: Sequence[Dequeue]) -> list[Any]:
         outcomes: list[Any] = []
         claims = Claims(work)
         for by_id, some in groupby(run, lambda one: one.id is not None):
             if by_id:
-                outcomes.extend(map(Changes(work).by_rules, some))
+                outcomes.extend(map(changes.by_rules, some))
             else:
                 outcomes.extend(claims.dequeue_all(list(some)))
                 self._was_empty = not outcomes[-1].jobs

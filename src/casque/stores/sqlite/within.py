@@ -81,7 +81,7 @@ def _add(
         if not database.check_schema(borrowed):
             create_schema(borrowed)
         work = Work(borrowed, Known(borrowed.execute, _NOT_BELIEVED), clock, now)
-        [outcome] = Changes(work).enqueue_all([operation])
+        [outcome] = Changes(work, careful=True).enqueue_all([operation])
         if work.wrote:
             work.count()
     except BaseException:

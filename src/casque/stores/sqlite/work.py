@@ -18,7 +18,14 @@ from casque.operations import Request
 from casque.record import PAUSE, Record
 from casque.state import WRITER_MEMORY_US
 from casque.stores.sqlite.rows import STATEMENTS as SQL
-from casque.stores.sqlite.rows import Connection, addition_of, find_job, record_of, update_of
+from casque.stores.sqlite.rows import (
+    Connection,
+    addition_of,
+    find_job,
+    plain_addition_of,
+    record_of,
+    update_of,
+)
 from casque.transaction import PRUNED_AT_ONCE
 
 SEEN_EVERY_US = MINUTE_US
@@ -264,9 +271,8 @@ class Work:
 
         Then something may be done, and is to be taken back.
         """
-        now = self.now
-        rows: list[tuple[Any, ...]] = []
-        lines = self.known.lines
+        now, lines = self.now, self.known.lines
+        rows: list[tuple[Any, ...] | None] = []
         for request in requests:
             due = now + request.delay_us if request.run_us is None else request.run_us
             queue, entrypoint = request.queue, request.entrypoint
@@ -275,11 +281,24 @@ class Work:
                 line = self.new_line(queue, entrypoint, due)
             elif due < line.visit_us:
                 self.came(line, due)
+            rows.append(plain_addition_of(request, line.id, now))
+        if None in rows:
+            return self._insert_all(requests)
+        if self.executemany(SQL["add_plain"], rows).rowcount < len(rows):
+            return None
+        return [request.order for request in requests]
+
+    def _insert_all(self, requests: Sequence[Request]) -> list[int] | None:
+        rows = []
+        for request in requests:
             named = not request.minted
             if named and self._is_minted(request.id):
                 return None
             seq = request.order or self._new_order()
-            rows.append(addition_of(request, seq, named=named, line=line.id, due=due, now=now))
+            due = self.now + request.delay_us if request.run_us is None else request.run_us
+            line = self.line(request.queue, request.entrypoint)
+            assert line is not None
+            rows.append(addition_of(request, seq, named=named, line=line.id, due=due, now=self.now))
         if self.executemany(SQL["add"], rows).rowcount < len(rows):
             return None
         return [row[0] for row in rows]
@@ -293,7 +312,7 @@ class Work:
         return bool(there) and there[0] == job_id
 
     def _new_order(self) -> int:
-        return self._clock.mint(1)[0][1]
+        return self._clock.mint(1)[1][0]
 
     def change(self, old: Job, new: Job | None) -> None:
         """Make a job's row as it now is, and bring its line to its place."""
