@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import threading
 from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator
@@ -113,8 +114,10 @@ class Queue:
                 self._pid = os.getpid()
 
     def _run(self, call: Callable[[AsyncQueue], Coroutine[Any, Any, T]]) -> T:
-        self._check_open()
-        warn_inside_loop("the sync Queue", "BrokerQueue or DirectQueue")
+        if self._is_closed or os.getpid() != self._pid:
+            self._check_open()
+        if asyncio._get_running_loop() is not None:  # noqa: SLF001 - the quick check
+            warn_inside_loop("the sync Queue", "BrokerQueue or DirectQueue")
         return self._runner.run(call(self._queue))
 
     # -- producing -------------------------------------------------------------

@@ -26,6 +26,7 @@ _OLDEST_SQLITE = (3, 35, 0)
 _BUSY_SECONDS = 0.05
 """How long SQLite waits for a lock by itself: briefly, so that Ctrl-C gets through in between."""
 _STATEMENTS_CACHED = 256
+_FRAME_HEADER = 24
 
 T = TypeVar("T")
 
@@ -65,6 +66,31 @@ class Database:
         except OSError:
             return None
         return found.st_dev, found.st_ino
+
+    def grow_log(self, connection: sqlite3.Connection) -> None:
+        """Give the log its full size at once; afterwards it is written over and over.
+
+        While a file grows, every sync has to bring its new size to disk too, which
+        takes about as long again. Zeros behind the last frame are no frames to SQLite.
+        """
+        if self._durability != "full":
+            return
+        [page_size] = connection.execute("PRAGMA page_size").fetchone()
+        [pages] = connection.execute("PRAGMA wal_autocheckpoint").fetchone()
+        try:
+            connection.execute("BEGIN IMMEDIATE")  # nobody else appends to it meanwhile
+        except sqlite3.OperationalError:
+            return  # somebody does; then it grows as it may
+        try:
+            with Path(f"{self._text}-wal").open("r+b") as log:
+                size = log.seek(0, os.SEEK_END)
+                log.write(bytes(max(pages * (page_size + _FRAME_HEADER) - size, 0)))
+                log.flush()
+                os.fsync(log.fileno())
+        except OSError:
+            return  # no room for it, say: it is not needed
+        finally:
+            connection.execute("ROLLBACK")
 
     def patiently(self, attempt: Callable[[], T]) -> T:
         """Try until no other process is in the way, for as long as a commit may take."""

@@ -134,18 +134,6 @@ RETURNING {columns};
 -- By far the most commits are these: one statement each, which is its own transaction. They do
 -- something only if the job's line stays where it is; else it is done the long way.
 
--- name: add_swiftly
-INSERT INTO casque_job (
-    seq, id, named, queue, entrypoint, line, priority, stage, due_us, max_attempts, created_us,
-    run_us, retain_us, timeout_us, depth, chain, payload
-)
-SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, 0, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16
-WHERE (
-    SELECT queue = ?4 AND entrypoint = ?5 AND visit_us <= max(?8, ?10)
-    FROM casque_line WHERE id = ?6
-)
-ON CONFLICT DO NOTHING;
-
 -- name: add_plain_swiftly
 INSERT INTO casque_job (
     seq, id, named, queue, entrypoint, line, priority, stage, due_us, max_attempts, created_us,

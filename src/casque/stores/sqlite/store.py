@@ -15,27 +15,28 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, TypeVar
 
-from casque.clock import Bell, Clock, StoreTime, SystemClock, order_of
+from casque.clock import Bell, Clock, StoreTime, SystemClock
 from casque.errors import CasqueError, CorruptError, StorageError
 from casque.job import Job, Stats
 from casque.operations import Ack, Dequeue, Drop, Enqueue, Operation, Purge
 from casque.record import Record
-from casque.rules import Leased, new_job
+from casque.rules import Leased
 from casque.state import QueueState
 from casque.stores.answers import Answers
 from casque.stores.bells import Bells
-from casque.stores.sqlite import forks
+from casque.stores.sqlite import forks, swift
 from casque.stores.sqlite.changes import Changes, Clash
 from casque.stores.sqlite.claims import Claims
 from casque.stores.sqlite.connection import Database, Durability
 from casque.stores.sqlite.reads import Reads
 from casque.stores.sqlite.rows import STATEMENTS as SQL
-from casque.stores.sqlite.rows import plain_addition_of
 from casque.stores.sqlite.watch import Watch
 from casque.stores.sqlite.within import enqueue_within
 from casque.stores.sqlite.work import Known, Upkeep, Work
 from casque.views import JobFilter
 
+_BUSY_AT = 32
+"""A handle that has made so many commits will make more."""
 IDENTIFY_EVERY_US = 100_000
 """How often a handle looks whether its file is still the one at the path."""
 
@@ -83,6 +84,8 @@ class SqliteStore:
         with self._writer.lock:
             try:
                 outcomes, rings = self._commit(writer, number, operations)
+                if self.commits == _BUSY_AT:
+                    self._writer.grow_log()
             except sqlite3.Error as error:
                 raise self._database.trouble("use", error) from error
         if rings:
@@ -95,13 +98,10 @@ class SqliteStore:
         connection, is_new = self._writer.connection()
         if is_new:
             self._known = None
-        now, last = self._time.now(), self._answers.last_number(writer)
-        if len(operations) == 1 and last < number and not self._upkeep.is_due(writer, now):
-            swift = self._swiftly(connection.execute, operations[0], now)
-            if swift is not None:
-                self._answers.keep(writer, number, swift, now)
-                self.commits += 1
-                return swift, type(operations[0]) is Enqueue
+        if len(operations) == 1 and self._known is not None:
+            done = self._swiftly(connection, self._known, writer, number, operations[0])
+            if done is not None:
+                return done, type(operations[0]) is Enqueue
         if self._was_empty and (nothing := self._nothing_due(connection, operations)):
             return nothing, False
         try:
@@ -144,34 +144,37 @@ class SqliteStore:
         return outcomes, work.rings
 
     def _swiftly(
-        self, execute: Callable[..., Any], operation: Operation, now: int
+        self,
+        connection: sqlite3.Connection,
+        known: Known,
+        writer: str,
+        number: int,
+        operation: Operation,
     ) -> list[Any] | None:
-        """Do an enqueue or an ack by one statement; None, and nothing is done, when that cannot be.
-
-        Its writer's number is not written down: nobody repeats such a commit but in this process,
-        which remembers it, and an id that is added or acked twice is told apart anyway.
-        """
+        """Carry out an operation by the shortest way; None, and nothing is done, if it has none."""
+        now, upkeep = self._time.now(), self._upkeep
+        if self._answers.last_number(writer) >= number or upkeep.is_due(writer, now):
+            return None
         try:
-            if type(operation) is Ack:
-                if operation.enqueue or not operation.token:
-                    return None
-                order = order_of(operation.id)
-                if order is None:
-                    return None
-                how = (operation.id, operation.token, order, now)
-                return [None] if execute(SQL["ack_swiftly"], how).rowcount else None
-            if type(operation) is not Enqueue or len(operation.jobs) != 1 or self._known is None:
+            if type(operation) is Enqueue:
+                outcomes = swift.enqueue(connection, known, operation, now)
+            elif type(operation) is Ack:
+                outcomes = swift.ack(connection, operation, now)
+            elif type(operation) is Dequeue:
+                outcomes = swift.claim(connection, known, operation, now, (writer, number))
+                self.touched += 2
+            else:
                 return None
-            request = operation.jobs[0]
-            line = self._known.lines.get((request.queue, request.entrypoint))
-            if line is None or not request.minted or request.depth > operation.max_depth:
-                return None
-            row = plain_addition_of(request, line.id, now)
-            if row is not None and execute(SQL["add_plain_swiftly"], row).rowcount:
-                return [[new_job(request, now, request.order)]]
-        except sqlite3.OperationalError:
-            return None  # somebody else is writing, say: the long way waits for them, or tells
-        return None
+        except BaseException as error:
+            self._known = None
+            self._writer.abandon()
+            if isinstance(error, sqlite3.OperationalError):
+                return None  # somebody else is writing, say: the long way waits for them, or tells
+            raise
+        if outcomes is not None:
+            self.commits += 1
+            self._answers.keep(writer, number, outcomes, now)
+        return outcomes
 
     def _begin(self, connection: sqlite3.Connection) -> None:
         try:
@@ -369,6 +372,10 @@ class _Handle:
         self._connection = self._database.connect()
         self._identity = self._database.identity()
         return self._connection, True
+
+    def grow_log(self) -> None:
+        if self._connection is not None:
+            self._database.grow_log(self._connection)
 
     def abandon(self) -> None:
         """Take back what is not committed, by closing the connection if need be."""
