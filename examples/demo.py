@@ -1,6 +1,6 @@
 """See casque at work: good, flaky and hopeless jobs, a few workers, and what became of each job.
 
-The queue is one JSON file in a temporary folder. Ctrl-C gives the running jobs
+The queue is one SQLite file in a temporary folder. Ctrl-C gives the running jobs
 back and ends. `make demo` runs this.
 """
 
@@ -152,7 +152,7 @@ async def paint(queue: BrokerQueue, board: Board) -> None:
 
 async def run(path: Path, screen: Screen) -> bool:
     """Enqueue, work, show. Whether the numbers add up at the end."""
-    address = f"json:///{path}"
+    address = f"sqlite:///{path}"
     jobs = jobs_to_do()
     board = Board(len(jobs), screen)
     try:
@@ -166,9 +166,10 @@ async def run(path: Path, screen: Screen) -> bool:
                 painter.cancel()
     finally:
         # Leaving the queue stored whatever was on its way, also after Ctrl-C.
-        store = DirectQueue(address)
-        screen.show(await store.stats())
-    return report(await store.read_state(), len(jobs), board.ended)
+        async with DirectQueue(address) as queue:
+            screen.show(await queue.stats())
+            state = await queue.read_state()
+    return report(state, len(jobs), board.ended)
 
 
 def report(state: QueueState, enqueued: int, ended: Counter[str]) -> bool:
@@ -279,11 +280,11 @@ def whereabouts(stats: Stats) -> str:
 
 def main() -> int:
     argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0]).parse_args()
-    print(f"casque demo: {JOBS} jobs, {WORKERS} workers, one queue in one JSON file\n", flush=True)
+    print(f"casque demo: {JOBS} jobs, {WORKERS} workers, a queue in one SQLite file\n", flush=True)
     screen = Screen()
     try:
         with tempfile.TemporaryDirectory(prefix="casque-demo-") as folder:
-            adds_up = asyncio.run(run(Path(folder, "queue.json"), screen))
+            adds_up = asyncio.run(run(Path(folder, "jobs.db"), screen))
     except KeyboardInterrupt:
         print(f"\n  Stopped by Ctrl-C after {screen.seconds:.1f} s{whereabouts(screen.last)}")
         return INTERRUPTED

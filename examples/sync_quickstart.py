@@ -1,7 +1,7 @@
 """The same without asyncio: `Queue` has every method, without the await.
 
 python sync_quickstart.py                     in memory, gone with the process
-python sync_quickstart.py json:///queue.json  in a file
+python sync_quickstart.py sqlite:///jobs.db   in a file
 """
 
 import sys

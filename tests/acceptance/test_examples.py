@@ -72,7 +72,7 @@ def test_the_quick_start_on_a_file_finds_what_an_earlier_process_left(tmp_path: 
     ]
 
 
-@pytest.mark.parametrize("address", ["memory://", "json:///queue.json"])
+@pytest.mark.parametrize("address", ["memory://", "json:///queue.json", "sqlite:///jobs.db"])
 def test_the_sync_quick_start_says_the_same_on_every_store(address: str, tmp_path: Path) -> None:
     lines = lines_of("sync_quickstart.py", address, folder=tmp_path)
     assert lines[:-1] == [
@@ -121,6 +121,21 @@ def test_a_storage_of_two_methods_carries_two_workers(tmp_path: Path) -> None:
     lines = lines_of("custom_storage.py", "app.db", folder=tmp_path)
     assert lines == ["each of 20 jobs done once: True", "jobs left: 0"]
     assert (tmp_path / "app.db").exists()
+
+
+def test_workers_in_processes_of_their_own_share_one_file(tmp_path: Path) -> None:
+    lines = lines_of("sqlite_workers.py", "jobs.db", folder=tmp_path)
+    assert lines == ["each of 60 jobs done once: True", "jobs left: 0"]
+    assert [path.name for path in tmp_path.iterdir()] == ["jobs.db"], "closed by all"
+
+
+def test_an_order_that_is_rolled_back_takes_its_job_along(tmp_path: Path) -> None:
+    assert lines_of("transaction.py", "shop.db", folder=tmp_path) == [
+        "ordered helmet",
+        "no suit of armour: 9500 is more than 500",
+        "ordered visor",
+        "shipped helmet and visor; jobs left: 0",
+    ]
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.name)

@@ -6,11 +6,12 @@ import ast
 import inspect
 import json
 import re
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import msgspec
 import pytest
@@ -36,7 +37,8 @@ from casque import (
 )
 from casque.adapters.storage import filesystem
 from casque.clock import DAY_US, MINUTE_US, SECOND_US
-from casque.stores import document, port
+from casque.stores import document, port, url
+from casque.stores.sqlite import connection, rows, store, watch
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -275,9 +277,9 @@ def test_every_link_leads_somewhere(page: Path) -> None:
             assert anchor in anchors(there), target
 
 
-def existing_tests() -> set[str]:
+def existing_tests(*folders: Path) -> set[str]:
     names: set[str] = set()
-    for folder in (SOURCE / "testing", ROOT / "tests"):
+    for folder in folders:
         for path in folder.rglob("*.py"):
             tree = ast.parse(path.read_text())
             names.update(
@@ -293,11 +295,27 @@ def test_every_guarantee_names_tests_that_exist() -> None:
     text = GUARANTEES.read_text()
     guarantees = re.split(r"^## (?=\d)", text[: text.index("## Bounds")], flags=re.MULTILINE)[1:]
     assert len(guarantees) == 11
-    there = existing_tests()
+    there = existing_tests(SOURCE / "testing", ROOT / "tests")
     for guarantee in guarantees:
         proofs = re.findall(r"`(test_\w+)`", guarantee)
         assert proofs, guarantee.partition("\n")[0]
     assert set(re.findall(r"`(test_\w+)`", text)) <= there
+
+
+@pytest.mark.parametrize(
+    ("store", "folder"),
+    [
+        ("", SOURCE / "testing" / "suite"),
+        ("SQLite: ", ROOT / "tests" / "sqlite"),
+        ("Document: ", ROOT / "tests" / "document"),
+    ],
+)
+def test_a_proof_is_of_every_store_unless_it_names_one(store: str, folder: Path) -> None:
+    proof = re.compile(rf"^- {store}(`test_[^\n]*(?:\n  [^\n]*)*)", re.MULTILINE)
+    proofs = " ".join(proof.findall(GUARANTEES.read_text()))
+    tests = set(re.findall(r"`(test_\w+)`", proofs))
+    assert tests
+    assert tests <= existing_tests(folder)
 
 
 def mib(size: int) -> str:
@@ -373,6 +391,43 @@ def test_every_field_of_the_document_is_described() -> None:
     ]
     fields = {name for kind in kinds for name in kind.__struct_fields__}
     assert {name for name in fields if f"`{name}`" not in page} == set()
+
+
+def test_every_table_and_column_of_sqlite_is_described() -> None:
+    page = DOCS / "reference" / "sqlite-schema.md"
+    text = page.read_text()
+    db = sqlite3.connect(":memory:")
+    db.executescript(rows.schema())
+    made = db.execute("SELECT type, name FROM sqlite_master WHERE name LIKE 'casque%'").fetchall()
+    assert len(made) > len(rows.COLUMNS) // 3
+    for kind, name in made:
+        assert f"`{name}`" in text, name
+        if kind == "index":
+            continue
+        heading = f"For people: `{name}`" if kind == "view" else f"`{name}`"
+        told = section(page, heading)
+        for (column,) in db.execute("SELECT name FROM pragma_table_info(?)", [name]):
+            assert f"`{column}`" in told, f"{name}.{column}"
+    db.close()
+    assert f"This is schema {connection.SCHEMA}." in text
+
+
+@pytest.mark.parametrize("page", [GUARANTEES, DOCS / "how-to" / "use-sqlite.md"], ids=named)
+def test_the_pace_of_sqlite_is_as_the_pages_say(page: Path) -> None:
+    told = " ".join(page.read_text().split())
+    assert f"within about {watch.LOOK_EVERY_US // 1000} ms" in told
+    assert f"{store.IDENTIFY_EVERY_US / SECOND_US} s" in told
+
+
+def test_every_form_of_an_sqlite_address_is_in_the_reference() -> None:
+    told = section(QUEUE_REFERENCE, "open_store")
+    for suffix in url._SQLITE_SUFFIXES:
+        assert f"`{suffix}`" in told
+    for durability in get_args(connection.Durability):
+        assert f"`durability={durability}`" in told
+    major, minor, _ = connection._OLDEST_SQLITE
+    assert f"SQLite {major}.{minor} or later" in told
+    assert f"{major}.{minor} or later" in (ROOT / "README.md").read_text()
 
 
 def test_the_example_of_the_format_is_one() -> None:
