@@ -16,7 +16,7 @@ from casque import transitions
 from casque.job import Job
 from casque.operations import Dequeue
 from casque.rules import DEAD_RETENTION_US, Leased
-from casque.stores.sqlite.picks import Head, HeadRow, Picker
+from casque.stores.sqlite.picks import Head, HeadRow, Picker, first_due
 from casque.stores.sqlite.rows import HELD, job_of
 from casque.stores.sqlite.rows import STATEMENTS as SQL
 from casque.stores.sqlite.work import Line, Work
@@ -58,10 +58,10 @@ class Claims:
         ):
             return []
         wanted = first.limit if len(run) == 1 else sum(one.limit for one in run)
-        heads = work.execute(SQL["heads"], (line.id, wanted + 1)).fetchall()
+        heads = first_due(work.execute, line.id, wanted + 1, work.now)
         self.touched += len(heads)
-        for place, (_, due_us, _, stage) in enumerate(heads):
-            if due_us > work.now or stage >= HELD:
+        for place, (_, _, _, stage) in enumerate(heads):
+            if stage >= HELD:
                 del heads[place:]
                 break
         # One more must be left, and due: then the line is, and stays where it is.

@@ -27,6 +27,8 @@ _BUSY_SECONDS = 0.05
 """How long SQLite waits for a lock by itself: briefly, so that Ctrl-C gets through in between."""
 _STATEMENTS_CACHED = 256
 _FRAME_HEADER = 24
+_SHARE_OF_FREE_SPACE = 20
+"""The log takes its full size early only where there is so many times as much room."""
 
 T = TypeVar("T")
 
@@ -39,6 +41,7 @@ class Database:
         self.name = self._text = str(path)
         self._durability = durability
         self._clock = clock
+        self._was_open = False
 
     def connect(self) -> sqlite3.Connection:
         """A connection to a database that holds a queue; it is made when there is none."""
@@ -57,6 +60,7 @@ class Database:
         except BaseException:
             connection.close()
             raise
+        self._was_open = True
         return connection
 
     def identity(self) -> tuple[int, int] | None:
@@ -67,13 +71,13 @@ class Database:
             return None
         return found.st_dev, found.st_ino
 
-    def grow_log(self, connection: sqlite3.Connection) -> None:
+    def grow_log(self, connection: sqlite3.Connection, identity: tuple[int, int] | None) -> None:
         """Give the log its full size at once; afterwards it is written over and over.
 
         While a file grows, every sync has to bring its new size to disk too, which
         takes about as long again. Zeros behind the last frame are no frames to SQLite.
         """
-        if self._durability != "full":
+        if self._durability != "full" or self.identity() != identity:
             return
         [page_size] = connection.execute("PRAGMA page_size").fetchone()
         [pages] = connection.execute("PRAGMA wal_autocheckpoint").fetchone()
@@ -83,10 +87,12 @@ class Database:
             return  # somebody does; then it grows as it may
         try:
             with Path(f"{self._text}-wal").open("r+b") as log:
-                size = log.seek(0, os.SEEK_END)
-                log.write(bytes(max(pages * (page_size + _FRAME_HEADER) - size, 0)))
-                log.flush()
-                os.fsync(log.fileno())
+                missing = pages * (page_size + _FRAME_HEADER) - log.seek(0, os.SEEK_END)
+                disk = os.fstatvfs(log.fileno())
+                if 0 < missing < disk.f_bavail * disk.f_frsize // _SHARE_OF_FREE_SPACE:
+                    log.write(bytes(missing))
+                    log.flush()
+                    os.fsync(log.fileno())
         except OSError:
             return  # no room for it, say: it is not needed
         finally:
@@ -123,11 +129,13 @@ class Database:
 
     def trouble(self, verb: str, error: sqlite3.Error) -> CasqueError:
         kind = _kind_of(error)
+        if isinstance(error, _Newer):
+            return CorruptError(f"{self.name}: {error}. Nothing was overwritten.", cause=error)
         if kind.startswith(("SQLITE_NOTADB", "SQLITE_CORRUPT")) or isinstance(error, _Foreign):
             return CorruptError(
                 f"{self.name}: {error}. Nothing was overwritten. If the file is a queue, restore "
-                "it from a backup, or recover what is left of it with `sqlite3 FILE .recover`; "
-                "otherwise choose another path.",
+                "it from a backup or see docs/how-to/recover-a-damaged-file.md; otherwise choose "
+                "another path.",
                 cause=error,
             )
         return StorageError(
@@ -153,7 +161,7 @@ class Database:
         if found is None or not str(found[0]).isdecimal():
             raise _Foreign("it has tables named casque_…, but does not say by which version")
         if int(found[0]) > SCHEMA:
-            raise _Foreign(
+            raise _Newer(
                 f"it was written by a newer casque (schema {found[0]}, and this one knows "
                 f"{SCHEMA}): upgrade casque"
             )
@@ -192,21 +200,35 @@ class Database:
         self._check_not_emptied()
 
     def _check_not_emptied(self) -> None:
-        """An empty file is a new database to SQLite, which then throws its log away unread."""
-        log = self.path.with_name(f"{self.path.name}-wal")
-        if _size(self.path) == 0 and _size(log):
-            raise CorruptError(
-                f"{self.name} is empty, but its log {log.name} is not: somebody truncated it. "
-                "Nothing was overwritten. Restore the file from a backup, or move both away to "
-                "begin anew."
-            )
+        """Where SQLite finds no database, it throws a log that lies there away unread."""
+        size, log = _size(self.path), self.path.with_name(f"{self.path.name}-wal")
+        # Whoever had it open when it was deleted still has the log, and goes on with a new file.
+        if size or not _size(log) or (size is None and self._was_open):
+            return
+        what = "is not there" if size is None else "is empty"
+        raise CorruptError(
+            f"{self.name} {what}, but its log {log.name} is, and may hold jobs: somebody moved or "
+            "truncated the file without it. Nothing was overwritten. Put the file back, or move "
+            "the log away to begin anew."
+        )
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
+        try:
+            connection.execute("SELECT 1 FROM json_each('[]')").fetchone()
+        except sqlite3.OperationalError as error:
+            if "no such table" not in str(error):
+                raise
+            raise StorageError(
+                f"SQLite {sqlite3.sqlite_version} was built without JSON, which casque needs. Use "
+                "a Python built with SQLite 3.38 or later.",
+                outcome_unknown=False,
+            ) from error
         self.patiently(lambda: self._check_whole(connection))
         [mode] = self.patiently(lambda: connection.execute("PRAGMA journal_mode = WAL").fetchone())
         if mode != "wal":
             raise sqlite3.OperationalError(f"its journal mode is {mode} and cannot be made WAL")
         connection.execute(f"PRAGMA synchronous = {self._durability}")
+        connection.execute("PRAGMA fullfsync = ON")  # on macOS fsync alone does not reach the disk
         if not self.patiently(lambda: self.check_schema(connection)):
             self.patiently(lambda: self._make_schema(connection))
 
@@ -234,6 +256,10 @@ class Database:
 
 class _Foreign(sqlite3.DatabaseError):
     """The file is a database, but not one that we can use."""
+
+
+class _Newer(sqlite3.DatabaseError):
+    """A queue of a later version of ours."""
 
 
 def create_schema(connection: Connection) -> None:

@@ -115,6 +115,23 @@ UPDATE casque_job SET
 WHERE seq = ?1
 RETURNING {columns};
 
+-- name: claim_swiftly
+UPDATE casque_job SET
+    stage = CASE WHEN attempts + 1 >= max_attempts THEN 3 ELSE 2 END,
+    attempts = attempts + 1,
+    token = ?2,
+    worker = ?3,
+    due_us = ?5,
+    claimed_us = ?4,
+    heartbeat_us = ?4,
+    updated_us = ?4,
+    progress = NULL,
+    note = NULL,
+    output = NULL
+WHERE seq = ?1
+RETURNING id, priority, attempts, max_attempts, created_us, run_us, retain_us, timeout_us, depth,
+    chain, error, history, payload;
+
 -- name: claim_all
 UPDATE casque_job SET
     stage = CASE WHEN attempts + 1 >= max_attempts THEN 3 ELSE 2 END,

@@ -116,6 +116,44 @@ def job_of(row: tuple[Any, ...]) -> Job:
     )
 
 
+def claimed_of(
+    row: tuple[Any, ...], line: tuple[str, str], claim: tuple[int, int, str, int, int]
+) -> Job:
+    """The job that `claim_swiftly` has claimed, from what it was told and what it tells."""
+    # fmt: off
+    (
+        id_, priority, attempts, max_attempts, created_us, run_us, retain_us, timeout_us, depth,
+        chain, error, history, payload,
+    ) = row
+    # fmt: on
+    seq, token, worker, now, until = claim
+    return Job(
+        id=id_,
+        queue=line[0],
+        entrypoint=line[1],
+        payload=payload,
+        priority=priority,
+        status=JobStatus.IN_PROGRESS,
+        attempts=attempts,
+        max_attempts=max_attempts,
+        token=token,
+        worker=worker,
+        error=error,
+        history=() if history is None else _decode_history(history),
+        depth=depth,
+        chain=() if chain is None else _decode_chain(chain),
+        seq=seq,
+        created_us=created_us,
+        run_us=created_us if run_us is None else run_us,
+        updated_us=now,
+        claimed_us=now,
+        heartbeat_us=now,
+        lease_until_us=until,
+        retain_us=retain_us,
+        timeout_us=timeout_us,
+    )
+
+
 def update_of(job: Job, line: int | None) -> tuple[Any, ...]:
     """What `update_job` takes to make a row as `job` is."""
     return (

@@ -375,7 +375,7 @@ class _Handle:
 
     def grow_log(self) -> None:
         if self._connection is not None:
-            self._database.grow_log(self._connection)
+            self._database.grow_log(self._connection, self._identity)
 
     def abandon(self) -> None:
         """Take back what is not committed, by closing the connection if need be."""

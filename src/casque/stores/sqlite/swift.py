@@ -15,13 +15,13 @@ from typing import Any
 from casque.clock import order_of
 from casque.operations import Ack, Dequeue, Enqueue
 from casque.rules import Leased, new_job
-from casque.stores.sqlite.rows import HELD, job_of, plain_addition_of
+from casque.stores.sqlite.rows import HELD, claimed_of, plain_addition_of
 from casque.stores.sqlite.rows import STATEMENTS as SQL
 from casque.stores.sqlite.work import Known
 
 _ADD, _ACK = SQL["add_plain_swiftly"], SQL["ack_swiftly"]
-_DATA_VERSION, _HEADS, _CLAIM = SQL["data_version"], SQL["heads"], SQL["claim"]
-_COUNT, _STAMP = SQL["count"], SQL["stamp"]
+_DATA_VERSION, _HEADS, _CLAIM = SQL["data_version"], SQL["heads"], SQL["claim_swiftly"]
+_DUE_JOBS, _COUNT, _STAMP = SQL["due_jobs"], SQL["count"], SQL["stamp"]
 
 
 def enqueue(
@@ -76,7 +76,9 @@ def claim(
     execute("BEGIN IMMEDIATE")
     if execute(_DATA_VERSION).fetchone()[0] == known.data_version:
         heads = execute(_HEADS, (line.id, 2)).fetchall()
-        if len(heads) > 1 and heads[0][1] <= now >= heads[1][1] and heads[0][3] < HELD:
+        if heads and not heads[0][1] <= now >= heads[-1][1]:
+            heads = execute(_DUE_JOBS, (line.id, now)).fetchmany(2)  # leap over what is not due
+        if len(heads) > 1 and heads[0][3] < HELD:
             known.token += 1
             known.version += 1
             how = (heads[0][2], known.token, operation.worker, now, now + operation.lease_us)
@@ -84,6 +86,6 @@ def claim(
             execute(_COUNT, (known.version, known.token, known.turn))
             execute(_STAMP, stamp)
             execute("COMMIT")
-            return [Leased([job_of(row)], None)]
+            return [Leased([claimed_of(row, (line.queue, line.entrypoint), how)], None)]
     execute("ROLLBACK")
     return None

@@ -18,7 +18,11 @@ from casque.stores.bells import Bells
 from casque.stores.sqlite.connection import Database
 from casque.stores.sqlite.rows import STATEMENTS as SQL
 
-LOOK_EVERY_US = 5_000
+LOOK_EVERY_US = 4_000
+LOOK_LAZILY_US = 9_000
+"""When nothing has come for a while, a look every few milliseconds is spared."""
+_LAZY_AFTER = 500
+_IDENTIFY_EVERY = 25
 _LOOK_AGAIN_US = 500_000
 """After trouble with the file: a dequeue will tell its caller, this only tries again."""
 
@@ -81,22 +85,29 @@ class Watch:
     def _look(self, stop: Bell) -> None:
         connection: sqlite3.Connection | None = None
         identity = seen = None
-        pause = 0
+        pause = looks = 0
         while not drive(stop.wait(pause)):
-            pause = LOOK_EVERY_US
+            looks += 1
+            pause = LOOK_EVERY_US if looks < _LAZY_AFTER else LOOK_LAZILY_US
             try:
-                if connection is None or identity != self._database.identity():
-                    if connection is not None:
-                        connection.close()
+                if not looks % _IDENTIFY_EVERY and identity != self._database.identity():
+                    connection = _close(connection)
+                if connection is None:
                     connection, identity = self._database.connect(), self._database.identity()
                 [version] = connection.execute(SQL["data_version"]).fetchone()
             except (sqlite3.Error, CasqueError):
+                connection = _close(connection)
                 version, pause = None, _LOOK_AGAIN_US
             if version != seen:
-                seen = version
+                seen, looks = version, 0
                 self._bells.ring()
-        if connection is not None:
-            connection.close()
+        _close(connection)
+
+
+def _close(connection: sqlite3.Connection | None) -> sqlite3.Connection | None:
+    if connection is not None:
+        connection.close()
+    return None
 
 
 def _end(stopped: tuple[threading.Thread, Bell] | None) -> None:

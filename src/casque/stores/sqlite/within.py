@@ -21,6 +21,7 @@ from casque.stores.sqlite.connection import Database, create_schema
 from casque.stores.sqlite.work import Known, Work
 
 _NOT_BELIEVED = -1
+_LEGACY = -1
 
 
 class Borrowed:
@@ -52,7 +53,7 @@ def enqueue_within(
     try:
         _check_same_file(database, connection)
         with _in_transaction(connection), _text_as_str(connection):
-            outcome = _add(database, Borrowed(connection), clock, now, operation)
+            return _add(database, Borrowed(connection), clock, now, operation)
     except sqlite3.ProgrammingError as error:
         raise InvalidError(f"`connection` cannot be used here: {error}", cause=error) from error
     except sqlite3.OperationalError as error:
@@ -67,14 +68,11 @@ def enqueue_within(
         raise database.trouble("add a job to", error) from error
     except sqlite3.Error as error:
         raise database.trouble("add a job to", error) from error
-    if isinstance(outcome, CasqueError):
-        raise outcome
-    return outcome
 
 
 def _add(
     database: Database, borrowed: Borrowed, clock: Clock, now: int, operation: Enqueue
-) -> list[Job] | CasqueError:
+) -> list[Job]:
     # Whatever goes wrong in here, the caller's own part of the transaction stays.
     borrowed.execute("SAVEPOINT casque_within")
     try:
@@ -82,6 +80,8 @@ def _add(
             create_schema(borrowed)
         work = Work(borrowed, Known(borrowed.execute, _NOT_BELIEVED), clock, now)
         [outcome] = Changes(work, careful=True).enqueue_all([operation])
+        if isinstance(outcome, CasqueError):
+            raise outcome  # noqa: TRY301 - what was begun here is taken back below
         if work.wrote:
             work.count()
     except BaseException:
@@ -113,17 +113,20 @@ def _in_transaction(connection: sqlite3.Connection) -> Iterator[None]:
         yield
         return
     # Without one, a connection that commits by itself would store half of a job's rows.
-    by_itself = connection.isolation_level is None and getattr(connection, "autocommit", True)
     connection.execute("BEGIN IMMEDIATE")
-    if not by_itself:
-        yield  # the caller commits
-        return
     try:
         yield
     except BaseException:
         connection.execute("ROLLBACK")
         raise
-    connection.execute("COMMIT")
+    if _commits_by_itself(connection):
+        connection.execute("COMMIT")
+
+
+def _commits_by_itself(connection: sqlite3.Connection) -> bool:
+    """Whether the caller expects a statement to be stored at once: else the caller commits."""
+    mode = getattr(connection, "autocommit", _LEGACY)  # Python 3.12 and later
+    return connection.isolation_level is None if mode == _LEGACY else bool(mode)
 
 
 @contextmanager
