@@ -13,6 +13,8 @@ import time
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 from casque import NewJob, Queue
 
 SECONDS = float(os.environ.get("CASQUE_TORTURE_SECONDS", "5"))
@@ -40,9 +42,12 @@ def start(path: Path, log: Path) -> subprocess.Popen[bytes]:
         return subprocess.Popen([sys.executable, "-c", WORKER, str(path)], stdout=output)
 
 
-def test_random_kills_lose_nothing_and_double_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "longest"), [("queue.json", 0.6), ("jobs.db", 0.2)])
+def test_random_kills_lose_nothing_and_double_nothing(
+    name: str, longest: float, tmp_path: Path
+) -> None:
     chance = random.Random(time.time_ns())
-    path = tmp_path / "queue.json"
+    path = tmp_path / name
     logs: list[Path] = []
     with Queue(path) as q:
         asked = [job.id for job in q.enqueue_many([NewJob("e", b"first")] * 20)]
@@ -54,7 +59,7 @@ def test_random_kills_lose_nothing_and_double_nothing(tmp_path: Path) -> None:
         workers = [launch() for _ in range(3)]
         kills, end = 0, time.monotonic() + SECONDS
         while time.monotonic() < end:
-            time.sleep(chance.uniform(0.05, 0.6))
+            time.sleep(chance.uniform(0.02, longest))
             victim = chance.randrange(len(workers))
             workers[victim].kill()
             workers[victim].wait()
@@ -62,6 +67,7 @@ def test_random_kills_lose_nothing_and_double_nothing(tmp_path: Path) -> None:
             workers[victim] = launch()
             if q.stats().total < 10:
                 asked += [job.id for job in q.enqueue_many([NewJob("e", b"first")] * 20)]
+                asked += [q.enqueue("e", b"first").id for _ in range(5)]
         finish = time.monotonic() + 60
         while q.stats().total and time.monotonic() < finish:
             time.sleep(0.1)
@@ -76,4 +82,5 @@ def test_random_kills_lose_nothing_and_double_nothing(tmp_path: Path) -> None:
     assert acked <= set(asked) | {f"{job}+" for job in asked}
     # A worker may die after its ack was stored and before it said so: one job per kill at most.
     assert len(acked) >= 2 * len(asked) - 2 * kills
+    print(f"{name}: {kills} kills, {len(asked)} jobs asked for, {len(acked)} seen acked")
     assert kills >= SECONDS / 2

@@ -1,0 +1,170 @@
+"""A process killed at each of its writes in turn: what it was told is there, and nothing else.
+
+The kill comes from outside, at the nth time the process writes to a file: also
+in the middle of a commit, of a checkpoint, of making the tables.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from casque import Queue
+from casque.job import JobStatus
+
+STEPS = """
+import os, sys
+from casque import NewJob, Queue
+
+def say(*words):
+    os.write(1, " ".join(words).encode() + b"\\n")
+
+with Queue(sys.argv[1]) as q:
+    for name in "abc":
+        say("enqueue", name)
+        q.enqueue("e", id=name, retain=None)
+        say("enqueued", name)
+    for place in range(3):
+        say("enqueue", "?")
+        say("enqueued", q.enqueue("e").id)
+    say("enqueue", "x", "y")
+    q.enqueue_many([NewJob("f", id="x"), NewJob("f", id="y", queue="other")])
+    say("enqueued", "x", "y")
+    held = []
+    for _ in range(5):
+        held += q.dequeue()
+    for job in held[:3]:
+        say("ack", job.id)
+        q.ack(job)
+        say("acked", job.id)
+    say("nack", held[3].id)
+    q.nack(held[3], error="no")
+    say("nacked", held[3].id)
+    say("ack", held[4].id)
+    say("enqueue", "next")
+    q.ack(held[4], enqueue=[NewJob("e", id="next")])
+    say("acked", held[4].id)
+    say("enqueued", "next")
+    q.store._writer._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+say("end")
+"""
+
+
+SHIM = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static void count(const char *call) {
+    static int calls;
+    const char *fatal = getenv("KILL_CALL");
+    if (fatal && !strcmp(fatal, call) && ++calls == atoi(getenv("KILL_AT")))
+        kill(getpid(), SIGKILL);
+}
+
+#define BEFORE(type, name, call, params, ...) \
+    type name params { \
+        type (*next) params = dlsym(RTLD_NEXT, #name); \
+        count(call); \
+        return next(__VA_ARGS__); \
+    }
+
+BEFORE(ssize_t, pwrite, "write", (int fd, const void *d, size_t n, off_t at), fd, d, n, at)
+BEFORE(ssize_t, pwrite64, "write", (int fd, const void *d, size_t n, off64_t at), fd, d, n, at)
+BEFORE(int, fsync, "sync", (int fd), fd)
+BEFORE(int, fdatasync, "sync", (int fd), fd)
+BEFORE(int, ftruncate, "truncate", (int fd, off_t n), fd, n)
+BEFORE(int, ftruncate64, "truncate", (int fd, off64_t n), fd, n)
+BEFORE(int, unlink, "unlink", (const char *path), path)
+"""
+
+
+@pytest.fixture(scope="module")
+def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A library that kills the process it is loaded into, before the call it is told."""
+    if shutil.which("cc") is None:
+        if os.environ.get("CI"):
+            pytest.fail("a C compiler (cc) is needed to kill a process at a write of its")
+        pytest.skip("there is no C compiler (cc)")
+    folder = tmp_path_factory.mktemp("shim")
+    source, library = folder / "shim.c", folder / "shim.so"
+    source.write_text(SHIM)
+    build = ["cc", "-shared", "-fPIC", "-w", "-o", str(library), str(source), "-ldl"]
+    subprocess.run(build, check=True)
+    return library
+
+
+def killed_at(call: str, nth: int, path: Path, shim: Path) -> list[list[str]]:
+    """What the process had said when it was killed at its nth call of that kind."""
+    done = subprocess.run(
+        [sys.executable, "-c", STEPS, str(path)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={**os.environ, "LD_PRELOAD": str(shim), "KILL_CALL": call, "KILL_AT": str(nth)},
+    )
+    said = [line.split() for line in done.stdout.splitlines()]
+    assert done.returncode == -signal.SIGKILL or said[-1] == ["end"], done.stderr
+    return said
+
+
+def check(said: list[list[str]], path: Path) -> None:
+    told = {
+        verb: {name for words in said if words[0] == verb for name in words[1:]}
+        for verb in ("enqueue", "enqueued", "ack", "acked", "nacked")
+    }
+    with Queue(path) as q:
+        there = {job.id: job for job in q.read_state().jobs}
+        unnamed = sum(words == ["enqueue", "?"] for words in said)
+        minted = {name for name in told["enqueued"] if len(name) == 36}
+        strangers = set(there) - told["enqueue"] - minted
+        assert told["enqueued"] - told["ack"] <= set(there), "a job that was acknowledged is lost"
+        assert not told["acked"] & set(there), "a job that was acked is there"
+        # One whose enqueue was not answered any more may be there, under an id nobody was told.
+        assert len(strangers) <= unnamed - len(minted), "a job is there that nobody asked for"
+        for name in told["nacked"]:
+            assert there[name].status is JobStatus.QUEUED
+        pair = {"x", "y"}
+        assert pair & told["ack"] or pair & set(there) in (set(), pair), "half of an enqueue_many"
+        # Whatever was left is claimable, or was claimed by the dead one and can be cancelled.
+        left = {job.id for job in q.dequeue(batch_size=100)}
+        held = {name for name, job in there.items() if job.status is JobStatus.IN_PROGRESS}
+        assert left | held == set(there)
+        for name in there:
+            q.cancel(name)
+        assert q.stats().total == q.stats().cancelled == len(there)
+    with sqlite3.connect(path) as connection:
+        assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+        assert connection.execute("SELECT count(*) FROM casque_line").fetchone() == (0,)
+    connection.close()
+
+
+def run_and_check(call: str, nth: int, folder: Path, shim: Path) -> bool:
+    """Whether the process came to its end before its nth call."""
+    path = folder / str(nth) / "jobs.db"
+    said = killed_at(call, nth, path, shim)
+    check(said, path)
+    return ["end"] in said
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("call", ["write", "sync", "truncate", "unlink"])
+def test_a_process_killed_at_any_write_loses_and_doubles_nothing(
+    call: str, tmp_path: Path, shim: Path
+) -> None:
+    for nth in count(1):
+        if run_and_check(call, nth, tmp_path, shim):
+            break
+    assert nth > 1, f"it never came to a {call}"
