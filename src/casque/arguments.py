@@ -50,35 +50,67 @@ class NewJob(_Positional, frozen=True, kw_only=True):
     timeout: timedelta | None = None
 
 
-def request(new: NewJob, lineage: Lineage, minted: str, order: int) -> Request:
+def request(
+    entrypoint: object,
+    payload: object,
+    priority: object,
+    *,
+    queue: object,
+    id: object,
+    delay: object,
+    run_at: object,
+    max_attempts: object,
+    retain: object,
+    timeout: object,
+    lineage: Lineage,
+    minted: str,
+    order: int,
+) -> Request:
     """The checked form of a new job. It gets the minted id when it brings none."""
-    if type(new) is not NewJob and not isinstance(new, NewJob):
-        raise InvalidError(f"a NewJob is due here, not {_kind(new)}: write NewJob('name', b'…').")
-    if new.delay is not None and new.run_at is not None:
+    if delay is not None and run_at is not None:
         raise InvalidError("give `delay` or `run_at`, not both.")
-    payload, priority, attempts = new.payload, new.priority, new.max_attempts
     # By position, and with a short way past what is right: this is done for every job.
     return Request(
-        minted if new.id is None else name(new.id, "id"),
-        name(new.queue, "queue"),
-        name(new.entrypoint, "entrypoint"),
+        minted if id is None else name(id, "id"),
+        name(queue, "queue"),
+        name(entrypoint, "entrypoint"),
         payload
         if type(payload) is bytes and len(payload) <= PAYLOAD_BYTES
         else data(payload, "payload", PAYLOAD_BYTES),
         priority
         if type(priority) is int and SMALLEST_INT <= priority <= LARGEST_INT
         else whole(priority, "priority", SMALLEST_INT, "lower runs first"),
-        attempts
-        if type(attempts) is int and 1 <= attempts <= LARGEST_INT
-        else whole(attempts, "max_attempts", 1),
-        0 if new.delay is None else span(new.delay, "delay"),
-        None if new.run_at is None else instant(new.run_at, "run_at"),
-        None if new.retain is None else span(new.retain, "retain"),
-        None if new.timeout is None else positive_span(new.timeout, "timeout"),
+        max_attempts
+        if type(max_attempts) is int and 1 <= max_attempts <= LARGEST_INT
+        else whole(max_attempts, "max_attempts", 1),
+        0 if delay is None else span(delay, "delay"),
+        None if run_at is None else instant(run_at, "run_at"),
+        None if retain is None else span(retain, "retain"),
+        None if timeout is None else positive_span(timeout, "timeout"),
         lineage.depth,
         lineage.chain,
         order,
-        new.id is None,
+        id is None,
+    )
+
+
+def _request_of(new: NewJob, lineage: Lineage, minted: str, order: int) -> Request:
+    if type(new) is not NewJob and not isinstance(new, NewJob):
+        raise InvalidError(f"a NewJob is due here, not {_kind(new)}: write NewJob('name', b'…').")
+    return request(
+        new.entrypoint,
+        new.payload,
+        new.priority,
+        queue=new.queue,
+        id=new.id,
+        delay=new.delay,
+        run_at=new.run_at,
+        max_attempts=new.max_attempts,
+        retain=new.retain,
+        timeout=new.timeout,
+        lineage=lineage,
+        minted=minted,
+        order=order,
     )
 
 
@@ -94,7 +126,7 @@ def requests(
     minted = zip(several_jobs, *mint(len(several_jobs)), strict=True)
     for place, (new, id, order) in enumerate(minted):
         try:
-            one = request(new, lineage, id, order)
+            one = _request_of(new, lineage, id, order)
         except InvalidError as error:
             raise InvalidError(f"job {place} of the list: {error}", job_id=error.job_id) from None
         checked.append(one)

@@ -13,9 +13,11 @@ import random
 import struct
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol, TypeVar
+
+from casque.process import generation
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND = timedelta(microseconds=1)
@@ -106,6 +108,8 @@ class SystemClock:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._last_order = 0
+        self._drawn: list[int] = []
+        self._generation = generation()
 
     def now(self) -> int:
         return time.time_ns() // 1000
@@ -121,9 +125,19 @@ class SystemClock:
 
     def mint(self, count: int) -> Minted:
         with self._lock:
-            minted = mint_uuid7(self._last_order, self.now() // 1000, count, os.urandom)
+            minted = mint_uuid7(self._last_order, time.time_ns() // 1_000_000, self._draw(count))
             self._last_order = minted[1][-1]
             return minted
+
+    def _draw(self, count: int) -> Sequence[int]:
+        """So many times 64 random bits. Some are drawn in advance, but never before a fork."""
+        if self._generation != generation():
+            self._generation, self._drawn = generation(), []
+        if count > 1:
+            return struct.unpack(f">{count}Q", os.urandom(8 * count))
+        if not self._drawn:
+            self._drawn = list(struct.unpack(f">{_DRAWN_AT_ONCE}Q", os.urandom(8 * _DRAWN_AT_ONCE)))
+        return (self._drawn.pop(),)
 
     def bell(self, *, blocking: bool) -> Bell:
         return ThreadBell() if blocking else LoopBell()
@@ -181,11 +195,12 @@ _ORDER_BITS = 21
 _TAIL_BITS = 53
 """What is left of the 122 free bits of a UUIDv7, below the order."""
 _STEP_BITS = 3
+_DRAWN_AT_ONCE = 64
 _LARGEST_ORDER = 2**63 - 1
 
 
-def mint_uuid7(last: int, now_ms: int, count: int, entropy: Callable[[int], bytes]) -> Minted:
-    """New ids for `now_ms`, their order above `last`, that of an earlier one.
+def mint_uuid7(last: int, now_ms: int, chances: Sequence[int]) -> Minted:
+    """A new id for each of `chances`, 64 random bits, at `now_ms`; their order above `last`.
 
     Within a millisecond (or when the clock goes back) the order counts up by
     small random steps from where it was, so ids of one process sort by age; all
@@ -195,7 +210,7 @@ def mint_uuid7(last: int, now_ms: int, count: int, entropy: Callable[[int], byte
     orders: list[int] = []
     order, start = last, now_ms << _ORDER_BITS
     head, head_of = "", -1
-    for drawn in struct.unpack(f">{count}Q", entropy(8 * count)):
+    for drawn in chances:
         step = drawn >> _TAIL_BITS
         if order < start:
             # The first of a millisecond leaves most of what it counts by for those after it.

@@ -105,19 +105,30 @@ class _Batches:
     async def _commit(self, operations: Sequence[Operation], *, blocking: bool) -> list[Any]:
         """One commit; repeated under the same number while its fate is unknown, which is safe."""
         self._number += 1
+        begun = self._store.clock.monotonic()
+        try:
+            return await self._store.commit(
+                self._writer, self._number, operations, max_conflicts=self._max_conflicts
+            )
+        except StorageError as error:
+            return await self._settle(operations, error, begun, blocking=blocking)
+
+    async def _settle(
+        self, operations: Sequence[Operation], error: StorageError, begun: int, *, blocking: bool
+    ) -> list[Any]:
+        """Ask again until the fate of the last commit is known, or its time is over."""
         clock, pause = self._store.clock, _FIRST_PAUSE_US
-        begun, watch = clock.monotonic(), None
-        while True:
+        watch = Stopwatch(clock, begun)
+        while error.outcome_unknown and watch.elapsed_us() <= COMMIT_DEADLINE_US:
+            await clock.sleep(int(pause * (0.5 + clock.random() / 2)), blocking=blocking)
+            pause = min(2 * pause, _LONGEST_PAUSE_US)
             try:
                 return await self._store.commit(
                     self._writer, self._number, operations, max_conflicts=self._max_conflicts
                 )
-            except StorageError as error:
-                watch = watch or Stopwatch(clock, begun)
-                if not error.outcome_unknown or watch.elapsed_us() > COMMIT_DEADLINE_US:
-                    raise
-            await clock.sleep(int(pause * (0.5 + clock.random() / 2)), blocking=blocking)
-            pause = min(2 * pause, _LONGEST_PAUSE_US)
+            except StorageError as again:
+                error = again
+        raise error
 
 
 class LoopCommitter:

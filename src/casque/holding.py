@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from typing import NamedTuple
 
 from casque import arguments
@@ -26,13 +25,13 @@ class Holdings:
     """The last token this queue object was handed for each job, the oldest forgotten first."""
 
     def __init__(self) -> None:
-        self._holdings: OrderedDict[str, Holding] = OrderedDict()
+        self._holdings: dict[str, Holding] = {}
 
     def hand(self, job: Job, taken_us: int) -> None:
+        self._holdings.pop(job.id, None)  # the newest stands last
         self._holdings[job.id] = Holding(job.token, job.lease_span_us, taken_us)
-        self._holdings.move_to_end(job.id)
         if len(self._holdings) > HOLDINGS_KEPT:
-            self._holdings.popitem(last=False)
+            del self._holdings[next(iter(self._holdings))]
 
     def drop(self, hold: Hold) -> None:
         """The claim is over; a newer one on the same job stays."""

@@ -8,10 +8,10 @@ which enqueue each other is refused instead of running for ever.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from casque.errors import InvalidError
 from casque.job import Job
@@ -29,6 +29,10 @@ class Lineage(NamedTuple):
 
 
 _OUTSIDE = Lineage(0, ())
+# What stands behind os.environ: asking that for something that is not there goes through five
+# functions and an exception, at every enqueue.
+_ENVIRONMENT: Mapping[Any, Any] = getattr(os.environ, "_data", os.environ)
+_DEPTH_KEY = getattr(os.environ, "encodekey", str)(DEPTH_VARIABLE)
 _running: ContextVar[Job | None] = ContextVar("casque_running", default=None)
 
 
@@ -47,9 +51,9 @@ def inherited() -> Lineage:
     job = _running.get()
     if job is not None:
         return below(job)
-    text = os.environ.get(DEPTH_VARIABLE)
-    if text is None:
+    if _DEPTH_KEY not in _ENVIRONMENT:
         return _OUTSIDE
+    text = os.environ[DEPTH_VARIABLE]
     if not text.isdecimal():
         raise InvalidError(
             f"{DEPTH_VARIABLE}={text!r} in the environment is not a whole number; unset it, or set "

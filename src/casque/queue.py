@@ -42,7 +42,6 @@ from casque.operations import (
     Purge,
     PutRecord,
     Release,
-    Request,
     RequeueStale,
     Retry,
 )
@@ -148,7 +147,8 @@ class AsyncQueue:
         sqlite3.Connection to the file the queue is in, the job is part of the
         transaction that is open there: stored when, and only if, that commits.
         """
-        new = NewJob(
+        [minted], [order] = self._session.clock.mint(1)
+        request = arguments.request(
             entrypoint,
             payload,
             priority,
@@ -159,11 +159,15 @@ class AsyncQueue:
             max_attempts=max_attempts,
             retain=retain,
             timeout=timeout,
+            lineage=inherited(),
+            minted=minted,
+            order=order,
         )
-        [minted], [order] = self._session.clock.mint(1)
-        request = arguments.request(new, inherited(), minted, order)
-        [job] = await self._add((request,), connection)
-        return job
+        operation = Enqueue((request,), self._max_depth)
+        if connection is not None:
+            return self._session.enqueue_within(connection, operation)[0]
+        added: list[Job] = await self._session.submit(operation)
+        return added[0]
 
     async def enqueue_many(self, jobs: Iterable[NewJob], *, connection: object = None) -> list[Job]:
         """Add up to 10,000 jobs (64 MiB of payload), all or none, in their order."""
@@ -171,9 +175,6 @@ class AsyncQueue:
         if not requests:
             self._session.check_open()
             return []
-        return await self._add(requests, connection)
-
-    async def _add(self, requests: tuple[Request, ...], connection: object) -> list[Job]:
         operation = Enqueue(requests, self._max_depth)
         if connection is not None:
             return self._session.enqueue_within(connection, operation)

@@ -15,6 +15,7 @@ from casque.commit import LoopCommitter, ThreadCommitter
 from casque.errors import InvalidError
 from casque.job import Job
 from casque.operations import Enqueue, Operation
+from casque.process import generation
 from casque.record import Record
 from casque.stores.bells import Bells
 from casque.stores.onthread import OnThread
@@ -51,7 +52,7 @@ class Session:
         committer = ThreadCommitter if blocking else LoopCommitter
         self._committer = committer(self.access, alone=one_by_one, max_conflicts=max_conflicts)
         self._bells = Bells()
-        self._pid = os.getpid()
+        self._generation = generation()
         self._is_entered = False
         self._is_closed = False
 
@@ -87,7 +88,7 @@ class Session:
         """Raise InvalidError, saying what to do, unless it may be used here and now."""
         if self._is_closed or (self._must_enter and not self._is_entered):
             raise self._not_open()
-        if os.getpid() != self._pid:
+        if self._generation != generation():
             remedy = (
                 f"{self.store.name} lives in the parent alone; use sqlite:/// to share a queue."
                 if self.store.instant

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
 from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from casque.arguments import NewJob
 from casque.errors import InvalidError
 from casque.holding import Holding
 from casque.job import DEFAULT_MAX_ATTEMPTS, DEFAULT_QUEUE, Job, Lease, Stats
+from casque.process import generation
 from casque.queue import DEFAULT_MAX_DEPTH, AsyncQueue, as_lease
 from casque.runner import Runner, runner_for, warn_inside_loop
 from casque.state import QueueState
@@ -60,7 +60,7 @@ class Queue:
         self._open: Callable[[], tuple[AsyncQueue, Runner]] = opened
         self._owns_store = not is_store(store)
         self._queue, self._runner = opened()
-        self._pid = os.getpid()
+        self._generation = generation()
         self._reopening = threading.Lock()
         self._is_closed = False
 
@@ -91,7 +91,7 @@ class Queue:
 
     def close(self) -> None:
         """Commit what is pending, within a bound, and let go. Calling it twice is fine."""
-        if self._is_closed or os.getpid() != self._pid:
+        if self._is_closed or self._generation != generation():
             self._is_closed = True
             return
         self._is_closed = True
@@ -103,22 +103,27 @@ class Queue:
     def _check_open(self) -> None:
         if self._is_closed:
             raise InvalidError("this Queue is closed; open a new one.")
-        if os.getpid() != self._pid and not self._queue.store.instant:
+        if self._generation != generation() and not self._queue.store.instant:
             self._reopen()
 
     def _reopen(self) -> None:
         """In the child of a fork: its own writer, its own thread, its own connection."""
         with self._reopening:
-            if os.getpid() != self._pid:
+            if self._generation != generation():
                 self._queue, self._runner = self._open()
-                self._pid = os.getpid()
+                self._generation = generation()
 
-    def _run(self, call: Callable[[AsyncQueue], Coroutine[Any, Any, T]]) -> T:
-        if self._is_closed or os.getpid() != self._pid:
+    def _run(self, call: Coroutine[Any, Any, T]) -> T:
+        return self._runner.run(call)
+
+    @property
+    def _live(self) -> AsyncQueue:
+        """What does it, open and of this process."""
+        if self._is_closed or self._generation != generation():
             self._check_open()
         if asyncio._get_running_loop() is not None:  # noqa: SLF001 - the quick check
             warn_inside_loop("the sync Queue", "BrokerQueue or DirectQueue")
-        return self._runner.run(call(self._queue))
+        return self._queue
 
     # -- producing -------------------------------------------------------------
 
@@ -139,7 +144,7 @@ class Queue:
     ) -> Job:
         """Add a job; when this returns, it is stored. See `BrokerQueue.enqueue`."""
         return self._run(
-            lambda q: q.enqueue(
+            self._live.enqueue(
                 entrypoint,
                 payload,
                 priority,
@@ -156,7 +161,7 @@ class Queue:
 
     def enqueue_many(self, jobs: Iterable[NewJob], *, connection: object = None) -> list[Job]:
         """Add up to 10,000 jobs (64 MiB of payload), all or none, in their order."""
-        return self._run(lambda q: q.enqueue_many(jobs, connection=connection))
+        return self._run(self._live.enqueue_many(jobs, connection=connection))
 
     # -- consuming -------------------------------------------------------------
 
@@ -172,7 +177,7 @@ class Queue:
     ) -> list[Job]:
         """Lease up to `batch_size` due jobs. See `BrokerQueue.dequeue`."""
         return self._run(
-            lambda q: q.dequeue(
+            self._live.dequeue(
                 entrypoint, queue=queue, id=id, batch_size=batch_size, lease=lease, wait=wait
             )
         )
@@ -181,29 +186,29 @@ class Queue:
         self, job: Job | str, *, result: bytes | None = None, enqueue: Iterable[NewJob] = ()
     ) -> None:
         """The work is done. Adds the jobs that follow in the same commit, or refuses both."""
-        return self._run(lambda q: q.ack(job, result=result, enqueue=enqueue))
+        return self._run(self._live.ack(job, result=result, enqueue=enqueue))
 
     def ack_many(self, jobs: Iterable[Job | str]) -> None:
         """Ack several. Raises LeaseLostError naming those that were lost; the rest is done."""
-        return self._run(lambda q: q.ack_many(jobs))
+        return self._run(self._live.ack_many(jobs))
 
     def nack(
         self, job: Job | str, *, delay: timedelta | None = None, error: str | BaseException = ""
     ) -> Job:
         """The attempt failed. Returns the job as it now is: queued again, or dead."""
-        return self._run(lambda q: q.nack(job, delay=delay, error=error))
+        return self._run(self._live.nack(job, delay=delay, error=error))
 
     def fail(self, job: Job | str, *, error: str | BaseException = "") -> Job:
         """The attempt failed and no other would succeed: dead now."""
-        return self._run(lambda q: q.fail(job, error=error))
+        return self._run(self._live.fail(job, error=error))
 
     def discard(self, job: Job | str, *, reason: str = "") -> Job:
         """The holder finds the job not worth doing: cancelled, with the reason kept."""
-        return self._run(lambda q: q.discard(job, reason=reason))
+        return self._run(self._live.discard(job, reason=reason))
 
     def release(self, job: Job | str, *, delay: timedelta | None = None) -> Job:
         """Give the job back, due after `delay`; the attempt does not count."""
-        return self._run(lambda q: q.release(job, delay=delay))
+        return self._run(self._live.release(job, delay=delay))
 
     def heartbeat(
         self,
@@ -216,12 +221,12 @@ class Queue:
     ) -> Job:
         """Renew the lease and tell how far the work is. See `BrokerQueue.heartbeat`."""
         return self._run(
-            lambda q: q.heartbeat(job, lease=lease, progress=progress, note=note, output=output)
+            self._live.heartbeat(job, lease=lease, progress=progress, note=note, output=output)
         )
 
     def heartbeat_many(self, jobs: Iterable[Job | str], *, lease: timedelta | None = None) -> None:
         """Renew several leases in one operation. Raises LeaseLostError naming the lost ones."""
-        return self._run(lambda q: q.heartbeat_many(jobs, lease=lease))
+        return self._run(self._live.heartbeat_many(jobs, lease=lease))
 
     def _holding(self, job: Job | str) -> Holding | None:
         return self._queue._holding(job)  # noqa: SLF001 - of one house
@@ -230,43 +235,43 @@ class Queue:
 
     def cancel(self, id: str | Job, *, reason: str = "") -> Job:
         """Never run the job (again). One that is running loses its lease at once."""
-        return self._run(lambda q: q.cancel(id, reason=reason))
+        return self._run(self._live.cancel(id, reason=reason))
 
     def retry(self, id: str | Job) -> Job:
         """A dead job back to its queue, due now, with all its attempts."""
-        return self._run(lambda q: q.retry(id))
+        return self._run(self._live.retry(id))
 
     def requeue_stale(self, timeout: timedelta) -> int:
         """Take back the jobs in progress not heard of for `timeout`. Returns how many."""
-        return self._run(lambda q: q.requeue_stale(timeout))
+        return self._run(self._live.requeue_stale(timeout))
 
     def purge(self, *, older_than: timedelta, queue: str | None = None) -> int:
         """Forget the jobs that finished longer ago than that. Returns how many."""
-        return self._run(lambda q: q.purge(older_than=older_than, queue=queue))
+        return self._run(self._live.purge(older_than=older_than, queue=queue))
 
     def pause(self, queue: str) -> None:
         """Nothing is dequeued from this queue until `resume`; enqueueing goes on."""
-        return self._run(lambda q: q.pause(queue))
+        return self._run(self._live.pause(queue))
 
     def resume(self, queue: str) -> None:
         """End a pause. Resuming a queue that is not paused is fine."""
-        return self._run(lambda q: q.resume(queue))
+        return self._run(self._live.resume(queue))
 
     def drop(self, queue: str) -> int:
         """Forget every job of this queue, running ones too. Returns how many. A pause stays."""
-        return self._run(lambda q: q.drop(queue))
+        return self._run(self._live.drop(queue))
 
     @contextmanager
     def lease_queue(
         self, queue: str, *, lease: timedelta = timedelta(seconds=5)
     ) -> Iterator[Lease | None]:
         """A short exclusive claim on a whole queue; None when another has it. Advisory."""
-        held = self._run(lambda q: q._take_queue(queue, lease))  # noqa: SLF001 - of one house
+        held = self._run(self._live._take_queue(queue, lease))  # noqa: SLF001 - of one house
         try:
             yield None if held is None else as_lease(held)
         finally:
             if held is not None:
-                self._run(lambda q: q._let_queue_go(held))  # noqa: SLF001 - of one house
+                self._run(self._live._let_queue_go(held))  # noqa: SLF001 - of one house
 
     # -- looking ---------------------------------------------------------------
 
@@ -278,24 +283,24 @@ class Queue:
         limit: int = 10,
     ) -> list[Job]:
         """The jobs that a dequeue would take now. No lease, no change."""
-        return self._run(lambda q: q.peek(entrypoint, queue=queue, limit=limit))
+        return self._run(self._live.peek(entrypoint, queue=queue, limit=limit))
 
     def get(self, id: str | Job) -> Job | None:
         """The job as it is now, or None when there is none of that id (any more)."""
-        return self._run(lambda q: q.get(id))
+        return self._run(self._live.get(id))
 
     def stats(self, queue: str | None = None) -> Stats:
         """How many jobs are in which state, in one queue or in all."""
-        return self._run(lambda q: q.stats(queue))
+        return self._run(self._live.stats(queue))
 
     def queues(self, *, due: bool = False) -> list[str]:
         """The names of the queues that have jobs, or only of those with a job due now."""
-        return self._run(lambda q: q.queues(due=due))
+        return self._run(self._live.queues(due=due))
 
     def next_run_at(self, queue: str) -> datetime | None:
         """When the first job of this queue is due; None when it has none."""
-        return self._run(lambda q: q.next_run_at(queue))
+        return self._run(self._live.next_run_at(queue))
 
     def read_state(self) -> QueueState:
         """Everything at once, as a frozen value. For tools, tests and small queues."""
-        return self._run(lambda q: q.read_state())
+        return self._run(self._live.read_state())

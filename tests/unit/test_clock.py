@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import threading
 import uuid
 from collections.abc import Generator
@@ -38,7 +40,7 @@ def test_ids_of_one_process_sort_by_age_within_a_millisecond_and_when_time_goes_
     ids: list[str] = []
     orders: list[int] = []
     for now_ms in (5, 5, 5, 6, 4, 4, 7):
-        more, theirs = mint_uuid7(last, now_ms, 3, lambda count: b"\xff" * count)
+        more, theirs = mint_uuid7(last, now_ms, [2**64 - 1] * 3)
         ids, orders, last = ids + more, orders + theirs, theirs[-1]
     assert ids == sorted(set(ids))
     assert orders == sorted(set(orders))
@@ -52,6 +54,16 @@ def test_the_order_of_an_id_is_told_by_the_id() -> None:
     for id in ("", "a", "x" * 36, "f" * 14 + "7" + "f" * 8 + "-" + "f" * 12):
         order = order_of(id)
         assert order is None or 0 <= order < 2**63, id
+
+
+def test_a_fork_draws_ids_of_its_own() -> None:
+    code = (
+        "import os; from casque.clock import SystemClock; clock = SystemClock(); clock.new_id();"
+        "child = os.fork(); print(clock.new_id()[19:], flush=True); child and os.waitpid(child, 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    parent, child = done.stdout.split()
+    assert parent != child
 
 
 def test_instants_and_spans_are_exact() -> None:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import Any, NamedTuple
+from typing import Any
 
 from casque.errors import InvalidError, StorageError
 
 _WRITERS_KEPT = 128
 
 
-class _Told(NamedTuple):
-    number: int
-    outcomes: list[Any]
-    decided_us: int
+class _Told:
+    __slots__ = ("decided_us", "number", "outcomes")
+
+    def __init__(self, number: int, outcomes: list[Any], decided_us: int) -> None:
+        self.number = number
+        self.outcomes = outcomes
+        self.decided_us = decided_us
 
 
 class Answers:
@@ -21,8 +24,14 @@ class Answers:
 
     def __init__(self) -> None:
         self._last: OrderedDict[str, _Told] = OrderedDict()
+        self._newest = ""
 
     def keep(self, writer: str, number: int, outcomes: list[Any], decided_us: int) -> None:
+        told = self._last.get(writer)
+        if told is not None and writer == self._newest:
+            told.number, told.outcomes, told.decided_us = number, outcomes, decided_us
+            return
+        self._newest = writer
         self._last[writer] = _Told(number, outcomes, decided_us)
         self._last.move_to_end(writer)
         if len(self._last) > _WRITERS_KEPT:

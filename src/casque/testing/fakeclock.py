@@ -49,7 +49,8 @@ class FakeClock:
 
     def mint(self, count: int) -> Minted:
         with self._lock:
-            minted = mint_uuid7(self._last, self._wall // 1000, count, self._random.randbytes)
+            chances = [self._random.getrandbits(64) for _ in range(count)]
+            minted = mint_uuid7(self._last, self._wall // 1000, chances)
             self._last = minted[1][-1]
             return minted
 

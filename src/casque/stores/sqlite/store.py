@@ -32,7 +32,7 @@ from casque.stores.sqlite.reads import Reads
 from casque.stores.sqlite.rows import STATEMENTS as SQL
 from casque.stores.sqlite.watch import Watch
 from casque.stores.sqlite.within import enqueue_within
-from casque.stores.sqlite.work import Known, Upkeep, Work
+from casque.stores.sqlite.work import SEEN_EVERY_US, Known, Upkeep, Work
 from casque.views import JobFilter
 
 _BUSY_AT = 32
@@ -66,8 +66,8 @@ class SqliteStore:
         self._known: Known | None = None
         self._was_empty = False
         """Whether the last dequeue found nothing: the next one then looks before it locks."""
-        self._writer = _Handle(self._database, self.clock)
-        self._reader = _Handle(self._database, self.clock)
+        self._writer = _Handle(self._database)
+        self._reader = _Handle(self._database)
         self._watch = Watch(self._database, self.clock, self._bells)
         forks.remember(self)
 
@@ -83,7 +83,8 @@ class SqliteStore:
     ) -> list[Any]:
         with self._writer.lock:
             try:
-                outcomes, rings = self._commit(writer, number, operations)
+                done = self._swiftly(writer, number, operations)
+                outcomes, rings = done or self._commit(writer, number, operations)
                 if self.commits == _BUSY_AT:
                     self._writer.grow_log()
             except sqlite3.Error as error:
@@ -95,13 +96,9 @@ class SqliteStore:
     def _commit(
         self, writer: str, number: int, operations: Sequence[Operation]
     ) -> tuple[list[Any], bool]:
-        connection, is_new = self._writer.connection()
+        connection, is_new = self._writer.connection(self._time.now())
         if is_new:
             self._known = None
-        if len(operations) == 1 and self._known is not None:
-            done = self._swiftly(connection, self._known, writer, number, operations[0])
-            if done is not None:
-                return done, type(operations[0]) is Enqueue
         if self._was_empty and (nothing := self._nothing_due(connection, operations)):
             return nothing, False
         try:
@@ -144,17 +141,21 @@ class SqliteStore:
         return outcomes, work.rings
 
     def _swiftly(
-        self,
-        connection: sqlite3.Connection,
-        known: Known,
-        writer: str,
-        number: int,
-        operation: Operation,
-    ) -> list[Any] | None:
+        self, writer: str, number: int, operations: Sequence[Operation]
+    ) -> tuple[list[Any], bool] | None:
         """Carry out an operation by the shortest way; None, and nothing is done, if it has none."""
-        now, upkeep = self._time.now(), self._upkeep
-        if self._answers.last_number(writer) >= number or upkeep.is_due(writer, now):
+        known, upkeep, now = self._known, self._upkeep, self._time.now()
+        connection = self._writer.ready(now)
+        if (
+            len(operations) > 1
+            or known is None
+            or connection is None
+            or now >= upkeep.prune_us
+            or now - upkeep.seen.get(writer, 0) > SEEN_EVERY_US
+            or self._answers.last_number(writer) >= number
+        ):
             return None
+        operation = operations[0]
         try:
             if type(operation) is Enqueue:
                 outcomes = swift.enqueue(connection, known, operation, now)
@@ -171,10 +172,11 @@ class SqliteStore:
             if isinstance(error, sqlite3.OperationalError):
                 return None  # somebody else is writing, say: the long way waits for them, or tells
             raise
-        if outcomes is not None:
-            self.commits += 1
-            self._answers.keep(writer, number, outcomes, now)
-        return outcomes
+        if outcomes is None:
+            return None
+        self.commits += 1
+        self._answers.keep(writer, number, outcomes, now)
+        return outcomes, type(operation) is Enqueue
 
     def _begin(self, connection: sqlite3.Connection) -> None:
         try:
@@ -317,7 +319,7 @@ class SqliteStore:
 
     def _read(self, read: Callable[[Reads], T]) -> T:
         with self._reader.lock, self._database.translated("read"):
-            connection, _ = self._reader.connection()
+            connection, _ = self._reader.connection(self._time.now())
             return self._database.patiently(lambda: self._read_on(connection, read))
 
     def _read_on(self, connection: sqlite3.Connection, read: Callable[[Reads], T]) -> T:
@@ -350,22 +352,25 @@ class SqliteStore:
 class _Handle:
     """A connection that is made when it is needed, and its lock."""
 
-    def __init__(self, database: Database, clock: Clock) -> None:
+    def __init__(self, database: Database) -> None:
         self.lock = threading.Lock()
         self._database = database
-        self._clock = clock
         self._connection: sqlite3.Connection | None = None
         self._identity: tuple[int, int] | None = None
         self._identified_us = 0
 
-    def connection(self) -> tuple[sqlite3.Connection, bool]:
+    def ready(self, now: int) -> sqlite3.Connection | None:
+        """The connection, if there is one and its file was looked at lately."""
+        # Time that stands still is a test's, and does not count.
+        return self._connection if 0 < now - self._identified_us < IDENTIFY_EVERY_US else None
+
+    def connection(self, now: int) -> tuple[sqlite3.Connection, bool]:
         """The connection, and whether it was made just now. Call it with the lock held."""
         if self._connection is not None:
-            elapsed = self._clock.monotonic() - self._identified_us
-            if 0 < elapsed < IDENTIFY_EVERY_US:
+            if self.ready(now) is not None:
                 return self._connection, False
             # The file may have been deleted or replaced: what is written to the old one is lost.
-            self._identified_us += elapsed
+            self._identified_us = now
             if self._database.identity() == self._identity:
                 return self._connection, False
             self.close()

@@ -86,10 +86,6 @@ class Upkeep:
         """By writer, the `seen_us` that this handle last wrote."""
         self.prune_us = 0
 
-    def is_due(self, writer: str, now: int) -> bool:
-        """Whether there is something to do beside what a commit asks for."""
-        return now >= self.prune_us or now - self.seen.get(writer, 0) > SEEN_EVERY_US
-
 
 class Work:
     """One transaction. Whoever made it commits, if it `wrote`, or rolls back."""
