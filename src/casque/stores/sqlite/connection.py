@@ -155,9 +155,10 @@ class Database:
             return False
         found = None
         if "casque_meta" in tables:
-            found = connection.execute(
-                "SELECT value FROM casque_meta WHERE key = 'schema'"
-            ).fetchone()
+            columns = {row[1] for row in connection.execute("PRAGMA table_info(casque_meta)")}
+            if {"key", "value"} <= columns:
+                asked = "SELECT value FROM casque_meta WHERE key = 'schema'"
+                found = connection.execute(asked).fetchone()
         if found is None or not str(found[0]).isdecimal():
             raise _Foreign("it has tables named casque_…, but does not say by which version")
         if int(found[0]) > SCHEMA:
@@ -224,12 +225,14 @@ class Database:
                 outcome_unknown=False,
             ) from error
         self.patiently(lambda: self._check_whole(connection))
+        # Before anything is changed: another's file keeps its journal mode.
+        is_ours = self.patiently(lambda: self.check_schema(connection))
         [mode] = self.patiently(lambda: connection.execute("PRAGMA journal_mode = WAL").fetchone())
         if mode != "wal":
             raise sqlite3.OperationalError(f"its journal mode is {mode} and cannot be made WAL")
         connection.execute(f"PRAGMA synchronous = {self._durability}")
         connection.execute("PRAGMA fullfsync = ON")  # on macOS fsync alone does not reach the disk
-        if not self.patiently(lambda: self.check_schema(connection)):
+        if not is_ours:
             self.patiently(lambda: self._make_schema(connection))
 
     def _check_whole(self, connection: sqlite3.Connection) -> None:
@@ -287,7 +290,10 @@ def _remedy(kind: str, path: Path) -> str:
     if kind.startswith("SQLITE_READONLY"):
         return "The file or its folder may not be written by this user: check their permissions."
     if kind == "SQLITE_CANTOPEN":
-        return f"Check that {path.parent} is a folder that this user may write to."
+        return (
+            f"Check that {path.parent} is a folder, and that this user may read and write it and "
+            "the file."
+        )
     if kind.startswith("SQLITE_IOERR"):
         return "The disk did not do what was asked: check its space and its health."
     return "Check the file, its folder and its disk."

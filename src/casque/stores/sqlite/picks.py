@@ -85,7 +85,7 @@ class Picker:
         else:
             each = SQL["next_visit_of_entrypoint"]
             rows = [self._execute(each, (name,)).fetchone() for name in entrypoints]
-        return min((row[0] for row in rows if row is not None), default=None)
+        return min((due for (due,) in rows if due is not None), default=None)
 
     def earliest(self, line_id: int) -> int:
         """When the first job of a line is due."""

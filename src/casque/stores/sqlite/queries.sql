@@ -25,7 +25,7 @@ DELETE FROM casque_counter WHERE writer IN (
 );
 
 -- name: line
-SELECT id, queue, entrypoint, visit_us, turn, paused FROM casque_line
+SELECT id, queue, entrypoint, visit_us, turn, paused FROM casque_line INDEXED BY casque_line_name
 WHERE queue = ?1 AND entrypoint = ?2;
 
 -- name: line_by_id
@@ -44,55 +44,66 @@ UPDATE casque_line SET visit_us = ?2, turn = ?3 WHERE id = ?1;
 DELETE FROM casque_line WHERE id = ?1;
 
 -- name: delete_lines_of_queue
-DELETE FROM casque_line WHERE queue = ?1;
+DELETE FROM casque_line INDEXED BY casque_line_name WHERE queue = ?1;
 
 -- name: pause_lines
-UPDATE casque_line SET paused = ?2 WHERE queue = ?1;
+UPDATE casque_line INDEXED BY casque_line_name SET paused = ?2 WHERE queue = ?1;
 
 -- name: due_lines
-SELECT id, queue, entrypoint, visit_us, turn, paused FROM casque_line
+SELECT id, queue, entrypoint, visit_us, turn, paused FROM casque_line INDEXED BY casque_line_visit
 WHERE paused = 0 AND visit_us <= ?1 ORDER BY visit_us, turn;
 
 -- name: due_lines_of_entrypoint
-SELECT id, queue, entrypoint, visit_us, turn, paused FROM casque_line
+SELECT id, queue, entrypoint, visit_us, turn, paused
+FROM casque_line INDEXED BY casque_line_entrypoint
 WHERE paused = 0 AND entrypoint = ?2 AND visit_us <= ?1 ORDER BY visit_us, turn;
 
 -- name: lines_of_queue
-SELECT id, queue, entrypoint, visit_us, turn, paused FROM casque_line WHERE queue = ?1;
+SELECT id, queue, entrypoint, visit_us, turn, paused FROM casque_line INDEXED BY casque_line_name
+WHERE queue = ?1;
 
 -- name: first_lines
-SELECT id, queue, entrypoint, visit_us, turn, paused FROM casque_line
+SELECT id, queue, entrypoint, visit_us, turn, paused FROM casque_line INDEXED BY casque_line_visit
 WHERE paused = 0 ORDER BY visit_us, turn LIMIT 2;
 
 -- name: next_visit
-SELECT visit_us FROM casque_line WHERE paused = 0 ORDER BY visit_us, turn LIMIT 1;
+SELECT min(visit_us) FROM casque_line INDEXED BY casque_line_visit WHERE paused = 0;
 
 -- name: next_visit_of_entrypoint
-SELECT visit_us FROM casque_line WHERE paused = 0 AND entrypoint = ?1
-ORDER BY visit_us, turn LIMIT 1;
+SELECT min(visit_us) FROM casque_line INDEXED BY casque_line_entrypoint
+WHERE paused = 0 AND entrypoint = ?1;
 
 -- The first due time of a line: the head of each of its priorities, however many jobs there are.
 -- name: earliest
 WITH RECURSIVE rank (priority) AS (
-    SELECT min(priority) FROM casque_job WHERE line = ?1
+    SELECT min(priority) FROM casque_job INDEXED BY casque_job_due WHERE line = ?1
     UNION ALL
-    SELECT (SELECT min(priority) FROM casque_job WHERE line = ?1 AND priority > rank.priority)
+    SELECT (
+        SELECT min(priority) FROM casque_job INDEXED BY casque_job_due
+        WHERE line = ?1 AND priority > rank.priority
+    )
     FROM rank WHERE rank.priority IS NOT NULL
 )
-SELECT min((SELECT min(due_us) FROM casque_job WHERE line = ?1 AND priority = rank.priority))
+SELECT min((
+    SELECT min(due_us) FROM casque_job INDEXED BY casque_job_due
+    WHERE line = ?1 AND priority = rank.priority
+))
 FROM rank;
 
 -- The first jobs of a line, due or not: mostly they are what a claim takes.
 -- name: heads
-SELECT priority, due_us, seq, stage FROM casque_job WHERE line = ?1
+SELECT priority, due_us, seq, stage FROM casque_job INDEXED BY casque_job_due WHERE line = ?1
 ORDER BY priority, due_us, seq LIMIT ?2;
 
 -- All due jobs of a line in their order, leaping over what is not due yet, priority by priority.
 -- name: due_jobs
 WITH RECURSIVE rank (priority) AS (
-    SELECT min(priority) FROM casque_job WHERE line = ?1
+    SELECT min(priority) FROM casque_job INDEXED BY casque_job_due WHERE line = ?1
     UNION ALL
-    SELECT (SELECT min(priority) FROM casque_job WHERE line = ?1 AND priority > rank.priority)
+    SELECT (
+        SELECT min(priority) FROM casque_job INDEXED BY casque_job_due
+        WHERE line = ?1 AND priority > rank.priority
+    )
     FROM rank WHERE rank.priority IS NOT NULL
 )
 SELECT job.priority, job.due_us, job.seq, job.stage
@@ -173,7 +184,7 @@ WHERE seq = ?3 AND id = ?1 AND token = ?2 AND stage IN (2, 3) AND coalesce(retai
 RETURNING line, due_us;
 
 -- name: ack_named
-DELETE FROM casque_job
+DELETE FROM casque_job INDEXED BY casque_job_name
 WHERE named = 1 AND id = ?1 AND token = ?2 AND stage IN (2, 3) AND coalesce(retain_us, 0) = 0
 RETURNING line, due_us;
 
@@ -215,7 +226,7 @@ DELETE FROM casque_job WHERE seq = ?1;
 SELECT {columns} FROM casque_job WHERE seq = ?2 AND id = ?1;
 
 -- name: job_named
-SELECT {columns} FROM casque_job WHERE named = 1 AND id = ?1;
+SELECT {columns} FROM casque_job INDEXED BY casque_job_name WHERE named = 1 AND id = ?1;
 
 -- name: id_of
 SELECT id FROM casque_job WHERE seq = ?1;

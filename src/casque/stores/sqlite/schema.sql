@@ -27,8 +27,8 @@ CREATE TABLE casque_job (
     entrypoint TEXT NOT NULL,
     line INTEGER,                        -- NULL once it is finished
     priority INTEGER NOT NULL,
-    stage INTEGER NOT NULL,              -- 0 queued, 1 queued again, 2 in progress, 3 in progress for
-                                         -- the last time, 4 completed, 5 dead, 6 cancelled
+    stage INTEGER NOT NULL,              -- 0 queued, 1 queued again, 2 in progress, 3 in progress
+                                         -- for the last time, 4 completed, 5 dead, 6 cancelled
     due_us INTEGER,                      -- from when it may be claimed; the lease's end in progress
     attempts INTEGER NOT NULL DEFAULT 0,
     max_attempts INTEGER NOT NULL,

@@ -87,8 +87,14 @@ class SqliteStore:
                 outcomes, rings = done or self._commit(writer, number, operations)
                 if self.commits == _BUSY_AT:
                     self._writer.grow_log()
-            except sqlite3.Error as error:
-                raise self._database.trouble("use", error) from error
+            except BaseException as error:
+                # An error, or Ctrl-C, may have struck between any two statements: what was
+                # believed may have been changed in part.
+                self._known = None
+                self._writer.abandon()
+                if isinstance(error, sqlite3.Error):
+                    raise self._database.trouble("use", error) from error
+                raise
         if rings:
             self._bells.ring()
         return outcomes
@@ -104,6 +110,8 @@ class SqliteStore:
         try:
             return self._transact(connection, writer, number, operations, careful=False)
         except Clash:
+            self._known = None
+            self._writer.abandon()
             return self._transact(connection, writer, number, operations, careful=True)
 
     def _transact(
@@ -116,25 +124,18 @@ class SqliteStore:
         careful: bool,
     ) -> tuple[list[Any], bool]:
         self._begin(connection)
-        try:
-            now = self._time.now()
-            work = Work(connection, self._believed(connection.execute), self.clock, now)
-            stored = max(self._answers.last_number(writer), work.number_of(writer))
-            told = self._answers.recall(stored, writer, number) if stored >= number else None
-            outcomes = told or self._carry_out(work, operations, careful=careful)
-            if not work.wrote:
-                connection.execute("ROLLBACK")
-                return outcomes, False
-            if now >= self._upkeep.prune_us:
-                work.prune(self._upkeep)
-            work.stamp(writer, number, self._upkeep)
-            self._end(connection, writer, number)
-        except BaseException:
-            # What was believed may have been changed in part; and an error, or Ctrl-C, may
-            # have struck between any two statements.
-            self._known = None
-            self._writer.abandon()
-            raise
+        now = self._time.now()
+        work = Work(connection, self._believed(connection.execute), self.clock, now)
+        stored = max(self._answers.last_number(writer), work.number_of(writer))
+        told = self._answers.recall(stored, writer, number) if stored >= number else None
+        outcomes = told or self._carry_out(work, operations, careful=careful)
+        if not work.wrote:
+            connection.execute("ROLLBACK")
+            return outcomes, False
+        if now >= self._upkeep.prune_us:
+            work.prune(self._upkeep)
+        work.stamp(writer, number, self._upkeep)
+        self._end(connection, writer, number)
         work.known.trim()
         self.commits += 1
         self._answers.keep(writer, number, outcomes, now)
@@ -166,12 +167,10 @@ class SqliteStore:
                 self.touched += 2
             else:
                 return None
-        except BaseException as error:
+        except sqlite3.OperationalError:
             self._known = None
             self._writer.abandon()
-            if isinstance(error, sqlite3.OperationalError):
-                return None  # somebody else is writing, say: the long way waits for them, or tells
-            raise
+            return None  # somebody else is writing, say: the long way waits for them, or tells
         if outcomes is None:
             return None
         self.commits += 1
@@ -318,9 +317,15 @@ class SqliteStore:
         return self._read(lambda reads: reads.picture())
 
     def _read(self, read: Callable[[Reads], T]) -> T:
-        with self._reader.lock, self._database.translated("read"):
-            connection, _ = self._reader.connection(self._time.now())
-            return self._database.patiently(lambda: self._read_on(connection, read))
+        with self._reader.lock:
+            try:
+                connection, _ = self._reader.connection(self._time.now())
+                return self._database.patiently(lambda: self._read_on(connection, read))
+            except BaseException as error:
+                self._reader.abandon()
+                if isinstance(error, sqlite3.Error):
+                    raise self._database.trouble("read", error) from error
+                raise
 
     def _read_on(self, connection: sqlite3.Connection, read: Callable[[Reads], T]) -> T:
         with _snapshot(connection):
@@ -364,8 +369,11 @@ class _Handle:
         # Time that stands still is a test's, and does not count.
         return self._connection if 0 < now - self._identified_us < IDENTIFY_EVERY_US else None
 
-    def connection(self, now: int) -> tuple[sqlite3.Connection, bool]:
-        """The connection, and whether it was made just now. Call it with the lock held."""
+    def connection(self, now: int = 0) -> tuple[sqlite3.Connection, bool]:
+        """The connection, and whether it was made just now. Call it with the lock held.
+
+        Without `now`, the file is looked at in any case.
+        """
         if self._connection is not None:
             if self.ready(now) is not None:
                 return self._connection, False

@@ -85,7 +85,7 @@ class Watch:
     def _look(self, stop: Bell) -> None:
         connection: sqlite3.Connection | None = None
         identity = seen = None
-        pause = looks = 0
+        looks, pause = 0, LOOK_EVERY_US
         while not drive(stop.wait(pause)):
             looks += 1
             pause = LOOK_EVERY_US if looks < _LAZY_AFTER else LOOK_LAZILY_US

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from casque.clock import Clock
@@ -51,9 +51,10 @@ def enqueue_within(
             f"`connection` must be a sqlite3.Connection, not {type(connection).__name__}."
         )
     try:
-        _check_same_file(database, connection)
-        with _in_transaction(connection), _text_as_str(connection):
-            return _add(database, Borrowed(connection), clock, now, operation)
+        with _text_as_str(connection):
+            _check_same_file(database, connection)
+            with _in_transaction(connection):
+                return _add(database, Borrowed(connection), clock, now, operation)
     except sqlite3.ProgrammingError as error:
         raise InvalidError(f"`connection` cannot be used here: {error}", cause=error) from error
     except sqlite3.OperationalError as error:
@@ -85,16 +86,17 @@ def _add(
         if work.wrote:
             work.count()
     except BaseException:
-        borrowed.execute("ROLLBACK TO casque_within")
+        with suppress(sqlite3.Error):  # a full disk has taken the whole transaction back already
+            borrowed.execute("ROLLBACK TO casque_within")
+            borrowed.execute("RELEASE casque_within")
         raise
-    finally:
-        borrowed.execute("RELEASE casque_within")
+    borrowed.execute("RELEASE casque_within")
     return outcome
 
 
 def _check_same_file(database: Database, connection: sqlite3.Connection) -> None:
     rows = Borrowed(connection).execute("PRAGMA database_list").fetchall()
-    path = next((os.fsdecode(file) for _, name, file in rows if name in ("main", b"main")), "")
+    path = next((file for _, name, file in rows if name == "main"), "")
     try:
         found = os.stat(path)  # noqa: PTH116 - "" is no path, and Path("") is the folder
     except OSError:
@@ -117,7 +119,8 @@ def _in_transaction(connection: sqlite3.Connection) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        connection.execute("ROLLBACK")
+        with suppress(sqlite3.Error):  # a full disk has done so already
+            connection.execute("ROLLBACK")
         raise
     if _commits_by_itself(connection):
         connection.execute("COMMIT")
