@@ -27,6 +27,8 @@ BATCH_BYTES = 4 * 1024 * 1024
 WAITING_CALLERS = 100_000
 CLOSE_PATIENCE_US = 30 * SECOND_US
 
+_FEW = 32
+"""So many operations without payloads to speak of are no burden to one commit."""
 _FIRST_PAUSE_US = 50_000
 _LONGEST_PAUSE_US = 1_000_000
 
@@ -253,11 +255,13 @@ class ThreadCommitter(_Batches):
 
     async def submit(self, operations: Sequence[Operation]) -> list[Any]:
         """Commit these with whatever else is waiting. Per operation its result, or its error."""
-        if len(operations) == 1 and not self._waiting and self._lock.acquire(blocking=False):
+        # Alone, and little enough for one commit: then there is nothing to gather.
+        few = len(operations) == 1 or (len(operations) <= _FEW and not self._alone)
+        if few and not self._waiting and self._lock.acquire(blocking=False):
             try:
                 return await self._commit(operations, blocking=True)
             except Exception as error:  # noqa: BLE001 - as any other outcome
-                return [error]
+                return [error] if len(operations) == 1 else [_own(error) for _ in operations]
             finally:
                 self._lock.release()
         entries = [_Entry(operation) for operation in operations]

@@ -111,7 +111,10 @@ class Changes:
     # -- ack -------------------------------------------------------------------
 
     def ack_all(self, run: Sequence[Ack]) -> list[CasqueError | None]:
-        return [self._ack(one) for one in run]
+        if len(run) == 1:
+            return [self._ack(run[0])]
+        done = self._ack_minted(run)
+        return [None if place in done else self._ack(one) for place, one in enumerate(run)]
 
     def _ack_minted(self, run: Sequence[Ack]) -> set[int]:
         """Ack those that are nothing special, all at once; their places in the run."""

@@ -17,7 +17,7 @@ from casque.job import Job
 from casque.operations import Dequeue
 from casque.rules import DEAD_RETENTION_US, Leased
 from casque.stores.sqlite.picks import Head, HeadRow, Picker, first_due
-from casque.stores.sqlite.rows import HELD, job_of
+from casque.stores.sqlite.rows import HELD, claimed_of, job_of
 from casque.stores.sqlite.rows import STATEMENTS as SQL
 from casque.stores.sqlite.work import Line, Work
 
@@ -71,7 +71,7 @@ class Claims:
             filled += 1
         if not filled:
             return []
-        jobs = iter(self._claim(heads[:taken], first))
+        jobs = iter(self._claim(heads[:taken], first, line))
         return [Leased(list(islice(jobs, one.limit)), None) for one in run[:filled]]
 
     def _dequeue(self, one: Dequeue) -> Leased:
@@ -95,21 +95,13 @@ class Claims:
     def _still_there(self, line: Line) -> bool:
         return line.id in self._work.known.lines_by_id
 
-    def _claim(self, heads: Sequence[HeadRow], one: Dequeue) -> list[Job]:
-        """Lease these jobs; tokens in their order."""
+    def _claim(self, heads: Sequence[HeadRow], one: Dequeue, line: Line | None = None) -> list[Job]:
+        """Lease these jobs; tokens in their order. `line`: all are queued, and of that line."""
         work, known = self._work, self._work.known
         work.wrote = True
         until = work.now + one.lease_us
-        if len(heads) > 1 and all(stage < _QUEUED_STAGES for _, _, _, stage in heads):
-            seqs = [seq for _, _, seq, _ in heads]
-            rows = work.execute(
-                SQL["claim_all"],
-                (_as_json(seqs).decode(), known.token + 1, one.worker, work.now, until),
-            )
-            claimed = map(job_of, rows.fetchall())
-            by_seq = {job.seq: job for job in claimed}
-            known.token += len(heads)
-            return [by_seq[seq] for seq in seqs]
+        if line is not None and len(heads) > 1:
+            return self._claim_all([seq for _, _, seq, _ in heads], line, one.worker, until)
         jobs = []
         for _, _, seq, stage in heads:
             known.token += 1
@@ -119,6 +111,16 @@ class Claims:
             else:
                 jobs.append(self._take_over(seq, one, known.token, until))
         return jobs
+
+    def _claim_all(self, seqs: list[int], line: Line, worker: str, until: int) -> list[Job]:
+        work, known = self._work, self._work.known
+        how = (_as_json(seqs).decode(), known.token + 1, worker, work.now, until)
+        name, jobs = (line.queue, line.entrypoint), {}
+        for row in work.execute(SQL["claim_all"], how).fetchall():
+            seq, token = row[-2:]
+            jobs[seq] = claimed_of(row[:-2], name, (seq, token, worker, work.now, until))
+        known.token += len(seqs)
+        return [jobs[seq] for seq in seqs]
 
     def _take_over(self, seq: int, one: Dequeue, token: int, until: int) -> Job:
         """Claim a job whose holder was lost."""

@@ -157,7 +157,8 @@ UPDATE casque_job SET
     note = NULL,
     output = NULL
 FROM json_each(?1) AS picked WHERE seq = picked.value
-RETURNING {columns};
+RETURNING id, priority, attempts, max_attempts, created_us, run_us, retain_us, timeout_us, depth,
+    chain, error, history, payload, seq, token;
 
 -- By far the most commits are these: one statement each, which is its own transaction. They do
 -- something only if the job's line stays where it is; else it is done the long way.
