@@ -160,7 +160,8 @@ class ThreadBell:
 
     async def wait(self, timeout_us: int | None) -> bool:
         rung = self._event.wait(None if timeout_us is None else timeout_us / SECOND_US)
-        self._event.clear()
+        if rung:  # else one that comes just as time is over would be lost
+            self._event.clear()
         return rung
 
 

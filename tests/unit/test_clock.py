@@ -17,6 +17,7 @@ from casque.clock import (
     Stopwatch,
     StoreTime,
     SystemClock,
+    ThreadBell,
     drive,
     mint_uuid7,
     order_of,
@@ -94,6 +95,19 @@ def test_a_stopwatch_believes_the_clock_that_moved_most() -> None:
     assert watch.elapsed_us() == 1_000_000
     clock.jump(timedelta(hours=3))
     assert watch.elapsed_us() == 2 * 3_600_000_000 + 1_000_000
+
+
+def test_a_ring_that_comes_as_time_is_over_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    bell = ThreadBell()
+
+    def over_and_rung(_: object) -> bool:
+        bell.ring()
+        return False
+
+    with monkeypatch.context() as patched:
+        patched.setattr(bell._event, "wait", over_and_rung)
+        assert not drive(bell.wait(1))
+    assert drive(bell.wait(0))
 
 
 @pytest.mark.parametrize("clock", [SystemClock(), FakeClock()])
