@@ -268,23 +268,23 @@ class StoreTime:
     """
 
     def __init__(self, clock: Clock) -> None:
-        self._clock = clock
+        self._wall, self._monotonic = clock.now, clock.monotonic
         self._lock = threading.Lock()
         self._last = 0
         self._last_monotonic = clock.monotonic()
 
     def now(self) -> int:
         with self._lock:
-            monotonic = self._clock.monotonic()
-            carried = self._last + (monotonic - self._last_monotonic if self._last else 0)
-            self._last = max(self._clock.now(), carried)
+            monotonic, wall, last = self._monotonic(), self._wall(), self._last
+            carried = last + (monotonic - self._last_monotonic if last else 0)
+            self._last = last = max(carried, wall)
             self._last_monotonic = monotonic
-            return self._last
+            return last
 
     def saw(self, instant: int) -> None:
         """Another process wrote at `instant`: time is at least that from now on."""
         with self._lock:
-            monotonic = self._clock.monotonic()
+            monotonic = self._monotonic()
             carried = self._last + (monotonic - self._last_monotonic if self._last else 0)
             self._last = max(carried, instant)
             self._last_monotonic = monotonic

@@ -257,9 +257,15 @@ class ThreadCommitter(_Batches):
         """Commit these with whatever else is waiting. Per operation its result, or its error."""
         # Alone, and little enough for one commit: then there is nothing to gather.
         few = len(operations) == 1 or (len(operations) <= _FEW and not self._alone)
+        begun = self._store.clock.monotonic()
         if few and not self._waiting and self._lock.acquire(blocking=False):
             try:
-                return await self._commit(operations, blocking=True)
+                self._number += 1
+                return await self._store.commit(
+                    self._writer, self._number, operations, max_conflicts=self._max_conflicts
+                )
+            except StorageError as error:
+                return await self._answered(operations, error, begun)
             except Exception as error:  # noqa: BLE001 - as any other outcome
                 return [error] if len(operations) == 1 else [_own(error) for _ in operations]
             finally:
@@ -271,6 +277,14 @@ class ThreadCommitter(_Batches):
                 if not self._commit_next():
                     raise _given_up(self._store.name)  # whoever took it along was interrupted
         return [entry.outcome for entry in entries]
+
+    async def _answered(
+        self, operations: Sequence[Operation], error: StorageError, begun: int
+    ) -> list[Any]:
+        try:
+            return await self._settle(operations, error, begun, blocking=True)
+        except Exception as last:  # noqa: BLE001 - as any other outcome
+            return [_own(last) for _ in operations]
 
     async def drain(self) -> None:
         """Wait until everything that was asked is answered."""

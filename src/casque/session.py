@@ -101,7 +101,12 @@ class Session:
 
     async def submit(self, operation: Operation) -> Any:
         """Commit one operation; its result, or its refusal raised."""
-        self.check_open()
+        if (
+            self._is_closed
+            or self._generation != generation()
+            or (self._must_enter and not self._is_entered)
+        ):
+            self.check_open()
         [outcome] = await self._committer.submit((operation,))
         if isinstance(outcome, Exception):
             raise outcome

@@ -60,7 +60,8 @@ def test_the_order_of_an_id_is_told_by_the_id() -> None:
 def test_a_fork_draws_ids_of_its_own() -> None:
     code = (
         "import os; from casque.clock import SystemClock; clock = SystemClock(); clock.new_id();"
-        "child = os.fork(); print(clock.new_id()[19:], flush=True); child and os.waitpid(child, 0)"
+        "child = os.fork(); os.write(1, clock.new_id()[19:].encode() + b' ');"
+        "child and os.waitpid(child, 0)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     parent, child = done.stdout.split()
