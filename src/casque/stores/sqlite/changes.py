@@ -209,7 +209,7 @@ class Changes:
     def _write(self, state: State, event: Event, requests: Mapping[str, Request]) -> None:
         """Make the rows as `event` has made the state."""
         work = self._work
-        work.wrote = True
+        work.wrote = work.stamps = True
         work.rings |= makes_claimable(event)
         work.known.token = state.token
         for job_id, old in state.changed_jobs().items():
@@ -240,7 +240,7 @@ class Changes:
         [finished] = work.execute(SQL["count_finished"], (work.now, before, queue)).fetchone()
         count: int = len(spent) + finished
         if count:
-            work.wrote = True
+            work.wrote = work.stamps = True
             work.execute(SQL["purge_finished"], (before, queue))
         return count
 
@@ -253,7 +253,7 @@ class Changes:
         live = work.execute(SQL["drop_live"], (queue,)).rowcount
         finished = work.execute(SQL["drop_finished"], (queue,)).rowcount
         if live + finished:
-            work.wrote = True
+            work.wrote = work.stamps = True
             work.execute(SQL["delete_lines_of_queue"], (queue,))
             work.known.forget_lines()
         count: int = live + finished - gone

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import islice
+from typing import Any
 
 import msgspec
 
@@ -16,7 +17,7 @@ from casque import transitions
 from casque.job import Job
 from casque.operations import Dequeue
 from casque.rules import DEAD_RETENTION_US, Leased
-from casque.stores.sqlite.picks import Head, HeadRow, Picker, first_due
+from casque.stores.sqlite.picks import Execute, Head, HeadRow, Picker, first_due
 from casque.stores.sqlite.rows import HELD, claimed_of, job_of
 from casque.stores.sqlite.rows import STATEMENTS as SQL
 from casque.stores.sqlite.work import Line, Work
@@ -49,7 +50,7 @@ class Claims:
     def _from_the_only_line(self, run: Sequence[Dequeue]) -> list[Leased]:
         """Answer as many of the run as the one due line fills whole; none when it is not so."""
         work, first = self._work, run[0]
-        line = work.only_due_line()
+        line = work.known.only_due_line(work.execute, work.now)
         self.touched += 2
         if (
             line is None
@@ -80,7 +81,7 @@ class Claims:
         picker = Picker(work.execute, work.now)
         picked = picker.pick(one.entrypoints, one.queue, one.limit)
         self.touched += picker.touched
-        lines = [work.met(row) for row in picked.visited]
+        lines = [work.known.met(row) for row in picked.visited]
         for head in picked.spent:
             self._bury(head)
         if not picked.jobs:
@@ -98,10 +99,13 @@ class Claims:
     def _claim(self, heads: Sequence[HeadRow], one: Dequeue, line: Line | None = None) -> list[Job]:
         """Lease these jobs; tokens in their order. `line`: all are queued, and of that line."""
         work, known = self._work, self._work.known
-        work.wrote = True
+        work.wrote = work.stamps = True
         until = work.now + one.lease_us
         if line is not None and len(heads) > 1:
-            return self._claim_all([seq for _, _, seq, _ in heads], line, one.worker, until)
+            by = (one.worker, work.now, until)
+            rows = claim_all(work.execute, heads, known.token + 1, by)
+            known.token += len(heads)
+            return claimed_jobs(rows, (line.queue, line.entrypoint), by)
         jobs = []
         for _, _, seq, stage in heads:
             known.token += 1
@@ -111,16 +115,6 @@ class Claims:
             else:
                 jobs.append(self._take_over(seq, one, known.token, until))
         return jobs
-
-    def _claim_all(self, seqs: list[int], line: Line, worker: str, until: int) -> list[Job]:
-        work, known = self._work, self._work.known
-        how = (_as_json(seqs).decode(), known.token + 1, worker, work.now, until)
-        name, jobs = (line.queue, line.entrypoint), {}
-        for row in work.execute(SQL["claim_all"], how).fetchall():
-            seq, token = row[-2:]
-            jobs[seq] = claimed_of(row[:-2], name, (seq, token, worker, work.now, until))
-        known.token += len(seqs)
-        return [jobs[seq] for seq in seqs]
 
     def _take_over(self, seq: int, one: Dequeue, token: int, until: int) -> Job:
         """Claim a job whose holder was lost."""
@@ -132,13 +126,34 @@ class Claims:
         return job
 
     def _bury(self, head: Head) -> None:
-        self._work.wrote = True
+        self._work.wrote = self._work.stamps = True
         now, spent = self._work.now, self._job(head.seq)
         dead = transitions.buried(spent, now=now, expires=now + DEAD_RETENTION_US)
         self._work.change(spent, dead)
 
     def _job(self, seq: int) -> Job:
         return job_of(self._work.execute(SQL["job_by_seq"], (seq,)).fetchone())
+
+
+def claim_all(
+    execute: Execute, heads: Sequence[HeadRow], first_token: int, by: tuple[str, int, int]
+) -> list[tuple[Any, ...]]:
+    """Lease queued jobs of one line in one statement, tokens in their order; its rows, in any.
+
+    `by` is the worker, the time, and the end of the lease.
+    """
+    seqs = _as_json([seq for _, _, seq, _ in heads]).decode()
+    rows: list[tuple[Any, ...]] = execute(SQL["claim_all"], (seqs, first_token, *by)).fetchall()
+    return rows
+
+
+def claimed_jobs(
+    rows: list[tuple[Any, ...]], line: tuple[str, str], by: tuple[str, int, int]
+) -> list[Job]:
+    """The jobs that `claim_all` has claimed, in the order of their tokens."""
+    jobs = [claimed_of(row[:-2], line, (*row[-2:], *by)) for row in rows]
+    jobs.sort(key=lambda job: job.token)
+    return jobs
 
 
 def _alike(run: Sequence[Dequeue]) -> Sequence[Dequeue]:

@@ -141,7 +141,7 @@ UPDATE casque_job SET
     output = NULL
 WHERE seq = ?1
 RETURNING id, priority, attempts, max_attempts, created_us, run_us, retain_us, timeout_us, depth,
-    chain, error, history, payload;
+    chain, error, history, payload, seq, token;
 
 -- name: claim_all
 UPDATE casque_job SET

@@ -162,7 +162,7 @@ class SqliteStore:
                 outcomes = swift.enqueue(connection, known, operation, now)
             elif type(operation) is Ack:
                 outcomes = swift.ack(connection, operation, now)
-            elif type(operation) is Dequeue:
+            elif type(operation) is Dequeue and not self._was_empty:
                 outcomes = swift.claim(connection, known, operation, now, (writer, number))
                 self.touched += 2
             else:
@@ -212,8 +212,10 @@ class SqliteStore:
     def _believed(self, execute: Callable[..., Any]) -> Known:
         [data_version] = execute(SQL["data_version"]).fetchone()
         known = self._known
-        if known is None or known.data_version != data_version:
+        if known is None:
             known = self._known = Known(execute, data_version)
+        elif known.data_version != data_version:
+            known.learn_anew(execute, data_version)
         return known
 
     def _carry_out(

@@ -15,23 +15,21 @@ from typing import Any
 from casque.clock import order_of
 from casque.operations import Ack, Dequeue, Enqueue
 from casque.rules import Leased, new_job
-from casque.stores.sqlite.rows import HELD, claimed_of, plain_addition_of
+from casque.stores.sqlite.claims import claim_all, claimed_jobs
+from casque.stores.sqlite.picks import first_due
+from casque.stores.sqlite.rows import HELD, plain_addition_of
 from casque.stores.sqlite.rows import STATEMENTS as SQL
 from casque.stores.sqlite.work import Known
 
 _ADD, _ACK = SQL["add_plain_swiftly"], SQL["ack_swiftly"]
-_DATA_VERSION, _HEADS, _CLAIM = SQL["data_version"], SQL["heads"], SQL["claim_swiftly"]
-_DUE_JOBS, _COUNT, _STAMP = SQL["due_jobs"], SQL["count"], SQL["stamp"]
+_DATA_VERSION, _CLAIM = SQL["data_version"], SQL["claim_swiftly"]
+_COUNT, _STAMP = SQL["count"], SQL["stamp"]
 
 
 def enqueue(
     connection: sqlite3.Connection, known: Known, operation: Enqueue, now: int
 ) -> list[Any] | None:
-    """One statement, which is its own transaction, and checks that the line is as we know it.
-
-    The writer's number is not written down: nobody repeats such a commit but in
-    this process, which remembers it, and an id that comes twice is told apart anyway.
-    """
+    """One statement, which is its own transaction, and checks that the line is as we know it."""
     if len(operation.jobs) != 1:
         return None
     request = operation.jobs[0]
@@ -62,30 +60,32 @@ def claim(
     now: int,
     stamp: tuple[str, int],
 ) -> list[Any] | None:
-    """The first job of the only due line, when another one that is due stays behind it."""
-    if known.first is None or operation.limit != 1 or operation.id is not None:
+    """The first jobs of the only due line, when another one that is due stays behind them."""
+    if operation.id is not None:
         return None
-    line, next_us = known.first
-    if not line.visit_us <= now < next_us:
-        return None
-    if operation.queue is not None and operation.queue != line.queue:
-        return None
-    if operation.entrypoints is not None and line.entrypoint not in operation.entrypoints:
-        return None
-    execute = connection.execute
+    execute, limit = connection.execute, operation.limit
     execute("BEGIN IMMEDIATE")
-    if execute(_DATA_VERSION).fetchone()[0] == known.data_version:
-        heads = execute(_HEADS, (line.id, 2)).fetchall()
-        if heads and not heads[0][1] <= now >= heads[-1][1]:
-            heads = execute(_DUE_JOBS, (line.id, now)).fetchmany(2)  # leap over what is not due
-        if len(heads) > 1 and heads[0][3] < HELD:
-            known.token += 1
+    [data_version] = execute(_DATA_VERSION).fetchone()
+    if data_version != known.data_version:
+        known.learn_anew(execute, data_version)
+    line = known.only_due_line(execute, now)
+    if (
+        line is not None
+        and operation.queue in (None, line.queue)
+        and (operation.entrypoints is None or line.entrypoint in operation.entrypoints)
+    ):
+        heads = first_due(execute, line.id, limit + 1, now)
+        if len(heads) > limit and all(head[3] < HELD for head in heads[:limit]):
+            by = (operation.worker, now, now + operation.lease_us)
+            if limit == 1:
+                rows = execute(_CLAIM, (heads[0][2], known.token + 1, *by)).fetchall()
+            else:
+                rows = claim_all(execute, heads[:limit], known.token + 1, by)
+            known.token += limit
             known.version += 1
-            how = (heads[0][2], known.token, operation.worker, now, now + operation.lease_us)
-            row = execute(_CLAIM, how).fetchone()
             execute(_COUNT, (known.version, known.token, known.turn))
             execute(_STAMP, stamp)
             execute("COMMIT")
-            return [Leased([claimed_of(row, (line.queue, line.entrypoint), how)], None)]
+            return [Leased(claimed_jobs(rows, (line.queue, line.entrypoint), by), None)]
     execute("ROLLBACK")
     return None

@@ -56,14 +56,40 @@ class Known:
     """What a handle knows of the database: true until somebody else writes."""
 
     def __init__(self, execute: Any, data_version: int) -> None:
-        self.data_version = data_version
-        self.version, self.token, self.turn = execute(SQL["counters"]).fetchone()
         self.numbers: dict[str, int] = {}
         """By writer, its last commit."""
         self.lines: dict[LineKey, Line] = {}
         self.lines_by_id: dict[int, Line] = {}
         self.first: tuple[Line, int] | None = None
         """The line to be visited first, and when the one after it is; None: to be looked up."""
+        self.learn_anew(execute, data_version)
+
+    def learn_anew(self, execute: Any, data_version: int) -> None:
+        """Somebody else has written: what was known may not be so any more."""
+        self.data_version = data_version
+        self.version, self.token, self.turn = execute(SQL["counters"]).fetchone()
+        self.numbers.clear()
+        self.forget_lines()
+
+    def only_due_line(self, execute: Any, now: int) -> Line | None:
+        """The line that is due, if just one is."""
+        first = self.first
+        if first is None:
+            rows = execute(SQL["first_lines"]).fetchall()
+            if not rows:
+                return None
+            next_us = rows[1][3] if len(rows) > 1 else _NEVER
+            first = self.first = self.met(rows[0]), next_us
+        line, next_us = first
+        return line if line.visit_us <= now < next_us else None
+
+    def met(self, row: tuple[Any, ...]) -> Line:
+        """The line that a row of casque_line tells of."""
+        line = self.lines_by_id.get(row[0])
+        if line is None:
+            line = self.lines_by_id[row[0]] = Line(*row)
+            self.lines[line.queue, line.entrypoint] = line
+        return line
 
     def trim(self) -> None:
         """Forget, rather than grow without bound."""
@@ -97,8 +123,13 @@ class Work:
         self.now = now
         self._clock = clock
         self.wrote = False
+        self.stamps = False
+        """Whether the writer's number is to be written down with it. Not for adding and acking:
+        nobody repeats such a commit but in this process, which remembers it, and an id that comes
+        twice is told apart anyway. So these change one page less."""
         self.rings = False
         """Whether a job may have become claimable."""
+        self._turn = known.turn
 
     # -- writers and counters --------------------------------------------------
 
@@ -111,12 +142,16 @@ class Work:
         return number
 
     def stamp(self, writer: str, number: int, upkeep: Upkeep) -> None:
-        """Count this commit, for the store and for its writer."""
+        """Count this commit, for the store and for its writer, as far as it has to be."""
         known, now = self.known, self.now
+        is_due = writer not in upkeep.seen or now - upkeep.seen[writer] > SEEN_EVERY_US
+        if not self.stamps and not is_due:
+            if known.turn != self._turn:
+                self.count()
+            return
         known.version += 1
         self.count()
-        is_new = known.numbers.get(writer, 0) == 0
-        if is_new or now - upkeep.seen.get(writer, 0) > SEEN_EVERY_US:
+        if is_due or known.numbers.get(writer, 0) == 0:
             self.execute(SQL["stamp_and_see"], (writer, number, now))
             self.execute(SQL["forget_writers"], (now - WRITER_MEMORY_US, _WRITERS_DROPPED_AT_ONCE))
             known.numbers.clear()
@@ -137,34 +172,12 @@ class Work:
         found = self.known.lines.get((queue, entrypoint))
         if found is None:
             row = self.execute(SQL["line"], (queue, entrypoint)).fetchone()
-            return None if row is None else self._learn(row)
+            return None if row is None else self.known.met(row)
         return found
-
-    def only_due_line(self) -> Line | None:
-        """The line that is due, if just one is."""
-        first = self.known.first
-        if first is None:
-            rows = self.execute(SQL["first_lines"]).fetchall()
-            if not rows:
-                return None
-            next_us = rows[1][3] if len(rows) > 1 else _NEVER
-            first = self.known.first = self.met(rows[0]), next_us
-        line, next_us = first
-        return line if line.visit_us <= self.now < next_us else None
 
     def line_by_id(self, line_id: int) -> Line:
         found = self.known.lines_by_id.get(line_id)
-        return found or self._learn(self.execute(SQL["line_by_id"], (line_id,)).fetchone())
-
-    def met(self, row: tuple[Any, ...]) -> Line:
-        """The line that a row of casque_line tells of."""
-        return self.known.lines_by_id.get(row[0]) or self._learn(row)
-
-    def _learn(self, row: tuple[Any, ...]) -> Line:
-        line = Line(*row)
-        self.known.lines[line.queue, line.entrypoint] = line
-        self.known.lines_by_id[line.id] = line
-        return line
+        return found or self.known.met(self.execute(SQL["line_by_id"], (line_id,)).fetchone())
 
     def new_line(self, queue: str, entrypoint: str, due_us: int) -> Line:
         paused = int(self.execute(SQL["record"], (PAUSE, queue)).fetchone() is not None)
@@ -172,7 +185,7 @@ class Work:
         visit, turn = max(due_us, self.now), self.known.turn
         self.known.first = None
         made = self.execute(SQL["insert_line"], (queue, entrypoint, visit, turn, paused))
-        return self._learn((made.lastrowid, queue, entrypoint, visit, turn, paused))
+        return self.known.met((made.lastrowid, queue, entrypoint, visit, turn, paused))
 
     def came(self, line: Line, due_us: int) -> None:
         """A job of this line is due then: the line is visited no later."""
