@@ -102,6 +102,9 @@ class SqliteStore:
     def _commit(
         self, writer: str, number: int, operations: Sequence[Operation]
     ) -> tuple[list[Any], bool]:
+        if self._was_empty and _only_dequeues(operations) and self._writer.is_gone():
+            # Whoever only waits does not make the file anew: somebody may be putting another there.
+            return [Leased([], None) for _ in operations], False
         connection, is_new = self._writer.connection(self._time.now())
         if is_new:
             self._known = None
@@ -264,7 +267,7 @@ class SqliteStore:
 
         Without the write lock: an idle worker must not stand in a busy one's way.
         """
-        if not all(isinstance(one, Dequeue) and one.id is None for one in operations):
+        if not _only_dequeues(operations):
             return []
         reads = Reads(connection.execute, self._time.now())
         answers: list[Any] = []
@@ -366,6 +369,10 @@ class _Handle:
         self._identity: tuple[int, int] | None = None
         self._identified_us = 0
 
+    def is_gone(self) -> bool:
+        """Whether the file that is open is not there any more, and none in its place."""
+        return self._connection is not None and self._database.identity() is None
+
     def ready(self, now: int) -> sqlite3.Connection | None:
         """The connection, if there is one and its file was looked at lately."""
         # Time that stands still is a test's, and does not count.
@@ -410,6 +417,10 @@ class _Handle:
                 connection.close()
             except sqlite3.Error as error:
                 raise CorruptError(f"{self._database.name}: {error}", cause=error) from error
+
+
+def _only_dequeues(operations: Sequence[Operation]) -> bool:
+    return all(isinstance(one, Dequeue) and one.id is None for one in operations)
 
 
 @contextmanager

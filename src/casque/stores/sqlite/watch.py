@@ -84,22 +84,28 @@ class Watch:
 
     def _look(self, stop: Bell) -> None:
         connection: sqlite3.Connection | None = None
-        identity = seen = None
+        identity: tuple[int, int] | None = None
+        seen: tuple[object, ...] | None = None
         looks, pause = 0, LOOK_EVERY_US
         while not drive(stop.wait(pause)):
             looks += 1
             pause = LOOK_EVERY_US if looks < _LAZY_AFTER else LOOK_LAZILY_US
             try:
-                if not looks % _IDENTIFY_EVERY and identity != self._database.identity():
-                    connection = _close(connection)
+                if connection is None or not looks % _IDENTIFY_EVERY:
+                    now = self._database.identity()
+                    if now != identity or connection is None:
+                        connection, identity = _close(connection), now
+                    # One that is gone is not made anew by who only waits: somebody may be
+                    # putting another in its place.
+                    if identity is None:
+                        continue
                 if connection is None:
-                    connection, identity = self._database.connect(), self._database.identity()
-                [version] = connection.execute(SQL["data_version"]).fetchone()
+                    connection = self._database.connect()
+                told = (identity, *connection.execute(SQL["data_version"]).fetchone())
             except (sqlite3.Error, CasqueError):
-                connection = _close(connection)
-                version, pause = None, _LOOK_AGAIN_US
-            if version != seen:
-                seen, looks = version, 0
+                connection, told, pause = _close(connection), None, _LOOK_AGAIN_US
+            if told != seen:
+                seen, looks = told, 0
                 self._bells.ring()
         _close(connection)
 
