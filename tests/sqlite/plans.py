@@ -1,0 +1,143 @@
+"""Plans: how SQLite is to carry out each statement of the store, and how it says it will."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from typing import NamedTuple
+
+ROWID = "rowid"
+PRIMARY = "primary key"
+
+
+class Summary(NamedTuple):
+    """What the steps of a statement come to."""
+
+    indexes: set[str]
+    walks: bool
+    sorts: bool
+
+
+class Plan(NamedTuple):
+    """What a statement may use, and why it may do more than look single places up."""
+
+    indexes: tuple[str, ...]
+    walks: str = ""
+    """Why it may read a range or all of an index, in the order that the index has."""
+    sorts: str = ""
+    """Why it may sort what it found."""
+
+    @property
+    def summary(self) -> Summary:
+        return Summary(set(self.indexes), bool(self.walks), bool(self.sorts))
+
+
+def at(*indexes: str) -> Plan:
+    """Only what equals the parameters is read, and it comes in the order it is needed in."""
+    return Plan(indexes)
+
+
+DUE, NAME, EXPIRY = "casque_job_due", "casque_job_name", "casque_job_expiry"
+LINE, VISIT, ENTRYPOINT = "casque_line_name", "casque_line_visit", "casque_line_entrypoint"
+SEEN, RECORD_EXPIRY = "casque_counter_seen", "casque_record_expiry"
+
+LEAPS = "one step for each priority there is, over whatever is queued in it"
+FEW = "no more rows than its LIMIT, or the first one"
+AS_FAR_AS_READ = "its caller stops reading when it has what it needs"
+EVERYTHING = "an answer about all jobs; no claim waits for it but by the write lock"
+FINISHED = "only finished jobs that are kept are in this index"
+
+PLANS: dict[str, Plan] = {
+    "data_version": at(),
+    "counters": at(PRIMARY),
+    "writer_number": at(PRIMARY),
+    "count": at(PRIMARY),
+    "stamp": at(PRIMARY),
+    "stamp_and_see": at(),
+    "forget_writers": Plan((PRIMARY, SEEN), walks=FEW),
+    "line": at(LINE),
+    "line_by_id": at(ROWID),
+    "insert_line": at(),
+    "move_line": at(ROWID),
+    "serve_line": at(ROWID),
+    "delete_line": at(ROWID),
+    "delete_lines_of_queue": at(LINE),
+    "pause_lines": at(LINE),
+    "due_lines": Plan((VISIT,), walks=AS_FAR_AS_READ),
+    "due_lines_of_entrypoint": Plan((ENTRYPOINT,), walks=AS_FAR_AS_READ),
+    "lines_of_queue": at(LINE),
+    "first_lines": Plan((VISIT,), walks=FEW),
+    "next_visit": Plan((VISIT,), walks=FEW),
+    "next_visit_of_entrypoint": at(ENTRYPOINT),
+    "earliest": Plan((DUE,), walks=LEAPS),
+    "heads": at(DUE),
+    "due_jobs": Plan((DUE,), walks=f"{LEAPS}; {AS_FAR_AS_READ}"),
+    "claim": at(ROWID),
+    "claim_swiftly": at(ROWID),
+    "claim_all": at(ROWID),
+    "add_plain_swiftly": at(ROWID),
+    "ack_swiftly": at(ROWID),
+    "ack_minted": at(ROWID),
+    "ack_named": at(NAME),
+    "holds": at(ROWID),
+    "delete_jobs": at(ROWID),
+    "add": at(),
+    "add_plain": at(),
+    "update_job": at(ROWID),
+    "delete_job": at(ROWID),
+    "job_minted": at(ROWID),
+    "job_named": at(NAME),
+    "id_of": at(ROWID),
+    "job_by_seq": at(ROWID),
+    "stale_jobs": Plan((ROWID, DUE), walks=EVERYTHING),
+    "delete_expired_jobs": Plan((ROWID, EXPIRY), walks=FEW),
+    "next_job_expiry": Plan((EXPIRY,), walks=FEW),
+    "next_record_expiry": Plan((RECORD_EXPIRY,), walks=FEW),
+    "expired_records": Plan((RECORD_EXPIRY,), walks=FEW),
+    "purge_spent": Plan((ROWID, DUE), walks=EVERYTHING),
+    "count_finished": Plan((EXPIRY,), walks=FINISHED),
+    "purge_finished": Plan((EXPIRY,), walks=FINISHED),
+    "count_gone": Plan((EXPIRY,), walks=FINISHED),
+    "drop_live": at(DUE, LINE),
+    "drop_finished": Plan((EXPIRY,), walks=FINISHED),
+    "live_stats": Plan((DUE,), walks=EVERYTHING),
+    "live_stats_of_queue": at(LINE, DUE),
+    "finished_stats": Plan((EXPIRY,), walks=FINISHED),
+    "jobs": Plan((ROWID,), walks="a page of the list begins where the one before it ended"),
+    "live_queues": Plan((LINE,), walks=EVERYTHING),
+    "finished_queues": Plan((EXPIRY,), walks=FINISHED, sorts="their names, each once"),
+    "record": at(PRIMARY),
+    "records": at(PRIMARY),
+    "put_record": at(),
+    "delete_record": at(PRIMARY),
+}
+
+# The steps that read no rows of ours: the recursion's own queue, a SELECT without a table, and a
+# list that is passed in.
+OF_ITS_OWN = re.compile(r"(SCAN|SEARCH) (rank$|CONSTANT ROW$|\w+ VIRTUAL TABLE )")
+STEP = re.compile(
+    r"(?P<how>SCAN|SEARCH) (TABLE )?\w+( AS \w+)?"
+    r"( USING (COVERING )?(INDEX (?P<index>\w+)|(?P<rowid>INTEGER )?PRIMARY KEY))?"
+    r"( \((?P<terms>.*)\))?$"
+)
+
+
+def plan_of(connection: sqlite3.Connection, sql: str) -> Summary:
+    """How SQLite says that it will carry out a statement."""
+    numbered = [int(number) for number in re.findall(r"\?(\d+)", sql)]
+    count = max(numbered, default=sql.count("?"))
+    indexes: set[str] = set()
+    walks = sorts = False
+    for *_, detail in connection.execute(f"EXPLAIN QUERY PLAN {sql}", (1,) * count):
+        sorts |= "TEMP B-TREE" in detail
+        if not detail.startswith(("SCAN", "SEARCH")) or OF_ITS_OWN.match(detail):
+            continue
+        step = STEP.match(detail)
+        assert step, f"a step that this test cannot read: {detail}"
+        if "USING" in detail:
+            indexes.add(step["index"] or (ROWID if step["rowid"] else PRIMARY))
+        else:
+            indexes.add(f"no index: {detail}")
+        terms = (step["terms"] or "").split(" AND ")
+        walks |= step["how"] == "SCAN" or not all("=" in term for term in terms)
+    return Summary(indexes, walks, sorts)

@@ -1,0 +1,161 @@
+"""What a claim and its ack cost when much else is queued, in steps of SQLite's machine.
+
+Steps repeat to the last one, where seconds do not; benchmarks/depth.py measures those.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.sqlite.waiting import closed_behind
+
+from casque import NewJob, Queue
+from casque.stores.sqlite.store import SqliteStore
+from casque.testing import FakeClock
+
+HOUR = timedelta(hours=1)
+CYCLES = 20
+
+CLAIMING: dict[str, dict[str, Any]] = {
+    "anything": {},
+    "an entrypoint": {"entrypoint": "work"},
+    "several entrypoints": {"entrypoint": ["work", "other"]},
+    "a queue": {"queue": "default"},
+    "ten at once": {"entrypoint": "work", "batch_size": 10},
+}
+READY = 2 * CYCLES * sum(options.get("batch_size", 1) for options in CLAIMING.values())
+
+Jobs = Iterator[NewJob]
+
+SHAPES: dict[str, tuple[Callable[[int], Jobs], int]] = {
+    "ready jobs": (lambda count: (NewJob("work") for _ in range(count)), 20_000),
+    "future jobs of better priority": (
+        lambda count: (NewJob("work", priority=-1, delay=HOUR) for _ in range(count)),
+        20_000,
+    ),
+    "idle queues": (
+        lambda count: (NewJob("work", queue=f"idle-{n}", delay=HOUR) for n in range(count)),
+        5_000,
+    ),
+    "idle entrypoints": (
+        lambda count: (NewJob(f"idle-{n}", delay=HOUR) for n in range(count)),
+        5_000,
+    ),
+    "jobs that are kept": (
+        lambda count: (NewJob("kept", retain=HOUR) for _ in range(count)),
+        5_000,
+    ),
+}
+"""What must not matter, and how many of it."""
+
+
+def fill(q: Queue, jobs: Iterable[NewJob]) -> None:
+    waiting = iter(jobs)
+    while batch := list(islice(waiting, 10_000)):
+        q.enqueue_many(batch)
+    while kept := q.dequeue("kept", batch_size=1_000):
+        q.ack_many(kept)
+
+
+def claim_and_ack(q: Queue, **options: Any) -> None:
+    claimed = q.dequeue(**options)
+    assert len(claimed) == options.get("batch_size", 1)
+    for job in claimed:
+        q.ack(job)
+
+
+@contextmanager
+def counted(path: Path) -> Iterator[tuple[Queue, Callable[[], int]]]:
+    """A queue, and how many steps its writing connection has taken."""
+    steps = 0
+
+    def step() -> int:
+        nonlocal steps
+        steps += 1
+        return 0
+
+    store = SqliteStore(path, durability="normal", clock=FakeClock())
+    with closed_behind(store), Queue(store) as q:
+        q.enqueue("work", id="first")
+        connection = store._writer._connection
+        assert connection is not None
+        connection.set_progress_handler(step, 1)
+        q.ack(q.dequeue()[0])
+        yield q, lambda: steps
+        assert store._writer._connection is connection, "another connection did the work"
+
+
+def steps_by_claim(path: Path, jobs: Iterable[NewJob]) -> dict[str, int]:
+    """The steps that some claims with their acks take, by what is asked for."""
+    taken: dict[str, int] = {}
+    with counted(path) as (q, steps):
+        fill(q, (NewJob("work") for _ in range(READY)))
+        fill(q, jobs)
+        for name, options in CLAIMING.items():
+            claim_and_ack(q, **options)  # the first may have to look up what the others know
+            before = steps()
+            for _ in range(CYCLES):
+                claim_and_ack(q, **options)
+            taken[name] = steps() - before
+    return taken
+
+
+def check_flat(folder: Path, shape: str, beside: Sequence[NewJob]) -> None:
+    jobs, many = SHAPES[shape]
+    few_steps = steps_by_claim(folder / "few.db", [*beside, *jobs(100)])
+    many_steps = steps_by_claim(folder / "many.db", [*beside, *jobs(many)])
+    for claim, steps in few_steps.items():
+        assert steps > CYCLES
+        assert many_steps[claim] <= 1.5 * steps, claim
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_claim_and_its_ack_cost_the_same_whatever_else_is_queued(
+    tmp_path: Path, shape: str
+) -> None:
+    check_flat(tmp_path, shape, [])
+
+
+# A claim looks at all the lines of the queue that it takes from, once several are due.
+@pytest.mark.parametrize("shape", sorted(set(SHAPES) - {"idle entrypoints"}))
+@pytest.mark.parametrize("other", [NewJob("other"), NewJob("work", queue="other")])
+def test_a_claim_that_has_to_choose_between_lines_costs_the_same_too(
+    tmp_path: Path, shape: str, other: NewJob
+) -> None:
+    check_flat(tmp_path, shape, [other] * READY)
+
+
+def test_future_jobs_of_better_priority_cost_a_small_factor_at_most(tmp_path: Path) -> None:
+    jobs, many = SHAPES["future jobs of better priority"]
+    plain = steps_by_claim(tmp_path / "plain.db", [])
+    beside = steps_by_claim(tmp_path / "beside.db", jobs(many))
+    for claim, steps in plain.items():
+        assert beside[claim] <= 3 * steps, claim
+
+
+IDLE = ("future jobs of better priority", "idle queues")
+
+
+@pytest.mark.parametrize("shape", IDLE)
+def test_a_dequeue_that_finds_nothing_costs_the_same_too(tmp_path: Path, shape: str) -> None:
+    jobs, many = SHAPES[shape]
+    few_steps, many_steps = (
+        steps_of_nothing(tmp_path / f"{count}.db", jobs(count)) for count in (100, many)
+    )
+    assert 0 < many_steps <= 1.5 * few_steps
+
+
+def steps_of_nothing(path: Path, jobs: Iterable[NewJob]) -> int:
+    with counted(path) as (q, steps):
+        fill(q, jobs)
+        assert not q.dequeue()
+        before = steps()
+        for options in CLAIMING.values():
+            assert not q.dequeue(**options)
+        return steps() - before

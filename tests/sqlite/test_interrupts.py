@@ -1,0 +1,268 @@
+"""Ctrl-C at any moment of a call: it was done whole or not at all, and everybody goes on."""
+
+from __future__ import annotations
+
+import gc
+import shutil
+import sqlite3
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from datetime import timedelta
+from inspect import CO_COROUTINE, CO_GENERATOR
+from itertools import count
+from pathlib import Path
+from types import FrameType
+from typing import Any, NamedTuple
+
+import pytest
+
+from casque import Job, NewJob, Queue
+from casque.clock import drive
+from casque.stores.sqlite.store import SqliteStore
+from casque.testing import FakeClock
+
+# An interrupt may strike when a connection has been made and nobody holds it yet: from Python 3.13
+# on, the collector says so when it closes it.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+HOUR = timedelta(hours=1)
+OURS = str(Path("casque") / "stores" / "sqlite")
+
+
+class Interrupt:
+    """Raises KeyboardInterrupt at the nth moment at which Python would, in the SQLite store.
+
+    Python looks for signals when a function begins and when one of C has
+    returned, and so does this: at a line's beginning, as a tracer could, it
+    would tear what Python never does, such as `with lock:` from its end.
+    """
+
+    def __init__(self, nth: int) -> None:
+        self.fired = ""
+        self._left = nth
+
+    def __call__(self, frame: FrameType, event: str, _: Any) -> None:
+        code = frame.f_code
+        begins = event == "call" and not code.co_flags & (CO_GENERATOR | CO_COROUTINE)
+        if OURS not in code.co_filename or not (begins or event == "c_return"):
+            return
+        self._left -= 1
+        if not self._left:
+            self.fired = f"{Path(code.co_filename).name}:{frame.f_lineno}"
+            sys.setprofile(None)
+            raise KeyboardInterrupt
+
+
+class Opened(NamedTuple):
+    """A queue that is in the middle of its work, and what it works on."""
+
+    path: Path
+    store: SqliteStore
+    q: Queue
+    held: Job
+    also_held: Job
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """In memory, where there is such a disk: every round opens and closes a file or two."""
+    memory = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as name:
+        yield Path(name)
+
+
+def make_template(path: Path, delay: timedelta) -> None:
+    """A queue with something of everything; its second line is due after `delay`."""
+    store = SqliteStore(path, durability="normal", clock=FakeClock(seed=1))
+    with Queue(store) as q:
+        q.enqueue_many([NewJob("e", queue="a")] * 6 + [NewJob("e", queue="b", delay=delay)] * 6)
+        q.enqueue("e", id="named", queue="a")
+        q.enqueue("e", id="kept", queue="a", retain=HOUR)
+        q.enqueue("e", id="dead", queue="d")
+        q.fail(q.dequeue(id="dead")[0])
+    drive(store.close())
+
+
+def open_one(template: Path, path: Path) -> Opened:
+    """Always the same, to the last id and instant."""
+    for old in path.parent.glob(f"{path.name}*"):
+        old.unlink()
+    shutil.copy(template, path)
+    clock = FakeClock()
+    clock.advance(timedelta(seconds=10))
+    store = SqliteStore(path, durability="normal", clock=clock)
+    q = Queue(store)
+    [held, also_held] = q.dequeue(queue="a", batch_size=2)
+    q.enqueue("e", queue="a")
+    q.ack(q.dequeue(queue="a")[0])  # and it knows its lines
+    return Opened(path, store, q, held, also_held)
+
+
+def replace_file(opened: Opened) -> None:
+    """As from a backup: the same content in another file."""
+    with closing(sqlite3.connect(opened.path)) as connection:
+        copy = opened.path.with_name("copy")
+        copy.unlink(missing_ok=True)
+        connection.execute("VACUUM INTO ?", (str(copy),))
+    for suffix in ("-wal", "-shm"):
+        opened.path.with_name(opened.path.name + suffix).unlink()
+    copy.replace(opened.path)
+
+
+def enqueue_within(opened: Opened) -> None:
+    with closing(sqlite3.connect(opened.path)) as connection:
+        try:
+            opened.q.enqueue("e", id="new", queue="b", connection=connection)
+        finally:
+            sys.setprofile(None)
+            connection.commit()
+
+
+CALLS: dict[str, Callable[[Opened], object]] = {
+    "a swift enqueue": lambda one: one.q.enqueue("e", queue="a"),
+    "an enqueue": lambda one: one.q.enqueue("other", id="new", queue="c"),
+    "enqueue_many": lambda one: one.q.enqueue_many([NewJob("e", queue=name) for name in "abcb"]),
+    "a duplicate": lambda one: one.q.enqueue_many([NewJob("e", id="x"), NewJob("e", id="x")]),
+    "enqueue within": enqueue_within,
+    "a claim": lambda one: one.q.dequeue(),
+    "several claims": lambda one: one.q.dequeue("e", batch_size=9),
+    "a claim by id": lambda one: one.q.dequeue(id="named"),
+    "a claim of nothing": lambda one: (one.q.dequeue("none"), one.q.dequeue("none")),
+    "a swift ack": lambda one: one.q.ack(one.held),
+    "an ack": lambda one: one.q.ack(one.held, enqueue=[NewJob("e", id="next")]),
+    "several acks": lambda one: one.q.ack_many([one.held, one.also_held]),
+    "nack": lambda one: one.q.nack(one.held, error="no"),
+    "cancel": lambda one: one.q.cancel("named"),
+    "pause": lambda one: one.q.pause("b"),
+    "drop": lambda one: one.q.drop("a"),
+    "purge": lambda one: one.q.purge(older_than=timedelta(0)),
+    "stats": lambda one: one.q.stats(),
+    "a look at everything": lambda one: one.q.read_state(),
+}
+
+
+TABLES = ("casque_job", "casque_line", "casque_record", "casque_counter")
+
+
+def rows(path: Path) -> dict[str, list[Any]]:
+    """All that is stored, as another program finds it; and it can write, if it likes."""
+    with closing(sqlite3.connect(path, timeout=0, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        found = {
+            table: sorted(other.execute(f"SELECT * FROM {table}"), key=repr) for table in TABLES
+        }
+        other.execute("ROLLBACK")
+    return found
+
+
+def check_goes_on(opened: Opened) -> None:
+    """The same queue object sees what is stored, and can change it."""
+    q = opened.q
+    there = {row[1] for row in rows(opened.path)["casque_job"]}
+    assert {job.id for job in q.read_state().jobs} == there
+    q.enqueue("last", id="last", queue="last")
+    [last] = q.dequeue("last")
+    q.ack(last)
+    q.enqueue("last", id="cancelled", queue="last")
+    q.cancel("cancelled")
+    assert {job.id for job in q.read_state().jobs} == there | {"cancelled"}
+
+
+def interrupted(opened: Opened, call: Callable[[Opened], object], nth: int) -> str:
+    """Where the interrupt struck; nothing when the call was over before."""
+    interrupt = Interrupt(nth)
+    sys.setprofile(interrupt)
+    try:
+        call(opened)
+    except KeyboardInterrupt:
+        pass
+    finally:
+        sys.setprofile(None)
+    return interrupt.fired
+
+
+def sweep(
+    open_again: Callable[[], Opened], call: Callable[[Opened], object]
+) -> Iterator[tuple[Opened, str]]:
+    """Interrupt the call at its first moment, then at its second …"""
+    for nth in count(1):
+        opened = open_again()
+        try:
+            fired = interrupted(opened, call, nth)
+            yield opened, fired
+        finally:
+            opened.q.close()
+            drive(opened.store.close())
+        if not fired:
+            assert nth > 15
+            gc.collect()  # here, where it may
+            return
+
+
+def check_whole(folder: Path, call: Callable[[Opened], object], delay: timedelta) -> None:
+    template, path = folder / "template.db", folder / "jobs.db"
+    make_template(template, delay)
+    opened = open_one(template, path)
+    before = rows(path)
+    call(opened)
+    after = rows(path)
+    opened.q.close()
+    drive(opened.store.close())
+    for one, fired in sweep(lambda: open_one(template, path), call):
+        assert rows(path) in (before, after), f"torn at {fired}"
+        check_goes_on(one)
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_an_interrupt_at_any_moment_leaves_all_of_a_call_or_nothing(
+    folder: Path, name: str
+) -> None:
+    check_whole(folder, CALLS[name], timedelta(0))
+
+
+@pytest.mark.parametrize("name", ["a swift enqueue", "a claim", "several claims", "a swift ack"])
+def test_so_it_does_where_only_one_line_is_due_and_there_is_a_shorter_way(
+    folder: Path, name: str
+) -> None:
+    check_whole(folder, CALLS[name], HOUR)
+
+
+def test_an_interrupt_while_a_replaced_file_is_opened_leaves_nothing_of_the_old_one(
+    folder: Path,
+) -> None:
+    template, path = folder / "template.db", folder / "jobs.db"
+    make_template(template, timedelta(0))
+
+    def open_and_replace() -> Opened:
+        opened = open_one(template, path)
+        opened.q.enqueue("f", queue="a")
+        for job in opened.q.dequeue("f"):
+            opened.q.ack(job)  # and the line of f is gone again
+        replace_file(opened)
+        return opened
+
+    for one, fired in sweep(open_and_replace, lambda one: one.q.enqueue("f", queue="a")):
+        one.q.enqueue("f", id="since", queue="a")
+        stored = rows(path)
+        lines = {(row[1], row[2]) for row in stored["casque_line"]}
+        assert ("a", "f") in lines, fired
+        assert {job.id for job in one.q.dequeue("f", batch_size=9)} >= {"since"}, fired
+
+
+def test_an_interrupt_while_the_file_is_first_opened_leaves_a_queue_that_works(
+    folder: Path,
+) -> None:
+    path = folder / "jobs.db"
+
+    def open_new() -> Opened:
+        for old in folder.iterdir():
+            old.unlink()
+        store = SqliteStore(path, durability="normal", clock=FakeClock())
+        held = Job(id="none", entrypoint="e", payload=b"")
+        return Opened(path, store, Queue(store), held, held)
+
+    for one, _ in sweep(open_new, lambda one: one.q.enqueue("e", id="new")):
+        assert {job.id for job in one.q.read_state().jobs} <= {"new"}
+        check_goes_on(one)

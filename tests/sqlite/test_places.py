@@ -1,0 +1,273 @@
+"""Where a queue can be, and where not: addresses, permissions, network drives."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.sqlite.refusals import disk, make_queue, refuses
+from tests.sqlite.waiting import closed_behind
+
+from casque import BrokerQueue, DirectQueue, InvalidError, Queue, StorageError, open_store
+from casque import localdisk as disks
+from casque.stores.sqlite.store import SqliteStore
+from casque.testing.rig import FLAVOURS, Flavour
+
+KINDS = (DirectQueue, BrokerQueue, Queue)
+THREE_SLASHES = r"sqlite:///relative\.db.*sqlite:////absolute/path\.db"
+
+
+@pytest.fixture(params=FLAVOURS)
+def flavour(request: pytest.FixtureRequest) -> Flavour:
+    flavour: Flavour = request.param
+    return flavour
+
+
+# -- addresses -----------------------------------------------------------------
+
+BAD_ADDRESSES: dict[str, tuple[Any, str]] = {
+    "no path": ("sqlite://", THREE_SLASHES),
+    "no name": ("sqlite:///", THREE_SLASHES),
+    "two slashes": ("sqlite://jobs.db", THREE_SLASHES),
+    "a host": ("sqlite://host/jobs.db", THREE_SLASHES),
+    "an unknown durability": (
+        "sqlite:///jobs.db?durability=maybe",
+        "durability is full .* or normal .*, not 'maybe'",
+    ),
+    "no durability": ("sqlite:///jobs.db?durability=", "durability is full .* or normal .*, not"),
+    "an unknown option": ("sqlite:///jobs.db?foo=1", "no option foo.*`durability`"),
+    "one option too many": ("sqlite:///jobs.db?durability=full&foo=1", "no option foo"),
+    "a fragment": ("sqlite:///jobs.db#here", "sqlite:// takes no options"),
+    "memory": ("sqlite:///:memory:", "memory://"),
+    "a NUL": ("sqlite:///jobs%00.db", "NUL|null"),
+    "a lone surrogate": ("jobs\ud800.db", "surrogate"),
+    "nobody's home": ("~nobody-of-that-name/jobs.db", "home"),
+}
+
+
+@pytest.mark.parametrize("kind", [*KINDS, open_store])
+@pytest.mark.parametrize("name", BAD_ADDRESSES)
+def test_a_bad_address_is_refused(
+    kind: Callable[[Any], object], name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    address, says = BAD_ADDRESSES[name]
+    with pytest.raises(InvalidError, match=says) as refused:
+        kind(address)
+    str(refused.value).encode("utf-8", "backslashreplace")
+    assert disk(tmp_path) == {}
+
+
+GOOD_ADDRESSES: dict[str, tuple[str, str]] = {
+    "relative": ("sqlite:///jobs.db", "jobs.db"),
+    "absolute": ("sqlite:///{folder}/jobs.db", "jobs.db"),
+    "an encoded blank": ("sqlite:///my%20jobs.db", "my jobs.db"),
+    "any ending": ("sqlite:///jobs", "jobs"),
+    "an option": ("sqlite:///jobs.db?durability=normal", "jobs.db"),
+    "a path": ("{folder}/jobs.sqlite3", "jobs.sqlite3"),
+    "a relative path": ("jobs.sqlite", "jobs.sqlite"),
+    "characters that mean something in a URL": ("what?#now%20.db", "what?#now%20.db"),
+    "a path that SQLite might take for a URL": ("file:jobs.db", "file:jobs.db"),
+    "folders that are not there yet": ("sqlite:///a/b/jobs.db", "a/b/jobs.db"),
+}
+
+
+@pytest.mark.parametrize("name", GOOD_ADDRESSES)
+def test_an_address_names_the_file_that_it_says(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    address, place = GOOD_ADDRESSES[name]
+    with Queue(address.format(folder=tmp_path)) as q:
+        assert disk(tmp_path) == {}  # nothing is opened before it is used
+        monkeypatch.chdir("/")
+        q.enqueue("e", id="here")
+        assert q.store.name == str(tmp_path / place)
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == [tmp_path / place]
+
+
+def test_a_link_leads_to_the_one_queue(tmp_path: Path) -> None:
+    (tmp_path / "link.db").symlink_to("jobs.db")
+    with Queue(tmp_path / "link.db") as one, Queue(tmp_path / "jobs.db") as other:
+        one.enqueue("e", id="here")
+        assert other.get("here") is not None
+        assert not (tmp_path / "link.db-wal").exists()
+
+
+def test_a_link_to_itself_is_refused_when_it_is_used_at_the_latest(tmp_path: Path) -> None:
+    (tmp_path / "loop.db").symlink_to("loop.db")
+    with (
+        pytest.raises((InvalidError, StorageError), match=r"loop\.db"),
+        Queue(tmp_path / "loop.db") as q,
+    ):
+        q.enqueue("e")
+
+
+def test_durability_is_as_the_address_says(tmp_path: Path) -> None:
+    for query, synchronous in (("", 2), ("?durability=full", 2), ("?durability=normal", 1)):
+        store = open_store(f"sqlite:///{tmp_path / 'jobs.db'}{query}")
+        assert isinstance(store, SqliteStore)
+        with closed_behind(store), Queue(store) as q:
+            q.enqueue("e")
+            connection = store._writer._connection
+            assert connection is not None
+            assert connection.execute("PRAGMA synchronous").fetchone() == (synchronous,)
+            assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+
+
+# -- network drives ------------------------------------------------------------
+
+
+def mounted(folder: Path, kind: str) -> str:
+    """A line of /proc/self/mountinfo."""
+    return f"36 35 98:0 / {folder} rw,noatime master:1 - {kind} server:/export rw,errors=continue\n"
+
+
+@pytest.mark.parametrize("kind", ["nfs", "nfs4", "cifs", "fuse.sshfs"])
+def test_a_network_drive_is_refused(
+    flavour: Flavour, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    folder = tmp_path / "remote"
+    folder.mkdir()
+    mounts = tmp_path / "mounts"
+    mounts.write_text(mounted(Path("/"), "ext4") + mounted(folder, kind))
+    monkeypatch.setattr(disks, "_MOUNTS", mounts)
+    refuses(flavour, folder, rf"network drive \({kind}\).*local disk.*PostgreSQL", InvalidError)
+
+
+def test_a_local_disk_beside_a_network_drive_is_fine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mounts = tmp_path / "mounts"
+    mounts.write_text(mounted(tmp_path, "nfs") + mounted(tmp_path / "local", "ext4"))
+    monkeypatch.setattr(disks, "_MOUNTS", mounts)
+    with Queue(tmp_path / "local" / "jobs.db") as q:
+        q.enqueue("e")
+
+
+# -- permissions ---------------------------------------------------------------
+
+AS_NOBODY = """
+import asyncio, json, os, sys
+from casque import BrokerQueue, CasqueError, DirectQueue, Queue
+
+CALLS = {
+    "stats": lambda q: q.stats(),
+    "enqueue": lambda q: q.enqueue("e"),
+    "dequeue": lambda q: q.dequeue(),
+}
+
+def told(error):
+    return [type(error).__name__, str(error), getattr(error, "outcome_unknown", None)]
+
+def plainly(path):
+    answers = {}
+    with Queue(path) as q:
+        for name, call in CALLS.items():
+            try:
+                answers[name] = [type(call(q)).__name__, "", None]
+            except CasqueError as error:
+                answers[name] = told(error)
+    return answers
+
+async def awaiting(kind, path):
+    answers = {}
+    async with kind(path) as q:
+        for name, call in CALLS.items():
+            try:
+                answers[name] = [type(await call(q)).__name__, "", None]
+            except CasqueError as error:
+                answers[name] = told(error)
+    return answers
+
+def answers(flavour, path):
+    if flavour == "queue":
+        return plainly(path)
+    return asyncio.run(awaiting({"direct": DirectQueue, "broker": BrokerQueue}[flavour], path))
+
+flavour, warm, *paths = sys.argv[1:]
+answers(flavour, warm)  # so that everything is imported: nobody may not be allowed to read Python
+if os.geteuid() == 0:
+    os.setgroups([])
+    os.setgid(65534)
+    os.setuid(65534)
+print(json.dumps([answers(flavour, path) for path in paths]), flush=True)
+os._exit(0)  # nothing of root's is left to be tidied up by nobody
+"""
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder that everybody may enter, as nobody may enter tmp_path but its owner."""
+    with tempfile.TemporaryDirectory() as name:
+        yield Path(name)
+        Path(name).chmod(0o755)
+
+
+def ask_as_nobody(flavour: Flavour, folder: Path, *paths: Path) -> list[dict[str, list[Any]]]:
+    done = subprocess.run(
+        [sys.executable, "-c", AS_NOBODY, flavour, str(folder / "warm.db"), *map(str, paths)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    answers: list[dict[str, list[Any]]] = json.loads(done.stdout)
+    return answers
+
+
+def check_refused(answer: list[Any], path: Path) -> None:
+    kind, message, outcome_unknown = answer
+    assert (kind, outcome_unknown) == ("StorageError", False)
+    assert str(path) in message
+    assert "nothing was written" in message
+
+
+def test_a_folder_that_may_not_be_written_to_is_left_alone(
+    flavour: Flavour, tmp_path: Path, folder: Path
+) -> None:
+    make_queue(folder)
+    folder.chmod(0o555)
+    paths = [folder / "jobs.db", folder / "new.db", folder / "sub" / "new.db"]
+    before = disk(folder)
+    for path, answers in zip(paths, ask_as_nobody(flavour, tmp_path, *paths), strict=True):
+        for answer in answers.values():
+            check_refused(answer, path)
+            assert "writ" in answer[1].partition("nothing was written")[2]  # the remedy
+    assert disk(folder) == before
+
+
+def test_a_file_that_may_not_be_written_is_left_alone(
+    flavour: Flavour, tmp_path: Path, folder: Path
+) -> None:
+    content = make_queue(folder)
+    path = folder / "jobs.db"
+    path.chmod(0o444)
+    folder.chmod(0o777)
+    [answers] = ask_as_nobody(flavour, tmp_path, path)
+    for name in ("enqueue", "dequeue"):
+        check_refused(answers[name], path)
+        assert "permissions" in answers[name][1]
+    assert path.read_bytes() == content
+
+
+def test_a_file_that_may_not_be_read_is_left_alone(
+    flavour: Flavour, tmp_path: Path, folder: Path
+) -> None:
+    content = make_queue(folder)
+    path = folder / "jobs.db"
+    path.chmod(0o200 if os.geteuid() else 0)
+    folder.chmod(0o777)
+    [answers] = ask_as_nobody(flavour, tmp_path, path)
+    path.chmod(0o644)
+    for answer in answers.values():
+        check_refused(answer, path)
+        assert "file" in answer[1].partition("nothing was written")[2]  # it is not the folder
+    assert path.read_bytes() == content

@@ -1,0 +1,28 @@
+"""A file that goes away, or is replaced, while a dequeue waits for a job in it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+from tests.sqlite.waiting import PROMPTLY, remove, waiting_dequeue
+
+from casque import Queue
+
+
+def test_a_dequeue_that_waits_sees_a_job_in_the_file_that_was_made_anew(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.db"
+    with Queue(path) as q, waiting_dequeue(q) as waiting:
+        remove(path)
+        with Queue(path) as other:
+            other.enqueue("e", id="job")
+            assert [job.id for job in waiting.result(PROMPTLY)] == ["job"]
+
+
+def test_a_file_that_was_deleted_is_not_made_anew_by_whoever_only_waits(tmp_path: Path) -> None:
+    # Somebody may be putting another in its place, which a log that is made meanwhile would spoil.
+    path = tmp_path / "jobs.db"
+    with Queue(path) as q, waiting_dequeue(q, timedelta(milliseconds=500)) as waiting:
+        remove(path)
+        while not waiting.done():
+            assert not path.exists() or waiting.done()

@@ -1,0 +1,51 @@
+"""Waiting: a dequeue that surely waits, without a test that sleeps; and leaving nothing open."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+
+from casque import Job, Queue, Store
+from casque.clock import drive
+from casque.stores.sqlite.store import SqliteStore
+
+MINUTE = timedelta(minutes=1)
+HOUR = timedelta(hours=1)
+PROMPTLY = 20
+"""Seconds; far below the minute that everybody is ready to wait for a job."""
+
+
+@contextmanager
+def waiting_dequeue(q: Queue, wait: timedelta = MINUTE) -> Iterator[Future[list[Job]]]:
+    """A dequeue that waits, when the thread that looks out for other processes has looked once."""
+    store = q.store
+    assert isinstance(store, SqliteStore)
+    q.enqueue("later", delay=HOUR)
+    assert q.dequeue(queue="default") == []
+    before = store.touched
+    assert q.dequeue(queue="default") == []
+    once = store.touched - before
+    assert once > 0
+    with ThreadPoolExecutor(1) as threads:
+        future = threads.submit(q.dequeue, queue="default", wait=wait)
+        # It asks when it comes, and again when the watch begins: what that sees is news to it.
+        while store.touched < before + 3 * once and not future.done():
+            pass
+        yield future
+
+
+def remove(path: Path) -> None:
+    for name in ("", "-wal", "-shm"):
+        path.with_name(path.name + name).unlink(missing_ok=True)
+
+
+@contextmanager
+def closed_behind(store: Store) -> Iterator[None]:
+    """A store that is handed to a queue is the caller's to close."""
+    try:
+        yield
+    finally:
+        drive(store.close())
