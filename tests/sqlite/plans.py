@@ -66,6 +66,7 @@ PLANS: dict[str, Plan] = {
     "due_lines": Plan((VISIT,), walks=AS_FAR_AS_READ),
     "due_lines_of_entrypoint": Plan((ENTRYPOINT,), walks=AS_FAR_AS_READ),
     "lines_of_queue": at(LINE),
+    "is_any_paused": at(PRIMARY),
     "first_lines": Plan((VISIT,), walks=FEW),
     "next_visit": Plan((VISIT,), walks=FEW),
     "next_visit_of_entrypoint": at(ENTRYPOINT),
@@ -76,7 +77,7 @@ PLANS: dict[str, Plan] = {
     "claim_swiftly": at(ROWID),
     "claim_all": at(ROWID),
     "add_plain_swiftly": at(ROWID),
-    "ack_swiftly": at(ROWID),
+    "ack_swiftly": at(ROWID, DUE),
     "ack_minted": at(ROWID),
     "ack_named": at(NAME),
     "holds": at(ROWID),
@@ -112,9 +113,11 @@ PLANS: dict[str, Plan] = {
     "delete_record": at(PRIMARY),
 }
 
-# The steps that read no rows of ours: the recursion's own queue, a SELECT without a table, and a
-# list that is passed in.
-OF_ITS_OWN = re.compile(r"(SCAN|SEARCH) (rank$|CONSTANT ROW$|\w+ VIRTUAL TABLE )")
+# The steps that read no rows of ours: the recursion's own queue, what an inner SELECT gives, one
+# without a table, and a list that is passed in.
+OF_ITS_OWN = re.compile(
+    r"(SCAN|SEARCH) (rank$|CONSTANT ROW$|\(?subquery-\d+\)?|SUBQUERY \d+|\w+ VIRTUAL TABLE )"
+)
 STEP = re.compile(
     r"(?P<how>SCAN|SEARCH) (TABLE )?\w+( AS \w+)?"
     r"( USING (COVERING )?(INDEX (?P<index>\w+)|(?P<rowid>INTEGER )?PRIMARY KEY))?"
