@@ -131,12 +131,12 @@ def test_a_claim_that_has_to_choose_between_lines_costs_the_same_too(
     check_flat(tmp_path, shape, [other] * READY)
 
 
-def test_future_jobs_of_better_priority_cost_a_small_factor_at_most(tmp_path: Path) -> None:
+def test_future_jobs_of_better_priority_cost_hardly_more_than_none_at_all(tmp_path: Path) -> None:
     jobs, many = SHAPES["future jobs of better priority"]
     plain = steps_by_claim(tmp_path / "plain.db", [])
     beside = steps_by_claim(tmp_path / "beside.db", jobs(many))
     for claim, steps in plain.items():
-        assert beside[claim] <= 3 * steps, claim
+        assert beside[claim] <= 1.5 * steps, claim
 
 
 IDLE = ("future jobs of better priority", "idle queues")
