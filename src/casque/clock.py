@@ -106,7 +106,8 @@ class SystemClock:
     """The machine's own time and chance."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        # Entered again by a signal handler that strikes inside it, which does no harm here.
+        self._lock = threading.RLock()
         self._last_order = 0
         self._drawn: list[int] = []
         self._generation = generation()
@@ -124,6 +125,9 @@ class SystemClock:
         return self.mint(1)[0][0]
 
     def mint(self, count: int) -> Minted:
+        if self._generation != generation():  # a fork: somebody may have held it in the parent
+            self._lock = threading.RLock()
+            self._generation, self._drawn = generation(), []
         with self._lock:
             minted = mint_uuid7(self._last_order, time.time_ns() // 1_000_000, self._draw(count))
             self._last_order = minted[1][-1]
@@ -131,8 +135,6 @@ class SystemClock:
 
     def _draw(self, count: int) -> Sequence[int]:
         """So many times 64 random bits. Some are drawn in advance, but never before a fork."""
-        if self._generation != generation():
-            self._generation, self._drawn = generation(), []
         if count > 1:
             return struct.unpack(f">{count}Q", os.urandom(8 * count))
         if not self._drawn:
@@ -269,11 +271,14 @@ class StoreTime:
 
     def __init__(self, clock: Clock) -> None:
         self._wall, self._monotonic = clock.now, clock.monotonic
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
+        self._generation = generation()
         self._last = 0
         self._last_monotonic = clock.monotonic()
 
     def now(self) -> int:
+        if self._generation != generation():
+            self._lock, self._generation = threading.RLock(), generation()
         with self._lock:
             monotonic, wall, last = self._monotonic(), self._wall(), self._last
             carried = last + (monotonic - self._last_monotonic if last else 0)

@@ -16,7 +16,7 @@ from typing import Any
 from weakref import WeakKeyDictionary, ref
 
 from casque.clock import SECOND_US, Stopwatch, drive
-from casque.errors import StorageError
+from casque.errors import InvalidError, StorageError
 from casque.operations import Ack, DeleteRecord, Enqueue, Operation, Release
 from casque.record import Record
 from casque.rules import Leased
@@ -252,14 +252,24 @@ class ThreadCommitter(_Batches):
     def __init__(self, store: Store, *, alone: bool, max_conflicts: int | None) -> None:
         super().__init__(store, alone=alone, max_conflicts=max_conflicts)
         self._lock = threading.Lock()
+        self._owner = 0
+        """The thread that is committing."""
 
     async def submit(self, operations: Sequence[Operation]) -> list[Any]:
         """Commit these with whatever else is waiting. Per operation its result, or its error."""
+        thread = threading.get_ident()
+        if self._owner == thread:
+            raise InvalidError(
+                "the queue was called from a signal handler, in the middle of a call to it on the "
+                "same thread, which cannot go on meanwhile. Set a flag in the handler, and look at "
+                "it outside."
+            )
         # Alone, and little enough for one commit: then there is nothing to gather.
         few = len(operations) == 1 or (len(operations) <= _FEW and not self._alone)
         begun = self._store.clock.monotonic()
         if few and not self._waiting and self._lock.acquire(blocking=False):
             try:
+                self._owner = thread
                 self._number += 1
                 return await self._store.commit(
                     self._writer, self._number, operations, max_conflicts=self._max_conflicts
@@ -269,13 +279,18 @@ class ThreadCommitter(_Batches):
             except Exception as error:  # noqa: BLE001 - as any other outcome
                 return [error] if len(operations) == 1 else [_own(error) for _ in operations]
             finally:
+                self._owner = 0
                 self._lock.release()
         entries = [_Entry(operation) for operation in operations]
         self._join(entries)
         with self._lock:
-            while not entries[-1].is_done:
-                if not self._commit_next():
-                    raise _given_up(self._store.name)  # whoever took it along was interrupted
+            self._owner = thread
+            try:
+                while not entries[-1].is_done:
+                    if not self._commit_next():
+                        raise _given_up(self._store.name)  # who took it along was interrupted
+            finally:
+                self._owner = 0
         return [entry.outcome for entry in entries]
 
     async def _answered(

@@ -19,7 +19,7 @@ from casque.queue import DEFAULT_MAX_DEPTH, AsyncQueue, as_lease
 from casque.runner import Runner, runner_for, warn_inside_loop
 from casque.state import QueueState
 from casque.stores.port import Store
-from casque.stores.url import StoreAddress, is_store, open_store
+from casque.stores.url import StoreAddress, anchored, is_store, open_store
 
 T = TypeVar("T")
 
@@ -45,8 +45,10 @@ class Queue:
         max_depth: int = DEFAULT_MAX_DEPTH,
         stale_timeout: timedelta | None = None,
     ) -> None:
+        address = anchored(store)  # a fork that goes to another folder opens it anew
+
         def opened() -> tuple[AsyncQueue, Runner]:
-            at = open_store(store)
+            at = open_store(address)
             queue = _Behind(
                 at,
                 lease=lease,

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from casque import InMemoryStorage, LocalFileSystemStorage, ObjectStoragePort, Store
-from casque.clock import Clock, to_us
+from casque.clock import Clock, drive, to_us
 from casque.state import State
 from casque.stores.document import DocumentStore
 from casque.stores.memory import MemoryStore
@@ -230,6 +230,12 @@ class SqliteHarness:
 
     def slowed(self, delay: timedelta) -> Store | None:
         return None
+
+    def close(self) -> None:
+        for store in self._stores:
+            drive(store.close())
+        if self._monitor is not None:
+            self._monitor.close()
 
     def _connect(self) -> sqlite3.Connection:
         connection = sqlite3.connect(self.path)

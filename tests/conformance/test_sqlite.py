@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,5 +13,7 @@ from tests.conformance.harnesses import SqliteHarness
 
 class TestSqlite(StoreSuite):
     @pytest.fixture
-    def harness(self, tmp_path: Path) -> SqliteHarness:
-        return SqliteHarness(tmp_path)
+    def harness(self, tmp_path: Path) -> Iterator[SqliteHarness]:
+        harness = SqliteHarness(tmp_path)
+        yield harness
+        harness.close()

@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 from casque.clock import Bell, drive
+from casque.errors import InvalidError
 from casque.job import Job, Stats
 from casque.operations import Operation
 from casque.record import Record
@@ -83,4 +84,9 @@ class OnThread:
 
 
 async def _on(executor: ThreadPoolExecutor, work: Coroutine[Any, Any, T]) -> T:
-    return await asyncio.get_running_loop().run_in_executor(executor, drive, work)
+    try:
+        running = asyncio.get_running_loop().run_in_executor(executor, drive, work)
+    except RuntimeError as error:
+        work.close()
+        raise InvalidError("this queue is closed; open a new one.", cause=error) from error
+    return await running

@@ -6,9 +6,10 @@ The only module that knows every store; each is imported when it is asked for.
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import Literal, TypeGuard, cast
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 from casque.adapters.storage.port import ObjectStoragePort
 from casque.clock import Clock
@@ -25,6 +26,8 @@ _FORMS = (
     "json:///relative.json, json:////absolute/path.json, or a path that ends in .db, .sqlite, "
     ".sqlite3 or .json"
 )
+_FILE_SCHEMES = ("json", "sqlite")
+_SCHEME = re.compile(r"(az|file|gs|json|memory|postgres|postgresql|s3|sqlite):(?!//)", re.ASCII)
 _SQLITE_SUFFIXES = (".db", ".sqlite", ".sqlite3")
 
 
@@ -51,17 +54,38 @@ def open_store(address: StoreAddress, *, clock: Clock | None = None) -> Store:
     )
 
 
+def anchored(address: StoreAddress) -> StoreAddress:
+    """The same address, whatever folder the process goes to later."""
+    if isinstance(address, str) and "://" in address:
+        scheme, _, rest = address.partition(":///")
+        if scheme not in _FILE_SCHEMES or rest.startswith(("/", "~", "?", ":")) or not rest:
+            return address
+        return f"{scheme}:///{quote(str(Path.cwd()))}/{rest}"
+    if isinstance(address, str | os.PathLike):
+        path = os.fspath(address)
+        if path and not path.startswith("~") and not _SCHEME.match(path):
+            return Path(path).absolute()
+    return address
+
+
 def is_store(address: object) -> TypeGuard[Store]:
     """Whether this is a store already. By its methods, so that a wrapper of one is one too."""
     return callable(getattr(address, "commit", None)) and callable(getattr(address, "listen", None))
 
 
 def _open_url(url: str, clock: Clock | None) -> Store:
+    if not url.isprintable():
+        raise InvalidError(
+            f"{_without_password(url)!r} holds a character that no address may; write it as %0A, "
+            "say, or pass a path."
+        )
     try:
         parts = urlsplit(url)
     except ValueError as error:
         raise InvalidError(f"{_without_password(url)}: {error}. Known are {_FORMS}.") from error
-    if parts.fragment or (parts.query and parts.scheme != "sqlite"):
+    if "#" in url:
+        raise InvalidError(f"{_without_password(url)}: write # as %23, or pass a path.")
+    if parts.query and parts.scheme != "sqlite":
         raise InvalidError(f"{_without_password(url)}: {parts.scheme}:// takes no options.")
     if parts.scheme == "memory":
         if parts.netloc or parts.path.strip("/"):
@@ -88,6 +112,8 @@ def _open_url(url: str, clock: Clock | None) -> Store:
 
 
 def _open_path(path: str, clock: Clock | None) -> Store:
+    if _SCHEME.match(path):
+        raise InvalidError(f"{path!r} is neither a URL nor a path. Known are {_FORMS}.")
     if Path(path).suffix == ".json":
         return _open_document(Path(path), clock)
     if Path(path).suffix in _SQLITE_SUFFIXES:

@@ -113,7 +113,8 @@ class Changes:
     def ack_all(self, run: Sequence[Ack]) -> list[CasqueError | None]:
         if len(run) == 1:
             return [self._ack(run[0])]
-        done = self._ack_minted(run)
+        # One that adds jobs may be about another of them: then their order counts.
+        done: set[int] = set() if any(one.enqueue for one in run) else self._ack_minted(run)
         return [None if place in done else self._ack(one) for place, one in enumerate(run)]
 
     def _ack_minted(self, run: Sequence[Ack]) -> set[int]:

@@ -85,6 +85,11 @@ class Claims:
         for head in picked.spent:
             self._bury(head)
         if not picked.jobs:
+            # Visited for nothing: early, after a change by a process whose clock is behind.
+            for line in lines:
+                if self._still_there(line) and line.visit_us <= work.now:
+                    work.wrote = True
+                    work.settle(line)
             due = picker.next_due(one.entrypoints, one.queue)
             return Leased([], None if due is None else max(due - work.now, 0))
         jobs = self._claim(picked.jobs, one)

@@ -20,6 +20,8 @@ from casque.stores.port import COMMIT_DEADLINE_US
 from casque.stores.sqlite.rows import Connection, schema
 
 Durability = Literal["full", "normal"]
+Identity = tuple[int, int]
+"""A file, whatever its name: its device and its inode."""
 
 SCHEMA = 1
 _OLDEST_SQLITE = (3, 35, 0)
@@ -41,10 +43,12 @@ class Database:
         self.name = self._text = str(path)
         self._durability = durability
         self._clock = clock
-        self._was_open = False
+        self._logs: dict[Identity, Identity] = {}
+        """By file that was at the path, its log."""
 
     def connect(self) -> sqlite3.Connection:
         """A connection to a database that holds a queue; it is made when there is none."""
+        self.check_log()
         self._check_place()
         with self.translated("open"):
             connection = sqlite3.connect(
@@ -60,18 +64,41 @@ class Database:
         except BaseException:
             connection.close()
             raise
-        self._was_open = True
+        self.note_log()
         return connection
 
-    def identity(self) -> tuple[int, int] | None:
-        """Which file is at the path now; None when there is none."""
-        try:
-            found = os.stat(self._text)  # noqa: PTH116 - at every commit; a Path takes twice as long
-        except OSError:
-            return None
-        return found.st_dev, found.st_ino
+    def log_identity(self) -> Identity | None:
+        """Which file is its log now; None when there is none."""
+        return _identity(f"{self._text}-wal")
 
-    def grow_log(self, connection: sqlite3.Connection, identity: tuple[int, int] | None) -> None:
+    def note_log(self) -> None:
+        """Remember which log the file at the path has, while it is known to be its own."""
+        identity, log = self.identity(), self.log_identity()
+        if identity is not None and log is not None:
+            self._logs[identity] = log
+
+    def check_log(self) -> None:
+        """Refuse a file that came in the place of another, while the other's log is still there.
+
+        SQLite would play the log into the file that is there now, and so ruin it. Asked first
+        while the other is still open: then no new log can have come by the old one's number.
+        """
+        identity, log = self.identity(), self.log_identity()
+        others = [known for file, known in self._logs.items() if file != identity]
+        if log in others and _size(Path(f"{self._text}-wal")):
+            raise CorruptError(
+                f"{self.name} was moved or replaced while it was in use, and its log "
+                f"{self.path.name}-wal belongs to the file that was there before. Nothing was "
+                "overwritten. Put that file back; or, if it is not needed, move the log and the "
+                f"{self.path.name}-shm away."
+            )
+        self._logs = {file: known for file, known in self._logs.items() if file == identity}
+
+    def identity(self) -> Identity | None:
+        """Which file is at the path now; None when there is none."""
+        return _identity(self._text)
+
+    def grow_log(self, connection: sqlite3.Connection, identity: Identity | None) -> None:
         """Give the log its full size at once; afterwards it is written over and over.
 
         While a file grows, every sync has to bring its new size to disk too, which
@@ -179,6 +206,7 @@ class Database:
             )
         try:
             make_folder(self.path.parent)
+            is_folder = self.path.is_dir()
         except OSError as error:
             raise StorageError(
                 f"cannot open {self.name}: {error.strerror or error} ({error.filename}); nothing "
@@ -186,7 +214,7 @@ class Database:
                 cause=error,
                 outcome_unknown=False,
             ) from error
-        if self.path.is_dir():
+        if is_folder:
             raise StorageError(
                 f"cannot open {self.name}: a folder is in its place. Choose another path.",
                 outcome_unknown=False,
@@ -202,15 +230,14 @@ class Database:
 
     def _check_not_emptied(self) -> None:
         """Where SQLite finds no database, it throws a log that lies there away unread."""
-        size, log = _size(self.path), self.path.with_name(f"{self.path.name}-wal")
-        # Whoever had it open when it was deleted still has the log, and goes on with a new file.
-        if size or not _size(log) or (size is None and self._was_open):
+        size, log = _size(self.path), Path(f"{self._text}-wal")
+        if size or not _size(log):
             return
         what = "is not there" if size is None else "is empty"
         raise CorruptError(
-            f"{self.name} {what}, but its log {log.name} is, and may hold jobs: somebody moved or "
-            "truncated the file without it. Nothing was overwritten. Put the file back, or move "
-            "the log away to begin anew."
+            f"{self.name} {what}, while its log {log.name} has content and may hold jobs: somebody "
+            "moved or truncated the file without it. Nothing was overwritten. Put the file back, "
+            "or move the log away to begin anew."
         )
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
@@ -277,7 +304,7 @@ def create_schema(connection: Connection) -> None:
 
 def _is_busy(error: sqlite3.Error) -> bool:
     kind = _kind_of(error)
-    return kind == "SQLITE_LOCKED" or kind.startswith("SQLITE_BUSY")
+    return kind in ("SQLITE_LOCKED", "SQLITE_PROTOCOL") or kind.startswith("SQLITE_BUSY")
 
 
 def _kind_of(error: sqlite3.Error) -> str:
@@ -297,6 +324,14 @@ def _remedy(kind: str, path: Path) -> str:
     if kind.startswith("SQLITE_IOERR"):
         return "The disk did not do what was asked: check its space and its health."
     return "Check the file, its folder and its disk."
+
+
+def _identity(path: str) -> Identity | None:
+    try:
+        found = os.stat(path)  # noqa: PTH116 - at every commit; a Path takes twice as long
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _size(path: Path) -> int | None:

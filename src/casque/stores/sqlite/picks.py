@@ -79,7 +79,7 @@ class Picker:
                 for line in self._execute(SQL["lines_of_queue"], (queue,))
                 if not line[5] and (entrypoints is None or line[2] in entrypoints)
             ]
-            return min((self.earliest(line[0]) for line in asked), default=None)
+            return self.first_due_of(asked)
         if entrypoints is None:
             rows = [self._execute(SQL["next_visit"]).fetchone()]
         else:
@@ -87,12 +87,10 @@ class Picker:
             rows = [self._execute(each, (name,)).fetchone() for name in entrypoints]
         return min((due for (due,) in rows if due is not None), default=None)
 
-    def earliest(self, line_id: int) -> int:
-        """When the first job of a line is due."""
-        [earliest] = self._execute(SQL["earliest"], (line_id,)).fetchone()
-        assert earliest is not None, "a line without jobs"
-        due: int = earliest
-        return due
+    def first_due_of(self, lines: Collection[LineRow]) -> int | None:
+        """When the first job of these lines is due."""
+        each = (self._execute(SQL["earliest"], (line[0],)).fetchone()[0] for line in lines)
+        return min((due for due in each if due is not None), default=None)
 
     def _due_queues(self, entrypoints: Collection[str] | None, queue: str | None) -> Iterator[str]:
         if queue is not None:

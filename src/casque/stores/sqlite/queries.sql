@@ -62,6 +62,9 @@ WHERE paused = 0 AND entrypoint = ?2 AND visit_us <= ?1 ORDER BY visit_us, turn;
 SELECT id, queue, entrypoint, visit_us, turn, paused FROM casque_line INDEXED BY casque_line_name
 WHERE queue = ?1;
 
+-- name: is_any_paused
+SELECT EXISTS (SELECT 1 FROM casque_record WHERE kind = 'pause');
+
 -- name: first_lines
 SELECT id, queue, entrypoint, visit_us, turn, paused FROM casque_line INDEXED BY casque_line_visit
 WHERE paused = 0 ORDER BY visit_us, turn LIMIT 2;
@@ -177,7 +180,11 @@ ON CONFLICT DO NOTHING;
 -- name: ack_swiftly
 DELETE FROM casque_job
 WHERE seq = ?3 AND id = ?1 AND token = ?2 AND stage IN (2, 3) AND coalesce(retain_us, 0) = 0
-AND due_us > ?4 AND due_us > (SELECT visit_us FROM casque_line WHERE id = casque_job.line);
+AND due_us > ?4 AND due_us > (SELECT visit_us FROM casque_line WHERE id = casque_job.line)
+AND EXISTS (
+    SELECT 1 FROM casque_job AS other INDEXED BY casque_job_due
+    WHERE other.line = casque_job.line AND other.seq <> casque_job.seq
+);
 
 -- name: ack_minted
 DELETE FROM casque_job

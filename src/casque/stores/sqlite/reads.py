@@ -49,8 +49,8 @@ class Reads:
     ) -> int | Literal[False] | None:
         """In how long something is, or None; False when there is something to claim or to bury."""
         picked = self._picker.pick(entrypoints, queue, 1)
-        if picked.jobs or picked.spent:
-            return False
+        if picked.jobs or picked.spent or picked.visited:
+            return False  # also when a line is visited for nothing, and is to be put right
         due = self._picker.next_due(entrypoints, queue)
         return None if due is None else max(due - self._now, 0)
 
@@ -82,7 +82,7 @@ class Reads:
 
     def next_run(self, queue: str) -> int | None:
         lines = self._execute(SQL["lines_of_queue"], (queue,)).fetchall()
-        return min((self._picker.earliest(line[0]) for line in lines), default=None)
+        return self._picker.first_due_of(lines)
 
     def records(self, kind: str) -> list[Record]:
         return list(map(record_of, self._execute(SQL["records"], (kind, self._now))))

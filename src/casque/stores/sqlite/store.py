@@ -10,13 +10,13 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import groupby
 from pathlib import Path
 from typing import Any, TypeVar
 
 from casque.clock import Bell, Clock, StoreTime, SystemClock
-from casque.errors import CasqueError, CorruptError, StorageError
+from casque.errors import CasqueError, StorageError
 from casque.job import Job, Stats
 from casque.operations import Ack, Dequeue, Drop, Enqueue, Operation, Purge
 from casque.record import Record
@@ -27,7 +27,7 @@ from casque.stores.bells import Bells
 from casque.stores.sqlite import forks, swift
 from casque.stores.sqlite.changes import Changes, Clash
 from casque.stores.sqlite.claims import Claims
-from casque.stores.sqlite.connection import Database, Durability
+from casque.stores.sqlite.connection import Database, Durability, Identity
 from casque.stores.sqlite.reads import Reads
 from casque.stores.sqlite.rows import STATEMENTS as SQL
 from casque.stores.sqlite.watch import Watch
@@ -37,6 +37,7 @@ from casque.views import JobFilter
 
 _BUSY_AT = 32
 """A handle that has made so many commits will make more."""
+_FORK_SECONDS = 5.0
 IDENTIFY_EVERY_US = 100_000
 """How often a handle looks whether its file is still the one at the path."""
 
@@ -69,6 +70,7 @@ class SqliteStore:
         self._writer = _Handle(self._database)
         self._reader = _Handle(self._database)
         self._watch = Watch(self._database, self.clock, self._bells)
+        self._forking: list[_Handle] = []
         forks.remember(self)
 
     # -- changing --------------------------------------------------------------
@@ -108,8 +110,10 @@ class SqliteStore:
         connection, is_new = self._writer.connection(self._time.now())
         if is_new:
             self._known = None
-        if self._was_empty and (nothing := self._nothing_due(connection, operations)):
-            return nothing, False
+        if self._was_empty:
+            nothing = self._database.patiently(lambda: self._nothing_due(connection, operations))
+            if nothing:
+                return nothing, False
         try:
             return self._transact(connection, writer, number, operations, careful=False)
         except Clash:
@@ -348,15 +352,24 @@ class SqliteStore:
     def before_fork(self) -> None:
         """Let go of the file: SQLite's locks and memory must not be shared with a child."""
         self._watch.before_fork()
-        for handle in (self._writer, self._reader):
-            handle.lock.acquire()
+        # Not for ever: who forks may be a signal handler that struck in the middle of a commit.
+        handles = (self._writer, self._reader)
+        self._forking = [one for one in handles if one.lock.acquire(timeout=_FORK_SECONDS)]
+        for handle in self._forking:
             handle.close()
         self._known = None
 
     def after_fork(self, *, in_child: bool) -> None:
         self._watch.after_fork(in_child=in_child)
-        for handle in (self._reader, self._writer):
+        for handle in self._forking:
             handle.lock.release()
+        if in_child:
+            self._writer = self._writer.of_a_child(is_free=self._writer in self._forking)
+            self._reader = self._reader.of_a_child(is_free=self._reader in self._forking)
+        self._forking = []
+
+
+_inherited: list[sqlite3.Connection] = []
 
 
 class _Handle:
@@ -366,7 +379,7 @@ class _Handle:
         self.lock = threading.Lock()
         self._database = database
         self._connection: sqlite3.Connection | None = None
-        self._identity: tuple[int, int] | None = None
+        self._identity: Identity | None = None
         self._identified_us = 0
 
     def is_gone(self) -> bool:
@@ -389,11 +402,21 @@ class _Handle:
             # The file may have been deleted or replaced: what is written to the old one is lost.
             self._identified_us = now
             if self._database.identity() == self._identity:
+                self._database.note_log()
                 return self._connection, False
-            self.close()
+            try:
+                self._database.check_log()
+            finally:
+                self.close()
         self._connection = self._database.connect()
         self._identity = self._database.identity()
         return self._connection, True
+
+    def of_a_child(self, *, is_free: bool) -> _Handle:
+        """What the child of a fork uses instead, when this one was in use."""
+        if not is_free and self._connection is not None:
+            _inherited.append(self._connection)  # to close it would be to meddle with the parent's
+        return self if is_free else _Handle(self._database)
 
     def grow_log(self) -> None:
         if self._connection is not None:
@@ -413,10 +436,8 @@ class _Handle:
     def close(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
-            try:
+            with suppress(sqlite3.Error):  # what is committed is; more cannot be done about it
                 connection.close()
-            except sqlite3.Error as error:
-                raise CorruptError(f"{self._database.name}: {error}", cause=error) from error
 
 
 def _only_dequeues(operations: Sequence[Operation]) -> bool:

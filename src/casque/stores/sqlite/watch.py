@@ -23,6 +23,7 @@ LOOK_LAZILY_US = 9_000
 """When nothing has come for a while, a look every few milliseconds is spared."""
 _LAZY_AFTER = 500
 _IDENTIFY_EVERY = 25
+_PATIENCE_SECONDS = 1.0
 _LOOK_AGAIN_US = 500_000
 """After trouble with the file: a dequeue will tell its caller, this only tries again."""
 
@@ -54,9 +55,11 @@ class Watch:
             _end(stopped)
 
     def close(self) -> None:
+        """Let go of the file. Whoever still waits, on a store that others share, is not left."""
         with self._lock:
-            stopped = self._take()
-        _end(stopped)
+            _end(self._take())
+            if self._waiting:
+                self._start()
 
     def before_fork(self) -> None:
         self._lock.acquire()
@@ -120,4 +123,4 @@ def _end(stopped: tuple[threading.Thread, Bell] | None) -> None:
     if stopped is not None:
         thread, stop = stopped
         stop.ring()
-        thread.join()
+        thread.join(_PATIENCE_SECONDS)  # it may be waiting for a lock, and ends by itself then

@@ -76,7 +76,8 @@ class Known:
         first = self.first
         if first is None:
             rows = execute(SQL["first_lines"]).fetchall()
-            if not rows:
+            # One that is paused may come back with its old place, before one that stays here.
+            if not rows or execute(SQL["is_any_paused"]).fetchone()[0]:
                 return None
             next_us = rows[1][3] if len(rows) > 1 else _NEVER
             first = self.first = self.met(rows[0]), next_us
@@ -197,6 +198,8 @@ class Work:
         """A job that was due then is no more: if it was the first, the line is visited later."""
         if due_us <= line.visit_us or due_us <= self.now:
             self.settle(line)
+        elif self.execute(SQL["heads"], (line.id, 1)).fetchone() is None:
+            self.drop(line)  # it was early, after a change by a process whose clock is behind
 
     def settle(self, line: Line) -> None:
         """Bring a line to its place: no later than its first job is due, no earlier than needed."""
@@ -341,7 +344,7 @@ class Work:
             self.execute(SQL["update_job"], update_of(new, at))
         if was is not None:
             assert line is not None
-            self.left(line, was)
+            self.settle(line)
 
     # -- records ---------------------------------------------------------------
 
