@@ -69,7 +69,7 @@ class SqliteStore:
         """Whether the last dequeue found nothing: the next one then looks before it locks."""
         self._writer = _Handle(self._database)
         self._reader = _Handle(self._database)
-        self._watch = Watch(self._database, self.clock, self._bells)
+        self._watch = Watch(self._database, self.clock, self._bells, self._doubt)
         self._forking: list[_Handle] = []
         forks.remember(self)
 
@@ -297,6 +297,10 @@ class SqliteStore:
         with self._bells.hung(bell), self._watch.kept():
             yield None
 
+    def _doubt(self) -> None:
+        for handle in (self._writer, self._reader):
+            handle.doubt()
+
     # -- reading ---------------------------------------------------------------
 
     async def get(self, job_id: str) -> Job | None:
@@ -385,6 +389,10 @@ class _Handle:
     def is_gone(self) -> bool:
         """Whether the file that is open is not there any more, and none in its place."""
         return self._connection is not None and self._database.identity() is None
+
+    def doubt(self) -> None:
+        """The next use looks at the file again. From any thread."""
+        self._identified_us = 0
 
     def ready(self, now: int) -> sqlite3.Connection | None:
         """The connection, if there is one and its file was looked at lately."""

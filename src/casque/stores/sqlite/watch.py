@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from casque.clock import Bell, Clock, drive
@@ -31,8 +31,12 @@ _LOOK_AGAIN_US = 500_000
 class Watch:
     """The thread that looks, while anybody waits."""
 
-    def __init__(self, database: Database, clock: Clock, bells: Bells) -> None:
+    def __init__(
+        self, database: Database, clock: Clock, bells: Bells, doubt: Callable[[], None]
+    ) -> None:
         self._database = database
+        self._doubt = doubt
+        """Tells the store that the file at the path may be another one now."""
         self._clock = clock
         self._bells = bells
         self._lock = threading.Lock()
@@ -98,6 +102,7 @@ class Watch:
                     now = self._database.identity()
                     if now != identity or connection is None:
                         connection, identity = _close(connection), now
+                        self._doubt()  # or whoever is rung may look at the old one once more
                     # One that is gone is not made anew by who only waits: somebody may be
                     # putting another in its place.
                     if identity is None:
