@@ -74,7 +74,6 @@ PLANS: dict[str, Plan] = {
     "heads": at(DUE),
     "due_jobs": Plan((DUE,), walks=f"{LEAPS}; {AS_FAR_AS_READ}"),
     "claim": at(ROWID),
-    "claim_swiftly": at(ROWID),
     "claim_all": at(ROWID),
     "add_plain_swiftly": at(ROWID),
     "ack_swiftly": at(ROWID, DUE),

@@ -22,10 +22,6 @@ from casque.stores.sqlite.rows import HELD, claimed_of, job_of
 from casque.stores.sqlite.rows import STATEMENTS as SQL
 from casque.stores.sqlite.work import Line, Work
 
-_QUEUED_STAGES = HELD
-"""Stages below this one are queued: a claim of such a job is one statement."""
-
-
 _as_json = msgspec.json.Encoder().encode
 
 
@@ -72,7 +68,7 @@ class Claims:
             filled += 1
         if not filled:
             return []
-        jobs = iter(self._claim(heads[:taken], first, line))
+        jobs = iter(self._claim(heads[:taken], first))
         return [Leased(list(islice(jobs, one.limit)), None) for one in run[:filled]]
 
     def _dequeue(self, one: Dequeue) -> Leased:
@@ -101,24 +97,22 @@ class Claims:
     def _still_there(self, line: Line) -> bool:
         return line.id in self._work.known.lines_by_id
 
-    def _claim(self, heads: Sequence[HeadRow], one: Dequeue, line: Line | None = None) -> list[Job]:
-        """Lease these jobs; tokens in their order. `line`: all are queued, and of that line."""
+    def _claim(self, heads: Sequence[HeadRow], one: Dequeue) -> list[Job]:
+        """Lease these jobs; tokens in their order."""
         work, known = self._work, self._work.known
         work.wrote = work.stamps = True
-        until = work.now + one.lease_us
-        if line is not None and len(heads) > 1:
-            by = (one.worker, work.now, until)
-            rows = claim_all(work.execute, heads, known.token + 1, by)
+        by = (one.worker, work.now, work.now + one.lease_us)
+        if all(stage < HELD for _, _, _, stage in heads):
+            rows = claim_queued(work.execute, heads, known.token + 1, by)
             known.token += len(heads)
-            return claimed_jobs(rows, (line.queue, line.entrypoint), by)
-        jobs = []
-        for _, _, seq, stage in heads:
+            return claimed_jobs(rows, by)
+        jobs: list[Job] = []
+        for head in heads:
             known.token += 1
-            if stage < _QUEUED_STAGES:
-                how = (seq, known.token, one.worker, work.now, until)
-                jobs.append(job_of(work.execute(SQL["claim"], how).fetchone()))
+            if head[3] < HELD:
+                jobs += claimed_jobs(claim_queued(work.execute, [head], known.token, by), by)
             else:
-                jobs.append(self._take_over(seq, one, known.token, until))
+                jobs.append(self._take_over(head[2], one, known.token, by[2]))
         return jobs
 
     def _take_over(self, seq: int, one: Dequeue, token: int, until: int) -> Job:
@@ -140,24 +134,27 @@ class Claims:
         return job_of(self._work.execute(SQL["job_by_seq"], (seq,)).fetchone())
 
 
-def claim_all(
+def claim_queued(
     execute: Execute, heads: Sequence[HeadRow], first_token: int, by: tuple[str, int, int]
 ) -> list[tuple[Any, ...]]:
-    """Lease queued jobs of one line in one statement, tokens in their order; its rows, in any.
+    """Lease queued jobs in one statement, tokens in their order; its rows, in any.
 
     `by` is the worker, the time, and the end of the lease.
     """
-    seqs = _as_json([seq for _, _, seq, _ in heads]).decode()
-    rows: list[tuple[Any, ...]] = execute(SQL["claim_all"], (seqs, first_token, *by)).fetchall()
+    rows: list[tuple[Any, ...]]
+    if len(heads) == 1:
+        rows = execute(SQL["claim"], (heads[0][2], first_token, *by)).fetchall()
+    else:
+        seqs = _as_json([seq for _, _, seq, _ in heads]).decode()
+        rows = execute(SQL["claim_all"], (seqs, first_token, *by)).fetchall()
     return rows
 
 
-def claimed_jobs(
-    rows: list[tuple[Any, ...]], line: tuple[str, str], by: tuple[str, int, int]
-) -> list[Job]:
-    """The jobs that `claim_all` has claimed, in the order of their tokens."""
-    jobs = [claimed_of(row[:-2], line, (*row[-2:], *by)) for row in rows]
-    jobs.sort(key=lambda job: job.token)
+def claimed_jobs(rows: list[tuple[Any, ...]], by: tuple[str, int, int]) -> list[Job]:
+    """The jobs that `claim_queued` has claimed, in the order of their tokens."""
+    jobs = [claimed_of(row, by) for row in rows]
+    if len(jobs) > 1:
+        jobs.sort(key=lambda job: job.token)
     return jobs
 
 

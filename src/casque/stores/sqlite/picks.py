@@ -42,9 +42,10 @@ class Pick(NamedTuple):
 def first_due(execute: Execute, line_id: int, limit: int, now: int) -> list[HeadRow]:
     """The first due jobs of a line, in their order."""
     heads: list[HeadRow] = execute(SQL["heads"], (line_id, limit)).fetchall()
-    if heads and max(due_us for _, due_us, _, _ in heads) > now:
-        # Better ones are not due yet: leap over them.
-        heads = execute(SQL["due_jobs"], (line_id, now)).fetchmany(limit)
+    for _, due_us, _, _ in heads:
+        if due_us > now:  # better ones are not due yet: leap over them
+            due: list[HeadRow] = execute(SQL["due_jobs"], (line_id, now)).fetchmany(limit)
+            return due
     return heads
 
 

@@ -4,13 +4,13 @@
 PRAGMA data_version;
 
 -- name: counters
-SELECT number, token, turn FROM casque_counter WHERE writer = '';
+SELECT token, turn FROM casque_counter WHERE writer = '';
 
 -- name: writer_number
 SELECT number FROM casque_counter WHERE writer = ?1;
 
 -- name: count
-UPDATE casque_counter SET number = ?1, token = ?2, turn = ?3 WHERE writer = '';
+UPDATE casque_counter SET token = ?1, turn = ?2 WHERE writer = '';
 
 -- name: stamp
 UPDATE casque_counter SET number = ?2 WHERE writer = ?1;
@@ -127,24 +127,7 @@ UPDATE casque_job SET
     note = NULL,
     output = NULL
 WHERE seq = ?1
-RETURNING {columns};
-
--- name: claim_swiftly
-UPDATE casque_job SET
-    stage = CASE WHEN attempts + 1 >= max_attempts THEN 3 ELSE 2 END,
-    attempts = attempts + 1,
-    token = ?2,
-    worker = ?3,
-    due_us = ?5,
-    claimed_us = ?4,
-    heartbeat_us = ?4,
-    updated_us = ?4,
-    progress = NULL,
-    note = NULL,
-    output = NULL
-WHERE seq = ?1
-RETURNING id, priority, attempts, max_attempts, created_us, run_us, retain_us, timeout_us, depth,
-    chain, error, history, payload, seq, token;
+RETURNING {claimed};
 
 -- name: claim_all
 UPDATE casque_job SET
@@ -160,8 +143,7 @@ UPDATE casque_job SET
     note = NULL,
     output = NULL
 FROM json_each(?1) AS picked WHERE seq = picked.value
-RETURNING id, priority, attempts, max_attempts, created_us, run_us, retain_us, timeout_us, depth,
-    chain, error, history, payload, seq, token;
+RETURNING {claimed};
 
 -- By far the most commits are these: one statement each, which is its own transaction. They do
 -- something only if the job's line stays where it is; else it is done the long way.

@@ -21,6 +21,13 @@ COLUMNS = (
     *("error", "result", "progress", "note", "output", "history", "payload"),
 )
 
+CLAIMED_COLUMNS = (
+    *("seq", "token", "id", "queue", "entrypoint", "priority", "attempts", "max_attempts"),
+    *("created_us", "run_us", "retain_us", "timeout_us", "depth", "chain", "error", "history"),
+    "payload",
+)
+"""What of a job is not known already to whoever claims it."""
+
 QUEUED, TRIED, HELD, LAST_HELD, COMPLETED, DEAD, CANCELLED = range(7)
 """The stages of a job: its status, told apart where a count or a claim needs it."""
 
@@ -50,10 +57,13 @@ class Connection(Protocol):
 def _load() -> dict[str, str]:
     text = files(__package__).joinpath("queries.sql").read_text("utf-8")
     named = (part.partition("\n") for part in text.split("-- name: ")[1:])
-    columns = ", ".join(COLUMNS)
+    columns, claimed = ", ".join(COLUMNS), ", ".join(CLAIMED_COLUMNS)
     # What follows the statement is the comment of the next one.
     return {
-        name: body.partition(";")[0].strip().replace("{columns}", columns)
+        name: body.partition(";")[0]
+        .strip()
+        .replace("{columns}", columns)
+        .replace("{claimed}", claimed)
         for name, _, body in named
     }
 
@@ -116,21 +126,19 @@ def job_of(row: tuple[Any, ...]) -> Job:
     )
 
 
-def claimed_of(
-    row: tuple[Any, ...], line: tuple[str, str], claim: tuple[int, int, str, int, int]
-) -> Job:
-    """The job that `claim_swiftly` has claimed, from what it was told and what it tells."""
+def claimed_of(row: tuple[Any, ...], by: tuple[str, int, int]) -> Job:
+    """The job that a claim tells of. `by` is the worker, the time, and the end of the lease."""
     # fmt: off
     (
-        id_, priority, attempts, max_attempts, created_us, run_us, retain_us, timeout_us, depth,
-        chain, error, history, payload,
+        seq, token, id_, queue, entrypoint, priority, attempts, max_attempts, created_us, run_us,
+        retain_us, timeout_us, depth, chain, error, history, payload,
     ) = row
     # fmt: on
-    seq, token, worker, now, until = claim
+    worker, now, until = by
     return Job(
         id=id_,
-        queue=line[0],
-        entrypoint=line[1],
+        queue=queue,
+        entrypoint=entrypoint,
         payload=payload,
         priority=priority,
         status=JobStatus.IN_PROGRESS,

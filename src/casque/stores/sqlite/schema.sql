@@ -72,7 +72,7 @@ CREATE TABLE casque_record (
 CREATE INDEX casque_record_expiry ON casque_record (expires_us) WHERE expires_us IS NOT NULL;
 
 -- What only counts up. One row for each writer: its last commit; and one, of the writer '', for
--- the store: its commits, tokens and turns. In one table, so that a commit changes one page.
+-- the store: its tokens and turns. In one table, so that a commit changes one page.
 CREATE TABLE casque_counter (
     writer TEXT PRIMARY KEY,
     number INTEGER NOT NULL,

@@ -16,16 +16,14 @@ from casque.clock import order_of
 from casque.job import Job
 from casque.operations import Ack, Dequeue, Enqueue
 from casque.rules import Leased, new_job
-from casque.stores.sqlite.claims import claim_all, claimed_jobs
+from casque.stores.sqlite.claims import claim_queued, claimed_jobs
 from casque.stores.sqlite.picks import Execute, first_due
-from casque.stores.sqlite.rows import HELD, claimed_of, plain_addition_of
+from casque.stores.sqlite.rows import HELD, plain_addition_of
 from casque.stores.sqlite.rows import STATEMENTS as SQL
 from casque.stores.sqlite.work import Known, Line
 
 _ADD, _ACK = SQL["add_plain_swiftly"], SQL["ack_swiftly"]
-_DATA_VERSION, _CLAIM = SQL["data_version"], SQL["claim_swiftly"]
-_HEADS, _DUE_JOBS = SQL["heads"], SQL["due_jobs"]
-_COUNT, _STAMP = SQL["count"], SQL["stamp"]
+_DATA_VERSION, _COUNT, _STAMP = SQL["data_version"], SQL["count"], SQL["stamp"]
 
 
 def enqueue(
@@ -78,8 +76,7 @@ def claim(
     ):
         jobs = _claim_from(execute, known, line, operation, now)
         if jobs is not None:
-            known.version += 1
-            execute(_COUNT, (known.version, known.token, known.turn))
+            execute(_COUNT, (known.token, known.turn))
             execute(_STAMP, stamp)
             execute("COMMIT")
             return [Leased(jobs, None)]
@@ -91,19 +88,13 @@ def _claim_from(
     execute: Execute, known: Known, line: Line, operation: Dequeue, now: int
 ) -> list[Job] | None:
     limit, by = operation.limit, (operation.worker, now, now + operation.lease_us)
-    if limit == 1:
-        heads = execute(_HEADS, (line.id, 2)).fetchall()
-        if heads and not heads[0][1] <= now >= heads[-1][1]:
-            heads = execute(_DUE_JOBS, (line.id, now)).fetchmany(2)  # leap over what is not due
-        if len(heads) != 2 or heads[0][3] >= HELD:  # noqa: PLR2004 - it, and one that stays
-            return None
-        claim = (heads[0][2], known.token + 1, *by)
-        row = execute(_CLAIM, claim).fetchone()
-        known.token += 1
-        return [claimed_of(row[:-2], (line.queue, line.entrypoint), claim)]
     heads = first_due(execute, line.id, limit + 1, now)
-    if len(heads) <= limit or any(head[3] >= HELD for head in heads[:limit]):
+    if len(heads) <= limit:
         return None
-    rows = claim_all(execute, heads[:limit], known.token + 1, by)
+    del heads[limit:]
+    for _, _, _, stage in heads:
+        if stage >= HELD:
+            return None
+    rows = claim_queued(execute, heads, known.token + 1, by)
     known.token += limit
-    return claimed_jobs(rows, (line.queue, line.entrypoint), by)
+    return claimed_jobs(rows, by)

@@ -67,7 +67,7 @@ class Known:
     def learn_anew(self, execute: Any, data_version: int) -> None:
         """Somebody else has written: what was known may not be so any more."""
         self.data_version = data_version
-        self.version, self.token, self.turn = execute(SQL["counters"]).fetchone()
+        self.token, self.turn = execute(SQL["counters"]).fetchone()
         self.numbers.clear()
         self.forget_lines()
 
@@ -143,14 +143,13 @@ class Work:
         return number
 
     def stamp(self, writer: str, number: int, upkeep: Upkeep) -> None:
-        """Count this commit, for the store and for its writer, as far as it has to be."""
+        """Write down how far the store's counters and its writer's are, if that is needed."""
         known, now = self.known, self.now
         is_due = writer not in upkeep.seen or now - upkeep.seen[writer] > SEEN_EVERY_US
         if not self.stamps and not is_due:
             if known.turn != self._turn:
                 self.count()
             return
-        known.version += 1
         self.count()
         if is_due or known.numbers.get(writer, 0) == 0:
             self.execute(SQL["stamp_and_see"], (writer, number, now))
@@ -164,8 +163,7 @@ class Work:
         known.numbers[writer] = number
 
     def count(self) -> None:
-        known = self.known
-        self.execute(SQL["count"], (known.version, known.token, known.turn))
+        self.execute(SQL["count"], (self.known.token, self.known.turn))
 
     # -- lines -----------------------------------------------------------------
 
