@@ -225,6 +225,8 @@ class SqliteHarness:
         other = self.path.with_name("other")
         other.write_bytes(content)
         other.replace(self.path)
+        for store in self._stores:
+            store._doubt()  # as a tenth of a second would make them
         for suffix in ("-wal", "-shm"):
             self.path.with_name(self.path.name + suffix).unlink(missing_ok=True)
 

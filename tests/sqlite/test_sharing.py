@@ -155,7 +155,7 @@ def other_queue(path: Path) -> Path:
     return other
 
 
-@pytest.mark.parametrize("span", [timedelta(0), timedelta(microseconds=IDENTIFY_EVERY_US)])
+@pytest.mark.parametrize("span", [timedelta(microseconds=IDENTIFY_EVERY_US), timedelta(hours=1)])
 def test_a_file_that_was_deleted_is_made_anew_by_the_next_call(path: Path, span: timedelta) -> None:
     clock = FakeClock()
     store = SqliteStore(path, clock=clock)
@@ -177,7 +177,7 @@ def test_a_file_that_was_deleted_is_made_anew_by_the_next_call(path: Path, span:
     drive(store.close())
 
 
-@pytest.mark.parametrize("span", [timedelta(0), timedelta(microseconds=IDENTIFY_EVERY_US)])
+@pytest.mark.parametrize("span", [timedelta(microseconds=IDENTIFY_EVERY_US), timedelta(hours=1)])
 def test_a_file_that_was_replaced_is_the_one_that_the_next_call_uses(
     path: Path, span: timedelta
 ) -> None:

@@ -396,8 +396,7 @@ class _Handle:
 
     def ready(self, now: int) -> sqlite3.Connection | None:
         """The connection, if there is one and its file was looked at lately."""
-        # Time that stands still is a test's, and does not count.
-        return self._connection if 0 < now - self._identified_us < IDENTIFY_EVERY_US else None
+        return self._connection if now - self._identified_us < IDENTIFY_EVERY_US else None
 
     def connection(self, now: int = 0) -> tuple[sqlite3.Connection, bool]:
         """The connection, and whether it was made just now. Call it with the lock held.
@@ -408,10 +407,11 @@ class _Handle:
             if self.ready(now) is not None:
                 return self._connection, False
             # The file may have been deleted or replaced: what is written to the old one is lost.
-            self._identified_us = now
             if self._database.identity() == self._identity:
                 self._database.note_log()
+                self._identified_us = now
                 return self._connection, False
+            self.doubt()
             try:
                 self._database.check_log()
             finally:
