@@ -2,21 +2,37 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sqlite3
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from casque import InMemoryStorage, LocalFileSystemStorage, ObjectStoragePort, Store
+from casque import CasqueError, InMemoryStorage, LocalFileSystemStorage, ObjectStoragePort, Store
+from casque.buckets.port import ABSENT, Bucket
 from casque.clock import Clock, drive, to_us
 from casque.state import State
 from casque.stores.document import DocumentStore
+from casque.stores.ledger.log import key_of
+from casque.stores.ledger.replica import Replica
+from casque.stores.ledger.store import LedgerStore
 from casque.stores.memory import MemoryStore
 from casque.stores.sqlite.store import SqliteStore
 from casque.testing import FakeClock, Raw, RawLine
-from casque.testing.faults import SlowStorage
+from casque.testing.faults import SlowBucket, SlowStorage
 from casque.testing.rig import Tier
+
+T = TypeVar("T")
+
+
+def wait_for(call: Coroutine[Any, Any, T]) -> T:
+    """The answer of a bucket to code that may run inside an event loop or not."""
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(asyncio.run, call).result()
 
 
 class MemoryHarness:
@@ -38,22 +54,7 @@ class MemoryHarness:
         return self._store
 
     def raw(self) -> Raw:
-        state = self._state
-        jobs: dict[str, dict[str, Any]] = {
-            job.id: {
-                "status": job.status.value,
-                "queue": job.queue,
-                "entrypoint": job.entrypoint,
-                "priority": job.priority,
-                "attempts": job.attempts,
-                "token": job.token,
-                "due_us": job.due_us,
-            }
-            for job in state.jobs.values()
-        }
-        lines = [RawLine(line.queue, line.entrypoint, line.visit_us) for line in state.lines()]
-        writers = {name: number for name, (number, _) in state.writers.items()}
-        return Raw(jobs, lines, writers, state.token)
+        return raw_state(self._state)
 
     def writes(self) -> int:
         return self._state.version
@@ -69,6 +70,24 @@ class MemoryHarness:
 
     def slowed(self, delay: timedelta) -> Store | None:
         return None
+
+
+def raw_state(state: State) -> Raw:
+    jobs: dict[str, dict[str, Any]] = {
+        job.id: {
+            "status": job.status.value,
+            "queue": job.queue,
+            "entrypoint": job.entrypoint,
+            "priority": job.priority,
+            "attempts": job.attempts,
+            "token": job.token,
+            "due_us": job.due_us,
+        }
+        for job in state.jobs.values()
+    }
+    lines = [RawLine(line.queue, line.entrypoint, line.visit_us) for line in state.lines()]
+    writers = {name: number for name, (number, _) in state.writers.items()}
+    return Raw(jobs, lines, writers, state.token)
 
 
 class DocumentHarness:
@@ -243,6 +262,93 @@ class SqliteHarness:
         connection = sqlite3.connect(self.path)
         connection.row_factory = sqlite3.Row
         return connection
+
+
+class BucketClock(FakeClock):
+    """The clock of a storage: as steady as time itself, whatever is done to a process's."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        super().__init__()
+        self._clock, self._start = clock, clock.now() - clock.monotonic()
+
+    def now(self) -> int:
+        return self._start + self._clock.monotonic()
+
+
+class LedgerHarness:
+    """The raw side is the log in the bucket, read anew from its first entry."""
+
+    empty_is_new = False
+
+    def __init__(
+        self,
+        clock: FakeClock,
+        bucket: Callable[[], Bucket],
+        *,
+        tier: Tier,
+        address: str | None = None,
+    ) -> None:
+        self.clock = clock
+        self.tier: Tier = tier
+        self.address = address
+        self._bucket = bucket
+        self._stores: list[LedgerStore] = []
+
+    def open(self, clock: Clock | None = None) -> Store:
+        return self._opened(self._bucket(), clock)
+
+    def _opened(self, bucket: Bucket, clock: Clock | None = None) -> LedgerStore:
+        store = LedgerStore(bucket, clock or self.clock)
+        self._stores.append(store)
+        return store
+
+    def raw(self) -> Raw:
+        replica = Replica(blind=False)
+        for key, content in self._entries():
+            replica.take(content, key)
+        assert replica.state is not None
+        return raw_state(replica.state)
+
+    def writes(self) -> int:
+        return len(self._entries())
+
+    def touched(self) -> int | None:
+        replicas = (store._replica for store in self._stores)
+        return sum(one.state.touched for one in replicas if one is not None and one.state)
+
+    def stored(self) -> bytes | None:
+        """Of the last entry."""
+        entries = self._entries()
+        return entries[-1][1] if entries else b""
+
+    def replace_stored(self, content: bytes) -> None:
+        """In the place of the next entry: those before it nobody reads again."""
+        entries, replica = self._entries(), Replica(blind=False)
+        with suppress(CasqueError):
+            for key, stored in entries:
+                replica.take(stored, key)
+        bucket, key = self._bucket(), key_of(replica.number + 1)
+        wait_for(bucket.delete(key))
+        if content != entries[replica.number - 1][1]:
+            wait_for(bucket.put(key, content, expect=ABSENT))
+
+    def slowed(self, delay: timedelta) -> Store | None:
+        return self._opened(SlowBucket(self._bucket(), self.clock, delay))
+
+    def _entries(self) -> list[tuple[str, bytes]]:
+        """Asked behind the log's own back, in every name it may use."""
+        return wait_for(self._read_entries())
+
+    async def _read_entries(self) -> list[tuple[str, bytes]]:
+        bucket, after = self._bucket(), ""
+        entries: list[tuple[str, bytes]] = []
+        while page := await bucket.list("log/", after=after):
+            for one in page:
+                found = await bucket.get(one.key)
+                assert found is not None
+                entries.append((one.key, found.body))
+            after = page[-1].key
+        return entries
 
 
 def _raw_job(stored: dict[str, Any]) -> dict[str, Any]:

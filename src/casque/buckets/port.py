@@ -10,7 +10,7 @@ from enum import Enum, auto
 from typing import Literal, NamedTuple, NewType, Protocol, runtime_checkable
 
 PAGE = 1_000
-"""How many objects one `list` names at most."""
+"""How many objects one `list` names, when there are as many."""
 
 Version = NewType("Version", str)
 """What tells one content of an object from the one before it: an etag, a generation."""
@@ -83,8 +83,8 @@ class Bucket(Protocol):
     async def list(self, prefix: str = "", *, after: str = "") -> list[Listed]:
         """The first objects whose key begins with `prefix` and comes after `after`.
 
-        In the order of their keys by code point; at most `PAGE`, and an empty
-        list only when there is none. It may also name objects that are not ours.
+        In the order of their keys by code point: `PAGE` of them, or fewer when
+        there are no more. It may also name objects that are not ours.
         """
         ...
 

@@ -11,14 +11,17 @@ import signal
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from enum import Enum, auto
-from typing import Any
+from typing import Any, Literal, TypeVar
 
 from casque.adapters.storage.port import ObjectStoragePort
+from casque.buckets.port import Bucket, Expect, Found, Listed, Version
 from casque.clock import span_us
 from casque.errors import CASConflictError, StorageError
 from casque.stores.port import Store
 from casque.testing.fakeclock import FakeClock
 from casque.testing.relays import Relay
+
+T = TypeVar("T")
 
 
 class Fault(Enum):
@@ -159,6 +162,43 @@ class SlowStorage:
             etag = await self._storage.write(content, if_match)
         await self._clock.sleep(self._half_us, blocking=False)
         return etag
+
+
+class SlowBucket:
+    """A bucket whose every request takes `delay`: half of it to get there, half to come back."""
+
+    blocking = False
+
+    def __init__(self, bucket: Bucket, clock: FakeClock, delay: timedelta) -> None:
+        self.name = f"slow {bucket.name}"
+        self._bucket = bucket
+        self._clock = clock
+        self._half_us = span_us(delay) // 2
+
+    async def get(self, key: str) -> Found | None:
+        return await self._slowly(self._bucket.get(key))
+
+    async def put(
+        self, key: str, body: bytes, *, expect: Literal[Expect.ABSENT] | Version
+    ) -> Version:
+        return await self._slowly(self._bucket.put(key, body, expect=expect))
+
+    async def list(self, prefix: str = "", *, after: str = "") -> list[Listed]:
+        return await self._slowly(self._bucket.list(prefix, after=after))
+
+    async def delete(self, key: str) -> None:
+        await self._slowly(self._bucket.delete(key))
+
+    async def close(self) -> None:
+        await self._bucket.close()
+
+    async def _slowly(self, request: Awaitable[T]) -> T:
+        await self._clock.sleep(self._half_us, blocking=False)
+        try:
+            with self._clock.held():
+                return await request
+        finally:
+            await self._clock.sleep(self._half_us, blocking=False)
 
 
 def die() -> None:

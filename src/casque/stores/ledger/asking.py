@@ -1,0 +1,106 @@
+"""Asking: requests to a bucket, each within a bound, and the harmless ones until they are answered.
+
+No answer is not "no". Whoever reads, lists or deletes may simply ask again; a
+put that was not answered may have landed, and is the caller's to settle.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Literal, TypeVar
+
+from casque.buckets.port import Bucket, Expect, Found, Listed, Version
+from casque.clock import Clock, Stopwatch
+from casque.errors import CasqueError, StorageError
+from casque.stores.port import COMMIT_DEADLINE_US
+
+REQUEST_SECONDS = 10
+"""How long one request may take before it counts as unanswered, and a second more for each MiB."""
+
+_MIB = 1024 * 1024
+_FIRST_PAUSE_US = 20_000
+_LONGEST_PAUSE_US = 1_000_000
+
+T = TypeVar("T")
+
+
+class Asking:
+    """A bucket, asked with patience."""
+
+    def __init__(self, bucket: Bucket, clock: Clock) -> None:
+        self.bucket = bucket
+        self.clock = clock
+        self.trip_us = 0
+        """How long the last answered request took."""
+
+    def full_name(self, key: str) -> str:
+        return f"{self.bucket.name.rstrip('/')}/{key}"
+
+    async def get(self, key: str, watch: Stopwatch) -> Found | None:
+        return await self._until_answered(lambda: self.bucket.get(key), watch)
+
+    async def list(self, prefix: str, after: str, watch: Stopwatch) -> list[Listed]:
+        return await self._until_answered(lambda: self.bucket.list(prefix, after=after), watch)
+
+    async def delete(self, key: str, watch: Stopwatch) -> None:
+        await self._until_answered(lambda: self.bucket.delete(key), watch)
+
+    async def put(self, key: str, body: bytes, expect: Literal[Expect.ABSENT] | Version) -> Version:
+        """Once. StorageError with `outcome_unknown` means that it may have landed."""
+        return await self._once(self.bucket.put(key, body, expect=expect), len(body))
+
+    async def together(self, *requests: Awaitable[Any]) -> Sequence[Any]:
+        """What several requests are answered; all are, before one that failed is raised."""
+        if self.bucket.blocking:
+            return [await request for request in requests]
+        answers = await asyncio.gather(*requests, return_exceptions=True)
+        for answer in answers:
+            if isinstance(answer, BaseException):
+                raise answer
+        return answers
+
+    async def pause(self, place: int) -> None:
+        """Between two tries; longer from try to try."""
+        longest = min(_FIRST_PAUSE_US << min(place, 10), _LONGEST_PAUSE_US)
+        span = int(longest * (0.5 + self.clock.random() / 2))
+        await self.clock.sleep(span, blocking=self.bucket.blocking)
+
+    async def _until_answered(self, ask: Callable[[], Awaitable[T]], watch: Stopwatch) -> T:
+        place = 0
+        while True:
+            try:
+                return await self._once(ask(), 0)
+            except StorageError as error:
+                if not error.outcome_unknown:
+                    raise
+                if watch.elapsed_us() > COMMIT_DEADLINE_US:
+                    raise _unanswered(self.bucket.name, error) from error
+            await self.pause(place)
+            place += 1
+
+    async def _once(self, request: Awaitable[T], size: int) -> T:
+        begun = self.clock.monotonic()
+        try:
+            if self.bucket.blocking:
+                answer = await request
+            else:
+                async with asyncio.timeout(REQUEST_SECONDS + size / _MIB):
+                    answer = await request
+        except CasqueError:
+            raise
+        except Exception as error:
+            raise StorageError(
+                f"{self.bucket.name}: no answer ({error!r})", cause=error, outcome_unknown=True
+            ) from error
+        self.trip_us = self.clock.monotonic() - begun
+        return answer
+
+
+def _unanswered(name: str, error: StorageError) -> StorageError:
+    return StorageError(
+        f"{name}: no answer for {COMMIT_DEADLINE_US // 1_000_000} s ({error}). Nothing was "
+        "written; try again when the storage answers.",
+        cause=error,
+        outcome_unknown=False,
+    )

@@ -1,0 +1,61 @@
+"""BucketTime: the time of a ledger: the bucket's, never back, never standing still.
+
+No process asks its own wall clock what time it is, for those of fifty machines
+differ. It writes an object, reads when the bucket says that was, and counts on
+from there by its monotonic clock. That is a little late rather than early, by
+a round trip and the second that some buckets round down by.
+"""
+
+from __future__ import annotations
+
+from casque.clock import MINUTE_US, SECOND_US, Clock
+
+ASK_EVERY_US = 10 * MINUTE_US
+"""How often a process that writes asks the bucket anew."""
+BEHIND_US = 60 * SECOND_US
+"""How far the log may be ahead of what the bucket told this process."""
+
+_DRIFT_US = SECOND_US
+
+
+class BucketTime:
+    """What this process knows of the bucket's time, and of the log's."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._told: tuple[int, int] | None = None
+        """What the bucket's clock showed, and our monotonic one at that time or later."""
+        self._drift = 0
+        self._seen = (0, clock.monotonic())
+        """The time of the newest entry, and our monotonic clock when we learned of it."""
+
+    def is_due(self) -> bool:
+        """Whether the bucket is to be asked: not yet, not lately, or our clocks have parted."""
+        if self._told is None:
+            return True
+        clock = self._clock
+        parted = abs(clock.now() - clock.monotonic() - self._drift) > _DRIFT_US
+        return parted or clock.monotonic() - self._told[1] > ASK_EVERY_US
+
+    def told(self, modified_us: int, written_at: int) -> None:
+        """The bucket stamped an object with this time; it was written by then, monotonic."""
+        self._told = modified_us, written_at
+        self._drift = self._clock.now() - self._clock.monotonic()
+
+    def saw(self, time_us: int) -> None:
+        """The newest entry has this time."""
+        if time_us > self._seen[0]:
+            self._seen = time_us, self._clock.monotonic()
+
+    def now(self) -> int:
+        seen, at = self._seen
+        return max(self._asked(), seen + self._clock.monotonic() - at if seen else 0)
+
+    def behind_us(self) -> int:
+        """How far the log's time is ahead of the bucket's as we know it."""
+        return self.now() - self._asked()
+
+    def _asked(self) -> int:
+        assert self._told is not None, "the bucket is asked before anything is decided"
+        modified, at = self._told
+        return modified + self._clock.monotonic() - at

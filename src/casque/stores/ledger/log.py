@@ -1,0 +1,130 @@
+"""Log: numbered entries in a bucket, each created once and never changed.
+
+All agreement between processes comes from here: of those who would write entry
+n, the bucket lets one.
+"""
+
+from __future__ import annotations
+
+import re
+from itertools import takewhile
+
+from casque.buckets.port import ABSENT, PAGE
+from casque.clock import Stopwatch
+from casque.errors import CASConflictError, CasqueError, StorageError
+from casque.stores.ledger.asking import Asking
+from casque.stores.port import COMMIT_DEADLINE_US
+
+FOLDER = "log/"
+
+_KEY = re.compile(r"log/(\d{20})", re.ASCII)
+
+
+class Vanished(Exception):  # noqa: N818 - no failure of the storage: a reason to look again
+    """An entry was there, and then it was not."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+def key_of(number: int) -> str:
+    return f"{FOLDER}{number:020}"
+
+
+def number_in(key: str) -> int | None:
+    """Which entry a key is of; None when it is none's."""
+    match = _KEY.fullmatch(key)
+    return None if match is None else int(match[1])
+
+
+class Log:
+    """The entries of one ledger, as bytes."""
+
+    def __init__(self, asking: Asking) -> None:
+        self._asking = asking
+
+    def name_of(self, number: int) -> str:
+        return self._asking.full_name(key_of(number))
+
+    async def read(self, number: int, watch: Stopwatch) -> bytes | None:
+        """An entry; None when there is none."""
+        found = await self._asking.get(key_of(number), watch)
+        return None if found is None else found.body
+
+    async def read_ahead(self, first: int, count: int, watch: Stopwatch) -> list[bytes]:
+        """Up to `count` entries from `first` on, as far as there are any; in one go if possible."""
+        if not self._asking.bucket.blocking:
+            numbers = range(first, first + count)
+            each = await self._asking.together(*(self.read(number, watch) for number in numbers))
+            return list(takewhile(lambda content: content is not None, each))
+        entries: list[bytes] = []
+        while len(entries) < count:
+            content = await self.read(first + len(entries), watch)
+            if content is None:
+                break
+            entries.append(content)
+        return entries
+
+    async def last(self, after: int, watch: Stopwatch) -> int:
+        """The number of the last entry; `after` when there is none above."""
+        last = after
+        key = key_of(after)
+        while True:
+            page = await self._asking.list(FOLDER, key, watch)
+            for one in page:
+                last = max(last, number_in(one.key) or 0)
+            if len(page) < PAGE:
+                return last
+            key = page[-1].key
+
+    async def append(
+        self, number: int, content: bytes, watch: Stopwatch, *, ahead: int
+    ) -> list[bytes]:
+        """Create entry `number`. Empty: it is there; else up to `ahead` that others wrote.
+
+        However often it takes to learn what became of it. The same bytes are
+        sent again, and only to a place that was seen empty: so if one of the
+        requests lands late, it is either this entry or refused. Raises
+        StorageError: with `outcome_unknown`, if that was not to be learned.
+        """
+        doubt: StorageError | None = None
+        place = 0
+        while True:
+            try:
+                await self._asking.put(key_of(number), content, ABSENT)
+                return []
+            except CASConflictError as conflict:
+                # It can be our own, sent twice on the way: until it is read nothing is known.
+                found = await self._look(number, ahead, doubt or conflict, watch)
+                if not found:
+                    raise Vanished(number) from conflict
+                return [] if found[0] == content else found
+            except StorageError as error:
+                if doubt is None and not error.outcome_unknown:
+                    raise
+                doubt = error
+            if watch.elapsed_us() > COMMIT_DEADLINE_US:
+                raise self._unknown(number, doubt) from doubt
+            await self._asking.pause(place)
+            place += 1
+            found = await self._look(number, ahead, doubt, watch)
+            if found:
+                return [] if found[0] == content else found
+
+    async def _look(
+        self, number: int, ahead: int, doubt: CasqueError, watch: Stopwatch
+    ) -> list[bytes]:
+        """What became of an entry that was sent."""
+        try:
+            return await self.read_ahead(number, ahead, watch)
+        except StorageError as error:
+            raise self._unknown(number, error) from doubt
+
+    def _unknown(self, number: int, error: StorageError) -> StorageError:
+        return StorageError(
+            f"{self.name_of(number)}: outcome unknown: it was sent and no answer came ({error}). "
+            "It may have been stored; look the jobs up by id before doing this again.",
+            cause=error,
+            outcome_unknown=True,
+        )

@@ -1,0 +1,187 @@
+"""Opening: whether a place is a ledger, or may become one, and its bucket keeps its promises.
+
+A bucket that ignores conditions would let two writers overwrite each other's
+jobs without either being told, so every process that opens a ledger tries it
+out first. What it writes for that also tells it the bucket's time.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from casque.buckets.port import ABSENT, Expect, Found, Version
+from casque.clock import Stopwatch
+from casque.errors import CASConflictError, CorruptError, InvalidError, StorageError
+from casque.stores.ledger.asking import Asking
+from casque.stores.ledger.buckettime import BucketTime
+from casque.stores.ledger.log import FOLDER
+from casque.stores.port import COMMIT_DEADLINE_US
+
+FORMAT = 1
+MARKER = "format"
+PROBES = "probe/"
+
+
+def _is_ours(key: str) -> bool:
+    return key == MARKER or key.startswith((FOLDER, PROBES))
+
+
+class _Marker(msgspec.Struct):
+    casque: str
+    format: int
+
+
+_decode = msgspec.json.Decoder(_Marker).decode
+_CONTENT = msgspec.json.encode(_Marker("ledger", FORMAT)) + b"\n"
+
+
+async def open_place(asking: Asking, time: BucketTime, watch: Stopwatch) -> None:
+    """Make sure that this is a ledger, or make it one. Raises, naming the object, if neither."""
+    marker = await asking.get(MARKER, watch)
+    if marker is None:
+        await _check_is_free(asking, watch)
+    else:
+        _check_marker(asking, marker)
+    await _prove(asking, time, watch)
+    if marker is None:
+        await _put_surely(asking, MARKER, _CONTENT, watch)
+        made = await asking.get(MARKER, watch)
+        if made is None:
+            raise _unsteady(asking, MARKER)
+        _check_marker(asking, made)
+
+
+async def ask_time(asking: Asking, time: BucketTime, watch: Stopwatch) -> None:
+    """Write something, and see when the bucket says that was."""
+    key = PROBES + asking.clock.new_id()
+    await _put_surely(asking, key, key.encode(), watch)
+    await _learn_time(asking, time, key, watch)
+    await asking.delete(key, watch)
+
+
+async def _check_is_free(asking: Asking, watch: Stopwatch) -> None:
+    after = ""
+    while page := await asking.list("", after, watch):
+        for one in page:
+            if not _is_ours(one.key):
+                raise InvalidError(
+                    f"{asking.full_name(one.key)} is not ours: {asking.bucket.name} holds files of "
+                    "something else. Nothing was written. Choose a prefix, or a folder, that is "
+                    "empty."
+                )
+        after = page[-1].key
+        if any(one.key.startswith(FOLDER) for one in page):
+            # Made by another process just now; or else somebody took the marker away.
+            if await asking.get(MARKER, watch) is None:
+                raise CorruptError(
+                    f"{asking.full_name(MARKER)} is gone, though there is a log beside it. Nothing "
+                    f"was overwritten. If nothing but {MARKER} was lost, put it back: "
+                    f"{_CONTENT.decode().strip()}"
+                )
+            return
+
+
+def _check_marker(asking: Asking, found: Found) -> None:
+    name = asking.full_name(MARKER)
+    try:
+        marker = _decode(found.body)
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        raise CorruptError(
+            f"{name} is not the mark of a queue of ours ({error}). Nothing was overwritten. If it "
+            "is another program's, choose another prefix; if it was damaged, it should read "
+            f"{_CONTENT.decode().strip()}",
+            cause=error,
+        ) from error
+    if marker.format > FORMAT:
+        raise CorruptError(
+            f"{name}: this queue was written by a newer casque: format {marker.format}, and this "
+            f"one reads up to {FORMAT}. Nothing was overwritten. Upgrade casque here."
+        )
+    if marker.casque != "ledger" or marker.format < 1:
+        raise CorruptError(
+            f"{name} says {marker.casque!r}, format {marker.format}, which is no ledger. Nothing "
+            "was overwritten. Choose another prefix."
+        )
+
+
+async def _prove(asking: Asking, time: BucketTime, watch: Stopwatch) -> None:
+    """Two creates of one object, an update that expects another, a look at what is not there."""
+    one, other, missing = (PROBES + asking.clock.new_id() for _ in range(3))
+    _, stale = await asking.together(
+        _put_surely(asking, one, one.encode(), watch),
+        _put_surely(asking, other, other.encode(), watch),
+    )
+    await _learn_time(asking, time, one, watch)
+    is_kept, is_compared, found = await asking.together(
+        _is_refused(asking, one, ABSENT, watch),
+        _is_refused(asking, one, stale, watch),
+        asking.get(missing, watch),
+    )
+    if not is_kept:
+        raise _ignores_conditions(asking, f"{one} was created twice")
+    if not is_compared:
+        raise _ignores_conditions(asking, f"{one} was replaced by one who expected another")
+    if found is not None:
+        raise _unsteady(asking, missing)
+    await asking.together(asking.delete(one, watch), asking.delete(other, watch))
+
+
+async def _learn_time(asking: Asking, time: BucketTime, key: str, watch: Stopwatch) -> None:
+    written_at = asking.clock.monotonic()
+    found = await asking.get(key, watch)
+    if found is None or found.body != key.encode():
+        raise _unsteady(asking, key)
+    time.told(found.modified_us, written_at)
+
+
+async def _put_surely(asking: Asking, key: str, body: bytes, watch: Stopwatch) -> Version:
+    """Create an object that nobody else writes differently."""
+    place = 0
+    while True:
+        try:
+            return await asking.put(key, body, ABSENT)
+        except CASConflictError:
+            found = await asking.get(key, watch)  # ours, of an answer that was lost; or as good
+            if found is None:
+                raise _unsteady(asking, key) from None
+            return found.version
+        except StorageError as error:
+            if not error.outcome_unknown or watch.elapsed_us() > COMMIT_DEADLINE_US:
+                raise
+        await asking.pause(place)
+        place += 1
+
+
+async def _is_refused(asking: Asking, key: str, expect: Expect | Version, watch: Stopwatch) -> bool:
+    """Whether the bucket refuses to write over an object that is not as expected."""
+    place = 0
+    while True:
+        try:
+            await asking.put(key, b"overwritten", expect)
+        except CASConflictError:
+            return True
+        except StorageError as error:
+            if not error.outcome_unknown or watch.elapsed_us() > COMMIT_DEADLINE_US:
+                raise
+        else:
+            return False
+        await asking.pause(place)
+        place += 1
+
+
+def _ignores_conditions(asking: Asking, how: str) -> StorageError:
+    return StorageError(
+        f"{asking.bucket.name} ignores conditional writes: {how}. Two writers would overwrite each "
+        "other's jobs, so it cannot hold a queue. Use a storage that honours If-None-Match and "
+        "If-Match (S3, GCS, Azure, a local folder), or a newer version of this one.",
+        outcome_unknown=False,
+    )
+
+
+def _unsteady(asking: Asking, key: str) -> StorageError:
+    return StorageError(
+        f"{asking.full_name(key)}: the storage does not show what was just written there, or shows "
+        "what never was: a cache stands before it, or something else writes and deletes under "
+        f"{asking.bucket.name}. It cannot hold a queue like this.",
+        outcome_unknown=False,
+    )

@@ -1,0 +1,362 @@
+"""LedgerStore: a queue in a bucket: a log of committed batches, and its state in memory.
+
+A commit is decided on the state that this process has and created as the next
+entry, if nobody else has created that one; whoever was first, the others read
+it and decide anew. docs/design/ledger.md argues why nothing is lost or doubled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple, TypeVar
+
+from msgspec.structs import replace
+
+from casque import views
+from casque.buckets.port import Bucket
+from casque.clock import SECOND_US, Bell, Clock, Stopwatch, SystemClock
+from casque.errors import CASConflictError, CorruptError, StorageError
+from casque.job import Job, Stats
+from casque.operations import Enqueue, Operation
+from casque.record import Record
+from casque.state import QueueState, State
+from casque.stores.answers import Answers
+from casque.stores.bells import Bells, makes_claimable
+from casque.stores.ledger.asking import Asking
+from casque.stores.ledger.buckettime import BEHIND_US, BucketTime
+from casque.stores.ledger.entry import Entry, encode
+from casque.stores.ledger.log import Log, Vanished
+from casque.stores.ledger.opening import ask_time, open_place
+from casque.stores.ledger.pacing import Pacing
+from casque.stores.ledger.replica import Broken, Replica
+from casque.stores.ledger.turn import new_turn
+from casque.stores.port import COMMIT_DEADLINE_US
+from casque.transaction import transact
+from casque.views import JobFilter
+
+POLL_US = 500_000
+"""How long a waiting dequeue sleeps before it looks whether another process wrote."""
+POLL_LOCAL_US = 50_000
+"""The same, where looking costs next to nothing."""
+
+_FEW = 4
+"""Where another has taken the next entry, as many are read at once; more if it happens again."""
+_AT_ONCE = 32
+"""How many entries are read together at most."""
+
+T = TypeVar("T")
+
+
+class _Sent(NamedTuple):
+    """A decided commit: `content` may be, or become, entry `number`. Empty: nothing to store."""
+
+    number: int
+    content: bytes
+    commit: int
+    outcomes: list[Any]
+    decided_us: int
+    rings: bool
+
+
+class LedgerStore:
+    """A store in a bucket. Nothing is read or written before its first use."""
+
+    instant = False
+
+    def __init__(self, bucket: Bucket, clock: Clock | None = None) -> None:
+        self.clock = clock or SystemClock()
+        self.name = bucket.name
+        self.blocking = bucket.blocking
+        self._bucket = bucket
+        self._asking = Asking(bucket, self.clock)
+        self._log = Log(self._asking)
+        self._time = BucketTime(self.clock)
+        self._turn = new_turn(blocking=bucket.blocking)
+        self._replica: Replica | None = None
+        self._is_open = False
+        self._answers = Answers()
+        self._doubts: dict[str, _Sent] = {}
+        """By writer: what it sent and does not know the fate of."""
+        self._bells = Bells()
+        self._pacing = Pacing(self._asking)
+
+    # -- changing --------------------------------------------------------------
+
+    async def commit(
+        self,
+        writer: str,
+        number: int,
+        operations: Sequence[Operation],
+        *,
+        max_conflicts: int | None = None,
+    ) -> list[Any]:
+        async def work() -> list[Any]:
+            outcomes = await self._commit(writer, number, operations, max_conflicts)
+            await self._pacing.got_in()
+            return outcomes
+
+        async with self._turn:
+            return await self._with_a_second_look(work)
+
+    async def _commit(
+        self,
+        writer: str,
+        number: int,
+        operations: Sequence[Operation],
+        max_conflicts: int | None,
+    ) -> list[Any]:
+        replica, is_current = await self._ready(blind=_can_be_blind(operations))
+        watch, conflicts = Stopwatch(self.clock), 0
+        while True:
+            told = self._answers.recall(self._last_commit(replica, writer), writer, number)
+            if told is not None:
+                return told
+            sent = self._doubts.get(writer)
+            if sent is None or sent.commit != number:
+                self._check_patience(conflicts, max_conflicts, watch)
+                await self._pacing.wait(replica, conflicts)
+                await self._tell_time(watch)
+                sent = self._decide(replica, writer, number, operations)
+            if not sent.content:
+                if is_current or not await self._catch_up(replica, watch):
+                    return sent.outcomes
+                is_current = True
+            else:
+                ahead = min(_FEW << conflicts, _AT_ONCE)
+                if await self._append(replica, writer, sent, watch, ahead):
+                    return sent.outcomes
+                conflicts += 1
+
+    def _decide(
+        self, replica: Replica, writer: str, number: int, operations: Sequence[Operation]
+    ) -> _Sent:
+        """Decide the batch on the state we have."""
+        now = self._time.now()
+        done = transact(replica.deciding(), writer, number, operations, now)
+        if not done.events:
+            replica.undo()
+            return _Sent(0, b"", number, done.outcomes, now, rings=False)
+        assert replica.digest is not None
+        entry = Entry(replica.number + 1, writer, number, now, replica.digest, done.events)
+        outcomes = _without_places(done.outcomes) if replica.is_blind else done.outcomes
+        rings = any(map(makes_claimable, done.events))
+        return _Sent(entry.number, encode(entry), number, outcomes, now, rings)
+
+    async def _append(
+        self, replica: Replica, writer: str, sent: _Sent, watch: Stopwatch, ahead: int
+    ) -> bool:
+        """Store a commit as the next entry; False when another came first, and is read."""
+        # Noted before it is sent: whatever strikes from here on, its fate is not forgotten, and
+        # nothing else is decided for this commit until it is known.
+        self._doubts[writer] = sent
+        try:
+            others = await self._log.append(sent.number, sent.content, watch, ahead=ahead)
+        except BaseException as error:
+            replica.undo()
+            if isinstance(error, StorageError) and not error.outcome_unknown:
+                del self._doubts[writer]
+            raise
+        if not others and replica.is_deciding:
+            replica.decided(writer, sent.content)
+            self._landed(writer, sent)
+        elif not others:
+            self._take(replica, sent.content)
+        else:
+            replica.undo()
+            for content in others:
+                self._take(replica, content)
+            if len(others) == ahead:
+                await self._catch_up(replica, watch)
+        return not others
+
+    def _landed(self, writer: str, sent: _Sent) -> None:
+        del self._doubts[writer]
+        self._answers.keep(writer, sent.commit, sent.outcomes, sent.decided_us)
+        self._time.saw(sent.decided_us)
+        self._pacing.wrote(writer, sent.number)
+        if sent.rings:
+            self._bells.ring()
+
+    def _last_commit(self, replica: Replica, writer: str) -> int:
+        """The last commit of a writer that is known to be stored; 0 when none is."""
+        stored = 0 if replica.state is None else replica.state.number_of(writer)
+        return max(stored, self._answers.last_number(writer))
+
+    def _check_patience(self, conflicts: int, max_conflicts: int | None, watch: Stopwatch) -> None:
+        if max_conflicts is not None and conflicts > max_conflicts:
+            raise CASConflictError(
+                f"{self.name}: other writers won the write {conflicts} times; nothing was written. "
+                "Try again later, or raise max_retries."
+            )
+        if watch.elapsed_us() > COMMIT_DEADLINE_US:
+            raise StorageError(
+                f"{self.name}: other writers won the write for {COMMIT_DEADLINE_US // SECOND_US} s "
+                f"({conflicts} times); nothing was written. Use fewer writing processes.",
+                outcome_unknown=False,
+            )
+
+    # -- what is known of the log ----------------------------------------------
+
+    async def _with_a_second_look(self, work: Callable[[], Awaitable[T]]) -> T:
+        """If what we know and what is stored do not fit together, forget it and read it anew."""
+        try:
+            return await work()
+        except (Vanished, Broken):
+            self._replica = None
+        try:
+            return await work()
+        except Vanished as error:
+            raise CorruptError(
+                f"{self._log.name_of(error.number)} is gone, though it was there, or entries after "
+                "it are: something deletes objects of this queue, an expiry rule of the bucket "
+                "say. Nothing was overwritten. Take that rule away, and restore what it deleted."
+            ) from error
+        except Broken as error:
+            raise CorruptError(
+                f"{error} does not follow the entry before it: it belongs to another log, or one "
+                "of the two was replaced. Nothing was overwritten. Restore them from a copy."
+            ) from error
+
+    async def _ready(self, *, blind: bool) -> tuple[Replica, bool]:
+        """The log as we know it, and whether it has just been read to its end."""
+        replica, watch = self._replica, Stopwatch(self.clock)
+        if replica is not None:
+            replica.undo()
+        if not self._is_open:
+            await open_place(self._asking, self._time, watch)
+            self._is_open = True
+        if replica is not None and (blind or not replica.is_blind):
+            return replica, False
+        replica = Replica(blind=blind)
+        last = await self._log.last(0, watch)
+        if blind and last:
+            replica.leap(last)
+        await self._take_up_to(replica, last)
+        self._replica = replica
+        return replica, True
+
+    async def _take_up_to(self, replica: Replica, last: int) -> None:
+        """Read the entries up to one that is known to be there."""
+        while replica.number < last:
+            first, count = replica.number + 1, min(_AT_ONCE, last - replica.number)
+            # Each for itself in time: a long log takes long.
+            contents = await self._log.read_ahead(first, count, Stopwatch(self.clock))
+            for content in contents:
+                self._take(replica, content)
+            if len(contents) < count:
+                raise Vanished(replica.number + 1)
+
+    async def _catch_up(self, replica: Replica, watch: Stopwatch) -> bool:
+        """Read the log to where it ends, or ended after this was asked; whether it had grown.
+
+        Not until nothing follows: to a slow process that may never happen.
+        """
+        content = await self._log.read(replica.number + 1, watch)
+        if content is None:
+            return False
+        self._take(replica, content)
+        await self._take_up_to(replica, await self._log.last(replica.number, watch))
+        return True
+
+    def _take(self, replica: Replica, content: bytes) -> None:
+        """Take in an entry, and see what it means for the commits we are in doubt about."""
+        entry = replica.take(content, self._log.name_of(replica.number + 1))
+        self._time.saw(entry.time_us)
+        self._bells.ring_for(entry.events)
+        for writer, sent in list(self._doubts.items()):
+            if sent.content == content:
+                self._landed(writer, sent)
+            elif sent.number <= entry.number:
+                del self._doubts[writer]  # its place is taken: it never will be stored
+
+    async def _tell_time(self, watch: Stopwatch) -> None:
+        if self._time.is_due() or self._time.behind_us() > BEHIND_US:
+            await ask_time(self._asking, self._time, watch)
+        behind = self._time.behind_us()
+        if behind > BEHIND_US:
+            assert self._replica is not None
+            raise StorageError(
+                f"{self._log.name_of(self._replica.number)} is dated {behind // SECOND_US} s after "
+                "the storage's own clock: the clock of a process that writes here runs ahead "
+                f"(writer {self._replica.writers[-1]}), or the storage's was set back. Nothing was "
+                "written. Stop that process, or wait for the time to come.",
+                outcome_unknown=False,
+            )
+
+    # -- waiting ---------------------------------------------------------------
+
+    @contextmanager
+    def listen(self, bell: Bell) -> Iterator[int | None]:
+        with self._bells.hung(bell):
+            yield POLL_LOCAL_US if self.blocking else POLL_US
+
+    # -- reading ---------------------------------------------------------------
+
+    async def get(self, job_id: str) -> Job | None:
+        return await self._read(lambda state, now: views.job(state, job_id, now))
+
+    async def jobs(self, wanted: JobFilter, *, limit: int, after: int = 0) -> list[Job]:
+        return await self._read(lambda state, now: views.jobs(state, wanted, limit, after, now))
+
+    async def peek(
+        self, entrypoints: Collection[str] | None, queue: str | None, limit: int
+    ) -> list[Job]:
+        return await self._read(
+            lambda state, now: views.peek(state, entrypoints, queue, limit, now)
+        )
+
+    async def stats(self, queue: str | None) -> Stats:
+        return await self._read(lambda state, now: state.stats(queue, now))
+
+    async def queues(self, *, due: bool) -> list[str]:
+        return await self._read(lambda state, now: views.queues(state, now, due=due))
+
+    async def next_run(self, queue: str) -> int | None:
+        return await self._read(lambda state, _: views.next_run(state, queue))
+
+    async def records(self, kind: str) -> list[Record]:
+        return await self._read(lambda state, now: views.records(state, kind, now))
+
+    async def picture(self) -> QueueState:
+        return await self._read(views.picture)
+
+    async def _read(self, look: Callable[[State, int], T]) -> T:
+        """What is seen of the log read to its end: no answer may rest on old memory."""
+
+        async def work() -> T:
+            watch = Stopwatch(self.clock)
+            async with self._turn:
+                replica, is_current = await self._ready(blind=False)
+                await self._tell_time(watch)
+                number = replica.number
+            # Outside of our turn, so that those who only look hold up nobody.
+            if not is_current:
+                is_current = await self._log.read(number + 1, watch) is None
+            async with self._turn:
+                replica, _ = await self._ready(blind=False)
+                if not is_current:
+                    await self._catch_up(replica, watch)
+                assert replica.state is not None
+                return look(replica.state, self._time.now())
+
+        return await self._with_a_second_look(work)
+
+    async def close(self) -> None:
+        await self._bucket.close()
+
+
+def _can_be_blind(operations: Sequence[Operation]) -> bool:
+    """Whether no answer depends on what is stored: new jobs, under ids that nobody has."""
+    return all(
+        isinstance(one, Enqueue) and all(request.minted for request in one.jobs)
+        for one in operations
+    )
+
+
+def _without_places(outcomes: list[Any]) -> list[Any]:
+    """The answers of one who does not know how many jobs came before."""
+    return [
+        [replace(job, seq=0) for job in outcome] if isinstance(outcome, list) else outcome
+        for outcome in outcomes
+    ]
