@@ -3,7 +3,8 @@
 An operation can be batched, retried and sent over a wire. An event is a fact:
 replaying events never depends on the code that decided them, so an event
 carries every choice that was made (times, tokens, how long a record stays).
-The instant of an event is that of the commit it belongs to.
+The instant of an event is that of the commit it belongs to. Its tag is how a
+ledger tells it from the others, and stays what it is.
 """
 
 from __future__ import annotations
@@ -179,13 +180,13 @@ Operation = (
 )
 
 
-class Added(msgspec.Struct, frozen=True, tag=True, array_like=True, gc=False):
+class Added(msgspec.Struct, frozen=True, tag=1, array_like=True, gc=False):
     """A job is there. `job.seq` is left to the state, which counts."""
 
     job: Job
 
 
-class Claimed(msgspec.Struct, frozen=True, tag=True, array_like=True, gc=False):
+class Claimed(msgspec.Struct, frozen=True, tag=2, array_like=True, gc=False):
     """The jobs are leased, under consecutive tokens from `first_token` on.
 
     `visited` are the lines that had their turn; None means the lines of `ids`.
@@ -198,7 +199,7 @@ class Claimed(msgspec.Struct, frozen=True, tag=True, array_like=True, gc=False):
     visited: tuple[tuple[str, str], ...] | None = None
 
 
-class Completed(msgspec.Struct, frozen=True, tag=True, array_like=True, gc=False):
+class Completed(msgspec.Struct, frozen=True, tag=3, array_like=True, gc=False):
     """Done, and kept until `expires_us`."""
 
     id: str
@@ -206,13 +207,13 @@ class Completed(msgspec.Struct, frozen=True, tag=True, array_like=True, gc=False
     expires_us: int
 
 
-class Removed(msgspec.Struct, frozen=True, tag=True, array_like=True, gc=False):
+class Removed(msgspec.Struct, frozen=True, tag=4, array_like=True, gc=False):
     """The records of these jobs are gone: acknowledged, or their time was over."""
 
     ids: tuple[str, ...]
 
 
-class Failed(msgspec.Struct, frozen=True, tag=True, array_like=True, gc=False):
+class Failed(msgspec.Struct, frozen=True, tag=5, array_like=True, gc=False):
     """An attempt failed and the job is queued again."""
 
     id: str
@@ -220,7 +221,7 @@ class Failed(msgspec.Struct, frozen=True, tag=True, array_like=True, gc=False):
     run_us: int
 
 
-class Died(msgspec.Struct, frozen=True, tag=True, array_like=True, gc=False):
+class Died(msgspec.Struct, frozen=True, tag=6, array_like=True, gc=False):
     """An attempt failed, and it was the last one."""
 
     id: str
@@ -228,27 +229,27 @@ class Died(msgspec.Struct, frozen=True, tag=True, array_like=True, gc=False):
     expires_us: int
 
 
-class Buried(msgspec.Struct, frozen=True, tag=True, array_like=True, gc=False):
+class Buried(msgspec.Struct, frozen=True, tag=7, array_like=True, gc=False):
     """The leases of the last attempts of these jobs ended with nobody reporting back."""
 
     ids: tuple[str, ...]
     expires_us: int
 
 
-class Requeued(msgspec.Struct, frozen=True, tag=True, array_like=True, gc=False):
+class Requeued(msgspec.Struct, frozen=True, tag=8, array_like=True, gc=False):
     """Taken back from holders that were not heard of; queued again at once."""
 
     ids: tuple[str, ...]
 
 
-class Released(msgspec.Struct, frozen=True, tag=True, array_like=True, gc=False):
+class Released(msgspec.Struct, frozen=True, tag=9, array_like=True, gc=False):
     """Given back, the attempt not counted."""
 
     id: str
     run_us: int
 
 
-class Renewed(msgspec.Struct, frozen=True, tag=True, array_like=True, gc=False):
+class Renewed(msgspec.Struct, frozen=True, tag=10, array_like=True, gc=False):
     """The holders are alive: `(id, lease_until_us)` each."""
 
     leases: tuple[tuple[str, int], ...]
@@ -257,7 +258,7 @@ class Renewed(msgspec.Struct, frozen=True, tag=True, array_like=True, gc=False):
     output: bytes | None = None
 
 
-class Cancelled(msgspec.Struct, frozen=True, tag=True, array_like=True, gc=False):
+class Cancelled(msgspec.Struct, frozen=True, tag=11, array_like=True, gc=False):
     """Will not run again."""
 
     id: str
@@ -265,32 +266,32 @@ class Cancelled(msgspec.Struct, frozen=True, tag=True, array_like=True, gc=False
     expires_us: int
 
 
-class Retried(msgspec.Struct, frozen=True, tag=True, array_like=True, gc=False):
+class Retried(msgspec.Struct, frozen=True, tag=12, array_like=True, gc=False):
     """A dead job is queued again."""
 
     id: str
 
 
-class Purged(msgspec.Struct, frozen=True, tag=True, array_like=True, gc=False):
+class Purged(msgspec.Struct, frozen=True, tag=13, array_like=True, gc=False):
     """Every job finished before `before_us` (of `queue`, when given) is gone: one event for all."""
 
     before_us: int
     queue: str | None
 
 
-class Dropped(msgspec.Struct, frozen=True, tag=True, array_like=True, gc=False):
+class Dropped(msgspec.Struct, frozen=True, tag=14, array_like=True, gc=False):
     """Every job of the queue is gone."""
 
     queue: str
 
 
-class RecordPut(msgspec.Struct, frozen=True, tag=True, array_like=True, gc=False):
+class RecordPut(msgspec.Struct, frozen=True, tag=15, array_like=True, gc=False):
     """A record has a new value; `record.version` was taken from the token counter."""
 
     record: Record
 
 
-class RecordsDeleted(msgspec.Struct, frozen=True, tag=True, array_like=True, gc=False):
+class RecordsDeleted(msgspec.Struct, frozen=True, tag=16, array_like=True, gc=False):
     """These records `(kind, name)` are gone."""
 
     keys: tuple[tuple[str, str], ...]

@@ -10,6 +10,7 @@ format still.
 from __future__ import annotations
 
 import hashlib
+from contextlib import suppress
 from typing import NamedTuple
 
 import msgspec
@@ -38,12 +39,13 @@ from casque.operations import (
 
 FORMAT = 1
 
-FIRST = bytes(16)
-"""What the first entry of a log follows."""
+_MAGIC = b"csq"
+_HEAD = _MAGIC + bytes([FORMAT])
+_DIGEST_BYTES = 8
+_UUID_LENGTH = 36
 
-_MAGIC = b"casque "
-_HEAD = _MAGIC + b"%d\n"
-_DIGEST_BYTES = 16
+FIRST = bytes(_DIGEST_BYTES)
+"""What the first entry of a log follows."""
 
 
 class Entry(NamedTuple):
@@ -60,27 +62,43 @@ class Entry(NamedTuple):
     events: list[Event]
 
 
-class _Added(msgspec.Struct, frozen=True, tag="Added", array_like=True, gc=False):
+# The events that most entries are made of are stored in fewer bytes than the others: an id of
+# ours as the 16 bytes it stands for, a time as its distance from the entry's.
+
+
+class _Added(msgspec.Struct, frozen=True, tag=1, array_like=True, gc=False):
     """A job as it is when it is new: all else is empty, and its times are the entry's."""
 
-    id: str
+    id: bytes
     queue: str
     entrypoint: str
     payload: bytes
     priority: int
     max_attempts: int
-    run_us: int | None = None
+    run_in_us: int = 0
     retain_us: int | None = None
     timeout_us: int | None = None
     depth: int = 0
     chain: tuple[str, ...] = ()
 
 
+class _Claimed(msgspec.Struct, frozen=True, tag=2, array_like=True, gc=False):
+    ids: tuple[bytes, ...]
+    worker: str
+    first_token: int
+    lease_us: int
+    visited: tuple[tuple[str, str], ...] | None = None
+
+
+class _Removed(msgspec.Struct, frozen=True, tag=4, array_like=True, gc=False):
+    ids: tuple[bytes, ...]
+
+
 _Stored = (
     _Added
-    | Claimed
+    | _Claimed
     | Completed
-    | Removed
+    | _Removed
     | Failed
     | Died
     | Buried
@@ -98,7 +116,7 @@ _Stored = (
 
 class _Body(msgspec.Struct, array_like=True):
     number: int
-    writer: str
+    writer: bytes
     commit: int
     time_us: int
     previous: bytes
@@ -113,29 +131,29 @@ def encode(entry: Entry) -> bytes:
     time = entry.time_us
     body = _Body(
         entry.number,
-        entry.writer,
+        _packed(entry.writer),
         entry.commit,
         time,
         entry.previous,
         [_to_stored(event, time) for event in entry.events],
     )
-    content = _HEAD % FORMAT + _encode(body)
+    content = _HEAD + _encode(body)
     return content + _digest(content)
 
 
 def decode(content: bytes, name: str) -> Entry:
     """The entry in `content`. Raises CorruptError, naming the object, when it is not one."""
     _check_head(content, name)
-    head = len(_HEAD % FORMAT)
     if _digest(content[:-_DIGEST_BYTES]) != digest_of(content):
         raise _corrupt(name, "it was cut short or changed")
     try:
-        body = _decoder.decode(content[head:-_DIGEST_BYTES])
+        body = _decoder.decode(content[len(_HEAD) : -_DIGEST_BYTES])
+        time = body.time_us
+        events = [_from_stored(event, time) for event in body.events]
+        writer = _unpacked(body.writer)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise _corrupt(name, str(error)) from error
-    time = body.time_us
-    events = [_from_stored(event, time) for event in body.events]
-    return Entry(body.number, body.writer, body.commit, time, body.previous, events)
+    return Entry(body.number, writer, body.commit, time, body.previous, events)
 
 
 def digest_of(content: bytes) -> bytes:
@@ -150,14 +168,14 @@ def _digest(content: bytes) -> bytes:
 def _check_head(content: bytes, name: str) -> None:
     if not content.startswith(_MAGIC):
         raise _corrupt(name, "it is not an entry of a log of ours")
-    number = content[len(_MAGIC) :].partition(b"\n")[0]
-    if number.isdigit() and int(number) > FORMAT:
+    found = int.from_bytes(content[len(_MAGIC) : len(_HEAD)])
+    if found > FORMAT:
         raise CorruptError(
-            f"{name} was written by a newer casque: format {int(number)}, and this one reads up to "
+            f"{name} was written by a newer casque: format {found}, and this one reads up to "
             f"{FORMAT}. Nothing was overwritten. Upgrade casque here."
         )
-    if number != b"%d" % FORMAT:
-        raise _corrupt(name, "its first line is damaged")
+    if found != FORMAT:
+        raise _corrupt(name, "it is not an entry of a log of ours")
 
 
 def _corrupt(name: str, what: str) -> CorruptError:
@@ -168,30 +186,38 @@ def _corrupt(name: str, what: str) -> CorruptError:
 
 
 def _to_stored(event: Event, time: int) -> _Stored:
-    if not isinstance(event, Added):
-        return event
-    job = event.job
-    return _Added(
-        job.id,
-        job.queue,
-        job.entrypoint,
-        job.payload,
-        job.priority,
-        job.max_attempts,
-        None if job.run_us == time else job.run_us,
-        job.retain_us,
-        job.timeout_us,
-        job.depth,
-        job.chain,
-    )
+    if isinstance(event, Added):
+        job = event.job
+        return _Added(
+            _packed(job.id),
+            job.queue,
+            job.entrypoint,
+            job.payload,
+            job.priority,
+            job.max_attempts,
+            job.run_us - time,
+            job.retain_us,
+            job.timeout_us,
+            job.depth,
+            job.chain,
+        )
+    if isinstance(event, Claimed):
+        return _Claimed(
+            tuple(map(_packed, event.ids)),
+            event.worker,
+            event.first_token,
+            event.lease_until_us - time,
+            event.visited,
+        )
+    if isinstance(event, Removed):
+        return _Removed(tuple(map(_packed, event.ids)))
+    return event
 
 
 def _from_stored(stored: _Stored, time: int) -> Event:
-    if not isinstance(stored, _Added):
-        return stored
-    return Added(
-        Job(
-            id=stored.id,
+    if isinstance(stored, _Added):
+        job = Job(
+            id=_unpacked(stored.id),
             queue=stored.queue,
             entrypoint=stored.entrypoint,
             payload=stored.payload,
@@ -199,10 +225,34 @@ def _from_stored(stored: _Stored, time: int) -> Event:
             max_attempts=stored.max_attempts,
             created_us=time,
             updated_us=time,
-            run_us=time if stored.run_us is None else stored.run_us,
+            run_us=time + stored.run_in_us,
             retain_us=stored.retain_us,
             timeout_us=stored.timeout_us,
             depth=stored.depth,
             chain=stored.chain,
         )
-    )
+        return Added(job)
+    if isinstance(stored, _Claimed):
+        ids = tuple(map(_unpacked, stored.ids))
+        until = time + stored.lease_us
+        return Claimed(ids, stored.worker, stored.first_token, until, stored.visited)
+    if isinstance(stored, _Removed):
+        return Removed(tuple(map(_unpacked, stored.ids)))
+    return stored
+
+
+def _packed(id: str) -> bytes:
+    """A UUID as we write them as its 16 bytes, after a NUL, which is in no other id."""
+    if len(id) == _UUID_LENGTH and id[8] == "-":
+        with suppress(ValueError):
+            raw = b"\0" + bytes.fromhex(id.replace("-", ""))
+            if _unpacked(raw) == id:
+                return raw
+    return id.encode()
+
+
+def _unpacked(id: bytes) -> str:
+    if id[:1] != b"\0":
+        return id.decode()
+    digits = id[1:].hex()
+    return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"

@@ -22,7 +22,7 @@ from casque.stores.pace import Pace
 WAITING = "waiting"
 """The object by which a writer that keeps losing says so."""
 
-_LOOK_EVERY = 20
+_LOOK_EVERY = 50
 """After so many commits in a row a writer that seems alone looks whether somebody waits."""
 _SPEAK_AFTER = 3
 """So many lost races in a row, and a writer says that it waits."""

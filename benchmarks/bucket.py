@@ -1,0 +1,126 @@
+"""What a queue in a bucket carries: full cycles through a bucket that takes 50 ms to answer.
+
+One process; a bucket in memory with 50 ms added to every request, half on the
+way there and half on the way back; payloads of 100 bytes; a cycle is an
+enqueue, a dequeue and an ack, each answered before the next. Counts requests
+and the bytes that were logged, too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import platform
+import statistics
+import sys
+import time
+from typing import Literal
+
+from casque import BrokerQueue
+from casque.buckets.memory import MemoryBucket
+from casque.buckets.port import Expect, Found, Listed, Version
+from casque.stores.ledger.store import LedgerStore
+
+PAYLOAD = bytes(range(100))
+TRIP_SECONDS = 0.05
+
+
+class DistantBucket:
+    """A bucket in memory, far away; counts what is asked of it."""
+
+    name = "distant bucket"
+    blocking = False
+
+    def __init__(self) -> None:
+        self.requests = 0
+        self.logged = 0
+        self._bucket = MemoryBucket()
+
+    async def get(self, key: str) -> Found | None:
+        await self._trip()
+        return await self._bucket.get(key)
+
+    async def put(
+        self, key: str, body: bytes, *, expect: Literal[Expect.ABSENT] | Version
+    ) -> Version:
+        await self._trip()
+        self.logged += len(body) * key.startswith("log/")
+        return await self._bucket.put(key, body, expect=expect)
+
+    async def list(self, prefix: str = "", *, after: str = "") -> list[Listed]:
+        await self._trip()
+        return await self._bucket.list(prefix, after=after)
+
+    async def delete(self, key: str) -> None:
+        await self._trip()
+        await self._bucket.delete(key)
+
+    async def close(self) -> None:
+        await self._bucket.close()
+
+    async def _trip(self) -> None:
+        self.requests += 1
+        await asyncio.sleep(TRIP_SECONDS)
+
+
+class Measured:
+    """What a run came to."""
+
+    def __init__(self, cycles: int, seconds: float, bucket: DistantBucket) -> None:
+        self.rate = cycles / seconds
+        self.bytes = bucket.logged / cycles
+        self.requests = 1_000 * bucket.requests / cycles
+
+
+async def measure(callers: int, seconds: float) -> Measured:
+    bucket = DistantBucket()
+    async with BrokerQueue(LedgerStore(bucket)) as q:
+        await q.stats()  # opened, so that only the cycles are measured
+        bucket.requests = bucket.logged = cycles = 0
+        begun = time.perf_counter()
+
+        async def caller() -> None:
+            nonlocal cycles
+            while time.perf_counter() < begun + seconds:
+                await q.enqueue("work", PAYLOAD)
+                [job] = await q.dequeue("work")
+                await q.ack(job)
+                cycles += 1
+
+        await asyncio.gather(*(caller() for _ in range(callers)))
+        return Measured(cycles, time.perf_counter() - begun, bucket)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=4.0, help="of each round")
+    arguments = parser.parse_args()
+    print(
+        f"{platform.python_implementation()} {platform.python_version()}; "
+        f"{1000 * TRIP_SECONDS:.0f} ms a request; medians of {arguments.rounds} rounds of "
+        f"{arguments.seconds:g} s (lowest, highest)"
+    )
+    limits = {1: (6.0, None), 1_000: (3_000.0, 30.0)}
+    is_kept = True
+    for callers, (least, most_requests) in limits.items():
+        rounds = [asyncio.run(measure(callers, arguments.seconds)) for _ in range(arguments.rounds)]
+        rates = sorted(one.rate for one in rounds)
+        rate = statistics.median(rates)
+        logged = statistics.median(one.bytes for one in rounds)
+        requests = statistics.median(one.requests for one in rounds)
+        kept = (
+            rate >= least and logged <= 400 and (most_requests is None or requests <= most_requests)
+        )
+        is_kept &= kept
+        print(
+            f"{callers:5} callers: {rate:8,.1f} cycles/s ({rates[0]:,.1f}, {rates[-1]:,.1f}), at "
+            f"least {least:,.0f}; {logged:.0f} bytes logged a cycle, at most 400; {requests:,.1f} "
+            f"requests a 1,000 cycles{'' if most_requests is None else ', at most 30'}: "
+            f"{'kept' if kept else 'MISSED'}"
+        )
+    return 0 if is_kept else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
