@@ -87,6 +87,8 @@ class FolderBucket:
         except (FileNotFoundError, IsADirectoryError):
             return None
         except OSError as error:
+            if self._is_below_an_object(error):
+                return None
             raise _trouble("read", path, error) from error
         self._believe({path: stamp})
         return Found(body, _version(stamp), stamp.mtime_ns // 1000)
@@ -123,6 +125,8 @@ class FolderBucket:
                 if len(found) == PAGE:
                     break
         except OSError as error:
+            if self._is_below_an_object(error):
+                return []
             raise _trouble("list", f"{self._root}/{base}", error) from error
         self._believe({path: stamp for path, (_, stamp) in found.items()})
         return [Listed(key, stamp.size, stamp.mtime_ns // 1000) for key, stamp in found.values()]
@@ -138,6 +142,8 @@ class FolderBucket:
         except IsADirectoryError:
             return
         except OSError as error:
+            if self._is_below_an_object(error):
+                return
             raise _trouble("delete", path, error) from error
         self._durable.forget(path)
         try:
@@ -173,6 +179,16 @@ class FolderBucket:
                 outcome_unknown=False,
             )
         self._is_local = True
+
+    def _is_below_an_object(self, error: OSError) -> bool:
+        """Whether `a/b` is not there because `a` is an object; if so, to ask for it is no error."""
+        if not isinstance(error, NotADirectoryError):
+            return False
+        try:
+            self._files.stat(self._root)
+        except IsADirectoryError:
+            return True
+        return False
 
     # -- put -------------------------------------------------------------------
 
