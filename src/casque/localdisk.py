@@ -1,10 +1,18 @@
-"""Local disks: folders that last, and telling a network drive from one."""
+"""Local disks: folders that last, taking turns, and telling a network drive from a disk."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+from casque.clock import SECOND_US, Clock, drive
+from casque.errors import StorageError
+
+LOCK_PATIENCE_US = 30 * SECOND_US
+"""How long a process waits for its turn before it gives up."""
+_LOCK_PAUSE_US = 2_000
 _MOUNTS = Path("/proc/self/mountinfo")
 _SHARED_BY_HOSTS = frozenset(
     [
@@ -61,3 +69,55 @@ def network_filesystem(path: Path) -> str | None:
         if len(point) > longest and Path(path).is_relative_to(point):
             kind, longest = rest.split()[0], len(point)
     return kind if kind in _SHARED_BY_HOSTS else None
+
+
+@contextmanager
+def locked(path: Path, clock: Clock) -> Iterator[None]:
+    """One process and thread at a time, and nobody twice in a row while another waits.
+
+    By locks on two files beside `path`, which the system releases when a
+    process dies. Whoever wants the lock must hold the gate while it waits, so
+    the one that has just let go finds the gate taken and stands behind.
+    """
+    give_up = clock.monotonic() + LOCK_PATIENCE_US
+    gate = _take(path.with_name(f".{path.name}.gate"), clock, give_up)
+    try:
+        lock = _take(path.with_name(f".{path.name}.lock"), clock, give_up)
+    finally:
+        _let_go(gate)
+    try:
+        yield
+    finally:
+        _let_go(lock)
+
+
+def _take(path: Path, clock: Clock, give_up: int) -> int:
+    import fcntl  # noqa: PLC0415 - POSIX only, so not at the top of the module
+
+    # To read is enough for a lock, and works for every user who may read the folder.
+    descriptor = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if clock.monotonic() < give_up:
+                drive(clock.sleep(_LOCK_PAUSE_US, blocking=True))
+                continue
+            os.close(descriptor)
+            raise StorageError(
+                f"{path} has been locked by other processes for 30 s; is one stopped? Nothing "
+                "was written.",
+                outcome_unknown=False,
+            ) from None
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return descriptor
+
+
+def _let_go(descriptor: int) -> None:
+    import fcntl  # noqa: PLC0415 - POSIX only, so not at the top of the module
+
+    # Not by closing alone: a child forked meanwhile has a copy, and would keep the lock.
+    fcntl.flock(descriptor, fcntl.LOCK_UN)
+    os.close(descriptor)

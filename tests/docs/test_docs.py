@@ -29,13 +29,13 @@ from casque import (
     commit,
     errors,
     holding,
+    localdisk,
     queue,
     rules,
     state,
     transaction,
     transitions,
 )
-from casque.adapters.storage import filesystem
 from casque.clock import DAY_US, MINUTE_US, SECOND_US
 from casque.stores import document, port, url
 from casque.stores.sqlite import connection, rows, store, watch
@@ -351,7 +351,7 @@ def seconds(us: int) -> str:
         ("operations waiting", [f"{commit.WAITING_CALLERS:,}"]),
         ("one commit's tries", [seconds(port.COMMIT_DEADLINE_US)]),
         ("pending work", [seconds(commit.CLOSE_PATIENCE_US)]),
-        ("waiting for a file's lock", [seconds(filesystem._LOCK_PATIENCE_US)]),
+        ("waiting for a file's lock", [seconds(localdisk.LOCK_PATIENCE_US)]),
         ("memory of a silent writer", [f"{state.WRITER_MEMORY_US // MINUTE_US} minutes"]),
         ("claims", [f"{holding.HOLDINGS_KEPT:,}"]),
         ("depth", [f"{queue.DEFAULT_MAX_DEPTH}"]),

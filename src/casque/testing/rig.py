@@ -166,44 +166,46 @@ class Rig:
         in threads. `work` is a module-level function; `address` is what a queue
         is opened with, `report(value)` sends a value back. An exception there is one here.
         """
-        return await asyncio.to_thread(self._in_processes, count, work, args)
-
-    def _in_processes(
-        self, count: int, work: Callable[..., None], args: tuple[Any, ...]
-    ) -> list[Any]:
         address = self.harness.address
         if address is None:
-            return _in_threads(self.harness.open(), count, work, args)
-        context = multiprocessing.get_context("spawn")
-        reports: Any = context.SimpleQueue()
-        children = [
-            context.Process(target=_child, args=(work, address, reports, place, args))
-            for place in range(count)
-        ]
-        for child in children:
-            child.start()
-        values: list[Any] = []
-        running = count
-        while running:
-            kind, value = reports.get()
-            if kind == "value":
-                values.append(value)
-            else:
-                running -= 1
-                if value is not None:
-                    for child in children:
-                        child.kill()
-                    raise AssertionError(f"a process failed: {value}")
-        for child in children:
-            child.join()
-        return values
+            return await asyncio.to_thread(in_threads, self.harness.open(), count, work, args)
+        return await asyncio.to_thread(in_processes, address, count, work, args)
 
     async def close(self) -> None:
         await self._stack.aclose()
 
 
+def in_processes(
+    address: Any, count: int, work: Callable[..., None], args: tuple[Any, ...]
+) -> list[Any]:
+    """Run `work(address, report, place, *args)` in so many processes at once; their reports."""
+    context = multiprocessing.get_context("spawn")
+    reports: Any = context.SimpleQueue()
+    children = [
+        context.Process(target=_child, args=(work, address, reports, place, args))
+        for place in range(count)
+    ]
+    for child in children:
+        child.start()
+    values: list[Any] = []
+    running = count
+    while running:
+        kind, value = reports.get()
+        if kind == "value":
+            values.append(value)
+        else:
+            running -= 1
+            if value is not None:
+                for child in children:
+                    child.kill()
+                raise AssertionError(f"a process failed: {value}")
+    for child in children:
+        child.join()
+    return values
+
+
 def _child(
-    work: Callable[..., None], address: str, reports: Any, place: int, args: tuple[Any, ...]
+    work: Callable[..., None], address: Any, reports: Any, place: int, args: tuple[Any, ...]
 ) -> None:
     try:
         work(address, lambda value: reports.put(("value", value)), place, *args)
@@ -213,15 +215,16 @@ def _child(
     reports.put(("end", None))
 
 
-def _in_threads(
-    store: Store, count: int, work: Callable[..., None], args: tuple[Any, ...]
+def in_threads(
+    address: Any, count: int, work: Callable[..., None], args: tuple[Any, ...]
 ) -> list[Any]:
+    """The same in threads of this process."""
     values: list[Any] = []
     errors: list[BaseException] = []
 
     def run(place: int) -> None:
         try:
-            work(store, values.append, place, *args)
+            work(address, values.append, place, *args)
         except BaseException as error:  # noqa: BLE001 - handed to the test's thread
             errors.append(error)
 

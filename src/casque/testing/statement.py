@@ -37,13 +37,8 @@ def statement(
     return mark
 
 
-class Statements:
-    """What every part of the suite shares: the flavours, and that nobody weakens a test."""
-
-    @pytest.fixture(params=FLAVOURS)
-    def flavour(self, request: pytest.FixtureRequest) -> Flavour:
-        flavour: Flavour = request.param
-        return flavour
+class Unweakened:
+    """What nobody weakens: a subclass gives fixtures, and redefines no test."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -52,8 +47,17 @@ class Statements:
                 continue
             if any(name in vars(base) for base in cls.__mro__[1:]):
                 raise TypeError(
-                    f"{cls.__name__}.{name} redefines a test of the suite: a store must pass it "
+                    f"{cls.__name__}.{name} redefines a test of the suite: a backend must pass it "
                     "as it is."
                 )
             if not hasattr(value, "statements"):
                 raise TypeError(f"{cls.__name__}.{name} proves no statement; add it elsewhere.")
+
+
+class Statements(Unweakened):
+    """What every part of the suite shares: the flavours, and that nobody weakens a test."""
+
+    @pytest.fixture(params=FLAVOURS)
+    def flavour(self, request: pytest.FixtureRequest) -> Flavour:
+        flavour: Flavour = request.param
+        return flavour

@@ -12,17 +12,13 @@ import asyncio
 import errno
 import hashlib
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from casque.clock import SECOND_US, Clock, SystemClock, drive
+from casque.clock import Clock, SystemClock
 from casque.errors import CASConflictError, InvalidError, StorageError
-from casque.localdisk import make_folder, sync_folder
-
-_LOCK_PATIENCE_US = 30 * SECOND_US
-_LOCK_PAUSE_US = 2_000
+from casque.localdisk import locked, make_folder, sync_folder
 
 T = TypeVar("T")
 
@@ -76,7 +72,7 @@ class LocalFileSystemStorage:
     def _write(self, content: bytes, if_match: str | None) -> str:
         try:
             make_folder(self.path.parent)
-            with self._locked():
+            with locked(self.path, self._clock):
                 _, current = self._read()
                 if current != if_match:
                     raise CASConflictError(
@@ -103,47 +99,6 @@ class LocalFileSystemStorage:
             sync_folder(self.path.parent)
         except OSError as error:
             raise self._trouble("sync", error, unknown=True) from error
-
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        """One writer at a time, and nobody twice in a row while another waits.
-
-        Whoever wants the lock must hold the gate while it waits, so the one
-        that has just let go finds the gate taken and stands behind.
-        """
-        give_up = self._clock.monotonic() + _LOCK_PATIENCE_US
-        gate = self._take(self.path.with_name(f".{self.path.name}.gate"), give_up)
-        try:
-            lock = self._take(self.path.with_name(f".{self.path.name}.lock"), give_up)
-        finally:
-            _let_go(gate)
-        try:
-            yield
-        finally:
-            _let_go(lock)
-
-    def _take(self, path: Path, give_up: int) -> int:
-        import fcntl  # noqa: PLC0415 - POSIX only, so not at the top of the module
-
-        # To read is enough for a lock, and works for every user who may read the folder.
-        descriptor = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        while True:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if self._clock.monotonic() < give_up:
-                    drive(self._clock.sleep(_LOCK_PAUSE_US, blocking=True))
-                    continue
-                os.close(descriptor)
-                raise StorageError(
-                    f"{path} has been locked by other processes for 30 s; is one stopped? Nothing "
-                    "was written.",
-                    outcome_unknown=False,
-                ) from None
-            except BaseException:
-                os.close(descriptor)
-                raise
-            return descriptor
 
     def _trouble(self, verb: str, error: OSError, *, unknown: bool) -> StorageError:
         remedy = (
@@ -174,14 +129,6 @@ async def _on_a_thread(work: Callable[[], T]) -> T:
         if started:
             raise
         return work()
-
-
-def _let_go(descriptor: int) -> None:
-    import fcntl  # noqa: PLC0415 - POSIX only, so not at the top of the module
-
-    # Not by closing alone: a child forked meanwhile has a copy, and would keep the lock.
-    fcntl.flock(descriptor, fcntl.LOCK_UN)
-    os.close(descriptor)
 
 
 def _etag(content: bytes) -> str:

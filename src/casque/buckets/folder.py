@@ -1,0 +1,358 @@
+"""FolderBucket: objects as files in a folder of this machine.
+
+To create, a temporary file is written and synced, then linked to its name, which
+fails if the name is taken; then the folder is synced, and only then is the put
+answered. To update, the same with a rename, under a lock, which a delete takes
+too: what was compared is still there when it is replaced.
+"""
+
+from __future__ import annotations
+
+import errno
+import heapq
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+from casque.buckets.durable import Durable
+from casque.buckets.files import Files, LocalFiles, Stamp, holder
+from casque.buckets.port import PAGE, Expect, Found, Listed, Version
+from casque.clock import DAY_US, Clock, SystemClock
+from casque.errors import CASConflictError, InvalidError, StorageError
+
+_TRIES = 5
+"""How often a put makes its folder again that others removed meanwhile."""
+_TEMPORARY = ".casque-"
+"""What the name of a file begins with while it is written. The lock's are `.casque.…`."""
+# Names of 255 bytes fit every file system in use; one with a dot in front is not an object's.
+_WORD = r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,254}"
+_KEY = re.compile(rf"{_WORD}(?:/{_WORD})*")
+
+_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_NOT_ALLOWED = {errno.EACCES, errno.EPERM, errno.EROFS}
+_IN_THE_WAY = {errno.ENOTDIR, errno.EEXIST, errno.EISDIR}
+_NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
+_NOBODY_WRITES = {errno.EROFS, errno.EINVAL}
+
+
+class FolderBucket:
+    """A folder on a local disk of this machine, shared by all its processes.
+
+    Made, with the folders above it, by the first put. Needs hard links and
+    times kept to the nanosecond, as every usual local file system has.
+
+    A version is the file's inode number, modification time and size. No two
+    contents of one key share it: an update's file exists beside the one it
+    replaces, under a later time than that one's, whatever the clock says. Only
+    after a delete can a new file be given the same inode number; its time is
+    read anew, and to hit the same microsecond the clock must have been set
+    back, so the nanoseconds below it are left to chance. The time of change
+    (ctime) is no part of it: to remove a second link of a file changes that too.
+    """
+
+    blocking = True
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        clock: Clock | None = None,
+        *,
+        files: Files | None = None,
+    ) -> None:
+        if not os.fspath(path):
+            raise InvalidError("the path of the bucket's folder is empty.")
+        try:
+            self.path = Path(path).expanduser().resolve()
+        except (OSError, RuntimeError, ValueError) as error:
+            # A circle of links, a home of nobody, a NUL, a lone surrogate.
+            raise InvalidError(
+                f"{os.fspath(path)!r} cannot be the path of a folder: {error}", cause=error
+            ) from error
+        if self.path == self.path.parent:
+            raise InvalidError(f"{self.path} holds the whole system: choose a folder in it.")
+        self.name = f"file://{self.path}"
+        self._root = str(self.path)
+        self._lock = f"{self._root}/casque"
+        self._clock = clock or SystemClock()
+        self._files = files or LocalFiles(self._clock)
+        self._durable = Durable(self._files, self._root)
+        self._is_local = False
+
+    async def get(self, key: str) -> Found | None:
+        path = self._path_of(key)
+        try:
+            body, stamp = self._files.read(path)
+        except (FileNotFoundError, IsADirectoryError):
+            return None
+        except OSError as error:
+            if self._is_below_an_object(error):
+                return None
+            raise _trouble("read", path, error) from error
+        self._believe({path: stamp})
+        return Found(body, _version(stamp), stamp.mtime_ns // 1000)
+
+    async def put(
+        self, key: str, body: bytes, *, expect: Literal[Expect.ABSENT] | Version
+    ) -> Version:
+        path = self._path_of(key)
+        try:
+            stamp = self._placed(path, body, expect)
+        except OSError as error:
+            raise _trouble("write", path, error) from error
+        try:
+            # Until the folder is on disk too, a power cut can take the name away.
+            self._durable.sync([holder(path)])
+        except OSError as error:
+            raise _trouble("sync", path, error, unknown=True) from error
+        self._durable.learn(path, stamp)
+        return _version(stamp)
+
+    async def list(self, prefix: str = "", *, after: str = "") -> list[Listed]:
+        self._check_place()
+        base = prefix[: prefix.rfind("/") + 1]
+        if base and not _KEY.fullmatch(base[:-1]):
+            return []
+        found: dict[str, tuple[str, Stamp]] = {}
+        try:
+            for key in self._walk(base, prefix, after):
+                path = f"{self._root}/{key}"
+                try:
+                    found[path] = key, self._files.stat(path)
+                except (FileNotFoundError, IsADirectoryError):
+                    continue  # deleted since it was seen
+                if len(found) == PAGE:
+                    break
+        except OSError as error:
+            if self._is_below_an_object(error):
+                return []
+            raise _trouble("list", f"{self._root}/{base}", error) from error
+        self._believe({path: stamp for path, (_, stamp) in found.items()})
+        return [Listed(key, stamp.size, stamp.mtime_ns // 1000) for key, stamp in found.values()]
+
+    async def delete(self, key: str) -> None:
+        path = self._path_of(key)
+        try:
+            self._files.stat(path)
+            with self._files.locked(self._lock):
+                self._files.unlink(path)
+        except FileNotFoundError:
+            pass  # but whoever removed it may have died before its sync
+        except IsADirectoryError:
+            return
+        except OSError as error:
+            if self._is_below_an_object(error):
+                return
+            raise _trouble("delete", path, error) from error
+        self._durable.forget(path)
+        try:
+            self._durable.sync([holder(path)])
+        except FileNotFoundError:
+            return  # the folder is gone too
+        except OSError as error:
+            raise _trouble("sync", path, error, unknown=True) from error
+        self._remove_empty(holder(path))
+
+    async def close(self) -> None:
+        """Nothing is held open between calls."""
+
+    # -- where -----------------------------------------------------------------
+
+    def _path_of(self, key: str) -> str:
+        if not _KEY.fullmatch(key):
+            raise InvalidError(
+                f"{key!r} cannot be a key in a folder. It takes words of letters, digits and "
+                "`-_.`, not beginning with a dot, of 255 characters at most, parted by slashes."
+            )
+        self._check_place()
+        return f"{self._root}/{key}"
+
+    def _check_place(self) -> None:
+        if self._is_local:
+            return
+        kind = self._files.network_drive(self._root)
+        if kind is not None:
+            raise StorageError(
+                f"{self.name} is on a network drive ({kind}), where locks and syncs cannot be "
+                "relied on. Nothing was done. Choose a folder on a local disk.",
+                outcome_unknown=False,
+            )
+        self._is_local = True
+
+    def _is_below_an_object(self, error: OSError) -> bool:
+        """Whether `a/b` is not there because `a` is an object; if so, to ask for it is no error."""
+        if not isinstance(error, NotADirectoryError):
+            return False
+        try:
+            self._files.stat(self._root)
+        except IsADirectoryError:
+            return True
+        return False
+
+    # -- put -------------------------------------------------------------------
+
+    def _placed(self, path: str, body: bytes, expect: Literal[Expect.ABSENT] | Version) -> Stamp:
+        """Put the file in its place, where all see it; its name is not yet on disk."""
+        for left in reversed(range(_TRIES)):
+            try:
+                if isinstance(expect, Expect):
+                    return self._created(path, body)
+                return self._updated(path, body, expect)
+            except FileNotFoundError:
+                # The folder is missing; or it was there, and went with its last object just now.
+                if not left:
+                    raise
+            self._durable.make_folder(holder(path))
+        raise AssertionError("the last try returns or raises")
+
+    def _created(self, path: str, body: bytes) -> Stamp:
+        if self._current(path) is not None:  # told at once, without writing and syncing first
+            raise CASConflictError(f"{path} exists.")
+        temporary, stamp = self._written(path, body, self._mtime_ns())
+        try:
+            self._files.link(temporary, path)
+        except FileExistsError:
+            raise CASConflictError(f"{path} exists.") from None
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            raise StorageError(
+                f"{self.name} is on a file system without hard links ({error.strerror}). Nothing "
+                "was written. Choose a folder on another disk.",
+                cause=error,
+                outcome_unknown=False,
+            ) from error
+        finally:
+            self._discard(temporary)
+        return stamp
+
+    def _updated(self, path: str, body: bytes, expect: Version) -> Stamp:
+        self._as_expected(path, expect)  # told at once, without waiting for the lock
+        with self._files.locked(self._lock):
+            current = self._as_expected(path, expect)
+            mtime_ns = max(self._mtime_ns(), current.mtime_ns + 1)
+            temporary, stamp = self._written(path, body, mtime_ns)
+            try:
+                self._files.rename(temporary, path)
+            except BaseException:
+                self._discard(temporary)
+                raise
+        return stamp
+
+    def _as_expected(self, path: str, expect: Version) -> Stamp:
+        current = self._current(path)
+        if current is None or _version(current) != expect:
+            raise CASConflictError(f"{path} was {'changed' if current else 'deleted'} meanwhile.")
+        return current
+
+    def _current(self, path: str) -> Stamp | None:
+        try:
+            return self._files.stat(path)
+        except FileNotFoundError:
+            return None
+
+    def _mtime_ns(self) -> int:
+        return self._clock.now() * 1000 + int(self._clock.random() * 1000)
+
+    def _written(self, path: str, body: bytes, mtime_ns: int) -> tuple[str, Stamp]:
+        """A temporary file in the same folder, its data on disk."""
+        temporary = f"{holder(path)}/{_TEMPORARY}{self._clock.new_id()}"
+        try:
+            stamp = self._files.write_synced(temporary, body, mtime_ns)
+        except BaseException:
+            self._discard(temporary)
+            raise
+        if stamp.mtime_ns == mtime_ns:
+            return temporary, stamp
+        self._discard(temporary)
+        raise StorageError(
+            f"{self.name} is on a file system that keeps no nanoseconds of a file's time, by "
+            "which versions are told apart. Nothing was written. Choose a folder on another disk.",
+            outcome_unknown=False,
+        )
+
+    def _discard(self, temporary: str) -> None:
+        try:
+            self._files.unlink(temporary)
+        except OSError:
+            return  # it was not made; or `list` removes it when it is a day old
+
+    # -- get, list and delete --------------------------------------------------
+
+    def _believe(self, found: dict[str, Stamp]) -> None:
+        """Bring to disk what others made visible, before anybody is told of it."""
+        unsure = [path for path, stamp in found.items() if not self._durable.knows(path, stamp)]
+        try:
+            self._durable.sync({holder(path) for path in unsure})
+        except FileNotFoundError:
+            return  # deleted since, and the folder with it
+        except OSError as error:
+            if error.errno not in _NOBODY_WRITES:
+                raise _trouble("sync", self._root, error) from error
+        for path in unsure:
+            self._durable.learn(path, found[path])
+
+    def _walk(self, base: str, prefix: str, after: str) -> Iterator[str]:
+        """The keys of the folder `base` and those below it, in order, from `after` on."""
+        if base < after and not after.startswith(base):
+            return
+        try:
+            names, folders = self._files.scan(f"{self._root}/{base}")
+        except FileNotFoundError:
+            return
+        # Compared without what all keys here have in front: there may be 100,000.
+        last = after[len(base) :] if after.startswith(base) else ""
+        start = prefix[len(base) :]
+        heap = [name for name in names if name > last and name.startswith(start)]
+        # With its slash, a folder sorts among the files as the keys in it do.
+        insides = [f"{name}/" for name in folders if name.startswith(start)]
+        heap += [inside for inside in insides if inside > last or last.startswith(inside)]
+        heapq.heapify(heap)  # most are on later pages: no need to sort them
+        while heap:
+            name = heapq.heappop(heap)
+            if name.endswith("/") and _KEY.fullmatch(name[:-1]):
+                yield from self._walk(f"{base}{name}", "", after)
+            elif _KEY.fullmatch(name):
+                yield f"{base}{name}"
+        for name in names:
+            if name.startswith(_TEMPORARY):
+                self._remove_if_old(f"{self._root}/{base}{name}")
+
+    def _remove_if_old(self, temporary: str) -> None:
+        """Its writer was killed, unless it is young."""
+        try:
+            if self._files.stat(temporary).mtime_ns // 1000 < self._clock.now() - DAY_US:
+                self._files.unlink(temporary)
+        except OSError:
+            return  # gone already, or not ours to remove
+
+    def _remove_empty(self, folder: str) -> None:
+        """A folder goes with its last object, and so on up; but those right in the bucket stay."""
+        while self._root not in (folder, holder(folder)):
+            try:
+                self._files.remove_folder(folder)
+            except OSError:
+                return
+            folder = holder(folder)
+
+
+def _version(stamp: Stamp) -> Version:
+    return Version("-".join(f"{number:x}" for number in stamp))
+
+
+def _trouble(verb: str, path: str, error: OSError, *, unknown: bool = False) -> StorageError:
+    if error.errno in _NO_ROOM:
+        remedy = "Make room on its disk, or raise the limit."
+    elif error.errno in _NOT_ALLOWED:
+        remedy = "Let this user read and write there, or choose another folder."
+    elif error.errno in _IN_THE_WAY:
+        remedy = "A file is where a folder should be, or a folder where a file should: move it."
+    else:
+        remedy = "Check the folder and its disk."
+    told = "It may be done all the same" if unknown else "Nothing was changed"
+    return StorageError(
+        f"cannot {verb} {path}: {error.strerror or error}. {told}. {remedy}",
+        cause=error,
+        outcome_unknown=unknown,
+    )
