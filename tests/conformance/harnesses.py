@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from casque import CasqueError, InMemoryStorage, LocalFileSystemStorage, ObjectStoragePort, Store
+from casque.buckets.folder import FolderBucket
+from casque.buckets.memory import MemoryBucket
 from casque.buckets.port import ABSENT, Bucket
-from casque.clock import Clock, drive, to_us
+from casque.clock import Clock, SystemClock, drive, to_datetime, to_us
 from casque.state import State
 from casque.stores.document import DocumentStore
 from casque.stores.ledger.log import key_of
@@ -264,8 +266,11 @@ class SqliteHarness:
         return connection
 
 
-class BucketClock(FakeClock):
-    """The clock of a storage: as steady as time itself, whatever is done to a process's."""
+class BucketClock(SystemClock):
+    """What a storage stamps its objects with: as steady as time, whatever a process's clock does.
+
+    It waits in real time: for locks that others hold.
+    """
 
     def __init__(self, clock: FakeClock) -> None:
         super().__init__()
@@ -349,6 +354,23 @@ class LedgerHarness:
                 entries.append((one.key, found.body))
             after = page[-1].key
         return entries
+
+
+def ledger_in_memory() -> LedgerHarness:
+    clock = FakeClock()
+    bucket = MemoryBucket(BucketClock(clock))
+    return LedgerHarness(clock, lambda: bucket, tier="full")
+
+
+def ledger_in_a_folder(folder: Path | str) -> LedgerHarness:
+    clock = FakeClock(to_datetime(SystemClock().now()))  # processes of the real time come to it too
+    stamps = BucketClock(clock)
+    return LedgerHarness(
+        clock,
+        lambda: FolderBucket(f"{folder}/queue", stamps),
+        tier="small",
+        address=f"file://{folder}/queue",
+    )
 
 
 def _raw_job(stored: dict[str, Any]) -> dict[str, Any]:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from casque.buckets.memory import MemoryBucket
-from casque.testing import FakeClock, StoreSuite
-from tests.conformance.harnesses import BucketClock, LedgerHarness
+from casque.testing import StoreSuite
+from tests.conformance.harnesses import LedgerHarness, ledger_in_a_folder, ledger_in_memory
 
 
 class TestLedgerInMemory(StoreSuite):
     @pytest.fixture
     def harness(self) -> LedgerHarness:
-        clock = FakeClock()
-        bucket = MemoryBucket(BucketClock(clock))
-        return LedgerHarness(clock, lambda: bucket, tier="full")
+        return ledger_in_memory()
+
+
+class TestLedgerInAFolder(StoreSuite):
+    @pytest.fixture
+    def harness(self, tmp_path: Path) -> LedgerHarness:
+        return ledger_in_a_folder(tmp_path)

@@ -19,7 +19,13 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from casque.testing.machine import machine_for
 from casque.testing.rig import FLAVOURS, Flavour, Harness
-from tests.conformance.harnesses import DocumentHarness, MemoryHarness, SqliteHarness
+from tests.conformance.harnesses import (
+    DocumentHarness,
+    MemoryHarness,
+    SqliteHarness,
+    ledger_in_a_folder,
+    ledger_in_memory,
+)
 
 SEARCH = os.environ.get("CASQUE_MODEL_EXAMPLES")
 
@@ -62,3 +68,15 @@ def test_sqlite_and_the_oracle_agree_after_every_step(flavour: Flavour, tmp_path
         return SqliteHarness(Path(tempfile.mkdtemp(dir=tmp_path)))
 
     agree(fresh, flavour, examples=20, steps=50)
+
+
+@pytest.mark.parametrize("flavour", FLAVOURS)
+def test_the_ledger_and_the_oracle_agree_after_every_step(flavour: Flavour) -> None:
+    agree(ledger_in_memory, flavour, examples=10, steps=50)
+
+
+@pytest.mark.parametrize("flavour", FLAVOURS)
+def test_a_ledger_in_a_folder_and_the_oracle_agree_after_every_step(
+    flavour: Flavour, tmp_path: Path
+) -> None:
+    agree(lambda: ledger_in_a_folder(tempfile.mkdtemp(dir=tmp_path)), flavour, examples=5, steps=50)

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal, TypeGuard, cast
-from urllib.parse import parse_qs, quote, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qs, quote, unquote, urlsplit
 
 from casque.adapters.storage.port import ObjectStoragePort
+from casque.buckets.port import Bucket
 from casque.clock import Clock
 from casque.errors import InvalidError
 from casque.stores.port import Store
@@ -23,10 +25,13 @@ StoreAddress = str | os.PathLike[str] | Store | ObjectStoragePort
 
 _FORMS = (
     "memory:// (this process only), sqlite:///relative.db, sqlite:////absolute/jobs.db, "
-    "json:///relative.json, json:////absolute/path.json, or a path that ends in .db, .sqlite, "
-    ".sqlite3 or .json"
+    "json:///relative.json, json:////absolute/path.json, file:///folder, s3://bucket/prefix, "
+    "gs://bucket/prefix, az://container/prefix, a path that ends in .db, .sqlite, .sqlite3 or "
+    ".json, or the path of a folder"
 )
 _FILE_SCHEMES = ("json", "sqlite")
+_BUCKETS = {"s3": "s3", "gs": "gcs", "az": "azure"}
+"""The schemes of cloud buckets, and the extra that each needs."""
 _SCHEME = re.compile(r"(az|file|gs|json|memory|postgres|postgresql|s3|sqlite):(?!//)", re.ASCII)
 _SQLITE_SUFFIXES = (".db", ".sqlite", ".sqlite3")
 
@@ -64,7 +69,8 @@ def anchored(address: StoreAddress) -> StoreAddress:
     if isinstance(address, str | os.PathLike):
         path = os.fspath(address)
         if path and not path.startswith("~") and not _SCHEME.match(path):
-            return Path(path).absolute()
+            # The slash at its end says that it is a folder.
+            return f"{Path(path).absolute()}/" if path.endswith("/") else Path(path).absolute()
     return address
 
 
@@ -85,30 +91,43 @@ def _open_url(url: str, clock: Clock | None) -> Store:
         raise InvalidError(f"{_without_password(url)}: {error}. Known are {_FORMS}.") from error
     if "#" in url:
         raise InvalidError(f"{_without_password(url)}: write # as %23, or pass a path.")
-    if parts.query and parts.scheme != "sqlite":
+    if parts.query and parts.scheme not in ("sqlite", *_BUCKETS):
         raise InvalidError(f"{_without_password(url)}: {parts.scheme}:// takes no options.")
-    if parts.scheme == "memory":
-        if parts.netloc or parts.path.strip("/"):
-            raise InvalidError(
-                f"{_without_password(url)}: memory:// takes no path; each is a store of its own."
-            )
-        from casque.stores.memory import MemoryStore
+    if parts.scheme in _BUCKETS:
+        return _open_bucket(url, parts, clock)
+    if parts.scheme in ("file", *_FILE_SCHEMES):
+        return _open_local(url, parts, clock)
+    if parts.scheme != "memory":
+        raise InvalidError(
+            f"{_without_password(url)}: no store is known for {parts.scheme!r}. Known are {_FORMS}."
+        )
+    if parts.netloc or parts.path.strip("/"):
+        raise InvalidError(
+            f"{_without_password(url)}: memory:// takes no path; each is a store of its own."
+        )
+    from casque.stores.memory import MemoryStore
 
-        return MemoryStore(clock)
-    if parts.scheme in ("json", "sqlite"):
-        suffix = "json" if parts.scheme == "json" else "db"
-        if parts.netloc or len(parts.path) < 2:  # noqa: PLR2004 - a slash and a name
-            raise InvalidError(
-                f"{_without_password(url)}: write {parts.scheme}:///relative.{suffix} (three "
-                f"slashes) or {parts.scheme}:////absolute/path.{suffix} (four)."
-            )
-        path = unquote(parts.path[1:])
-        if parts.scheme == "json":
-            return _open_document(Path(path), clock)
-        return _open_sqlite(path, clock, _durability(url, parts.query))
-    raise InvalidError(
-        f"{_without_password(url)}: no store is known for {parts.scheme!r}. Known are {_FORMS}."
-    )
+    return MemoryStore(clock)
+
+
+def _open_local(url: str, parts: SplitResult, clock: Clock | None) -> Store:
+    """A file or a folder of this machine."""
+    scheme = parts.scheme
+    if parts.netloc or len(parts.path) < 2:  # noqa: PLR2004 - a slash and a name
+        suffix = "json" if scheme == "json" else "db"
+        forms = (
+            "file:///absolute/folder (three slashes), or pass a path"
+            if scheme == "file"
+            else f"{scheme}:///relative.{suffix} (three slashes) or "
+            f"{scheme}:////absolute/path.{suffix} (four)"
+        )
+        raise InvalidError(f"{_without_password(url)}: write {forms}.")
+    path = unquote(parts.path)
+    if scheme == "file":
+        return _open_folder(path, clock)
+    if scheme == "json":
+        return _open_document(Path(path[1:]), clock)
+    return _open_sqlite(path[1:], clock, _durability(url, parts.query))
 
 
 def _open_path(path: str, clock: Clock | None) -> Store:
@@ -118,6 +137,8 @@ def _open_path(path: str, clock: Clock | None) -> Store:
         return _open_document(Path(path), clock)
     if Path(path).suffix in _SQLITE_SUFFIXES:
         return _open_sqlite(path, clock, "full")
+    if path.endswith("/") or _is_folder(path):
+        return _open_folder(path, clock)
     raise InvalidError(f"{path!r} does not say what kind of store it is. Known are {_FORMS}.")
 
 
@@ -141,6 +162,50 @@ def _open_sqlite(path: str, clock: Clock | None, durability: Durability) -> Stor
             f"{path!r} cannot be the path of a queue file: {error}", cause=error
         ) from error
     return SqliteStore(resolved, durability=durability, clock=clock)
+
+
+def _open_folder(path: str, clock: Clock | None) -> Store:
+    from casque.buckets.folder import FolderBucket
+    from casque.stores.ledger.store import LedgerStore
+
+    return LedgerStore(FolderBucket(path, clock), clock)
+
+
+def _is_folder(path: str) -> bool:
+    try:
+        return Path(path).expanduser().is_dir()
+    except (OSError, RuntimeError, ValueError):
+        return False
+
+
+def _open_bucket(url: str, parts: SplitResult, clock: Clock | None) -> Store:
+    from casque.stores.ledger.store import LedgerStore
+
+    scheme, name = parts.scheme, _without_password(url)
+    if "@" in parts.netloc or ":" in parts.netloc or not parts.netloc:
+        raise InvalidError(
+            f"{name}: write {scheme}://name/prefix. Credentials come from the environment, and "
+            "another server from ?endpoint=…."
+        )
+    known = ("endpoint", "region") if scheme == "s3" else ("endpoint",)
+    options = {key: values[-1] for key, values in parse_qs(parts.query).items()}
+    if unknown := [key for key in options if key not in known]:
+        raise InvalidError(
+            f"{name}: {scheme}:// takes no option {', '.join(unknown)}; it knows "
+            f"{' and '.join(known)}."
+        )
+    try:
+        from casque.buckets.obstore import azure_bucket, gcs_bucket, s3_bucket
+    except ImportError as error:
+        raise InvalidError(
+            f"{name}: {scheme}:// needs a package that is not installed: pip install "
+            f"'casque[{_BUCKETS[scheme]}]'.",
+            cause=error,
+        ) from error
+    makers: dict[str, Callable[..., Bucket]]
+    makers = {"s3": s3_bucket, "gs": gcs_bucket, "az": azure_bucket}
+    prefix = unquote(parts.path).strip("/")
+    return LedgerStore(makers[scheme](parts.netloc, prefix, **options), clock)
 
 
 def _durability(url: str, query: str) -> Durability:
