@@ -13,7 +13,11 @@ PAGE = 1_000
 """How many objects one `list` names at most."""
 
 Version = NewType("Version", str)
-"""What tells one content of an object from the one before it: an etag, a generation."""
+"""What tells one content of an object from the one before it: an etag, a generation.
+
+On S3 it is a hash of the content, so an object written back to what it was has
+the version that it had. Whoever compares and sets puts something new into each.
+"""
 
 
 class Expect(Enum):

@@ -1,0 +1,337 @@
+"""ObstoreBucket: a bucket on S3, Google Cloud Storage or Azure, through obstore.
+
+Requests are obstore's blocking calls, made on threads of the bucket's own. Its
+coroutines would need no threads, but they hand a result to Python from a thread
+of Rust's, and one that does so while the interpreter is ending aborts the
+process: about one short program in fifty, after its work was done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from urllib.parse import urlsplit
+
+import obstore
+from obstore.exceptions import BaseError
+from obstore.store import AzureStore, GCSStore, S3Store
+
+from casque.buckets.port import PAGE, Expect, Found, Listed, Version
+from casque.buckets.replies import (
+    AZURE,
+    GCS,
+    S3,
+    Reply,
+    Request,
+    Service,
+    Verb,
+    error_for,
+    reply_in,
+    says_absent,
+)
+from casque.clock import to_us
+from casque.errors import InvalidError, StorageError
+from casque.process import generation
+
+if TYPE_CHECKING:
+    from obstore.store import ClientConfig, RetryConfig
+
+_Client = S3Store | GCSStore | AzureStore
+T = TypeVar("T")
+
+REQUEST_SECONDS = 20
+"""How long one request may take, its answer read to the end."""
+CONNECT_SECONDS = 5
+_GIVE_UP_SECONDS = REQUEST_SECONDS + CONNECT_SECONDS
+"""How long all of it may take, credentials fetched and a thread waited for."""
+_THREADS = 16
+
+# Once sent again, a write that had landed would report a conflict with itself.
+_NO_RETRIES: RetryConfig = {"max_retries": 0}
+
+_started_in: int | None = None
+"""Which process, counted in forks, started obstore's threads."""
+
+
+class ObstoreBucket:
+    """The objects under a prefix of a bucket. Made by `s3_bucket`, `gcs_bucket`, `azure_bucket`."""
+
+    blocking = False
+
+    def __init__(self, store: _Client, service: Service, bucket: str, prefix: str) -> None:
+        self.name = "/".join(part for part in (f"{service.scheme}://{bucket}", prefix) if part)
+        self.service = service
+        self._store = store
+        self._root = f"{prefix}/" if prefix else ""
+        self._threads: ThreadPoolExecutor | None = None
+
+    async def get(self, key: str) -> Found | None:
+        def request() -> Found:
+            got = obstore.get(self._store, self._root + key)
+            version = self._version_in(got.meta, key)
+            return Found(got.bytes().to_bytes(), version, to_us(got.meta["last_modified"]))
+
+        return await self._ask("read", key, request)
+
+    async def put(
+        self, key: str, body: bytes, *, expect: Literal[Expect.ABSENT] | Version
+    ) -> Version:
+        mode: Any = "create" if expect is Expect.ABSENT else {self._version_field: expect}
+
+        def request() -> Version:
+            put = obstore.put(self._store, self._root + key, body, mode=mode)
+            return self._version_in(put, key)
+
+        version = await self._ask("write", key, request)
+        assert version is not None  # only what is read or deleted can be absent
+        return version
+
+    async def list(self, prefix: str = "", *, after: str = "") -> list[Listed]:
+        found = await self._ask(
+            "list", prefix, lambda: _page(self._store, self._root, prefix, after)
+        )
+        return found or []
+
+    async def delete(self, key: str) -> None:
+        await self._ask("delete", key, lambda: obstore.delete(self._store, self._root + key))
+
+    async def close(self) -> None:
+        threads, self._threads = self._threads, None
+        if threads is not None:
+            threads.shutdown(wait=False)
+
+    async def _ask(self, verb: Verb, key: str, request: Callable[[], T]) -> T | None:
+        """The answer; None when there is no such object."""
+        self._check_process()
+        about = Request(self.service, self.name, verb, key)
+        try:
+            async with asyncio.timeout(_GIVE_UP_SECONDS):
+                return await asyncio.wrap_future(self._on_a_thread(request))
+        except TimeoutError as error:
+            reply = Reply(None, "", f"no answer within {_GIVE_UP_SECONDS} s")
+            raise error_for(about, reply, error) from error
+        except _Unordered as error:
+            raise StorageError(
+                f"{self.name} does not list its objects in the order of their names ({error} came "
+                "late), and a queue needs that. Use a general purpose bucket, or on Azure an "
+                "account without a hierarchical namespace.",
+                cause=error,
+                outcome_unknown=False,
+            ) from error
+        except (BaseError, OSError) as error:
+            reply = reply_in(str(error))
+            if verb in ("read", "delete") and says_absent(reply):
+                return None
+            raise error_for(about, reply, error) from error
+
+    def _on_a_thread(self, request: Callable[[], T]) -> Future[T]:
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="casque-bucket")
+        try:
+            return self._threads.submit(request)
+        except RuntimeError:  # the interpreter is ending, and no thread can start: do without
+            done: Future[T] = Future()
+            try:
+                done.set_result(request())
+            except (BaseError, OSError, _Unordered) as error:
+                done.set_exception(error)
+            return done
+
+    def _check_process(self) -> None:
+        global _started_in  # noqa: PLW0603 - obstore has one set of threads for all of a process
+        if _started_in is None:
+            _started_in = generation()
+        if _started_in != generation():
+            raise StorageError(
+                f"{self.name}: this process was forked from one that had used a bucket before, and "
+                "what obstore needs did not come along: a request would hang. Nothing was sent. "
+                'Start the process with multiprocessing\'s "spawn", or use buckets only in the '
+                "children.",
+                outcome_unknown=False,
+            )
+
+    @property
+    def _version_field(self) -> Literal["e_tag", "version"]:
+        # Google's etag cannot be a condition of a write through obstore, its generation can.
+        return "version" if self.service is GCS else "e_tag"
+
+    def _version_in(self, told: Any, key: str) -> Version:
+        version: str | None = told[self._version_field]
+        if version is None:
+            raise StorageError(
+                f"{self.name}: the server gave no version of {key}, without which two writers "
+                "cannot be told apart. Is the endpoint an object storage?",
+                outcome_unknown=True,
+            )
+        return Version(version)
+
+
+class _Unordered(Exception):  # noqa: N818 - it never leaves this module
+    """A key came after one that is behind it."""
+
+
+def _page(store: _Client, root: str, prefix: str, after: str) -> list[Listed]:
+    # obstore lists whole folders; within one, begin as near to the prefix as it lets us.
+    folder = prefix.rpartition("/")[0]
+    start = max(after, _just_before(prefix))
+    # What lies before the folder is no offset into it, and Azure might mind.
+    offset = root + start if start > folder else None
+    found: list[Listed] = []
+    last = ""
+    for chunk in obstore.list(
+        store, (root + folder).rstrip("/") or None, offset=offset, chunk_size=PAGE
+    ):
+        for meta in chunk:
+            key = meta["path"][len(root) :]
+            if key < last:
+                raise _Unordered(key)
+            last = key
+            if not key.startswith(prefix):
+                if key > prefix:
+                    return found
+            elif key > after:  # Azurite knows no offset, and lists everything
+                found.append(Listed(key, meta["size"], to_us(meta["last_modified"])))
+                if len(found) == PAGE:
+                    return found
+    return found
+
+
+def _just_before(prefix: str) -> str:
+    """What sorts before every key of that prefix, and after nearly all before them."""
+    if not prefix or prefix.endswith("/"):
+        return ""
+    # Nothing of a key sorts above a tilde; and two slashes in a row are no path to obstore.
+    before = chr(ord(prefix[-1]) - 1)
+    return f"{prefix[:-1]}{'.' if before == '/' else before}~"
+
+
+def s3_bucket(
+    bucket: str,
+    prefix: str = "",
+    *,
+    endpoint: str | None = None,
+    region: str | None = None,
+    access_key_id: str | None = None,
+    secret_access_key: str | None = None,
+) -> ObstoreBucket:
+    """A bucket on S3, or on a server that speaks like it.
+
+    What is not given comes from the usual environment (AWS_REGION,
+    AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID …) or from the machine's role.
+    """
+    prefix = _checked_prefix("s3", bucket, prefix)
+    endpoint = _checked_endpoint(
+        endpoint or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+    )
+    options = _given(
+        endpoint=endpoint,
+        region=region,
+        access_key_id=access_key_id,
+        secret_access_key=secret_access_key,
+    )
+    store = _made(
+        lambda: S3Store(
+            bucket,
+            conditional_put="etag",
+            disable_bulk_delete=True,
+            client_options=_client(endpoint),
+            retry_config=_NO_RETRIES,
+            **options,
+        )
+    )
+    return ObstoreBucket(store, S3, bucket, prefix)
+
+
+def gcs_bucket(
+    bucket: str,
+    prefix: str = "",
+    *,
+    endpoint: str | None = None,
+    bearer_token: str | None = None,
+) -> ObstoreBucket:
+    """A bucket on Google Cloud Storage. Credentials are the application default ones."""
+    prefix = _checked_prefix("gs", bucket, prefix)
+    endpoint = _checked_endpoint(endpoint or os.environ.get("GOOGLE_BASE_URL"))
+    options = _given(base_url=endpoint, bearer_token=bearer_token)
+    store = _made(
+        lambda: GCSStore(
+            bucket, client_options=_client(endpoint), retry_config=_NO_RETRIES, **options
+        )
+    )
+    return ObstoreBucket(store, GCS, bucket, prefix)
+
+
+def azure_bucket(
+    container: str,
+    prefix: str = "",
+    *,
+    endpoint: str | None = None,
+    account_name: str | None = None,
+    account_key: str | None = None,
+) -> ObstoreBucket:
+    """A container of Azure's blob storage.
+
+    What is not given comes from the usual environment
+    (AZURE_STORAGE_ACCOUNT_NAME, AZURE_STORAGE_ACCOUNT_KEY …) or from the
+    machine's identity.
+    """
+    prefix = _checked_prefix("az", container, prefix)
+    endpoint = _checked_endpoint(endpoint or os.environ.get("AZURE_STORAGE_ENDPOINT"))
+    options = _given(endpoint=endpoint, account_name=account_name, account_key=account_key)
+    store = _made(
+        lambda: AzureStore(
+            container, client_options=_client(endpoint), retry_config=_NO_RETRIES, **options
+        )
+    )
+    return ObstoreBucket(store, AZURE, container, prefix)
+
+
+def _client(endpoint: str | None) -> ClientConfig:
+    return {
+        "timeout": timedelta(seconds=REQUEST_SECONDS),
+        "connect_timeout": timedelta(seconds=CONNECT_SECONDS),
+        "allow_http": endpoint is not None and endpoint.startswith("http://"),
+    }
+
+
+def _given(**options: str | None) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _made(make: Callable[[], T]) -> T:
+    try:
+        return make()
+    except (BaseError, OSError, ValueError) as error:
+        told = str(error).partition("\n\nDebug source:")[0]
+        raise InvalidError(f"{told}. Mend the address or the environment.", cause=error) from error
+
+
+def _checked_prefix(scheme: str, bucket: str, prefix: str) -> str:
+    if not bucket or "/" in bucket:
+        raise InvalidError(f"{scheme}://{bucket}: write {scheme}://name/prefix.")
+    prefix = prefix.strip("/")
+    if any(part in ("", ".", "..") or not part.isprintable() for part in prefix.split("/")):
+        if not prefix:
+            return ""
+        raise InvalidError(
+            f"{scheme}://{bucket}/{prefix}: the parts of a prefix are names, not empty, not dots."
+        )
+    return prefix
+
+
+def _checked_endpoint(endpoint: str | None) -> str | None:
+    if endpoint is None:
+        return None
+    try:
+        parts = urlsplit(endpoint)
+    except ValueError as error:
+        raise InvalidError(f"the endpoint is no URL: {error}.", cause=error) from error
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise InvalidError("the endpoint must be like https://host or http://127.0.0.1:9000.")
+    if parts.username or parts.password:
+        raise InvalidError("an endpoint takes no user and password; use the environment.")
+    return endpoint.rstrip("/")

@@ -1,0 +1,217 @@
+"""Replies: what the server of a bucket answered, and what the caller is to make of it.
+
+S3, Google Cloud Storage and Azure differ in their words, and obstore, aioboto3
+and google-cloud-storage in how they hand them on. Here they become one `Reply`,
+and that becomes an error which names the object and the remedy.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Literal, NamedTuple
+
+from casque.errors import CASConflictError, CasqueError, StorageError
+
+Verb = Literal["read", "write", "list", "delete"]
+
+
+class Service(NamedTuple):
+    """A kind of object storage, in the words of its own documents."""
+
+    scheme: str
+    holder: str
+    """What objects are in: a bucket, a container."""
+    permissions: dict[Verb, str]
+    credentials: str
+    """Where its credentials come from."""
+
+
+S3 = Service(
+    "s3",
+    "bucket",
+    {
+        "read": "s3:GetObject",
+        "write": "s3:PutObject",
+        "list": "s3:ListBucket",
+        "delete": "s3:DeleteObject",
+    },
+    "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give the machine a role",
+)
+GCS = Service(
+    "gs",
+    "bucket",
+    {
+        "read": "storage.objects.get",
+        "write": "storage.objects.create and storage.objects.delete",
+        "list": "storage.objects.list",
+        "delete": "storage.objects.delete",
+    },
+    "set GOOGLE_APPLICATION_CREDENTIALS, or run `gcloud auth application-default login`",
+)
+AZURE = Service(
+    "az",
+    "container",
+    {
+        "read": "…/blobs/read (role Storage Blob Data Contributor)",
+        "write": "…/blobs/write (role Storage Blob Data Contributor)",
+        "list": "…/blobs/read (role Storage Blob Data Contributor)",
+        "delete": "…/blobs/delete (role Storage Blob Data Contributor)",
+    },
+    "set AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY, or give the machine an identity",
+)
+
+
+class Reply(NamedTuple):
+    """What came back: a status and the server's own word for it; or no status, and why not."""
+
+    status: int | None
+    code: str
+    text: str
+
+    def __str__(self) -> str:
+        if self.status is None:
+            return self.text
+        return " ".join(word for word in (str(self.status), self.code, self.text) if word)
+
+
+class Request(NamedTuple):
+    """What was asked of which object, for the messages."""
+
+    service: Service
+    bucket: str
+    """The name of the whole: its URL."""
+    verb: Verb
+    key: str
+
+
+_NO_HOLDER = {
+    "NoSuchBucket",
+    "ContainerNotFound",
+    "ContainerBeingDeleted",
+    "AccountNotFound",
+    "ResourceNotFound",
+}
+_NO_OBJECT = {"NoSuchKey", "BlobNotFound", "NotFound", ""}
+_EXISTS = {"BlobAlreadyExists"}
+_BAD_CREDENTIALS = {
+    "AuthenticationFailed",
+    "AuthenticationRequired",
+    "ExpiredToken",
+    "InvalidAccessKeyId",
+    "InvalidAuthenticationInfo",
+    "InvalidToken",
+    "NoAuthenticationInformation",
+    "SignatureDoesNotMatch",
+    "TokenRefreshRequired",
+}
+_LATER = {"RequestTimeout", "SlowDown", "ServerBusy", "OperationTimedOut", "InternalError"}
+# Asked of this machine's own services, when nothing else names a credential.
+_CREDENTIAL_SOURCES = (
+    "/latest/api/token",
+    "/latest/meta-data",
+    "computeMetadata",
+    "/metadata/identity",
+    "/oauth2/",
+    "credential",
+)
+
+_STATUS = re.compile(r"status code: (\d{3})|\(code: (\d{3})\)")
+_CODE = re.compile(r"<Code>([^<]+)</Code>")
+_MESSAGE = re.compile(r"<Message>([^<\n]+)")
+
+
+def reply_in(message: str) -> Reply:
+    """The reply that an error of obstore quotes: it has no fields, only this text."""
+    told = message.partition("\n\nDebug source:")[0]
+    status, code, text = _STATUS.search(told), _CODE.search(told), _MESSAGE.search(told)
+    if status is None:
+        if "redirect without LOCATION" in told:
+            return Reply(301, "PermanentRedirect", "")
+        return Reply(None, "", told.rpartition(" - ")[2] if not _is_of_credentials(told) else told)
+    if code is not None:
+        return Reply(int(status[1] or status[2]), code[1], text[1].rstrip(".") if text else "")
+    if status[2] is not None:  # one of a batch of deletions: the words are all there is
+        gone = "container does not exist" in told
+        return Reply(int(status[2]), "ContainerNotFound" if gone else "", "")
+    body = told[status.end() :].partition(": ")[2].strip()
+    return Reply(int(status[1]), "unintelligible" if body else "", " ".join(body.split())[:80])
+
+
+def says_absent(reply: Reply) -> bool:
+    """Whether the reply to a read or a deletion means that there is no such object.
+
+    A 404 that does not speak the storage's language is none: a proxy's or a
+    wrong endpoint's page must not pass for an empty queue.
+    """
+    return reply.status == 404 and reply.code in _NO_OBJECT  # noqa: PLR2004
+
+
+def says_conflict(reply: Reply) -> bool:
+    """Whether the reply to a conditional write means that the object was not as expected."""
+    # If-Match on what is not there is a 404 on S3. A 409 of S3 is a race that it gave up on, and
+    # says nothing of the object; Azure's says that there is one.
+    return reply.status == 412 or says_absent(reply) or reply.code in _EXISTS  # noqa: PLR2004
+
+
+def error_for(request: Request, reply: Reply, cause: BaseException) -> CasqueError:
+    """The error to raise for a reply that is no answer to the request."""
+    if request.verb == "write" and says_conflict(reply):
+        return CASConflictError(f"{request.bucket}: {request.key} is not as expected.", cause=cause)
+    what = f"{request.bucket}: cannot {request.verb} {request.key or 'its objects'}: {reply}"
+    if _is_refusal(reply):
+        return StorageError(
+            f"{what}. {_remedy(request, reply)}", cause=cause, outcome_unknown=False
+        )
+    done = {"write": "written", "delete": "deleted"}.get(request.verb)
+    doubt = f"It may have been {done} all the same." if done else "Try again."
+    return StorageError(f"{what}. {doubt}", cause=cause, outcome_unknown=True)
+
+
+def _is_refusal(reply: Reply) -> bool:
+    """Whether the server, or this machine, declined; else nobody knows what became of it."""
+    if reply.status is None:
+        return _is_of_credentials(reply.text)
+    if reply.code in _NO_HOLDER or reply.status == 501:  # noqa: PLR2004
+        return True
+    if reply.status in (408, 409, 429) or reply.code in _LATER:
+        return False
+    return reply.status < 500  # noqa: PLR2004
+
+
+def _remedy(request: Request, reply: Reply) -> str:
+    service = request.service
+    if reply.status is None:
+        return f"No credentials were found: {service.credentials}."
+    if reply.code in _NO_HOLDER:
+        return f"There is no such {service.holder}: create it first, or mend its name."
+    if reply.code in _BAD_CREDENTIALS:
+        return f"The credentials are not accepted: {service.credentials}."
+    match reply.status:
+        case 401:
+            return f"The credentials are not accepted: {service.credentials}."
+        case 403 if reply.code == "RequestTimeTooSkewed":
+            return "This machine's clock is wrong: set it."
+        case 403:
+            return _permission(request)
+        case 404:
+            return "Is the endpoint right? This is not how an object storage says it."
+        case 301 | 302 | 307 | 308:
+            return f"The {service.holder} is elsewhere: name its region, or its endpoint."
+        case 501:
+            return "This server does not know conditional writes, and no queue is safe without."
+        case _:
+            return "Nothing was changed."
+
+
+def _permission(request: Request) -> str:
+    needed = request.service.permissions[request.verb]
+    if request.service is S3 and request.verb == "read":
+        return (
+            f"Allow {needed}, and s3:ListBucket on the bucket itself: without that, S3 answers "
+            "so for an object that is not there."
+        )
+    return f"Allow {needed}."
+
+
+def _is_of_credentials(text: str) -> bool:
+    return any(source in text for source in _CREDENTIAL_SOURCES)
