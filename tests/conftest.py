@@ -4,5 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+pytest_plugins = ["tests.servers.fixtures"]
+
 # The suite's own asserts show their values when they fail, as those of the tests do.
 pytest.register_assert_rewrite("casque.testing")

@@ -118,6 +118,7 @@ _CREDENTIAL_SOURCES = (
 _STATUS = re.compile(r"status code: (\d{3})|\(code: (\d{3})\)")
 _CODE = re.compile(r"<Code>([^<]+)</Code>")
 _MESSAGE = re.compile(r"<Message>([^<\n]+)")
+_ASKED = re.compile(r"performing [A-Z]+ (https?://[^/ ]+)")
 
 
 def reply_in(message: str) -> Reply:
@@ -127,7 +128,10 @@ def reply_in(message: str) -> Reply:
     if status is None:
         if "redirect without LOCATION" in told:
             return Reply(301, "PermanentRedirect", "")
-        return Reply(None, "", told.rpartition(" - ")[2] if not _is_of_credentials(told) else told)
+        asked = _ASKED.search(told)
+        if asked is None or _is_of_credentials(told):
+            return Reply(None, "", told)
+        return Reply(None, "", f"no answer from {asked[1]} ({told.rpartition(' - ')[2]})")
     if code is not None:
         return Reply(int(status[1] or status[2]), code[1], text[1].rstrip(".") if text else "")
     if status[2] is not None:  # one of a batch of deletions: the words are all there is
@@ -197,7 +201,7 @@ def _remedy(request: Request, reply: Reply) -> str:
             return "Is the endpoint right? This is not how an object storage says it."
         case 301 | 302 | 307 | 308:
             return f"The {service.holder} is elsewhere: name its region, or its endpoint."
-        case 501:
+        case 501 if request.verb == "write":
             return "This server does not know conditional writes, and no queue is safe without."
         case _:
             return "Nothing was changed."
@@ -205,10 +209,11 @@ def _remedy(request: Request, reply: Reply) -> str:
 
 def _permission(request: Request) -> str:
     needed = request.service.permissions[request.verb]
-    if request.service is S3 and request.verb == "read":
+    if request.verb == "read" and request.service is not AZURE:
+        listing = request.service.permissions["list"]
         return (
-            f"Allow {needed}, and s3:ListBucket on the bucket itself: without that, S3 answers "
-            "so for an object that is not there."
+            f"Allow {needed}, and {listing} on the bucket itself: without that, this is the answer "
+            "for an object that is not there, too."
         )
     return f"Allow {needed}."
 

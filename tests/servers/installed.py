@@ -1,0 +1,101 @@
+"""Servers installed once per user and version, outside the checkout, by whoever comes first."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+PYTHON = f"py{sys.version_info.major}.{sys.version_info.minor}"
+INSTALL_SECONDS = 600
+
+
+class UnavailableError(Exception):
+    """The server cannot be had here; the message says why."""
+
+
+def cache() -> Path:
+    told = os.environ.get("CASQUE_TEST_SERVERS")
+    if told:
+        return Path(told)
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "casque-test-servers"
+
+
+class Package:
+    """A server from a registry, at one version."""
+
+    def __init__(self, name: str, version: str, install: Callable[[Path, str], list[str]]) -> None:
+        self.name = name
+        self.version = version
+        self._install = install
+        self._pinned = f"{name}{'@' if install is npm else '=='}{version}"
+
+    @property
+    def folder(self) -> Path:
+        # What pip installs may hold extensions of one version of Python.
+        label = "" if self._install is npm else f"-{PYTHON}"
+        return cache() / f"{self.name}-{self.version}{label}"
+
+    def installed(self) -> Path:
+        """The folder it is in, installed if need be. Raises UnavailableError."""
+        if self.folder.is_dir():
+            return self.folder
+        cache().mkdir(parents=True, exist_ok=True)
+        with _locked(cache() / f".{self.folder.name}.lock"):
+            if not self.folder.is_dir():  # nobody else did it while we waited
+                self._make()
+        return self.folder
+
+    def install_in_the_background(self) -> None:
+        """Begin now, so that whoever needs it later waits less; it is they who hear of failures."""
+        if not self.folder.is_dir():
+            threading.Thread(target=self._try, daemon=True).start()
+
+    def _try(self) -> None:
+        try:
+            self.installed()
+        except (UnavailableError, OSError):
+            return
+
+    def _make(self) -> None:
+        part = self.folder.with_name(f"{self.folder.name}.part")
+        shutil.rmtree(part, ignore_errors=True)
+        command = self._install(part, self._pinned)
+        try:
+            done = subprocess.run(
+                command,
+                capture_output=True,
+                text=True,
+                stdin=subprocess.DEVNULL,
+                timeout=INSTALL_SECONDS,
+                check=False,
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise UnavailableError(f"{self._pinned} cannot be installed: {error}") from error
+        if done.returncode != 0:
+            raise UnavailableError(f"{self._pinned} cannot be installed: {done.stderr[-500:]}")
+        part.rename(self.folder)
+
+
+def pip(folder: Path, pinned: str) -> list[str]:
+    options = ["--quiet", "--disable-pip-version-check", "--target", str(folder)]
+    return [sys.executable, "-m", "pip", "install", *options, pinned]
+
+
+def npm(folder: Path, pinned: str) -> list[str]:
+    options = ["--ignore-scripts", "--no-audit", "--no-fund", "--silent", "--prefix", str(folder)]
+    return ["npm", "install", *options, pinned]
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    import fcntl
+
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

