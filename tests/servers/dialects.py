@@ -231,7 +231,9 @@ class Json:
         return Answer(200, json.dumps(told).encode(), {"Content-Type": "application/json"})
 
     def error(self, status: int, code: str | None = None) -> Answer:
-        told = {"error": {"code": status, "message": code or _CODES.get(status, "Error")}}
+        words = {"NoSuchBucket": "The specified bucket does not exist."}
+        message = words.get(code or "") or code or _CODES.get(status, "Error")
+        told = {"error": {"code": status, "message": message}}
         return Answer(status, json.dumps(told).encode(), {"Content-Type": "application/json"})
 
 

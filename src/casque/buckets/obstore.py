@@ -310,17 +310,19 @@ def _made(make: Callable[[], T]) -> T:
         raise InvalidError(f"{told}. Mend the address or the environment.", cause=error) from error
 
 
+def checked_path(path: str) -> str:
+    """The path without slashes around it; InvalidError if it cannot name objects."""
+    path = path.strip("/")
+    parts = path.split("/") if path else []
+    if any(part in ("", ".", "..") or not part.isprintable() for part in parts):
+        raise InvalidError(f"{path!r}: the parts of a path are names, not empty and not dots.")
+    return path
+
+
 def _checked_prefix(scheme: str, bucket: str, prefix: str) -> str:
     if not bucket or "/" in bucket:
         raise InvalidError(f"{scheme}://{bucket}: write {scheme}://name/prefix.")
-    prefix = prefix.strip("/")
-    if any(part in ("", ".", "..") or not part.isprintable() for part in prefix.split("/")):
-        if not prefix:
-            return ""
-        raise InvalidError(
-            f"{scheme}://{bucket}/{prefix}: the parts of a prefix are names, not empty, not dots."
-        )
-    return prefix
+    return checked_path(prefix)
 
 
 def _checked_endpoint(endpoint: str | None) -> str | None:

@@ -1,0 +1,135 @@
+"""GCSStorage: one object on Google Cloud Storage.
+
+By obstore; or by a client of google-cloud-storage, if one is given.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from casque.buckets.port import ABSENT, Bucket, Version
+from casque.buckets.replies import GCS, Reply, Request, Verb, error_for, says_absent
+from casque.errors import CasqueError, InvalidError, StorageError
+
+_CONNECT_SECONDS = 5
+_READ_SECONDS = 20
+
+
+class GCSStorage:
+    """An object of a bucket, in jqueue's signature. Its etag is the object's generation.
+
+    Without a `client`, credentials are the application default ones. With one,
+    that is a `google.cloud.storage.Client`, and it decides.
+    """
+
+    def __init__(self, bucket_name: str, blob_name: str, client: Any = None) -> None:
+        if not bucket_name or not blob_name:
+            raise InvalidError("GCSStorage needs the name of a bucket and the name of a blob.")
+        self.name = f"gs://{bucket_name}/{blob_name}"
+        self._blob_name = blob_name
+        self._bucket = (
+            _opened(bucket_name, blob_name)
+            if client is None
+            else _ClientBucket(client, bucket_name)
+        )
+
+    async def read(self) -> tuple[bytes, str | None]:
+        found = await self._bucket.get(self._blob_name)
+        return (b"", None) if found is None else (found[0], found[1])
+
+    async def write(self, content: bytes, if_match: str | None = None) -> str:
+        expect = ABSENT if if_match is None else Version(if_match)
+        return await self._bucket.put(self._blob_name, content, expect=expect)
+
+
+def _opened(bucket_name: str, blob_name: str) -> Bucket:
+    try:
+        from casque.buckets.obstore import checked_path, gcs_bucket  # noqa: PLC0415 - an extra
+    except ImportError as error:
+        raise InvalidError(
+            'GCSStorage needs obstore, or a client of google-cloud-storage: pip install "casque'
+            '[gcs]".',
+            cause=error,
+        ) from error
+    if checked_path(blob_name) != blob_name:
+        raise InvalidError(
+            f"{blob_name!r} cannot be the name of a queue: it begins or ends with a slash."
+        )
+    return gcs_bucket(bucket_name)
+
+
+class _ClientBucket:
+    """As much of a bucket as a document needs, by google-cloud-storage, on a thread."""
+
+    def __init__(self, client: Any, bucket: str) -> None:
+        self._bucket = client.bucket(bucket)
+        self._name = bucket
+
+    async def get(self, key: str) -> tuple[bytes, str] | None:
+        return await asyncio.to_thread(self._get, key)
+
+    async def put(self, key: str, body: bytes, *, expect: Any) -> str:
+        return await asyncio.to_thread(self._put, key, body, 0 if expect is ABSENT else int(expect))
+
+    def _get(self, key: str) -> tuple[bytes, str] | None:
+        blob = self._bucket.blob(key)
+        try:
+            body: bytes = blob.download_as_bytes(**_bounds())
+        except _failures() as error:
+            reply = _reply_in(error)
+            if says_absent(reply):
+                return None
+            raise self._error("read", key, reply, error) from error
+        return body, self._generation_of(blob, key)
+
+    def _put(self, key: str, body: bytes, generation: int) -> str:
+        blob = self._bucket.blob(key)
+        try:
+            blob.upload_from_string(
+                body,
+                content_type="application/json",
+                if_generation_match=generation,
+                **_bounds(),
+            )
+        except _failures() as error:
+            raise self._error("write", key, _reply_in(error), error) from error
+        return self._generation_of(blob, key)
+
+    def _generation_of(self, blob: Any, key: str) -> str:
+        if blob.generation is None:
+            raise StorageError(
+                f"gs://{self._name}: {key} came without its generation, and without that two "
+                "writers cannot be told apart. Use google-cloud-storage 3 or later."
+            )
+        return str(blob.generation)
+
+    def _error(self, verb: Verb, key: str, reply: Reply, cause: BaseException) -> CasqueError:
+        return error_for(Request(GCS, f"gs://{self._name}", verb, key), reply, cause)
+
+
+def _bounds() -> dict[str, Any]:
+    # Once sent again, a write that had landed would report a conflict with itself.
+    return {"timeout": (_CONNECT_SECONDS, _READ_SECONDS), "retry": None}
+
+
+def _failures() -> tuple[type[Exception], ...]:
+    """What the client raises. Its packages are there, since a client was given."""
+    from google.api_core.exceptions import GoogleAPIError  # noqa: PLC0415
+    from google.auth.exceptions import GoogleAuthError  # noqa: PLC0415
+    from google.cloud.storage.exceptions import InvalidResponse  # noqa: PLC0415
+
+    return (GoogleAPIError, GoogleAuthError, InvalidResponse, OSError)
+
+
+def _reply_in(error: Exception) -> Reply:
+    """The reply that an error of google-cloud-storage holds; without one, there was none."""
+    status = getattr(error, "code", None)
+    if not isinstance(status, int):
+        is_auth = type(error).__module__.startswith("google.auth")
+        return Reply(None, "", f"credentials: {error}" if is_auth else str(error))
+    text = str(getattr(error, "message", ""))
+    if status == 404:  # noqa: PLR2004
+        # The words are all there is to tell them apart by.
+        return Reply(404, "NoSuchBucket" if "bucket does not exist" in text else "NoSuchKey", "")
+    return Reply(int(status), "", text)
