@@ -10,12 +10,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from casque import CasqueError, InMemoryStorage, LocalFileSystemStorage, ObjectStoragePort, Store
 from casque.buckets.folder import FolderBucket
 from casque.buckets.memory import MemoryBucket
-from casque.buckets.port import ABSENT, Bucket
+from casque.buckets.port import ABSENT, Bucket, Expect, Found, Listed, Version
 from casque.clock import Clock, SystemClock, drive, to_datetime, to_us
 from casque.state import State
 from casque.stores.document import DocumentStore
@@ -298,6 +298,8 @@ class LedgerHarness:
         self.address = address
         self._bucket = bucket
         self._stores: list[LedgerStore] = []
+        self._read: list[tuple[str, bytes]] = []
+        self._replica = Replica(blind=False)
 
     def open(self, clock: Clock | None = None) -> Store:
         return self._opened(self._bucket(), clock)
@@ -308,8 +310,8 @@ class LedgerHarness:
         return store
 
     def raw(self) -> Raw:
-        replica = Replica(blind=False)
-        for key, content in self._entries():
+        replica = self._replica
+        for key, content in self._entries()[replica.number :]:
             replica.take(content, key)
         assert replica.state is not None
         return raw_state(replica.state)
@@ -334,6 +336,7 @@ class LedgerHarness:
                 replica.take(stored, key)
         bucket, key = self._bucket(), key_of(replica.number + 1)
         wait_for(bucket.delete(key))
+        del self._read[replica.number :]
         if content != entries[replica.number - 1][1]:
             wait_for(bucket.put(key, content, expect=ABSENT))
 
@@ -345,15 +348,14 @@ class LedgerHarness:
         return wait_for(self._read_entries())
 
     async def _read_entries(self) -> list[tuple[str, bytes]]:
-        bucket, after = self._bucket(), ""
-        entries: list[tuple[str, bytes]] = []
-        while page := await bucket.list("log/", after=after):
+        """All of them; those that were read before are not read again, for none ever changes."""
+        bucket = self._bucket()
+        while page := await bucket.list("log/", after=self._read[-1][0] if self._read else ""):
             for one in page:
                 found = await bucket.get(one.key)
                 assert found is not None
-                entries.append((one.key, found.body))
-            after = page[-1].key
-        return entries
+                self._read.append((one.key, found.body))
+        return list(self._read)
 
 
 def ledger_in_memory() -> LedgerHarness:
@@ -370,6 +372,48 @@ def ledger_in_a_folder(folder: Path | str) -> LedgerHarness:
         lambda: FolderBucket(f"{folder}/queue", stamps),
         tier="small",
         address=f"file://{folder}/queue",
+    )
+
+
+class Restamped:
+    """A bucket on a server, dated by a clock of the test's."""
+
+    def __init__(self, bucket: Bucket, clock: Clock, stamps: dict[str, int]) -> None:
+        self.name, self.blocking = bucket.name, bucket.blocking
+        self.delete, self.close = bucket.delete, bucket.close
+        self._bucket = bucket
+        self._clock = clock
+        self._stamps = stamps
+        """By key: when it was written. What another process wrote, was written just now."""
+
+    async def get(self, key: str) -> Found | None:
+        found = await self._bucket.get(key)
+        return None if found is None else found._replace(modified_us=self._stamp(key))
+
+    async def put(
+        self, key: str, body: bytes, *, expect: Literal[Expect.ABSENT] | Version
+    ) -> Version:
+        stamp = self._clock.now()
+        version = await self._bucket.put(key, body, expect=expect)
+        self._stamps[key] = stamp
+        return version
+
+    async def list(self, prefix: str = "", *, after: str = "") -> list[Listed]:
+        page = await self._bucket.list(prefix, after=after)
+        return [one._replace(modified_us=self._stamp(one.key)) for one in page]
+
+    def _stamp(self, key: str) -> int:
+        return self._stamps.get(key, self._clock.now())
+
+
+def ledger_on_a_server(bucket: Callable[[], Bucket], address: str | None = None) -> LedgerHarness:
+    clock = FakeClock(to_datetime(SystemClock().now()))  # as for a folder
+    storage_clock, stamps = BucketClock(clock), dict[str, int]()
+    return LedgerHarness(
+        clock,
+        lambda: Restamped(bucket(), storage_clock, stamps),
+        tier="small",
+        address=address,
     )
 
 

@@ -40,6 +40,12 @@ class FakeClock:
     def monotonic(self) -> int:
         return self._steady
 
+    @property
+    def sleepers(self) -> int:
+        """How many wait for time to pass."""
+        with self._lock:
+            return len(self._sleepers)
+
     def random(self) -> float:
         with self._lock:
             return self._random.random()

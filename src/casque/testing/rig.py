@@ -159,6 +159,14 @@ class Rig:
         future.cancel()
         raise AssertionError("still waiting")
 
+    async def until_asleep(self) -> None:
+        """Until somebody waits for time to pass: who still asks a server does not see it pass."""
+        for _ in range(2_000):
+            if self.clock.sleepers:
+                return
+            await asyncio.sleep(0.005)
+        raise AssertionError("nobody waits")
+
     async def in_processes(self, count: int, work: Callable[..., None], *args: Any) -> list[Any]:
         """Run `work(address, report, place, *args)` `count` times at once; what they reported.
 

@@ -58,7 +58,7 @@ class LineStatements(Statements):
     ) -> None:
         turmoil = await _Turmoil.begin(rig, seed=4)
         committed_us = rig.clock.now()
-        for _ in range(_STEPS):
+        for _ in range(_steps(rig)):
             with counted(rig.harness.writes) as written:
                 await turmoil.step()
             if written():
@@ -387,7 +387,7 @@ class LineStatements(Statements):
     @statement("Q9")
     async def test_the_counts_equal_the_records_after_every_operation(self, rig: Rig) -> None:
         turmoil, observer = await _Turmoil.begin(rig, seed=9), await rig.worker()
-        for _ in range(_STEPS):
+        for _ in range(_steps(rig)):
             await turmoil.step()
             raw, state = rig.harness.raw(), await observer.read_state()
             now = rig.clock.now()
@@ -397,6 +397,10 @@ class LineStatements(Statements):
                 assert _statuses(stats) == Counter(
                     job.status for job in state.jobs if queue in (None, job.queue)
                 )
+
+
+def _steps(rig: Rig) -> int:
+    return _STEPS if rig.harness.tier == "full" else _STEPS // 4
 
 
 async def _serve_all_beside_a_hot_queue(

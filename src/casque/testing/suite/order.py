@@ -488,8 +488,10 @@ async def _returns_when_due(rig: Rig, q: AsyncQueue, name: str) -> None:
     """A wait begun before the job is due ends with it, neither before nor after."""
     due_us = rig.harness.raw().jobs[name]["due_us"]
     async with waiting(rig, q) as task:
+        await rig.until_asleep()
         rig.clock.advance(to_datetime(due_us) - to_datetime(rig.clock.now()) - _STEP)
         await _keeps_waiting(task)
+        await rig.until_asleep()
         rig.clock.advance(_STEP)
         assert ids(await rig.until_done(task)) == [name]
 
