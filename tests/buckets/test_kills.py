@@ -89,9 +89,9 @@ def kill_at_every_call(code: str, shim: Path, folder: Path) -> None:
 
 
 def test_a_process_killed_at_any_call_leaves_all_that_was_answered_and_no_halves(
-    shim: Path, tmp_path: Path
+    shim: Path, quick_path: Path
 ) -> None:
-    kill_at_every_call(STEPS, shim, tmp_path)
+    kill_at_every_call(STEPS, shim, quick_path)
 
 
 IN_PLACE = """
@@ -102,7 +102,7 @@ FolderBucket._created = created
 
 
 def test_an_object_that_is_written_in_its_place_would_be_seen_half(
-    shim: Path, tmp_path: Path
+    shim: Path, quick_path: Path
 ) -> None:
     with pytest.raises(AssertionError, match="is not whole"):
-        kill_at_every_call(STEPS + IN_PLACE, shim, tmp_path)
+        kill_at_every_call(STEPS + IN_PLACE, shim, quick_path)

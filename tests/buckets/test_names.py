@@ -109,6 +109,16 @@ def test_no_update_repeats_a_version_whatever_the_clock_does(tmp_path: Path) -> 
     assert len(set(versions)) == len(versions)
 
 
+def test_no_object_that_is_created_again_repeats_a_version(tmp_path: Path) -> None:
+    # On a real disk the new file is given the number of the one just deleted.
+    bucket = FolderBucket(tmp_path)
+    versions: list[Version] = []
+    for _ in range(20):
+        versions.append(drive(bucket.put("a", b"same", expect=ABSENT)))
+        drive(bucket.delete("a"))
+    assert len(set(versions)) == len(versions)
+
+
 def test_a_version_outlives_a_second_link_of_its_file(tmp_path: Path) -> None:
     # As a process that is killed between its link and its unlink leaves one, and some backups do.
     bucket = FolderBucket(tmp_path)

@@ -136,14 +136,14 @@ def check_names_of_folders(told: list[Answer]) -> None:
     assert {"s", "s/1"} <= set(deep.synced()), "the name of s/1, which comes and goes"
 
 
-def test_a_put_is_synced_in_order_before_it_is_answered(shim: Path, tmp_path: Path) -> None:
-    told = answers(shim, tmp_path, WRITER)
+def test_a_put_is_synced_in_order_before_it_is_answered(shim: Path, quick_path: Path) -> None:
+    told = answers(shim, quick_path, WRITER)
     check_writer(told)
     check_names_of_folders(told)
 
 
-def test_a_put_in_a_folder_that_is_known_syncs_twice(shim: Path, tmp_path: Path) -> None:
-    told = {answer.word: answer for answer in answers(shim, tmp_path, WRITER)}
+def test_a_put_in_a_folder_that_is_known_syncs_twice(shim: Path, quick_path: Path) -> None:
+    told = {answer.word: answer for answer in answers(shim, quick_path, WRITER)}
     assert len(told["create log/2"].synced()) == 2
 
 
@@ -160,9 +160,9 @@ def check_reader(told: list[Answer]) -> None:
 
 
 def test_what_another_wrote_is_synced_once_before_it_is_believed(
-    shim: Path, tmp_path: Path
+    shim: Path, quick_path: Path
 ) -> None:
-    check_reader(answers(shim, tmp_path, READER))
+    check_reader(answers(shim, quick_path, READER))
 
 
 NO_DATA_SYNC = """
@@ -204,20 +204,20 @@ BELIEVING = "FolderBucket._believe = lambda *_: None\n"
 
 @pytest.mark.parametrize("plant", [NO_DATA_SYNC, NO_FOLDER_SYNC, LINK_FIRST, SYNC_FIRST])
 def test_a_sync_left_out_or_in_the_wrong_place_would_be_seen(
-    shim: Path, tmp_path: Path, plant: str
+    shim: Path, quick_path: Path, plant: str
 ) -> None:
-    told = answers(shim, tmp_path, WRITER, plant)
+    told = answers(shim, quick_path, WRITER, plant)
     with pytest.raises(AssertionError):
         check_writer(told)
 
 
-def test_a_folders_name_that_is_not_synced_would_be_seen(shim: Path, tmp_path: Path) -> None:
-    told = answers(shim, tmp_path, WRITER, NO_NAMES_OF_FOLDERS)
+def test_a_folders_name_that_is_not_synced_would_be_seen(shim: Path, quick_path: Path) -> None:
+    told = answers(shim, quick_path, WRITER, NO_NAMES_OF_FOLDERS)
     with pytest.raises(AssertionError):
         check_names_of_folders(told)
 
 
-def test_to_believe_what_is_not_synced_would_be_seen(shim: Path, tmp_path: Path) -> None:
-    told = answers(shim, tmp_path, READER, BELIEVING)
+def test_to_believe_what_is_not_synced_would_be_seen(shim: Path, quick_path: Path) -> None:
+    told = answers(shim, quick_path, READER, BELIEVING)
     with pytest.raises(AssertionError, match="believed before"):
         check_reader(told)
