@@ -27,5 +27,5 @@ class FolderHarness:
 
 class TestFolder(BucketSuite):
     @pytest.fixture
-    def bucket_harness(self, tmp_path: Path) -> FolderHarness:
-        return FolderHarness(tmp_path)
+    def bucket_harness(self, quick_path: Path) -> FolderHarness:
+        return FolderHarness(quick_path)

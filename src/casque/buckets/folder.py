@@ -186,8 +186,8 @@ class FolderBucket:
             return False
         try:
             self._files.stat(self._root)
-        except IsADirectoryError:
-            return True
+        except OSError as other:
+            return isinstance(other, IsADirectoryError)
         return False
 
     # -- put -------------------------------------------------------------------

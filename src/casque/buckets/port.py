@@ -52,7 +52,8 @@ class Bucket(Protocol):
     """Named objects, each read whole and written whole. Many may use one bucket at once.
 
     A key is relative to the bucket's own prefix: words of letters, digits and
-    `-_.`, parted by slashes.
+    `-_.`, none of which begins with a dot, parted by slashes. `a` and `a/b` are
+    not both put: in a folder the one would be a file and the other's folder.
 
     Every method may raise StorageError. With `outcome_unknown=False` the
     request was refused and changed nothing: no permission, no such bucket, a

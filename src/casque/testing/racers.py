@@ -20,7 +20,8 @@ from casque.testing.rig import Tier, in_processes, in_threads
 Opener = Callable[[], Bucket]
 _BREATH_SECONDS = 0.005
 """The longest pause before another try; racers live in real time."""
-_LOOKS = 10_000
+_LOOKS = 40_000
+"""After so many tries something is wrong: with their pauses they last longer than a test may."""
 _LONG = 200_000
 
 
@@ -84,25 +85,24 @@ def count_up(
 def replace_or_read(
     opener: Opener, report: Callable[[Any], None], place: int, count: int, times: int
 ) -> None:
-    """The first replaces the object `a`, again and again; the others report how often they read."""
+    """The first replaces the object `a` until each of the others has read it so many times."""
 
     async def replace(bucket: Bucket) -> None:
         version = await bucket.put("a", b"0" * _LONG, expect=ABSENT)
-        for number in range(times):
-            version = await bucket.put(
-                "a", b"%d" % (number % 10) * (_LONG - number), expect=version
-            )
-        await bucket.put("a", b"!", expect=version)
+        for number in range(_LOOKS):
+            body = b"%d" % (number % 10) * (_LONG - number)
+            version = await bucket.put("a", body, expect=version)
+            if len(await bucket.list("read/")) == count - 1:
+                return
+            await _breathe()
+        raise AssertionError("the others do not come to their end")
 
     async def read(bucket: Bucket) -> None:
-        for reads in range(_LOOKS):
+        for _ in range(times):
             found = await bucket.get("a")
-            if found and found.body == b"!":
-                report(reads)
-                return
             assert not found or len(set(found.body)) == 1, "half of one and half of another"
-            await asyncio.sleep(0)
-        raise AssertionError("the last one was never seen")
+            await _breathe()
+        await _create(bucket, f"read/{place}", b"")
 
     asyncio.run(_together(opener, place, count, read if place else replace))
 
