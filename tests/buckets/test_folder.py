@@ -10,12 +10,13 @@ import pytest
 from casque.buckets.folder import FolderBucket
 from casque.buckets.port import Bucket
 from casque.testing import BucketSuite
-from casque.testing.racers import Opener
+from casque.testing.racers import Limit, Opener
 from casque.testing.rig import Tier
 
 
 class FolderHarness:
     tier: Tier = "full"
+    limits: frozenset[Limit] = frozenset()
 
     def __init__(self, folder: Path) -> None:
         self.opener: Opener | None = partial(FolderBucket, folder / "bucket")

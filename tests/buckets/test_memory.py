@@ -7,7 +7,7 @@ import pytest
 from casque.buckets.memory import MemoryBucket
 from casque.buckets.port import Bucket
 from casque.testing import BucketSuite
-from casque.testing.racers import Opener
+from casque.testing.racers import Limit, Opener
 from casque.testing.rig import Tier
 
 
@@ -15,6 +15,7 @@ class MemoryHarness:
     """All handles are the one bucket: nothing else can reach this process's memory."""
 
     tier: Tier = "full"
+    limits: frozenset[Limit] = frozenset()
     opener: Opener | None = None
 
     def __init__(self) -> None:

@@ -178,8 +178,8 @@ def _page(store: _Client, root: str, prefix: str, after: str) -> list[Listed]:
     # obstore lists whole folders; within one, begin as near to the prefix as it lets us.
     folder = prefix.rpartition("/")[0]
     start = max(after, _just_before(prefix))
-    # What lies before the folder is no offset into it, and Azure might mind.
-    offset = root + start if start > folder else None
+    # What lies before them all is no offset, and some servers would take it for one.
+    offset = None if f"{folder}/".startswith(start) or start < folder else root + start
     found: list[Listed] = []
     last = ""
     for chunk in obstore.list(

@@ -25,11 +25,22 @@ _LOOKS = 40_000
 _LONG = 200_000
 
 
+Limit = Literal["hashes", "folders"]
+"""What some servers cannot do, and the ledger can do without.
+
+`hashes`: a version is a hash of the content, as on S3, so that equal content has
+an equal version. `folders`: it lists a folder before what else begins with its
+name, as SeaweedFS does, so that `a/b` comes before `a-b`.
+"""
+
+
 class BucketHarness(Protocol):
     """What a bucket tells the suite about itself."""
 
     tier: Tier
     """`small` where a request takes long: fewer and smaller objects."""
+
+    limits: frozenset[Limit]
 
     opener: Opener | None
     """Opens a handle on the same storage in another process, and so can be pickled, as
