@@ -15,6 +15,7 @@ from casque.errors import CASConflictError, CorruptError, InvalidError, StorageE
 from casque.stores.ledger.asking import Asking
 from casque.stores.ledger.buckettime import BucketTime
 from casque.stores.ledger.log import FOLDER
+from casque.stores.ledger.pacing import WAITING
 from casque.stores.port import COMMIT_DEADLINE_US
 
 FORMAT = 1
@@ -23,7 +24,7 @@ PROBES = "probe/"
 
 
 def _is_ours(key: str) -> bool:
-    return key == MARKER or key.startswith((FOLDER, PROBES))
+    return key in (MARKER, WAITING) or key.startswith((FOLDER, PROBES))
 
 
 class _Marker(msgspec.Struct):

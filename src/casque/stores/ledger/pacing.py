@@ -1,11 +1,13 @@
 """Pacing: how the processes that write to one ledger let each other in.
 
-A writer that has just had its turn and sees others in the log holds back for a
-random part of a round of all of them. A slow one may still lose every race,
-and as long as it does, nothing in the log shows that it is there. So among
-several, some entries of each hundred are left to those who have not written
-lately (`casque.stores.pace`); and one that keeps losing to a single busy writer
-leaves a word beside the log, which that one looks for now and then.
+Who has the newest view wins the next entry too, and the one after it: to let
+another in costs a round trip or two. So where others write as well, a process
+has the log for a few entries in a row, and then holds back a while.
+
+One that is slower than all others may still lose every race, and as long as it
+does, nothing in the log shows that it is there. So who keeps losing leaves a
+word beside the log, and those who write look for it now and then, while they
+write; when they find it, they hold back until that one must have got in.
 """
 
 from __future__ import annotations
@@ -17,18 +19,23 @@ from casque.clock import SECOND_US, Stopwatch
 from casque.errors import CasqueError
 from casque.stores.ledger.asking import Asking
 from casque.stores.ledger.replica import Replica
-from casque.stores.pace import Pace
 
 WAITING = "waiting"
-"""The object by which a writer that keeps losing says so."""
+"""The object by which a writer that keeps losing says so: it holds its round trip, in us."""
 
-_LOOK_EVERY = 50
-"""After so many commits in a row a writer that seems alone looks whether somebody waits."""
-_SPEAK_AFTER = 3
-"""So many lost races in a row, and a writer says that it waits."""
+_IN_A_ROW = 4
+"""How many entries a process writes before it lets another in."""
+_ASIDE_TRIPS = 2
+"""How many round trips it holds back then, at least: as many as another needs."""
+_SPEAK_AFTER_US = 4 * SECOND_US
+"""Who has lost every race for so long says that it waits."""
+_LOOK_EVERY = 16
+"""Once in so many entries of the log each writer looks whether somebody waits."""
+_GUEST_TRIPS = 3
+"""How many of its round trips one that waits is given,"""
+_GUEST_LONGEST_US = 3 * SECOND_US
+"""and how long that is at most."""
 _STALE_US = 60 * SECOND_US
-_ROUNDS = 3
-"""How many of the waiting writer's round trips it is given."""
 
 
 class Pacing:
@@ -37,36 +44,56 @@ class Pacing:
     def __init__(self, asking: Asking) -> None:
         self._asking = asking
         self._clock = asking.clock
-        self._pace = Pace(asking.clock)
         self._own: set[str] = set()
         """The writers of this process."""
-        self._wrote_number = 0
+        self._last = 0
         self._in_a_row = 0
+        self._looked = 0
+        self._guest_us = 0
+        """The round trip of one that waits; 0 when nobody is known to."""
         self._is_waiting = False
 
     def wrote(self, writer: str, number: int) -> None:
         """An entry of ours is stored."""
         self._own.add(writer)
-        self._wrote_number = number
-        self._in_a_row += 1
-        self._pace.made_trip(self._asking.trip_us)
-        self._pace.wrote(number)
+        self._in_a_row = self._in_a_row + 1 if number == self._last + 1 else 1
+        self._last = number
 
-    async def wait(self, replica: Replica, conflicts: int) -> None:
-        """Hold back for as long as is fair, before deciding what follows `replica`."""
-        if conflicts >= _SPEAK_AFTER and not self._is_waiting:
-            await self._speak_up()
-        others = len(set(replica.writers) - self._own)
-        if not others:
-            if self._in_a_row >= _LOOK_EVERY:
-                self._in_a_row = 0
-                await self._look_for_waiting()
+    async def wait(self, replica: Replica, losing: Stopwatch | None) -> None:
+        """Hold back for as long as is fair, before deciding what follows `replica`.
+
+        `losing` tells since when every race for this commit was lost.
+        """
+        if losing is not None:
+            if losing.elapsed_us() > _SPEAK_AFTER_US:
+                await self._speak_up()
             return
-        span = self._pace.quiet_us(replica.number)
-        if replica.number - self._wrote_number < others:
-            span += int(self._clock.random() * (others + 1) * self._asking.trip_us)
+        others = len(set(replica.writers) - self._own)
+        trip, span = self._asking.trip_us, 0
+        if self._guest_us:
+            span = _GUEST_TRIPS * self._guest_us + 2 * others * trip
+            span, self._guest_us = min(span, _GUEST_LONGEST_US), 0
+        elif others and self._in_a_row >= _IN_A_ROW and replica.number == self._last:
+            span = int((_ASIDE_TRIPS + 2 * self._clock.random() * others) * trip)
         if span:
+            self._in_a_row = 0
             await self._clock.sleep(span, blocking=self._asking.bucket.blocking)
+
+    def is_to_look(self, number: int) -> bool:
+        """Whether, with entry `number`, it is time to look for one that waits."""
+        return number // _LOOK_EVERY != self._looked
+
+    async def look(self, number: int) -> None:
+        self._looked = number // _LOOK_EVERY
+        with suppress(CasqueError):
+            watch = Stopwatch(self._clock)
+            found = await self._asking.get(WAITING, watch)
+            if found is None or self._is_waiting:
+                return
+            if self._clock.now() - found.modified_us > _STALE_US:
+                await self._asking.delete(WAITING, watch)  # whoever left it there is gone
+            elif found.body.isdigit():
+                self._guest_us = int(found.body)
 
     async def got_in(self) -> None:
         """What was asked is done: nobody needs to make room any more."""
@@ -76,20 +103,8 @@ class Pacing:
                 await self._asking.delete(WAITING, Stopwatch(self._clock))
 
     async def _speak_up(self) -> None:
-        # If it fails, or another's word is there already, the busy one makes room all the same.
-        self._is_waiting = True
-        with suppress(CasqueError):
-            await self._asking.put(WAITING, str(self._asking.trip_us).encode(), ABSENT)
-
-    async def _look_for_waiting(self) -> None:
-        watch = Stopwatch(self._clock)
-        with suppress(CasqueError):
-            found = await self._asking.get(WAITING, watch)
-            if found is None:
-                return
-            trip = int(found.body) if found.body.isdigit() else 0
-            await self._clock.sleep(
-                min(_ROUNDS * trip, SECOND_US), blocking=self._asking.bucket.blocking
-            )
-            if self._clock.now() - found.modified_us > _STALE_US:
-                await self._asking.delete(WAITING, watch)  # whoever left it there is gone
+        if not self._is_waiting:
+            self._is_waiting = True
+            # If it fails, or another's word is there already, room is made all the same.
+            with suppress(CasqueError):
+                await self._asking.put(WAITING, b"%d" % self._asking.trip_us, ABSENT)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 from msgspec.structs import replace
 
@@ -115,7 +115,7 @@ class LedgerStore:
             sent = self._doubts.get(writer)
             if sent is None or sent.commit != number:
                 self._check_patience(conflicts, max_conflicts, watch)
-                await self._pacing.wait(replica, conflicts)
+                await self._pacing.wait(replica, watch if conflicts else None)
                 await self._tell_time(watch)
                 sent = self._decide(replica, writer, number, operations)
             if not sent.content:
@@ -151,7 +151,7 @@ class LedgerStore:
         # nothing else is decided for this commit until it is known.
         self._doubts[writer] = sent
         try:
-            others = await self._log.append(sent.number, sent.content, watch, ahead=ahead)
+            others = await self._write(sent, watch, ahead)
         except BaseException as error:
             replica.undo()
             if isinstance(error, StorageError) and not error.outcome_unknown:
@@ -169,6 +169,13 @@ class LedgerStore:
             if len(others) == ahead:
                 await self._catch_up(replica, watch)
         return not others
+
+    async def _write(self, sent: _Sent, watch: Stopwatch, ahead: int) -> list[bytes]:
+        write = self._log.append(sent.number, sent.content, watch, ahead=ahead)
+        if not self._pacing.is_to_look(sent.number):
+            return await write
+        others, _ = await self._asking.together(write, self._pacing.look(sent.number))
+        return cast("list[bytes]", others)
 
     def _landed(self, writer: str, sent: _Sent) -> None:
         del self._doubts[writer]
