@@ -189,6 +189,8 @@ class State:
     def rollback(self) -> None:
         """Take back everything since `begin`."""
         undo = self._undo
+        # First, for what is put back is counted as it was at that time: not due yet, say.
+        self.version, self.token, self.seq, self.turn, self.time_us = undo.counters
         for job_id, old_job in reversed(undo.jobs):
             self._swap(job_id, old_job)
         for key, old_record in reversed(undo.records):
@@ -206,7 +208,6 @@ class State:
                 line.visit_us, line.turn = place
                 self._enter(line)
         self._changed.clear()
-        self.version, self.token, self.seq, self.turn, self.time_us = undo.counters
         self._undo = _Undo(self)
         self.is_whole = True
 

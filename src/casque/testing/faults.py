@@ -140,6 +140,89 @@ class FaultyStore(Relay):
         return outcomes
 
 
+class FaultyBucket:
+    """A bucket whose `nth` request (of every kind, counted together) meets `fault`."""
+
+    blocking = False
+
+    def __init__(
+        self,
+        bucket: Bucket,
+        fault: Fault,
+        nth: int,
+        competitor: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        self.name = f"faulty {bucket.name}"
+        self.fired = False
+        self.requests = 0
+        self._bucket = bucket
+        self._fault = fault
+        self._nth = nth
+        self._competitor = competitor
+        self._late: Callable[[], Awaitable[Any]] | None = None
+
+    async def get(self, key: str) -> Found | None:
+        found: Found | None = await self._look(lambda: self._bucket.get(key))
+        return found
+
+    async def put(
+        self, key: str, body: bytes, *, expect: Literal[Expect.ABSENT] | Version
+    ) -> Version:
+        version: Version = await self._change(lambda: self._bucket.put(key, body, expect=expect))
+        return version
+
+    async def list(self, prefix: str = "", *, after: str = "") -> list[Listed]:
+        listed: list[Listed] = await self._look(lambda: self._bucket.list(prefix, after=after))
+        return listed
+
+    async def delete(self, key: str) -> None:
+        await self._change(lambda: self._bucket.delete(key))
+
+    async def close(self) -> None:
+        await self._bucket.close()
+
+    async def _look(self, request: Callable[[], Awaitable[Any]]) -> Any:
+        answer = await self._ask(request)
+        await self._land_late()
+        return answer
+
+    async def _change(self, request: Callable[[], Awaitable[Any]]) -> Any:
+        if self.requests + 1 == self._nth and self._fault is Fault.LAND_LATE:
+            self._late = request
+        return await self._ask(request)
+
+    async def _ask(self, request: Callable[[], Awaitable[Any]]) -> Any:
+        self.requests += 1
+        if self.requests != self._nth:
+            return await request()
+        self.fired = True
+        match self._fault:
+            case Fault.REFUSE | Fault.LAND_LATE:
+                raise StorageError("the request was lost")
+            case Fault.LOSE_REPLY:
+                await request()
+                raise StorageError("the reply was lost")
+            case Fault.DELAY:
+                await self._compete()
+                return await request()
+            case Fault.DIE_BEFORE | Fault.DIE_AFTER:
+                raise AssertionError("who dies here takes its bucket along")
+
+    async def _land_late(self) -> None:
+        if self._late is None:
+            return
+        late, self._late = self._late, None
+        await self._compete()
+        try:
+            await late()
+        except CASConflictError:
+            return  # it lost, as it must when another was first
+
+    async def _compete(self) -> None:
+        if self._competitor is not None:
+            await self._competitor()
+
+
 class SlowStorage:
     """A storage whose every request takes `delay`: half of it to get there, half to come back."""
 

@@ -105,7 +105,7 @@ class Log:
                     raise
                 doubt = error
             if watch.elapsed_us() > COMMIT_DEADLINE_US:
-                raise self._unknown(number, doubt) from doubt
+                raise self.unknown(number, doubt) from doubt
             await self._asking.pause(place)
             place += 1
             found = await self._look(number, ahead, doubt, watch)
@@ -119,9 +119,10 @@ class Log:
         try:
             return await self.read_ahead(number, ahead, watch)
         except StorageError as error:
-            raise self._unknown(number, error) from doubt
+            raise self.unknown(number, error) from doubt
 
-    def _unknown(self, number: int, error: StorageError) -> StorageError:
+    def unknown(self, number: int, error: StorageError) -> StorageError:
+        """What to say of an entry that was sent, if what became of it was not to be learned."""
         return StorageError(
             f"{self.name_of(number)}: outcome unknown: it was sent and no answer came ({error}). "
             "It may have been stored; look the jobs up by id before doing this again.",

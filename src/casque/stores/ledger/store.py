@@ -97,7 +97,14 @@ class LedgerStore:
             return outcomes
 
         async with self._turn:
-            return await self._with_a_second_look(work)
+            try:
+                return await self._with_a_second_look(work)
+            except StorageError as error:
+                sent = self._doubts.get(writer)
+                if error.outcome_unknown or sent is None or sent.commit != number:
+                    raise
+                # Whatever was refused now, what was sent before may be stored, or yet become so.
+                raise self._log.unknown(sent.number, error) from error
 
     async def _commit(
         self,
@@ -149,12 +156,13 @@ class LedgerStore:
         """Store a commit as the next entry; False when another came first, and is read."""
         # Noted before it is sent: whatever strikes from here on, its fate is not forgotten, and
         # nothing else is decided for this commit until it is known.
+        is_new = self._doubts.get(writer) is not sent
         self._doubts[writer] = sent
         try:
             others = await self._write(sent, watch, ahead)
         except BaseException as error:
             replica.undo()
-            if isinstance(error, StorageError) and not error.outcome_unknown:
+            if is_new and isinstance(error, StorageError) and not error.outcome_unknown:
                 del self._doubts[writer]
             raise
         if not others and replica.is_deciding:

@@ -1,0 +1,8 @@
+"""A simulation of whole processes over a faulty bucket, on virtual time, replayable from a seed."""
+
+from __future__ import annotations
+
+from casque.testing.simulation.history import Violation
+from casque.testing.simulation.simulation import Outcome, Simulation, run_seed
+
+__all__ = ["Outcome", "Simulation", "Violation", "run_seed"]

@@ -1,0 +1,302 @@
+"""Actors: what simulated processes do: produce, work, operate, and commit by hand."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Coroutine
+from datetime import timedelta
+from typing import Any, NamedTuple
+
+from casque.arguments import NewJob
+from casque.clock import SECOND_US
+from casque.errors import CasqueError
+from casque.job import Job
+from casque.operations import Ack, Dequeue, Enqueue, Operation, Request
+from casque.queue import AsyncQueue, BrokerQueue, DirectQueue
+from casque.testing.simulation.network import log_uniform
+from casque.testing.simulation.process import Process
+
+QUEUES = ("default", "north", "south")
+ENTRYPOINTS = ("mail", "bill")
+IDS = tuple(f"id-{number}" for number in range(8))
+LONGEST_DELAY_S = 240
+LONGEST_LEASE_S = 90
+
+
+class Temper(NamedTuple):
+    """How the processes of a simulation behave."""
+
+    pause_us: int
+    """The longest pause between two calls."""
+    hasty: float
+    """How many of their calls they give up."""
+    slow: float
+    """How many jobs take longer than their lease."""
+
+
+class Actor:
+    """A process, its queues, and what it does with them."""
+
+    def __init__(self, process: Process, chance: random.Random, temper: Temper) -> None:
+        self.process = process
+        self.chance = chance
+        self.temper = temper
+        self.seen: list[str] = list(IDS[:3])
+        """Ids it has met."""
+        self._queues: list[AsyncQueue] = []
+
+    # -- queues ----------------------------------------------------------------
+
+    async def queue(self) -> AsyncQueue:
+        """One of its queues; now and then a new one, and an old one is closed."""
+        if not self._queues or (len(self._queues) < 3 and self.chance.random() < 0.05):
+            kind = BrokerQueue if self.chance.random() < 0.6 else DirectQueue
+            store: Any = self.process.store
+            q = kind(store, worker=f"{self.process.name}.{len(self._queues)}", lease=self.lease())
+            await q.__aenter__()
+            self._queues.append(q)
+        if len(self._queues) > 1 and self.chance.random() < 0.03:
+            await self.call("close", self._queues.pop(0).close())
+        return self.chance.choice(self._queues)
+
+    async def close(self) -> None:
+        for q in self._queues:
+            await self.call("close", q.close())
+        self._queues.clear()
+
+    async def call(self, what: str, call: Coroutine[Any, Any, Any]) -> Any:
+        hasty = self.chance.random() < self.temper.hasty and what != "close"
+        patience = self.chance.random() * 12 if hasty else None
+        return await self.process.call(what, call, patience)
+
+    async def pause(self) -> None:
+        if self.chance.random() < 0.7:
+            await self.sleep(log_uniform(self.chance, 1_000, self.temper.pause_us))
+
+    async def sleep(self, span_us: int) -> None:
+        await self.process.clock.sleep(span_us, blocking=False)
+
+    def lease(self) -> timedelta:
+        return timedelta(
+            microseconds=log_uniform(self.chance, 2 * SECOND_US, LONGEST_LEASE_S * SECOND_US)
+        )
+
+    # -- jobs ------------------------------------------------------------------
+
+    def new_job(self, *, named: bool) -> dict[str, Any]:
+        """What a job is made of; of a few ids each has its place, mostly."""
+        chance, options = self.chance, dict[str, Any]()
+        if named:
+            number = chance.randrange(len(IDS))
+            options["id"] = IDS[number]
+            place = number if chance.random() < 0.95 else number + 1
+            queue, entrypoint = QUEUES[place % 3], ENTRYPOINTS[place % 2]
+        else:
+            queue, entrypoint = chance.choice(QUEUES), chance.choice(ENTRYPOINTS)
+        options |= {"entrypoint": entrypoint, "queue": queue}
+        if chance.random() < 0.3:
+            options["priority"] = chance.randrange(3)
+        if chance.random() < 0.2:
+            options["delay"] = timedelta(seconds=log_uniform(chance, 1, LONGEST_DELAY_S))
+        if chance.random() < 0.5:
+            options["max_attempts"] = chance.randint(1, 4)
+        if chance.random() < 0.15:
+            options["retain"] = timedelta(seconds=log_uniform(chance, 5, 1200))
+        return options
+
+    def some_id(self) -> str:
+        return self.chance.choice(self.seen if self.chance.random() < 0.7 else IDS)
+
+    def saw(self, *jobs: Job) -> None:
+        self.seen.extend(job.id for job in jobs)
+        del self.seen[:-10]
+
+
+async def produce(actor: Actor) -> None:
+    """Add a few jobs, in one of the ways there are."""
+    chance, q = actor.chance, await actor.queue()
+    way = chance.random()
+    if way < 0.35:
+        added = await actor.call("enqueue", q.enqueue(**actor.new_job(named=False)))
+        if isinstance(added, Job):
+            actor.saw(added)
+    elif way < 0.65:
+        options = actor.new_job(named=True)
+        await actor.call(f"enqueue {options['id']}", q.enqueue(**options))
+    elif way < 0.8:
+        named = chance.random() < 0.4
+        jobs = [NewJob(**actor.new_job(named=named)) for _ in range(chance.randint(2, 5))]
+        added = await actor.call(f"add {len(jobs)}", q.enqueue_many(jobs))
+        if isinstance(added, list):
+            actor.saw(*added)
+    else:
+        # At once, so that they share commits.
+        wanted = [actor.new_job(named=chance.random() < 0.3) for _ in range(chance.randint(2, 4))]
+        await asyncio.gather(
+            *(actor.call(f"enqueue {one.get('id', '')}", q.enqueue(**one)) for one in wanted)
+        )
+
+
+async def work(actor: Actor) -> None:
+    """Claim some jobs, and bring them to an end, or not."""
+    chance, q = actor.chance, await actor.queue()
+    options: dict[str, Any] = {"batch_size": chance.randint(1, 3)}
+    if chance.random() < 0.3:
+        options["entrypoint"] = chance.choice(ENTRYPOINTS)
+    if chance.random() < 0.2:
+        options["queue"] = chance.choice(QUEUES)
+    if chance.random() < 0.1:
+        options = {"id": actor.some_id()}
+    if chance.random() < 0.25:
+        options["wait"] = timedelta(seconds=chance.random() * 3)
+    lease = options["lease"] = actor.lease()
+    jobs = await actor.call("dequeue", q.dequeue(**options))
+    if not isinstance(jobs, list):
+        return
+    actor.saw(*jobs)
+    if len(jobs) > 1 and chance.random() < 0.5:
+        await asyncio.gather(*(_handle(actor, q, job, lease) for job in jobs))
+    elif len(jobs) > 1 and chance.random() < 0.3:
+        await actor.call("ack many", q.ack_many(jobs))
+    else:
+        for job in jobs:
+            await _handle(actor, q, job, lease)
+
+
+async def _handle(actor: Actor, q: AsyncQueue, job: Job, lease: timedelta) -> None:
+    chance = actor.chance
+    if chance.random() < actor.temper.slow:
+        await actor.sleep(int(lease.total_seconds() * SECOND_US * (0.8 + 2 * chance.random())))
+    else:
+        await actor.pause()
+    if chance.random() < 0.2:
+        await actor.call(f"heartbeat {job.id[-6:]}", q.heartbeat(job))
+        await actor.pause()
+    # By its id alone only the last claim of this queue object is meant.
+    held: Any = job.id if chance.random() < 0.1 else job
+    await _finish(actor, q, held, job)
+    if chance.random() < 0.05:
+        await actor.call(f"ack again {job.id[-6:]}", q.ack(job))
+
+
+async def _finish(actor: Actor, q: AsyncQueue, held: Any, job: Job) -> None:
+    chance, name = actor.chance, job.id[-6:]
+    way = chance.random()
+    if way < 0.6:
+        follow = []
+        if chance.random() < 0.2 and job.depth < 3:
+            follow = [NewJob(**actor.new_job(named=chance.random() < 0.5))]
+        result = b"done" if chance.random() < 0.2 else None
+        await actor.call(f"ack {name}", q.ack(held, result=result, enqueue=follow))
+    elif way < 0.75:
+        delay = timedelta(seconds=chance.randrange(20)) if chance.random() < 0.5 else None
+        await actor.call(f"nack {name}", q.nack(held, delay=delay, error="no luck"))
+    elif way < 0.8:
+        await actor.call(f"fail {name}", q.fail(held, error="never"))
+    elif way < 0.88:
+        delay = timedelta(seconds=chance.randrange(60)) if chance.random() < 0.5 else None
+        await actor.call(f"release {name}", q.release(held, delay=delay))
+    elif way < 0.92:
+        await actor.call(f"discard {name}", q.discard(held, reason="not worth it"))
+    # else forgotten: its lease ends it
+
+
+async def operate(actor: Actor) -> None:
+    """Look at the queue, or put something right."""
+    chance, q = actor.chance, await actor.queue()
+    job_id, queue = actor.some_id(), chance.choice(QUEUES)
+    ways: tuple[tuple[str, Callable[[], Coroutine[Any, Any, Any]]], ...] = (
+        ("get", lambda: q.get(job_id)),
+        ("get", lambda: q.get(job_id)),
+        ("get", lambda: q.get(job_id)),
+        ("stats", lambda: q.stats(queue if chance.random() < 0.5 else None)),
+        ("stats", q.stats),
+        ("peek", lambda: q.peek(limit=5)),
+        ("peek", lambda: q.peek(ENTRYPOINTS[0], queue=queue)),
+        ("queues", lambda: q.queues(due=chance.random() < 0.5)),
+        ("next run", lambda: q.next_run_at(queue)),
+        ("picture", q.read_state),
+        (f"cancel {job_id[-6:]}", lambda: q.cancel(job_id)),
+        (f"cancel {job_id[-6:]}", lambda: q.cancel(job_id)),
+        (f"retry {job_id[-6:]}", lambda: q.retry(job_id)),
+        (f"retry {job_id[-6:]}", lambda: q.retry(job_id)),
+        ("requeue stale", lambda: q.requeue_stale(timedelta(seconds=chance.randrange(120)))),
+        ("purge", lambda: q.purge(older_than=timedelta(seconds=chance.randrange(600)))),
+        (f"pause {queue}", lambda: q.pause(queue)),
+        (f"resume {queue}", lambda: q.resume(queue)),
+        (f"resume {queue}", lambda: q.resume(queue)),
+        (f"drop {queue}", lambda: q.drop(queue if chance.random() < 0.3 else "nowhere")),
+    )
+    what, way = chance.choice(ways)
+    await actor.call(what, way())
+
+
+async def commit_by_hand(actor: Actor) -> None:
+    """One commit, given up now and then and asked for again under the same number."""
+    process, chance = actor.process, actor.chance
+    writer = process.clock.new_id()
+    held: list[Job] = []
+    for number in range(1, chance.randint(2, 5)):
+        operations = _operations(actor, held)
+        outcomes: Any = TimeoutError()
+        for _ in range(4):
+            if not isinstance(outcomes, TimeoutError):
+                break
+            patience = log_uniform(chance, 1, 20_000) / 1000 if chance.random() < 0.4 else None
+            call = process.store.commit(writer, number, operations)
+            outcomes = await process.call(f"commit {number} of {writer[-4:]}", call, patience)
+            await actor.pause()
+        if isinstance(outcomes, CasqueError | TimeoutError):
+            if isinstance(outcomes, TimeoutError) or getattr(outcomes, "outcome_unknown", False):
+                return  # its fate is not known: this writer may not go on
+            continue
+        held = [job for one in outcomes if hasattr(one, "jobs") for job in one.jobs]
+        await actor.pause()
+
+
+def _operations(actor: Actor, held: list[Job]) -> list[Operation]:
+    chance = actor.chance
+    operations: list[Operation] = [Ack(job.id, job.token) for job in held]
+    if chance.random() < 0.6:
+        named = chance.random() < 0.5
+        ids, _ = actor.process.clock.mint(1)
+        job_id = chance.choice(IDS) if named else ids[0]
+        place = IDS.index(job_id) if named else 0
+        request = Request(
+            job_id, QUEUES[place % 3], ENTRYPOINTS[place % 2], b"", 0, 3, minted=not named
+        )
+        operations.append(Enqueue((request,), 16))
+    if chance.random() < 0.6 or not operations:
+        operations.append(Dequeue(f"{actor.process.name}.hand", 20 * SECOND_US, 2))
+    return operations
+
+
+Role = Callable[[Actor], Coroutine[Any, Any, None]]
+ROLES: tuple[Role, ...] = (produce, work, operate, commit_by_hand)
+
+
+async def live(actor: Actor, role: Role, rounds: int) -> None:
+    """So many rounds of what it does."""
+    for _ in range(rounds):
+        await actor.pause()
+        await role(actor)
+    await actor.close()
+
+
+async def work_off(actor: Actor, is_done: Callable[[], bool]) -> None:
+    """Ack whatever can be claimed, until nothing is left."""
+    async with BrokerQueue(_any(actor.process.store), worker=actor.process.name) as q:
+        for queue in QUEUES:
+            await actor.process.call(f"resume {queue}", q.resume(queue))
+        while not is_done():
+            lease = timedelta(seconds=30)
+            jobs = await actor.process.call("dequeue", q.dequeue(batch_size=5, lease=lease))
+            if isinstance(jobs, list) and jobs:
+                await actor.process.call("ack many", q.ack_many(jobs))
+            else:
+                await actor.sleep(5 * SECOND_US)
+
+
+def _any(value: Any) -> Any:
+    return value

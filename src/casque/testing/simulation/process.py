@@ -1,0 +1,242 @@
+"""Process: a simulated process, its store handle watched, and its calls followed from outside."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Any
+
+from casque import views
+from casque.buckets.port import Bucket
+from casque.clock import SECOND_US, Clock
+from casque.errors import (
+    CasqueError,
+    InvalidError,
+    JobNotFoundError,
+    LeaseLostError,
+    StorageError,
+)
+from casque.job import Job
+from casque.operations import Operation
+from casque.state import State
+from casque.stores.ledger.buckettime import BucketTime
+from casque.stores.ledger.store import LedgerStore
+from casque.testing.relays import Relay
+from casque.testing.simulation import facts
+from casque.testing.simulation.clock import SimClock
+from casque.testing.simulation.history import History, Violation
+from casque.testing.simulation.loop import ProcessLoop
+from casque.testing.simulation.replay import Asked, Replay
+
+LONGEST_CALL_US = 240 * SECOND_US
+"""How long a call may take of the time its process is awake: a few deadlines, one after another."""
+
+_ALLOWED = (StorageError, LeaseLostError, JobNotFoundError, InvalidError, TimeoutError)
+
+_LOOKS: dict[str, Callable[..., Any]] = {
+    "get": lambda state, now, job_id: views.job(state, job_id, now),
+    "peek": lambda state, now, names, queue, limit: views.peek(state, names, queue, limit, now),
+    "stats": lambda state, now, queue: state.stats(queue, now),
+    "queues": lambda state, now, *, due: sorted(views.queues(state, now, due=due)),
+    "next_run": lambda state, now, queue: views.next_run(state, queue),
+    "records": lambda state, now, kind: views.records(state, kind, now),
+    "picture": views.picture,
+}
+"""What each way to look shows of a state at an instant."""
+
+
+class _NotedTime(BucketTime):
+    """The time of a ledger, which notes every instant that it gives out."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(clock)
+        self.given: list[int] = []
+
+    def now(self) -> int:
+        now = super().now()
+        self.given.append(now)
+        return now
+
+
+class WatchedStore(Relay):
+    """A ledger's handle. Every answer of it must be explained by the log."""
+
+    def __init__(
+        self, store: LedgerStore, replay: Replay, fail: Callable[[Violation], None]
+    ) -> None:
+        super().__init__(store)
+        self._replay = replay
+        self._fail = fail
+        self._time = store._time = _NotedTime(store.clock)
+        self._marks: dict[tuple[str, int], int] = {}
+        for name, look in _LOOKS.items():
+            setattr(self, name, self._watched(name, getattr(store, name), look))
+
+    async def commit(
+        self,
+        writer: str,
+        number: int,
+        operations: Sequence[Operation],
+        *,
+        max_conflicts: int | None = None,
+    ) -> list[Any]:
+        replay, key = self._replay, (writer, number)
+        asked = replay.commits.get(key)
+        if asked is None:
+            asked = replay.commits[key] = Asked(key, operations, replay.number)
+            self._marks[key] = len(self._time.given)
+        try:
+            outcomes = await super().commit(writer, number, operations, max_conflicts=max_conflicts)
+        except CasqueError as error:
+            self._check(partial(self._refused, asked, error))
+            raise
+        self._check(
+            lambda: replay.answered(asked, outcomes, set(self._time.given[self._marks[key] :]))
+        )
+        return outcomes
+
+    def _refused(self, asked: Asked, error: CasqueError) -> None:
+        if not isinstance(error, StorageError):
+            raise Violation(f"commit {asked.commit} raised {error!r}")
+        if not error.outcome_unknown:
+            self._replay.refused(asked, error)
+
+    def _watched(
+        self, name: str, ask: Callable[..., Awaitable[Any]], look: Callable[..., Any]
+    ) -> Callable[..., Awaitable[Any]]:
+        async def watched(*args: Any, **options: Any) -> Any:
+            began_at, mark = self._replay.number, len(self._time.given)
+            answer = await ask(*args, **options)
+            told = sorted(answer) if name == "queues" else answer
+
+            def explains(state: State, time: int) -> bool:
+                return facts.same(look(state, time, *args, **options), told)
+
+            what = f"{name}{args} was answered {answer}"
+            times = set(self._time.given[mark:])
+            self._check(lambda: self._replay.explained(what, began_at, times, explains))
+            return answer
+
+        return watched
+
+    def _check(self, check: Callable[[], None]) -> None:
+        try:
+            check()
+        except Violation as violation:
+            self._fail(violation)
+            raise
+
+
+class Process:
+    """One process: a loop, a clock, a handle on the ledger, and what it is doing."""
+
+    def __init__(
+        self,
+        name: str,
+        loop: ProcessLoop,
+        clock: SimClock,
+        bucket: Bucket,
+        *,
+        replay: Replay,
+        history: History,
+        fail: Callable[[Violation], None],
+    ) -> None:
+        self.name = name
+        self.loop = loop
+        self.clock = clock
+        self.history = history
+        self.ledger = LedgerStore(bucket, clock)
+        self.store = WatchedStore(self.ledger, replay, fail)
+        self.replay = replay
+        self.calls: dict[int, tuple[str, int]] = {}
+        """Those that are not answered yet: which, and how long it had been awake by then."""
+        self._fail = fail
+        self._count = 0
+        self._checked = 0
+        """The last entry of which its memory was found right."""
+        self.answered = 0
+        self.longest_us = 0
+
+    async def call(self, what: str, call: Awaitable[Any], patience: float | None = None) -> Any:
+        """What a call returns, or the error that it may well raise."""
+        self._count += 1
+        place, began_at = self._count, self.replay.number
+        self.calls[place] = what, self.loop.awake_us()
+        self.history.add(self.name, "asks", place, what)
+        answer: Any
+        try:
+            async with asyncio.timeout(patience):
+                answer = await call
+        except _ALLOWED as error:
+            answer = error
+        except Violation:
+            raise
+        except CasqueError as error:
+            self._fail(Violation(f"{self.name}: {what} raised {error!r}"))
+            raise
+        took = self.loop.awake_us() - self.calls.pop(place)[1]
+        self.longest_us = max(self.longest_us, took)
+        self.answered += 1
+        self.history.add(self.name, "is told", place, _told(answer))
+        self._check(what, answer, began_at)
+        return answer
+
+    def _check(self, what: str, answer: Any, began_at: int) -> None:
+        """What was handed to a caller is in the log, since the call began."""
+        known = self.replay.facts
+        wrong = ""
+        if isinstance(answer, Job) and what.startswith("enqueue") and not answer.duplicate:
+            if not any(at > began_at for at in known.added.get(answer.id, ())):
+                wrong = f"job {answer.id} was acknowledged and is not in the log"
+        elif isinstance(answer, list) and what.startswith("dequeue"):
+            lost = [job for job in answer if known.claimed.get((job.id, job.token), 0) <= began_at]
+            if lost:
+                wrong = f"claims were handed out that are not in the log: {lost}"
+        if wrong:
+            violation = Violation(f"{self.name}: {what}: {wrong}")
+            self._fail(violation)
+            raise violation
+
+    def overdue(self) -> str | None:
+        """A call that should have been answered by now."""
+        if self.loop.is_dead:
+            return None
+        awake = self.loop.awake_us()
+        for what, since in self.calls.values():
+            if awake - since > LONGEST_CALL_US:
+                return f"{self.name}: {what} hangs for {(awake - since) // SECOND_US} s"
+        return None
+
+    def check_replica(self) -> None:
+        """What it has in memory is what the log says."""
+        replica = self.ledger._replica
+        if replica is None or replica.state is None or replica.is_deciding:
+            return
+        if not replica.state.is_whole or replica.number == self._checked:
+            return
+        self._checked = replica.number
+        mine = facts.fingerprint(replica.state)
+        with self.replay.looking_back(replica.number) as states:
+            for number, state in states:
+                if number != replica.number:
+                    continue
+                told = facts.fingerprint(state)
+                for part, value in told.items():
+                    if mine[part] != value:
+                        raise Violation(
+                            f"{self.name}'s memory of entry {number} differs in {part}:\n"
+                            f"  it has {mine[part]}\n  the log says {value}"
+                        )
+                return
+        raise Violation(f"{self.name} believes in entry {replica.number}, which is not there")
+
+
+def _told(answer: Any) -> Any:
+    if isinstance(answer, Job):
+        return facts.job_line(answer)
+    if isinstance(answer, list):
+        return [_told(one) for one in answer]
+    if isinstance(answer, BaseException):
+        return f"{type(answer).__name__}: {answer}"
+    return answer

@@ -1,0 +1,292 @@
+"""Replay: the log as it is in the bucket, followed entry by entry, and whether each may be there.
+
+What an entry says must be what the rules make of the operations that were
+asked, on the state before it. And, whatever the rules say: no job is there
+twice, none is claimed while a lease on it runs, none leaves that nobody asked
+to leave, and tokens and time only rise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from msgspec.structs import replace
+
+from casque.clock import SECOND_US
+from casque.errors import CasqueError, CorruptError
+from casque.evolve import evolve
+from casque.job import Job
+from casque.operations import Enqueue, Event, Operation
+from casque.state import State, _Undo
+from casque.stores.ledger.entry import Entry, decode, digest_of
+from casque.stores.ledger.log import key_of
+from casque.stores.ledger.replica import Broken, Replica
+from casque.testing.simulation import facts
+from casque.testing.simulation.history import History, Violation
+from casque.transaction import transact
+
+Commit = tuple[str, int]
+"""A writer, and which of its commits."""
+
+AHEAD_US = SECOND_US // 2
+"""How far a drifting clock may put an entry ahead of the bucket's time."""
+BEHIND_US = 3 * SECOND_US // 2
+"""How far it may be behind, beside a round trip: a bucket may round down to seconds."""
+
+
+class Asked:
+    """A commit as a store was asked for it, and what became of it."""
+
+    __slots__ = ("began_at", "commit", "expected", "is_refused", "number", "operations")
+
+    def __init__(self, commit: Commit, operations: Sequence[Operation], began_at: int) -> None:
+        self.commit = commit
+        self.operations = operations
+        self.began_at = began_at
+        """The last entry when it was asked."""
+        self.number: int | None = None
+        """The entry that it became."""
+        self.expected: list[Any] = []
+        """What it is to be answered, if it became one."""
+        self.is_refused = False
+        """Whether its caller was told that nothing was written."""
+
+    @property
+    def can_be_blind(self) -> bool:
+        return all(
+            isinstance(one, Enqueue) and all(request.minted for request in one.jobs)
+            for one in self.operations
+        )
+
+
+class _Watched(Replica):
+    """A replica that shows each event to a checker before it takes it in."""
+
+    check: Callable[[State, Entry, Event], None] | None = None
+
+    def _evolve(self, state: State, entry: Entry) -> None:
+        state.begin(entry.time_us)
+        for event in entry.events:
+            if self.check is not None:
+                self.check(state, entry, event)
+            evolve(state, event)
+        state.stamp(entry.writer, entry.commit)
+        state.end()
+
+
+class Replay:
+    """The state that the log in the bucket leads to, and the way it came about."""
+
+    def __init__(self, history: History, *, longest_trip_us: int) -> None:
+        self._history = history
+        self._behind_us = BEHIND_US + longest_trip_us
+        self._replica = _Watched(blind=False)
+        self._contents: list[bytes] = []
+        self._undos: list[_Undo] = []
+        self._sent: dict[bytes, int] = {}
+        """When these bytes were first sent."""
+        self._time_us = 0
+        self.commits: dict[Commit, Asked] = {}
+        self.facts = facts.Facts()
+        self.believed = 0
+        """The last entry that an answer rests on."""
+
+    @property
+    def number(self) -> int:
+        return self._replica.number
+
+    @property
+    def state(self) -> State:
+        assert self._replica.state is not None
+        return self._replica.state
+
+    # -- the log grows ---------------------------------------------------------
+
+    def sent(self, content: bytes, now_us: int) -> None:
+        """These bytes are on their way; the first time counts."""
+        self._sent.setdefault(content, now_us)
+
+    def landed(self, number: int, content: bytes, now_us: int) -> None:
+        """An entry is in the bucket."""
+        name = key_of(number)
+        if number != self.number + 1:
+            raise Violation(f"{name} was written, though the log ends at {self.number}")
+        try:
+            entry = decode(content, name)
+        except CorruptError as error:
+            raise Violation(f"{name} is no entry: {error}") from error
+        self._history.add("log", number, f"{entry.writer[-4:]}/{entry.commit}", entry.events)
+        asked = self.commits.get((entry.writer, entry.commit))
+        if asked is None:
+            raise Violation(f"{name} is of a commit that nobody asked for")
+        if asked.number is not None:
+            raise Violation(
+                f"commit {entry.commit} of writer {entry.writer} is in the log twice: as entry "
+                f"{asked.number} and as {number}"
+            )
+        if asked.is_refused:
+            raise Violation(f"{name} is of a commit whose caller was told: nothing was written")
+        self._check_time(name, entry, self._sent[content], now_us)
+        self._expect(name, asked, entry)
+        self._take(content, entry, asked)
+        asked.number = number
+
+    def _check_time(self, name: str, entry: Entry, sent_us: int, now_us: int) -> None:
+        if entry.time_us < self._time_us:
+            raise Violation(f"{name}: time goes back by {self._time_us - entry.time_us} us")
+        if entry.time_us > now_us + AHEAD_US:
+            raise Violation(f"{name} is dated {entry.time_us - now_us} us ahead of the bucket")
+        if entry.time_us < sent_us - self._behind_us:
+            late = sent_us - entry.time_us
+            raise Violation(
+                f"{name} was dated {late} us behind the bucket when it was sent, where at most "
+                f"{self._behind_us} are a round trip: time stands still, or goes slowly"
+            )
+        self._time_us = entry.time_us
+
+    def _expect(self, name: str, asked: Asked, entry: Entry) -> None:
+        """Whether the rules make this entry of what was asked, and the answers they give."""
+        if asked.can_be_blind:
+            # Whoever adds jobs without looking prunes nothing, and so may say less.
+            done = transact(State(), *asked.commit, asked.operations, entry.time_us)
+            is_blind = facts.same_events(done.events, entry.events)
+        else:
+            is_blind = False
+        state = self.state
+        done = transact(state, *asked.commit, asked.operations, entry.time_us)
+        asked.expected = done.outcomes
+        if done.events:
+            state.rollback()
+        if not is_blind and not facts.same_events(done.events, entry.events):
+            raise Violation(
+                f"{name} does not follow from the entries before it:\n  it says {entry.events}\n"
+                f"  what was asked means {done.events}"
+            )
+
+    def _take(self, content: bytes, entry: Entry, asked: Asked) -> None:
+        def check(state: State, entry: Entry, event: Event) -> None:
+            self.facts.check(state, entry, event, asked.operations)
+
+        self._replica.check = check
+        try:
+            self._replica.take(content, key_of(entry.number))
+        except Broken as error:
+            raise Violation(f"{error} does not follow the entry before it") from error
+        finally:
+            self._replica.check = None
+        self._contents.append(content)
+        self._undos.append(self.state._undo)
+
+    # -- looking back ----------------------------------------------------------
+
+    @contextmanager
+    def looking_back(self, oldest: int) -> Iterator[Iterator[tuple[int, State]]]:
+        """The states from the last back to that after entry `oldest`, one after the other."""
+        last = self.number
+
+        def states() -> Iterator[tuple[int, State]]:
+            yield self.number, self.state
+            while self.number > oldest:
+                self._step_back()
+                yield self.number, self.state
+
+        try:
+            yield states()
+        finally:
+            self._go_forward(last)
+
+    def _step_back(self) -> None:
+        replica, state = self._replica, self.state
+        state._undo = undo = self._undos.pop()
+        version, token, seq, turn, time_us = undo.counters
+        # At time 0, when every delay is still to come: so the counts are right for any time.
+        undo.counters = (version, token, seq, turn, 0)
+        state.rollback()
+        state.time_us = time_us
+        replica.number -= 1
+        replica.digest = (
+            digest_of(self._contents[replica.number - 1])
+            if replica.number
+            else Replica(blind=False).digest
+        )
+
+    def _go_forward(self, last: int) -> None:
+        while self.number < last:
+            self._replica.take(self._contents[self.number], "log")
+            self._undos.append(self.state._undo)
+
+    def lost_after(self, number: int) -> None:
+        """A power cut has taken the entries above `number`; nobody may have been told of them."""
+        if number < self.believed:
+            raise Violation(
+                f"entry {number + 1} is lost, though an answer rests on entry {self.believed}"
+            )
+        while self.number > number:
+            self._step_back()
+            content = self._contents.pop()
+            entry = decode(content, "log")
+            self.facts.forget_after(number)
+            self.commits[entry.writer, entry.commit].number = None
+        self._time_us = self.state.time_us
+
+    def content(self, number: int) -> bytes:
+        return self._contents[number - 1]
+
+    # -- answers ---------------------------------------------------------------
+
+    def explained(
+        self, what: str, began_at: int, times: set[int], explains: Callable[[State, int], bool]
+    ) -> None:
+        """Whether the state after some entry of the call's time explains what it was answered."""
+        with self.looking_back(began_at) as states:
+            for number, state in states:
+                if any(explains(state, time) for time in sorted(times)):
+                    self.believed = max(self.believed, number)
+                    return
+        raise Violation(
+            f"{what}: nothing in the log from entry {began_at} to {self.number} explains this"
+        )
+
+    def answered(self, asked: Asked, outcomes: list[Any], times: set[int]) -> None:
+        """A commit was answered: as the log says, or if it wrote nothing, as some state does."""
+        writer, commit = asked.commit
+        if asked.number is not None:
+            if not facts.same(outcomes, asked.expected) and not (
+                asked.can_be_blind and facts.same(outcomes, _without_places(asked.expected))
+            ):
+                raise Violation(
+                    f"commit {commit} of writer {writer} is entry {asked.number}, and was "
+                    f"answered\n  {outcomes}\n  where the log says\n  {asked.expected}"
+                )
+            self.believed = max(self.believed, asked.number)
+            return
+
+        def explains(state: State, time: int) -> bool:
+            done = transact(state, writer, commit, asked.operations, time)
+            if done.events:
+                state.rollback()
+                return False
+            return facts.same(done.outcomes, outcomes)
+
+        told = f"commit {commit} of writer {writer} is not in the log and was answered {outcomes}"
+        self.explained(told, asked.began_at, times, explains)
+
+    def refused(self, asked: Asked, error: CasqueError) -> None:
+        """The caller was told that nothing was written."""
+        if asked.number is not None:
+            raise Violation(
+                f"the caller of a commit was told that nothing was written ({error}), but it is "
+                f"entry {asked.number}"
+            )
+        asked.is_refused = True
+
+
+def _without_places(outcomes: list[Any]) -> list[Any]:
+    return [
+        [replace(job, seq=0) if isinstance(job, Job) else job for job in outcome]
+        if isinstance(outcome, list)
+        else outcome
+        for outcome in outcomes
+    ]

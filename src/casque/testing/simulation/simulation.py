@@ -1,0 +1,322 @@
+"""Simulation: several processes over one faulty bucket, as a seed decides; and whether all is well.
+
+Everything is drawn from the seed: who does what, how long requests take, which
+are lost, who is stopped, killed, or has its clock set. Then the faults end, and
+whatever is left must be worked off.
+"""
+
+from __future__ import annotations
+
+import gc
+import random
+from collections.abc import Callable, Coroutine
+from enum import Enum, auto
+from functools import partial
+from typing import Any, NamedTuple
+
+from casque.buckets.memory import MemoryBucket
+from casque.buckets.port import Bucket
+from casque.clock import MINUTE_US, SECOND_US
+from casque.job import JobStatus
+from casque.stores.ledger.log import number_in
+from casque.testing.simulation import actors
+from casque.testing.simulation.actors import Actor, Role, Temper, live, work_off
+from casque.testing.simulation.clock import SimClock
+from casque.testing.simulation.history import History, Violation
+from casque.testing.simulation.loop import ProcessLoop
+from casque.testing.simulation.network import Conditions, Mishap, Network, SimBucket, log_uniform
+from casque.testing.simulation.process import Process
+from casque.testing.simulation.replay import Replay
+from casque.testing.simulation.world import World
+
+HOUR_US = 60 * MINUTE_US
+LONGEST_TURMOIL_US = 12 * HOUR_US
+LONGEST_AFTERMATH_US = HOUR_US
+"""Within this everything that is left must be worked off, once the faults are over."""
+_LOOK_EVERY_US = 20 * SECOND_US
+_DRIFT = 50
+"""By how many millionths a steady clock may be wrong."""
+
+
+class Outcome(NamedTuple):
+    """What a simulation that went well was."""
+
+    seed: int
+    digest: str
+    steps: int
+    calls: int
+    entries: int
+    virtual_us: int
+
+
+class Trouble(Enum):
+    """What befalls a process, or all of them."""
+
+    KILL = auto()
+    STOP = auto()
+    """It stands still, for hours maybe, and then goes on as if nothing had been."""
+    JUMP = auto()
+    """Its wall clock is set."""
+    OUTAGE = auto()
+    """Nobody gets through to the bucket."""
+
+
+class Plan(NamedTuple):
+    """What a seed decides before anything happens."""
+
+    roles: tuple[Role, ...]
+    rounds: int
+    conditions: Conditions
+    temper: Temper
+    troubles: tuple[Trouble, ...]
+    """What befalls processes, in order."""
+    trouble_every_us: int
+    whole_seconds: bool
+    """Whether the bucket's clock shows whole seconds only."""
+
+
+def draw_plan(chance: random.Random) -> Plan:
+    """Not everything in every run: some faults are only seen where others are absent."""
+    count = chance.randint(2, 5)
+    roles = [actors.produce, actors.work]
+    weights = (3, 4, 3, 2)
+    roles += chance.choices(actors.ROLES, weights, k=count - 2 + 1)
+    mishaps = [
+        (mishap, log_uniform(chance, 5, 80) / 1000) for mishap in Mishap if chance.random() < 0.5
+    ]
+    delay = log_uniform(chance, 1_000, 200_000)
+    longest = max(3 * delay, chance.choice((50_000, 500_000, 3_000_000)))
+    kinds = [kind for kind in Trouble if chance.random() < 0.5]
+    troubles = chance.choices(kinds, k=chance.randint(1, 6)) if kinds else []
+    pause = log_uniform(chance, SECOND_US // 20, 5 * MINUTE_US)
+    return Plan(
+        tuple(roles),
+        rounds=chance.randint(10, 22),
+        conditions=Conditions(delay, longest, tuple(mishaps)),
+        temper=Temper(pause, chance.choice((0, 0.1)), chance.choice((0.02, 0.2))),
+        troubles=tuple(troubles),
+        trouble_every_us=max(pause, SECOND_US),
+        whole_seconds=chance.random() < 0.3,
+    )
+
+
+class _BucketClock:
+    """The true time, as the bucket stamps its objects with it."""
+
+    def __init__(self, world: World, *, whole_seconds: bool) -> None:
+        self._world = world
+        self._grain = SECOND_US if whole_seconds else 1
+        self.random = world.chance("bucket").random
+
+    def now(self) -> int:
+        return self._world.now() // self._grain * self._grain
+
+
+class Simulation:
+    """One run. `run` raises Violation if a promise is broken."""
+
+    def __init__(self, seed: int, *, is_told: bool = False) -> None:
+        self.seed = seed
+        self.world = World(seed)
+        self.history = History(self.world, is_told=is_told)
+        self.chance = self.world.chance("plan")
+        self.plan = draw_plan(self.chance)
+        self.network = Network(self.world, self.history, self.plan.conditions)
+        self.replay = Replay(self.history, longest_trip_us=2 * self.plan.conditions.longest_us)
+        clock: Any = _BucketClock(self.world, whole_seconds=self.plan.whole_seconds)
+        self.bucket = MemoryBucket(clock, name="sim")
+        self.processes: list[Process] = []
+        self.violation: Violation | None = None
+        self._busy = 0
+        self._is_over = False
+        """Whether the faults are."""
+
+    # -- running ---------------------------------------------------------------
+
+    def run(self) -> Outcome:
+        gc_was_on = gc.isenabled()
+        gc.disable()  # what is dropped is dropped at the end, all at once
+        try:
+            self._run()
+        except Violation as violation:
+            raise self._explained(violation) from violation.__cause__
+        finally:
+            for process in self.processes:
+                process.loop.bury()
+            if gc_was_on:
+                gc.enable()
+        return Outcome(
+            self.seed,
+            self.history.digest(),
+            len(self.history),
+            sum(process.answered for process in self.processes),
+            self.replay.number,
+            self.world.elapsed_us,
+        )
+
+    def _run(self) -> None:
+        for number, role in enumerate(self.plan.roles):
+            self._start_role(f"{role.__name__[:1]}{number}", role, self.plan.rounds)
+        for place, trouble in enumerate(self.plan.troubles):
+            span = int(self.plan.trouble_every_us * (place + self.chance.random()))
+            self.world.after(span, partial(self._befall, trouble))
+        self._watch()
+        self._wait(lambda: not self._busy, LONGEST_TURMOIL_US)
+        self._calm_down()
+        if not self._wait(self._is_worked_off, LONGEST_AFTERMATH_US):
+            raise Violation(self._left_over())
+        for process in self.processes:
+            if not process.loop.is_dead:
+                process.check_replica()
+
+    def _wait(self, until: Callable[[], bool], limit_us: int) -> bool:
+        done = self.world.run(
+            until=lambda: self.violation is not None or until(), limit_us=limit_us
+        )
+        if self.violation is not None:
+            raise self.violation
+        return done
+
+    def _fail(self, violation: Violation) -> None:
+        self.violation = self.violation or violation
+
+    def _explained(self, violation: Violation) -> Violation:
+        return Violation(
+            f"seed {self.seed}: {violation.what}\n\nthe last steps:\n{self.history.last()}\n\n"
+            f"again: python -m casque.testing.simulation --seed {self.seed}"
+        )
+
+    # -- processes -------------------------------------------------------------
+
+    def _start_role(self, name: str, role: Role, rounds: int) -> None:
+        process = self._open(name)
+        actor = Actor(process, self.world.chance(f"{name}'s will"), self.plan.temper)
+        self._start(process, live(actor, role, rounds))
+        process.loop.fate = lambda: self._replace(process, role, rounds)
+
+    def _open(self, name: str) -> Process:
+        chance = self.chance
+        loop = ProcessLoop(self.world, chance.randint(-_DRIFT, _DRIFT), chance.randrange(HOUR_US))
+        skew = chance.choice((0, 0, chance.randint(-3 * HOUR_US, 3 * HOUR_US)))
+        clock = SimClock(self.world, loop, name, skew)
+        slowness = chance.choice((1.0, 1.0, 1.0, 4.0))
+        bucket = SimBucket(self.network, self._reached(), loop, name, self, slowness=slowness)
+        process = Process(
+            name, loop, clock, bucket, replay=self.replay, history=self.history, fail=self._fail
+        )
+        self.processes.append(process)
+        return process
+
+    def _reached(self) -> Bucket:
+        return self.bucket
+
+    def _start(self, process: Process, work: Coroutine[Any, Any, None]) -> None:
+        self._busy += 1
+
+        async def watched() -> None:
+            try:
+                await work
+            except Violation as violation:
+                self._fail(violation)
+            except Exception as error:  # noqa: BLE001 - whatever it is, it is a failure
+                failure = Violation(f"{process.name} failed: {error!r}")
+                failure.__cause__ = error
+                self._fail(failure)
+            finally:
+                if not process.loop.is_dead:
+                    self._busy -= 1
+                    self.history.add(process.name, "is done")
+
+        process.loop.start(watched())
+
+    def sent(self, key: str, body: bytes) -> None:
+        if number_in(key) is not None:
+            self.replay.sent(body, self.world.now())
+
+    def landed(self, key: str, body: bytes) -> None:
+        number = number_in(key)
+        if number is not None:
+            self.replay.landed(number, body, self.world.now())
+
+    # -- troubles --------------------------------------------------------------
+
+    def _befall(self, trouble: Trouble) -> None:
+        living = [one for one in self.processes if not one.loop.is_dead and one.calls]
+        if self._is_over or not living:
+            return
+        process, chance = self.chance.choice(living), self.chance
+        match trouble:
+            case Trouble.KILL:
+                # At one of its next callbacks, wherever it is then.
+                process.loop.fuse = chance.randint(1, 40)
+            case Trouble.STOP:
+                span = log_uniform(chance, SECOND_US // 2, 5 * HOUR_US)
+                self.history.add(process.name, "stops for", span)
+                process.loop.stop_for(span, answers_first=chance.random() < 0.5)
+            case Trouble.JUMP:
+                by = chance.choice((-1, 1)) * log_uniform(chance, SECOND_US, 5 * HOUR_US)
+                self.history.add(process.name, "has its clock set by", by)
+                process.clock.skew_us += by
+            case Trouble.OUTAGE:
+                span = log_uniform(chance, SECOND_US, 3 * MINUTE_US)
+                self.history.add("nothing gets through for", span)
+                self.network.out_until_us = self.world.elapsed_us + span
+
+    def _replace(self, process: Process, role: Role, rounds: int) -> None:
+        if self._is_over:
+            return
+        self.history.add(process.name, "is killed")
+        process.loop.die()
+        self._busy -= 1
+        if len(self.processes) < 12:
+            self._start_role(f"{process.name}'", role, max(rounds // 2, 2))
+
+    def _watch(self) -> None:
+        """Look around, again and again."""
+        for process in self.processes:
+            overdue = process.overdue()
+            if overdue:
+                self._fail(Violation(overdue))
+            if process.loop.troubles:
+                self._fail(Violation(f"{process.name}: {process.loop.troubles[0]!r}"))
+        living = [one for one in self.processes if not one.loop.is_dead]
+        if living:
+            try:
+                self.chance.choice(living).check_replica()
+            except Violation as violation:
+                self._fail(violation)
+        self.world.after(_LOOK_EVERY_US, self._watch)
+
+    # -- the end ---------------------------------------------------------------
+
+    def _calm_down(self) -> None:
+        self._is_over = True
+        self.history.add("the faults are over")
+        self.network.calm_down()
+        for process in self.processes:
+            process.loop.go_on()
+        for number in range(2):
+            process = self._open(f"last{number}")
+            actor = Actor(process, self.world.chance(process.name), self.plan.temper)
+            self._start(process, work_off(actor, self._is_empty))
+
+    def _is_empty(self) -> bool:
+        tally = self.replay.state.tally
+        return not tally.queued and not tally.in_progress and not self.network.has_late()
+
+    def _is_worked_off(self) -> bool:
+        return not self._busy
+
+    def _left_over(self) -> str:
+        unfinished = (JobStatus.QUEUED, JobStatus.IN_PROGRESS)
+        left = [job for job in self.replay.state.jobs.values() if job.status in unfinished]
+        calls = [what for one in self.processes for what, _ in one.calls.values()]
+        return (
+            f"{LONGEST_AFTERMATH_US // MINUTE_US} minutes after the faults ended {len(left)} jobs "
+            f"are left: {left}; and calls are not answered: {calls}"
+        )
+
+
+def run_seed(seed: int, *, is_told: bool = False) -> Outcome:
+    """Run one simulation; raises Violation, which says how to see it again."""
+    return Simulation(seed, is_told=is_told).run()

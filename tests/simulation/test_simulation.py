@@ -1,0 +1,83 @@
+"""Whole processes over a faulty bucket, by seeds: nothing is lost, doubled, stale or stuck.
+
+`make torture SECONDS=600` goes on from other seeds for as long as it is told.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from itertools import count
+
+import pytest
+
+from casque.testing.simulation import Outcome, Violation, run_seed
+from casque.testing.simulation.history import LAST
+
+SHARES = 4
+SECONDS = 30.0
+"""How much of a processor's time each share may take, once it has run its least."""
+LEAST = 50
+
+
+def run_share(share: int, seconds: float) -> list[Outcome]:
+    """Every fourth seed, for so many seconds of this process's time; at least `LEAST`."""
+    end, ran = time.process_time() + seconds, list[Outcome]()
+    for seed in count(share, SHARES):
+        ran.append(run_seed(seed))
+        if len(ran) >= LEAST and time.process_time() > end:
+            return ran
+    raise AssertionError
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("share", range(SHARES))
+def test_every_promise_holds_whatever_a_seed_brings(share: int) -> None:
+    ran = run_share(share, SECONDS)
+    calls = sum(outcome.calls for outcome in ran) / len(ran)
+    assert calls > 100, "they do next to nothing"
+
+
+def test_a_seed_leads_to_the_same_history_again() -> None:
+    for seed in range(5):
+        assert run_seed(seed) == run_seed(seed)
+
+
+def test_a_seed_leads_to_the_same_history_in_any_process() -> None:
+    look = "from casque.testing.simulation import run_seed\nprint(*map(run_seed, range(8)))"
+    told = {
+        subprocess.run(
+            [sys.executable, "-c", look],
+            capture_output=True,
+            text=True,
+            check=True,
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+        ).stdout
+        for hash_seed in ("0", "1", "4711")
+    }
+    assert len(told) == 1
+
+
+def test_a_failure_says_how_to_see_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("casque.testing.simulation.replay.AHEAD_US", -(10**15))
+    with pytest.raises(Violation) as failure:
+        run_seed(3)
+    told = str(failure.value).splitlines()
+    assert told[0].startswith("seed 3: log/00000000000000000001 is dated ")
+    assert told[-1] == "again: python -m casque.testing.simulation --seed 3"
+    steps = told[told.index("the last steps:") + 1 : -2]
+    assert 10 < len(steps) <= LAST
+
+
+def test_the_command_runs_seeds_and_tells_of_each() -> None:
+    told = subprocess.run(
+        [sys.executable, "-m", "casque.testing.simulation", "--seed", "3", "--verbose"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.splitlines()
+    assert told[-1].endswith("failed: none")
+    assert told[-2].startswith("seed 3: ")
+    assert len(told) > 100
