@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.sqlite.waiting import closed_behind
 
 from casque import NewJob, Queue
 from casque.stores.sqlite.store import SqliteStore
 from casque.testing import FakeClock
+from tests.sqlite.waiting import closed_behind
 
 HOUR = timedelta(hours=1)
 CYCLES = 20

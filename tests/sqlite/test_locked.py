@@ -11,11 +11,11 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from tests.sqlite.waiting import closed_behind
 
 from casque import BrokerQueue, DirectQueue, NewJob, Queue, StorageError
 from casque.stores.sqlite import connection as connections
 from casque.stores.sqlite.store import SqliteStore
+from tests.sqlite.waiting import closed_behind
 
 LONG = timedelta(minutes=1)
 

@@ -9,13 +9,13 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from tests.sqlite.plans import EVERYTHING, FINISHED, PLANS, Plan, plan_of
-from tests.sqlite.waiting import closed_behind
 
 from casque import NewJob, Queue
 from casque.stores.sqlite.rows import STATEMENTS, schema
 from casque.stores.sqlite.store import SqliteStore
 from casque.testing import FakeClock
+from tests.sqlite.plans import EVERYTHING, FINISHED, PLANS, Plan, plan_of
+from tests.sqlite.waiting import closed_behind
 
 HOUR = timedelta(hours=1)
 
