@@ -67,6 +67,8 @@ class SqliteStore:
         self._known: Known | None = None
         self._was_empty = False
         """Whether the last dequeue found nothing: the next one then looks before it locks."""
+        self._unsure: tuple[str, int, swift.Try] | None = None
+        """A commit that was a claim by the short way and failed: it may be stored all the same."""
         self._writer = _Handle(self._database)
         self._reader = _Handle(self._database)
         self._watch = Watch(self._database, self.clock, self._bells, self._doubt)
@@ -135,6 +137,8 @@ class SqliteStore:
         work = Work(connection, self._believed(connection.execute), self.clock, now)
         stored = max(self._answers.last_number(writer), work.number_of(writer))
         told = self._answers.recall(stored, writer, number) if stored >= number else None
+        if told is None and self._unsure is not None:
+            told = self._landed(work, writer, number)
         outcomes = told or self._carry_out(work, operations, careful=careful)
         if not work.wrote:
             connection.execute("ROLLBACK")
@@ -147,6 +151,16 @@ class SqliteStore:
         self.commits += 1
         self._answers.keep(writer, number, outcomes, now)
         return outcomes, work.rings
+
+    def _landed(self, work: Work, writer: str, number: int) -> list[Any] | None:
+        """The answer to a claim that was said to have failed; None if it has."""
+        assert self._unsure is not None
+        *commit, tried = self._unsure
+        outcomes = swift.landed(work.execute, tried) if commit == [writer, number] else None
+        if outcomes is not None:
+            self._answers.keep(writer, number, outcomes, work.now)
+        self._unsure = None
+        return outcomes
 
     def _swiftly(
         self, writer: str, number: int, operations: Sequence[Operation]
@@ -170,14 +184,17 @@ class SqliteStore:
             elif type(operation) is Ack:
                 outcomes = swift.ack(connection, operation, now)
             elif type(operation) is Dequeue and not self._was_empty:
-                outcomes = swift.claim(connection, known, operation, now, (writer, number))
+                outcomes = swift.claim(connection, known, operation, now)
                 self.touched += 2
             else:
                 return None
         except sqlite3.OperationalError:
+            # Somebody else is writing, say: the long way waits for them, or tells.
+            if type(operation) is Dequeue:
+                self._unsure = writer, number, swift.last_try(known, operation, now)
             self._known = None
             self._writer.abandon()
-            return None  # somebody else is writing, say: the long way waits for them, or tells
+            return None
         if outcomes is None:
             return None
         self.commits += 1
