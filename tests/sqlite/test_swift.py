@@ -240,12 +240,12 @@ class Doubtful:
 def test_a_claim_that_is_said_to_have_failed_is_made_once(a: Queue, lands: bool) -> None:
     learn(a, 9)
     assert isinstance(a.store, SqliteStore)
-    connection = a.store._writer._connection
+    connection = a.store._writer.opened
     assert connection is not None
-    a.store._writer._connection = doubtful = Doubtful(connection, lands=lands)  # type: ignore[assignment]
+    a.store._writer.opened = doubtful = Doubtful(connection, lands=lands)  # type: ignore[assignment]
     [job] = a.dequeue()
     assert doubtful.failed
-    a.store._writer._connection = connection
+    a.store._writer.opened = connection
     assert a.get(job.id) == job
     assert a.stats().processing == 1
     [other] = a.dequeue()

@@ -53,7 +53,7 @@ with Queue(sys.argv[1]) as q:
     q.ack(held[4], enqueue=[NewJob("e", id="next")])
     say("acked", held[4].id)
     say("enqueued", "next")
-    q.store._writer._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    q.store._writer.opened.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 say("end")
 """
 
