@@ -251,3 +251,16 @@ def test_a_claim_that_is_said_to_have_failed_is_made_once(a: Queue, lands: bool)
     [other] = a.dequeue()
     assert other.token > job.token
     a.ack_many([job, other])
+
+
+def test_an_ack_after_the_lease_was_over_takes_the_line_along(
+    tmp_path: Path, clock: FakeClock
+) -> None:
+    with opened(tmp_path / "jobs.db", clock, LEASE) as a:
+        a.enqueue("e")
+        a.enqueue("e", delay=HOUR)
+        [job] = a.dequeue()
+        clock.advance(LEASE)
+        assert a.queues(due=True) == ["default"]
+        a.ack(job)
+        assert a.queues(due=True) == []
