@@ -51,7 +51,7 @@ def at_second_attempt(store: SqliteStore, do: Callable[[], object]) -> None:
             attempts += 1
             do()
 
-    connection = store._writer._connection
+    connection = store._writer.opened
     assert connection is not None
     connection.set_trace_callback(traced)
 

@@ -115,7 +115,7 @@ def test_durability_is_as_the_address_says(tmp_path: Path) -> None:
         assert isinstance(store, SqliteStore)
         with closed_behind(store), Queue(store) as q:
             q.enqueue("e")
-            connection = store._writer._connection
+            connection = store._writer.opened
             assert connection is not None
             assert connection.execute("PRAGMA synchronous").fetchone() == (synchronous,)
             assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
