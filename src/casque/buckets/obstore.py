@@ -20,6 +20,7 @@ import obstore
 from obstore.exceptions import BaseError
 from obstore.store import AzureStore, GCSStore, S3Store
 
+from casque import process
 from casque.buckets.port import PAGE, Expect, Found, Listed, Version
 from casque.buckets.replies import (
     AZURE,
@@ -35,7 +36,6 @@ from casque.buckets.replies import (
 )
 from casque.clock import to_us
 from casque.errors import InvalidError, StorageError
-from casque.process import generation
 
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, RetryConfig
@@ -144,8 +144,8 @@ class ObstoreBucket:
     def _check_process(self) -> None:
         global _started_in  # noqa: PLW0603 - obstore has one set of threads for all of a process
         if _started_in is None:
-            _started_in = generation()
-        if _started_in != generation():
+            _started_in = process.generation
+        if _started_in != process.generation:
             raise StorageError(
                 f"{self.name}: this process was forked from one that had used a bucket before, and "
                 "what obstore needs did not come along: a request would hang. Nothing was sent. "
