@@ -99,8 +99,8 @@ use(bucket, "c")
         bucket_server,
         prefix := unique_prefix(),
     )
-    stored = bucket_server.objects(BUCKET)
-    assert [key for key in stored if key.startswith(prefix)] == [f"{prefix}/{k}" for k in "abc"]
+    stored = bucket_server.objects(BUCKET, prefix)
+    assert list(stored) == [f"{prefix}/{k}" for k in "abc"]
 
 
 def test_a_program_that_ends_right_after_its_last_request_ends_well(
@@ -218,7 +218,7 @@ def test_the_environment_is_where_the_rest_comes_from(
         await bucket.close()
 
     asyncio.run(go())
-    assert bucket_server.objects(BUCKET)[f"{prefix}/a"] == b"1"
+    assert bucket_server.objects(BUCKET, prefix)[f"{prefix}/a"] == b"1"
 
 
 def test_prefixes_are_kept_apart(bucket_server: BucketServer) -> None:
