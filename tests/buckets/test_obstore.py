@@ -191,6 +191,8 @@ def test_a_machine_without_credentials_is_told_where_they_come_from(
 ) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nobody")
+    monkeypatch.setenv("AWS_CONFIG_FILE", "/nobody")
     monkeypatch.setenv("AWS_METADATA_ENDPOINT", "http://127.0.0.1:1")  # no role, and no cloud
 
     async def go() -> None:
