@@ -227,8 +227,8 @@ class Replay:
             self._step_back()
             content = self._contents.pop()
             entry = decode(content, "log")
-            self.facts.forget_after(number)
             self.commits[entry.writer, entry.commit].number = None
+        self.facts.forget_after(number, self.state.token)
         self._time_us = self.state.time_us
 
     def content(self, number: int) -> bytes:
