@@ -128,7 +128,7 @@ def no_rollback(patch: pytest.MonkeyPatch) -> None:
     """A batch that lost its race stays in memory."""
 
     def undo(self: Replica) -> None:
-        self.is_deciding = False
+        self._changing_after = None
 
     patch.setattr(Replica, "undo", undo)
 

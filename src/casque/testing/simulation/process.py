@@ -224,7 +224,7 @@ class Process:
     def check_replica(self) -> None:
         """What it has in memory is what the log says."""
         replica = self.ledger._replica
-        if replica is None or replica.state is None or replica.is_deciding:
+        if replica is None or replica.state is None or replica.is_changing:
             return
         if not replica.state.is_whole or replica.number == self._checked:
             return
