@@ -40,8 +40,6 @@ class BucketTime:
 
     def told(self, modified_us: int, written_at: int) -> None:
         """The bucket stamped an object with this time; it was written by then, monotonic."""
-        if self._told is not None:
-            self.saw(self.now())  # what it says now may be a little less
         self._told = modified_us, written_at
         self._drift = self._clock.now() - self._clock.monotonic()
 
