@@ -36,7 +36,7 @@ def test_a_round_trip_of_hours_makes_nobody_wait_for_hours() -> None:
     pacing, replica = Pacing(asking), Replica(blind=True)
     for number in range(1, 5):
         pacing.wrote("mine", number)
-    replica.number = 4
+    replica._end = 4, None
     replica.writers.extend(["mine", "theirs"])
     asking.trip_us = 5 * HOUR_US  # it was stopped while it waited for an answer
     began = clock.monotonic()
