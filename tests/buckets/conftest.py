@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from tests.buckets.syscalls import build_shim
 
 _IN_MEMORY = Path("/dev/shm")

@@ -9,11 +9,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.buckets.syscalls import Call, killed_at_every_call
 
 from casque.buckets.folder import FolderBucket
 from casque.buckets.port import ABSENT
 from casque.clock import drive
+from tests.buckets.syscalls import Call, killed_at_every_call
 
 STEPS = """
 import os

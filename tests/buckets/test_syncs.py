@@ -6,6 +6,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+
 from tests.buckets.syscalls import Call, trace
 
 BEGIN = """
