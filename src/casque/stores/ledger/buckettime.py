@@ -47,6 +47,10 @@ class BucketTime:
         if time_us > self._seen[0]:
             self._seen = time_us, self._clock.monotonic()
 
+    def forget(self) -> None:
+        """What was seen of the log may be none of it any more."""
+        self._seen = 0, self._clock.monotonic()
+
     def now(self) -> int:
         seen, at = self._seen
         return max(self._asked(), seen + self._clock.monotonic() - at if seen else 0)
