@@ -19,7 +19,6 @@ from casque.stores.url import open_store
 from casque.testing import FakeClock
 
 Kind = Literal["folder", "s3", "gs"]
-KINDS: tuple[Kind, ...] = ("folder", "s3", "gs")
 
 
 class Place(Protocol):
