@@ -1,7 +1,7 @@
-"""Turn: one at a time on a ledger's memory, in the order they came.
+"""Turn: one at a time on a ledger's memory.
 
-Over tasks of several event loops, or over threads without one: asyncio's lock
-serves one loop alone, and threading's would stop a loop.
+Over tasks of several event loops, in the order they came; or over threads
+without one. asyncio's lock serves one loop alone, and threading's would stop it.
 """
 
 from __future__ import annotations
