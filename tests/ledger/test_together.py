@@ -1,4 +1,4 @@
-"""All kinds of queues on one ledger in one process: in threads, in event loops, and side by side."""
+"""All kinds of queues on one ledger in one process: in threads, in event loops, together."""
 
 from __future__ import annotations
 

@@ -176,7 +176,7 @@ def test_a_loop_that_has_ended_with_someone_waiting_holds_up_nobody() -> None:
             task = loop.create_task(room.visit("closed", nothing))
             await asyncio.to_thread(loop.run_until_complete, _beside(task, room, 1))
             loop.close()  # without a word to its tasks
-            task._log_destroy_pending = False
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
         await asyncio.wait_for(room.visit("next", nothing), PATIENCE_SECONDS)
         assert room.visits == ["next"]
         assert room.is_free()

@@ -52,9 +52,11 @@ class Asking:
 
     async def together(self, *requests: Awaitable[Any]) -> Sequence[Any]:
         """What several requests are answered; all are, before one that failed is raised."""
+        answers: Sequence[Any]
         if self.bucket.blocking:
-            return [await request for request in requests]
-        answers = await asyncio.gather(*requests, return_exceptions=True)
+            answers = [await _answer(request) for request in requests]
+        else:
+            answers = await asyncio.gather(*requests, return_exceptions=True)
         for answer in answers:
             if isinstance(answer, BaseException):
                 raise answer
@@ -97,6 +99,13 @@ class Asking:
             ) from error
         self.trip_us = self.clock.monotonic() - begun
         return answer
+
+
+async def _answer(request: Awaitable[T]) -> T | Exception:
+    try:
+        return await request
+    except Exception as error:  # noqa: BLE001 - raised once the others are answered too
+        return error
 
 
 def reason(error: CasqueError) -> str:
