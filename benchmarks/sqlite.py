@@ -30,6 +30,7 @@ from casque import BrokerQueue, NewJob, Queue
 
 PAYLOAD = bytes(range(100))
 MANY = 1_000
+DEEP = 10_000
 CALLERS = 100
 DRAINED = 10_000
 DRAINERS = 4
@@ -279,6 +280,13 @@ def one_at_a_time(kind: type[Contender], jobs: int) -> tuple[float, float]:
     return enqueue / jobs, work / jobs
 
 
+def at_depth(kind: type[Contender], depth: int, jobs: int) -> float:
+    """Seconds a job of claim and ack, with so many queued."""
+    with fresh(kind) as (contender, _):
+        contender.enqueue(depth)
+        return timed(lambda: contender.work(jobs)) / jobs
+
+
 def many_raw(calls: int) -> float:
     rows = [("work", PAYLOAD)] * MANY
     with fresh(Raw) as (raw, _):
@@ -401,6 +409,23 @@ def single(report: Report, rounds: int, jobs: int, peers: list[type[Contender]])
             )
 
 
+def deep(report: Report, rounds: int, depth: int, peers: list[type[Contender]]) -> None:
+    """Claim and ack again, from a queue that is deeper: some look at all of it."""
+    kinds: list[type[Contender]] = [Casque, Raw, *(kind for kind in peers if kind in WITH_ACK)]
+    times: dict[type[Contender], list[float]] = {kind: [] for kind in kinds}
+    for _ in range(rounds):
+        for kind in kinds:
+            times[kind].append(at_depth(kind, depth, depth // 20))
+    ours = times[Casque]
+    print(f"\nclaim + ack, one at a time, of {depth:,} queued jobs: casque {micros(ours)}")
+    for kind in kinds[1:]:
+        report.row(
+            f"against {kind.name} ({micros(times[kind])})",
+            [their / our for their, our in zip(times[kind], ours, strict=True)],
+            0.7 if kind is Raw else 1.0,
+        )
+
+
 def batches(report: Report, rounds: int, jobs: int) -> None:
     raw, ours = [], []
     for _ in range(rounds):
@@ -470,6 +495,7 @@ def main() -> int:
     )
     report = Report()
     single(report, rounds, jobs, peers)
+    deep(report, max(rounds // 3, 1), DEEP if not chosen.quick else MANY, peers)
     batches(report, rounds, jobs)
     drains(report, max(rounds // 3, 1), drained, peers)
     print(

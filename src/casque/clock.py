@@ -17,7 +17,7 @@ from collections.abc import Coroutine, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol, TypeVar
 
-from casque.process import generation
+from casque import process
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND = timedelta(microseconds=1)
@@ -110,7 +110,7 @@ class SystemClock:
         self._lock = threading.RLock()
         self._last_order = 0
         self._drawn: list[int] = []
-        self._generation = generation()
+        self._generation = process.generation
 
     def now(self) -> int:
         return time.time_ns() // 1000
@@ -125,9 +125,11 @@ class SystemClock:
         return self.mint(1)[0][0]
 
     def mint(self, count: int) -> Minted:
-        if self._generation != generation():  # a fork: somebody may have held it in the parent
+        if (
+            self._generation != process.generation
+        ):  # a fork: somebody may have held it in the parent
             self._lock = threading.RLock()
-            self._generation, self._drawn = generation(), []
+            self._generation, self._drawn = process.generation, []
         with self._lock:
             minted = mint_uuid7(self._last_order, time.time_ns() // 1_000_000, self._draw(count))
             self._last_order = minted[1][-1]
@@ -272,13 +274,13 @@ class StoreTime:
     def __init__(self, clock: Clock) -> None:
         self._wall, self._monotonic = clock.now, clock.monotonic
         self._lock = threading.RLock()
-        self._generation = generation()
+        self._generation = process.generation
         self._last = 0
         self._last_monotonic = clock.monotonic()
 
     def now(self) -> int:
-        if self._generation != generation():
-            self._lock, self._generation = threading.RLock(), generation()
+        if self._generation != process.generation:
+            self._lock, self._generation = threading.RLock(), process.generation
         with self._lock:
             monotonic, wall, last = self._monotonic(), self._wall(), self._last
             carried = last + (monotonic - self._last_monotonic if last else 0)

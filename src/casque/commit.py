@@ -151,6 +151,10 @@ class LoopCommitter:
         """Commit these with whatever else is waiting. Per operation its result, or its error."""
         return self._own().submit(operations)
 
+    def submit_one(self, operation: Operation) -> Coroutine[Any, Any, Any]:
+        """Commit this with whatever else is waiting; its result, or its error raised."""
+        return self._own().submit_one(operation)
+
     async def drain(self) -> None:
         """Wait until everything that this loop asked is answered, within a bound."""
         await self._own().drain()
@@ -195,6 +199,12 @@ class _LoopBatches(_Batches):
                 if not future.cancel() and not future.cancelled():
                     self._give_back(future.result())
             raise
+
+    async def submit_one(self, operation: Operation) -> Any:
+        [outcome] = await self.submit((operation,))
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
 
     async def drain(self) -> None:
         worker = self._worker
@@ -292,6 +302,27 @@ class ThreadCommitter(_Batches):
             finally:
                 self._owner = 0
         return [entry.outcome for entry in entries]
+
+    async def submit_one(self, operation: Operation) -> Any:
+        """Commit this with whatever else is waiting; its result, or its error raised."""
+        if self._waiting or not self._lock.acquire(blocking=False):
+            [outcome] = await self.submit((operation,))
+        else:
+            begun = self._store.clock.monotonic()
+            try:
+                self._owner = threading.get_ident()
+                self._number += 1
+                [outcome] = await self._store.commit(
+                    self._writer, self._number, (operation,), max_conflicts=self._max_conflicts
+                )
+            except StorageError as error:
+                [outcome] = await self._answered((operation,), error, begun)
+            finally:
+                self._owner = 0
+                self._lock.release()
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
 
     async def _answered(
         self, operations: Sequence[Operation], error: StorageError, begun: int

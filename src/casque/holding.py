@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import msgspec
 
 from casque import arguments
 from casque.errors import InvalidError
@@ -13,11 +13,11 @@ HOLDINGS_KEPT = 100_000
 NO_TOKEN = 0
 
 
-class Holding(NamedTuple):
+class Holding(msgspec.Struct, frozen=True, gc=False):
     """A claim, with how long it was taken for and when it was asked for, by the monotonic clock."""
 
     token: int
-    lease_us: int | None
+    lease_us: int
     taken_us: int
 
 
@@ -27,11 +27,12 @@ class Holdings:
     def __init__(self) -> None:
         self._holdings: dict[str, Holding] = {}
 
-    def hand(self, job: Job, taken_us: int) -> None:
-        self._holdings.pop(job.id, None)  # the newest stands last
-        self._holdings[job.id] = Holding(job.token, job.lease_span_us, taken_us)
-        if len(self._holdings) > HOLDINGS_KEPT:
-            del self._holdings[next(iter(self._holdings))]
+    def hand(self, job: Job, lease_us: int, taken_us: int) -> None:
+        holdings = self._holdings
+        holdings.pop(job.id, None)  # the newest stands last
+        holdings[job.id] = Holding(job.token, lease_us, taken_us)
+        if len(holdings) > HOLDINGS_KEPT:
+            del holdings[next(iter(holdings))]
 
     def drop(self, hold: Hold) -> None:
         """The claim is over; a newer one on the same job stays."""

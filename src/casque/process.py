@@ -1,20 +1,19 @@
-"""Process: telling the process that made something from its forks, without asking the system."""
+"""Process: telling the process that made something from its forks, without asking the system.
+
+Read it as `process.generation`: a name that is imported from here stays as it was.
+"""
 
 from __future__ import annotations
 
 import os
 
-_forks = 0
-
-
-def generation() -> int:
-    """How many forks lie between this process and the one that loaded casque."""
-    return _forks
+generation = 0
+"""How many forks lie between this process and the one that loaded casque."""
 
 
 def _forked() -> None:
-    global _forks  # noqa: PLW0603 - which process this is, there is only one answer to
-    _forks += 1
+    global generation  # noqa: PLW0603 - which process this is, there is only one answer to
+    generation += 1
 
 
 if hasattr(os, "register_at_fork"):

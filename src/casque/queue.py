@@ -200,25 +200,25 @@ class AsyncQueue:
         holder at a time, but a lease that expires makes the job due again: work
         slower than its lease may run twice. `ack` checks the token.
         """
+        session = self._session
         operation = Dequeue(
-            worker=self._session.worker,
-            lease_us=self._lease_us if lease is None else arguments.positive_span(lease, "lease"),
-            limit=arguments.whole(batch_size, "batch_size", 1),
-            entrypoints=arguments.entrypoints(entrypoint),
-            queue=None if queue is None else arguments.name(queue, "queue"),
-            id=None if id is None else arguments.name(id, "id"),
+            session.worker,
+            self._lease_us if lease is None else arguments.positive_span(lease, "lease"),
+            arguments.whole(batch_size, "batch_size", 1),
+            None if entrypoint is None else arguments.entrypoints(entrypoint),
+            None if queue is None else arguments.name(queue, "queue"),
+            None if id is None else arguments.name(id, "id"),
         )
-        wait_us = None if wait is None else arguments.span(wait, "wait")
-        if wait_us is None:
-            return (await self._claim(operation)).jobs
-        return await self._wait_for(operation, wait_us)
+        if wait is not None:
+            return await self._wait_for(operation, arguments.span(wait, "wait"))
+        asked = session.clock.monotonic()
+        leased: Leased = await session.submit(operation)
+        return self._handed(leased, operation, asked)
 
-    async def _claim(self, operation: Dequeue) -> Leased:
-        asked = self._session.clock.monotonic()
-        leased: Leased = await self._session.submit(operation)
+    def _handed(self, leased: Leased, operation: Dequeue, asked_us: int) -> list[Job]:
         for job in leased.jobs:
-            self._holdings.hand(job, asked)
-        return leased
+            self._holdings.hand(job, operation.lease_us, asked_us)
+        return leased.jobs
 
     async def _wait_for(self, operation: Dequeue, wait_us: int) -> list[Job]:
         clock = self._session.clock
@@ -226,10 +226,11 @@ class AsyncQueue:
         bell = clock.bell(blocking=self._session.blocking)
         with self._session.access.listen(bell) as longest, self._session.woken_by_close(bell):
             while True:
-                leased = await self._claim(operation)
+                asked = clock.monotonic()
+                leased: Leased = await self._session.submit(operation)
                 left = give_up - clock.monotonic()
                 if leased.jobs or left <= 0:
-                    return leased.jobs
+                    return self._handed(leased, operation, asked)
                 sleeps = (left, longest, leased.next_in_us)
                 await bell.wait(max(min(us for us in sleeps if us is not None), 1))
 

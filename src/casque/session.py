@@ -5,17 +5,16 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-from casque import arguments
+from casque import arguments, process
 from casque.clock import Bell, Clock, drive
 from casque.commit import LoopCommitter, ThreadCommitter
 from casque.errors import InvalidError
 from casque.job import Job
 from casque.operations import Enqueue, Operation
-from casque.process import generation
 from casque.record import Record
 from casque.stores.bells import Bells
 from casque.stores.onthread import OnThread
@@ -52,7 +51,7 @@ class Session:
         committer = ThreadCommitter if blocking else LoopCommitter
         self._committer = committer(self.access, alone=one_by_one, max_conflicts=max_conflicts)
         self._bells = Bells()
-        self._generation = generation()
+        self._generation = process.generation
         self._is_entered = False
         self._is_closed = False
 
@@ -88,7 +87,7 @@ class Session:
         """Raise InvalidError, saying what to do, unless it may be used here and now."""
         if self._is_closed or (self._must_enter and not self._is_entered):
             raise self._not_open()
-        if self._generation != generation():
+        if self._generation != process.generation:
             remedy = (
                 f"{self.store.name} lives in the parent alone; use sqlite:/// to share a queue."
                 if self.store.instant
@@ -99,18 +98,15 @@ class Session:
                 f"{remedy}"
             )
 
-    async def submit(self, operation: Operation) -> Any:
+    def submit(self, operation: Operation) -> Coroutine[Any, Any, Any]:
         """Commit one operation; its result, or its refusal raised."""
         if (
             self._is_closed
-            or self._generation != generation()
+            or self._generation != process.generation
             or (self._must_enter and not self._is_entered)
         ):
             self.check_open()
-        [outcome] = await self._committer.submit((operation,))
-        if isinstance(outcome, Exception):
-            raise outcome
-        return outcome
+        return self._committer.submit_one(operation)
 
     async def submit_all(self, operations: Sequence[Operation]) -> list[Any]:
         """Commit several; per operation its result, or its error."""

@@ -10,11 +10,11 @@ from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Any, NoReturn, Self, TypeVar
 
+from casque import process
 from casque.arguments import NewJob
 from casque.errors import InvalidError
 from casque.holding import Holding
 from casque.job import DEFAULT_MAX_ATTEMPTS, DEFAULT_QUEUE, Job, Lease, Stats
-from casque.process import generation
 from casque.queue import DEFAULT_MAX_DEPTH, AsyncQueue, as_lease
 from casque.runner import Runner, runner_for, warn_inside_loop
 from casque.state import QueueState
@@ -62,7 +62,7 @@ class Queue:
         self._open: Callable[[], tuple[AsyncQueue, Runner]] = opened
         self._owns_store = not is_store(store)
         self._queue, self._runner = opened()
-        self._generation = generation()
+        self._generation = process.generation
         self._reopening = threading.Lock()
         self._is_closed = False
 
@@ -93,7 +93,7 @@ class Queue:
 
     def close(self) -> None:
         """Commit what is pending, within a bound, and let go. Calling it twice is fine."""
-        if self._is_closed or self._generation != generation():
+        if self._is_closed or self._generation != process.generation:
             self._is_closed = True
             return
         self._is_closed = True
@@ -105,15 +105,15 @@ class Queue:
     def _check_open(self) -> None:
         if self._is_closed:
             raise InvalidError("this Queue is closed; open a new one.")
-        if self._generation != generation() and not self._queue.store.instant:
+        if self._generation != process.generation and not self._queue.store.instant:
             self._reopen()
 
     def _reopen(self) -> None:
         """In the child of a fork: its own writer, its own thread, its own connection."""
         with self._reopening:
-            if self._generation != generation():
+            if self._generation != process.generation:
                 self._queue, self._runner = self._open()
-                self._generation = generation()
+                self._generation = process.generation
 
     def _run(self, call: Coroutine[Any, Any, T]) -> T:
         return self._runner.run(call)
@@ -121,7 +121,7 @@ class Queue:
     @property
     def _live(self) -> AsyncQueue:
         """What does it, open and of this process."""
-        if self._is_closed or self._generation != generation():
+        if self._is_closed or self._generation != process.generation:
             self._check_open()
         if asyncio._get_running_loop() is not None:  # noqa: SLF001 - the quick check
             warn_inside_loop("the sync Queue", "BrokerQueue or DirectQueue")

@@ -13,7 +13,7 @@ from casque.buckets.memory import MemoryBucket
 from casque.buckets.port import ABSENT, Bucket, Found, Listed, Version
 from casque.errors import CASConflictError
 from casque.testing import BucketSuite
-from casque.testing.racers import Opener
+from casque.testing.racers import Limit, Opener
 from casque.testing.rig import Tier
 
 
@@ -136,6 +136,7 @@ class SuspendsThoughItSaysNot(MemoryBucket):
 
 class Harness:
     tier: Tier = "small"
+    limits: frozenset[Limit] = frozenset()
     opener: Opener | None = None
 
     def __init__(self, bucket: Bucket) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from casque import CasqueError, InMemoryStorage, LocalFileSystemStorage, ObjectStoragePort, Store
+from casque.adapters.storage.s3 import S3Storage
 from casque.buckets.folder import FolderBucket
 from casque.buckets.memory import MemoryBucket
 from casque.buckets.port import ABSENT, Bucket, Expect, Found, Listed, Version
@@ -27,6 +28,8 @@ from casque.stores.sqlite.store import SqliteStore
 from casque.testing import FakeClock, Raw, RawLine
 from casque.testing.faults import SlowBucket, SlowStorage
 from casque.testing.rig import Tier
+from tests.servers.client import BucketServer
+from tests.servers.openers import BUCKET
 
 T = TypeVar("T")
 
@@ -147,14 +150,24 @@ class DocumentHarness:
         return DocumentStore(SlowStorage(self._port, self.clock, delay), self.clock)
 
     def _document(self) -> dict[str, Any]:
-        if isinstance(self._port, LocalFileSystemStorage):
-            path = self._port.path
-            content = path.read_bytes() if path.exists() else b""
-        else:
-            assert isinstance(self._port, InMemoryStorage)
-            content = self._port._content
-        document: dict[str, Any] = json.loads(content or b'{"version": 0, "jobs": []}')
+        document: dict[str, Any] = json.loads(self.stored() or b'{"version": 0, "jobs": []}')
         return document
+
+
+class S3DocumentHarness(DocumentHarness):
+    """The object is looked at and tampered with behind the server, not by its protocol."""
+
+    def __init__(self, server: BucketServer, key: str) -> None:
+        super().__init__(None)
+        self._server = server
+        self._key = key
+        self._port = S3Storage(BUCKET, key, None, "us-east-1", server.url)
+
+    def stored(self) -> bytes:
+        return self._server.objects(BUCKET, self._key).get(self._key, b"")
+
+    def replace_stored(self, content: bytes) -> None:
+        self._server.write(BUCKET, self._key, content)
 
 
 class SqliteHarness:

@@ -8,7 +8,6 @@ from datetime import timedelta
 from itertools import count
 
 import pytest
-from tests.conformance.harnesses import DocumentHarness
 
 from casque import (
     BrokerQueue,
@@ -24,6 +23,7 @@ from casque.state import WRITER_MEMORY_US
 from casque.stores.document import DocumentStore
 from casque.testing import FakeClock
 from casque.testing.faults import PORT_FAULTS, Fault, FaultyStorage
+from tests.conformance.harnesses import DocumentHarness
 
 
 def run(test: Awaitable[None]) -> None:

@@ -63,6 +63,11 @@ class Handler(BaseHTTPRequestHandler):
 
     do_PUT = do_POST = do_DELETE = do_HEAD = do_GET  # noqa: N815 - http.server's names
 
+    def handle_expect_100(self) -> bool:
+        may = super().handle_expect_100()
+        self.wfile.flush()  # the client waits for it with the body
+        return may
+
     def _object(self, asked: Asked) -> Answer | None:
         """The answer to a request for an object, as the switches stand; None: hang up."""
         server, dialect = self.server, dialect_of(asked)
@@ -120,6 +125,7 @@ class Handler(BaseHTTPRequestHandler):
                     answer = {
                         key: base64.b64encode(stored.body).decode()
                         for key, stored in sorted(objects.bucket(told["bucket"]).items())
+                        if key.startswith(told["prefix"])
                     }
             case "put":
                 body = base64.b64decode(told["body"])

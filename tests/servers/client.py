@@ -96,9 +96,9 @@ class BucketServer:
     def make_bucket(self, bucket: str) -> None:
         self._tell("make", bucket=bucket)
 
-    def objects(self, bucket: str) -> dict[str, bytes]:
-        """All that is stored there."""
-        told: dict[str, str] = self._tell("objects", bucket=bucket)
+    def objects(self, bucket: str, prefix: str = "") -> dict[str, bytes]:
+        """All that is stored there, under names that begin so."""
+        told: dict[str, str] = self._tell("objects", bucket=bucket, prefix=prefix)
         return {key: base64.b64decode(body) for key, body in told.items()}
 
     def write(self, bucket: str, key: str, body: bytes) -> None:

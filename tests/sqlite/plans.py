@@ -76,6 +76,8 @@ PLANS: dict[str, Plan] = {
     "claim": at(ROWID),
     "claim_all": at(ROWID),
     "add_plain_swiftly": at(ROWID),
+    "claim_swiftly": Plan((ROWID, DUE, VISIT, PRIMARY), walks=FEW),
+    "held_until": Plan((ROWID, DUE), walks=LEAPS),
     "ack_swiftly": at(ROWID, DUE),
     "ack_minted": at(ROWID),
     "ack_named": at(NAME),

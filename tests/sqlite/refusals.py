@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.conformance.harnesses import SqliteHarness
 
 from casque import CasqueError, CorruptError, NewJob, Queue
 from casque.testing import Rig
 from casque.testing.rig import Flavour
+from tests.conformance.harnesses import SqliteHarness
 
 SECOND = timedelta(seconds=1)
 

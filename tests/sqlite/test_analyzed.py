@@ -7,10 +7,10 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from tests.sqlite.plans import PLANS, plan_of
 
 from casque import NewJob, Queue
 from casque.stores.sqlite.rows import STATEMENTS
+from tests.sqlite.plans import PLANS, plan_of
 
 CONTENTS: dict[str, list[NewJob]] = {
     "one job": [NewJob("e")],

@@ -9,10 +9,10 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from tests.sqlite.refusals import disk, make_queue, opened, refuses
 
 from casque import CorruptError, Queue, StorageError
 from casque.testing.rig import FLAVOURS, Flavour
+from tests.sqlite.refusals import disk, make_queue, opened, refuses
 
 
 @pytest.fixture(params=FLAVOURS)

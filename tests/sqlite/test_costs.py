@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.sqlite.waiting import closed_behind
 
 from casque import NewJob, Queue
 from casque.stores.sqlite.store import SqliteStore
 from casque.testing import FakeClock
+from tests.sqlite.waiting import closed_behind
 
 HOUR = timedelta(hours=1)
 CYCLES = 20
@@ -83,12 +83,12 @@ def counted(path: Path) -> Iterator[tuple[Queue, Callable[[], int]]]:
     store = SqliteStore(path, durability="normal", clock=FakeClock())
     with closed_behind(store), Queue(store) as q:
         q.enqueue("work", id="first")
-        connection = store._writer._connection
+        connection = store._writer.opened
         assert connection is not None
         connection.set_progress_handler(step, 1)
         q.ack(q.dequeue()[0])
         yield q, lambda: steps
-        assert store._writer._connection is connection, "another connection did the work"
+        assert store._writer.opened is connection, "another connection did the work"
 
 
 def steps_by_claim(path: Path, jobs: Iterable[NewJob]) -> dict[str, int]:

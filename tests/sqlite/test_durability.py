@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+
 from tests.sqlite.syscalls import TRACERS, Call, Tracer, require, trace, tracers
 
 PLAIN = """

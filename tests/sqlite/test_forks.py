@@ -209,7 +209,7 @@ def held(*_):
         other.execute("ROLLBACK")
     return 0
 q.enqueue("e", id="after")
-connection = store._writer._connection
+connection = store._writer.opened
 connection.set_trace_callback(lambda sql: held() if sql.lstrip().startswith("UPDATE") else None)
 [job] = q.dequeue()
 answer([job.id, sorted(set(refused))])

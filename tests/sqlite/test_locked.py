@@ -11,11 +11,11 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from tests.sqlite.waiting import closed_behind
 
 from casque import BrokerQueue, DirectQueue, NewJob, Queue, StorageError
 from casque.stores.sqlite import connection as connections
 from casque.stores.sqlite.store import SqliteStore
+from tests.sqlite.waiting import closed_behind
 
 LONG = timedelta(minutes=1)
 
@@ -51,7 +51,7 @@ def at_second_attempt(store: SqliteStore, do: Callable[[], object]) -> None:
             attempts += 1
             do()
 
-    connection = store._writer._connection
+    connection = store._writer.opened
     assert connection is not None
     connection.set_trace_callback(traced)
 

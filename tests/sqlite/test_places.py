@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.sqlite.refusals import disk, make_queue, refuses
-from tests.sqlite.waiting import closed_behind
 
 from casque import BrokerQueue, DirectQueue, InvalidError, Queue, StorageError, open_store
 from casque import localdisk as disks
 from casque.stores.sqlite.store import SqliteStore
 from casque.testing.rig import FLAVOURS, Flavour
+from tests.sqlite.refusals import disk, make_queue, refuses
+from tests.sqlite.waiting import closed_behind
 
 KINDS = (DirectQueue, BrokerQueue, Queue)
 THREE_SLASHES = r"sqlite:///relative\.db.*sqlite:////absolute/path\.db"
@@ -115,7 +115,7 @@ def test_durability_is_as_the_address_says(tmp_path: Path) -> None:
         assert isinstance(store, SqliteStore)
         with closed_behind(store), Queue(store) as q:
             q.enqueue("e")
-            connection = store._writer._connection
+            connection = store._writer.opened
             assert connection is not None
             assert connection.execute("PRAGMA synchronous").fetchone() == (synchronous,)
             assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)

@@ -9,13 +9,13 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from tests.sqlite.plans import EVERYTHING, FINISHED, PLANS, Plan, plan_of
-from tests.sqlite.waiting import closed_behind
 
 from casque import NewJob, Queue
 from casque.stores.sqlite.rows import STATEMENTS, schema
 from casque.stores.sqlite.store import SqliteStore
 from casque.testing import FakeClock
+from tests.sqlite.plans import EVERYTHING, FINISHED, PLANS, Plan, plan_of
+from tests.sqlite.waiting import closed_behind
 
 HOUR = timedelta(hours=1)
 
@@ -60,7 +60,7 @@ def test_every_statement_does_as_its_plan_says(connection: sqlite3.Connection) -
 
 CLAIMS = {
     *("heads", "due_jobs", "earliest", "first_lines", "due_lines", "due_lines_of_entrypoint"),
-    *("claim", "claim_all", "ack_swiftly", "ack_minted", "ack_named"),
+    *("claim", "claim_all", "claim_swiftly", "ack_swiftly", "ack_minted", "ack_named"),
     *("add", "add_plain", "add_plain_swiftly"),
 }
 
@@ -72,10 +72,10 @@ def test_no_claim_ack_or_enqueue_sorts_or_reads_all_jobs() -> None:
 
 
 WITHOUT = {
-    "casque_job_due": ("heads", "due_jobs", "earliest"),
+    "casque_job_due": ("heads", "due_jobs", "earliest", "claim_swiftly"),
     "casque_job_name": ("ack_named", "job_named"),
     "casque_job_expiry": ("next_job_expiry", "delete_expired_jobs"),
-    "casque_line_visit": ("first_lines", "due_lines"),
+    "casque_line_visit": ("first_lines", "due_lines", "claim_swiftly"),
     "casque_line_entrypoint": ("due_lines_of_entrypoint", "next_visit_of_entrypoint"),
     "casque_line_name": ("line", "lines_of_queue"),
     "casque_record_expiry": ("expired_records",),

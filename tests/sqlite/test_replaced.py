@@ -5,10 +5,9 @@ from __future__ import annotations
 from datetime import timedelta
 from pathlib import Path
 
-from tests.sqlite.waiting import PROMPTLY, remove, waiting_dequeue
-
 from casque import Queue
 from casque.stores.sqlite.store import SqliteStore
+from tests.sqlite.waiting import PROMPTLY, remove, waiting_dequeue
 
 
 def test_a_dequeue_that_waits_sees_a_job_in_the_file_that_was_made_anew(tmp_path: Path) -> None:

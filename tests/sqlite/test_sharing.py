@@ -17,13 +17,13 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from tests.sqlite.waiting import PROMPTLY, remove, waiting_dequeue
 
 from casque import BrokerQueue, DirectQueue, InvalidError, NewJob, Queue
 from casque.clock import drive
 from casque.stores.sqlite.store import IDENTIFY_EVERY_US, SqliteStore
 from casque.testing import FakeClock
 from casque.testing.rig import FLAVOURS, Flavour
+from tests.sqlite.waiting import PROMPTLY, remove, waiting_dequeue
 
 MINUTE = timedelta(minutes=1)
 

@@ -54,7 +54,7 @@ with Queue(sys.argv[1]) as q:
     say("acked", held[4].id)
     say("enqueued", "next")
     if sys.argv[1].endswith(".db"):
-        q.store._writer._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        q.store._writer.opened.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 say("end")
 """
 

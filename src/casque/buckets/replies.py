@@ -35,7 +35,7 @@ S3 = Service(
         "list": "s3:ListBucket",
         "delete": "s3:DeleteObject",
     },
-    "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give the machine a role",
+    "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, run `aws configure`, or give the host a role",
 )
 GCS = Service(
     "gs",

@@ -114,7 +114,8 @@ def _config() -> Config:
     return Config(
         connect_timeout=_CONNECT_SECONDS,
         read_timeout=_READ_SECONDS,
-        # Once sent again, a write that had landed would report a conflict with itself.
+        # Once sent again, a write that had landed would report a conflict with itself. aiohttp
+        # does that still, once, when the connection breaks; a document finds it out.
         retries={"total_max_attempts": 1},
     )
 

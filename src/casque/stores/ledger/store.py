@@ -172,7 +172,7 @@ class LedgerStore:
             if is_new and isinstance(error, StorageError) and not error.outcome_unknown:
                 del self._doubts[writer]
             raise
-        if not others and replica.is_deciding:
+        if not others and replica.is_changing:
             replica.decided(writer, sent.content)
             self._landed(writer, sent)
         elif not others:

@@ -34,6 +34,7 @@ class Claims:
 
     def dequeue_all(self, run: Sequence[Dequeue]) -> list[Leased]:
         """Answer a run of dequeues, in their order, each on what those before it left."""
+        self._work.reserves = len(run) == 1 and run[0].limit == 1
         answers: list[Leased] = []
         while len(answers) < len(run):
             alike = _alike(run[len(answers) :])

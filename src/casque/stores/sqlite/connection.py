@@ -113,12 +113,13 @@ class Database:
         except sqlite3.OperationalError:
             return  # somebody does; then it grows as it may
         try:
-            with Path(f"{self._text}-wal").open("r+b") as log:
+            with Path(f"{self._text}-wal").open("r+b", buffering=0) as log:
                 missing = pages * (page_size + _FRAME_HEADER) - log.seek(0, os.SEEK_END)
                 disk = os.fstatvfs(log.fileno())
                 if 0 < missing < disk.f_bavail * disk.f_frsize // _SHARE_OF_FREE_SPACE:
-                    log.write(bytes(missing))
-                    log.flush()
+                    # Page by page: Linux keeps what is written at once as one piece in memory, and
+                    # at every later write to it goes over all of that.
+                    log.writelines(bytes(page_size) for _ in range(0, missing, page_size))
                     os.fsync(log.fileno())
         except OSError:
             return  # no room for it, say: it is not needed

@@ -159,6 +159,54 @@ WHERE (
 )
 ON CONFLICT DO NOTHING;
 
+-- The first job of a line, if it is queued and due, and another due one stays behind it, and no
+-- other line is due; and if nobody has taken a token since this handle took some in reserve. So
+-- nobody has paused a queue either, since that takes one: see `only_due_line`.
+-- name: claim_swiftly
+UPDATE casque_job SET
+    stage = CASE WHEN attempts + 1 >= max_attempts THEN 3 ELSE 2 END,
+    attempts = attempts + 1,
+    token = ?2,
+    worker = ?3,
+    due_us = ?5,
+    claimed_us = ?4,
+    heartbeat_us = ?4,
+    updated_us = ?4,
+    progress = NULL,
+    note = NULL,
+    output = NULL
+WHERE seq = (
+    SELECT seq FROM casque_job INDEXED BY casque_job_due WHERE line = ?1
+    ORDER BY priority, due_us, seq LIMIT 1
+)
+AND stage < 2 AND due_us <= ?4 AND queue = ?7 AND entrypoint = ?8
+AND (
+    SELECT due_us <= ?4 FROM casque_job INDEXED BY casque_job_due WHERE line = ?1
+    ORDER BY priority, due_us, seq LIMIT 1 OFFSET 1
+)
+AND (SELECT token = ?6 FROM casque_counter WHERE writer = '')
+AND NOT EXISTS (
+    SELECT 1 FROM casque_line INDEXED BY casque_line_visit
+    WHERE paused = 0 AND visit_us <= ?4 AND id <> ?1
+)
+RETURNING {claimed};
+
+-- The job of a line that is leased until then, under that token.
+-- name: held_until
+SELECT {claimed} FROM casque_job WHERE token = ?3 AND seq IN (
+    WITH RECURSIVE rank (priority) AS (
+        SELECT min(priority) FROM casque_job INDEXED BY casque_job_due WHERE line = ?1
+        UNION ALL
+        SELECT (
+            SELECT min(priority) FROM casque_job INDEXED BY casque_job_due
+            WHERE line = ?1 AND priority > rank.priority
+        )
+        FROM rank WHERE rank.priority IS NOT NULL
+    )
+    SELECT job.seq FROM rank CROSS JOIN casque_job AS job INDEXED BY casque_job_due
+    WHERE job.line = ?1 AND job.priority = rank.priority AND job.due_us = ?2
+);
+
 -- name: ack_swiftly
 DELETE FROM casque_job
 WHERE seq = ?3 AND id = ?1 AND token = ?2 AND stage IN (2, 3) AND coalesce(retain_us, 0) = 0

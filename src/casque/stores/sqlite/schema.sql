@@ -77,7 +77,7 @@ CREATE TABLE casque_counter (
     writer TEXT PRIMARY KEY,
     number INTEGER NOT NULL,
     seen_us INTEGER,                     -- at most a minute behind; see stores/sqlite/work.py
-    token INTEGER,
+    token INTEGER,                       -- none above it was handed out
     turn INTEGER
 ) WITHOUT ROWID;
 CREATE INDEX casque_counter_seen ON casque_counter (seen_us) WHERE seen_us IS NOT NULL;

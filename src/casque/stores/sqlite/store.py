@@ -67,6 +67,8 @@ class SqliteStore:
         self._known: Known | None = None
         self._was_empty = False
         """Whether the last dequeue found nothing: the next one then looks before it locks."""
+        self._unsure: tuple[str, int, swift.Try] | None = None
+        """A commit that was a claim by the short way and failed: it may be stored all the same."""
         self._writer = _Handle(self._database)
         self._reader = _Handle(self._database)
         self._watch = Watch(self._database, self.clock, self._bells, self._doubt)
@@ -135,6 +137,8 @@ class SqliteStore:
         work = Work(connection, self._believed(connection.execute), self.clock, now)
         stored = max(self._answers.last_number(writer), work.number_of(writer))
         told = self._answers.recall(stored, writer, number) if stored >= number else None
+        if told is None and self._unsure is not None:
+            told = self._landed(work, writer, number)
         outcomes = told or self._carry_out(work, operations, careful=careful)
         if not work.wrote:
             connection.execute("ROLLBACK")
@@ -148,16 +152,27 @@ class SqliteStore:
         self._answers.keep(writer, number, outcomes, now)
         return outcomes, work.rings
 
+    def _landed(self, work: Work, writer: str, number: int) -> list[Any] | None:
+        """The answer to a claim that was said to have failed; None if it has."""
+        assert self._unsure is not None
+        *commit, tried = self._unsure
+        outcomes = swift.landed(work.execute, tried) if commit == [writer, number] else None
+        if outcomes is not None:
+            self._answers.keep(writer, number, outcomes, work.now)
+        self._unsure = None
+        return outcomes
+
     def _swiftly(
         self, writer: str, number: int, operations: Sequence[Operation]
     ) -> tuple[list[Any], bool] | None:
         """Carry out an operation by the shortest way; None, and nothing is done, if it has none."""
         known, upkeep, now = self._known, self._upkeep, self._time.now()
-        connection = self._writer.ready(now)
+        connection = self._writer.opened
         if (
             len(operations) > 1
             or known is None
             or connection is None
+            or now >= self._writer.sure_until_us
             or now >= upkeep.prune_us
             or now - upkeep.seen.get(writer, 0) > SEEN_EVERY_US
             or self._answers.last_number(writer) >= number
@@ -170,14 +185,17 @@ class SqliteStore:
             elif type(operation) is Ack:
                 outcomes = swift.ack(connection, operation, now)
             elif type(operation) is Dequeue and not self._was_empty:
-                outcomes = swift.claim(connection, known, operation, now, (writer, number))
+                outcomes = swift.claim(connection, known, operation, now)
                 self.touched += 2
             else:
                 return None
         except sqlite3.OperationalError:
+            # Somebody else is writing, say: the long way waits for them, or tells.
+            if type(operation) is Dequeue:
+                self._unsure = writer, number, swift.last_try(known, operation, now)
             self._known = None
             self._writer.abandon()
-            return None  # somebody else is writing, say: the long way waits for them, or tells
+            return None
         if outcomes is None:
             return None
         self.commits += 1
@@ -382,57 +400,52 @@ class _Handle:
     def __init__(self, database: Database) -> None:
         self.lock = threading.Lock()
         self._database = database
-        self._connection: sqlite3.Connection | None = None
+        self.opened: sqlite3.Connection | None = None
+        """The connection, if there is one."""
+        self.sure_until_us = 0
+        """Until when its file need not be looked at."""
         self._identity: Identity | None = None
-        self._identified_us = 0
 
     def is_gone(self) -> bool:
         """Whether the file that is open is not there any more, and none in its place."""
-        return self._connection is not None and self._database.identity() is None
+        return self.opened is not None and self._database.identity() is None
 
     def doubt(self) -> None:
         """The next use looks at the file again. From any thread."""
-        self._identified_us = 0
+        self.sure_until_us = 0
 
-    def ready(self, now: int) -> sqlite3.Connection | None:
-        """The connection, if there is one and its file was looked at lately."""
-        return self._connection if now - self._identified_us < IDENTIFY_EVERY_US else None
-
-    def connection(self, now: int = 0) -> tuple[sqlite3.Connection, bool]:
-        """The connection, and whether it was made just now. Call it with the lock held.
-
-        Without `now`, the file is looked at in any case.
-        """
-        if self._connection is not None:
-            if self.ready(now) is not None:
-                return self._connection, False
+    def connection(self, now: int) -> tuple[sqlite3.Connection, bool]:
+        """The connection, and whether it was made just now. Call it with the lock held."""
+        if self.opened is not None:
+            if now < self.sure_until_us:
+                return self.opened, False
             # The file may have been deleted or replaced: what is written to the old one is lost.
             if self._database.identity() == self._identity:
                 self._database.note_log()
-                self._identified_us = now
-                return self._connection, False
+                self.sure_until_us = now + IDENTIFY_EVERY_US
+                return self.opened, False
             self.doubt()
             try:
                 self._database.check_log()
             finally:
                 self.close()
-        self._connection = self._database.connect()
+        self.opened = self._database.connect()
         self._identity = self._database.identity()
-        return self._connection, True
+        return self.opened, True
 
     def of_a_child(self, *, is_free: bool) -> _Handle:
         """What the child of a fork uses instead, when this one was in use."""
-        if not is_free and self._connection is not None:
-            _inherited.append(self._connection)  # to close it would be to meddle with the parent's
+        if not is_free and self.opened is not None:
+            _inherited.append(self.opened)  # to close it would be to meddle with the parent's
         return self if is_free else _Handle(self._database)
 
     def grow_log(self) -> None:
-        if self._connection is not None:
-            self._database.grow_log(self._connection, self._identity)
+        if self.opened is not None:
+            self._database.grow_log(self.opened, self._identity)
 
     def abandon(self) -> None:
         """Take back what is not committed, by closing the connection if need be."""
-        connection = self._connection
+        connection = self.opened
         if connection is None:
             return
         try:
@@ -442,7 +455,7 @@ class _Handle:
             self.close()
 
     def close(self) -> None:
-        connection, self._connection = self._connection, None
+        connection, self.opened = self.opened, None
         if connection is not None:
             with suppress(sqlite3.Error):  # what is committed is; more cannot be done about it
                 connection.close()

@@ -10,20 +10,17 @@ each function called costs more than what it does.
 from __future__ import annotations
 
 import sqlite3
-from typing import Any
+from typing import Any, NamedTuple
 
 from casque.clock import order_of
-from casque.job import Job
 from casque.operations import Ack, Dequeue, Enqueue
 from casque.rules import Leased, new_job
-from casque.stores.sqlite.claims import claim_queued, claimed_jobs
-from casque.stores.sqlite.picks import Execute, first_due
-from casque.stores.sqlite.rows import HELD, plain_addition_of
+from casque.stores.sqlite.picks import Execute
 from casque.stores.sqlite.rows import STATEMENTS as SQL
-from casque.stores.sqlite.work import Known, Line
+from casque.stores.sqlite.rows import claimed_of, plain_addition_of
+from casque.stores.sqlite.work import Known
 
-_ADD, _ACK = SQL["add_plain_swiftly"], SQL["ack_swiftly"]
-_DATA_VERSION, _COUNT, _STAMP = SQL["data_version"], SQL["count"], SQL["stamp"]
+_ADD, _CLAIM, _ACK = SQL["add_plain_swiftly"], SQL["claim_swiftly"], SQL["ack_swiftly"]
 
 
 def enqueue(
@@ -53,48 +50,47 @@ def ack(connection: sqlite3.Connection, operation: Ack, now: int) -> list[Any] |
     return [None] if connection.execute(_ACK, how).rowcount else None
 
 
+class Try(NamedTuple):
+    """A claim that was begun."""
+
+    line: int
+    token: int
+    worker: str
+    now: int
+    until: int
+
+
 def claim(
-    connection: sqlite3.Connection,
-    known: Known,
-    operation: Dequeue,
-    now: int,
-    stamp: tuple[str, int],
+    connection: sqlite3.Connection, known: Known, operation: Dequeue, now: int
 ) -> list[Any] | None:
-    """The first jobs of the only due line, when another one that is due stays behind them."""
-    if operation.id is not None:
+    """One statement again: the first job of the only due line, under a token that was reserved."""
+    first, token = known.first, known.token + 1
+    if first is None or token > known.reserved or operation.limit > 1 or operation.id is not None:
         return None
-    execute = connection.execute
-    execute("BEGIN IMMEDIATE")
-    [data_version] = execute(_DATA_VERSION).fetchone()
-    if data_version != known.data_version:
-        known.learn_anew(execute, data_version)
-    line = known.only_due_line(execute, now)
+    line, next_us = first
+    queue, entrypoint = line.queue, line.entrypoint
     if (
-        line is not None
-        and (operation.queue is None or operation.queue == line.queue)
-        and (operation.entrypoints is None or line.entrypoint in operation.entrypoints)
+        not line.visit_us <= now < next_us
+        or (operation.queue is not None and operation.queue != queue)
+        or (operation.entrypoints is not None and entrypoint not in operation.entrypoints)
     ):
-        jobs = _claim_from(execute, known, line, operation, now)
-        if jobs is not None:
-            execute(_COUNT, (known.token, known.turn))
-            execute(_STAMP, stamp)
-            execute("COMMIT")
-            return [Leased(jobs, None)]
-    execute("ROLLBACK")
-    return None
-
-
-def _claim_from(
-    execute: Execute, known: Known, line: Line, operation: Dequeue, now: int
-) -> list[Job] | None:
-    limit, by = operation.limit, (operation.worker, now, now + operation.lease_us)
-    heads = first_due(execute, line.id, limit + 1, now)
-    if len(heads) <= limit:
         return None
-    del heads[limit:]
-    for _, _, _, stage in heads:
-        if stage >= HELD:
-            return None
-    rows = claim_queued(execute, heads, known.token + 1, by)
-    known.token += limit
-    return claimed_jobs(rows, by)
+    known.token = token  # whatever comes of it: a token is never tried twice
+    worker, until = operation.worker, now + operation.lease_us
+    how = (line.id, token, worker, now, until, known.reserved, queue, entrypoint)
+    rows = connection.execute(_CLAIM, how).fetchall()
+    return [Leased([claimed_of(rows[0], (worker, now, until))], None)] if rows else None
+
+
+def last_try(known: Known, operation: Dequeue, now: int) -> Try:
+    """What `claim` did with these when it raised an error."""
+    assert known.first is not None
+    line, _ = known.first
+    return Try(line.id, known.token, operation.worker, now, now + operation.lease_us)
+
+
+def landed(execute: Execute, tried: Try) -> list[Any] | None:
+    """The answer to a claim of which it is not known whether it was stored; None if it was not."""
+    line, token, worker, now, until = tried
+    row = execute(SQL["held_until"], (line, until, token)).fetchone()
+    return None if row is None else [Leased([claimed_of(row, (worker, now, until))], None)]

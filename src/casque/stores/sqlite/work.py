@@ -31,6 +31,9 @@ from casque.transaction import PRUNED_AT_ONCE
 SEEN_EVERY_US = MINUTE_US
 """How stale a writer's `seen_us` may be: writing it each time would change two more pages."""
 
+TOKENS_AT_ONCE = 100
+"""How many claims of one job go without a change of the counters, once one has taken so many."""
+
 _LINES_KNOWN = 10_000
 _WRITERS_KNOWN = 1_000
 _WRITERS_DROPPED_AT_ONCE = 8
@@ -62,12 +65,22 @@ class Known:
         self.lines_by_id: dict[int, Line] = {}
         self.first: tuple[Line, int] | None = None
         """The line to be visited first, and when the one after it is; None: to be looked up."""
+        self.token = 0
+        """The last token that was handed out."""
+        self.reserved = 0
+        """The last token that the file has as handed out. Those up to it are this handle's, for as
+        long as the file has it so: whoever takes a token of its own takes it from above."""
+        self.is_alone = False
+        """Whether this handle was the last to take tokens from the file."""
         self.learn_anew(execute, data_version)
 
     def learn_anew(self, execute: Any, data_version: int) -> None:
         """Somebody else has written: what was known may not be so any more."""
         self.data_version = data_version
-        self.token, self.turn = execute(SQL["counters"]).fetchone()
+        reserved, self.turn = execute(SQL["counters"]).fetchone()
+        if reserved != self.reserved:
+            self.token = self.reserved = reserved
+            self.is_alone = False
         self.numbers.clear()
         self.forget_lines()
 
@@ -130,6 +143,8 @@ class Work:
         twice is told apart anyway. So these change one page less."""
         self.rings = False
         """Whether a job may have become claimable."""
+        self.reserves = False
+        """Whether tokens for later claims are worth taking with it."""
         self._turn = known.turn
 
     # -- writers and counters --------------------------------------------------
@@ -146,11 +161,9 @@ class Work:
         """Write down how far the store's counters and its writer's are, if that is needed."""
         known, now = self.known, self.now
         is_due = writer not in upkeep.seen or now - upkeep.seen[writer] > SEEN_EVERY_US
-        if not self.stamps and not is_due:
-            if known.turn != self._turn:
-                self.count()
-            return
         self.count()
+        if not self.stamps and not is_due:
+            return
         if is_due or known.numbers.get(writer, 0) == 0:
             self.execute(SQL["stamp_and_see"], (writer, number, now))
             self.execute(SQL["forget_writers"], (now - WRITER_MEMORY_US, _WRITERS_DROPPED_AT_ONCE))
@@ -163,7 +176,16 @@ class Work:
         known.numbers[writer] = number
 
     def count(self) -> None:
-        self.execute(SQL["count"], (self.known.token, self.known.turn))
+        """Write down how far the store's counters are, if the file does not have it."""
+        known = self.known
+        if known.token > known.reserved:
+            # Another process that takes tokens too would void what is taken in advance.
+            ahead = TOKENS_AT_ONCE if self.reserves and known.is_alone else 0
+            known.reserved = known.token + ahead
+            known.is_alone = True
+        elif known.turn == self._turn:
+            return
+        self.execute(SQL["count"], (known.reserved, known.turn))
 
     # -- lines -----------------------------------------------------------------
 
