@@ -48,6 +48,10 @@ class BucketTime:
         if time_us > self._counted():
             self._seen = time_us, self._clock.monotonic()
 
+    def forget(self) -> None:
+        """What was seen of the log may be none of it any more."""
+        self._seen = 0, self._clock.monotonic()
+
     def now(self) -> int:
         return max(self._asked(), self._counted())
 

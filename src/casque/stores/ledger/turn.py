@@ -1,8 +1,8 @@
-"""Turn: one at a time on a ledger's memory, in the order they came.
+"""Turn: one at a time on a ledger's memory.
 
-Over tasks of several event loops, or over threads without one: asyncio's lock
-serves one loop alone, and threading's would stop a loop. In the child of a fork
-it is nobody's: who had it is in the parent.
+Over tasks of several event loops, in the order they came; or over threads
+without one. asyncio's lock serves one loop alone, and threading's would stop it.
+In the child of a fork it is nobody's: who had it is in the parent.
 """
 
 from __future__ import annotations
