@@ -138,6 +138,7 @@ def test_the_store_that_is_proven_on_its_page_passes_the_suite(tmp_path: Path) -
 def test_exported_names() -> None:
     expected = [
         "BrokerQueue",
+        "Bucket",
         "CASConflictError",
         "CasqueError",
         "CorruptError",

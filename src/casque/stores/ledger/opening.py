@@ -16,7 +16,7 @@ from casque.clock import SECOND_US, Stopwatch
 from casque.errors import CASConflictError, CorruptError, InvalidError, StorageError
 from casque.stores.ledger.asking import Asking
 from casque.stores.ledger.buckettime import BucketTime
-from casque.stores.ledger.log import FOLDER
+from casque.stores.ledger.log import FOLDER, number_in
 from casque.stores.ledger.pacing import WAITING
 from casque.stores.port import COMMIT_DEADLINE_US
 
@@ -31,7 +31,8 @@ _TRIES = 5
 
 
 def _is_ours(key: str) -> bool:
-    return key in (MARKER, WAITING) or key.startswith((FOLDER, PROBES))
+    # A folder named `log` with other files in it is some other program's.
+    return key in (MARKER, WAITING) or key.startswith(PROBES) or number_in(key) is not None
 
 
 class _Marker(msgspec.Struct):

@@ -223,9 +223,9 @@ class LedgerStore:
             return await work()
         except Vanished as error:
             raise CorruptError(
-                f"{self._log.name_of(error.number)} is gone, though it was there, or entries after "
-                "it are: something deletes objects of this queue, an expiry rule of the bucket "
-                "say. Nothing was overwritten. Take that rule away, and restore what it deleted."
+                f"{self._log.name_of(error.number)} is missing: it was there before, or entries "
+                "after it are there. Something deletes objects of this queue, an expiry rule of "
+                "the bucket say. Nothing was overwritten. Stop that, and restore what it deleted."
             ) from error
         except Broken as error:
             raise CorruptError(
