@@ -166,6 +166,10 @@ class State:
         """The batch is complete; it can still be taken back."""
         self.is_whole = True
 
+    def keep(self) -> None:
+        """What was changed so far stays: `rollback` takes back only what comes after."""
+        self._undo = _Undo(self)
+
     def stamp(self, writer: str, number: int) -> None:
         """Remember that this batch is commit `number` of `writer`; forget silent writers."""
         self.version += 1
@@ -187,8 +191,8 @@ class State:
         return {key: self.records.get(key) for key, _ in self._undo.records}
 
     def rollback(self) -> None:
-        """Take back everything since `begin`."""
-        undo = self._undo
+        """Take back everything since `begin`, or since `keep`."""
+        undo, self.is_whole = self._undo, False
         # First, for what is put back is counted as it was at that time: not due yet, say.
         self.version, self.token, self.seq, self.turn, self.time_us = undo.counters
         for job_id, old_job in reversed(undo.jobs):

@@ -61,7 +61,7 @@ class Replica:
         if entry.number != self.number + 1 or self.digest not in (None, entry.previous):
             raise Broken(name)
         if self.state is not None:
-            self._changing_after = self.number
+            self._begin_after(self.state)
             self._evolve(self.state, entry)
         self._moved(entry.writer, content)
         return entry
@@ -75,8 +75,15 @@ class Replica:
 
     def deciding(self) -> State:
         """The state to decide a batch on; it is kept by `decided`, or taken back by `undo`."""
+        state = State() if self.state is None else self.state
+        self._begin_after(state)
+        return state
+
+    def _begin_after(self, state: State) -> None:
+        # In this order: the notes are still those of the last entry, which an interrupt between
+        # here and the first change must not make `undo` take back.
+        state.keep()
         self._changing_after = self.number
-        return State() if self.state is None else self.state
 
     def decided(self, writer: str, content: bytes) -> None:
         """The batch is stored, as the next entry."""

@@ -1,0 +1,103 @@
+"""Ctrl-C at any line of a commit to a ledger: it is stored whole or not, and memory knows which."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from casque import Bucket, Job, NewJob, Queue
+from casque.buckets.folder import FolderBucket
+from casque.buckets.memory import MemoryBucket
+from casque.stores.ledger.store import LedgerStore
+
+OURS = (
+    *("asking.py", "entry.py", "log.py", "replica.py", "folder.py", "durable.py"),
+    *("transaction.py", "rules.py", "evolve.py", "state.py", "lines.py", "tally.py", "picking.py"),
+)
+
+
+class Interrupt:
+    """Raises KeyboardInterrupt at the nth line that runs in one of `OURS`."""
+
+    def __init__(self, nth: int) -> None:
+        self.fired = False
+        self._left = nth
+
+    def __call__(self, frame: FrameType, event: str, _: Any) -> Any:
+        if not frame.f_code.co_filename.endswith(OURS):
+            return None
+        if event == "line":
+            self._left -= 1
+            if not self._left:
+                self.fired = True
+                sys.settrace(None)
+                raise KeyboardInterrupt
+        return self
+
+
+def queue_with_jobs(bucket: Bucket, others: bool) -> tuple[Queue, Job]:
+    q = Queue(LedgerStore(bucket))
+    q.enqueue_many([NewJob("e", id=name, queue=name[0]) for name in ("a1", "a2", "b1", "b2")])
+    [job] = q.dequeue(id="a1")
+    if others:
+        # What q decides next is refused first, and taken back.
+        other = Queue(LedgerStore(bucket))
+        other.enqueue("e", id="b3", queue="b")
+        other.cancel("a2")
+    return q, job
+
+
+CALLS: dict[str, Callable[[Queue, Job], object]] = {
+    "enqueue": lambda q, _: q.enqueue("other", id="new", queue="c"),
+    "dequeue": lambda q, _: q.dequeue(batch_size=3),
+    "ack": lambda q, job: q.ack(job, enqueue=[NewJob("e", id="next")]),
+}
+
+
+def contents(q: Queue) -> object:
+    jobs = q.read_state().jobs
+    return [(job.id, job.status, job.token) for job in jobs], q.stats(), len(q.peek(limit=100))
+
+
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
+@pytest.mark.parametrize("others", [False, True], ids=["alone", "with others"])
+@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize("kind", ["memory", "folder"])
+def test_after_an_interrupt_at_any_line_memory_is_what_the_log_says(
+    kind: str, name: str, others: bool, tmp_path: Path
+) -> None:
+    call = CALLS[name]
+
+    def new_bucket(nth: int) -> Bucket:
+        return MemoryBucket() if kind == "memory" else FolderBucket(tmp_path / str(nth))
+
+    q, job = queue_with_jobs(new_bucket(0), others)
+    before = contents(q)
+    call(q, job)
+    after = contents(q)
+    # A disk makes it slow, and little of it depends on that.
+    for nth in count(1, 1 if kind == "memory" else 41):
+        bucket = new_bucket(nth)
+        q, job = queue_with_jobs(bucket, others)
+        interrupt = Interrupt(nth)
+        sys.settrace(interrupt)
+        try:
+            call(q, job)
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(None)
+        found = contents(q)
+        assert found in (before, after), f"torn at line {nth}"
+        assert found == contents(Queue(LedgerStore(bucket))), f"the log says otherwise, line {nth}"
+        q.enqueue("e", id="more")  # and it goes on
+        assert contents(q) == contents(Queue(LedgerStore(bucket))), f"no longer, line {nth}"
+        if not interrupt.fired:
+            assert nth > 100
+            return
