@@ -17,6 +17,10 @@ from casque.stores.port import COMMIT_DEADLINE_US
 
 FOLDER = "log/"
 
+PAGES_AHEAD = 8
+"""How many pages are listed before they are read: a folder remembers 16 of them as being on disk,
+and must sync before each entry that it does not remember."""
+
 _KEY = re.compile(r"log/(\d{20})", re.ASCII)
 
 
@@ -66,17 +70,20 @@ class Log:
             entries.append(content)
         return entries
 
-    async def last(self, after: int, watch: Stopwatch) -> int:
-        """The number of the last entry; `after` when there is none above."""
-        last = after
-        key = key_of(after)
-        while True:
+    async def last(self, after: int, watch: Stopwatch) -> tuple[int, bool]:
+        """An entry above `after` that is there, or `after`; and whether it is the last one.
+
+        It is, unless there are more than `PAGES_AHEAD` pages of them.
+        """
+        last, key, pages = after, key_of(after), 0
+        while pages < PAGES_AHEAD or last == after:
             page = await self._asking.list(FOLDER, key, watch)
             for one in page:
                 last = max(last, number_in(one.key) or 0)
             if len(page) < PAGE:
-                return last
-            key = page[-1].key
+                return last, True
+            key, pages = page[-1].key, pages + 1
+        return last, False
 
     async def append(
         self, number: int, content: bytes, watch: Stopwatch, *, ahead: int

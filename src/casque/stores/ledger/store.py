@@ -254,13 +254,30 @@ class LedgerStore:
             await self._check_head(replica, watch)
             return replica, False
         replica = Replica(blind=blind)
-        last = await self._log.last(0, watch)
-        if blind and last:
-            replica.leap(last)
-        await self._take_up_to(replica, last)
-        self._replica = replica
+        if blind:
+            await self._leap_to_end(replica)
+            self._replica = replica
+        else:
+            # Kept from its first entry on: whoever gives up on a long log goes on from there.
+            self._replica = replica
+            await self._read_to_end(replica)
         self._checked = Stopwatch(self.clock)
         return replica, True
+
+    async def _leap_to_end(self, replica: Replica) -> None:
+        last, is_end = 0, False
+        while not is_end:
+            last, is_end = await self._log.last(last, Stopwatch(self.clock))
+        if last:
+            replica.leap(last)
+            await self._take_up_to(replica, last)
+
+    async def _read_to_end(self, replica: Replica) -> None:
+        """Read the log to where it ended when it was listed."""
+        is_end = False
+        while not is_end:
+            last, is_end = await self._log.last(replica.number, Stopwatch(self.clock))
+            await self._take_up_to(replica, last)
 
     async def _check_head(self, replica: Replica, watch: Stopwatch) -> None:
         """Now and then, see whether what we know of is still stored. Raises Vanished if not.
@@ -298,7 +315,7 @@ class LedgerStore:
         if content is None:
             return False
         self._take(replica, content)
-        await self._take_up_to(replica, await self._log.last(replica.number, watch))
+        await self._read_to_end(replica)
         return True
 
     def _take(self, replica: Replica, content: bytes) -> None:

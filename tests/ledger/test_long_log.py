@@ -1,0 +1,95 @@
+"""A long log: what it takes to open it, and what is left of that when it is given up half way."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from casque import DirectQueue, Queue
+from casque.buckets import durable, folder
+from casque.buckets.files import LocalFiles
+from casque.buckets.folder import FolderBucket
+from casque.buckets.memory import MemoryBucket
+from casque.buckets.port import Found
+from casque.clock import SystemClock
+from casque.stores.ledger import log
+
+PAGE = 10
+ENTRIES = 400
+
+
+@pytest.fixture(autouse=True)
+def _small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A log of hundreds of entries is as long as one of tens of thousands."""
+    monkeypatch.setattr(folder, "PAGE", PAGE)
+    monkeypatch.setattr(log, "PAGE", PAGE)
+    monkeypatch.setattr(durable, "OBJECTS_KEPT", 16 * PAGE)
+
+
+class CountsSyncs(LocalFiles):
+    syncs = 0
+
+    def sync_folder(self, path: str) -> None:
+        self.syncs += 1
+        super().sync_folder(path)
+
+
+def test_a_folder_syncs_once_for_a_page_of_entries_and_not_for_each(tmp_path: Path) -> None:
+    with Queue(FolderBucket(tmp_path)) as q:
+        for number in range(ENTRIES):
+            q.enqueue("e", b"%d" % number)
+    files = CountsSyncs(SystemClock())
+    with Queue(FolderBucket(tmp_path, files=files)) as q:
+        assert q.stats().pending == ENTRIES
+    assert files.syncs < ENTRIES / 4
+
+
+def test_files_of_others_beside_the_entries_do_not_hide_the_end(tmp_path: Path) -> None:
+    with Queue(FolderBucket(tmp_path)) as q:
+        for _ in range(3):
+            q.enqueue("e")
+    for number in range(PAGE * (log.PAGES_AHEAD + 1)):
+        (tmp_path / "log" / f"{3:020}.{number}").write_bytes(b"a copy")
+    (tmp_path / "log" / "zzz").write_bytes(b"a note")
+    with Queue(FolderBucket(tmp_path)) as q:
+        q.enqueue("e")
+        assert q.stats().pending == 4
+
+
+class OfTheNet(MemoryBucket):
+    """Answers at the next turn of the loop, and counts the entries that are read."""
+
+    blocking = False
+    read = 0
+
+    async def get(self, key: str) -> Found | None:
+        self.read += key.startswith("log/")
+        await SystemClock().sleep(0, blocking=False)
+        return await super().get(key)
+
+
+def test_whoever_gives_up_on_a_long_log_goes_on_from_there() -> None:
+    async def main() -> None:
+        bucket = OfTheNet()
+        producer = DirectQueue(bucket)
+        for _ in range(ENTRIES):
+            await producer.enqueue("e")
+        bucket.read = 0
+        reader = DirectQueue(bucket)
+        tries = 0
+        while True:
+            look = asyncio.create_task(reader.stats())
+            given_up_at, tries = bucket.read + ENTRIES // 3, tries + 1
+            while not look.done() and bucket.read < given_up_at:
+                await SystemClock().sleep(0, blocking=False)
+            if look.done():
+                break
+            look.cancel()
+            await asyncio.wait([look])
+        assert (await look).pending == ENTRIES
+        assert tries > 1
+        assert bucket.read < 2 * ENTRIES
+
+    asyncio.run(asyncio.wait_for(main(), 60))
