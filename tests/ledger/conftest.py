@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from tests.ledger.places import Kind, Place, place_of
 
 

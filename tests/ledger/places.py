@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 import pytest
-from tests.servers.client import BucketServer
-from tests.servers.fixtures import unique_prefix
-from tests.servers.openers import BUCKET
 
 from casque import Queue
 from casque.clock import SystemClock, to_datetime
 from casque.stores.ledger.log import key_of
 from casque.stores.url import open_store
 from casque.testing import FakeClock
+from tests.servers.client import BucketServer
+from tests.servers.fixtures import unique_prefix
+from tests.servers.openers import BUCKET
 
 Kind = Literal["folder", "s3", "gs"]
 

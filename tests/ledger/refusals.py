@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
-from tests.ledger.places import Place
 
 from casque import CasqueError, CorruptError, Queue
 from casque.stores.url import open_store
+from tests.ledger.places import Place
 
 Use = Callable[[Queue], Any]
 

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.ledger.places import FolderPlace, filled
-from tests.ledger.refusals import message
 
 from casque import InvalidError, Queue
+from tests.ledger.places import FolderPlace, filled
+from tests.ledger.refusals import message
 
 WRONG: dict[str, str] = {
     "ftp://host/q": "no store is known for 'ftp'. Known are .*file:///folder, s3://bucket/prefix",

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from tests.ledger.places import Place, ServerPlace, filled, impatient, place_of
-from tests.servers.client import GET, PUT
 
 from casque import NewJob, Queue
 from casque.stores.ledger.entry import decode
 from casque.stores.ledger.log import key_of
+from tests.ledger.places import Place, ServerPlace, filled, impatient, place_of
+from tests.servers.client import GET, PUT
 
 ENTRIES = 200
 

@@ -12,6 +12,10 @@ from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
+
+from casque import CasqueError, InvalidError, Queue, StorageError
+from casque.stores.ledger.log import key_of
+from casque.stores.ledger.store import CHECK_EVERY_US
 from tests.ledger.places import (
     FolderPlace,
     Kind,
@@ -23,10 +27,6 @@ from tests.ledger.places import (
     place_of,
 )
 from tests.ledger.refusals import BLIND, SEEING, USES, refused, refuses
-
-from casque import CasqueError, InvalidError, Queue, StorageError
-from casque.stores.ledger.log import key_of
-from casque.stores.ledger.store import CHECK_EVERY_US
 
 KEPT = "Nothing was overwritten"
 MARK = b'{"casque":"ledger","format":1}\n'

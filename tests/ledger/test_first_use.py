@@ -6,13 +6,13 @@ import multiprocessing
 from typing import Any
 
 import pytest
+
+from casque import CasqueError, InvalidError, Queue, StorageError
+from casque.testing.rig import in_processes
 from tests.ledger.children import enqueue_one, enqueue_or_wait
 from tests.ledger.places import FolderPlace, Place, ServerPlace
 from tests.ledger.refusals import message, refused
 from tests.servers.client import ROOT
-
-from casque import CasqueError, InvalidError, Queue, StorageError
-from casque.testing.rig import in_processes
 
 PROCESSES = 20
 

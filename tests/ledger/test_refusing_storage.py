@@ -12,16 +12,16 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from tests.ledger.places import ServerPlace, filled, impatient, place_of
-from tests.ledger.refusals import BLIND, USES, refused, refuses
-from tests.servers.client import PUT
-from tests.servers.switches import Condition, Verb
 
 from casque import Queue, StorageError
 from casque.stores.ledger import asking
 from casque.stores.ledger.buckettime import ASK_EVERY_US
 from casque.stores.ledger.entry import decode
 from casque.stores.ledger.log import key_of
+from tests.ledger.places import ServerPlace, filled, impatient, place_of
+from tests.ledger.refusals import BLIND, USES, refused, refuses
+from tests.servers.client import PUT
+from tests.servers.switches import Condition, Verb
 
 NEEDED: dict[str, dict[Verb, str]] = {
     "s3": {

@@ -10,10 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import pytest
-from tests.ledger.places import Place
 
 from casque import BrokerQueue, DirectQueue, Queue, Store, open_store
 from casque.queue import AsyncQueue
+from tests.ledger.places import Place
 
 EACH = 12
 """How many jobs each producer brings."""
