@@ -4,6 +4,7 @@ from casque.adapters.storage.filesystem import LocalFileSystemStorage
 from casque.adapters.storage.memory import InMemoryStorage
 from casque.adapters.storage.port import ObjectStoragePort
 from casque.arguments import NewJob
+from casque.buckets.port import Bucket
 from casque.errors import (
     CASConflictError,
     CasqueError,
@@ -24,6 +25,7 @@ from casque.syncqueue import Queue
 
 __all__ = [
     "BrokerQueue",
+    "Bucket",
     "CASConflictError",
     "CasqueError",
     "CorruptError",

@@ -30,15 +30,21 @@ from casque import (
     errors,
     holding,
     localdisk,
+    operations,
     queue,
     rules,
     state,
     transaction,
     transitions,
 )
+from casque.buckets import PAGE, obstore, replies
 from casque.clock import DAY_US, MINUTE_US, SECOND_US
+from casque.record import Record
 from casque.stores import document, port, url
+from casque.stores.ledger import buckettime, entry, opening, pacing
+from casque.stores.ledger import store as ledger
 from casque.stores.sqlite import connection, rows, store, watch
+from casque.testing import BucketSuite
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -122,7 +128,11 @@ def test_the_store_that_is_proven_on_its_page_passes_the_suite(tmp_path: Path) -
         "settings.register_profile('found', phases=[Phase.generate])\n"
         "settings.load_profile('found')\n"
     )
-    some = "direct and (one_bad_operation or stored_bytes or slow_process) or oracle_agree"
+    some = (
+        "direct and (one_bad_operation or stored_bytes or slow_process) or oracle_agree"
+        " or Cupboard and not processes"
+    )
+    promises = [name for name in vars(BucketSuite) if name.startswith("test_")]
     told = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-k", some, "test_shelf.py"],
         cwd=tmp_path,
@@ -132,12 +142,14 @@ def test_the_store_that_is_proven_on_its_page_passes_the_suite(tmp_path: Path) -
         timeout=100,
     )
     assert told.returncode == 0, told.stdout
-    assert "4 passed" in told.stdout
+    count = 4 + sum("processes" not in name for name in promises)
+    assert f"{count} passed" in told.stdout
 
 
 def test_exported_names() -> None:
     expected = [
         "BrokerQueue",
+        "Bucket",
         "CASConflictError",
         "CasqueError",
         "CorruptError",
@@ -179,7 +191,7 @@ print(*sorted(loaded - set(sys.stdlib_module_names) - {"msgspec"}))
     assert told.stdout.split() == ["casque"]
 
 
-@pytest.mark.parametrize("name", casque.__all__)
+@pytest.mark.parametrize("name", [*casque.__all__, *casque.buckets.__all__])
 def test_every_public_name_is_in_the_reference(name: str) -> None:
     reference = "".join(page.read_text() for page in (DOCS / "reference").glob("*.md"))
     assert re.search(rf"(?<!\w){name}(?!\w)", reference)
@@ -410,6 +422,40 @@ def test_every_table_and_column_of_sqlite_is_described() -> None:
             assert f"`{column}`" in told, f"{name}.{column}"
     db.close()
     assert f"This is schema {connection.SCHEMA}." in text
+
+
+def test_every_event_of_the_ledger_is_described() -> None:
+    path = DOCS / "reference" / "ledger-format.md"
+    tags = [kind.__struct_config__.tag for kind in get_args(operations.Event)]
+    rows = re.findall(r"^\| (\d+) \| ", section(path, "Events"), re.MULTILINE)
+    assert rows == [str(tag) for tag in tags]
+    page = path.read_text()
+    assert f"This is format {entry.FORMAT}." in page
+    assert f"This is format {opening.FORMAT}." in page
+    for fields in (entry._Added.__struct_fields__, Record.__struct_fields__):
+        assert {name for name in fields if name.removesuffix("_us") not in page} <= {"run_in_us"}
+
+
+def test_what_the_bucket_page_says_of_the_ledger_is_so() -> None:
+    told = " ".join((DOCS / "how-to" / "use-a-bucket.md").read_text().split())
+    assert f"asks every {ledger.POLL_US / SECOND_US} s" in told
+    assert f"in a folder every {ledger.POLL_LOCAL_US / SECOND_US} s" in told
+    assert f"{SECOND_US // ledger.POLL_US} GETs a second" in told
+    assert f"1 GET for each {pacing._LOOK_EVERY}" in told
+    assert f"more than {seconds(buckettime.BEHIND_US)} after the bucket's clock" in told
+    assert f"every {buckettime.ASK_EVERY_US // MINUTE_US} minutes" in told
+    assert f"up to {obstore._THREADS} entries at a time" in told
+    assert f"{PAGE:,} entries a request" in told
+    for service in (replies.S3, replies.GCS):
+        for permissions in service.permissions.values():
+            for permission in permissions.split(" and "):
+                assert f"`{permission.removeprefix('storage.objects.')}`" in told.replace(
+                    "storage.objects.", ""
+                )
+    for scheme in url._BUCKETS:
+        assert f"`{scheme}://" in told
+    for extra in url._BUCKETS.values():
+        assert f"`casque[{extra}]`" in told
 
 
 @pytest.mark.parametrize("page", [GUARANTEES, DOCS / "how-to" / "use-sqlite.md"], ids=named)

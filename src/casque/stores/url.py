@@ -20,8 +20,8 @@ from casque.stores.port import Store
 
 Durability = Literal["full", "normal"]
 
-StoreAddress = str | os.PathLike[str] | Store | ObjectStoragePort
-"""Whatever names a store: a URL, a path, a two-method storage, or a store."""
+StoreAddress = str | os.PathLike[str] | Store | Bucket | ObjectStoragePort
+"""Whatever names a store: a URL, a path, a bucket, a two-method storage, or a store."""
 
 _FORMS = (
     "memory:// (this process only), sqlite:///relative.db, sqlite:////absolute/jobs.db, "
@@ -49,13 +49,15 @@ def open_store(address: StoreAddress, *, clock: Clock | None = None) -> Store:
         return _open_url(address, clock) if "://" in address else _open_path(address, clock)
     if isinstance(address, os.PathLike):
         return _open_path(os.fspath(address), clock)
-    if callable(getattr(address, "read", None)) and callable(getattr(address, "write", None)):
+    if _has(address, "get", "put", "list", "delete"):
+        return _open_bucket(address, clock)
+    if _has(address, "read", "write"):
         from casque.stores.document import DocumentStore
 
         return DocumentStore(cast("ObjectStoragePort", address), clock)
     raise InvalidError(
-        f"{type(address).__name__} is no store: pass a URL ({_FORMS}), a path, or an object with "
-        "`async read()` and `async write(content, if_match)`."
+        f"{type(address).__name__} is no store: pass a URL ({_FORMS}), a path, an object with "
+        "`async read()` and `async write(content, if_match)`, or one with all that a `Bucket` has."
     )
 
 
@@ -76,7 +78,11 @@ def anchored(address: StoreAddress) -> StoreAddress:
 
 def is_store(address: object) -> TypeGuard[Store]:
     """Whether this is a store already. By its methods, so that a wrapper of one is one too."""
-    return callable(getattr(address, "commit", None)) and callable(getattr(address, "listen", None))
+    return _has(address, "commit", "listen")
+
+
+def _has(address: object, *methods: str) -> bool:
+    return all(callable(getattr(address, name, None)) for name in methods)
 
 
 def _open_url(url: str, clock: Clock | None) -> Store:
@@ -94,7 +100,7 @@ def _open_url(url: str, clock: Clock | None) -> Store:
     if parts.query and parts.scheme not in ("sqlite", *_BUCKETS):
         raise InvalidError(f"{_without_password(url)}: {parts.scheme}:// takes no options.")
     if parts.scheme in _BUCKETS:
-        return _open_bucket(url, parts, clock)
+        return _open_cloud(url, parts, clock)
     if parts.scheme in ("file", *_FILE_SCHEMES):
         return _open_local(url, parts, clock)
     if parts.scheme != "memory":
@@ -173,12 +179,26 @@ def _open_folder(path: str, clock: Clock | None) -> Store:
 
 def _is_folder(path: str) -> bool:
     try:
-        return Path(path).expanduser().is_dir()
+        return path != "" and Path(path).expanduser().is_dir()
     except (OSError, RuntimeError, ValueError):
         return False
 
 
-def _open_bucket(url: str, parts: SplitResult, clock: Clock | None) -> Store:
+def _open_bucket(bucket: object, clock: Clock | None) -> Store:
+    """A bucket that the caller has made."""
+    from casque.stores.ledger.store import LedgerStore
+
+    # Its attributes too: else the first to miss one would be somebody else, much later.
+    if not isinstance(bucket, Bucket):
+        missing = [name for name in ("name", "blocking", "close") if not hasattr(bucket, name)]
+        raise InvalidError(
+            f"{type(bucket).__name__} is not quite a bucket: it lacks {' and '.join(missing)}. "
+            "See `casque.Bucket`."
+        )
+    return LedgerStore(bucket, clock)
+
+
+def _open_cloud(url: str, parts: SplitResult, clock: Clock | None) -> Store:
     from casque.stores.ledger.store import LedgerStore
 
     scheme, name = parts.scheme, _without_password(url)

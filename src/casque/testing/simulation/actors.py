@@ -229,10 +229,17 @@ async def operate(actor: Actor) -> None:
         (f"pause {queue}", lambda: q.pause(queue)),
         (f"resume {queue}", lambda: q.resume(queue)),
         (f"resume {queue}", lambda: q.resume(queue)),
+        (f"lease queue {queue}", lambda: _hold_queue(actor, q, queue)),
         (f"drop {queue}", lambda: q.drop(queue if chance.random() < 0.3 else "nowhere")),
     )
     what, way = chance.choice(ways)
     await actor.call(what, way())
+
+
+async def _hold_queue(actor: Actor, q: AsyncQueue, queue: str) -> bool:
+    async with q.lease_queue(queue) as held:
+        await actor.sleep(SECOND_US)
+        return held is not None
 
 
 async def commit_by_hand(actor: Actor) -> None:

@@ -205,8 +205,8 @@ class Replay:
         undo.counters = (version, token, seq, turn, 0)
         state.rollback()
         state.time_us = time_us
-        before = replica.number - 1
-        replica._end = before, digest_of(self._contents[before - 1]) if before else FIRST
+        number = replica.number - 1
+        replica._end = number, digest_of(self._contents[number - 1]) if number else FIRST
 
     def _go_forward(self, last: int) -> None:
         while self.number < last:

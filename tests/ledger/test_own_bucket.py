@@ -1,0 +1,85 @@
+"""A bucket of the caller's own, in the place of an address."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from casque import BrokerQueue, Bucket, DirectQueue, InvalidError, Lock, Queue, open_store
+from casque.buckets.folder import FolderBucket
+from casque.buckets.memory import MemoryBucket
+from casque.testing import FakeClock
+
+KINDS: list[Callable[[Any], object]] = [Queue, DirectQueue, BrokerQueue, open_store]
+
+
+@pytest.fixture(params=["memory", "folder"])
+def bucket(request: pytest.FixtureRequest, tmp_path: Path) -> Bucket:
+    return MemoryBucket() if request.param == "memory" else FolderBucket(tmp_path / "queue")
+
+
+def test_a_queue_lives_in_a_bucket_that_is_passed_to_it(bucket: Bucket) -> None:
+    with Queue(bucket) as q:
+        q.enqueue("greet", b"Ada", id="greet-ada")
+    # It was closed with the queue, and may be used again.
+    with Queue(bucket) as q, Lock(bucket, "one", timeout=None):
+        assert q.enqueue("greet", b"Ada", id="greet-ada").duplicate
+        [job] = q.dequeue("greet")
+        q.ack(job)
+        assert not q.stats().total
+
+
+@pytest.mark.parametrize("kind", [DirectQueue, BrokerQueue])
+def test_async_queues_take_a_bucket_too(
+    kind: type[DirectQueue | BrokerQueue], bucket: Bucket
+) -> None:
+    async def run() -> None:
+        async with kind(bucket) as q:
+            await q.enqueue("greet", b"Ada")
+            [job] = await q.dequeue("greet")
+            await q.ack(job)
+
+    asyncio.run(run())
+
+
+def test_a_bucket_is_opened_with_the_clock_of_a_test() -> None:
+    clock = FakeClock()
+    store = open_store(MemoryBucket(clock), clock=clock)
+    assert store.clock is clock
+    with Queue(store) as q:
+        assert q.enqueue("e").created_us <= clock.now()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_class_in_the_place_of_a_bucket_is_refused(kind: Callable[[Any], object]) -> None:
+    with pytest.raises(InvalidError, match=r"MemoryBucket is a class; make one of it"):
+        kind(MemoryBucket)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("missing", ["get", "put", "list", "delete"])
+def test_what_has_some_of_the_methods_of_a_bucket_is_none(
+    kind: Callable[[Any], object], missing: str
+) -> None:
+    class Most:
+        name, blocking = "most", True
+
+    for method in {"get", "put", "list", "delete", "close"} - {missing}:
+        setattr(Most, method, getattr(MemoryBucket, method))
+    with pytest.raises(InvalidError, match=r"Most is no store: .* all that a `Bucket` has"):
+        kind(Most())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_a_bucket_lacks_is_named(kind: Callable[[Any], object]) -> None:
+    class Almost:
+        name = "almost"
+        get, put = MemoryBucket.get, MemoryBucket.put
+        list, delete = MemoryBucket.list, MemoryBucket.delete
+
+    with pytest.raises(InvalidError, match=r"Almost is not quite .* lacks blocking and close\."):
+        kind(Almost())
