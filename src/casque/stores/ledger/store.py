@@ -40,7 +40,7 @@ POLL_US = 500_000
 POLL_LOCAL_US = 50_000
 """The same, where looking costs next to nothing."""
 
-CHECK_EVERY_US = 60 * SECOND_US
+CHECK_EVERY_US = 30 * SECOND_US
 """How long an entry that was there is believed to be there still, where looking costs a request."""
 
 _FEW = 4
@@ -266,17 +266,18 @@ class LedgerStore:
         """Now and then, see whether what we know of is still stored. Raises Vanished if not.
 
         Whoever removed it, what is written after it would be where nobody finds
-        it. In a folder it costs next to nothing, so there each call looks first.
+        it. In a folder it costs little, so there each call looks for the last entry.
         An expiry rule of a bucket takes the mark first: nothing is older.
         """
-        if not self.blocking and self._checked.elapsed_us() < CHECK_EVERY_US:
-            return
-        mark, head = await self._asking.together(
-            self._asking.get(MARKER, watch), self._log.read(replica.number, watch)
-        )
-        if mark is None or digest_of(head or FIRST) != replica.digest:
-            raise Vanished(replica.number)
-        self._checked = Stopwatch(self.clock)
+        is_due = self._checked.elapsed_us() > CHECK_EVERY_US
+        if self.blocking or is_due:
+            head = await self._log.read(replica.number, watch)
+            if digest_of(head or FIRST) != replica.digest:
+                raise Vanished(replica.number)
+        if is_due or (self.blocking and not replica.number):
+            if await self._asking.get(MARKER, watch) is None:
+                raise Vanished(replica.number)
+            self._checked = Stopwatch(self.clock)
 
     async def _take_up_to(self, replica: Replica, last: int) -> None:
         """Read the entries up to one that is known to be there."""
