@@ -64,9 +64,10 @@ bench: $(BENCH) ## run every benchmark, at the sizes whose limits we state (a qu
 	done; \
 	echo "== benchmarks/depth.py --store sqlite"; $(BIN)/python benchmarks/depth.py --store sqlite
 
-torture: $(DEV) ## run the tests under real faults for as long as you say (SECONDS=60)
-	@CASQUE_TORTURE_SECONDS=$(SECONDS) $(BIN)/python -m pytest tests/torture \
-		--timeout=$$(($(SECONDS) * 2 + 120)) $(PYTEST_ARGS)
+torture: $(DEV) ## run the tests under real and simulated faults for as long as you say (SECONDS=60)
+	@seed=$${SEED:-$$(date +%y%m%d%H%M%S)0000}; echo "simulating from seed $$seed on (SEED=$$seed)"; \
+		CASQUE_TORTURE_SECONDS=$(SECONDS) CASQUE_TORTURE_SEED=$$seed $(BIN)/python -m pytest \
+		tests/torture --timeout=$$(($(SECONDS) * 2 + 120)) $(PYTEST_ARGS)
 
 coverage: $(DEV) ## measure branch coverage; the pure modules must reach 100%
 	@$(BIN)/python -m pytest -n $(WORKERS) --cov --cov-report= --cov-fail-under=0 $(PYTEST_ARGS)

@@ -475,8 +475,8 @@ def drains(report: Report, rounds: int, jobs: int, peers: list[type[Contender]])
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--rounds", type=int, default=9, help="rounds of each comparison")
-    parser.add_argument("--jobs", type=int, default=1_000, help="jobs of one contender's round")
+    parser.add_argument("--rounds", type=int, default=7, help="rounds of each comparison")
+    parser.add_argument("--jobs", type=int, default=5_000, help="jobs of one contender's round")
     parser.add_argument("--quick", action="store_true", help="3 rounds of 300 jobs: seconds")
     chosen = parser.parse_args()
     rounds, jobs, drained = chosen.rounds, chosen.jobs, DRAINED
@@ -495,9 +495,9 @@ def main() -> int:
     )
     report = Report()
     single(report, rounds, jobs, peers)
-    deep(report, max(rounds // 3, 1), DEEP if not chosen.quick else MANY, peers)
+    deep(report, rounds, DEEP if not chosen.quick else MANY, peers)
     batches(report, rounds, jobs)
-    drains(report, max(rounds // 3, 1), drained, peers)
+    drains(report, rounds, drained, peers)
     print(
         f"\n{report.missed} of {report.told} limits missed"
         if report.missed

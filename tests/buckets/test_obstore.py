@@ -191,6 +191,8 @@ def test_a_machine_without_credentials_is_told_where_they_come_from(
 ) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nobody")
+    monkeypatch.setenv("AWS_CONFIG_FILE", "/nobody")
     monkeypatch.setenv("AWS_METADATA_ENDPOINT", "http://127.0.0.1:1")  # no role, and no cloud
 
     async def go() -> None:
@@ -259,3 +261,20 @@ def test_a_server_that_was_down_is_used_again_without_a_restart(tmp_path: Path) 
 
     asyncio.run(go())
     server.stop()
+
+
+@pytest.mark.parametrize("status", [401, 403, 404])
+def test_what_a_machine_says_that_has_no_role_is_no_answer_of_the_storage(
+    monkeypatch: pytest.MonkeyPatch, bucket_server: BucketServer, status: int
+) -> None:
+    # Least of all that there is no such object.
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_METADATA_ENDPOINT", bucket_server.url)
+    bucket_server.fail(status, match="api/token", code="NoSuchKey")
+    bucket = s3_bucket(BUCKET, "q", endpoint=bucket_server.url, region="us-east-1")
+    for call in (lambda: bucket.get("a"), bucket.list, lambda: bucket.delete("a")):
+        with pytest.raises(StorageError, match=f"says {status}.*No credentials were found") as told:
+            asyncio.run(call())
+        assert not told.value.outcome_unknown
+    asyncio.run(bucket.close())

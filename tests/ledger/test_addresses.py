@@ -1,93 +1,148 @@
-"""A queue by the URL of its bucket, with the credentials that the environment holds."""
+"""Addresses of ledgers that are wrong, or need what is not installed: told before anything else."""
 
 from __future__ import annotations
 
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
 import pytest
 
-from casque import InvalidError, Queue, StorageError
-from tests.servers.client import BucketServer
-from tests.servers.fixtures import unique_prefix
-from tests.servers.openers import AZURE_ACCOUNT, AZURE_KEY, BUCKET
-from tests.servers.others import Running
-from tests.servers.switches import Verb
+from casque import InvalidError, Queue
+from tests.ledger.places import FolderPlace, filled
+from tests.ledger.refusals import message
+
+WRONG: dict[str, str] = {
+    "ftp://host/q": "no store is known for 'ftp'. Known are .*file:///folder, s3://bucket/prefix",
+    "azure://container/q": "no store is known for 'azure'. Known are .*az://container/prefix",
+    "s3:bucket/q": "neither a URL nor a path. Known are",
+    "s3://": "write s3://name/prefix",
+    "s3:///q": "write s3://name/prefix",
+    "s3://bucket/q?prefix=x": "takes no option prefix; it knows endpoint and region",
+    "s3://bucket/q?endpoint=": "the option endpoint is empty",
+    "s3://bucket/q?endpoint=localhost:9000": "the endpoint must be like https://host",
+    "gs://bucket/q?region=x": "takes no option region; it knows endpoint",
+    "s3://bucket/a/./q": "'a/./q': the parts of a path are names",
+    "s3://bucket/a//q": "'a//q': the parts of a path are names",
+    "s3://bucket/q#1": "write # as %23",
+    "s3://key:secret@bucket/q": "Credentials come from the environment",
+    "s3://bucket/q?endpoint=http://u:secret@127.0.0.1:1": "takes no user and password",
+    "file:///q?sync=no": "file:// takes no options",
+    "file://q": r"file:///absolute/folder \(three slashes\)",
+    "file:///": r"file:///absolute/folder \(three slashes\)",
+}
+
+
+@pytest.mark.parametrize("url", WRONG)
+def test_an_address_that_is_wrong_says_how_to_write_it(url: str) -> None:
+    with pytest.raises(InvalidError) as caught:
+        Queue(url)
+    assert re.search(WRONG[url], message(caught.value))
+
+
+WITHOUT_OBSTORE = """
+import json, sys
+sys.modules["obstore"] = None  # as if it were not installed
+from casque import CasqueError, Queue
+told = []
+for url in sys.argv[2:]:
+    try:
+        Queue(url)
+    except CasqueError as error:
+        told.append([type(error).__name__, str(error)])
+with Queue(sys.argv[1]) as q:
+    q.enqueue("e")
+    told.append(q.stats().total)
+print(json.dumps(told))
+"""
+
+
+def run(code: str, *arguments: str) -> list[Any]:
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    told: list[Any] = json.loads(done.stdout)
+    return told
+
+
+def test_a_bucket_without_its_package_says_what_to_install_and_a_folder_needs_none(
+    tmp_path: Path,
+) -> None:
+    extras = {"s3": "s3", "gs": "gcs", "az": "azure"}
+    *told, total = run(WITHOUT_OBSTORE, f"file://{tmp_path}/q", *(f"{one}://b/q" for one in extras))
+    for (kind, text), (scheme, extra) in zip(told, extras.items(), strict=True):
+        assert kind == "InvalidError"
+        assert text.startswith(f"{scheme}://b/q: ")
+        assert f"pip install 'casque[{extra}]'" in text
+    assert total == 1
+
+
+# Root may write everywhere, so whoever asks becomes nobody first.
+AS_NOBODY = """
+import json, os, sys
+from casque import CasqueError, Queue
+warm, *urls = sys.argv[1:]
+
+def answers(url):
+    told = []
+    with Queue(url) as q:
+        for call in (lambda: q.enqueue("e"), lambda: q.dequeue(), lambda: q.stats()):
+            try:
+                call()
+                told.append(None)
+            except CasqueError as error:
+                told.append([type(error).__name__, str(error), error.outcome_unknown])
+    return told
+
+answers(warm)  # so that everything is imported: nobody may not be allowed to read Python
+if os.geteuid() == 0:
+    os.setgroups([])
+    os.setgid(65534)
+    os.setuid(65534)
+print(json.dumps([answers(url) for url in urls]), flush=True)
+os._exit(0)  # nothing of root's is left to be tidied up by nobody
+"""
 
 
 @pytest.fixture
-def s3_address(bucket_server: BucketServer, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testtest")
-    return f"s3://{BUCKET}/{unique_prefix()}/mail?endpoint={bucket_server.url}&region=us-east-1"
+def folder() -> Iterator[Path]:
+    """A folder that everybody may enter, as nobody may enter tmp_path but its owner."""
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
 
 
-def work_a_job(address: str) -> None:
-    with Queue(address) as q:
-        q.enqueue("greet", b"Ada")
-        [job] = q.dequeue("greet")
-        q.ack(job)
-        assert not q.stats().total
-
-
-def test_a_queue_by_a_url_of_s3(s3_address: str) -> None:
-    work_a_job(s3_address)
-
-
-def test_a_queue_by_a_url_of_azure(azurite: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", AZURE_ACCOUNT)
-    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", AZURE_KEY)
-    work_a_job(f"az://{BUCKET}/{unique_prefix()}?endpoint={azurite.url}")
-
-
-@pytest.mark.parametrize(
-    ("address", "says"),
-    [
-        ("s3:///prefix", "write s3://name/prefix"),
-        ("s3://key:hunter2@bucket/prefix", "Credentials come from the environment"),
-        ("s3://bucket/prefix?profile=x", "no option profile; it knows endpoint and region"),
-        ("gs://bucket/prefix?region=x", "no option region; it knows endpoint"),
-        ("s3://bucket/prefix?endpoint=server:9000", "the endpoint must be like"),
-        ("s3://bucket/a//b", "the parts of a path are names"),
-    ],
-)
-def test_an_address_that_cannot_be_meant_is_refused(address: str, says: str) -> None:
-    with pytest.raises(InvalidError, match=says) as refused:
-        Queue(address)
-    assert "hunter2" not in str(refused.value)
-
-
-@pytest.mark.parametrize(
-    ("verb", "permission"),
-    [
-        ("get", "s3:GetObject"),
-        ("put", "s3:PutObject"),
-        ("list", "s3:ListBucket"),
-        ("delete", "s3:DeleteObject"),
-    ],
-)
-def test_each_permission_is_needed_to_open_and_named_when_it_is_missing(
-    verb: Verb, permission: str, s3_address: str, bucket_server: BucketServer
+def test_a_folder_that_may_not_be_written_to_or_read_is_left_alone(
+    folder: Path, tmp_path: Path
 ) -> None:
-    bucket_server.fail(403, (verb,), code="AccessDenied")
-    with (
-        Queue(s3_address) as q,
-        pytest.raises(StorageError, match=f"Allow {permission}") as refused,
+    here, new, hidden = (FolderPlace(folder / name) for name in ("here", "new", "hidden"))
+    for place in (here, hidden):
+        filled(place).close()
+        for path in place.path.rglob("*"):
+            path.chmod(0o555 if path.is_dir() else 0o444)
+    here.path.chmod(0o555)
+    hidden.path.chmod(0)
+    before = here.objects()
+    for place, told in zip(
+        (here, new, hidden),
+        run(AS_NOBODY, f"file://{tmp_path}/warm", here.url, new.url, hidden.url),
+        strict=True,
     ):
-        q.enqueue("greet")
-    assert not refused.value.outcome_unknown
-
-
-def test_who_may_not_list_is_told_and_does_not_take_the_place_for_empty(
-    s3_address: str, bucket_server: BucketServer
-) -> None:
-    bucket_server.hide_missing()
-    with Queue(s3_address) as q, pytest.raises(StorageError, match="s3:ListBucket on the bucket"):
-        q.stats()
-
-
-def test_a_server_that_ignores_conditions_holds_no_queue(
-    s3_address: str, bucket_server: BucketServer
-) -> None:
-    bucket_server.ignore_conditions()
-    with Queue(s3_address) as q, pytest.raises(StorageError, match="ignores conditional writes"):
-        q.enqueue("greet")
-    bucket_server.clear()
-    work_a_job(s3_address)  # what was tried out there is ours
+        for answer in told:
+            assert answer is not None
+            kind, text, unknown = answer
+            assert (kind, unknown) == ("StorageError", False)
+            assert str(place.path) in text
+            assert "Permission denied. Nothing was changed. Let this user read and write" in text
+    hidden.path.chmod(0o755 if os.geteuid() else 0o700)
+    assert here.objects() == before
+    assert sorted(path.name for path in folder.iterdir()) == ["here", "hidden"]
+    with Queue(here.url) as q:
+        assert q.stats().total == 4

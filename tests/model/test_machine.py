@@ -11,21 +11,30 @@ import os
 import tempfile
 import zlib
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis.stateful import run_state_machine_as_test
 
+from casque.buckets.port import Bucket
 from casque.testing.machine import machine_for
 from casque.testing.rig import FLAVOURS, Flavour, Harness
 from tests.conformance.harnesses import (
     DocumentHarness,
+    LedgerHarness,
     MemoryHarness,
+    S3DocumentHarness,
     SqliteHarness,
     ledger_in_a_folder,
     ledger_in_memory,
+    ledger_on_a_server,
 )
+from tests.servers.client import BucketServer
+from tests.servers.fixtures import unique_prefix
+from tests.servers.openers import azure_of, gcs_of, s3_of
+from tests.servers.others import Running
 
 SEARCH = os.environ.get("CASQUE_MODEL_EXAMPLES")
 
@@ -80,3 +89,40 @@ def test_a_ledger_in_a_folder_and_the_oracle_agree_after_every_step(
     flavour: Flavour, tmp_path: Path
 ) -> None:
     agree(lambda: ledger_in_a_folder(tempfile.mkdtemp(dir=tmp_path)), flavour, examples=5, steps=50)
+
+
+def test_a_ledger_on_ministack_and_the_oracle_agree_after_every_step(ministack: Running) -> None:
+    agree(on_a_server(s3_of, ministack.url), "broker", examples=2, steps=30)
+
+
+def test_a_ledger_on_seaweedfs_and_the_oracle_agree_after_every_step(seaweedfs: Running) -> None:
+    agree(on_a_server(s3_of, seaweedfs.url), "queue", examples=2, steps=30)
+
+
+def test_a_ledger_on_azurite_and_the_oracle_agree_after_every_step(azurite: Running) -> None:
+    agree(on_a_server(azure_of, azurite.url), "direct", examples=2, steps=30)
+
+
+def test_a_ledger_on_google_and_the_oracle_agree_after_every_step(
+    bucket_server: BucketServer,
+) -> None:
+    agree(on_a_server(gcs_of, bucket_server.url), "broker", examples=2, steps=30)
+
+
+def test_a_document_on_s3_and_the_oracle_agree_after_every_step(
+    bucket_server: BucketServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testtest")
+
+    def fresh() -> DocumentHarness:
+        return S3DocumentHarness(bucket_server, f"{unique_prefix()}.json")
+
+    agree(fresh, "direct", examples=2, steps=30)
+
+
+def on_a_server(make: Callable[[str, str], Bucket], url: str) -> Callable[[], Harness]:
+    def fresh() -> LedgerHarness:
+        return ledger_on_a_server(partial(make, url, unique_prefix()))
+
+    return fresh

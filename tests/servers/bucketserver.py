@@ -19,7 +19,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from tests.servers.dialects import Answer, Asked, Dialect, dialect_of, parse
+from tests.servers.dialects import Answer, Asked, Dialect, condition_of, dialect_of, parse
 from tests.servers.objects import NoSuchBucketError, Objects
 from tests.servers.switches import Switches
 
@@ -83,7 +83,9 @@ class Handler(BaseHTTPRequestHandler):
         failing = hit.get("status")
         if failing is not None and not failing.carried_out:
             return dialect.error(failing.status, failing.code)
-        answer = self._carried_out(dialect, asked, blind="ignore_conditions" in hit)
+        blind = hit.get("ignore_conditions")
+        is_blind = blind is not None and blind.only in (None, condition_of(asked))
+        answer = self._carried_out(dialect, asked, blind=is_blind)
         if "lose" in hit:
             return None
         if failing is not None:

@@ -11,7 +11,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from tests.servers.switches import Verb
+from tests.servers.switches import Condition, Verb
 
 ROOT = Path(__file__).parents[2]
 GET: tuple[Verb, ...] = ("get",)
@@ -60,9 +60,12 @@ class BucketServer:
         """Wait before carrying it out."""
         self._switch("delay", verbs, which, seconds=seconds)
 
-    def ignore_conditions(self, **which: Any) -> None:
-        """Write whatever the object is, as a server does that knows no conditional writes."""
-        self._switch("ignore_conditions", PUT, which)
+    def ignore_conditions(self, *, only: Condition | None = None, **which: Any) -> None:
+        """Write whatever the object is, as a server does that knows no conditional writes.
+
+        Or that knows the one kind and not the other.
+        """
+        self._switch("ignore_conditions", PUT, which, only=only)
 
     def hide_missing(self, **which: Any) -> None:
         """Answer 403 for an object that is not there, as S3 does who may not list."""

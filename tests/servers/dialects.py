@@ -18,7 +18,7 @@ from urllib.parse import parse_qs, quote, unquote, urlsplit
 from xml.sax.saxutils import escape
 
 from tests.servers.objects import Objects, Stored, UnmetError
-from tests.servers.switches import Verb
+from tests.servers.switches import Condition, Verb
 
 ACCESS_KEY = "test"
 """The one access key id that is accepted; secrets and signatures are not looked at."""
@@ -247,6 +247,13 @@ def dialect_of(asked: Asked) -> Dialect:
     if asked.path.startswith(("/storage/v1/", "/upload/storage/v1/", "/download/storage/v1/")):
         return _GOOGLE_JSON
     return _GOOGLE_XML if asked.headers.get("Authorization", "").startswith("Bearer ") else _S3
+
+
+def condition_of(asked: Asked) -> Condition:
+    """What kind of condition a write has, if it has one."""
+    told = asked.headers.get("x-goog-if-generation-match") or asked.query.get("ifGenerationMatch")
+    creates = told == "0" if told else "If-None-Match" in asked.headers
+    return "create" if creates else "update"
 
 
 def _upload(asked: Asked) -> tuple[str, bytes]:

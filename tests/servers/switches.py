@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 Verb = Literal["get", "put", "list", "delete"]
+Condition = Literal["create", "update"]
 Fault = Literal["status", "lose", "drop", "delay", "ignore_conditions", "hide_missing", "pace"]
 
 
@@ -31,6 +32,8 @@ class Switch:
     carried_out: bool = False
     """Whether a request that is answered by a `status` is carried out nevertheless."""
     seconds: float = 0.0
+    only: Condition | None = None
+    """Of the conditions of writes, which kind it ignores; None: both."""
     hits: int = 0
     chance: random.Random = field(default_factory=random.Random)
 

@@ -13,20 +13,26 @@ from itertools import count
 
 import pytest
 
-from casque.testing.simulation import Outcome, Violation, run_seed
+from casque.testing.simulation import (
+    FolderSimulation,
+    Outcome,
+    Simulation,
+    Violation,
+    run_seed,
+)
 from casque.testing.simulation.history import LAST
 
 SHARES = 4
-SECONDS = 30.0
+SECONDS = 25.0
 """How much of a processor's time each share may take, once it has run its least."""
 LEAST = 50
 
 
-def run_share(share: int, seconds: float) -> list[Outcome]:
+def run_share(kind: type[Simulation], share: int, seconds: float) -> list[Outcome]:
     """Every fourth seed, for so many seconds of this process's time; at least `LEAST`."""
     end, ran = time.process_time() + seconds, list[Outcome]()
     for seed in count(share, SHARES):
-        ran.append(run_seed(seed))
+        ran.append(kind(seed).run())
         if len(ran) >= LEAST and time.process_time() > end:
             return ran
     raise AssertionError
@@ -35,9 +41,15 @@ def run_share(share: int, seconds: float) -> list[Outcome]:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("share", range(SHARES))
 def test_every_promise_holds_whatever_a_seed_brings(share: int) -> None:
-    ran = run_share(share, SECONDS)
+    ran = run_share(Simulation, share, SECONDS)
     calls = sum(outcome.calls for outcome in ran) / len(ran)
     assert calls > 100, "they do next to nothing"
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("share", [0, 1])
+def test_every_promise_holds_when_the_power_is_cut(share: int) -> None:
+    run_share(FolderSimulation, share, SECONDS * 0.4)
 
 
 def test_a_seed_leads_to_the_same_history_again() -> None:

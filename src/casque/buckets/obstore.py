@@ -3,7 +3,7 @@
 Requests are obstore's blocking calls, made on threads of the bucket's own. Its
 coroutines would need no threads, but they hand a result to Python from a thread
 of Rust's, and one that does so while the interpreter is ending aborts the
-process: about one short program in fifty, after its work was done.
+process. Of short programs 1 in 80 ended so, and 3 in 13 of those that met errors.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from obstore.exceptions import BaseError
 from obstore.store import AzureStore, GCSStore, S3Store
 
 from casque import process
+from casque.buckets.awsprofile import profile_options
 from casque.buckets.port import PAGE, Expect, Found, Listed, Version
 from casque.buckets.replies import (
     AZURE,
@@ -221,13 +222,14 @@ def s3_bucket(
     """A bucket on S3, or on a server that speaks like it.
 
     What is not given comes from the usual environment (AWS_REGION,
-    AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID …) or from the machine's role.
+    AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID …), from the profile that `aws configure`
+    wrote, or from the machine's role.
     """
     prefix = _checked_prefix("s3", bucket, prefix)
     endpoint = _checked_endpoint(
         endpoint or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
     )
-    options = _given(
+    options = (profile_options() if access_key_id is None else {}) | _given(
         endpoint=endpoint,
         region=region,
         access_key_id=access_key_id,

@@ -35,7 +35,7 @@ S3 = Service(
         "list": "s3:ListBucket",
         "delete": "s3:DeleteObject",
     },
-    "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give the machine a role",
+    "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, run `aws configure`, or give the host a role",
 )
 GCS = Service(
     "gs",
@@ -118,12 +118,21 @@ _CREDENTIAL_SOURCES = (
 _STATUS = re.compile(r"status code: (\d{3})|\(code: (\d{3})\)")
 _CODE = re.compile(r"<Code>([^<]+)</Code>")
 _MESSAGE = re.compile(r"<Message>([^<\n]+)")
+# Not the storage's own answer, though it has a status: a 404 of these is not that of an object.
+_CREDENTIALS_REFUSED = re.compile(
+    r"performing [A-Z]+ (https?://[^/ ]+)"
+    r"/(?:latest/api/token|latest/meta-data/|computeMetadata/|metadata/identity/)\S* .*?"
+    r"status code: (4(?!08|29)\d\d)"
+)
 _ASKED = re.compile(r"performing [A-Z]+ (https?://[^/ ]+)")
 
 
 def reply_in(message: str) -> Reply:
     """The reply that an error of obstore quotes: it has no fields, only this text."""
     told = message.partition("\n\nDebug source:")[0]
+    source = _CREDENTIALS_REFUSED.search(told)
+    if source is not None:
+        return Reply(None, "", f"no credentials from {source[1]} (it says {source[2]})")
     status, code, text = _STATUS.search(told), _CODE.search(told), _MESSAGE.search(told)
     if status is None:
         if "redirect without LOCATION" in told:

@@ -208,12 +208,15 @@ def _open_cloud(url: str, parts: SplitResult, clock: Clock | None) -> Store:
             "another server from ?endpoint=…."
         )
     known = ("endpoint", "region") if scheme == "s3" else ("endpoint",)
-    options = {key: values[-1] for key, values in parse_qs(parts.query).items()}
+    given = parse_qs(parts.query, keep_blank_values=True)
+    options = {key: values[-1] for key, values in given.items()}
     if unknown := [key for key in options if key not in known]:
         raise InvalidError(
             f"{name}: {scheme}:// takes no option {', '.join(unknown)}; it knows "
             f"{' and '.join(known)}."
         )
+    if empty := [key for key, value in options.items() if not value]:
+        raise InvalidError(f"{name}: the option {', '.join(empty)} is empty: give it, or leave it.")
     try:
         from casque.buckets.obstore import azure_bucket, gcs_bucket, s3_bucket
     except ImportError as error:

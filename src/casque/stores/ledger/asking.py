@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Literal, TypeVar
 
 from casque.buckets.port import Bucket, Expect, Found, Listed, Version
-from casque.clock import Clock, Stopwatch
+from casque.clock import SECOND_US, Clock, Stopwatch
 from casque.errors import CasqueError, StorageError
 from casque.stores.port import COMMIT_DEADLINE_US
 
@@ -52,9 +52,11 @@ class Asking:
 
     async def together(self, *requests: Awaitable[Any]) -> Sequence[Any]:
         """What several requests are answered; all are, before one that failed is raised."""
+        answers: Sequence[Any]
         if self.bucket.blocking:
-            return [await request for request in requests]
-        answers = await asyncio.gather(*requests, return_exceptions=True)
+            answers = [await _answer(request) for request in requests]
+        else:
+            answers = await asyncio.gather(*requests, return_exceptions=True)
         for answer in answers:
             if isinstance(answer, BaseException):
                 raise answer
@@ -75,7 +77,7 @@ class Asking:
                 if not error.outcome_unknown:
                     raise
                 if watch.elapsed_us() > COMMIT_DEADLINE_US:
-                    raise _unanswered(self.bucket.name, error) from error
+                    raise _unanswered(error) from error
             await self.pause(place)
             place += 1
 
@@ -90,17 +92,38 @@ class Asking:
         except CasqueError:
             raise
         except Exception as error:
+            late = f"no answer within {REQUEST_SECONDS} s"
+            what = late if isinstance(error, TimeoutError) else f"{type(error).__name__}: {error}"
             raise StorageError(
-                f"{self.bucket.name}: no answer ({error!r})", cause=error, outcome_unknown=True
+                f"{self.bucket.name}: {what}. Try again.", cause=error, outcome_unknown=True
             ) from error
         self.trip_us = self.clock.monotonic() - begun
         return answer
 
 
-def _unanswered(name: str, error: StorageError) -> StorageError:
+async def _answer(request: Awaitable[T]) -> T | Exception:
+    try:
+        return await request
+    except Exception as error:  # noqa: BLE001 - raised once the others are answered too
+        return error
+
+
+def reason(error: CasqueError) -> str:
+    """What an error says has happened; its advice only where that is to mend what was refused.
+
+    For the message of whoever knows better what to do: `try again` may be what it must not say.
+    """
+    while isinstance(error.cause, StorageError):
+        error = error.cause
+    if isinstance(error, StorageError) and error.outcome_unknown:
+        return str(error).partition(". ")[0]
+    return str(error).rstrip(".")
+
+
+def _unanswered(error: StorageError) -> StorageError:
     return StorageError(
-        f"{name}: no answer for {COMMIT_DEADLINE_US // 1_000_000} s ({error}). Nothing was "
-        "written; try again when the storage answers.",
+        f"{reason(error)}, for {COMMIT_DEADLINE_US // SECOND_US} s. Nothing was written; try again "
+        "when the storage answers.",
         cause=error,
         outcome_unknown=False,
     )

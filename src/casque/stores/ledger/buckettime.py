@@ -40,8 +40,6 @@ class BucketTime:
 
     def told(self, modified_us: int, written_at: int) -> None:
         """The bucket stamped an object with this time; it was written by then, monotonic."""
-        if self._told is not None:
-            self.saw(self.now())  # what it says now may be a little less
         self._told = modified_us, written_at
         self._drift = self._clock.now() - self._clock.monotonic()
 
@@ -49,6 +47,10 @@ class BucketTime:
         """The newest entry has this time."""
         if time_us > self._counted():
             self._seen = time_us, self._clock.monotonic()
+
+    def forget(self) -> None:
+        """What was seen of the log may be none of it any more."""
+        self._seen = 0, self._clock.monotonic()
 
     def now(self) -> int:
         return max(self._asked(), self._counted())

@@ -12,7 +12,7 @@ from itertools import takewhile
 from casque.buckets.port import ABSENT, PAGE
 from casque.clock import Stopwatch
 from casque.errors import CASConflictError, CasqueError, StorageError
-from casque.stores.ledger.asking import Asking
+from casque.stores.ledger.asking import Asking, reason
 from casque.stores.port import COMMIT_DEADLINE_US
 
 FOLDER = "log/"
@@ -124,8 +124,9 @@ class Log:
     def unknown(self, number: int, error: StorageError) -> StorageError:
         """What to say of an entry that was sent, if what became of it was not to be learned."""
         return StorageError(
-            f"{self.name_of(number)}: outcome unknown: it was sent and no answer came ({error}). "
-            "It may have been stored; look the jobs up by id before doing this again.",
+            f"{self.name_of(number)}: outcome unknown: it was sent, and what became of it was not "
+            f"to be learned ({reason(error)}). It may have been stored; look the jobs up by id "
+            "before doing this again.",
             cause=error,
             outcome_unknown=True,
         )

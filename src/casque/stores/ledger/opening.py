@@ -7,16 +7,24 @@ out first. What it writes for that also tells it the bucket's time.
 
 from __future__ import annotations
 
+import re
+from contextlib import suppress
 from typing import NamedTuple
 
 import msgspec
 
 from casque.buckets.port import ABSENT, Expect, Found, Version
 from casque.clock import SECOND_US, Stopwatch
-from casque.errors import CASConflictError, CorruptError, InvalidError, StorageError
+from casque.errors import (
+    CASConflictError,
+    CasqueError,
+    CorruptError,
+    InvalidError,
+    StorageError,
+)
 from casque.stores.ledger.asking import Asking
 from casque.stores.ledger.buckettime import BucketTime
-from casque.stores.ledger.log import FOLDER, number_in
+from casque.stores.ledger.log import number_in
 from casque.stores.ledger.pacing import WAITING
 from casque.stores.port import COMMIT_DEADLINE_US
 
@@ -30,9 +38,11 @@ _TRIES = 5
 """Where nothing is written as quickly as that, the quickest of so many is believed."""
 
 
+_PROBE = re.compile(PROBES + r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
+
+
 def _is_ours(key: str) -> bool:
-    # A folder named `log` with other files in it is some other program's.
-    return key in (MARKER, WAITING) or key.startswith(PROBES) or number_in(key) is not None
+    return key in (MARKER, WAITING) or bool(number_in(key) or _PROBE.fullmatch(key))
 
 
 class _Marker(msgspec.Struct):
@@ -85,7 +95,7 @@ async def _check_is_free(asking: Asking, watch: Stopwatch) -> None:
                     "empty."
                 )
         after = page[-1].key
-        if any(one.key.startswith(FOLDER) for one in page):
+        if any(number_in(one.key) for one in page):
             # Made by another process just now; or else somebody took the marker away.
             if await asking.get(MARKER, watch) is None:
                 raise CorruptError(
@@ -103,8 +113,8 @@ def _check_marker(asking: Asking, found: Found) -> None:
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise CorruptError(
             f"{name} is not the mark of a queue of ours ({error}). Nothing was overwritten. If it "
-            "is another program's, choose another prefix; if it was damaged, it should read "
-            f"{_CONTENT.decode().strip()}",
+            "is another program's, choose another prefix or folder; if it was damaged, it should "
+            f"read {_CONTENT.decode().strip()}",
             cause=error,
         ) from error
     if marker.format > FORMAT:
@@ -115,14 +125,28 @@ def _check_marker(asking: Asking, found: Found) -> None:
     if marker.casque != "ledger" or marker.format < 1:
         raise CorruptError(
             f"{name} says {marker.casque!r}, format {marker.format}, which is no ledger. Nothing "
-            "was overwritten. Choose another prefix."
+            "was overwritten. Choose another prefix or folder."
         )
 
 
 async def _prove(asking: Asking, time: BucketTime, watch: Stopwatch) -> None:
+    """Try the bucket out, and leave nothing behind."""
+    one, other = (PROBES + asking.clock.new_id() for _ in range(2))
+    try:
+        await _try_out(asking, time, one, other, watch)
+    except CasqueError:
+        # Whoever is started again and again would leave more and more of them.
+        with suppress(CasqueError):
+            await asking.together(asking.delete(one, watch), asking.delete(other, watch))
+        raise
+    await asking.together(asking.delete(one, watch), asking.delete(other, watch))
+
+
+async def _try_out(
+    asking: Asking, time: BucketTime, one: str, other: str, watch: Stopwatch
+) -> None:
     """Two creates of one object, an update that expects another, a look at what is not there."""
-    one, other, missing = (PROBES + asking.clock.new_id() for _ in range(3))
-    begun = asking.clock.monotonic()
+    missing, begun = PROBES + asking.clock.new_id(), asking.clock.monotonic()
     _, stale = await asking.together(
         _put_surely(asking, one, one.encode(), watch),
         _put_surely(asking, other, other.encode(), watch),
@@ -141,7 +165,6 @@ async def _prove(asking: Asking, time: BucketTime, watch: Stopwatch) -> None:
         raise _ignores_conditions(asking, f"{one} was replaced by one who expected another")
     if found is not None:
         raise _unsteady(asking, missing)
-    await asking.together(asking.delete(one, watch), asking.delete(other, watch))
 
 
 class _Stamp(NamedTuple):

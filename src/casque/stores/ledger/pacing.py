@@ -32,9 +32,9 @@ _SPEAK_AFTER_US = 4 * SECOND_US
 _LOOK_EVERY = 16
 """Once in so many entries of the log each writer looks whether somebody waits."""
 _GUEST_TRIPS = 3
-"""How many of its round trips one that waits is given,"""
-_GUEST_LONGEST_US = 3 * SECOND_US
-"""and how long that is at most."""
+"""How many of its round trips one that waits is given."""
+_LONGEST_US = 3 * SECOND_US
+"""How long anybody holds back at most: a round trip may have been one of hours, by a sleep."""
 _STALE_US = 60 * SECOND_US
 
 
@@ -72,12 +72,13 @@ class Pacing:
         trip, span = self._asking.trip_us, 0
         if self._guest_us:
             span = _GUEST_TRIPS * self._guest_us + 2 * others * trip
-            span, self._guest_us = min(span, _GUEST_LONGEST_US), 0
+            self._guest_us = 0
         elif others and self._in_a_row >= _IN_A_ROW and replica.number == self._last:
             span = int((_ASIDE_TRIPS + 2 * self._clock.random() * others) * trip)
         if span:
             self._in_a_row = 0
-            await self._clock.sleep(span, blocking=self._asking.bucket.blocking)
+            blocking = self._asking.bucket.blocking
+            await self._clock.sleep(min(span, _LONGEST_US), blocking=blocking)
 
     def is_to_look(self, number: int) -> bool:
         """Whether, with entry `number`, it is time to look for one that waits."""

@@ -24,22 +24,36 @@ class Replica:
     """The state after entry `number`."""
 
     def __init__(self, *, blind: bool) -> None:
-        self.number = 0
-        self.digest: bytes | None = FIRST
-        """Of the last entry; None when that is not known yet."""
+        # Both at once, in one step: an interrupt finds the one before or the one after.
+        self._end: tuple[int, bytes | None] = (0, FIRST)
         self.state = None if blind else State()
         self.writers: deque[str] = deque(maxlen=RECENT)
         """Who wrote the last entries."""
-        self.is_deciding = False
-        """Whether its state holds a batch that is not stored yet."""
+        self._changing_after: int | None = None
+        """After which entry the state was last begun to be changed."""
+
+    @property
+    def number(self) -> int:
+        """Of the last entry."""
+        return self._end[0]
+
+    @property
+    def digest(self) -> bytes | None:
+        """Of the last entry; None when that is not known yet."""
+        return self._end[1]
 
     @property
     def is_blind(self) -> bool:
         return self.state is None
 
+    @property
+    def is_changing(self) -> bool:
+        """Whether the state holds a batch that is not, or not yet, an entry."""
+        return self._changing_after == self.number
+
     def leap(self, number: int) -> None:
         """Of a blind one: go on from before entry `number`."""
-        self.number, self.digest = number - 1, None
+        self._end = number - 1, None
 
     def take(self, content: bytes, name: str) -> Entry:
         """Take in the next entry. Raises CorruptError, or Broken if it does not belong here."""
@@ -47,8 +61,9 @@ class Replica:
         if entry.number != self.number + 1 or self.digest not in (None, entry.previous):
             raise Broken(name)
         if self.state is not None:
+            self._changing_after = self.number
             self._evolve(self.state, entry)
-        self._moved(entry.writer, digest_of(content))
+        self._moved(entry.writer, content)
         return entry
 
     def _evolve(self, state: State, entry: Entry) -> None:
@@ -60,23 +75,22 @@ class Replica:
 
     def deciding(self) -> State:
         """The state to decide a batch on; it is kept by `decided`, or taken back by `undo`."""
-        self.is_deciding = True
+        self._changing_after = self.number
         return State() if self.state is None else self.state
 
     def decided(self, writer: str, content: bytes) -> None:
         """The batch is stored, as the next entry."""
-        self.is_deciding = False
-        self._moved(writer, digest_of(content))
+        self._moved(writer, content)
 
     def undo(self) -> None:
         """Take back a batch that was not stored, or that an interrupt has left half done."""
         if self.state is not None:
             if not self.state.is_whole:
                 self.state = self.state.mended()
-            elif self.is_deciding:
+            elif self.is_changing:
                 self.state.rollback()
-        self.is_deciding = False
+        self._changing_after = None
 
-    def _moved(self, writer: str, digest: bytes) -> None:
-        self.number, self.digest = self.number + 1, digest
+    def _moved(self, writer: str, content: bytes) -> None:
+        self._end = self.number + 1, digest_of(content)
         self.writers.append(writer)

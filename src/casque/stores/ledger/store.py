@@ -25,9 +25,9 @@ from casque.stores.answers import Answers
 from casque.stores.bells import Bells, makes_claimable
 from casque.stores.ledger.asking import Asking
 from casque.stores.ledger.buckettime import BEHIND_US, BucketTime
-from casque.stores.ledger.entry import Entry, encode
+from casque.stores.ledger.entry import FIRST, Entry, digest_of, encode
 from casque.stores.ledger.log import Log, Vanished
-from casque.stores.ledger.opening import ask_time, open_place
+from casque.stores.ledger.opening import MARKER, ask_time, open_place
 from casque.stores.ledger.pacing import Pacing
 from casque.stores.ledger.replica import Broken, Replica
 from casque.stores.ledger.turn import new_turn
@@ -39,6 +39,9 @@ POLL_US = 500_000
 """How long a waiting dequeue sleeps before it looks whether another process wrote."""
 POLL_LOCAL_US = 50_000
 """The same, where looking costs next to nothing."""
+
+CHECK_EVERY_US = 60 * SECOND_US
+"""How long an entry that was there is believed to be there still, where looking costs a request."""
 
 _FEW = 4
 """Where another has taken the next entry, as many are read at once; more if it happens again."""
@@ -75,6 +78,8 @@ class LedgerStore:
         self._turn = new_turn(blocking=bucket.blocking)
         self._replica: Replica | None = None
         self._is_open = False
+        self._checked = Stopwatch(self.clock)
+        """Since the last entry that we know of was seen to be there."""
         self._answers = Answers()
         self._doubts: dict[str, _Sent] = {}
         """By writer: what it sent and does not know the fate of."""
@@ -125,6 +130,8 @@ class LedgerStore:
                 await self._pacing.wait(replica, watch if conflicts else None)
                 await self._tell_time(watch)
                 sent = self._decide(replica, writer, number, operations)
+            elif sent.number > replica.number + 1:  # the log was cut off before it
+                raise Vanished(replica.number + 1)
             if not sent.content:
                 if is_current or not await self._catch_up(replica, watch):
                     return sent.outcomes
@@ -165,7 +172,7 @@ class LedgerStore:
             if is_new and isinstance(error, StorageError) and not error.outcome_unknown:
                 del self._doubts[writer]
             raise
-        if not others and replica.is_deciding:
+        if not others and replica.is_changing:
             replica.decided(writer, sent.content)
             self._landed(writer, sent)
         elif not others:
@@ -218,14 +225,16 @@ class LedgerStore:
         try:
             return await work()
         except (Vanished, Broken):
-            self._replica = None
+            # Whatever happened there, it may be another queue by now, or none.
+            self._replica, self._is_open = None, False
+            self._time.forget()
         try:
             return await work()
         except Vanished as error:
             raise CorruptError(
-                f"{self._log.name_of(error.number)} is missing: it was there before, or entries "
-                "after it are there. Something deletes objects of this queue, an expiry rule of "
-                "the bucket say. Nothing was overwritten. Stop that, and restore what it deleted."
+                f"{self._log.name_of(error.number)} is missing: it was there before, or later "
+                "entries are. Something deletes objects of this queue, an expiry rule of the "
+                "bucket say. Nothing was overwritten. Stop that, and restore what was deleted."
             ) from error
         except Broken as error:
             raise CorruptError(
@@ -242,6 +251,7 @@ class LedgerStore:
             await open_place(self._asking, self._time, watch)
             self._is_open = True
         if replica is not None and (blind or not replica.is_blind):
+            await self._check_head(replica, watch)
             return replica, False
         replica = Replica(blind=blind)
         last = await self._log.last(0, watch)
@@ -249,7 +259,24 @@ class LedgerStore:
             replica.leap(last)
         await self._take_up_to(replica, last)
         self._replica = replica
+        self._checked = Stopwatch(self.clock)
         return replica, True
+
+    async def _check_head(self, replica: Replica, watch: Stopwatch) -> None:
+        """Now and then, see whether what we know of is still stored. Raises Vanished if not.
+
+        Whoever removed it, what is written after it would be where nobody finds
+        it. In a folder it costs next to nothing, so there each call looks first.
+        An expiry rule of a bucket takes the mark first: nothing is older.
+        """
+        if not self.blocking and self._checked.elapsed_us() < CHECK_EVERY_US:
+            return
+        mark, head = await self._asking.together(
+            self._asking.get(MARKER, watch), self._log.read(replica.number, watch)
+        )
+        if mark is None or digest_of(head or FIRST) != replica.digest:
+            raise Vanished(replica.number)
+        self._checked = Stopwatch(self.clock)
 
     async def _take_up_to(self, replica: Replica, last: int) -> None:
         """Read the entries up to one that is known to be there."""

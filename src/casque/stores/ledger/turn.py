@@ -1,7 +1,8 @@
-"""Turn: one at a time on a ledger's memory, in the order they came.
+"""Turn: one at a time on a ledger's memory.
 
-Over tasks of several event loops, or over threads without one: asyncio's lock
-serves one loop alone, and threading's would stop a loop.
+Over tasks of several event loops, in the order they came; or over threads
+without one. asyncio's lock serves one loop alone, and threading's would stop it.
+In the child of a fork it is nobody's: who had it is in the parent.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import threading
 from collections import deque
 from types import TracebackType
 from typing import Protocol
+
+from casque import process
 
 _Waiter = tuple[asyncio.AbstractEventLoop, "asyncio.Future[None]"]
 
@@ -35,8 +38,11 @@ class _ThreadTurn:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self._generation = process.generation
 
     async def __aenter__(self) -> None:
+        if self._generation != process.generation:
+            self._lock, self._generation = threading.Lock(), process.generation
         self._lock.acquire()
 
     async def __aexit__(
@@ -52,11 +58,17 @@ class _LoopTurn:
     """For tasks, of any loop. Whoever leaves hands over to the one that waited longest."""
 
     def __init__(self) -> None:
+        self._forget()
+
+    def _forget(self) -> None:
         self._mutex = threading.Lock()
         self._is_taken = False
         self._waiting: deque[_Waiter] = deque()
+        self._generation = process.generation
 
     async def __aenter__(self) -> None:
+        if self._generation != process.generation:
+            self._forget()
         loop = asyncio.get_running_loop()
         with self._mutex:
             if not self._is_taken:

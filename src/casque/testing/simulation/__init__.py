@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
+from casque.testing.simulation.folder import FolderSimulation
 from casque.testing.simulation.history import Violation
 from casque.testing.simulation.simulation import Outcome, Simulation, run_seed
 
-__all__ = ["Outcome", "Simulation", "Violation", "run_seed"]
+__all__ = ["FolderSimulation", "Outcome", "Simulation", "Violation", "run_seed"]

@@ -8,8 +8,9 @@ import time
 from collections.abc import Iterator
 from itertools import count
 
+from casque.testing.simulation.folder import FolderSimulation
 from casque.testing.simulation.history import Violation
-from casque.testing.simulation.simulation import Outcome, run_seed
+from casque.testing.simulation.simulation import Outcome, Simulation
 
 
 def main() -> int:
@@ -17,12 +18,14 @@ def main() -> int:
     parser.add_argument("--seed", type=int, help="run this one")
     parser.add_argument("--seeds", help="run these, both included: 1-100")
     parser.add_argument("--seconds", type=float, help="run for so long, from --seed on or from 0")
+    parser.add_argument("--folder", action="store_true", help="on a disk whose power is cut")
     parser.add_argument("--verbose", action="store_true", help="print every step")
     asked = parser.parse_args()
+    kind = FolderSimulation if asked.folder else Simulation
     began, failed, ran = time.perf_counter(), [], 0
     for seed in _seeds(asked.seed, asked.seeds, asked.seconds):
         try:
-            outcome = run_seed(seed, is_told=asked.verbose)
+            outcome = kind(seed, is_told=asked.verbose).run()
         except Violation as violation:
             print(f"{violation}\n")  # noqa: T201 - a command's output
             failed.append(seed)

@@ -65,10 +65,10 @@ class Actor:
             await self.call("close", q.close())
         self._queues.clear()
 
-    async def call(self, what: str, call: Coroutine[Any, Any, Any]) -> Any:
+    async def call(self, what: str, call: Coroutine[Any, Any, Any], **options: Any) -> Any:
         hasty = self.chance.random() < self.temper.hasty and what != "close"
         patience = self.chance.random() * 12 if hasty else None
-        return await self.process.call(what, call, patience)
+        return await self.process.call(what, call, patience, **options)
 
     async def pause(self) -> None:
         if self.chance.random() < 0.7:
@@ -188,7 +188,10 @@ async def _finish(actor: Actor, q: AsyncQueue, held: Any, job: Job) -> None:
         if chance.random() < 0.2 and job.depth < 3:
             follow = [NewJob(**actor.new_job(named=chance.random() < 0.5))]
         result = b"done" if chance.random() < 0.2 else None
-        await actor.call(f"ack {name}", q.ack(held, result=result, enqueue=follow))
+        ack = q.ack(held, result=result, enqueue=follow)
+        # Meant by its id, it may be a later claim of the same job.
+        acked = None if held is not job else (job.id, job.token)
+        await actor.call(f"ack {name}", ack, acked=acked)
     elif way < 0.75:
         delay = timedelta(seconds=chance.randrange(20)) if chance.random() < 0.5 else None
         await actor.call(f"nack {name}", q.nack(held, delay=delay, error="no luck"))
@@ -226,10 +229,17 @@ async def operate(actor: Actor) -> None:
         (f"pause {queue}", lambda: q.pause(queue)),
         (f"resume {queue}", lambda: q.resume(queue)),
         (f"resume {queue}", lambda: q.resume(queue)),
+        (f"lease queue {queue}", lambda: _hold_queue(actor, q, queue)),
         (f"drop {queue}", lambda: q.drop(queue if chance.random() < 0.3 else "nowhere")),
     )
     what, way = chance.choice(ways)
     await actor.call(what, way())
+
+
+async def _hold_queue(actor: Actor, q: AsyncQueue, queue: str) -> bool:
+    async with q.lease_queue(queue) as held:
+        await actor.sleep(SECOND_US)
+        return held is not None
 
 
 async def commit_by_hand(actor: Actor) -> None:

@@ -70,13 +70,13 @@ class Facts:
         if wrong:
             raise Violation(f"entry {entry.number}: {wrong}: {event}")
 
-    def forget_after(self, number: int) -> None:
+    def forget_after(self, number: int, token: int) -> None:
         """The entries above are lost. Tokens of theirs may be handed out again: nobody saw them."""
         for numbers in self.added.values():
             numbers[:] = [one for one in numbers if one <= number]
         self.claimed = {life: at for life, at in self.claimed.items() if at <= number}
         self.acked = {life: at for life, at in self.acked.items() if at <= number}
-        self.token = max((token for _, token in self.claimed), default=0)
+        self.token = token
 
     def _wrong(
         self, state: State, entry: Entry, event: Event, operations: Sequence[Operation]

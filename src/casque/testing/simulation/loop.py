@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import warnings
 from collections import deque
 from collections.abc import Callable, Coroutine
 from contextvars import Context
@@ -180,11 +181,13 @@ class ProcessLoop(asyncio.BaseEventLoop):
     def bury(self) -> None:
         """Let go of its tasks, without a word about those that were not done."""
         self.is_dead = True
-        for task in self.tasks:
-            task._log_destroy_pending = False  # type: ignore[attr-defined]
-            if not task.done():
-                _close(task)
-        self.tasks.clear()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # what it had not even begun
+            for task in self.tasks:
+                task._log_destroy_pending = False  # type: ignore[attr-defined]
+                if not task.done():
+                    _close(task)
+            self.tasks.clear()
 
     # -- what asyncio asks of a loop -------------------------------------------
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any
 
@@ -29,7 +29,7 @@ from casque.testing.simulation.history import History, Violation
 from casque.testing.simulation.loop import ProcessLoop
 from casque.testing.simulation.replay import Asked, Replay
 
-LONGEST_CALL_US = 240 * SECOND_US
+LONGEST_CALL_US = 180 * SECOND_US
 """How long a call may take of the time its process is awake: a few deadlines, one after another."""
 
 _ALLOWED = (StorageError, LeaseLostError, JobNotFoundError, InvalidError, TimeoutError)
@@ -155,11 +155,21 @@ class Process:
         self._count = 0
         self._checked = 0
         """The last entry of which its memory was found right."""
+        self.role: Callable[[Any], Coroutine[Any, Any, None]] | None = None
+        """What it does, and for how many rounds; None in the end, when all is to be worked off."""
+        self.rounds = 0
+        self.is_done = False
         self.answered = 0
         self.longest_us = 0
 
-    async def call(self, what: str, call: Awaitable[Any], patience: float | None = None) -> Any:
-        """What a call returns, or the error that it may well raise."""
+    async def call(
+        self,
+        what: str,
+        call: Awaitable[Any],
+        patience: float | None = None,
+        acked: facts.Life | None = None,
+    ) -> Any:
+        """What a call returns, or the error that it may well raise. `acked`: what it acks."""
         self._count += 1
         place, began_at = self._count, self.replay.number
         self.calls[place] = what, self.loop.awake_us()
@@ -179,14 +189,17 @@ class Process:
         self.longest_us = max(self.longest_us, took)
         self.answered += 1
         self.history.add(self.name, "is told", place, _told(answer))
-        self._check(what, answer, began_at)
+        self._check(what, answer, began_at, acked)
         return answer
 
-    def _check(self, what: str, answer: Any, began_at: int) -> None:
+    def _check(self, what: str, answer: Any, began_at: int, acked: facts.Life | None) -> None:
         """What was handed to a caller is in the log, since the call began."""
         known = self.replay.facts
         wrong = ""
-        if isinstance(answer, Job) and what.startswith("enqueue") and not answer.duplicate:
+        if acked is not None and answer is None:
+            if known.acked.get(acked, 0) <= began_at:
+                wrong = "it was answered, and is not in the log"
+        elif isinstance(answer, Job) and what.startswith("enqueue") and not answer.duplicate:
             if not any(at > began_at for at in known.added.get(answer.id, ())):
                 wrong = f"job {answer.id} was acknowledged and is not in the log"
         elif isinstance(answer, list) and what.startswith("dequeue"):
@@ -211,7 +224,7 @@ class Process:
     def check_replica(self) -> None:
         """What it has in memory is what the log says."""
         replica = self.ledger._replica
-        if replica is None or replica.state is None or replica.is_deciding:
+        if replica is None or replica.state is None or replica.is_changing:
             return
         if not replica.state.is_whole or replica.number == self._checked:
             return

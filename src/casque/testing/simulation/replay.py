@@ -20,7 +20,7 @@ from casque.evolve import evolve
 from casque.job import Job
 from casque.operations import Enqueue, Event, Operation
 from casque.state import State, _Undo
-from casque.stores.ledger.entry import Entry, decode, digest_of
+from casque.stores.ledger.entry import FIRST, Entry, decode, digest_of
 from casque.stores.ledger.log import key_of
 from casque.stores.ledger.replica import Broken, Replica
 from casque.testing.simulation import facts
@@ -205,12 +205,8 @@ class Replay:
         undo.counters = (version, token, seq, turn, 0)
         state.rollback()
         state.time_us = time_us
-        replica.number -= 1
-        replica.digest = (
-            digest_of(self._contents[replica.number - 1])
-            if replica.number
-            else Replica(blind=False).digest
-        )
+        number = replica.number - 1
+        replica._end = number, digest_of(self._contents[number - 1]) if number else FIRST
 
     def _go_forward(self, last: int) -> None:
         while self.number < last:
@@ -227,8 +223,8 @@ class Replay:
             self._step_back()
             content = self._contents.pop()
             entry = decode(content, "log")
-            self.facts.forget_after(number)
             self.commits[entry.writer, entry.commit].number = None
+        self.facts.forget_after(number, self.state.token)
         self._time_us = self.state.time_us
 
     def content(self, number: int) -> bytes:

@@ -33,6 +33,8 @@ HOUR_US = 60 * MINUTE_US
 LONGEST_TURMOIL_US = 12 * HOUR_US
 LONGEST_AFTERMATH_US = HOUR_US
 """Within this everything that is left must be worked off, once the faults are over."""
+_PROCESSES = 25
+"""How many there may be in all, one after the other."""
 _LOOK_EVERY_US = 20 * SECOND_US
 _DRIFT = 50
 """By how many millionths a steady clock may be wrong."""
@@ -87,7 +89,7 @@ def draw_plan(chance: random.Random) -> Plan:
     delay = log_uniform(chance, 1_000, 200_000)
     longest = max(3 * delay, chance.choice((50_000, 500_000, 3_000_000)))
     kinds = [kind for kind in Trouble if chance.random() < 0.5]
-    troubles = chance.choices(kinds, k=chance.randint(1, 6)) if kinds else []
+    troubles = chance.choices(kinds, k=chance.randint(2, 8)) if kinds else []
     pause = log_uniform(chance, SECOND_US // 20, 5 * MINUTE_US)
     return Plan(
         tuple(roles),
@@ -115,16 +117,19 @@ class _BucketClock:
 class Simulation:
     """One run. `run` raises Violation if a promise is broken."""
 
+    command = "python -m casque.testing.simulation"
+    """What runs one again, with its seed."""
+
     def __init__(self, seed: int, *, is_told: bool = False) -> None:
         self.seed = seed
         self.world = World(seed)
         self.history = History(self.world, is_told=is_told)
         self.chance = self.world.chance("plan")
-        self.plan = draw_plan(self.chance)
+        self.plan = self._changed(draw_plan(self.chance))
         self.network = Network(self.world, self.history, self.plan.conditions)
         self.replay = Replay(self.history, longest_trip_us=2 * self.plan.conditions.longest_us)
-        clock: Any = _BucketClock(self.world, whole_seconds=self.plan.whole_seconds)
-        self.bucket = MemoryBucket(clock, name="sim")
+        stamps: Any = _BucketClock(self.world, whole_seconds=self.plan.whole_seconds)
+        self._bucket = MemoryBucket(stamps, name="sim")
         self.processes: list[Process] = []
         self.violation: Violation | None = None
         self._busy = 0
@@ -157,9 +162,7 @@ class Simulation:
     def _run(self) -> None:
         for number, role in enumerate(self.plan.roles):
             self._start_role(f"{role.__name__[:1]}{number}", role, self.plan.rounds)
-        for place, trouble in enumerate(self.plan.troubles):
-            span = int(self.plan.trouble_every_us * (place + self.chance.random()))
-            self.world.after(span, partial(self._befall, trouble))
+        self._trouble()
         self._watch()
         self._wait(lambda: not self._busy, LONGEST_TURMOIL_US)
         self._calm_down()
@@ -183,7 +186,7 @@ class Simulation:
     def _explained(self, violation: Violation) -> Violation:
         return Violation(
             f"seed {self.seed}: {violation.what}\n\nthe last steps:\n{self.history.last()}\n\n"
-            f"again: python -m casque.testing.simulation --seed {self.seed}"
+            f"again: {self.command} --seed {self.seed}"
         )
 
     # -- processes -------------------------------------------------------------
@@ -192,23 +195,38 @@ class Simulation:
         process = self._open(name)
         actor = Actor(process, self.world.chance(f"{name}'s will"), self.plan.temper)
         self._start(process, live(actor, role, rounds))
-        process.loop.fate = lambda: self._replace(process, role, rounds)
+        process.role, process.rounds = role, rounds
+        process.loop.fate = lambda: self._kill(process)
 
     def _open(self, name: str) -> Process:
         chance = self.chance
         loop = ProcessLoop(self.world, chance.randint(-_DRIFT, _DRIFT), chance.randrange(HOUR_US))
-        skew = chance.choice((0, 0, chance.randint(-3 * HOUR_US, 3 * HOUR_US)))
-        clock = SimClock(self.world, loop, name, skew)
+        clock = SimClock(self.world, loop, name, self._skew())
         slowness = chance.choice((1.0, 1.0, 1.0, 4.0))
-        bucket = SimBucket(self.network, self._reached(), loop, name, self, slowness=slowness)
+        bucket = SimBucket(
+            self.network, self._reached(name, loop, clock), loop, name, self, slowness=slowness
+        )
         process = Process(
             name, loop, clock, bucket, replay=self.replay, history=self.history, fail=self._fail
         )
         self.processes.append(process)
         return process
 
-    def _reached(self) -> Bucket:
-        return self.bucket
+    # What another place to keep a ledger in does otherwise.
+
+    def _changed(self, plan: Plan) -> Plan:
+        return plan
+
+    def _skew(self) -> int:
+        """By how much the wall clock of a new process is wrong."""
+        return self.chance.choice((0, 0, self.chance.randint(-3 * HOUR_US, 3 * HOUR_US)))
+
+    def _reached(self, name: str, loop: ProcessLoop, clock: SimClock) -> Bucket:
+        """The bucket at the other end of a process's way."""
+        return self._bucket
+
+    def _died(self, process: Process) -> None:
+        """What it has sent is on its way."""
 
     def _start(self, process: Process, work: Coroutine[Any, Any, None]) -> None:
         self._busy += 1
@@ -224,7 +242,7 @@ class Simulation:
                 self._fail(failure)
             finally:
                 if not process.loop.is_dead:
-                    self._busy -= 1
+                    self._ended(process)
                     self.history.add(process.name, "is done")
 
         process.loop.start(watched())
@@ -240,11 +258,18 @@ class Simulation:
 
     # -- troubles --------------------------------------------------------------
 
+    def _trouble(self) -> None:
+        """Decide what will befall whom, and when."""
+        for place, trouble in enumerate(self.plan.troubles):
+            span = int(self.plan.trouble_every_us * (place + self.chance.random()))
+            self.world.after(span, partial(self._befall, trouble))
+
     def _befall(self, trouble: Trouble) -> None:
-        living = [one for one in self.processes if not one.loop.is_dead and one.calls]
+        living = [one for one in self.processes if not one.loop.is_dead and not one.is_done]
         if self._is_over or not living:
             return
-        process, chance = self.chance.choice(living), self.chance
+        chance = self.chance
+        process = chance.choice([one for one in living if one.calls] or living)
         match trouble:
             case Trouble.KILL:
                 # At one of its next callbacks, wherever it is then.
@@ -262,14 +287,38 @@ class Simulation:
                 self.history.add("nothing gets through for", span)
                 self.network.out_until_us = self.world.elapsed_us + span
 
-    def _replace(self, process: Process, role: Role, rounds: int) -> None:
-        if self._is_over:
+    def killed_in_call(self, loop: ProcessLoop) -> None:
+        """A process was killed in the middle of a request."""
+        [process] = [one for one in self.processes if one.loop is loop]
+        self._kill(process)
+
+    def _kill(self, process: Process) -> None:
+        if self._is_over or process.loop.is_dead:
             return
         self.history.add(process.name, "is killed")
         process.loop.die()
+        self._died(process)
+        self._ended(process)
+        self._again(process)
+
+    def _ended(self, process: Process) -> None:
+        if not process.is_done:
+            process.is_done = True
+            self._busy -= 1
+
+    def _again(self, process: Process) -> None:
+        """Another takes the place of one that was killed, after a while."""
+        if process.role is None or len(self.processes) >= _PROCESSES:
+            return
+        self._busy += 1
+        span = log_uniform(self.chance, SECOND_US // 100, 10 * SECOND_US)
+        self.world.after(span, lambda: self._begin_again(process))
+
+    def _begin_again(self, process: Process) -> None:
         self._busy -= 1
-        if len(self.processes) < 12:
-            self._start_role(f"{process.name}'", role, max(rounds // 2, 2))
+        if not self._is_over:
+            assert process.role is not None
+            self._start_role(f"{process.name}'", process.role, max(process.rounds // 2, 2))
 
     def _watch(self) -> None:
         """Look around, again and again."""

@@ -1,0 +1,23 @@
+"""What the tests of the ledger share."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.ledger.places import Kind, Place, place_of
+
+
+@pytest.fixture
+def credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a user has in the environment."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testtest")
+    monkeypatch.setenv("AWS_REGION", "us-east-1")
+    monkeypatch.setenv("GOOGLE_BEARER_TOKEN", "any")
+
+
+@pytest.fixture(params=["folder", "s3"])
+def place(request: pytest.FixtureRequest) -> Place:
+    """Where no ledger is yet. Google's words are tried where they differ."""
+    kind: Kind = request.param
+    return place_of(request, kind)

@@ -1,0 +1,139 @@
+"""Places: where a ledger can be, as a user names it; and as whoever breaks it reaches it."""
+
+from __future__ import annotations
+
+import shutil
+from datetime import timedelta
+from pathlib import Path
+from typing import Literal, Protocol
+
+import pytest
+
+from casque import Queue
+from casque.clock import SystemClock, to_datetime
+from casque.stores.ledger.log import key_of
+from casque.stores.url import open_store
+from casque.testing import FakeClock
+from tests.servers.client import BucketServer
+from tests.servers.fixtures import unique_prefix
+from tests.servers.openers import BUCKET
+
+Kind = Literal["folder", "s3", "gs"]
+
+
+class Place(Protocol):
+    url: str
+    name: str
+    """What messages call it."""
+
+    def objects(self) -> dict[str, bytes]:
+        """All that is stored there, by key."""
+        ...
+
+    def write(self, key: str, body: bytes) -> None:
+        """Store an object, whatever was there."""
+        ...
+
+    def remove(self, key: str) -> None: ...
+
+    def empty(self) -> None:
+        """Remove everything."""
+        ...
+
+
+class FolderPlace:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.name = f"file://{path}"
+        self.url = self.name
+
+    def objects(self) -> dict[str, bytes]:
+        return {
+            str(path.relative_to(self.path)): path.read_bytes()
+            for path in sorted(self.path.rglob("*"))
+            if path.is_file() and path.name not in (".casque.lock", ".casque.gate")
+        }
+
+    def write(self, key: str, body: bytes) -> None:
+        path = self.path / key
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.unlink(missing_ok=True)
+        path.write_bytes(body)
+
+    def remove(self, key: str) -> None:
+        (self.path / key).unlink()
+
+    def empty(self) -> None:
+        shutil.rmtree(self.path)
+
+
+class ServerPlace:
+    def __init__(self, server: BucketServer, scheme: str, prefix: str) -> None:
+        self.server = server
+        self.name = f"{scheme}://{BUCKET}/{prefix}"
+        self.url = f"{self.name}?endpoint={server.url}"
+        self._root = f"{prefix}/"
+        self._shifted = 0.0
+
+    def objects(self) -> dict[str, bytes]:
+        return {
+            key.removeprefix(self._root): body
+            for key, body in self.server.objects(BUCKET).items()
+            if key.startswith(self._root)
+        }
+
+    def write(self, key: str, body: bytes) -> None:
+        self.server.write(BUCKET, self._root + key, body)
+
+    def remove(self, key: str) -> None:
+        self.server.remove(BUCKET, self._root + key)
+
+    def empty(self) -> None:
+        for key in self.objects():
+            self.remove(key)
+
+    def shift_clock(self, seconds: float) -> None:
+        self._shifted += seconds
+        self.server.shift_clock(seconds)
+
+    def close(self) -> None:
+        """The server serves others too."""
+        self.server.clear()
+        self.server.shift_clock(-self._shifted)
+
+
+def place_of(request: pytest.FixtureRequest, kind: Kind) -> Place:
+    """A new place of that kind."""
+    if kind == "folder":
+        tmp_path: Path = request.getfixturevalue("tmp_path")
+        return FolderPlace(tmp_path / unique_prefix())
+    request.getfixturevalue("credentials")
+    place = ServerPlace(request.getfixturevalue("bucket_server"), kind, unique_prefix())
+    request.addfinalizer(place.close)
+    return place
+
+
+def entry_of(place: Place, number: int) -> bytes:
+    return place.objects()[key_of(number)]
+
+
+def filled(place: Place, entries: int = 4) -> Queue:
+    """A queue whose log has so many entries, each one job: j1, j2 and on. It is left open."""
+    queue = Queue(place.url)
+    for number in range(1, entries + 1):
+        queue.enqueue("e", id=f"j{number}")
+    return queue
+
+
+def let_pass(place: Place, span: timedelta, *clocks: FakeClock) -> None:
+    """Let time pass for these and for the storage. In a folder it is the same clock."""
+    if isinstance(place, ServerPlace):
+        place.shift_clock(span.total_seconds())
+        for clock in clocks:
+            clock.advance(span)
+
+
+def impatient(url: str) -> tuple[Queue, FakeClock]:
+    """A queue whose pauses take no time, so that its patience ends at once; and its clock."""
+    clock = FakeClock(to_datetime(SystemClock().now()))
+    return Queue(open_store(url, clock=clock)), clock

@@ -1,0 +1,66 @@
+"""Refusals: every way to use a queue, and what a message must be to help whoever reads it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+
+from casque import CasqueError, CorruptError, Queue
+from casque.stores.url import open_store
+from tests.ledger.places import Place
+
+Use = Callable[[Queue], Any]
+
+USES: dict[str, Use] = {
+    "enqueue, which needs no state": lambda q: q.enqueue("e"),
+    "enqueue of an id": lambda q: q.enqueue("e", id="new"),
+    "dequeue": lambda q: q.dequeue(),
+    "stats": lambda q: q.stats(),
+}
+BLIND = "enqueue, which needs no state"
+SEEING = {name: use for name, use in USES.items() if name != BLIND}
+
+# What a library's own words for it look like; and what the tests use for secrets.
+_NOT_FOR_USERS = re.compile(
+    r"\n|Debug source|Error \{|Error\(|Some\(|(?<!-)None|object at 0x"
+    r"|testtest|Credential=|Bearer|secret"
+)
+_LONGEST = 450
+
+
+def message(error: CasqueError) -> str:
+    """What it says, once it has been looked at as a user would: in words, and not too many."""
+    told = str(error)
+    assert not _NOT_FOR_USERS.search(told), told
+    assert len(told) < _LONGEST, told
+    assert not re.search(r"\.\)|\. ?\.|\(\)|::", told), told
+    return told
+
+
+def refused(
+    queue: Queue, use: Use, error: type[CasqueError] = CorruptError, *, unknown: bool = False
+) -> str:
+    """What the error says by which this use of the queue is refused; it names where that was."""
+    with pytest.raises(error) as caught:
+        use(queue)
+    assert getattr(caught.value, "outcome_unknown", False) == unknown
+    told = message(caught.value)
+    assert open_store(queue.store).name.removeprefix("file://") in told
+    return told
+
+
+def refuses(
+    place: Place,
+    says: str,
+    error: type[CasqueError] = CorruptError,
+    uses: Iterable[Use] = tuple(USES.values()),
+) -> None:
+    """Whoever comes to this place is told so, whatever it wants, and no object changes."""
+    before = place.objects()
+    for use in uses:
+        with Queue(place.url) as q:
+            assert re.search(says, refused(q, use, error))
+            assert place.objects() == before

@@ -1,0 +1,48 @@
+"""Requests that are made together, and what is made of those that fail."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from casque import CorruptError, StorageError
+from casque.buckets.memory import MemoryBucket
+from casque.clock import drive
+from casque.stores.ledger.asking import Asking, reason
+from casque.testing import FakeClock
+
+
+@pytest.mark.parametrize("blocking", [True, False])
+def test_all_are_answered_before_one_that_failed_is_raised(blocking: bool) -> None:
+    bucket, answered = MemoryBucket(), list[int]()
+    bucket.blocking = blocking
+    asking = Asking(bucket, FakeClock())
+
+    async def request(number: int) -> int:
+        answered.append(number)
+        if number % 2:
+            raise StorageError(f"request {number} failed")
+        return number
+
+    def ask(*numbers: int) -> Any:
+        together = asking.together(*map(request, numbers))
+        return drive(together) if blocking else asyncio.run(together)
+
+    assert list(ask(0, 2, 4)) == answered == [0, 2, 4]
+    with pytest.raises(StorageError, match="request 5 failed"):
+        ask(5, 7, 6)
+    assert answered[3:] == [5, 7, 6]
+
+
+def test_a_reason_is_what_happened_first_without_the_advice_that_does_not_fit() -> None:
+    lost = StorageError("s3://b/q: cannot read x: 500. Try again.")
+    refused = StorageError("s3://b/q: cannot read x: 403. Allow it.", outcome_unknown=False)
+    for first, says in (
+        (lost, "s3://b/q: cannot read x: 500"),
+        (refused, "s3://b/q: cannot read x: 403. Allow it"),
+    ):
+        wrapped = StorageError("No answer. Try again.", cause=first, outcome_unknown=False)
+        assert reason(first) == reason(wrapped) == says
+    assert reason(CorruptError("x is damaged. Restore it.")) == "x is damaged. Restore it"

@@ -1,0 +1,346 @@
+"""A ledger whose objects are damaged, gone or somebody else's: told, kept, and mended in place.
+
+Whoever breaks it here goes behind the queue's back. What a queue is told names
+the object and what to do; no object is changed by it; and once that was done,
+the same queue objects go on.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+
+from casque import CasqueError, InvalidError, Queue, StorageError
+from casque.stores.ledger.log import key_of
+from casque.stores.ledger.store import CHECK_EVERY_US
+from tests.ledger.places import (
+    FolderPlace,
+    Kind,
+    Place,
+    entry_of,
+    filled,
+    impatient,
+    let_pass,
+    place_of,
+)
+from tests.ledger.refusals import BLIND, SEEING, USES, refused, refuses
+
+KEPT = "Nothing was overwritten"
+MARK = b'{"casque":"ledger","format":1}\n'
+LONG_ENOUGH = timedelta(microseconds=CHECK_EVERY_US + 1)
+
+
+def ids(queue: Queue) -> set[str]:
+    return {job.id for job in queue.read_state().jobs}
+
+
+def first(count: int) -> set[str]:
+    """The ids of the jobs in the first entries."""
+    return {f"j{number}" for number in range(1, count + 1)}
+
+
+def goes_on(place: Place, queue: Queue, *known: str) -> None:
+    """This queue, one that comes new and one that only adds jobs all work, on the same jobs."""
+    with Queue(place.url) as producer, Queue(place.url) as fresh:
+        added = {producer.enqueue("e").id, queue.enqueue("e").id}
+        assert ids(fresh) == ids(queue) == added | set(known)
+
+
+# -- somebody else's -----------------------------------------------------------
+
+FOREIGN = (
+    *("readme.txt", "formatted.txt", "format.json", "waiting.txt", "sub/format"),
+    *("log/readme", "log/123", f"{key_of(1)}.bak", f"{key_of(1)}/x", key_of(0)),
+    *("logs/1", "probe/notes", "probe/0198c0de", f"sub/{key_of(1)}"),
+)
+
+
+@pytest.mark.parametrize("key", FOREIGN)
+def test_what_holds_files_of_something_else_does_not_become_a_queue(place: Place, key: str) -> None:
+    place.write(key, b"mine")
+    says = rf"{key} is not ours.*Nothing was written.*empty"
+    refuses(place, says, InvalidError, [USES[BLIND], USES["stats"]])
+    with Queue(place.url) as q:
+        refused(q, USES[BLIND], InvalidError)
+        place.empty()
+        q.enqueue("e", id="new")
+        goes_on(place, q, "new")
+
+
+def test_one_file_among_a_thousand_that_could_be_ours_is_seen(place: Place) -> None:
+    for number in range(1_000):
+        place.write(f"probe/01a1deb3-c30b-711e-b925-{number:012}", b"")
+    place.write("zebra", b"mine")
+    refuses(place, "zebra is not ours", InvalidError, [USES[BLIND]])
+
+
+def test_files_that_come_to_lie_beside_a_queue_are_left_alone(place: Place) -> None:
+    with filled(place) as q:
+        for key in FOREIGN:
+            if not key.endswith("/x"):  # in a folder an entry is a file
+                place.write(key, b"mine")
+        goes_on(place, q, *first(4))
+    assert all(body == b"mine" for key, body in place.objects().items() if key in FOREIGN)
+
+
+# -- damaged entries -----------------------------------------------------------
+
+
+def flipped(body: bytes) -> bytes:
+    place = len(body) // 2
+    return body[:place] + bytes([body[place] ^ 0x04]) + body[place + 1 :]
+
+
+DAMAGE: dict[str, tuple[Callable[[bytes], bytes], str]] = {
+    "cut short": (lambda body: body[:-3], "cut short or changed"),
+    "cut to nothing": (lambda body: b"", "not an entry"),
+    "another file": (lambda body: b'{"version": 1, "jobs": []}', "not an entry"),
+    "one bit changed": (flipped, "cut short or changed"),
+    "longer": (lambda body: body + b"\0", "cut short or changed"),
+    "of a newer version": (lambda body: body[:3] + b"\2" + body[4:], "newer casque.*Upgrade"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGE)
+def test_a_damaged_entry_is_told_by_whoever_comes_to_it(place: Place, name: str) -> None:
+    damage, says = DAMAGE[name]
+    with filled(place) as q:
+        for number, uses in ((2, SEEING), (4, USES)):
+            body = entry_of(place, number)
+            place.write(key_of(number), damage(body))
+            refuses(place, f"{key_of(number)} .*{says}", uses=uses.values())
+            place.write(key_of(number), body)
+        goes_on(place, q, *first(4))
+
+
+@pytest.mark.parametrize("name", DAMAGE)
+def test_jobs_that_are_added_behind_a_damaged_entry_are_there_once_it_is_mended(
+    place: Place, name: str
+) -> None:
+    damage, _ = DAMAGE[name]
+    with filled(place) as q, Queue(place.url) as producer:
+        body = entry_of(place, 2)
+        place.write(key_of(2), damage(body))
+        q.enqueue("e", id="by one that has it in memory")
+        [claimed] = q.dequeue(id="j1")
+        blind = producer.enqueue("e").id
+        place.write(key_of(2), body)
+        q.ack(claimed)
+        expected = (first(4) - {"j1"}) | {"by one that has it in memory", blind}
+        assert ids(q) == expected
+        goes_on(place, producer, *expected)
+
+
+@pytest.mark.parametrize("name", set(DAMAGE) - {"one bit changed", "of a newer version"})
+def test_a_damaged_end_of_the_log_is_seen_before_something_is_written_after_it(
+    request: pytest.FixtureRequest, name: str
+) -> None:
+    place = place_of(request, "folder")
+    with filled(place) as q, Queue(place.url) as producer:
+        producer.enqueue("e", id="p")
+        body = entry_of(place, 5)
+        place.write(key_of(5), DAMAGE[name][0](body))
+        before = place.objects()
+        for queue in (q, producer):
+            for use in USES.values():
+                assert key_of(5) in refused(queue, use)
+        assert place.objects() == before
+        place.write(key_of(5), body)
+        goes_on(place, q, *first(4), "p")
+        producer.enqueue("e")
+
+
+# -- entries that do not follow each other -------------------------------------
+
+
+def test_an_entry_of_another_queue_does_not_fit_in(
+    place: Place, request: pytest.FixtureRequest
+) -> None:
+    other = place_of(request, "folder")
+    with filled(place) as q, filled(other):
+        for number in (1, 2, 4):
+            body = entry_of(place, number)
+            place.write(key_of(number), entry_of(other, number))
+            # The first fits on nothing, so it is the second that tells.
+            says = f"{key_of(max(number, 2))} does not follow.*{KEPT}.*Restore"
+            refuses(place, says, uses=SEEING.values())
+            place.write(key_of(number), body)
+        goes_on(place, q, *first(4))
+
+
+@pytest.mark.parametrize(("one", "other"), [(2, 3), (1, 4), (3, 4)])
+def test_entries_that_have_changed_places_are_told(place: Place, one: int, other: int) -> None:
+    with filled(place) as q:
+        bodies = {number: entry_of(place, number) for number in (one, other)}
+        place.write(key_of(one), bodies[other])
+        place.write(key_of(other), bodies[one])
+        refuses(place, f"{key_of(one)} does not follow.*{KEPT}", uses=SEEING.values())
+        for number, body in bodies.items():
+            place.write(key_of(number), body)
+        goes_on(place, q, *first(4))
+
+
+# -- entries that are gone -----------------------------------------------------
+
+
+@pytest.mark.parametrize("gone", [1, 2, 3])
+def test_an_entry_that_is_gone_from_the_middle_is_told(place: Place, gone: int) -> None:
+    with filled(place) as q:
+        body = entry_of(place, gone)
+        place.remove(key_of(gone))
+        refuses(place, f"{key_of(gone)} is missing.*expiry rule.*{KEPT}", uses=SEEING.values())
+        q.enqueue("e", id="while it is gone")
+        place.write(key_of(gone), body)
+        goes_on(place, q, *first(4), "while it is gone")
+
+
+def test_where_the_last_entry_is_gone_all_go_on_from_the_one_before(place: Place) -> None:
+    # Nobody new can know that it ever was. What must not be is that some go on behind it.
+    filled(place).close()
+    seeing, clock = impatient(place.url)
+    blind, blind_clock = impatient(place.url)
+    with seeing, blind:
+        assert ids(seeing) == first(4)
+        added = blind.enqueue("e").id
+        assert added in ids(seeing)
+        place.remove(key_of(5))
+        let_pass(place, LONG_ENOUGH, clock, blind_clock)
+        blind.enqueue("e", id="again")
+        goes_on(place, seeing, *first(4), "again")
+
+
+def test_where_everything_was_removed_a_new_queue_begins(place: Place) -> None:
+    filled(place).close()
+    seeing, clock = impatient(place.url)
+    blind, blind_clock = impatient(place.url)
+    with seeing, blind:
+        assert ids(seeing) == first(4)
+        blind.enqueue("e")
+        place.empty()
+        let_pass(place, LONG_ENOUGH, clock, blind_clock)
+        added = blind.enqueue("e").id
+        goes_on(place, seeing, added)
+
+
+def test_a_new_queue_begins_too_where_one_was_removed_before_its_first_job(place: Place) -> None:
+    q, clock = impatient(place.url)
+    with q:
+        assert not q.stats().total
+        place.empty()
+        let_pass(place, LONG_ENOUGH, clock)
+        goes_on(place, q)
+
+
+def test_what_an_expiry_rule_takes_first_is_missed_by_those_who_are_at_work(
+    place: Place,
+) -> None:
+    filled(place).close()
+    q, clock = impatient(place.url)
+    with q:
+        assert ids(q) == first(4)
+        bodies = {key: place.objects()[key] for key in ("format", key_of(1))}
+        for key in bodies:
+            place.remove(key)
+        let_pass(place, LONG_ENOUGH, clock)
+        before = place.objects()
+        for use in USES.values():
+            assert re.search(f"format is gone.*{KEPT}", refused(q, use))
+        assert place.objects() == before
+        place.write("format", bodies["format"])
+        assert re.search(f"{key_of(1)} is missing", refused(q, USES["stats"]))
+        place.write(key_of(1), bodies[key_of(1)])
+        goes_on(place, q, *first(4))
+
+
+# -- the mark ------------------------------------------------------------------
+
+MARKS: dict[str, tuple[bytes, str]] = {
+    "empty": (b"", f"not the mark.*{KEPT}.*it should read"),
+    "bytes": (b"\0\xff" * 20, f"not the mark.*{KEPT}.*it should read"),
+    "text": (b"TIFF\n", f"not the mark.*{KEPT}.*it should read"),
+    "of another program": (b'{"name": "x"}', f"not the mark.*{KEPT}.*choose another prefix"),
+    "cut short": (MARK[:12], f"not the mark.*{KEPT}.*it should read"),
+    "of another kind": (b'{"casque": "document", "format": 1}', f"no ledger.*{KEPT}.*another"),
+    "of no version": (b'{"casque": "ledger", "format": 0}', f"no ledger.*{KEPT}"),
+    "of a newer version": (b'{"casque": "ledger", "format": 2}', f"newer.*{KEPT}.*Upgrade casque"),
+    "of another kind, newer": (b'{"casque": "x", "format": 9}', f"newer.*{KEPT}.*Upgrade casque"),
+    "deep": (b"[" * 100_000, f"not the mark.*{KEPT}"),
+}
+
+
+@pytest.mark.parametrize("name", MARKS)
+def test_a_mark_that_is_not_ours_is_left_alone(place: Place, name: str) -> None:
+    body, says = MARKS[name]
+    place.write("format", body)
+    refuses(place, f"format.*{says}", uses=[USES[BLIND]])
+    place.remove("format")
+    with filled(place):
+        pass
+    place.write("format", body)
+    with Queue(place.url) as q:
+        refuses(place, f"format.*{says}")
+        refused(q, USES["stats"])
+        place.write("format", MARK)
+        goes_on(place, q, *first(4))
+
+
+def test_a_mark_that_is_gone_is_put_back_by_hand_as_the_message_says(place: Place) -> None:
+    with filled(place) as q, Queue(place.url) as fresh:
+        place.remove("format")
+        refuses(place, f"format is gone, though there is a log.*{KEPT}.*put it back")
+        told = refused(fresh, USES["stats"])
+        place.write("format", told[told.index("{") :].encode())
+        goes_on(place, fresh, *first(4))
+        goes_on(place, q, *ids(fresh))
+
+
+# -- folders -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["folder"])
+@pytest.mark.parametrize(
+    ("in_the_way", "says"),
+    [
+        ("", "A file is where a folder should be"),
+        ("log", "log is not ours"),
+        ("format/x", "format/x is not ours"),
+    ],
+)
+def test_a_file_or_a_folder_in_the_way_is_left_alone(
+    request: pytest.FixtureRequest, kind: Kind, in_the_way: str, says: str
+) -> None:
+    place = place_of(request, kind)
+    assert isinstance(place, FolderPlace)
+    path = place.path / in_the_way
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"mine")
+    for use in USES.values():
+        with Queue(place.url) as q:
+            assert says in refused(q, use, CasqueError)
+            assert path.read_bytes() == b"mine"
+    with Queue(place.url) as q:
+        refused(q, USES["stats"], CasqueError)
+        path.unlink()
+        if path.parent.name == "format":
+            path.parent.rmdir()
+        q.enqueue("e", id="new")
+        goes_on(place, q, "new")
+
+
+def test_a_folder_that_is_away_for_a_while_is_gone_on_with_when_it_is_back(
+    request: pytest.FixtureRequest,
+) -> None:
+    place = place_of(request, "folder")
+    assert isinstance(place, FolderPlace)
+    with filled(place) as q:
+        away = place.path.with_name("away")
+        place.path.rename(away)
+        place.path.write_bytes(b"")  # so that nobody makes a new one there
+        for use in USES.values():
+            assert "A file is where a folder should be" in refused(q, use, StorageError)
+        place.path.unlink()
+        away.rename(place.path)
+        goes_on(place, q, *first(4))

@@ -1,0 +1,44 @@
+"""The time of a ledger, and how long its writers hold back, when a process has slept."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+
+from casque.buckets.memory import MemoryBucket
+from casque.clock import SECOND_US
+from casque.stores.ledger.asking import Asking
+from casque.stores.ledger.buckettime import BucketTime
+from casque.stores.ledger.pacing import Pacing
+from casque.stores.ledger.replica import Replica
+from casque.testing import FakeClock
+
+HOUR_US = 3600 * SECOND_US
+
+
+def test_the_bucket_is_believed_after_a_sleep_of_days() -> None:
+    clock = FakeClock()
+    time = BucketTime(clock)
+    time.told(1_000 * SECOND_US, clock.monotonic())
+    before = time.now()
+    # Three days, by which this clock has gained 13 s on the bucket's.
+    days = timedelta(days=3)
+    clock.advance(days + timedelta(seconds=13))
+    bucket = 1_000 * SECOND_US + days // timedelta(microseconds=1)
+    time.told(bucket, clock.monotonic())
+    assert before < time.now() == bucket
+    assert time.behind_us() == 0
+
+
+def test_a_round_trip_of_hours_makes_nobody_wait_for_hours() -> None:
+    clock = FakeClock()
+    asking = Asking(MemoryBucket(clock), clock)
+    pacing, replica = Pacing(asking), Replica(blind=True)
+    for number in range(1, 5):
+        pacing.wrote("mine", number)
+    replica._end = 4, None
+    replica.writers.extend(["mine", "theirs"])
+    asking.trip_us = 5 * HOUR_US  # it was stopped while it waited for an answer
+    began = clock.monotonic()
+    asyncio.run(pacing.wait(replica, None))
+    assert 0 < clock.monotonic() - began <= 3 * SECOND_US

@@ -1,0 +1,190 @@
+"""Bugs, planted to see that the simulation finds them. Each is one that has been made somewhere."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from casque import picking, rules
+from casque.buckets.durable import Durable
+from casque.buckets.folder import FolderBucket
+from casque.buckets.port import ABSENT
+from casque.clock import SECOND_US, Stopwatch
+from casque.errors import CASConflictError, StorageError
+from casque.job import Job
+from casque.operations import Enqueue, Operation
+from casque.state import State
+from casque.stores.ledger import asking, store
+from casque.stores.ledger.buckettime import BucketTime
+from casque.stores.ledger.entry import decode
+from casque.stores.ledger.log import Log, key_of
+from casque.stores.ledger.replica import Replica
+from casque.stores.ledger.store import LedgerStore
+
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+
+def unknown_outcome_decided_anew(patch: pytest.MonkeyPatch) -> None:
+    """No answer is taken for a no: nobody asks what became of it, and it is decided again."""
+
+    async def append(
+        self: Log, number: int, content: bytes, watch: Stopwatch, *, ahead: int
+    ) -> list[bytes]:
+        try:
+            await self._asking.put(key_of(number), content, ABSENT)
+        except CASConflictError:
+            return await self.read_ahead(number, ahead, watch)
+        return []
+
+    real = LedgerStore._append
+
+    async def decide_anew(
+        self: LedgerStore, replica: Replica, writer: str, *rest: Any, **options: Any
+    ) -> bool:
+        try:
+            return await real(self, replica, writer, *rest, **options)
+        except StorageError as error:
+            if not error.outcome_unknown:
+                raise
+            self._doubts.pop(writer, None)
+            return False
+
+    patch.setattr(Log, "append", append)
+    patch.setattr(LedgerStore, "_append", decide_anew)
+
+
+def own_writer_believed(patch: pytest.MonkeyPatch) -> None:
+    """Whatever this writer wrote in the place asked for is taken for the commit in hand."""
+
+    class Believed(bytes):
+        __slots__ = ()
+        __hash__ = bytes.__hash__
+
+        def __eq__(self, other: object) -> bool:
+            return isinstance(other, bytes) and _writer(self) == _writer(other)
+
+    real = Log._look
+
+    async def look(self: Log, *args: Any) -> list[bytes]:
+        return [Believed(one) for one in await real(self, *args)]
+
+    patch.setattr(Log, "_look", look)
+
+
+def _writer(content: bytes) -> str:
+    return decode(bytes(content), "an entry").writer
+
+
+def time_stands_still(patch: pytest.MonkeyPatch) -> None:
+    """An entry's time is what was last heard: the bucket's, or that of the entry before it."""
+
+    def now(self: BucketTime) -> int:
+        assert self._told is not None
+        return max(self._told[0], self._seen[0])
+
+    patch.setattr(BucketTime, "now", now)
+
+
+def stale_memory(patch: pytest.MonkeyPatch) -> None:
+    """What is in memory is answered, without looking whether the log has grown."""
+    real = LedgerStore._ready
+
+    async def ready(self: LedgerStore, **options: Any) -> tuple[Replica, bool]:
+        replica, _ = await real(self, **options)
+        return replica, True
+
+    patch.setattr(LedgerStore, "_ready", ready)
+
+
+def no_fence(patch: pytest.MonkeyPatch) -> None:
+    """Whoever names a job in progress is taken for its holder."""
+
+    def held(state: State, job_id: str, token: int, now: int) -> Job:
+        job = rules._known(state, job_id, now)
+        return job if job.status == "in_progress" else real(state, job_id, token, now)
+
+    real = rules._held
+    patch.setattr(rules, "_held", held)
+
+
+def doubts_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """Who is cancelled while an entry is on its way forgets that it was sent."""
+    real = LedgerStore._append
+
+    async def append(self: LedgerStore, replica: Replica, writer: str, *rest: Any) -> bool:
+        try:
+            return await real(self, replica, writer, *rest)
+        except asyncio.CancelledError:
+            self._doubts.pop(writer, None)
+            raise
+
+    patch.setattr(LedgerStore, "_append", append)
+
+
+def no_rollback(patch: pytest.MonkeyPatch) -> None:
+    """A batch that lost its race stays in memory."""
+
+    def undo(self: Replica) -> None:
+        self._changing_after = None
+
+    patch.setattr(Replica, "undo", undo)
+
+
+def blind_with_given_ids(patch: pytest.MonkeyPatch) -> None:
+    """Jobs are added without looking, under ids that somebody chose."""
+
+    def can_be_blind(operations: list[Operation]) -> bool:
+        return all(isinstance(one, Enqueue) for one in operations)
+
+    patch.setattr(store, "_can_be_blind", can_be_blind)
+
+
+def leases_cut_short(patch: pytest.MonkeyPatch) -> None:
+    """Jobs are claimed a few seconds before they are due."""
+    real = picking.pick
+
+    def pick(state: State, entrypoints: Any, queue: Any, limit: int, now: int) -> Any:
+        return real(state, entrypoints, queue, limit, now + 3 * SECOND_US)
+
+    patch.setattr(rules, "pick", pick)
+
+
+def refused_is_known(patch: pytest.MonkeyPatch) -> None:
+    """A refusal is believed, though the same bytes were sent before and not answered."""
+    real = LedgerStore._append
+
+    async def append(self: LedgerStore, replica: Replica, writer: str, *rest: Any) -> bool:
+        try:
+            return await real(self, replica, writer, *rest)
+        except StorageError as error:
+            if not error.outcome_unknown:
+                self._doubts.pop(writer, None)
+            raise
+
+    patch.setattr(LedgerStore, "_append", append)
+
+
+def patience_without_end(patch: pytest.MonkeyPatch) -> None:
+    """A request that is not answered is waited for."""
+    patch.setattr(asking, "REQUEST_SECONDS", 10**9)
+
+
+def visible_is_durable(patch: pytest.MonkeyPatch) -> None:
+    """In a folder, what others made visible is believed without syncing it."""
+
+    def believe(self: FolderBucket, found: object) -> None:
+        """Nothing is brought to disk."""
+
+    patch.setattr(FolderBucket, "_believe", believe)
+
+
+def unsynced_names(patch: pytest.MonkeyPatch) -> None:
+    """A put is answered once its file is in place, before the folder is on disk."""
+
+    def sync(self: Durable, folders: object) -> None:
+        """Later, maybe."""
+
+    patch.setattr(Durable, "sync", sync)

@@ -1,0 +1,90 @@
+"""Planted bugs: each is found by the seeds that are named here.
+
+Which seeds find a bug changes whenever the ledger asks its bucket for something
+else. If none of those named finds it any more, look for others:
+
+    python tests/simulation/test_plants.py no_fence
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+
+import pytest
+
+from casque.testing.simulation import FolderSimulation, Simulation, Violation
+from tests.simulation import plants
+from tests.simulation.plants import Plant
+
+FOUND: list[tuple[Plant, type[Simulation], list[int], str]] = [
+    (
+        plants.unknown_outcome_decided_anew,
+        Simulation,
+        [2, 3, 6, 7, 9, 14],
+        "told that nothing|twice",
+    ),
+    (
+        plants.own_writer_believed,
+        Simulation,
+        [14, 27, 41, 42, 88, 119],
+        "is not in the log and was",
+    ),
+    (plants.time_stands_still, Simulation, [0, 1, 2, 3], "time stands still"),
+    (plants.stale_memory, Simulation, [0, 1, 2, 3, 5, 10], "nothing in the log from entry"),
+    (plants.visible_is_durable, FolderSimulation, [39, 105, 168, 188, 197], "lost|is gone"),
+    (plants.unsynced_names, FolderSimulation, [1, 2, 3, 4], "is lost, though an answer rests on"),
+    (plants.no_fence, Simulation, [3, 9, 13, 16, 36, 41], "by which nobody asked for this"),
+    (plants.doubts_forgotten, Simulation, [1, 2, 6, 9, 21, 23], "told that nothing|twice"),
+    (plants.no_rollback, Simulation, [0, 1, 2, 3], "in the log"),
+    (plants.blind_with_given_ids, Simulation, [0, 1, 2, 3, 4, 5], "twice|is entry"),
+    (plants.leases_cut_short, Simulation, [0, 2, 3, 4], "leases overlap|before it is due"),
+    (plants.refused_is_known, Simulation, [106, 149, 187, 210, 215, 223], "told that nothing"),
+    (plants.patience_without_end, Simulation, [0, 2, 3, 4], "hangs for"),
+]
+
+
+def finds(kind: type[Simulation], seed: int) -> str:
+    """What a seed finds; nothing if all is well."""
+    try:
+        kind(seed).run()
+    except Violation as violation:
+        return str(violation)
+    return ""
+
+
+@pytest.mark.parametrize(
+    ("plant", "kind", "seeds", "told"), FOUND, ids=[plant.__name__ for plant, *_ in FOUND]
+)
+def test_a_planted_bug_is_found(
+    plant: Plant,
+    kind: type[Simulation],
+    seeds: list[int],
+    told: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for seed in seeds:
+        assert not finds(kind, seed)
+    plant(monkeypatch)
+    found = [what for seed in seeds if (what := finds(kind, seed))]
+    assert found, f"none of the seeds {seeds} finds it any more: see the top of this file"
+    assert any(re.search(told, what.partition("\n")[0]) for what in found), found[0]
+
+
+def search(name: str, seeds: int = 500, enough: int = 8) -> None:
+    """Look for seeds that find a planted bug."""
+    [(plant, kind, _, _)] = [one for one in FOUND if one[0].__name__ == name]
+    with pytest.MonkeyPatch.context() as patch:
+        plant(patch)
+        count = 0
+        for seed in range(seeds):
+            what = finds(kind, seed)
+            if what:
+                print(what.partition("\n")[0])  # noqa: T201 - asked for on the command line
+                count += 1
+            if count == enough:
+                return
+
+
+if __name__ == "__main__":
+    search(sys.argv[1])

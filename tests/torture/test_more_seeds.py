@@ -1,0 +1,27 @@
+"""The simulation from other seeds than CI's, for as long as it is told.
+
+`make torture SECONDS=600` says which seed it begins with, and a failure says its own.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from itertools import count
+
+import pytest
+
+from casque.testing.simulation import FolderSimulation, Simulation
+
+SECONDS = float(os.environ.get("CASQUE_TORTURE_SECONDS", "2"))
+FIRST = int(os.environ.get("CASQUE_TORTURE_SEED", "1000000"))
+
+
+@pytest.mark.parametrize("kind", [Simulation, FolderSimulation])
+def test_every_promise_holds_from_other_seeds_too(kind: type[Simulation]) -> None:
+    end = time.monotonic() + SECONDS
+    for seed in count(FIRST):
+        kind(seed).run()
+        if time.monotonic() > end:
+            break
+    print(f"{kind.__name__}: seeds {FIRST} to {seed}")
