@@ -456,6 +456,7 @@ def test_what_the_bucket_page_says_of_the_ledger_is_so() -> None:
     assert f"1 GET for each {pacing._LOOK_EVERY}" in told
     assert f"more than {seconds(buckettime.BEHIND_US)} after the bucket's clock" in told
     assert f"every {buckettime.ASK_EVERY_US // MINUTE_US} minutes" in told
+    assert f"{2 * MINUTE_US // ledger.CHECK_EVERY_US} GETs a minute" in told
     assert f"up to {obstore._THREADS} entries at a time" in told
     assert f"{PAGE:,} entries a request" in told
     for service in (replies.S3, replies.GCS):
