@@ -84,7 +84,7 @@ class LedgerStore:
         self._doubts: dict[str, _Sent] = {}
         """By writer: what it sent and does not know the fate of."""
         self._bells = Bells()
-        self._pacing = Pacing(self._asking)
+        self._pacing = Pacing(self._asking, self._time)
 
     # -- changing --------------------------------------------------------------
 
@@ -127,8 +127,8 @@ class LedgerStore:
             sent = self._doubts.get(writer)
             if sent is None or sent.commit != number:
                 self._check_patience(conflicts, max_conflicts, watch)
-                await self._pacing.wait(replica, watch if conflicts else None)
                 await self._tell_time(watch)
+                await self._pacing.wait(replica, watch if conflicts else None)
                 sent = self._decide(replica, writer, number, operations)
             elif sent.number > replica.number + 1:  # the log was cut off before it
                 raise Vanished(replica.number + 1)
@@ -314,16 +314,17 @@ class LedgerStore:
                 del self._doubts[writer]  # its place is taken: it never will be stored
 
     async def _tell_time(self, watch: Stopwatch) -> None:
+        """See to it that we know the time. Raises if the log is too far ahead of it."""
         if self._time.is_due() or self._time.behind_us() > BEHIND_US:
             await ask_time(self._asking, self._time, watch)
-        behind = self._time.behind_us()
-        if behind > BEHIND_US:
+        if not self._time.may_write():
             assert self._replica is not None
             raise StorageError(
-                f"{self._log.name_of(self._replica.number)} is dated {behind // SECOND_US} s after "
-                "the storage's own clock: the clock of a process that writes here runs ahead "
-                f"(writer {self._replica.writers[-1]}), or the storage's was set back. Nothing was "
-                "written. Stop that process, or wait for the time to come.",
+                f"{self._log.name_of(self._replica.number)} is dated "
+                f"{self._time.behind_us() // SECOND_US} s after the storage's own clock: the clock "
+                f"of a process that writes here runs ahead (writer {self._replica.writers[-1]}), "
+                "or the storage's was set back. Nothing was written. Stop that process, or wait "
+                "for the time to come.",
                 outcome_unknown=False,
             )
 
