@@ -72,7 +72,9 @@ def test_the_quick_start_on_a_file_finds_what_an_earlier_process_left(tmp_path: 
     ]
 
 
-@pytest.mark.parametrize("address", ["memory://", "json:///queue.json", "sqlite:///jobs.db"])
+@pytest.mark.parametrize(
+    "address", ["memory://", "json:///queue.json", "sqlite:///jobs.db", "jobs/"]
+)
 def test_the_sync_quick_start_says_the_same_on_every_store(address: str, tmp_path: Path) -> None:
     lines = lines_of("sync_quickstart.py", address, folder=tmp_path)
     assert lines[:-1] == [
@@ -127,6 +129,13 @@ def test_workers_in_processes_of_their_own_share_one_file(tmp_path: Path) -> Non
     lines = lines_of("sqlite_workers.py", "jobs.db", folder=tmp_path)
     assert lines == ["each of 60 jobs done once: True", "jobs left: 0"]
     assert [path.name for path in tmp_path.iterdir()] == ["jobs.db"], "closed by all"
+
+
+def test_two_processes_share_a_queue_in_a_bucket(tmp_path: Path) -> None:
+    lines = lines_of("bucket_workers.py", "jobs/", folder=tmp_path)
+    assert lines == ["each of 40 jobs done once: True", "jobs left: 0"]
+    assert (tmp_path / "jobs" / "format").exists()
+    assert list((tmp_path / "jobs" / "probe").iterdir()) == []
 
 
 def test_an_order_that_is_rolled_back_takes_its_job_along(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ from casque.buckets import PAGE, obstore, replies
 from casque.clock import DAY_US, MINUTE_US, SECOND_US
 from casque.record import Record
 from casque.stores import document, port, url
-from casque.stores.ledger import buckettime, entry, opening, pacing
+from casque.stores.ledger import asking, buckettime, entry, opening, pacing
 from casque.stores.ledger import store as ledger
 from casque.stores.sqlite import connection, rows, store, watch
 from casque.testing import BucketSuite
@@ -315,19 +315,24 @@ def test_every_guarantee_names_tests_that_exist() -> None:
 
 
 @pytest.mark.parametrize(
-    ("store", "folder"),
+    ("store", "folders"),
     [
-        ("", SOURCE / "testing" / "suite"),
-        ("SQLite: ", ROOT / "tests" / "sqlite"),
-        ("Document: ", ROOT / "tests" / "document"),
+        ("", [SOURCE / "testing" / "suite"]),
+        ("SQLite: ", [ROOT / "tests" / "sqlite"]),
+        ("Document: ", [ROOT / "tests" / "document"]),
+        (
+            "Ledger: ",
+            [ROOT / "tests" / name for name in ("ledger", "buckets", "simulation", "torture")],
+        ),
     ],
+    ids=["every store", "SQLite", "Document", "Ledger"],
 )
-def test_a_proof_is_of_every_store_unless_it_names_one(store: str, folder: Path) -> None:
+def test_a_proof_is_of_every_store_unless_it_names_one(store: str, folders: list[Path]) -> None:
     proof = re.compile(rf"^- {store}(`test_[^\n]*(?:\n  [^\n]*)*)", re.MULTILINE)
     proofs = " ".join(proof.findall(GUARANTEES.read_text()))
     tests = set(re.findall(r"`(test_\w+)`", proofs))
     assert tests
-    assert tests <= existing_tests(folder)
+    assert tests <= existing_tests(*folders)
 
 
 def mib(size: int) -> str:
@@ -362,6 +367,7 @@ def seconds(us: int) -> str:
         ),
         ("operations waiting", [f"{commit.WAITING_CALLERS:,}"]),
         ("one commit's tries", [seconds(port.COMMIT_DEADLINE_US)]),
+        ("one request to a bucket", [f"{asking.REQUEST_SECONDS} s"]),
         ("pending work", [seconds(commit.CLOSE_PATIENCE_US)]),
         ("waiting for a file's lock", [seconds(localdisk.LOCK_PATIENCE_US)]),
         ("memory of a silent writer", [f"{state.WRITER_MEMORY_US // MINUTE_US} minutes"]),
@@ -381,6 +387,12 @@ def test_the_limits_are_those_of_the_code(row: str, limits: list[str]) -> None:
 def test_the_warning_of_the_document_is_where_the_guarantees_say() -> None:
     told = " ".join(GUARANTEES.read_text().split())
     assert f"{document.RECORDS_BEFORE_WARNING:,} jobs" in told
+
+
+def test_the_suites_that_the_guarantees_name_are_there() -> None:
+    suites = set(re.findall(r"`(Test\w+)`", GUARANTEES.read_text()))
+    tree = ast.parse((ROOT / "tests" / "conformance" / "test_ledger.py").read_text())
+    assert suites == {node.name for node in tree.body if isinstance(node, ast.ClassDef)}
 
 
 def test_every_module_is_on_the_map() -> None:
@@ -444,6 +456,7 @@ def test_what_the_bucket_page_says_of_the_ledger_is_so() -> None:
     assert f"1 GET for each {pacing._LOOK_EVERY}" in told
     assert f"more than {seconds(buckettime.BEHIND_US)} after the bucket's clock" in told
     assert f"every {buckettime.ASK_EVERY_US // MINUTE_US} minutes" in told
+    assert f"{2 * MINUTE_US // ledger.CHECK_EVERY_US} GETs a minute" in told
     assert f"up to {obstore._THREADS} entries at a time" in told
     assert f"{PAGE:,} entries a request" in told
     for service in (replies.S3, replies.GCS):

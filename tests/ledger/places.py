@@ -126,11 +126,11 @@ def filled(place: Place, entries: int = 4) -> Queue:
 
 
 def let_pass(place: Place, span: timedelta, *clocks: FakeClock) -> None:
-    """Let time pass for these and for the storage. In a folder it is the same clock."""
+    """Let time pass for these and for the storage; a folder has the clock of whoever uses it."""
     if isinstance(place, ServerPlace):
         place.shift_clock(span.total_seconds())
-        for clock in clocks:
-            clock.advance(span)
+    for clock in clocks:
+        clock.advance(span)
 
 
 def impatient(url: str) -> tuple[Queue, FakeClock]:

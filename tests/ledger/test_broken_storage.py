@@ -20,6 +20,7 @@ from tests.ledger.places import (
     FolderPlace,
     Kind,
     Place,
+    ServerPlace,
     entry_of,
     filled,
     impatient,
@@ -178,6 +179,8 @@ def test_entries_that_have_changed_places_are_told(place: Place, one: int, other
         place.write(key_of(one), bodies[other])
         place.write(key_of(other), bodies[one])
         refuses(place, f"{key_of(one)} does not follow.*{KEPT}", uses=SEEING.values())
+        if other == 4:  # all that a producer reads
+            refuses(place, f"{key_of(4)} does not follow.*{KEPT}", uses=[USES[BLIND]])
         for number, body in bodies.items():
             place.write(key_of(number), body)
         goes_on(place, q, *first(4))
@@ -223,6 +226,18 @@ def test_where_everything_was_removed_a_new_queue_begins(place: Place) -> None:
         let_pass(place, LONG_ENOUGH, clock, blind_clock)
         added = blind.enqueue("e").id
         goes_on(place, seeing, added)
+
+
+@pytest.mark.parametrize("place", ["s3"], indirect=True)
+def test_a_new_queue_knows_nothing_of_the_time_of_the_one_before(place: Place) -> None:
+    assert isinstance(place, ServerPlace)
+    q, clock = impatient(place.url)
+    with q:
+        q.enqueue("e")
+        place.empty()
+        place.shift_clock(-3600)
+        clock.advance(LONG_ENOUGH)
+        goes_on(place, q)
 
 
 def test_a_new_queue_begins_too_where_one_was_removed_before_its_first_job(place: Place) -> None:

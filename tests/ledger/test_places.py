@@ -52,7 +52,7 @@ def test_an_entry_that_is_missing_is_named_and_its_return_mends_it(
 ) -> None:
     log = filled(tmp_path / "queue")
     shutil.move(entry(log, number), tmp_path)
-    with pytest.raises(CorruptError, match=f"{number:020} is missing: .* entries after it are"):
+    with pytest.raises(CorruptError, match=f"{number:020} is missing: .* later entries are"):
         pending(tmp_path / "queue")
     shutil.move(tmp_path / f"{number:020}", log)
     assert pending(tmp_path / "queue") == 6

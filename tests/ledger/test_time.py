@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 from datetime import timedelta
 
+import pytest
+
+from casque import Queue, StorageError
 from casque.buckets.memory import MemoryBucket
 from casque.clock import SECOND_US
 from casque.stores.ledger.asking import Asking
 from casque.stores.ledger.buckettime import BucketTime
 from casque.stores.ledger.pacing import Pacing
 from casque.stores.ledger.replica import Replica
+from casque.stores.ledger.store import LedgerStore
 from casque.testing import FakeClock
 
 HOUR_US = 3600 * SECOND_US
@@ -33,7 +37,7 @@ def test_the_bucket_is_believed_after_a_sleep_of_days() -> None:
 def test_a_round_trip_of_hours_makes_nobody_wait_for_hours() -> None:
     clock = FakeClock()
     asking = Asking(MemoryBucket(clock), clock)
-    pacing, replica = Pacing(asking), Replica(blind=True)
+    pacing, replica = Pacing(asking, BucketTime(clock)), Replica(blind=True)
     for number in range(1, 5):
         pacing.wrote("mine", number)
     replica._end = 4, None
@@ -42,3 +46,19 @@ def test_a_round_trip_of_hours_makes_nobody_wait_for_hours() -> None:
     began = clock.monotonic()
     asyncio.run(pacing.wait(replica, None))
     assert 0 < clock.monotonic() - began <= 3 * SECOND_US
+
+
+def test_a_process_writes_again_once_the_bucket_has_caught_up_with_the_log() -> None:
+    clock = FakeClock()
+    bucket = MemoryBucket(clock)
+    q = Queue(LedgerStore(bucket, clock))
+    q.enqueue("e")
+    bucket._clock = clock.skewed(timedelta(minutes=-30))  # it was set back
+    clock.advance(timedelta(minutes=11))  # so that it is asked anew
+    with pytest.raises(StorageError, match="is dated"):
+        q.enqueue("e")
+    clock.advance(timedelta(minutes=15))
+    with pytest.raises(StorageError, match="is dated"):
+        q.enqueue("e")
+    clock.advance(timedelta(minutes=5))
+    assert q.enqueue("e").id

@@ -32,7 +32,7 @@ FOUND: list[tuple[Plant, type[Simulation], list[int], str]] = [
     ),
     (plants.time_stands_still, Simulation, [0, 1, 2, 3], "time stands still"),
     (plants.stale_memory, Simulation, [0, 1, 2, 3, 5, 10], "nothing in the log from entry"),
-    (plants.visible_is_durable, FolderSimulation, [39, 105, 168, 188, 197], "lost|is gone"),
+    (plants.visible_is_durable, FolderSimulation, [39, 105, 168, 188, 197], "is lost|is missing"),
     (plants.unsynced_names, FolderSimulation, [1, 2, 3, 4], "is lost, though an answer rests on"),
     (plants.no_fence, Simulation, [3, 9, 13, 16, 36, 41], "by which nobody asked for this"),
     (plants.doubts_forgotten, Simulation, [1, 2, 6, 9, 21, 23], "told that nothing|twice"),

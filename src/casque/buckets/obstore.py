@@ -49,7 +49,7 @@ REQUEST_SECONDS = 20
 CONNECT_SECONDS = 5
 _GIVE_UP_SECONDS = REQUEST_SECONDS + CONNECT_SECONDS
 """How long all of it may take, credentials fetched and a thread waited for."""
-_THREADS = 16
+_THREADS = 32
 
 # Once sent again, a write that had landed would report a conflict with itself.
 _NO_RETRIES: RetryConfig = {"max_retries": 0}

@@ -302,7 +302,7 @@ class DocumentStore:
             self._has_warned = True
             log.warning(
                 "%s holds %d jobs, and every change rewrites it whole. A document is for small "
-                "queues: keep fewer jobs in it, or spread them over several.",
+                "queues: keep fewer jobs in it, or use sqlite:/// or a ledger (a folder, s3://…).",
                 self.name,
                 len(state.jobs),
             )

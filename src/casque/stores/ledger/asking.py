@@ -18,6 +18,8 @@ from casque.stores.port import COMMIT_DEADLINE_US
 REQUEST_SECONDS = 10
 """How long one request may take before it counts as unanswered, and a second more for each MiB."""
 
+GLANCE_SECONDS = 1
+
 _MIB = 1024 * 1024
 _FIRST_PAUSE_US = 20_000
 _LONGEST_PAUSE_US = 1_000_000
@@ -39,6 +41,13 @@ class Asking:
 
     async def get(self, key: str, watch: Stopwatch) -> Found | None:
         return await self._until_answered(lambda: self.bucket.get(key), watch)
+
+    async def glance(self, key: str) -> Found | None:
+        """As `get`, but once, and not for long: for what is good to know and no more."""
+        if self.bucket.blocking:
+            return await self._once(self.bucket.get(key), 0)
+        async with asyncio.timeout(GLANCE_SECONDS):
+            return await self.bucket.get(key)
 
     async def list(self, prefix: str, after: str, watch: Stopwatch) -> list[Listed]:
         return await self._until_answered(lambda: self.bucket.list(prefix, after=after), watch)

@@ -29,6 +29,8 @@ class BucketTime:
         self._drift = 0
         self._seen = (0, clock.monotonic())
         """The time of the newest entry, and our monotonic clock when we learned of it."""
+        self._newest = 0
+        self._stands = False
 
     def is_due(self) -> bool:
         """Whether the bucket is to be asked: not yet, not lately, or our clocks have parted."""
@@ -45,12 +47,24 @@ class BucketTime:
 
     def saw(self, time_us: int) -> None:
         """The newest entry has this time."""
+        self._newest = max(self._newest, time_us)
         if time_us > self._counted():
             self._seen = time_us, self._clock.monotonic()
 
     def forget(self) -> None:
         """What was seen of the log may be none of it any more."""
-        self._seen = 0, self._clock.monotonic()
+        self._seen, self._newest = (0, self._clock.monotonic()), 0
+
+    def may_write(self) -> bool:
+        """Whether the log is not too far ahead. While it is, nothing is counted on from it.
+
+        For then we write nothing, and the bucket can catch up with it.
+        """
+        is_near = self.behind_us() <= BEHIND_US
+        if self._stands or not is_near:
+            self._seen = self._newest, self._clock.monotonic()
+            self._stands = not is_near
+        return is_near
 
     def now(self) -> int:
         return max(self._asked(), self._counted())
@@ -70,5 +84,5 @@ class BucketTime:
         Else it would run as fast as the fastest clock of all who write, for ever.
         """
         seen, at = self._seen
-        span = self._clock.monotonic() - at
+        span = 0 if self._stands else self._clock.monotonic() - at
         return seen + span - span // _SLOWER if seen else 0

@@ -14,10 +14,11 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from casque.buckets.port import ABSENT
+from casque.buckets.port import ABSENT, Found
 from casque.clock import SECOND_US, Stopwatch
 from casque.errors import CasqueError
 from casque.stores.ledger.asking import Asking
+from casque.stores.ledger.buckettime import BucketTime
 from casque.stores.ledger.replica import Replica
 
 WAITING = "waiting"
@@ -41,8 +42,9 @@ _STALE_US = 60 * SECOND_US
 class Pacing:
     """When this process may write next."""
 
-    def __init__(self, asking: Asking) -> None:
+    def __init__(self, asking: Asking, time: BucketTime) -> None:
         self._asking = asking
+        self._time = time
         self._clock = asking.clock
         self._own: set[str] = set()
         """The writers of this process."""
@@ -86,14 +88,9 @@ class Pacing:
 
     async def look(self, number: int) -> None:
         self._looked = number // _LOOK_EVERY
-        with suppress(CasqueError):
-            watch = Stopwatch(self._clock)
-            found = await self._asking.get(WAITING, watch)
-            if found is None or self._is_waiting:
-                return
-            if self._clock.now() - found.modified_us > _STALE_US:
-                await self._asking.delete(WAITING, watch)  # whoever left it there is gone
-            elif found.body.isdigit():
+        with suppress(Exception):  # whatever it is: the write it goes with matters, not this
+            found = await self._asking.glance(WAITING)
+            if found is not None and not self._is_waiting and not self._is_stale(found):
                 self._guest_us = int(found.body)
 
     async def got_in(self) -> None:
@@ -104,8 +101,17 @@ class Pacing:
                 await self._asking.delete(WAITING, Stopwatch(self._clock))
 
     async def _speak_up(self) -> None:
-        if not self._is_waiting:
-            self._is_waiting = True
-            # If it fails, or another's word is there already, room is made all the same.
-            with suppress(CasqueError):
-                await self._asking.put(WAITING, b"%d" % self._asking.trip_us, ABSENT)
+        if self._is_waiting:
+            return
+        self._is_waiting = True
+        watch, word = Stopwatch(self._clock), b"%d" % self._asking.trip_us
+        # If it fails, or another's word is there already, room is made all the same.
+        with suppress(CasqueError):
+            found = await self._asking.get(WAITING, watch)
+            if found is not None and self._is_stale(found):
+                await self._asking.delete(WAITING, watch)
+            await self._asking.put(WAITING, word, ABSENT)
+
+    def _is_stale(self, found: Found) -> bool:
+        """Whether who left it there must be gone: nobody waits for so long."""
+        return self._time.now() - found.modified_us > _STALE_US

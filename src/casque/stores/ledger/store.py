@@ -40,7 +40,7 @@ POLL_US = 500_000
 POLL_LOCAL_US = 50_000
 """The same, where looking costs next to nothing."""
 
-CHECK_EVERY_US = 60 * SECOND_US
+CHECK_EVERY_US = 30 * SECOND_US
 """How long an entry that was there is believed to be there still, where looking costs a request."""
 
 _FEW = 4
@@ -84,7 +84,7 @@ class LedgerStore:
         self._doubts: dict[str, _Sent] = {}
         """By writer: what it sent and does not know the fate of."""
         self._bells = Bells()
-        self._pacing = Pacing(self._asking)
+        self._pacing = Pacing(self._asking, self._time)
 
     # -- changing --------------------------------------------------------------
 
@@ -127,8 +127,8 @@ class LedgerStore:
             sent = self._doubts.get(writer)
             if sent is None or sent.commit != number:
                 self._check_patience(conflicts, max_conflicts, watch)
-                await self._pacing.wait(replica, watch if conflicts else None)
                 await self._tell_time(watch)
+                await self._pacing.wait(replica, watch if conflicts else None)
                 sent = self._decide(replica, writer, number, operations)
             elif sent.number > replica.number + 1:  # the log was cut off before it
                 raise Vanished(replica.number + 1)
@@ -283,17 +283,18 @@ class LedgerStore:
         """Now and then, see whether what we know of is still stored. Raises Vanished if not.
 
         Whoever removed it, what is written after it would be where nobody finds
-        it. In a folder it costs next to nothing, so there each call looks first.
+        it. In a folder it costs little, so there each call looks for the last entry.
         An expiry rule of a bucket takes the mark first: nothing is older.
         """
-        if not self.blocking and self._checked.elapsed_us() < CHECK_EVERY_US:
-            return
-        mark, head = await self._asking.together(
-            self._asking.get(MARKER, watch), self._log.read(replica.number, watch)
-        )
-        if mark is None or digest_of(head or FIRST) != replica.digest:
-            raise Vanished(replica.number)
-        self._checked = Stopwatch(self.clock)
+        is_due = self._checked.elapsed_us() > CHECK_EVERY_US
+        if self.blocking or is_due:
+            head = await self._log.read(replica.number, watch)
+            if digest_of(head or FIRST) != replica.digest:
+                raise Vanished(replica.number)
+        if is_due or (self.blocking and not replica.number):
+            if await self._asking.get(MARKER, watch) is None:
+                raise Vanished(replica.number)
+            self._checked = Stopwatch(self.clock)
 
     async def _take_up_to(self, replica: Replica, last: int) -> None:
         """Read the entries up to one that is known to be there."""
@@ -330,16 +331,17 @@ class LedgerStore:
                 del self._doubts[writer]  # its place is taken: it never will be stored
 
     async def _tell_time(self, watch: Stopwatch) -> None:
+        """See to it that we know the time. Raises if the log is too far ahead of it."""
         if self._time.is_due() or self._time.behind_us() > BEHIND_US:
             await ask_time(self._asking, self._time, watch)
-        behind = self._time.behind_us()
-        if behind > BEHIND_US:
+        if not self._time.may_write():
             assert self._replica is not None
             raise StorageError(
-                f"{self._log.name_of(self._replica.number)} is dated {behind // SECOND_US} s after "
-                "the storage's own clock: the clock of a process that writes here runs ahead "
-                f"(writer {self._replica.writers[-1]}), or the storage's was set back. Nothing was "
-                "written. Stop that process, or wait for the time to come.",
+                f"{self._log.name_of(self._replica.number)} is dated "
+                f"{self._time.behind_us() // SECOND_US} s after the storage's own clock: the clock "
+                f"of a process that writes here runs ahead (writer {self._replica.writers[-1]}), "
+                "or the storage's was set back. Nothing was written. Stop that process, or wait "
+                "for the time to come.",
                 outcome_unknown=False,
             )
 

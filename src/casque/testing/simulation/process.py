@@ -68,7 +68,7 @@ class WatchedStore(Relay):
         super().__init__(store)
         self._replay = replay
         self._fail = fail
-        self._time = store._time = _NotedTime(store.clock)
+        self._time = store._time = store._pacing._time = _NotedTime(store.clock)
         self._marks: dict[tuple[str, int], int] = {}
         for name, look in _LOOKS.items():
             setattr(self, name, self._watched(name, getattr(store, name), look))
