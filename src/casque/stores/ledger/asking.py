@@ -35,6 +35,18 @@ class Asking:
         self.clock = clock
         self.trip_us = 0
         """How long the last answered request took."""
+        self._silent: Stopwatch | None = None
+        """Since the first of the requests that were not answered, with none answered after it."""
+
+    def check_answers(self, watch: Stopwatch) -> None:
+        """Raise StorageError if both this call and the storage's silence have lasted too long.
+
+        For whoever waited that long behind one who asked: of a hundred that wait for a storage
+        which does not answer, the last would otherwise be told so after an hour.
+        """
+        silent = self._silent
+        if silent is not None and min(watch.elapsed_us(), silent.elapsed_us()) > COMMIT_DEADLINE_US:
+            raise _unanswered(f"{self.bucket.name}: no answer")
 
     def full_name(self, key: str) -> str:
         return f"{self.bucket.name.rstrip('/')}/{key}"
@@ -86,18 +98,30 @@ class Asking:
                 if not error.outcome_unknown:
                     raise
                 if watch.elapsed_us() > COMMIT_DEADLINE_US:
-                    raise _unanswered(error) from error
+                    raise _unanswered(reason(error), error) from error
             await self.pause(place)
             place += 1
 
     async def _once(self, request: Awaitable[T], size: int) -> T:
         begun = self.clock.monotonic()
         try:
+            answer = await self._bounded(request, size)
+        except CasqueError as error:
+            if not isinstance(error, StorageError) or not error.outcome_unknown:
+                self._silent = None
+            elif self._silent is None:
+                self._silent = Stopwatch(self.clock, begun)
+            raise
+        self._silent = None
+        self.trip_us = self.clock.monotonic() - begun
+        return answer
+
+    async def _bounded(self, request: Awaitable[T], size: int) -> T:
+        try:
             if self.bucket.blocking:
-                answer = await request
-            else:
-                async with asyncio.timeout(REQUEST_SECONDS + size / _MIB):
-                    answer = await request
+                return await request
+            async with asyncio.timeout(REQUEST_SECONDS + size / _MIB):
+                return await request
         except CasqueError:
             raise
         except Exception as error:
@@ -106,8 +130,6 @@ class Asking:
             raise StorageError(
                 f"{self.bucket.name}: {what}. Try again.", cause=error, outcome_unknown=True
             ) from error
-        self.trip_us = self.clock.monotonic() - begun
-        return answer
 
 
 async def _answer(request: Awaitable[T]) -> T | Exception:
@@ -129,9 +151,9 @@ def reason(error: CasqueError) -> str:
     return str(error).rstrip(".")
 
 
-def _unanswered(error: StorageError) -> StorageError:
+def _unanswered(what: str, error: StorageError | None = None) -> StorageError:
     return StorageError(
-        f"{reason(error)}, for {COMMIT_DEADLINE_US // SECOND_US} s. Nothing was written; try again "
+        f"{what}, for {COMMIT_DEADLINE_US // SECOND_US} s. Nothing was written; try again "
         "when the storage answers.",
         cause=error,
         outcome_unknown=False,

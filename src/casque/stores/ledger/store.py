@@ -101,8 +101,10 @@ class LedgerStore:
             await self._pacing.got_in()
             return outcomes
 
+        watch = Stopwatch(self.clock)
         async with self._turn:
             try:
+                self._asking.check_answers(watch)
                 return await self._with_a_second_look(work)
             except StorageError as error:
                 sent = self._doubts.get(writer)
@@ -388,6 +390,7 @@ class LedgerStore:
         async def work() -> T:
             watch = Stopwatch(self.clock)
             async with self._turn:
+                self._asking.check_answers(watch)
                 replica, is_current = await self._ready(blind=False)
                 await self._tell_time(watch)
                 number = replica.number
@@ -395,6 +398,7 @@ class LedgerStore:
             if not is_current:
                 is_current = await self._log.read(number + 1, watch) is None
             async with self._turn:
+                self._asking.check_answers(watch)
                 replica, _ = await self._ready(blind=False)
                 if not is_current:
                     await self._catch_up(replica, watch)
