@@ -57,7 +57,9 @@ class LoopRunner:
             return future.result()
         except CancelledError:
             raise InvalidError("this queue was closed while the call was waiting.") from None
-        except KeyboardInterrupt:
+        except BaseException:
+            # Ctrl-C, or what another signal's handler raised: nobody would get the answer, and a
+            # dequeue that went on waiting would claim a job for nobody. Else it is done already.
             future.cancel()
             raise
 

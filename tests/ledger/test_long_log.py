@@ -14,7 +14,7 @@ from casque.buckets.folder import FolderBucket
 from casque.buckets.memory import MemoryBucket
 from casque.buckets.port import Found
 from casque.clock import SystemClock
-from casque.stores.ledger import log
+from casque.stores.ledger import log, store
 
 PAGE = 10
 ENTRIES = 400
@@ -59,15 +59,24 @@ def test_files_of_others_beside_the_entries_do_not_hide_the_end(tmp_path: Path) 
 
 
 class OfTheNet(MemoryBucket):
-    """Answers at the next turn of the loop, and counts the entries that are read."""
+    """Answers at the next turn of the loop, and counts what is read."""
 
     blocking = False
     read = 0
+    """How many entries."""
+    under_way = 0
+    """How many bytes are asked for and not answered yet."""
+    most = 0
 
     async def get(self, key: str) -> Found | None:
         self.read += key.startswith("log/")
+        found = await super().get(key)
+        size = 0 if found is None else len(found.body)
+        self.under_way += size
+        self.most = max(self.most, self.under_way)
         await SystemClock().sleep(0, blocking=False)
-        return await super().get(key)
+        self.under_way -= size
+        return found
 
 
 def test_whoever_gives_up_on_a_long_log_goes_on_from_there() -> None:
@@ -91,5 +100,23 @@ def test_whoever_gives_up_on_a_long_log_goes_on_from_there() -> None:
         assert (await look).pending == ENTRIES
         assert tries > 1
         assert bucket.read < 2 * ENTRIES
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+
+
+@pytest.mark.parametrize("payload", [0, 300, 3_000, 30_000])
+def test_entries_that_are_read_together_are_not_more_than_a_slow_line_carries(
+    payload: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "_BYTES_AT_ONCE", 10_000)
+
+    async def main() -> None:
+        bucket = OfTheNet()
+        producer = DirectQueue(bucket)
+        for _ in range(50):
+            await producer.enqueue("e", bytes(payload))
+        bucket.most = 0
+        assert (await DirectQueue(bucket).stats()).pending == 50
+        assert payload < bucket.most <= max(10_000, payload + 1_000)
 
     asyncio.run(asyncio.wait_for(main(), 60))

@@ -5,9 +5,10 @@ from __future__ import annotations
 import threading
 from typing import Literal
 
+from casque import process
 from casque.buckets.port import ABSENT, PAGE, Expect, Found, Listed, Version
 from casque.clock import Clock, SystemClock
-from casque.errors import CASConflictError
+from casque.errors import CASConflictError, StorageError
 
 
 class MemoryBucket:
@@ -21,15 +22,16 @@ class MemoryBucket:
         self._lock = threading.Lock()
         self._objects: dict[str, Found] = {}
         self._writes = 0
+        self._generation = process.generation
 
     async def get(self, key: str) -> Found | None:
-        with self._lock:
+        with self._here():
             return self._objects.get(key)
 
     async def put(
         self, key: str, body: bytes, *, expect: Literal[Expect.ABSENT] | Version
     ) -> Version:
-        with self._lock:
+        with self._here():
             found = self._objects.get(key)
             if (ABSENT if found is None else found.version) != expect:
                 raise CASConflictError(f"{self.name}: {key} is not as expected.")
@@ -39,7 +41,7 @@ class MemoryBucket:
             return version
 
     async def list(self, prefix: str = "", *, after: str = "") -> list[Listed]:
-        with self._lock:
+        with self._here():
             named = sorted(key for key in self._objects if key > after and key.startswith(prefix))
             return [
                 Listed(key, len(self._objects[key].body), self._objects[key].modified_us)
@@ -47,8 +49,19 @@ class MemoryBucket:
             ]
 
     async def delete(self, key: str) -> None:
-        with self._lock:
+        with self._here():
             self._objects.pop(key, None)
 
     async def close(self) -> None:
         """Nothing is held but memory."""
+
+    def _here(self) -> threading.Lock:
+        """The lock, in the process whose objects these are."""
+        if self._generation != process.generation:
+            raise StorageError(
+                f"{self.name} lives in the process that made it, and this is a fork of that "
+                "process: what is changed here nobody else would see. Use a folder to share a "
+                "queue between processes.",
+                outcome_unknown=False,
+            )
+        return self._lock

@@ -7,7 +7,7 @@ holds up nobody's commit.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar
@@ -45,37 +45,39 @@ class OnThread:
         *,
         max_conflicts: int | None = None,
     ) -> list[Any]:
-        commit = self.store.commit(writer, number, operations, max_conflicts=max_conflicts)
-        return await _on(self._commits, commit)
+        store, most = self.store, max_conflicts
+        return await _on(
+            self._commits, lambda: store.commit(writer, number, operations, max_conflicts=most)
+        )
 
     def listen(self, bell: Bell) -> AbstractContextManager[int | None]:
         return self.store.listen(bell)
 
     async def get(self, job_id: str) -> Job | None:
-        return await _on(self._reads, self.store.get(job_id))
+        return await _on(self._reads, lambda: self.store.get(job_id))
 
     async def jobs(self, wanted: JobFilter, *, limit: int, after: int = 0) -> list[Job]:
-        return await _on(self._reads, self.store.jobs(wanted, limit=limit, after=after))
+        return await _on(self._reads, lambda: self.store.jobs(wanted, limit=limit, after=after))
 
     async def peek(
         self, entrypoints: Collection[str] | None, queue: str | None, limit: int
     ) -> list[Job]:
-        return await _on(self._reads, self.store.peek(entrypoints, queue, limit))
+        return await _on(self._reads, lambda: self.store.peek(entrypoints, queue, limit))
 
     async def stats(self, queue: str | None) -> Stats:
-        return await _on(self._reads, self.store.stats(queue))
+        return await _on(self._reads, lambda: self.store.stats(queue))
 
     async def queues(self, *, due: bool) -> list[str]:
-        return await _on(self._reads, self.store.queues(due=due))
+        return await _on(self._reads, lambda: self.store.queues(due=due))
 
     async def next_run(self, queue: str) -> int | None:
-        return await _on(self._reads, self.store.next_run(queue))
+        return await _on(self._reads, lambda: self.store.next_run(queue))
 
     async def records(self, kind: str) -> list[Record]:
-        return await _on(self._reads, self.store.records(kind))
+        return await _on(self._reads, lambda: self.store.records(kind))
 
     async def picture(self) -> QueueState:
-        return await _on(self._reads, self.store.picture())
+        return await _on(self._reads, self.store.picture)
 
     async def close(self) -> None:
         """Let the threads go; the store itself belongs to whoever made it."""
@@ -83,10 +85,10 @@ class OnThread:
         self._reads.shutdown(wait=False)
 
 
-async def _on(executor: ThreadPoolExecutor, work: Coroutine[Any, Any, T]) -> T:
+async def _on(executor: ThreadPoolExecutor, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    # Begun on its thread: what is cancelled before its turn comes was never made.
     try:
-        running = asyncio.get_running_loop().run_in_executor(executor, drive, work)
+        running = asyncio.get_running_loop().run_in_executor(executor, lambda: drive(work()))
     except RuntimeError as error:
-        work.close()
         raise InvalidError("this queue is closed; open a new one.", cause=error) from error
     return await running

@@ -51,8 +51,9 @@ class Asking:
     def full_name(self, key: str) -> str:
         return f"{self.bucket.name.rstrip('/')}/{key}"
 
-    async def get(self, key: str, watch: Stopwatch) -> Found | None:
-        return await self._until_answered(lambda: self.bucket.get(key), watch)
+    async def get(self, key: str, watch: Stopwatch, size: int = 0) -> Found | None:
+        """The object; `size` is about how large it is, if that is known."""
+        return await self._until_answered(lambda: self.bucket.get(key), watch, size)
 
     async def glance(self, key: str) -> Found | None:
         """As `get`, but once, and not for long: for what is good to know and no more."""
@@ -89,11 +90,13 @@ class Asking:
         span = int(longest * (0.5 + self.clock.random() / 2))
         await self.clock.sleep(span, blocking=self.bucket.blocking)
 
-    async def _until_answered(self, ask: Callable[[], Awaitable[T]], watch: Stopwatch) -> T:
+    async def _until_answered(
+        self, ask: Callable[[], Awaitable[T]], watch: Stopwatch, size: int = 0
+    ) -> T:
         place = 0
         while True:
             try:
-                return await self._once(ask(), 0)
+                return await self._once(ask(), size)
             except StorageError as error:
                 if not error.outcome_unknown:
                     raise

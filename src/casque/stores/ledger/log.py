@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from itertools import takewhile
+from typing import NamedTuple
 
 from casque.buckets.port import ABSENT, PAGE
 from casque.clock import Stopwatch
@@ -42,6 +43,17 @@ def number_in(key: str) -> int | None:
     return None if match is None else int(match[1])
 
 
+class Ahead(NamedTuple):
+    """Entries that are listed and not read yet."""
+
+    last: int
+    """The number of the last of them; of the one before them when there are none."""
+    largest: int
+    """The size of the largest."""
+    is_end: bool
+    """Whether there were no others when the last was listed."""
+
+
 class Log:
     """The entries of one ledger, as bytes."""
 
@@ -51,16 +63,19 @@ class Log:
     def name_of(self, number: int) -> str:
         return self._asking.full_name(key_of(number))
 
-    async def read(self, number: int, watch: Stopwatch) -> bytes | None:
+    async def read(self, number: int, watch: Stopwatch, size: int = 0) -> bytes | None:
         """An entry; None when there is none."""
-        found = await self._asking.get(key_of(number), watch)
+        found = await self._asking.get(key_of(number), watch, size)
         return None if found is None else found.body
 
-    async def read_ahead(self, first: int, count: int, watch: Stopwatch) -> list[bytes]:
+    async def read_ahead(
+        self, first: int, count: int, watch: Stopwatch, size: int = 0
+    ) -> list[bytes]:
         """Up to `count` entries from `first` on, as far as there are any; in one go if possible."""
         if not self._asking.bucket.blocking:
-            numbers = range(first, first + count)
-            each = await self._asking.together(*(self.read(number, watch) for number in numbers))
+            each = await self._asking.together(
+                *(self.read(first + place, watch, size) for place in range(count))
+            )
             return list(takewhile(lambda content: content is not None, each))
         entries: list[bytes] = []
         while len(entries) < count:
@@ -70,20 +85,17 @@ class Log:
             entries.append(content)
         return entries
 
-    async def last(self, after: int, watch: Stopwatch) -> tuple[int, bool]:
-        """An entry above `after` that is there, or `after`; and whether it is the last one.
-
-        It is, unless there are more than `PAGES_AHEAD` pages of them.
-        """
-        last, key, pages = after, key_of(after), 0
+    async def ahead(self, after: int, watch: Stopwatch) -> Ahead:
+        """What there is above `after`, by its list: `PAGES_AHEAD` pages of it, or to the end."""
+        last, largest, key, pages = after, 0, key_of(after), 0
         while pages < PAGES_AHEAD or last == after:
             page = await self._asking.list(FOLDER, key, watch)
             for one in page:
-                last = max(last, number_in(one.key) or 0)
+                last, largest = max(last, number_in(one.key) or 0), max(largest, one.size)
             if len(page) < PAGE:
-                return last, True
+                return Ahead(last, largest, is_end=True)
             key, pages = page[-1].key, pages + 1
-        return last, False
+        return Ahead(last, largest, is_end=False)
 
     async def append(
         self, number: int, content: bytes, watch: Stopwatch, *, ahead: int

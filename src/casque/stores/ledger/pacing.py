@@ -12,6 +12,7 @@ write; when they find it, they hold back until that one must have got in.
 
 from __future__ import annotations
 
+from collections import deque
 from contextlib import suppress
 
 from casque.buckets.port import ABSENT, Found
@@ -19,7 +20,7 @@ from casque.clock import SECOND_US, Stopwatch
 from casque.errors import CasqueError
 from casque.stores.ledger.asking import Asking
 from casque.stores.ledger.buckettime import BucketTime
-from casque.stores.ledger.replica import Replica
+from casque.stores.ledger.replica import RECENT, Replica
 
 WAITING = "waiting"
 """The object by which a writer that keeps losing says so: it holds its round trip, in us."""
@@ -46,8 +47,8 @@ class Pacing:
         self._asking = asking
         self._time = time
         self._clock = asking.clock
-        self._own: set[str] = set()
-        """The writers of this process."""
+        self._own: deque[str] = deque(maxlen=RECENT)
+        """The writers of this process that wrote last: as many entries as a replica remembers."""
         self._last = 0
         self._in_a_row = 0
         self._looked = 0
@@ -57,7 +58,7 @@ class Pacing:
 
     def wrote(self, writer: str, number: int) -> None:
         """An entry of ours is stored."""
-        self._own.add(writer)
+        self._own.append(writer)
         self._in_a_row = self._in_a_row + 1 if number == self._last + 1 else 1
         self._last = number
 
@@ -70,7 +71,7 @@ class Pacing:
             if losing.elapsed_us() > _SPEAK_AFTER_US:
                 await self._speak_up()
             return
-        others = len(set(replica.writers) - self._own)
+        others = len(set(replica.writers).difference(self._own))
         trip, span = self._asking.trip_us, 0
         if self._guest_us:
             span = _GUEST_TRIPS * self._guest_us + 2 * others * trip

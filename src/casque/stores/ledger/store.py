@@ -26,7 +26,7 @@ from casque.stores.bells import Bells, makes_claimable
 from casque.stores.ledger.asking import Asking
 from casque.stores.ledger.buckettime import BEHIND_US, BucketTime
 from casque.stores.ledger.entry import FIRST, Entry, digest_of, encode
-from casque.stores.ledger.log import Log, Vanished
+from casque.stores.ledger.log import Ahead, Log, Vanished
 from casque.stores.ledger.opening import MARKER, ask_time, open_place
 from casque.stores.ledger.pacing import Pacing
 from casque.stores.ledger.replica import Broken, Replica
@@ -47,6 +47,8 @@ _FEW = 4
 """Where another has taken the next entry, as many are read at once; more if it happens again."""
 _AT_ONCE = 32
 """How many entries are read together at most."""
+_BYTES_AT_ONCE = 4 * 1024 * 1024
+"""How much is read together at most, but for a single entry that is larger."""
 
 T = TypeVar("T")
 
@@ -267,19 +269,20 @@ class LedgerStore:
         return replica, True
 
     async def _leap_to_end(self, replica: Replica) -> None:
-        last, is_end = 0, False
-        while not is_end:
-            last, is_end = await self._log.last(last, Stopwatch(self.clock))
-        if last:
-            replica.leap(last)
-            await self._take_up_to(replica, last)
+        ahead = await self._log.ahead(0, Stopwatch(self.clock))
+        while not ahead.is_end:
+            ahead = await self._log.ahead(ahead.last, Stopwatch(self.clock))
+        if ahead.last:
+            replica.leap(ahead.last)
+            await self._take_all(replica, ahead)
 
     async def _read_to_end(self, replica: Replica) -> None:
         """Read the log to where it ended when it was listed."""
         is_end = False
         while not is_end:
-            last, is_end = await self._log.last(replica.number, Stopwatch(self.clock))
-            await self._take_up_to(replica, last)
+            ahead = await self._log.ahead(replica.number, Stopwatch(self.clock))
+            await self._take_all(replica, ahead)
+            is_end = ahead.is_end
 
     async def _check_head(self, replica: Replica, watch: Stopwatch) -> None:
         """Now and then, see whether what we know of is still stored. Raises Vanished if not.
@@ -298,12 +301,15 @@ class LedgerStore:
                 raise Vanished(replica.number)
             self._checked = Stopwatch(self.clock)
 
-    async def _take_up_to(self, replica: Replica, last: int) -> None:
-        """Read the entries up to one that is known to be there."""
-        while replica.number < last:
-            first, count = replica.number + 1, min(_AT_ONCE, last - replica.number)
+    async def _take_all(self, replica: Replica, ahead: Ahead) -> None:
+        """Read the entries that are listed."""
+        # All share the line: large ones together would take longer than one request may.
+        at_once = min(_AT_ONCE, max(_BYTES_AT_ONCE // max(ahead.largest, 1), 1))
+        while replica.number < ahead.last:
+            first, count = replica.number + 1, min(at_once, ahead.last - replica.number)
             # Each for itself in time: a long log takes long.
-            contents = await self._log.read_ahead(first, count, Stopwatch(self.clock))
+            watch = Stopwatch(self.clock)
+            contents = await self._log.read_ahead(first, count, watch, ahead.largest)
             for content in contents:
                 self._take(replica, content)
             if len(contents) < count:

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Protocol
 
 from casque import process
+from casque.errors import InvalidError
 
 _Waiter = tuple[asyncio.AbstractEventLoop, "asyncio.Future[None]"]
 
@@ -38,12 +39,23 @@ class _ThreadTurn:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self._owner = 0
+        """The thread whose turn it is."""
         self._generation = process.generation
 
     async def __aenter__(self) -> None:
         if self._generation != process.generation:
             self._lock, self._generation = threading.Lock(), process.generation
+            self._owner = 0
+        thread = threading.get_ident()
+        if self._owner == thread:
+            raise InvalidError(
+                "the queue was called from a signal handler, in the middle of a call to it on the "
+                "same thread, which cannot go on meanwhile. Set a flag in the handler, and look at "
+                "it outside."
+            )
         self._lock.acquire()
+        self._owner = thread
 
     async def __aexit__(
         self,
@@ -51,6 +63,7 @@ class _ThreadTurn:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        self._owner = 0
         self._lock.release()
 
 
