@@ -1,16 +1,17 @@
-"""A storage that does not answer: everybody is told so in time, however many ask at once."""
+"""A storage that does not answer: who asks is told so in time; and who slept, what it missed."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
 from datetime import timedelta
+from typing import Literal
 
 import pytest
 
-from casque import DirectQueue, StorageError
+from casque import DirectQueue, Queue, StorageError
 from casque.buckets.memory import MemoryBucket
-from casque.buckets.port import Found
+from casque.buckets.port import Expect, Found, Version
 from casque.clock import SECOND_US, SystemClock
 from casque.stores.ledger.store import CHECK_EVERY_US, LedgerStore
 from casque.testing import FakeClock
@@ -59,3 +60,34 @@ def test_many_who_wait_for_a_silent_storage_are_told_so_together() -> None:
         assert (await q.stats()).pending == 1
 
     asyncio.run(asyncio.wait_for(main(), 30))
+
+
+class Sleeps(MemoryBucket):
+    """Stores an entry, and then the machine sleeps for an hour: no answer reaches anybody."""
+
+    is_to_sleep = False
+
+    def __init__(self, clock: FakeClock) -> None:
+        super().__init__(clock)
+        self.time = clock
+
+    async def put(
+        self, key: str, body: bytes, *, expect: Literal[Expect.ABSENT] | Version
+    ) -> Version:
+        version = await super().put(key, body, expect=expect)
+        if self.is_to_sleep:
+            self.is_to_sleep = False
+            self.time.advance(timedelta(hours=1))
+            raise StorageError(f"cannot write {key}: no answer. Try again.")
+        return version
+
+
+def test_a_process_that_slept_while_it_wrote_looks_what_became_of_it() -> None:
+    clock = FakeClock()
+    bucket = Sleeps(clock)
+    with Queue(LedgerStore(bucket, clock)) as q:
+        q.enqueue("e")
+        bucket.is_to_sleep = True
+        job = q.enqueue("e")
+        assert q.get(job.id) is not None
+        assert q.stats().pending == 2

@@ -123,13 +123,14 @@ class Log:
                 if doubt is None and not error.outcome_unknown:
                     raise
                 doubt = error
-            if watch.elapsed_us() > COMMIT_DEADLINE_US:
-                raise self.unknown(number, doubt) from doubt
             await self._asking.pause(place)
             place += 1
+            # However late it is: the process may have slept, and the answer be there to read.
             found = await self._look(number, ahead, doubt, watch)
             if found:
                 return [] if found[0] == content else found
+            if watch.elapsed_us() > COMMIT_DEADLINE_US:
+                raise self.unknown(number, doubt) from doubt
 
     async def _look(
         self, number: int, ahead: int, doubt: CasqueError, watch: Stopwatch
