@@ -268,7 +268,7 @@ class ThreadCommitter(_Batches):
     async def submit(self, operations: Sequence[Operation]) -> list[Any]:
         """Commit these with whatever else is waiting. Per operation its result, or its error."""
         thread = threading.get_ident()
-        if self._owner == thread:
+        if self._owner == thread and self._lock.locked():
             raise InvalidError(
                 "the queue was called from a signal handler, in the middle of a call to it on the "
                 "same thread, which cannot go on meanwhile. Set a flag in the handler, and look at "
@@ -277,20 +277,21 @@ class ThreadCommitter(_Batches):
         # Alone, and little enough for one commit: then there is nothing to gather.
         few = len(operations) == 1 or (len(operations) <= _FEW and not self._alone)
         begun = self._store.clock.monotonic()
-        if few and not self._waiting and self._lock.acquire(blocking=False):
-            try:
-                self._owner = thread
-                self._number += 1
-                return await self._store.commit(
-                    self._writer, self._number, operations, max_conflicts=self._max_conflicts
-                )
-            except StorageError as error:
-                return await self._answered(operations, error, begun)
-            except Exception as error:  # noqa: BLE001 - as any other outcome
-                return [error] if len(operations) == 1 else [_own(error) for _ in operations]
-            finally:
-                self._owner = 0
-                self._lock.release()
+        if few and not self._waiting and not self._lock.locked():
+            # By `with` and no other way: no interrupt can strike between taking it and this block.
+            with self._lock:
+                try:
+                    self._owner = thread
+                    self._number += 1
+                    return await self._store.commit(
+                        self._writer, self._number, operations, max_conflicts=self._max_conflicts
+                    )
+                except StorageError as error:
+                    return await self._answered(operations, error, begun)
+                except Exception as error:  # noqa: BLE001 - as any other outcome
+                    return [error] if len(operations) == 1 else [_own(error) for _ in operations]
+                finally:
+                    self._owner = 0
         entries = [_Entry(operation) for operation in operations]
         self._join(entries)
         with self._lock:
@@ -305,21 +306,21 @@ class ThreadCommitter(_Batches):
 
     async def submit_one(self, operation: Operation) -> Any:
         """Commit this with whatever else is waiting; its result, or its error raised."""
-        if self._waiting or not self._lock.acquire(blocking=False):
+        if self._waiting or self._lock.locked():
             [outcome] = await self.submit((operation,))
         else:
             begun = self._store.clock.monotonic()
-            try:
-                self._owner = threading.get_ident()
-                self._number += 1
-                [outcome] = await self._store.commit(
-                    self._writer, self._number, (operation,), max_conflicts=self._max_conflicts
-                )
-            except StorageError as error:
-                [outcome] = await self._answered((operation,), error, begun)
-            finally:
-                self._owner = 0
-                self._lock.release()
+            with self._lock:
+                try:
+                    self._owner = threading.get_ident()
+                    self._number += 1
+                    [outcome] = await self._store.commit(
+                        self._writer, self._number, (operation,), max_conflicts=self._max_conflicts
+                    )
+                except StorageError as error:
+                    [outcome] = await self._answered((operation,), error, begun)
+                finally:
+                    self._owner = 0
         if isinstance(outcome, Exception):
             raise outcome
         return outcome

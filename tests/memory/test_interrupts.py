@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import dis
+import functools
 import sys
 from collections.abc import Callable
 from datetime import timedelta
-from itertools import count
-from types import FrameType
+from itertools import count, pairwise
+from types import CodeType, FrameType
 from typing import Any
 
 import pytest
 
-from casque import Job, NewJob, Queue
+from casque import Job, NewJob, Queue, StorageError
 from casque.stores.memory import MemoryStore
 from casque.testing import FakeClock
 
@@ -84,3 +86,53 @@ def test_an_interrupt_at_any_line_leaves_all_of_a_commit_or_nothing(name: str) -
         if not interrupt.fired:
             assert nth > 20
             return
+
+
+class Strike:
+    """Raises KeyboardInterrupt the nth time that Python could, in the committer: after a call."""
+
+    def __init__(self, nth: int) -> None:
+        self.fired = False
+        self._left = nth
+
+    def __call__(self, frame: FrameType, event: str, _: Any) -> Any:
+        if not frame.f_code.co_filename.endswith("casque/commit.py"):
+            return None
+        frame.f_trace_opcodes = True
+        if event == "opcode" and frame.f_lasti in after_calls(frame.f_code):
+            self._left -= 1
+            if not self._left:
+                self.fired = True
+                sys.settrace(None)
+                raise KeyboardInterrupt
+        return self
+
+
+@functools.cache
+def after_calls(code: CodeType) -> frozenset[int]:
+    steps = list(dis.get_instructions(code))
+    calls = ("CALL", "CALL_KW", "CALL_FUNCTION_EX", "RESUME")
+    return frozenset(then.offset for step, then in pairwise(steps) if step.opname in calls)
+
+
+# A coroutine that was made and struck before it began has nothing to undo.
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("many", [False, True])
+def test_an_interrupt_in_the_committer_locks_nobody_out(many: bool) -> None:
+    for nth in count(1):
+        q, job = queue_with_jobs()
+        strike = Strike(nth)
+        sys.settrace(strike)
+        try:
+            q.ack_many([job]) if many else q.ack(job)
+        except (KeyboardInterrupt, StorageError):
+            pass
+        finally:
+            sys.settrace(None)
+        lock = q._queue._session._committer._lock
+        assert not lock.locked(), f"at the {nth}th place"
+        assert q.enqueue("e").id
+        if not strike.fired:
+            break
+    assert nth > 3
