@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from inspect import isawaitable
 from typing import Any, TypeVar
 
-from casque import views
 from casque.adapters.storage.port import ObjectStoragePort
 from casque.clock import SECOND_US, Bell, Clock, Stopwatch, StoreTime, SystemClock
 from casque.codec import decode, encode
@@ -25,16 +24,14 @@ from casque.errors import (
     InvalidError,
     StorageError,
 )
-from casque.job import Job, Stats
 from casque.operations import Operation
-from casque.record import Record
-from casque.state import WRITER_MEMORY_US, QueueState, State
+from casque.state import WRITER_MEMORY_US, State
 from casque.stores.answers import Answers
 from casque.stores.bells import Bells
+from casque.stores.looking import Looking
 from casque.stores.pace import Pace
 from casque.stores.port import COMMIT_DEADLINE_US
 from casque.transaction import transact
-from casque.views import JobFilter
 
 RECORDS_BEFORE_WARNING = 5_000
 REQUEST_SECONDS = 30
@@ -59,7 +56,7 @@ class _View:
         self.etag = etag
 
 
-class DocumentStore:
+class DocumentStore(Looking):
     """One object, one queue store."""
 
     blocking = False
@@ -136,34 +133,6 @@ class DocumentStore:
     def listen(self, bell: Bell) -> Iterator[int | None]:
         with self._bells.hung(bell):
             yield POLL_US
-
-    async def get(self, job_id: str) -> Job | None:
-        return await self._read(lambda state, now: views.job(state, job_id, now))
-
-    async def jobs(self, wanted: JobFilter, *, limit: int, after: int = 0) -> list[Job]:
-        return await self._read(lambda state, now: views.jobs(state, wanted, limit, after, now))
-
-    async def peek(
-        self, entrypoints: Collection[str] | None, queue: str | None, limit: int
-    ) -> list[Job]:
-        return await self._read(
-            lambda state, now: views.peek(state, entrypoints, queue, limit, now)
-        )
-
-    async def stats(self, queue: str | None) -> Stats:
-        return await self._read(lambda state, now: state.stats(queue, now))
-
-    async def queues(self, *, due: bool) -> list[str]:
-        return await self._read(lambda state, now: views.queues(state, now, due=due))
-
-    async def next_run(self, queue: str) -> int | None:
-        return await self._read(lambda state, _: views.next_run(state, queue))
-
-    async def records(self, kind: str) -> list[Record]:
-        return await self._read(lambda state, now: views.records(state, kind, now))
-
-    async def picture(self) -> QueueState:
-        return await self._read(views.picture)
 
     async def close(self) -> None:
         self._spare.clear()

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
-from casque import views
 from casque.clock import Bell, Clock, StoreTime, SystemClock
 from casque.errors import StorageError
-from casque.job import Job, Stats
 from casque.operations import Operation
-from casque.record import Record
-from casque.state import QueueState, State
+from casque.state import State
 from casque.stores.answers import Answers
 from casque.stores.bells import Bells
+from casque.stores.looking import Looking
 from casque.transaction import transact
-from casque.views import JobFilter
+
+T = TypeVar("T")
 
 
-class MemoryStore:
+class MemoryStore(Looking):
     """A store of this process, shared by all its threads and event loops."""
 
     name = "memory://"
@@ -62,39 +61,9 @@ class MemoryStore:
         with self._bells.hung(bell):
             yield None
 
-    async def get(self, job_id: str) -> Job | None:
+    async def _read(self, look: Callable[[State, int], T]) -> T:
         with self._lock:
-            return views.job(self._whole(), job_id, self._time.now())
-
-    async def jobs(self, wanted: JobFilter, *, limit: int, after: int = 0) -> list[Job]:
-        with self._lock:
-            return views.jobs(self._whole(), wanted, limit, after, self._time.now())
-
-    async def peek(
-        self, entrypoints: Collection[str] | None, queue: str | None, limit: int
-    ) -> list[Job]:
-        with self._lock:
-            return views.peek(self._whole(), entrypoints, queue, limit, self._time.now())
-
-    async def stats(self, queue: str | None) -> Stats:
-        with self._lock:
-            return self._whole().stats(queue, self._time.now())
-
-    async def queues(self, *, due: bool) -> list[str]:
-        with self._lock:
-            return views.queues(self._whole(), self._time.now(), due=due)
-
-    async def next_run(self, queue: str) -> int | None:
-        with self._lock:
-            return views.next_run(self._whole(), queue)
-
-    async def records(self, kind: str) -> list[Record]:
-        with self._lock:
-            return views.records(self._whole(), kind, self._time.now())
-
-    async def picture(self) -> QueueState:
-        with self._lock:
-            return views.picture(self._whole(), self._time.now())
+            return look(self._whole(), self._time.now())
 
     async def close(self) -> None:
         """Nothing is held but memory."""

@@ -7,20 +7,17 @@ it and decide anew. docs/design/ledger.md argues why nothing is lost or doubled.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeVar, cast
 
 from msgspec.structs import replace
 
-from casque import views
 from casque.buckets.port import Bucket
 from casque.clock import SECOND_US, Bell, Clock, Stopwatch, SystemClock
 from casque.errors import CASConflictError, CorruptError, StorageError
-from casque.job import Job, Stats
 from casque.operations import Enqueue, Operation
-from casque.record import Record
-from casque.state import QueueState, State
+from casque.state import State
 from casque.stores.answers import Answers
 from casque.stores.bells import Bells, makes_claimable
 from casque.stores.ledger.asking import Asking
@@ -31,9 +28,9 @@ from casque.stores.ledger.opening import MARKER, ask_time, open_place
 from casque.stores.ledger.pacing import Pacing
 from casque.stores.ledger.replica import Broken, Replica
 from casque.stores.ledger.turn import new_turn
+from casque.stores.looking import Looking
 from casque.stores.port import COMMIT_DEADLINE_US
 from casque.transaction import transact
-from casque.views import JobFilter
 
 POLL_US = 500_000
 """How long a waiting dequeue sleeps before it looks whether another process wrote."""
@@ -64,7 +61,7 @@ class _Sent(NamedTuple):
     rings: bool
 
 
-class LedgerStore:
+class LedgerStore(Looking):
     """A store in a bucket. Nothing is read or written before its first use."""
 
     instant = False
@@ -361,34 +358,6 @@ class LedgerStore:
             yield POLL_LOCAL_US if self.blocking else POLL_US
 
     # -- reading ---------------------------------------------------------------
-
-    async def get(self, job_id: str) -> Job | None:
-        return await self._read(lambda state, now: views.job(state, job_id, now))
-
-    async def jobs(self, wanted: JobFilter, *, limit: int, after: int = 0) -> list[Job]:
-        return await self._read(lambda state, now: views.jobs(state, wanted, limit, after, now))
-
-    async def peek(
-        self, entrypoints: Collection[str] | None, queue: str | None, limit: int
-    ) -> list[Job]:
-        return await self._read(
-            lambda state, now: views.peek(state, entrypoints, queue, limit, now)
-        )
-
-    async def stats(self, queue: str | None) -> Stats:
-        return await self._read(lambda state, now: state.stats(queue, now))
-
-    async def queues(self, *, due: bool) -> list[str]:
-        return await self._read(lambda state, now: views.queues(state, now, due=due))
-
-    async def next_run(self, queue: str) -> int | None:
-        return await self._read(lambda state, _: views.next_run(state, queue))
-
-    async def records(self, kind: str) -> list[Record]:
-        return await self._read(lambda state, now: views.records(state, kind, now))
-
-    async def picture(self) -> QueueState:
-        return await self._read(views.picture)
 
     async def _read(self, look: Callable[[State, int], T]) -> T:
         """What is seen of the log read to its end: no answer may rest on old memory."""
