@@ -9,6 +9,7 @@ from __future__ import annotations
 import traceback as tracebacks
 from collections.abc import Callable, Collection, Iterable
 from datetime import datetime, timedelta
+from functools import lru_cache
 from typing import TypeVar
 
 import msgspec
@@ -239,6 +240,8 @@ def entrypoints(value: str | Collection[str] | None) -> tuple[str, ...] | None:
     """One name, several, or None for all."""
     if value is None:
         return None
+    if type(value) is str:
+        return _one_entrypoint(value)
     if isinstance(value, str):
         return (name(value, "entrypoint"),)
     if not isinstance(value, Collection):
@@ -248,6 +251,12 @@ def entrypoints(value: str | Collection[str] | None) -> tuple[str, ...] | None:
     if not value:
         raise InvalidError("`entrypoint` is an empty list; pass None for all entrypoints.")
     return tuple(dict.fromkeys(name(one, "entrypoint") for one in value))
+
+
+@lru_cache(maxsize=1_000)
+def _one_entrypoint(value: str) -> tuple[str]:
+    """Checked once: whoever dequeues asks for the same again and again."""
+    return (name(value, "entrypoint"),)
 
 
 def failure(error: object) -> Failure:

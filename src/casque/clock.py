@@ -77,6 +77,10 @@ class Clock(Protocol):
         """Microseconds from some fixed point; never goes back, and counts a machine's sleep."""
         ...
 
+    def moment(self) -> tuple[int, int]:
+        """Both at once: `now()` and `monotonic()`."""
+        ...
+
     def random(self) -> float:
         """A number in [0, 1)."""
         ...
@@ -118,6 +122,9 @@ class SystemClock:
     def monotonic(self) -> int:
         return time.clock_gettime_ns(_STEADY) // 1000
 
+    def moment(self) -> tuple[int, int]:
+        return time.time_ns() // 1000, time.clock_gettime_ns(_STEADY) // 1000
+
     def random(self) -> float:
         return random.random()
 
@@ -125,23 +132,20 @@ class SystemClock:
         return self.mint(1)[0][0]
 
     def mint(self, count: int) -> Minted:
-        if (
-            self._generation != process.generation
-        ):  # a fork: somebody may have held it in the parent
+        if self._generation != process.generation:
+            # A fork: somebody may have held it in the parent.
             self._lock = threading.RLock()
             self._generation, self._drawn = process.generation, []
         with self._lock:
-            minted = mint_uuid7(self._last_order, time.time_ns() // 1_000_000, self._draw(count))
+            now_ms = time.time_ns() // 1_000_000
+            if count == 1:  # some are drawn in advance, but never before a fork
+                if not self._drawn:
+                    self._drawn = _draw(_DRAWN_AT_ONCE)
+                one, self._last_order = next_uuid7(self._last_order, now_ms, self._drawn.pop())
+                return [one], [self._last_order]
+            minted = mint_uuid7(self._last_order, now_ms, _draw(count))
             self._last_order = minted[1][-1]
             return minted
-
-    def _draw(self, count: int) -> Sequence[int]:
-        """So many times 64 random bits. Some are drawn in advance, but never before a fork."""
-        if count > 1:
-            return struct.unpack(f">{count}Q", os.urandom(8 * count))
-        if not self._drawn:
-            self._drawn = list(struct.unpack(f">{_DRAWN_AT_ONCE}Q", os.urandom(8 * _DRAWN_AT_ONCE)))
-        return (self._drawn.pop(),)
 
     def bell(self, *, blocking: bool) -> Bell:
         return ThreadBell() if blocking else LoopBell()
@@ -151,6 +155,11 @@ class SystemClock:
             time.sleep(span / SECOND_US)
         else:
             await asyncio.sleep(span / SECOND_US)
+
+
+def _draw(count: int) -> list[int]:
+    """So many times 64 random bits."""
+    return list(struct.unpack(f">{count}Q", os.urandom(8 * count)))
 
 
 class ThreadBell:
@@ -199,37 +208,40 @@ _ORDER_BITS = 21
 """What the order counts by within a millisecond; above it, 42 bits of time last until 2109."""
 _TAIL_BITS = 53
 """What is left of the 122 free bits of a UUIDv7, below the order."""
-_STEP_BITS = 3
+_TAIL = (1 << _TAIL_BITS) - 1
+_STEP_MASK = 2**3 - 1
+_VARIANT = 1 << 63
 _DRAWN_AT_ONCE = 64
 _LARGEST_ORDER = 2**63 - 1
 
 
-def mint_uuid7(last: int, now_ms: int, chances: Sequence[int]) -> Minted:
-    """A new id for each of `chances`, 64 random bits, at `now_ms`; their order above `last`.
+def next_uuid7(last: int, now_ms: int, drawn: int) -> tuple[str, int]:
+    """A new id made of `drawn`, 64 random bits, at `now_ms`; and its order, above `last`.
 
     Within a millisecond (or when the clock goes back) the order counts up by
     small random steps from where it was, so ids of one process sort by age; all
     below it is drawn anew, so the next id cannot be guessed.
     """
+    start = now_ms << _ORDER_BITS
+    if last < start:
+        # The first of a millisecond leaves most of what it counts by for those after it.
+        order = start | (drawn >> _TAIL_BITS << 8 | drawn & 0xFF)
+    else:
+        order = last + 1 + (drawn >> _TAIL_BITS & _STEP_MASK)
+    # 48 bits of time, the version and 12 bits of the order; the variant, the other 9, the tail.
+    high = f"{order >> 9:015x}"
+    low = f"{_VARIANT | (order & 0x1FF) << _TAIL_BITS | drawn & _TAIL:x}"
+    return f"{high[:8]}-{high[8:12]}-7{high[12:]}-{low[:4]}-{low[4:]}", order
+
+
+def mint_uuid7(last: int, now_ms: int, chances: Sequence[int]) -> Minted:
+    """A new id for each of `chances`, as by `next_uuid7`; and their orders."""
     ids: list[str] = []
     orders: list[int] = []
-    order, start = last, now_ms << _ORDER_BITS
-    head, head_of = "", -1
     for drawn in chances:
-        step = drawn >> _TAIL_BITS
-        if order < start:
-            # The first of a millisecond leaves most of what it counts by for those after it.
-            order = start | (step << 8 | drawn & 0xFF)
-        else:
-            order += 1 + (step & 2**_STEP_BITS - 1)
-        # 48 bits of time, the version and 12 bits of the order; the variant, the other 9, the tail.
-        if order >> 9 != head_of:
-            head_of = order >> 9
-            digits = f"{head_of:015x}"
-            head = f"{digits[:8]}-{digits[8:12]}-7{digits[12:]}-"
-        low = f"{1 << 63 | (order & 0x1FF) << _TAIL_BITS | drawn & (1 << _TAIL_BITS) - 1:x}"
-        ids.append(f"{head}{low[:4]}-{low[4:]}")
-        orders.append(order)
+        made, last = next_uuid7(last, now_ms, drawn)
+        ids.append(made)
+        orders.append(last)
     return ids, orders
 
 
@@ -272,7 +284,7 @@ class StoreTime:
     """
 
     def __init__(self, clock: Clock) -> None:
-        self._wall, self._monotonic = clock.now, clock.monotonic
+        self._moment = clock.moment
         self._lock = threading.RLock()
         self._generation = process.generation
         self._last = 0
@@ -282,7 +294,7 @@ class StoreTime:
         if self._generation != process.generation:
             self._lock, self._generation = threading.RLock(), process.generation
         with self._lock:
-            monotonic, wall, last = self._monotonic(), self._wall(), self._last
+            (wall, monotonic), last = self._moment(), self._last
             carried = last + (monotonic - self._last_monotonic if last else 0)
             self._last = last = max(carried, wall)
             self._last_monotonic = monotonic
@@ -291,7 +303,7 @@ class StoreTime:
     def saw(self, instant: int) -> None:
         """Another process wrote at `instant`: time is at least that from now on."""
         with self._lock:
-            monotonic = self._monotonic()
+            _, monotonic = self._moment()
             carried = self._last + (monotonic - self._last_monotonic if self._last else 0)
             self._last = max(carried, instant)
             self._last_monotonic = monotonic

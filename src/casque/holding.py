@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 
 from casque import arguments
@@ -27,12 +29,13 @@ class Holdings:
     def __init__(self) -> None:
         self._holdings: dict[str, Holding] = {}
 
-    def hand(self, job: Job, lease_us: int, taken_us: int) -> None:
+    def hand(self, jobs: Iterable[Job], lease_us: int, taken_us: int) -> None:
         holdings = self._holdings
-        holdings.pop(job.id, None)  # the newest stands last
-        holdings[job.id] = Holding(job.token, lease_us, taken_us)
-        if len(holdings) > HOLDINGS_KEPT:
-            del holdings[next(iter(holdings))]
+        for job in jobs:
+            holdings.pop(job.id, None)  # the newest stands last
+            holdings[job.id] = Holding(job.token, lease_us, taken_us)
+        while len(holdings) > HOLDINGS_KEPT:
+            holdings.pop(next(iter(holdings)), None)
 
     def drop(self, hold: Hold) -> None:
         """The claim is over; a newer one on the same job stays."""

@@ -213,11 +213,7 @@ class AsyncQueue:
             return await self._wait_for(operation, arguments.span(wait, "wait"))
         asked = session.clock.monotonic()
         leased: Leased = await session.submit(operation)
-        return self._handed(leased, operation, asked)
-
-    def _handed(self, leased: Leased, operation: Dequeue, asked_us: int) -> list[Job]:
-        for job in leased.jobs:
-            self._holdings.hand(job, operation.lease_us, asked_us)
+        self._holdings.hand(leased.jobs, operation.lease_us, asked)
         return leased.jobs
 
     async def _wait_for(self, operation: Dequeue, wait_us: int) -> list[Job]:
@@ -230,7 +226,8 @@ class AsyncQueue:
                 leased: Leased = await self._session.submit(operation)
                 left = give_up - clock.monotonic()
                 if leased.jobs or left <= 0:
-                    return self._handed(leased, operation, asked)
+                    self._holdings.hand(leased.jobs, operation.lease_us, asked)
+                    return leased.jobs
                 sleeps = (left, longest, leased.next_in_us)
                 await bell.wait(max(min(us for us in sleeps if us is not None), 1))
 
@@ -260,13 +257,13 @@ class AsyncQueue:
         done, trouble = 0, None
         outcomes = await self._session.submit_all([Ack(*hold) for hold in holds])
         for hold, outcome in zip(holds, outcomes, strict=True):
-            if isinstance(outcome, LeaseLostError | JobNotFoundError):
-                lost.append(hold[0])
-            elif isinstance(outcome, Exception):
-                trouble = outcome
-            else:
+            if outcome is None:
                 self._holdings.drop(hold)
                 done += 1
+            elif isinstance(outcome, LeaseLostError | JobNotFoundError):
+                lost.append(hold[0])
+            else:
+                trouble = outcome
         if trouble is not None and done:
             raise StorageError(
                 f"{done} of {len(holds)} jobs were acked; then: {trouble}", cause=trouble

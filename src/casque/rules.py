@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import msgspec
 from msgspec.structs import replace
 
 from casque import transitions
@@ -69,7 +70,7 @@ Answer = Callable[[State], Any]
 """Reads the operation's result off the state that its events led to."""
 
 
-class Leased(NamedTuple):
+class Leased(msgspec.Struct, frozen=True, gc=False):
     """The answer to a dequeue: the jobs, or in how long one may become due (None: unknown)."""
 
     jobs: list[Job]

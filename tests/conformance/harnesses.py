@@ -292,6 +292,9 @@ class BucketClock(SystemClock):
     def now(self) -> int:
         return self._start + self._clock.monotonic()
 
+    def moment(self) -> tuple[int, int]:
+        return self.now(), self.monotonic()
+
 
 class LedgerHarness:
     """The raw side is the log in the bucket, read anew from its first entry."""

@@ -1,24 +1,28 @@
-"""The short ways of a single enqueue, claim and ack: fenced and fair as the long ones are.
+"""The short ways of an enqueue, and of claims and acks: fenced and fair as the long ones are.
 
-Each of them is one statement with its conditions inside. Here one handle has
-come to know its line and to have tokens in reserve, and then another changes
-what it knows.
+That of one job is a statement with its conditions inside; that of several, a
+transaction which believes what its handle knows. Here one handle has come to
+know its line and to have tokens in reserve, and then another changes what it
+knows.
 """
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
+from msgspec.structs import replace
 
-from casque import JobStatus, LeaseLostError, NewJob, Queue
+from casque import BrokerQueue, JobStatus, LeaseLostError, NewJob, Queue
 from casque.stores.sqlite.rows import STATEMENTS
 from casque.stores.sqlite.store import SqliteStore
+from casque.stores.sqlite.work import CLAIMS_AT_ONCE
 from casque.testing import FakeClock
 from tests.sqlite.waiting import closed_behind
 
@@ -56,6 +60,18 @@ def learn(q: Queue, jobs: int) -> None:
     for _ in range(3):
         q.ack(q.dequeue()[0])
     assert claims_swiftly(q)
+
+
+@contextmanager
+def swiftly(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """While this holds, nothing goes the long way."""
+
+    def no(*_: Any) -> NoReturn:
+        raise AssertionError("it went the long way")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(SqliteStore, "_commit", no)
+        yield
 
 
 def claims_swiftly(q: Queue) -> bool:
@@ -216,6 +232,166 @@ def test_a_job_added_to_a_line_that_waits_for_another_is_due_at_once(a: Queue, b
     assert [job.id for job in b.dequeue()] == [also_now.id]
 
 
+def test_several_are_claimed_and_acked_the_short_way_in_their_order(
+    a: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learn(a, 40)
+    waiting = [job.id for job in a.peek(limit=50)]
+    with swiftly(monkeypatch):
+        first = a.dequeue(batch_size=10)
+        second = a.dequeue(batch_size=3)
+        a.ack_many(reversed(first))
+        a.ack_many(second)
+    assert [job.id for job in first + second] == waiting[:13]
+    tokens = [job.token for job in first + second]
+    assert tokens == sorted(set(tokens))
+    assert a.stats().total == 27
+
+
+def test_several_that_are_not_all_there_are_claimed_the_long_way(a: Queue) -> None:
+    learn(a, 5)
+    assert len(a.dequeue(batch_size=9)) == 5
+    assert a.queues(due=True) == []
+    learn(a, 5)
+    assert len(a.dequeue(batch_size=5)) == 5, "the last one takes the line along"
+    assert a.queues(due=True) == []
+
+
+def test_several_are_not_claimed_by_what_was_known_before_another_wrote(a: Queue, b: Queue) -> None:
+    learn(a, 9)
+    b.enqueue_many([NewJob("e", queue="other")] * 2)
+    assert claims_swiftly(a)
+    taken = a.dequeue(batch_size=4) + a.dequeue(batch_size=4)
+    assert {job.queue for job in taken} == {"default", "other"}
+    learn(a, 9)
+    held = b.dequeue(batch_size=2)
+    assert all(one.token > max(job.token for job in taken) for one in held)
+    again = a.dequeue(batch_size=2)
+    assert min(job.token for job in again) > max(job.token for job in held)
+
+
+def test_several_that_were_lost_are_taken_over_with_their_history(
+    tmp_path: Path, clock: FakeClock
+) -> None:
+    with opened(tmp_path / "jobs.db", clock, LEASE) as a:
+        a.enqueue_many([NewJob("e", priority=-1)] * 2)
+        held = a.dequeue(batch_size=2)
+        learn(a, 9)
+        clock.advance(LEASE)
+        assert claims_swiftly(a)
+        over = a.dequeue(batch_size=2)
+        assert [job.id for job in over] == [job.id for job in held]
+        assert [(job.attempts, len(job.history)) for job in over] == [(2, 1), (2, 1)]
+
+
+def test_several_leave_a_better_one_that_is_not_due_yet(a: Queue) -> None:
+    later = a.enqueue("e", priority=-1, delay=HOUR)
+    learn(a, 9)
+    assert claims_swiftly(a)
+    assert later.id not in {job.id for job in a.dequeue(batch_size=3)}
+
+
+def test_more_at_once_than_there_are_tokens_in_reserve(a: Queue, b: Queue) -> None:
+    learn(a, 3 * CLAIMS_AT_ONCE)
+    tokens = [job.token for job in a.dequeue(batch_size=2 * CLAIMS_AT_ONCE)]
+    tokens += [job.token for q in (b, a, b) for job in q.dequeue(batch_size=2)]
+    assert tokens == sorted(set(tokens))
+
+
+def test_several_acks_are_refused_one_by_one(tmp_path: Path, clock: FakeClock) -> None:
+    path = tmp_path / "jobs.db"
+    with opened(path, clock, LEASE) as a, opened(path, clock) as b:
+        learn(a, 12)
+        held = a.dequeue(batch_size=3)
+        clock.advance(LEASE)
+        [taken] = b.dequeue(id=held[1].id)
+        a.enqueue("e")
+        with pytest.raises(LeaseLostError) as lost:
+            a.ack_many(held)
+        assert lost.value.job_ids == (taken.id,)
+        assert b.get(taken.id) == taken
+        assert b.stats().total == 11
+
+
+def test_several_acks_that_mix_up_their_tokens_do_nothing(a: Queue) -> None:
+    learn(a, 9)
+    one, two = a.dequeue(batch_size=2)
+    swapped = [replace(one, token=two.token), replace(two, token=one.token)]
+    with pytest.raises(LeaseLostError) as lost:
+        a.ack_many(swapped)
+    assert set(lost.value.job_ids) == {one.id, two.id}
+    a.ack_many([one, two])
+
+
+def test_several_acks_of_which_one_is_over_are_told_so(a: Queue) -> None:
+    learn(a, 9)
+    one, two = a.dequeue(batch_size=2)
+    a.ack(one)
+    for acks in ([one, two], [two, one]):
+        with pytest.raises(LeaseLostError) as lost:
+            a.ack_many(acks)
+        assert one.id in lost.value.job_ids
+    three, four = a.dequeue(batch_size=2)
+    with pytest.raises(LeaseLostError) as lost:
+        a.ack_many([three, four, three])
+    assert lost.value.job_ids == (three.id,)
+    assert a.stats().processing == 0
+
+
+def test_several_acks_of_two_lines_take_each_along(tmp_path: Path, a: Queue) -> None:
+    learn(a, 9)
+    a.enqueue_many([NewJob("f"), NewJob("f")])
+    jobs = [*a.dequeue("e", batch_size=2), *a.dequeue("f", batch_size=2)]
+    a.ack_many(jobs)
+    with closing(sqlite3.connect(tmp_path / "jobs.db")) as connection:
+        assert connection.execute("SELECT entrypoint FROM casque_line").fetchall() == [("e",)]
+
+
+def test_several_acks_move_a_line_that_another_has_moved(tmp_path: Path, clock: FakeClock) -> None:
+    path = tmp_path / "jobs.db"
+    with opened(path, clock, LEASE) as a, opened(path, clock) as b:
+        learn(a, 4)
+        jobs = a.dequeue(batch_size=2)
+        assert len(b.dequeue(batch_size=2)) == 2
+        a.ack_many(jobs)
+        clock.advance(LEASE)
+        assert b.queues(due=True) == []
+
+
+def test_acks_that_add_jobs_add_them(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with BrokerQueue(tmp_path / "jobs.db") as q:
+            await q.enqueue_many([NewJob("e")] * 9)
+            for _ in range(3):
+                jobs = await q.dequeue(batch_size=2)
+                await asyncio.gather(*(q.ack(job, enqueue=[NewJob("next")]) for job in jobs))
+            assert (await q.stats()).total == 9
+            assert len(await q.dequeue("next", batch_size=9)) == 6
+
+    asyncio.run(work())
+
+
+def test_acks_of_the_last_ones_take_the_line_along(tmp_path: Path, a: Queue) -> None:
+    learn(a, 3)
+    jobs = a.dequeue(batch_size=3)
+    a.ack_many(jobs)
+    with closing(sqlite3.connect(tmp_path / "jobs.db")) as connection:
+        assert connection.execute("SELECT count(*) FROM casque_line").fetchone() == (0,)
+
+
+def test_several_acks_after_their_lease_was_over_take_the_line_along(
+    tmp_path: Path, clock: FakeClock
+) -> None:
+    with opened(tmp_path / "jobs.db", clock, LEASE) as a:
+        a.enqueue_many([NewJob("e")] * 2)
+        a.enqueue("e", delay=HOUR)
+        jobs = a.dequeue(batch_size=2)
+        clock.advance(LEASE)
+        assert a.queues(due=True) == ["default"]
+        a.ack_many(jobs)
+        assert a.queues(due=True) == []
+
+
 class Doubtful:
     """A connection whose next claim by the short way is said to have failed."""
 
@@ -225,7 +401,7 @@ class Doubtful:
         self.failed = 0
 
     def execute(self, sql: str, parameters: Any = ()) -> sqlite3.Cursor:
-        if sql == STATEMENTS["claim_swiftly"] and not self.failed:
+        if sql in (STATEMENTS["claim_swiftly"], "COMMIT") and not self.failed:
             self.failed += 1
             if self._lands:
                 self._connection.execute(sql, parameters).fetchall()
@@ -236,21 +412,25 @@ class Doubtful:
         return getattr(self._connection, name)
 
 
+@pytest.mark.parametrize("count", [1, 3])
 @pytest.mark.parametrize("lands", [True, False])
-def test_a_claim_that_is_said_to_have_failed_is_made_once(a: Queue, lands: bool) -> None:
+def test_a_claim_that_is_said_to_have_failed_is_made_once(
+    a: Queue, lands: bool, count: int
+) -> None:
     learn(a, 9)
     assert isinstance(a.store, SqliteStore)
     connection = a.store._writer.opened
     assert connection is not None
     a.store._writer.opened = doubtful = Doubtful(connection, lands=lands)  # type: ignore[assignment]
-    [job] = a.dequeue()
+    jobs = a.dequeue(batch_size=count)
     assert doubtful.failed
     a.store._writer.opened = connection
-    assert a.get(job.id) == job
-    assert a.stats().processing == 1
+    assert len(jobs) == count
+    assert [a.get(job.id) for job in jobs] == jobs
+    assert a.stats().processing == count
     [other] = a.dequeue()
-    assert other.token > job.token
-    a.ack_many([job, other])
+    assert other.token > jobs[-1].token
+    a.ack_many([*jobs, other])
 
 
 def test_an_ack_after_the_lease_was_over_takes_the_line_along(

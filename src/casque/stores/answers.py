@@ -10,10 +10,13 @@ from casque.errors import InvalidError, StorageError
 _WRITERS_KEPT = 128
 
 
-class _Told:
-    __slots__ = ("decided_us", "number", "outcomes")
+class Told:
+    """The last answer to one writer."""
 
-    def __init__(self, number: int, outcomes: list[Any], decided_us: int) -> None:
+    __slots__ = ("decided_us", "number", "outcomes", "writer")
+
+    def __init__(self, writer: str, number: int, outcomes: list[Any], decided_us: int) -> None:
+        self.writer = writer
         self.number = number
         self.outcomes = outcomes
         self.decided_us = decided_us
@@ -23,16 +26,16 @@ class Answers:
     """The outcomes of the last commit of each writer that this process served."""
 
     def __init__(self) -> None:
-        self._last: OrderedDict[str, _Told] = OrderedDict()
-        self._newest = ""
+        self._last: OrderedDict[str, Told] = OrderedDict()
+        self.newest = Told("", 0, [], 0)
+        """The last of them all."""
 
     def keep(self, writer: str, number: int, outcomes: list[Any], decided_us: int) -> None:
-        told = self._last.get(writer)
-        if told is not None and writer == self._newest:
-            told.number, told.outcomes, told.decided_us = number, outcomes, decided_us
+        newest = self.newest
+        if newest.writer == writer:
+            newest.number, newest.outcomes, newest.decided_us = number, outcomes, decided_us
             return
-        self._newest = writer
-        self._last[writer] = _Told(number, outcomes, decided_us)
+        self.newest = self._last[writer] = Told(writer, number, outcomes, decided_us)
         self._last.move_to_end(writer)
         if len(self._last) > _WRITERS_KEPT:
             self._last.popitem(last=False)

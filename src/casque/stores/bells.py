@@ -30,21 +30,21 @@ class Bells:
     """The bells of this process's waiting dequeues on one store."""
 
     def __init__(self) -> None:
-        self._bells: dict[int, Bell] = {}
+        self.all: dict[int, Bell] = {}
 
     @contextmanager
     def hung(self, bell: Bell) -> Iterator[None]:
-        self._bells[id(bell)] = bell
+        self.all[id(bell)] = bell
         try:
             yield
         finally:
-            del self._bells[id(bell)]
+            del self.all[id(bell)]
 
     def ring_for(self, events: Iterable[Event]) -> None:
         """Wake the waiting if one of `events` can have made a job claimable."""
-        if self._bells and any(map(makes_claimable, events)):
+        if self.all and any(map(makes_claimable, events)):
             self.ring()
 
     def ring(self) -> None:
-        for bell in list(self._bells.values()):
+        for bell in list(self.all.values()):
             bell.ring()

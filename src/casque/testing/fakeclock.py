@@ -40,6 +40,9 @@ class FakeClock:
     def monotonic(self) -> int:
         return self._steady
 
+    def moment(self) -> tuple[int, int]:
+        return self._wall, self._steady
+
     @property
     def sleepers(self) -> int:
         """How many wait for time to pass."""
@@ -138,6 +141,9 @@ class _SkewedClock:
 
     def now(self) -> int:
         return self._clock.now() + self._skew
+
+    def moment(self) -> tuple[int, int]:
+        return self.now(), self.monotonic()
 
 
 class _FakeBell:

@@ -18,7 +18,7 @@ from casque.job import Job
 from casque.operations import Dequeue
 from casque.rules import DEAD_RETENTION_US, Leased
 from casque.stores.sqlite.picks import Execute, Head, HeadRow, Picker, first_due
-from casque.stores.sqlite.rows import HELD, claimed_of, job_of
+from casque.stores.sqlite.rows import HELD, claimed_jobs, job_of
 from casque.stores.sqlite.rows import STATEMENTS as SQL
 from casque.stores.sqlite.work import Line, Work
 
@@ -34,7 +34,7 @@ class Claims:
 
     def dequeue_all(self, run: Sequence[Dequeue]) -> list[Leased]:
         """Answer a run of dequeues, in their order, each on what those before it left."""
-        self._work.reserves = len(run) == 1 and run[0].limit == 1
+        self._work.reserves = run[0].limit if len(run) == 1 else 0
         answers: list[Leased] = []
         while len(answers) < len(run):
             alike = _alike(run[len(answers) :])
@@ -149,14 +149,6 @@ def claim_queued(
         seqs = _as_json([seq for _, _, seq, _ in heads]).decode()
         rows = execute(SQL["claim_all"], (seqs, first_token, *by)).fetchall()
     return rows
-
-
-def claimed_jobs(rows: list[tuple[Any, ...]], by: tuple[str, int, int]) -> list[Job]:
-    """The jobs that `claim_queued` has claimed, in the order of their tokens."""
-    jobs = [claimed_of(row, by) for row in rows]
-    if len(jobs) > 1:
-        jobs.sort(key=lambda job: job.token)
-    return jobs
 
 
 def _alike(run: Sequence[Dequeue]) -> Sequence[Dequeue]:

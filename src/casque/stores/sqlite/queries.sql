@@ -191,9 +191,9 @@ AND NOT EXISTS (
 )
 RETURNING {claimed};
 
--- The job of a line that is leased until then, under that token.
+-- The jobs of a line that are leased until then, under those tokens.
 -- name: held_until
-SELECT {claimed} FROM casque_job WHERE token = ?3 AND seq IN (
+SELECT {claimed} FROM casque_job WHERE token BETWEEN ?3 AND ?4 AND seq IN (
     WITH RECURSIVE rank (priority) AS (
         SELECT min(priority) FROM casque_job INDEXED BY casque_job_due WHERE line = ?1
         UNION ALL

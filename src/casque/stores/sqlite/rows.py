@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable
 from importlib.resources import files
+from operator import itemgetter
 from typing import Any, Protocol
 
 import msgspec
@@ -160,6 +161,16 @@ def claimed_of(row: tuple[Any, ...], by: tuple[str, int, int]) -> Job:
         retain_us=retain_us,
         timeout_us=timeout_us,
     )
+
+
+def claimed_jobs(rows: list[tuple[Any, ...]], by: tuple[str, int, int]) -> list[Job]:
+    """The jobs that a claim tells of, in the order of their tokens."""
+    if len(rows) > 1:
+        rows.sort(key=_token_of)
+    return [claimed_of(row, by) for row in rows]
+
+
+_token_of = itemgetter(CLAIMED_COLUMNS.index("token"))
 
 
 def update_of(job: Job, line: int | None) -> tuple[Any, ...]:

@@ -99,7 +99,7 @@ class SqliteStore:
                 if isinstance(error, sqlite3.Error):
                     raise self._database.trouble("use", error) from error
                 raise
-        if rings:
+        if rings and self._bells.all:
             self._bells.ring()
         return outcomes
 
@@ -167,20 +167,22 @@ class SqliteStore:
     ) -> tuple[list[Any], bool] | None:
         """Carry out an operation by the shortest way; None, and nothing is done, if it has none."""
         known, upkeep, now = self._known, self._upkeep, self._time.now()
-        connection = self._writer.opened
+        connection, told = self._writer.opened, self._answers.newest
         if (
-            len(operations) > 1
-            or known is None
+            known is None
             or connection is None
             or now >= self._writer.sure_until_us
             or now >= upkeep.prune_us
             or now - upkeep.seen.get(writer, 0) > SEEN_EVERY_US
-            or self._answers.last_number(writer) >= number
+            or (told.number if told.writer == writer else self._answers.last_number(writer))
+            >= number
         ):
             return None
         operation = operations[0]
         try:
-            if type(operation) is Enqueue:
+            if len(operations) > 1:
+                outcomes = swift.ack_some(connection, known, operations, now)
+            elif type(operation) is Enqueue:
                 outcomes = swift.enqueue(connection, known, operation, now)
             elif type(operation) is Ack:
                 outcomes = swift.ack(connection, operation, now)
@@ -199,7 +201,10 @@ class SqliteStore:
         if outcomes is None:
             return None
         self.commits += 1
-        self._answers.keep(writer, number, outcomes, now)
+        if told.writer == writer:
+            told.number, told.outcomes, told.decided_us = number, outcomes, now
+        else:
+            self._answers.keep(writer, number, outcomes, now)
         return outcomes, type(operation) is Enqueue
 
     def _begin(self, connection: sqlite3.Connection) -> None:

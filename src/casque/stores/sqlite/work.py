@@ -31,8 +31,8 @@ from casque.transaction import PRUNED_AT_ONCE
 SEEN_EVERY_US = MINUTE_US
 """How stale a writer's `seen_us` may be: writing it each time would change two more pages."""
 
-TOKENS_AT_ONCE = 100
-"""How many claims of one job go without a change of the counters, once one has taken so many."""
+CLAIMS_AT_ONCE = 100
+"""For how many more claims one that takes tokens takes them, if nobody else takes any."""
 
 _LINES_KNOWN = 10_000
 _WRITERS_KNOWN = 1_000
@@ -143,8 +143,8 @@ class Work:
         twice is told apart anyway. So these change one page less."""
         self.rings = False
         """Whether a job may have become claimable."""
-        self.reserves = False
-        """Whether tokens for later claims are worth taking with it."""
+        self.reserves = 0
+        """For how many jobs a claim tokens are worth taking in advance."""
         self._turn = known.turn
 
     # -- writers and counters --------------------------------------------------
@@ -180,7 +180,7 @@ class Work:
         known = self.known
         if known.token > known.reserved:
             # Another process that takes tokens too would void what is taken in advance.
-            ahead = TOKENS_AT_ONCE if self.reserves and known.is_alone else 0
+            ahead = CLAIMS_AT_ONCE * self.reserves if known.is_alone else 0
             known.reserved = known.token + ahead
             known.is_alone = True
         elif known.turn == self._turn:

@@ -23,6 +23,9 @@ class SimClock:
     def now(self) -> int:
         return self._world.now() + self.skew_us
 
+    def moment(self) -> tuple[int, int]:
+        return self.now(), self.monotonic()
+
     def new_id(self) -> str:
         return self.mint(1)[0][0]
 

@@ -425,12 +425,13 @@ async def three_jobs_start_to_finish(q: AsyncQueue, rig: Rig, run: str) -> None:
         assert jobs, f"{run}: a job is lost; done are {done}"
         for job in jobs:
             assert job.payload == job.id.encode()
+            assert job.attempts == (2 if job.id == first.id else 1), "claimed more than once"
             tokens.append(job.token)
             await q.ack(job)
             done.append(job.id)
     assert sorted(done) == ids
     assert tokens == sorted(set(tokens))
-    assert rig.harness.raw().token == tokens[-1]
+    assert rig.harness.raw().token >= tokens[-1]
 
 
 def _kind(flavour: Flavour) -> type[DirectQueue | BrokerQueue]:
