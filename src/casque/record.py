@@ -19,6 +19,7 @@ ABSENT = 0
 PAUSE = "pause"
 QUEUE_LEASE = "queue_lease"
 LOCK = "lock"
+WORKER = "worker"
 
 
 class Record(msgspec.Struct, frozen=True):

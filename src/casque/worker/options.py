@@ -1,0 +1,29 @@
+"""Options: what can be set of a worker: a plain value, to be handed to another process."""
+
+from __future__ import annotations
+
+import msgspec
+
+from casque.clock import SECOND_US
+
+DEFAULT_CONCURRENCY = 10
+DEFAULT_LEASE_US = 60 * SECOND_US
+DEFAULT_GRACE_US = 30 * SECOND_US
+
+
+class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How a worker works."""
+
+    concurrency: int = DEFAULT_CONCURRENCY
+    """How many jobs it has in hand at once; it claims no more."""
+    queues: tuple[str, ...] | None = None
+    """Which queues it takes jobs from; None: from all."""
+    lease_us: int = DEFAULT_LEASE_US
+    grace_us: int = DEFAULT_GRACE_US
+    """How long running jobs may go on after it was told to stop."""
+    until_idle: bool = False
+    """Whether to end when no job is due and none is running."""
+    max_jobs: int | None = None
+    """After how many jobs the process is to be replaced by a new one."""
+    max_mib: int | None = None
+    """At what size, in MiB of memory, the process is to be replaced by a new one."""
