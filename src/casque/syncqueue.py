@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import NoReturn, Self, TypeVar
+from typing import Any, NoReturn, Self, TypeVar
 
 from casque import process
 from casque.arguments import NewJob
@@ -62,7 +62,6 @@ class Queue:
         self._open: Callable[[], tuple[AsyncQueue, Runner]] = opened
         self._owns_store = not is_store(store)
         self._queue, self._runner = opened()
-        self._run = self._runner.run  # looked up once: every call goes through it
         self._generation = process.generation
         self._reopening = threading.Lock()
         self._is_closed = False
@@ -114,8 +113,10 @@ class Queue:
         with self._reopening:
             if self._generation != process.generation:
                 self._queue, self._runner = self._open()
-                self._run = self._runner.run
                 self._generation = process.generation
+
+    def _run(self, call: Coroutine[Any, Any, T]) -> T:
+        return self._runner.run(call)  # looked up now: what made `call` may have opened anew
 
     @property
     def _live(self) -> AsyncQueue:
