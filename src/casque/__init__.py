@@ -5,6 +5,8 @@ from casque.adapters.storage.memory import InMemoryStorage
 from casque.adapters.storage.port import ObjectStoragePort
 from casque.arguments import NewJob
 from casque.buckets.port import Bucket
+from casque.current import current_job
+from casque.entrypoint import Task
 from casque.errors import (
     CASConflictError,
     CasqueError,
@@ -14,22 +16,29 @@ from casque.errors import (
     LeaseLostError,
     StorageError,
 )
+from casque.handles import Handle
 from casque.heartbeat import HeartbeatManager
 from casque.job import Job, JobStatus, Lease, Stats
 from casque.lock import Lock
 from casque.queue import BrokerQueue, DirectQueue
+from casque.retry import Backoff, Discard, Retry, Snooze
 from casque.state import QueueState
 from casque.stores.port import Store
 from casque.stores.url import open_store
 from casque.syncqueue import Queue
+from casque.tasks import App
 
 __all__ = [
+    "App",
+    "Backoff",
     "BrokerQueue",
     "Bucket",
     "CASConflictError",
     "CasqueError",
     "CorruptError",
     "DirectQueue",
+    "Discard",
+    "Handle",
     "HeartbeatManager",
     "InMemoryStorage",
     "InvalidError",
@@ -44,8 +53,12 @@ __all__ = [
     "ObjectStoragePort",
     "Queue",
     "QueueState",
+    "Retry",
+    "Snooze",
     "Stats",
     "StorageError",
     "Store",
+    "Task",
+    "current_job",
     "open_store",
 ]

@@ -52,7 +52,12 @@ SOURCE = ROOT / "src" / "casque"
 GUARANTEES = DOCS / "guarantees.md"
 QUEUE_REFERENCE = DOCS / "reference" / "queue.md"
 
-WITH_CODE = [ROOT / "README.md", DOCS / "tutorial.md", *sorted((DOCS / "how-to").glob("*.md"))]
+WITH_CODE = [
+    ROOT / "README.md",
+    DOCS / "tutorial.md",
+    DOCS / "reference" / "tasks.md",
+    *sorted((DOCS / "how-to").glob("*.md")),
+]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md"))]
 
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -148,12 +153,16 @@ def test_the_store_that_is_proven_on_its_page_passes_the_suite(tmp_path: Path) -
 
 def test_exported_names() -> None:
     expected = [
+        "App",
+        "Backoff",
         "BrokerQueue",
         "Bucket",
         "CASConflictError",
         "CasqueError",
         "CorruptError",
         "DirectQueue",
+        "Discard",
+        "Handle",
         "HeartbeatManager",
         "InMemoryStorage",
         "InvalidError",
@@ -168,9 +177,13 @@ def test_exported_names() -> None:
         "ObjectStoragePort",
         "Queue",
         "QueueState",
+        "Retry",
+        "Snooze",
         "Stats",
         "StorageError",
         "Store",
+        "Task",
+        "current_job",
         "open_store",
     ]
     assert casque.__all__ == expected == sorted(expected)

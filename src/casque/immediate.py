@@ -1,0 +1,90 @@
+"""Immediate: a task that runs at once, in the caller's own process, and stores nothing."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
+
+from casque import arguments
+from casque.arguments import NewJob
+from casque.clock import Clock
+from casque.current import RunningJob, running_as
+from casque.errors import InvalidError
+from casque.job import Job, JobStatus
+from casque.lineage import inherited
+from casque.opened import without_loop
+from casque.queue import DEFAULT_MAX_DEPTH
+
+if TYPE_CHECKING:
+    from casque.entrypoint import Task
+
+WORKER = "immediate"
+
+
+def run_now(task: Task[..., Any], new: NewJob, clock: Clock) -> Job:
+    """Run it on this thread and return the job as it would be stored; what it raises comes out."""
+    job, running, args, kwargs = _begun(task, new, clock)
+    with running_as(running):
+        call = functools.partial(task.function, *args, **kwargs)
+        value = without_loop(call) if task.is_async else call()
+    return _finished(task, job, value, clock)
+
+
+async def arun_now(task: Task[..., Any], new: NewJob, clock: Clock) -> Job:
+    """As `run_now`; an async function runs in the caller's event loop."""
+    job, running, args, kwargs = _begun(task, new, clock)
+    with running_as(running):
+        value = task.function(*args, **kwargs)
+        if task.is_async:
+            value = await value
+    return _finished(task, job, value, clock)
+
+
+def _begun(
+    task: Task[..., Any], new: NewJob, clock: Clock
+) -> tuple[Job, RunningJob, list[Any], dict[str, Any]]:
+    now = clock.now()
+    lineage = inherited()
+    if lineage.depth > DEFAULT_MAX_DEPTH:
+        raise InvalidError(
+            f"{task.name}: {lineage.depth} jobs stand above this one, each enqueued by the one "
+            f"before ({' > '.join(lineage.chain)}); at most {DEFAULT_MAX_DEPTH} may."
+        )
+    timeout = None if new.timeout is None else arguments.positive_span(new.timeout, "timeout")
+    job = Job(
+        id=clock.new_id() if new.id is None else new.id,
+        entrypoint=new.entrypoint,
+        payload=new.payload,
+        queue=new.queue,
+        priority=new.priority,
+        status=JobStatus.IN_PROGRESS,
+        attempts=1,
+        max_attempts=new.max_attempts,
+        worker=WORKER,
+        depth=lineage.depth,
+        chain=lineage.chain,
+        created_us=now,
+        run_us=now,
+        updated_us=now,
+        claimed_us=now,
+        timeout_us=timeout,
+    )
+    running = RunningJob(job, None if timeout is None else now + timeout, _tell_nobody)
+    return job, running, *task.decode(new.payload)
+
+
+def _tell_nobody(fraction: float, note: str | None) -> None:
+    """Progress of a job that nobody can look at before it is over."""
+
+
+def _finished(task: Task[..., Any], job: Job, value: object, clock: Clock) -> Job:
+    now = clock.now()
+    return replace(
+        job,
+        status=JobStatus.COMPLETED,
+        result=task.encode_result(value),
+        updated_us=now,
+        finished_us=now,
+    )

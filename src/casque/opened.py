@@ -1,0 +1,125 @@
+"""Opened: the store of an app and the queues on it; one per process, opened at the first use."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from casque import process
+from casque.clock import drive
+from casque.errors import InvalidError
+from casque.queue import AsyncQueue
+from casque.runner import runner_for
+from casque.stores.port import Store
+from casque.stores.url import StoreAddress, anchored, is_store, open_store
+from casque.syncqueue import Queue
+
+T = TypeVar("T")
+
+
+class _AppQueue(AsyncQueue):
+    """Group commit that needs no entering: the app is what is opened and closed."""
+
+    _owner = "App"
+
+
+class Opened:
+    """What an address leads to in this process. Thread-safe; after a fork it opens anew."""
+
+    def __init__(self, address: StoreAddress) -> None:
+        self._address = anchored(address)  # whatever folder the process goes to later
+        self._owns_store = not is_store(address)
+        self._lock = threading.Lock()
+        self._generation = process.generation
+        self._is_closed = False
+        self._store: Store | None = None
+        self._queue: Queue | None = None
+        self._async_queue: AsyncQueue | None = None
+
+    @property
+    def store(self) -> Store:
+        self._check()
+        store = self._store
+        if store is None:
+            with self._lock:
+                store = self._store = self._store or open_store(self._address)
+        return store
+
+    @property
+    def queue(self) -> Queue:
+        self._check()
+        queue = self._queue
+        if queue is None:
+            store = self.store
+            with self._lock:
+                queue = self._queue = self._queue or Queue(store)
+        return queue
+
+    @property
+    def async_queue(self) -> AsyncQueue:
+        self._check()
+        queue = self._async_queue
+        if queue is None:
+            store = self.store
+            with self._lock:
+                queue = self._async_queue = self._async_queue or _AppQueue(store)
+        return queue
+
+    def _check(self) -> None:
+        if self._generation != process.generation:
+            # In the child of a fork. Somebody may have held the lock in the parent; and what was
+            # open belongs to that, threads and all.
+            self._lock, self._generation = threading.Lock(), process.generation
+            if self._store is not None and not self._store.instant:
+                self._store = self._queue = self._async_queue = None
+        if self._is_closed:
+            raise InvalidError("this App is closed; make a new one.")
+
+    def close(self) -> None:
+        """Commit what is pending, within a bound, and let go. Calling it twice is fine."""
+        if self._is_closed or self._generation != process.generation:
+            self._is_closed = True
+            return
+        self._is_closed = True
+        if self._queue is not None:
+            self._queue.close()
+        if self._async_queue is not None:
+            without_loop(self._async_queue.close)
+        if self._store is not None and self._owns_store:
+            _close_store(self._store)
+        self._store = self._queue = self._async_queue = None
+
+
+def without_loop(begin: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Run a coroutine from plain code: on this thread, or beside the loop that runs on it."""
+    if asyncio._get_running_loop() is None:  # noqa: SLF001 - the quick check
+        return asyncio.run(begin())
+    answers: list[T] = []
+    errors: list[BaseException] = []
+    # The caller's context variables are the thread's too: which job this is, above all.
+    context = contextvars.copy_context()
+
+    def run() -> None:
+        try:
+            answers.append(context.run(asyncio.run, begin()))
+        except BaseException as error:  # noqa: BLE001 - raised again on the caller's thread
+            errors.append(error)
+
+    thread = threading.Thread(target=run, name="casque-aside")
+    thread.start()
+    thread.join()
+    if errors:
+        raise errors[0]
+    return answers[0]
+
+
+def _close_store(store: Store) -> None:
+    if store.blocking:
+        drive(store.close())
+        return
+    runner = runner_for(store)
+    runner.run(store.close())
+    runner.close()

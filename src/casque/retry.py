@@ -1,0 +1,83 @@
+"""Retry: when to try again, and how a task says so itself. Arithmetic only."""
+
+from __future__ import annotations
+
+import math
+from datetime import timedelta
+
+import msgspec
+
+from casque import arguments
+from casque.errors import InvalidError
+
+
+class Backoff(msgspec.Struct, frozen=True, kw_only=True):
+    """How long to wait after a failed attempt: `base`, then `factor` times more, at most `cap`.
+
+    Of each wait the `jitter` part is drawn by chance, so that jobs which failed
+    together do not come back together.
+    """
+
+    base: timedelta = timedelta(seconds=2)
+    factor: float = 2.0
+    cap: timedelta = timedelta(hours=1)
+    jitter: float = 0.5
+
+    def __post_init__(self) -> None:
+        arguments.span(self.base, "base")
+        arguments.span(self.cap, "cap")
+        if not _is_number(self.factor) or not 1 <= self.factor < math.inf:
+            raise InvalidError(
+                f"`factor` must be a number from 1 on, not {self.factor!r}: 1 waits equally long "
+                "each time, 2 twice as long."
+            )
+        if not _is_number(self.jitter) or not 0 <= self.jitter <= 1:
+            raise InvalidError(f"`jitter` must be a number from 0 to 1, not {self.jitter!r}.")
+
+    def delay_us(self, attempts: int, chance: float) -> int:
+        """The wait after so many attempts; `chance`, in [0, 1), decides the drawn part."""
+        base, cap = arguments.span(self.base, "base"), arguments.span(self.cap, "cap")
+        try:
+            wait = min(float(cap), base * float(self.factor) ** (attempts - 1))
+        except OverflowError:
+            wait = float(cap if base else 0)
+        return int(wait * (1 - self.jitter) + wait * self.jitter * chance)
+
+
+class Retry(Exception):  # noqa: N818 - not an error but an answer
+    """Raised by a task: this attempt failed, try again after `delay`; None: the backoff decides."""
+
+    def __init__(self, delay: timedelta | None = None, reason: str = "") -> None:
+        if delay is not None:
+            arguments.span(delay, "delay")
+        # Handed on as they are: an exception that crosses processes is made anew from them.
+        super().__init__(delay, arguments.text(reason, "reason"))
+        self.delay = delay
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return self.reason
+
+
+class Snooze(Exception):  # noqa: N818 - not an error but an answer
+    """Raised by a task: not now, but after `delay`. The attempt does not count."""
+
+    def __init__(self, delay: timedelta) -> None:
+        arguments.span(delay, "delay")
+        super().__init__(delay)
+        self.delay = delay
+
+    def __str__(self) -> str:
+        return f"again in {self.delay}"
+
+
+class Discard(Exception):  # noqa: N818 - not an error but an answer
+    """Raised by a task: the job is not worth doing. Cancelled, and never run again."""
+
+    def __init__(self, reason: str = "") -> None:
+        super().__init__(arguments.text(reason, "reason"))
+        self.reason = reason
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

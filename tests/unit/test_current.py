@@ -1,0 +1,44 @@
+"""The job that code runs in."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from casque import InvalidError, Job, current_job
+from casque.current import RunningJob, running_as
+from casque.lineage import inherited
+
+JOB = Job(id="a", entrypoint="work", payload=b"", queue="q", attempts=2, max_attempts=7)
+
+
+def test_there_is_none_outside() -> None:
+    with pytest.raises(InvalidError, match="no job is running here"):
+        current_job()
+
+
+def test_inside_it_tells_of_the_job_and_hands_on_the_progress() -> None:
+    told: list[tuple[float, str | None]] = []
+    running = RunningJob(JOB, 1_000_000, lambda fraction, note: told.append((fraction, note)))
+    with running_as(running):
+        job = current_job()
+        assert job is running
+        assert (job.id, job.entrypoint, job.queue) == ("a", "work", "q")
+        assert (job.attempt, job.max_attempts, job.is_lost) == (2, 7, False)
+        assert job.deadline == datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)
+        job.progress(0.5)
+        job.progress(1, "done")
+        assert "work a, attempt 2" in repr(job)
+        assert inherited() == (1, ("work",))
+    assert told == [(0.5, None), (1.0, "done")]
+    assert inherited() == (0, ())
+    with pytest.raises(InvalidError):
+        current_job()
+
+
+def test_progress_beyond_the_whole_is_refused() -> None:
+    running = RunningJob(JOB, None, lambda _fraction, _note: pytest.fail("told"))
+    assert running.deadline is None
+    with pytest.raises(InvalidError, match="from 0 to 1"):
+        running.progress(40)
