@@ -48,6 +48,16 @@ class Opened:
                 store = self._store = self._store or open_store(self._address)
         return store
 
+    def apart(self) -> Store:
+        """A store for whoever must not wait for the callers of `store`; that itself, if need be.
+
+        A store that suspends is used by one caller at a time, and one whose event
+        loop is held up holds up the others.
+        """
+        if self._owns_store and not self.store.blocking:
+            return open_store(self._address)
+        return self.store
+
     @property
     def queue(self) -> Queue:
         self._check()

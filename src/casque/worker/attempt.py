@@ -1,0 +1,244 @@
+"""Attempt: one run of a job, start to finish. Begin reading at `run_attempt`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+
+from casque import arguments, operations
+from casque.clock import Clock, span_us
+from casque.current import RunningJob
+from casque.errors import CasqueError, InvalidError
+from casque.job import Failure, Job
+from casque.operations import Ack, Fail, Nack, Operation, Release
+from casque.retry import Discard, Retry, Snooze
+from casque.tasks import Task
+
+_OUR_FOLDER = str(Path(__file__).parent)
+
+
+class Returned(msgspec.Struct, frozen=True):
+    """The function did its work."""
+
+    result: bytes | None
+
+
+class Raised(msgspec.Struct, frozen=True):
+    """The function failed, or said by an exception what is to become of the job."""
+
+    error: BaseException
+
+
+class Unfit(msgspec.Struct, frozen=True):
+    """It is of no use to run it again: its payload does not fit, or what it returned does not."""
+
+    error: BaseException
+
+
+class TimedOut(msgspec.Struct, frozen=True):
+    """The attempt had its time."""
+
+    error: TimeoutError
+
+
+class Stopped(msgspec.Struct, frozen=True):
+    """The worker ends, and somebody else is to do it."""
+
+
+class Lost(msgspec.Struct, frozen=True):
+    """The job is not ours any more."""
+
+    reason: str
+
+
+Outcome = Returned | Raised | Unfit | TimedOut | Stopped | Lost
+
+
+class Attempt:
+    """A job in hand, and what is known of how it goes."""
+
+    __slots__ = (
+        "begun_us",
+        "deadline_us",
+        "ending",
+        "is_left",
+        "is_over",
+        "is_settled",
+        "job",
+        "lease_end_us",
+        "running",
+        "task",
+        "work",
+    )
+
+    running: RunningJob
+    """The job as its function sees it."""
+
+    def __init__(self, job: Job, task: Task[..., Any], clock: Clock) -> None:
+        self.job = job
+        self.task = task
+        self.begun_us = clock.monotonic()
+        self.deadline_us = None if job.timeout_us is None else clock.now() + job.timeout_us
+        self.lease_end_us = 0
+        """Until when it is ours for certain, by the monotonic clock."""
+        self.ending: Outcome | None = None
+        """How it ends, when that was decided from outside while it ran."""
+        self.is_settled = False
+        """Whether what becomes of the job was decided already."""
+        self.is_over = False
+        """Whether its function has ended, so that its slot is free."""
+        self.is_left = False
+        """Whether its job was settled without waiting for its function, which went on."""
+        self.work: asyncio.Task[None] | None = None
+
+
+class Place(Protocol):
+    """Where functions run: the event loop, threads, processes."""
+
+    async def call(self, attempt: Attempt, args: list[Any], kwargs: dict[str, Any]) -> bytes | None:
+        """Run the function; its result as JSON. Raises what it raises, InvalidResult if unfit."""
+        ...
+
+    def interrupt(self, attempt: Attempt) -> bool:
+        """End it, if that can be done; False when it goes on whatever we do."""
+        ...
+
+
+class InvalidResult(Exception):  # noqa: N818 - the wrapping of an InvalidError, which is one
+    """What the function returned cannot be kept. Its argument is the InvalidError that says why."""
+
+
+class TaskError(Exception):
+    """What a function raised in another process, as it is told here."""
+
+    def __init__(self, failure: Failure, *, gives_up: bool) -> None:
+        super().__init__(f"{failure.kind}: {failure.text}" if failure.kind else failure.text)
+        self.failure = failure
+        self.gives_up = gives_up
+
+
+class World(Protocol):
+    """What an attempt needs of its worker."""
+
+    places: Mapping[str, Place]
+
+    def chance(self) -> float: ...
+
+    async def settle(self, attempt: Attempt, operation: Operation) -> object:
+        """Have it stored, and free its slot if its function has ended.
+
+        The job as it now is, or the error it was refused with.
+        """
+        ...
+
+    def tell(self, attempt: Attempt, outcome: Outcome, answer: object) -> None:
+        """Say in the log what became of it."""
+        ...
+
+    def free(self, attempt: Attempt) -> None:
+        """Its function has ended, and there is nothing to store."""
+        ...
+
+
+async def run_attempt(attempt: Attempt, world: World) -> None:
+    """One attempt. The function, what that means for the job, and the one write."""
+    outcome = await call_task(attempt, world)
+    attempt.is_over = True
+    if attempt.is_settled:
+        world.free(attempt)  # its job was settled without it
+    else:
+        await settle(attempt, outcome, world)
+
+
+async def call_task(attempt: Attempt, world: World) -> Outcome:
+    """Run the function where it belongs. Never raises."""
+    task = attempt.task
+    try:
+        args, kwargs = task.decode(attempt.job.payload)
+    except InvalidError as error:
+        return Unfit(error)
+    try:
+        result = await world.places[task.run_in].call(attempt, args, kwargs)
+    except InvalidResult as unfit:
+        return attempt.ending or Unfit(unfit.args[0])
+    except BaseException as error:  # noqa: BLE001 - whatever a task does, the worker lives
+        return attempt.ending or Raised(_from_its_own_code(error))
+    return attempt.ending or Returned(result)
+
+
+def _from_its_own_code(error: BaseException) -> BaseException:
+    """The error, its traceback beginning where the task's own code does."""
+    part = error.__traceback__
+    while part is not None and part.tb_frame.f_code.co_filename.startswith(_OUR_FOLDER):
+        part = part.tb_next
+    return error if part is None else error.with_traceback(part)
+
+
+async def settle(attempt: Attempt, outcome: Outcome, world: World) -> None:
+    """Store what became of the job; the only write of an attempt."""
+    attempt.is_settled = True
+    operation = settlement(outcome, attempt.job, attempt.task, world.chance())
+    answer = None
+    if operation is not None:
+        answer = await world.settle(attempt, operation)
+    elif attempt.is_over:
+        world.free(attempt)
+    world.tell(attempt, outcome, answer)
+
+
+def settlement(outcome: Outcome, job: Job, task: Task[..., Any], chance: float) -> Operation | None:
+    """What is to be stored for an outcome; None when the job is not ours to write to."""
+    match outcome:
+        case Returned(result):
+            return Ack(job.id, job.token, result)
+        case Raised(error):
+            return _of_error(error, job, task, chance)
+        case TimedOut(error):
+            delay = task.backoff.delay_us(job.attempts, chance)
+            return Nack(job.id, job.token, delay, failure_of(error))
+        case Unfit(error):
+            return Fail(job.id, job.token, failure_of(error))
+        case Stopped():
+            return Release(job.id, job.token)
+        case Lost():
+            return None
+
+
+def _of_error(error: BaseException, job: Job, task: Task[..., Any], chance: float) -> Operation:
+    """Retry on, give up on, or what the exception itself says."""
+    hold = job.id, job.token
+    if isinstance(error, Snooze):
+        return Release(*hold, span_us(error.delay))
+    if isinstance(error, Discard):
+        return operations.Discard(*hold, error.reason)
+    delay = task.backoff.delay_us(job.attempts, chance)
+    if isinstance(error, Retry):
+        return Nack(
+            *hold, delay if error.delay is None else span_us(error.delay), failure_of(error)
+        )
+    if gives_up(error, task):
+        return Fail(*hold, failure_of(error))
+    return Nack(*hold, delay, failure_of(error))
+
+
+def gives_up(error: BaseException, task: Task[..., Any]) -> bool:
+    """Whether this is an error after which the task is not tried again."""
+    if isinstance(error, TaskError):
+        return error.gives_up
+    if isinstance(error, task.give_up_on):
+        return True
+    # SystemExit and their like are no Exceptions, but from a task they are failures like others.
+    return isinstance(error, Exception) and not isinstance(error, task.retry_on)
+
+
+def failure_of(error: BaseException) -> Failure:
+    """An error as it is kept with the job."""
+    if isinstance(error, TaskError):
+        return error.failure
+    if isinstance(error, CasqueError) and error.__cause__ is None:
+        return Failure(type(error).__name__, str(error), "")  # its traceback is all ours
+    return arguments.failure(error)

@@ -1,0 +1,204 @@
+"""Loading: from `module:app` to an App, and back to an address that another process can load."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import sys
+import traceback
+from contextvars import ContextVar
+from pathlib import Path
+from types import ModuleType
+
+from casque.errors import InvalidError
+from casque.opened import Opened
+from casque.tasks import App
+
+_is_loading: ContextVar[bool] = ContextVar("casque_is_loading", default=False)
+
+FORM = "write `module:app`, or the path of a file as in `jobs/tasks.py:app`"
+
+
+class WorkReached(BaseException):
+    """Raised by `App.work` while the script that calls it is being loaded by a worker.
+
+    What the script defines is all there by then. To call would be to start
+    workers in a worker, and to return would be to go on with what the script
+    does when its work is over.
+    """
+
+
+def is_loading() -> bool:
+    """Whether this code runs because `load_app` imports it."""
+    return _is_loading.get()
+
+
+def load_app(target: str, *, store: str | None = None) -> App:
+    """The App at `module:name`, or the only one of a module. InvalidError when there is none.
+
+    With `store`, it works there instead of where its code says.
+
+    The current folder is looked in first, as by `python -m`. A module may be
+    named by the path of its file; then the file's own folder is the first, as by
+    `python file.py` (that above the package, for a file in one).
+    """
+    where, _, name = target.partition(":")
+    if not where:
+        raise InvalidError(f"{target!r} names no module: {FORM}.")
+    _first_on_path(Path.cwd())
+    is_file = where.endswith(".py") or os.sep in where
+    module = _import(_name_of_file(Path(where)) if is_file else where)
+    if is_file and not _is_of(module, Path(where)):
+        raise InvalidError(
+            f"the file {where} cannot be imported as {module.__name__!r}: that is the name of "
+            f"{getattr(module, '__file__', None) or 'a module of Python itself'}. Rename the file."
+        )
+    app = _named(module, name) if name else _only(module)
+    if store is not None:
+        app.opened = Opened(store)
+    return app
+
+
+def path_of(app: App) -> str:
+    """The `module:name` at which another process finds this App. InvalidError when it cannot."""
+    modules = {name: module for name, module in sys.modules.items() if name != "__main__"}
+    for name, module in modules.items():
+        spec = getattr(module, "__spec__", None)
+        # What was made by hand and put among the modules is not there in another process.
+        if spec is not None and spec.name == name and (found := _attribute(module, app)):
+            return f"{name}:{found}"
+    main = sys.modules.get("__main__")
+    if main is not None and (found := _attribute(main, app)):
+        if main.__spec__ is not None:  # run by `python -m`
+            return f"{main.__spec__.name}:{found}"
+        file = getattr(main, "__file__", None)
+        if file is not None and Path(file).is_file():
+            return f"{Path(file).resolve()}:{found}"
+        raise InvalidError(
+            "this App was made in an interactive session or by `python -c`, where other processes "
+            "cannot find it: write it into a file, or use count=1."
+        )
+    raise InvalidError(
+        "several worker processes find the App by its name in a module, and no module has this "
+        "one: assign it at the top of a module (`app = App(…)`) instead of in a function or class, "
+        "or use count=1."
+    )
+
+
+def _attribute(module: ModuleType, app: App) -> str | None:
+    # A copy: another thread may import something meanwhile. Some put other things than modules
+    # among the modules, which may lack it.
+    values = list(getattr(module, "__dict__", {}).items())
+    return next((name for name, value in values if value is app), None)
+
+
+def _first_on_path(folder: Path) -> None:
+    if sys.path[:1] != [str(folder)]:
+        sys.path.insert(0, str(folder))
+
+
+def _name_of_file(file: Path) -> str:
+    """What to import to get at it, once the folder for that is on the path."""
+    if not file.is_file():
+        raise InvalidError(f"there is no file {file} in {Path.cwd()}.")
+    if file.suffix != ".py" or "." in file.stem:
+        raise InvalidError(f"{file} is no file that Python can import: {FORM}.")
+    whole = file.resolve()
+    parts, folder = [whole.stem], whole.parent
+    while (folder / "__init__.py").is_file():
+        parts, folder = [folder.name, *parts], folder.parent
+    _first_on_path(folder)
+    return ".".join(parts)
+
+
+def _is_of(module: ModuleType, file: Path) -> bool:
+    found = getattr(module, "__file__", None)
+    return found is not None and Path(found).resolve() == file.resolve()
+
+
+def _import(name: str) -> ModuleType:
+    if name in sys.modules:
+        return sys.modules[name]
+    loading = _is_loading.set(True)
+    try:
+        return _execute(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and f"{name}.".startswith(f"{error.name}."):
+            raise InvalidError(
+                f"there is no module {error.name!r}: looked in {Path.cwd()} and where Python "
+                f"looks. Start it in the folder of your module; {FORM}."
+            ) from None
+        raise _failed(name, error) from error
+    except (Exception, SystemExit) as error:  # to import a user's module is to run it
+        raise _failed(name, error) from error
+    finally:
+        _is_loading.reset(loading)
+
+
+def _execute(name: str) -> ModuleType:
+    """Import a module, but keep what was read of it when it reached its `app.work()`."""
+    try:
+        spec = importlib.util.find_spec(name)
+    except ValueError:  # what no module can be called: "a..b"
+        spec = None
+    if spec is None or spec.loader is None:
+        raise ModuleNotFoundError(name=name)
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except WorkReached:
+        pass
+    except BaseException:
+        sys.modules.pop(name, None)
+        raise
+    package, _, last = name.rpartition(".")
+    if package:
+        setattr(sys.modules[package], last, module)
+    return sys.modules[name]
+
+
+def _failed(name: str, error: BaseException) -> InvalidError:
+    """Shows the user's own frames: those of the import before them explain nothing."""
+    told = traceback.TracebackException.from_exception(error)
+    frames = [one for one in told.stack if not _is_ours(one.filename)]
+    told.stack = traceback.StackSummary.from_list(frames)
+    text = "".join(told.format(chain=False)).rstrip()
+    return InvalidError(f"the module {name!r} cannot be imported:\n{text}", cause=error)
+
+
+def _is_ours(filename: str) -> bool:
+    return filename == __file__ or filename.startswith("<frozen importlib")
+
+
+def _named(module: ModuleType, name: str) -> App:
+    apps = ", ".join(_apps(module)) or "none"
+    if not hasattr(module, name):
+        raise InvalidError(
+            f"the module {module.__name__!r} has no {name!r}; the Apps in it: {apps}."
+        )
+    found = getattr(module, name)
+    if not isinstance(found, App):
+        raise InvalidError(
+            f"{module.__name__}:{name} is no App but {type(found).__name__}; the Apps in the "
+            f"module: {apps}."
+        )
+    return found
+
+
+def _only(module: ModuleType) -> App:
+    apps = _apps(module)
+    if not apps:
+        raise InvalidError(
+            f"the module {module.__name__!r} has no App: write `app = App(…)` at its top."
+        )
+    if len({id(app) for app in apps.values()}) > 1:
+        raise InvalidError(
+            f"the module {module.__name__!r} has several Apps ({', '.join(apps)}): say which, as "
+            f"in `{module.__name__}:{next(iter(apps))}`."
+        )
+    return next(iter(apps.values()))
+
+
+def _apps(module: ModuleType) -> dict[str, App]:
+    return {name: value for name, value in vars(module).items() if isinstance(value, App)}

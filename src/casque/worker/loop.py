@@ -1,0 +1,340 @@
+"""Worker: has jobs claimed, runs an attempt of each in a slot, and ends in good order.
+
+Two threads: the one that called `run` has an event loop, on which attempts
+live; the deck's speaks to the store. They meet in `bring` and `Deck.settle`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+from collections.abc import Mapping
+from functools import partial
+
+from casque.clock import SECOND_US
+from casque.current import RunningJob
+from casque.errors import InvalidError
+from casque.job import Job
+from casque.operations import Operation
+from casque.session import Session
+from casque.stores.port import Store
+from casque.tasks import App
+from casque.worker import memory
+from casque.worker.attempt import (
+    Attempt,
+    Lost,
+    Outcome,
+    Place,
+    Stopped,
+    TimedOut,
+    run_attempt,
+    settle,
+)
+from casque.worker.deck import Deck, News
+from casque.worker.options import WorkerOptions
+from casque.worker.places import Hooks, InThreads, OnLoop
+from casque.worker.processes import InProcesses
+from casque.worker.registry import Entry
+from casque.worker.report import Report
+
+_CANCEL_SECONDS = 5.0
+"""How long a cancelled function may take to clean up, before its job is given up without it."""
+_LAST_SECONDS = 1.0
+"""How long tasks that were cancelled at the very end are waited for."""
+_LOOKS_PER_LEASE = 20
+_LONGEST_LOOK_SECONDS = 1.0
+_DEFAULT = WorkerOptions()
+
+
+class Ended(enum.Enum):
+    """Why a worker ended."""
+
+    STOPPED = "stopped"
+    IDLE = "idle"
+    RECYCLED = "recycled"
+
+
+class Worker:
+    """Runs the jobs of an app's tasks, until it is told to stop."""
+
+    def __init__(
+        self, app: App, options: WorkerOptions = _DEFAULT, *, name: str | None = None
+    ) -> None:
+        if not app.tasks:
+            raise InvalidError(
+                "this App has no tasks, so there is nothing to work on: import the modules that "
+                "define them before the worker starts."
+            )
+        self._app = app
+        self._options = options
+        self._name = name
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._crew: _Crew
+        self._is_stopping = self._is_stopping_now = False
+
+    # -- from any thread -------------------------------------------------------
+
+    def run(self) -> Ended:
+        """Work until told to stop, or until the options say so. Blocks."""
+        if asyncio._get_running_loop() is not None:  # noqa: SLF001 - the quick check
+            raise InvalidError(
+                "a worker has an event loop of its own and cannot run inside another: call it on "
+                "a thread, as by `await asyncio.to_thread(app.work)`, or from plain code."
+            )
+        loop = asyncio.new_event_loop()
+        asyncio.set_event_loop(loop)
+        try:
+            return loop.run_until_complete(self._run(loop))
+        finally:
+            self._loop = None
+            _close(loop)
+
+    def stop(self) -> None:
+        """Claim no more, let what runs end within the grace, give the rest back. Signal-safe."""
+        self._is_stopping = True
+        self._wake()
+
+    def stop_now(self) -> None:
+        """Give back at once what runs. Signal-safe."""
+        self._is_stopping = self._is_stopping_now = True
+        self._wake()
+
+    def _wake(self) -> None:
+        loop = self._loop
+        if loop is not None and not loop.is_closed():
+            loop.call_soon_threadsafe(self._heed)
+
+    # -- on its loop -----------------------------------------------------------
+
+    async def _run(self, loop: asyncio.AbstractEventLoop) -> Ended:
+        store = self._app.opened.apart()
+        self._crew = crew = _Crew(self._app, store, self._options, self._name)
+        self._loop = loop
+        crew.start()
+        self._heed()  # it may have been told to stop before there was anything to stop
+        try:
+            return await crew.ended
+        finally:
+            crew.close()
+            if store is not self._app.store:
+                await store.close()
+
+    def _heed(self) -> None:
+        if self._is_stopping_now:
+            self._crew.give_back()
+        elif self._is_stopping:
+            self._crew.stop(Ended.STOPPED)
+
+
+def _close(loop: asyncio.AbstractEventLoop) -> None:
+    """As asyncio.run does, but waiting for nobody who does not want to end."""
+    left = asyncio.all_tasks(loop)
+    for task in left:
+        task.cancel()
+    if left:
+        loop.run_until_complete(asyncio.wait(left, timeout=_LAST_SECONDS))
+    loop.run_until_complete(loop.shutdown_asyncgens())
+    asyncio.set_event_loop(None)
+    loop.close()  # which lets go of the threads of `asyncio.to_thread` without waiting for them
+
+
+class _Crew:
+    """A worker at work: its attempts, and its end."""
+
+    def __init__(self, app: App, store: Store, options: WorkerOptions, name: str | None) -> None:
+        self._app = app
+        self._options = options
+        self._loop = asyncio.get_running_loop()
+        self.ended: asyncio.Future[Ended] = self._loop.create_future()
+        session = Session(store, owner="Worker", worker=name, blocking=store.blocking)
+        self._clock = store.clock
+        self._report = Report(session.worker, self._clock)
+        hooks = Hooks(app.middleware, self._report) if app.middleware else None
+        self._processes = InProcesses(app)
+        self._threads = InThreads(hooks)
+        self.places: Mapping[str, Place] = {
+            "loop": OnLoop(hooks),
+            "thread": self._threads,
+            "process": self._processes,
+        }
+        entry = Entry(session.worker, options, tuple(app.tasks), self._clock)
+        self._deck = Deck(session, options, entry, self._begin, self)
+        self._attempts: set[Attempt] = set()
+        """Those of whose jobs it is not stored yet what became of them."""
+        self._why: Ended | None = None
+        """Why it ends, once it does."""
+        self._left: set[asyncio.Task[None]] = set()
+        """Settling what was left behind; held here, since a loop does not hold its tasks."""
+
+    def start(self) -> None:
+        self._report.said(
+            "works on %s, %d at a time", ", ".join(self._app.tasks), self._options.concurrency
+        )
+        self._deck.start()
+        self._look()
+
+    def close(self) -> None:
+        self._threads.close()
+        self._processes.close()
+
+    # -- World: what an attempt needs ------------------------------------------
+
+    def chance(self) -> float:
+        return self._clock.random()
+
+    async def settle(self, attempt: Attempt, operation: Operation) -> object:
+        return await self._deck.settle(attempt, operation, frees=attempt.is_over)
+
+    def tell(self, attempt: Attempt, outcome: Outcome, answer: object) -> None:
+        self._report.settled(attempt, outcome, answer)
+
+    def free(self, attempt: Attempt) -> None:
+        if attempt.is_left:
+            self._report.ended_late(attempt)
+        self._deck.free()
+
+    # -- attempts --------------------------------------------------------------
+
+    def _begin(self, job: Job, lease_end_us: int) -> Attempt:
+        """An attempt of a job that was claimed. On the deck's thread."""
+        attempt = Attempt(job, self._app.tasks[job.entrypoint], self._clock)
+        tell = partial(self._deck.tell, attempt)
+        attempt.running = RunningJob(job, attempt.deadline_us, tell)
+        attempt.lease_end_us = lease_end_us
+        return attempt
+
+    def bring(self, news: News) -> None:
+        """What a commit brought. On the deck's thread."""
+        self._loop.call_soon_threadsafe(self._take, news)
+
+    def _take(self, news: News) -> None:
+        for answer, outcome in news.answered:
+            if not answer.done():
+                answer.set_result(outcome)
+        for attempt, reason in news.lost:
+            self._lose(attempt, Lost(reason))
+        for attempt in news.claimed:
+            self._start(attempt)
+        if news.claimed:
+            self._deck.heard()
+            most = self._options.max_jobs
+            if most is not None and self._deck.claimed >= most:
+                self.stop(Ended.RECYCLED)
+
+    def _start(self, attempt: Attempt) -> None:
+        self._attempts.add(attempt)
+        if self._why is not None:  # claimed by a commit that was under way when it was told to stop
+            attempt.work = self._loop.create_task(self._give_back(attempt))
+            return
+        attempt.work = self._loop.create_task(self._see_to(attempt))
+        if attempt.job.timeout_us is not None:
+            seconds = attempt.job.timeout_us / SECOND_US
+            self._loop.call_later(seconds, self._time_out, attempt, seconds)
+
+    async def _see_to(self, attempt: Attempt) -> None:
+        try:
+            await run_attempt(attempt, self)
+        finally:
+            self._part_with(attempt)
+
+    async def _give_back(self, attempt: Attempt) -> None:
+        attempt.is_over = True
+        await self._settle(attempt, Stopped())
+
+    async def _settle(self, attempt: Attempt, outcome: Outcome) -> None:
+        try:
+            await settle(attempt, outcome, self)
+        finally:
+            self._part_with(attempt)
+
+    def _part_with(self, attempt: Attempt) -> None:
+        """What becomes of the job is stored."""
+        self._attempts.discard(attempt)
+        if self._why is not None:
+            self._end_if_done()
+
+    def _time_out(self, attempt: Attempt, seconds: float) -> None:
+        if not (attempt.is_over or attempt.ending):
+            error = TimeoutError(f"timed out after {seconds:g} s")
+            self._end_early(attempt, TimedOut(error), f"it timed out after {seconds:g} s")
+
+    def _lose(self, attempt: Attempt, loss: Lost) -> None:
+        self._deck.let_go(attempt)
+        if not (attempt.is_over or attempt.ending):
+            attempt.running.is_lost = True
+            can_end = self._end_early(attempt, loss, "its lease was lost")
+            self._report.lost(attempt, loss, goes_on=not can_end)
+
+    def _end_early(self, attempt: Attempt, outcome: Outcome, why: str) -> bool:
+        """End the function if that can be done, else the attempt without it."""
+        attempt.ending = outcome
+        if self.places[attempt.task.run_in].interrupt(attempt):
+            self._loop.call_later(_CANCEL_SECONDS, self._leave_behind, attempt, why)
+            return True
+        self._leave_behind(attempt, why)
+        return False
+
+    def _leave_behind(self, attempt: Attempt, why: str) -> None:
+        """The function does not end: settle its job all the same."""
+        if attempt.is_over or attempt.is_settled or attempt.ending is None:
+            return
+        attempt.is_settled = attempt.is_left = True
+        self._report.goes_on(attempt, why)
+        left = self._loop.create_task(self._settle(attempt, attempt.ending))
+        self._left.add(left)
+        left.add_done_callback(self._left.discard)
+
+    def _look(self) -> None:
+        """Now and then: whether a lease has run out, and how large the process has become."""
+        now = self._clock.monotonic()
+        for attempt in list(self._attempts):
+            if now >= attempt.lease_end_us and not attempt.is_settled:
+                self._lose(attempt, Lost("no heartbeat got through for the whole of it"))
+        most = self._options.max_mib
+        if most is not None and memory.resident_mib() > most:
+            self._report.said("has grown beyond %d MiB, and ends", most)
+            self.stop(Ended.RECYCLED)
+        seconds = self._options.lease_us / SECOND_US / _LOOKS_PER_LEASE
+        self._loop.call_later(min(seconds, _LONGEST_LOOK_SECONDS), self._look)
+
+    # -- the end ---------------------------------------------------------------
+
+    def stop(self, why: Ended) -> None:
+        """Claim no more; end when what runs has ended, or when the grace is over."""
+        if self._why is not None:
+            return
+        self._why = why
+        self._deck.stop_claiming()
+        if self._attempts:
+            seconds = self._options.grace_us / SECOND_US
+            self._report.said("stops; %d jobs have %g s to end", len(self._attempts), seconds)
+            self._loop.call_later(seconds, self.give_back)
+        self._end_if_done()
+
+    def give_back(self) -> None:
+        """End what runs, and give it back."""
+        self.stop(Ended.STOPPED)
+        for attempt in list(self._attempts):
+            if not (attempt.is_over or attempt.ending):
+                self._end_early(attempt, Stopped(), "the worker ends")
+
+    def _end_if_done(self) -> None:
+        if not self._attempts:
+            self._deck.finish()
+
+    # -- what the deck says, on its thread -------------------------------------
+
+    def storage_failed(self, error: Exception) -> None:
+        self._report.storage_failed(error)
+
+    def storage_answers(self, silent_us: int) -> None:
+        self._report.storage_answers(silent_us)
+
+    def deck_ended(self, error: BaseException | None) -> None:
+        self._loop.call_soon_threadsafe(self._deck_ended, error)
+
+    def _deck_ended(self, error: BaseException | None) -> None:
+        if error is not None:
+            self.ended.set_exception(error)
+        else:
+            self.ended.set_result(self._why or Ended.IDLE)

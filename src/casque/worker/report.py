@@ -1,0 +1,125 @@
+"""Report: what a worker says in the log, with the job's id, entrypoint and attempt as fields."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from casque.clock import SECOND_US, Clock
+from casque.errors import CasqueError
+from casque.job import Job, JobStatus
+from casque.worker.attempt import Attempt, Lost, Outcome, Raised, Returned, Stopped, TimedOut, Unfit
+
+LOGGER = logging.getLogger("casque.worker")
+
+
+class Report:
+    """Says what happens to one worker and its jobs."""
+
+    def __init__(self, worker: str, clock: Clock) -> None:
+        self._worker = worker
+        self._clock = clock
+
+    def _log(
+        self, level: int, attempt: Attempt, message: str, *args: object, error: object = None
+    ) -> None:
+        if not LOGGER.isEnabledFor(level):
+            return
+        job = attempt.job
+        LOGGER.log(
+            level,
+            "%s (job %s, attempt %d of %d): " + message,  # noqa: G003 - one pattern for all
+            job.entrypoint,
+            job.id,
+            job.attempts,
+            job.max_attempts,
+            *args,
+            extra=self._fields(job),
+            exc_info=error if isinstance(error, BaseException) else None,
+        )
+
+    def _fields(self, job: Job) -> dict[str, Any]:
+        return {
+            "job_id": job.id,
+            "entrypoint": job.entrypoint,
+            "attempt": job.attempts,
+            "queue": job.queue,
+            "worker": self._worker,
+        }
+
+    def settled(self, attempt: Attempt, outcome: Outcome, answer: object) -> None:
+        """What an attempt came to, once that is stored or cannot be."""
+        if isinstance(answer, CasqueError):
+            self._log(
+                logging.WARNING,
+                attempt,
+                "it ended, but the job is not this worker's any more, and nothing was written: %s",
+                answer,
+            )
+        elif isinstance(outcome, Returned):
+            took = (self._clock.monotonic() - attempt.begun_us) / SECOND_US
+            self._log(logging.INFO, attempt, "done in %.3f s", took)
+        elif isinstance(outcome, Raised | TimedOut | Unfit):
+            self._failed(attempt, outcome.error, answer)
+        elif isinstance(outcome, Stopped):
+            self._log(logging.INFO, attempt, "given back, since the worker ends; not counted")
+
+    def _failed(self, attempt: Attempt, error: BaseException, answer: object) -> None:
+        what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        if not isinstance(answer, Job):  # stored, though its answer was lost
+            self._log(logging.WARNING, attempt, "ended by %s", what)
+        elif answer.status is JobStatus.DEAD:
+            self._log(logging.ERROR, attempt, "dead: %s", what, error=error)
+        elif answer.status is JobStatus.CANCELLED:
+            self._log(logging.INFO, attempt, "discarded: %s", answer.error or what)
+        else:
+            again = f"again at {answer.run_at:%H:%M:%S}Z"
+            if answer.attempts < attempt.job.attempts:
+                self._log(logging.INFO, attempt, "snoozed, %s; not counted", again)
+            else:
+                self._log(logging.WARNING, attempt, "failed, %s: %s", again, what)
+
+    def lost(self, attempt: Attempt, loss: Lost, *, goes_on: bool) -> None:
+        end = (
+            "its thread goes on, and has its slot until it ends" if goes_on else "it was cancelled"
+        )
+        self._log(logging.WARNING, attempt, "the lease was lost; %s. (%s)", end, loss.reason)
+
+    def goes_on(self, attempt: Attempt, why: str) -> None:
+        """A function does not end though its attempt has."""
+        self._log(
+            logging.ERROR,
+            attempt,
+            "%s, but its code cannot be ended and goes on; its slot is not used until it ends",
+            why,
+        )
+
+    def ended_late(self, attempt: Attempt) -> None:
+        took = (self._clock.monotonic() - attempt.begun_us) / SECOND_US
+        self._log(logging.INFO, attempt, "its code has ended after all, after %.1f s", took)
+
+    def middleware_failed(self, attempt: Attempt, middleware: object, error: Exception) -> None:
+        self._log(
+            logging.ERROR,
+            attempt,
+            "%s of the middleware failed, which changes nothing: %s",
+            type(middleware).__name__,
+            error,
+            error=error,
+        )
+
+    def storage_failed(self, error: Exception) -> None:
+        LOGGER.warning(
+            "the storage is in trouble; this worker tries again until it answers. (%s)",
+            error,
+            extra={"worker": self._worker},
+        )
+
+    def storage_answers(self, silent_us: int) -> None:
+        seconds = silent_us / SECOND_US
+        LOGGER.warning(
+            "the storage answers again, after %.1f s", seconds, extra={"worker": self._worker}
+        )
+
+    def said(self, message: str, *args: object) -> None:
+        LOGGER.info(message, *args, extra={"worker": self._worker})

@@ -1,0 +1,59 @@
+"""Apps for the tests of workers, and a way to run one beside the test."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+
+from casque import App, Backoff
+from casque.worker.loop import Ended, Worker
+from casque.worker.options import WorkerOptions
+
+AT_ONCE = Backoff(base=timedelta(0))
+
+
+def work_off(app: App, **options: Any) -> Ended:
+    """Work until nothing is due."""
+    return Worker(app, WorkerOptions(until_idle=True, **options)).run()
+
+
+class Beside:
+    """A worker on a thread of its own."""
+
+    def __init__(self, app: App, options: WorkerOptions) -> None:
+        self.worker = Worker(app, options)
+        self.ended: Ended | None = None
+        self.error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self.ended = self.worker.run()
+        except BaseException as error:  # noqa: BLE001 - raised by `join`
+            self.error = error
+
+    def join(self, seconds: float = 20) -> Ended:
+        self._thread.join(seconds)
+        assert not self._thread.is_alive(), "the worker does not end"
+        if self.error is not None:
+            raise self.error
+        assert self.ended is not None
+        return self.ended
+
+
+@contextmanager
+def beside(app: App, options: WorkerOptions | None = None, **changes: Any) -> Iterator[Beside]:
+    """A worker beside the test; stopped at its end."""
+    given = msgspec.structs.replace(options or WorkerOptions(), **changes)
+    worker = Beside(app, given)
+    try:
+        yield worker
+    finally:
+        worker.worker.stop_now()
+        worker.join()

@@ -1,0 +1,357 @@
+"""What becomes of a job, by how its task ends."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from casque import App, Discard, JobStatus, NewJob, Retry, Snooze, current_job
+from casque.worker.loop import Ended
+from tests.worker.apps import AT_ONCE, beside, work_off
+
+HOUR = timedelta(hours=1)
+
+
+@pytest.fixture(params=["memory://", "sqlite"])
+def app(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[App]:
+    address = request.param if "://" in request.param else tmp_path / "jobs.db"
+    with App(address) as app:
+        yield app
+
+
+def test_an_async_and_a_plain_task_give_their_results(app: App) -> None:
+    @app.task
+    async def double(number: int) -> int:
+        await asyncio.sleep(0)
+        return 2 * number
+
+    @app.task
+    def shout(text: str) -> str:
+        assert threading.current_thread() is not threading.main_thread()
+        return text.upper()
+
+    doubled, shouted = double.enqueue(21), shout.enqueue("hi")
+    assert work_off(app) is Ended.IDLE
+    assert doubled.result() == 42
+    assert shouted.result() == "HI"
+    assert app.queue.stats().completed == 2
+
+
+def test_a_task_that_fails_is_tried_again_until_it_succeeds(app: App) -> None:
+    @app.task(backoff=AT_ONCE)
+    async def flaky() -> int:
+        if current_job().attempt < 3:
+            raise ValueError("not yet")
+        return current_job().attempt
+
+    handle = flaky.enqueue()
+    work_off(app)
+    assert handle.result() == 3
+    job = handle.job()
+    assert [one.failure and one.failure.text for one in job.history[:2]] == ["not yet", "not yet"]
+
+
+def test_after_its_last_attempt_a_job_is_dead_with_its_error(app: App) -> None:
+    @app.task(backoff=AT_ONCE, max_attempts=2)
+    def broken() -> None:
+        raise ValueError("never")
+
+    handle = broken.enqueue()
+    work_off(app)
+    job = handle.job()
+    assert (job.status, job.attempts, job.error) == (JobStatus.DEAD, 2, "ValueError: never")
+    assert job.history[-1].failure is not None
+    said = job.history[-1].failure.traceback
+    assert "test_outcomes.py" in said
+    assert "casque/worker" not in said, "the part of it that is the user's"
+
+
+def test_the_backoff_says_when(app: App) -> None:
+    @app.task
+    def broken() -> None:
+        raise ValueError
+
+    handle = broken.enqueue()
+    work_off(app)
+    job = handle.job()
+    assert job.status is JobStatus.QUEUED
+    assert timedelta(seconds=0.9) < job.run_at - job.updated_at <= timedelta(seconds=2)
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "attempts"),
+    [
+        (Retry(HOUR), JobStatus.QUEUED, 1),
+        (Snooze(HOUR), JobStatus.QUEUED, 0),
+        (Discard("why"), JobStatus.CANCELLED, 1),
+        (KeyError("given up on"), JobStatus.DEAD, 1),
+        (OSError("not retried on"), JobStatus.DEAD, 1),
+        (LookupError("retried on"), JobStatus.QUEUED, 1),
+        (SystemExit(3), JobStatus.QUEUED, 1),
+        (KeyboardInterrupt(), JobStatus.QUEUED, 1),
+        (BaseException("of all"), JobStatus.QUEUED, 1),
+        (asyncio.CancelledError(), JobStatus.QUEUED, 1),
+        (StopIteration(), JobStatus.QUEUED, 1),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else None,
+)
+@pytest.mark.parametrize("kind", ["async", "plain"])
+def test_what_an_exception_means(
+    app: App, error: BaseException, status: JobStatus, attempts: int, kind: str
+) -> None:
+    options: dict[str, Any] = {"retry_on": (LookupError, RuntimeError), "give_up_on": (KeyError,)}
+
+    @app.task(**options)
+    async def async_task() -> None:
+        raise error
+
+    @app.task(**options)
+    def plain_task() -> None:
+        raise error
+
+    @app.task
+    def after() -> str:
+        return "the worker lives"
+
+    handle = (async_task if kind == "async" else plain_task).enqueue()
+    then = after.enqueue()
+    work_off(app)
+    job = handle.job()
+    assert (job.status, job.attempts) == (status, attempts)
+    if isinstance(error, Retry | Snooze):
+        assert job.run_at - job.updated_at >= timedelta(minutes=59)
+    if isinstance(error, Discard):
+        assert job.error == "why"
+    assert then.result() == "the worker lives"
+
+
+def test_a_result_that_cannot_be_kept_is_not_worth_another_run(app: App) -> None:
+    runs = []
+
+    @app.task
+    def strange() -> Any:
+        runs.append(1)
+        return {1, object()}
+
+    @app.task
+    async def large() -> str:
+        runs.append(2)
+        return "x" * 70_000
+
+    handles = [strange.enqueue(), large.enqueue()]
+    work_off(app)
+    for handle, task in zip(handles, ("strange", "large"), strict=True):
+        job = handle.job()
+        assert job.status is JobStatus.DEAD
+        assert job.error is not None
+        assert task in job.error
+    assert len(runs) == 2
+
+
+def test_a_payload_that_does_not_fit_is_dead_and_says_why(app: App) -> None:
+    @app.task
+    def greet(name: str) -> None:
+        raise AssertionError
+
+    payloads = (b'{"nane": "x"}', b'{"name": 1}', b"not json", b"{}")
+    jobs = app.queue.enqueue_many([NewJob("greet", payload) for payload in payloads])
+    work_off(app)
+    for job in jobs:
+        after = app.queue.get(job.id)
+        assert after is not None
+        assert after.status is JobStatus.DEAD
+        assert after.error is not None
+        assert "greet" in after.error
+
+
+def test_entrypoints_that_nobody_knows_are_left_alone(app: App) -> None:
+    @app.task
+    def known() -> None: ...
+
+    app.queue.enqueue("unknown")
+    known.enqueue()
+    work_off(app)
+    assert app.queue.stats().pending == 1
+
+
+def test_an_attempt_that_takes_too_long_is_ended(app: App) -> None:
+    ended = threading.Event()
+
+    @app.task(timeout=timedelta(milliseconds=50))
+    async def slow() -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.set()
+
+    handle = slow.enqueue()
+    work_off(app)
+    assert ended.is_set()
+    job = handle.job()
+    assert (job.status, job.attempts) == (JobStatus.QUEUED, 1)
+    assert job.error == "TimeoutError: timed out after 0.05 s"
+
+
+def test_a_thread_that_takes_too_long_keeps_its_slot_until_it_ends(
+    app: App, caplog: pytest.LogCaptureFixture
+) -> None:
+    release, second = threading.Event(), threading.Event()
+
+    @app.task(timeout=timedelta(milliseconds=50), max_attempts=1)
+    def stuck() -> None:
+        release.wait(20)
+
+    @app.task
+    def next_one() -> None:
+        second.set()
+
+    with beside(app, concurrency=1):
+        handle = stuck.enqueue()
+        with pytest.raises(Exception, match="timed out"):
+            handle.result(timeout=timedelta(seconds=10))
+        after = next_one.enqueue()
+        assert not second.wait(0.2)
+        release.set()
+        after.result(timeout=timedelta(seconds=10))
+    assert "its slot is not used until it ends" in caplog.text
+
+
+def test_a_task_that_forks_is_one_worker_still(app: App, tmp_path: Path) -> None:
+    if app.store.instant:
+        pytest.skip("a store that lives in one process")
+    log = tmp_path / "log"
+
+    def note() -> None:
+        with log.open("a") as file:
+            file.write(f"{os.getpid()}\n")
+
+    @app.task
+    def forks() -> int:
+        child = os.fork()
+        note()
+        if child:
+            os.waitpid(child, 0)
+        return child
+
+    @app.task
+    async def forks_too() -> int:
+        child = os.fork()
+        note()
+        if child:
+            os.waitpid(child, 0)
+        return child
+
+    handles = [forks.enqueue(), forks_too.enqueue()]
+    work_off(app)
+    pids = log.read_text().split()
+    assert len(pids) == len(set(pids)) + 1 == 4
+    for handle in handles:
+        assert str(handle.result()) in pids
+
+
+def test_the_log_names_job_entrypoint_and_attempt(
+    app: App, caplog: pytest.LogCaptureFixture
+) -> None:
+    @app.task(max_attempts=1)
+    def broken() -> None:
+        raise ValueError("never")
+
+    @app.task
+    def fine() -> None: ...
+
+    caplog.set_level(logging.INFO, "casque.worker")
+    handle, good = broken.enqueue(), fine.enqueue()
+    work_off(app)
+    records = {record.job_id: record for record in caplog.records if hasattr(record, "job_id")}
+    assert records[handle.id].levelname == "ERROR"
+    assert records[handle.id].exc_info is not None
+    fields = vars(records[good.id])
+    assert (fields["entrypoint"], fields["attempt"], fields["queue"]) == ("fine", 1, "default")
+
+
+def test_middleware_runs_around_every_task(app: App) -> None:
+    seen: list[str] = []
+
+    class Plain:
+        def before(self, job: Any) -> None:
+            seen.append(f"before {job.entrypoint} {current_job().attempt}")
+
+        def after(self, job: Any, result: object) -> None:
+            seen.append(f"after {job.entrypoint} {result}")
+
+        def on_failure(self, job: Any, error: BaseException) -> None:
+            seen.append(f"failure {job.entrypoint} {error}")
+
+    class Async:
+        async def before(self, job: Any) -> None:
+            await asyncio.sleep(0)
+            seen.append(f"async before {job.entrypoint}")
+
+        async def after(self, job: Any, result: object) -> None:
+            raise RuntimeError("which changes nothing")
+
+    with_middleware = App(app.store, middleware=[Plain(), Async()])
+
+    @with_middleware.task
+    def plain() -> int:
+        return 1
+
+    @with_middleware.task
+    async def coroutine() -> int:
+        return 2
+
+    @with_middleware.task(max_attempts=1)
+    def fails() -> None:
+        raise ValueError("no")
+
+    handles = [plain.enqueue(), coroutine.enqueue()]
+    fails.enqueue()
+    work_off(with_middleware, concurrency=1)
+    assert [handle.result() for handle in handles] == [1, 2]
+    assert seen == [
+        *("before plain 1", "async before plain", "after plain 1"),
+        *("before coroutine 1", "async before coroutine", "after coroutine 2"),
+        *("before fails 1", "async before fails", "failure fails no"),
+    ]
+
+
+def test_progress_is_stored_with_the_job(app: App) -> None:
+    go_on = threading.Event()
+
+    @app.task
+    def slow() -> None:
+        current_job().progress(0.4, "resizing")
+        go_on.wait(20)
+
+    with beside(app):
+        handle = slow.enqueue()
+        while handle.job().progress is None:
+            pass
+        assert (handle.job().progress, handle.job().note) == (0.4, "resizing")
+        go_on.set()
+        handle.result(timeout=timedelta(seconds=10))
+
+
+def test_a_deadline_can_be_seen(app: App) -> None:
+    @app.task(timeout=HOUR)
+    async def looks() -> float:
+        deadline = current_job().deadline
+        assert deadline is not None
+        return deadline.timestamp()
+
+    @app.task
+    async def has_none() -> bool:
+        return current_job().deadline is None
+
+    deadline, none = looks.enqueue(), has_none.enqueue()
+    work_off(app)
+    assert abs(deadline.result() - deadline.job().created_at.timestamp() - 3600) < 60
+    assert none.result() is True
