@@ -166,11 +166,11 @@ async def call_task(attempt: Attempt, world: World) -> Outcome:
     except InvalidResult as unfit:
         return attempt.ending or Unfit(unfit.args[0])
     except BaseException as error:  # noqa: BLE001 - whatever a task does, the worker lives
-        return attempt.ending or Raised(_from_its_own_code(error))
+        return attempt.ending or Raised(from_its_own_code(error))
     return attempt.ending or Returned(result)
 
 
-def _from_its_own_code(error: BaseException) -> BaseException:
+def from_its_own_code(error: BaseException) -> BaseException:
     """The error, its traceback beginning where the task's own code does."""
     part = error.__traceback__
     while part is not None and part.tb_frame.f_code.co_filename.startswith(_OUR_FOLDER):

@@ -103,7 +103,14 @@ def _send(line: socket.socket, reply: Reply) -> None:
 
 
 def _run(app: App, order: Order, line: socket.socket) -> Reply:
-    from casque.worker.attempt import Attempt, InvalidResult, failure_of, gives_up  # noqa: PLC0415
+    # Here and not above: processes.py, on the worker's end, needs only the replies.
+    from casque.worker.attempt import (  # noqa: PLC0415
+        Attempt,
+        InvalidResult,
+        failure_of,
+        from_its_own_code,
+        gives_up,
+    )
     from casque.worker.places import Hooks, encoded, inside  # noqa: PLC0415
     from casque.worker.report import Report  # noqa: PLC0415
 
@@ -130,7 +137,7 @@ def _run(app: App, order: Order, line: socket.socket) -> Reply:
     except InvalidResult as unfit:
         return Unfit(str(unfit.args[0]))
     except BaseException as error:  # noqa: BLE001 - whatever a task does, the bench lives
-        return Failed(failure_of(error), gives_up(error, task))
+        return Failed(failure_of(from_its_own_code(error)), gives_up(error, task))
 
 
 def main() -> None:

@@ -8,7 +8,17 @@ from typing import Any
 from casque.clock import SECOND_US, Clock
 from casque.errors import CasqueError
 from casque.job import Job, JobStatus
-from casque.worker.attempt import Attempt, Lost, Outcome, Raised, Returned, Stopped, TimedOut, Unfit
+from casque.worker.attempt import (
+    Attempt,
+    Lost,
+    Outcome,
+    Raised,
+    Returned,
+    Stopped,
+    TimedOut,
+    Unfit,
+    failure_of,
+)
 
 LOGGER = logging.getLogger("casque.worker")
 
@@ -65,7 +75,8 @@ class Report:
             self._log(logging.INFO, attempt, "given back, since the worker ends; not counted")
 
     def _failed(self, attempt: Attempt, error: BaseException, answer: object) -> None:
-        what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        failure = failure_of(error)
+        what = f"{failure.kind}: {failure.text}" if failure.text else failure.kind
         if not isinstance(answer, Job):  # stored, though its answer was lost
             self._log(logging.WARNING, attempt, "ended by %s", what)
         elif answer.status is JobStatus.DEAD:

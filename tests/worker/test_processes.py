@@ -1,0 +1,194 @@
+"""Tasks that run in processes of their own."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from casque import App, InvalidError, JobStatus
+from casque.worker.loop import Ended
+from tests.worker.apps import beside, work_off
+
+SOON = timedelta(seconds=20)
+
+TASKS = """
+import os, signal, subprocess, sys, time
+from datetime import timedelta
+from casque import App, Backoff, Discard, Retry, Snooze, current_job
+
+class Notes:
+    def before(self, job):
+        print("before", job.entrypoint, os.getpid(), flush=True)
+
+app = App("jobs.db", middleware=[Notes()])
+AT_ONCE = Backoff(base=timedelta(0))
+
+@app.task(run_in="process")
+def where(text: str) -> list:
+    return [os.getpid(), text]
+
+@app.task(run_in="process")
+def tells() -> None:
+    current_job().progress(0.5, "half")
+    time.sleep(60)
+
+@app.task(run_in="process", timeout=timedelta(seconds=2), max_attempts=1)
+def too_long() -> None:
+    child = subprocess.Popen(["sleep", "60"])
+    print("child", child.pid, flush=True)
+    while True:
+        pass
+
+@app.task(run_in="process", backoff=AT_ONCE, max_attempts=2)
+def dies(how: str) -> None:
+    if how == "exit":
+        os._exit(7)
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+@app.task(run_in="process", max_attempts=2, give_up_on=(KeyError,))
+def says(what: str):
+    if what == "retry":
+        raise Retry(timedelta(hours=1), reason="later")
+    if what == "snooze":
+        raise Snooze(timedelta(hours=1))
+    if what == "discard":
+        raise Discard("not worth it")
+    if what == "give up":
+        raise KeyError("given up on")
+    if what == "exit":
+        sys.exit(3)
+    if what == "strange":
+        return {object()}
+    raise ValueError("plainly")
+"""
+
+
+@pytest.fixture
+def tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    name = f"tasks_{os.getpid()}"
+    (tmp_path / f"{name}.py").write_text(TASKS)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    module = importlib.import_module(name)
+    with module.app:
+        yield module
+    del sys.modules[name]
+
+
+def test_it_runs_in_another_process_which_serves_again(tasks: ModuleType) -> None:
+    handles = [tasks.where.enqueue(str(number)) for number in range(4)]
+    work_off(tasks.app, concurrency=1)
+    pids = {handle.result()[0] for handle in handles}
+    assert len(pids) == 1
+    assert os.getpid() not in pids
+    assert [handle.result()[1] for handle in handles] == ["0", "1", "2", "3"]
+    [pid] = pids
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+def test_middleware_runs_there(tasks: ModuleType, capfd: pytest.CaptureFixture[str]) -> None:
+    handle = tasks.where.enqueue("x")
+    work_off(tasks.app)
+    assert f"before where {handle.result()[0]}" in capfd.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("what", "status", "attempts", "error"),
+    [
+        ("retry", JobStatus.QUEUED, 1, "Retry: later"),
+        ("snooze", JobStatus.QUEUED, 0, None),
+        ("discard", JobStatus.CANCELLED, 1, "not worth it"),
+        ("give up", JobStatus.DEAD, 1, "KeyError: 'given up on'"),
+        ("exit", JobStatus.QUEUED, 1, "SystemExit: 3"),
+        ("error", JobStatus.QUEUED, 1, "ValueError: plainly"),
+    ],
+)
+def test_what_an_exception_means(
+    tasks: ModuleType, what: str, status: JobStatus, attempts: int, error: str | None
+) -> None:
+    handle = tasks.says.enqueue(what)
+    work_off(tasks.app)
+    job = handle.job()
+    assert (job.status, job.attempts, job.error) == (status, attempts, error)
+
+
+def test_the_traceback_is_that_of_the_task(tasks: ModuleType) -> None:
+    handle = tasks.says.enqueue("error")
+    work_off(tasks.app)
+    failure = handle.job().history[-1].failure
+    assert "in says" in failure.traceback
+    assert "casque/worker" not in failure.traceback
+
+
+def test_a_result_that_cannot_be_kept_is_dead(tasks: ModuleType) -> None:
+    handle = tasks.says.enqueue("strange")
+    work_off(tasks.app)
+    assert handle.job().status is JobStatus.DEAD
+
+
+@pytest.mark.parametrize(("how", "said"), [("exit", "exit code 7"), ("signal", "signal SIGSEGV")])
+def test_a_process_that_dies_is_a_failed_attempt(tasks: ModuleType, how: str, said: str) -> None:
+    handle, after = tasks.dies.enqueue(how), tasks.where.enqueue("next")
+    work_off(tasks.app, concurrency=1)
+    job = handle.job()
+    assert (job.status, job.attempts) == (JobStatus.DEAD, 2)
+    assert said in job.error
+    assert after.result()[1] == "next"
+
+
+def test_one_that_takes_too_long_is_killed_with_what_it_started(
+    tasks: ModuleType, capfd: pytest.CaptureFixture[str]
+) -> None:
+    handle = tasks.too_long.enqueue()
+    work_off(tasks.app)
+    assert handle.job().error == "TimeoutError: timed out after 2 s"
+    pid = int(capfd.readouterr().out.split("child ")[1].split()[0])
+    while _is_alive(pid):
+        pass
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z"
+    except OSError:
+        return False
+
+
+def test_progress_comes_through_and_stopping_kills_it_uncounted(tasks: ModuleType) -> None:
+    with beside(tasks.app, grace_us=100_000) as worker:
+        handle = tasks.tells.enqueue()
+        while handle.job().progress is None:
+            pass
+        assert (handle.job().progress, handle.job().note) == (0.5, "half")
+        worker.worker.stop()
+        assert worker.join() is Ended.STOPPED
+    job = handle.job()
+    assert (job.status, job.attempts) == (JobStatus.QUEUED, 0)
+
+
+def test_one_whose_job_was_cancelled_is_killed(tasks: ModuleType) -> None:
+    with beside(tasks.app, lease_us=300_000) as worker:
+        handle = tasks.tells.enqueue()
+        while handle.job().progress is None:
+            pass
+        handle.cancel()
+        after = tasks.where.enqueue("next")
+        assert after.result(timeout=SOON)[1] == "next"
+        worker.worker.stop()
+        assert worker.join() is Ended.STOPPED
+
+
+def test_an_app_that_other_processes_cannot_find_is_refused(tmp_path: Path) -> None:
+    app = App(tmp_path / "jobs.db")
+    with pytest.raises(InvalidError, match="process"):
+
+        @app.task(run_in="process")
+        def inner() -> None: ...
