@@ -60,7 +60,8 @@ def test_every_statement_does_as_its_plan_says(connection: sqlite3.Connection) -
 
 CLAIMS = {
     *("heads", "due_jobs", "earliest", "first_lines", "due_lines", "due_lines_of_entrypoint"),
-    *("claim", "claim_all", "claim_swiftly", "ack_swiftly", "ack_minted", "ack_named"),
+    *("claim", "claim_all", "claim_swiftly", "ack_swiftly", "holds", "holds_named"),
+    *("delete_jobs", "complete"),
     *("add", "add_plain", "add_plain_swiftly"),
 }
 
@@ -73,7 +74,7 @@ def test_no_claim_ack_or_enqueue_sorts_or_reads_all_jobs() -> None:
 
 WITHOUT = {
     "casque_job_due": ("heads", "due_jobs", "earliest", "claim_swiftly"),
-    "casque_job_name": ("ack_named", "job_named"),
+    "casque_job_name": ("holds_named", "job_named"),
     "casque_job_expiry": ("next_job_expiry", "delete_expired_jobs"),
     "casque_line_visit": ("first_lines", "due_lines", "claim_swiftly"),
     "casque_line_entrypoint": ("due_lines_of_entrypoint", "next_visit_of_entrypoint"),

@@ -7,14 +7,12 @@ what that changes is written back. Sweeps over many jobs are SQL again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import islice
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import groupby, islice
 from typing import Any
 
-import msgspec
 from msgspec.structs import replace
 
-from casque.clock import order_of
 from casque.errors import CasqueError
 from casque.evolve import evolve
 from casque.job import Job
@@ -36,11 +34,10 @@ from casque.record import PAUSE
 from casque.rules import decide, new_job
 from casque.state import State
 from casque.stores.bells import makes_claimable
+from casque.stores.sqlite.acks import HeldRow, end, held
 from casque.stores.sqlite.rows import STATEMENTS as SQL
 from casque.stores.sqlite.rows import job_of
 from casque.stores.sqlite.work import Work
-
-_as_json = msgspec.json.Encoder().encode
 
 
 class Clash(Exception):  # noqa: N818 - nothing went wrong, it only has to be done otherwise
@@ -111,55 +108,38 @@ class Changes:
     # -- ack -------------------------------------------------------------------
 
     def ack_all(self, run: Sequence[Ack]) -> list[CasqueError | None]:
-        if len(run) == 1:
-            return [self._ack(run[0])]
-        # One that adds jobs may be about another of them: then their order counts.
-        done: set[int] = set() if any(one.enqueue for one in run) else self._ack_minted(run)
-        return [None if place in done else self._ack(one) for place, one in enumerate(run)]
+        outcomes: list[CasqueError | None] = []
+        # What one adds may be what the next is about: then their order counts.
+        for adds, some in groupby(run, lambda one: bool(one.enqueue)):
+            acks = list(some)
+            done: Collection[int] = () if adds else self._ack_held(acks)
+            outcomes += [
+                None if place in done else self.by_rules(one) for place, one in enumerate(acks)
+            ]
+        return outcomes
 
-    def _ack_minted(self, run: Sequence[Ack]) -> set[int]:
-        """Ack those that are nothing special, all at once; their places in the run."""
+    def _ack_held(self, run: Sequence[Ack]) -> Collection[int]:
+        """Ack those whose holder it is that asks, all at once; their places in the run."""
         work = self._work
-        places: dict[int, int] = {}
-        """By the order of its id, the first that acks it."""
+        places: dict[str, int] = {}
+        """By its id, the first that acks it."""
         for place, one in enumerate(run):
-            order = order_of(one.id) if one.token and not one.enqueue else None
-            if order is not None:
-                places.setdefault(order, place)
-        if len(places) <= 1:
-            return set()
-        done: set[int] = set()
+            places.setdefault(one.id, place)
         earliest: dict[int, int] = {}
         """By line, the first due time of what leaves it."""
-        seqs = []
-        asked = _as_json(list(places)).decode()
-        for seq, job_id, token, line, due in work.execute(SQL["holds"], (asked,)):
-            one = run[places[seq]]
-            if one.id == job_id and one.token == token:
-                done.add(places[seq])
-                seqs.append(seq)
+        done: dict[int, HeldRow] = {}
+        for row in held(work.execute, places):
+            _, job_id, token, line, due, _ = row
+            place = places.get(job_id, -1)
+            if place >= 0 and run[place].token == token:
+                done[place] = row
                 earliest[line] = min(due, earliest.get(line, due))
-        if seqs:
+        if done:
             work.wrote = True
-            work.execute(SQL["delete_jobs"], (_as_json(seqs).decode(),))
+            end(work, list(done.values()), {run[place].id: run[place] for place in done}, work.now)
             for line, due in earliest.items():
                 work.left(work.line_by_id(line), due)
         return done
-
-    def _ack(self, one: Ack) -> CasqueError | None:
-        work = self._work
-        if not one.enqueue and one.token:
-            row, order = None, order_of(one.id)
-            if order is not None:
-                row = work.execute(SQL["ack_minted"], (one.id, one.token, order)).fetchone()
-            if row is None:
-                row = work.execute(SQL["ack_named"], (one.id, one.token)).fetchone()
-            if row is not None:
-                work.wrote = True
-                work.left(work.line_by_id(row[0]), row[1])
-                return None
-        refusal: CasqueError | None = self.by_rules(one)
-        return refusal
 
     # -- by the rules ----------------------------------------------------------
 

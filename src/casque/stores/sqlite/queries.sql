@@ -216,22 +216,41 @@ AND EXISTS (
     WHERE other.line = casque_job.line AND other.seq <> casque_job.seq
 );
 
--- name: ack_minted
-DELETE FROM casque_job
-WHERE seq = ?3 AND id = ?1 AND token = ?2 AND stage IN (2, 3) AND coalesce(retain_us, 0) = 0
-RETURNING line, due_us;
-
--- name: ack_named
-DELETE FROM casque_job INDEXED BY casque_job_name
-WHERE named = 1 AND id = ?1 AND token = ?2 AND stage IN (2, 3) AND coalesce(retain_us, 0) = 0
-RETURNING line, due_us;
-
 -- name: holds
-SELECT seq, id, token, line, due_us FROM casque_job
-WHERE seq IN (SELECT value FROM json_each(?1)) AND stage IN (2, 3) AND coalesce(retain_us, 0) = 0;
+SELECT seq, id, token, line, due_us, retain_us FROM casque_job
+WHERE seq IN (SELECT value FROM json_each(?1)) AND stage IN (2, 3);
+
+-- name: holds_named
+SELECT seq, id, token, line, due_us, retain_us FROM casque_job INDEXED BY casque_job_name
+WHERE named = 1 AND id IN (SELECT value FROM json_each(?1)) AND stage IN (2, 3);
 
 -- name: delete_jobs
 DELETE FROM casque_job WHERE seq IN (SELECT value FROM json_each(?1));
+
+-- As `transitions.completed` has it; of its attempts, the last ten stay.
+-- name: complete
+UPDATE casque_job SET
+    line = NULL,
+    stage = 4,
+    due_us = NULL,
+    updated_us = ?2,
+    finished_us = ?2,
+    expires_us = ?2 + retain_us,
+    error = NULL,
+    result = ?3,
+    history = json_insert(
+        CASE
+            WHEN json_array_length(history) >= 10 THEN json_remove(history, '$[0]')
+            ELSE coalesce(history, '[]')
+        END,
+        '$[#]',
+        json_object(
+            'number', attempts, 'worker', worker, 'started_us', claimed_us, 'ended_us', ?2,
+            'failure', NULL
+        )
+    ),
+    payload = x''
+WHERE seq = ?1;
 
 -- name: add
 INSERT INTO casque_job (

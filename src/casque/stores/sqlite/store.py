@@ -165,7 +165,10 @@ class SqliteStore:
     def _swiftly(
         self, writer: str, number: int, operations: Sequence[Operation]
     ) -> tuple[list[Any], bool] | None:
-        """Carry out an operation by the shortest way; None, and nothing is done, if it has none."""
+        """Carry out operations by the shortest way; None, and nothing is done, if they have none.
+
+        A transaction may be open then, in which nothing was written.
+        """
         known, upkeep, now = self._known, self._upkeep, self._time.now()
         connection, told = self._writer.opened, self._answers.newest
         if (
@@ -178,26 +181,20 @@ class SqliteStore:
             >= number
         ):
             return None
-        operation = operations[0]
+        claims = type(operations[-1]) is Dequeue
+        if claims and self._was_empty:
+            return None
         try:
-            if len(operations) > 1:
-                outcomes = swift.ack_some(connection, known, operations, now)
-            elif type(operation) is Enqueue:
-                outcomes = swift.enqueue(connection, known, operation, now)
-            elif type(operation) is Ack:
-                outcomes = swift.ack(connection, operation, now)
-            elif type(operation) is Dequeue and not self._was_empty:
-                outcomes = swift.claim(connection, known, operation, now)
-                self.touched += 2
-            else:
-                return None
+            outcomes = swift.shortly(connection, known, operations, now)
         except sqlite3.OperationalError:
             # Somebody else is writing, say: the long way waits for them, or tells.
-            if type(operation) is Dequeue:
-                self._unsure = writer, number, swift.last_try(known, operation, now)
+            if claims:
+                self._unsure = writer, number, swift.last_try(known, operations, now)
             self._known = None
             self._writer.abandon()
             return None
+        if claims:
+            self.touched += 2
         if outcomes is None:
             return None
         self.commits += 1
@@ -205,9 +202,11 @@ class SqliteStore:
             told.number, told.outcomes, told.decided_us = number, outcomes, now
         else:
             self._answers.keep(writer, number, outcomes, now)
-        return outcomes, type(operation) is Enqueue
+        return outcomes, type(operations[0]) is Enqueue
 
     def _begin(self, connection: sqlite3.Connection) -> None:
+        if connection.in_transaction:
+            return  # by the short way, which could not go on
         try:
             connection.execute("BEGIN IMMEDIATE")
         except sqlite3.OperationalError:

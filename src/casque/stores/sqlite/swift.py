@@ -1,16 +1,17 @@
 """Swift: what most commits are, done by as little as it takes.
 
-A single enqueue, claim or ack that moves no line and has nothing special about
-it. Each of these answers None, having done nothing, when that is not so; then
-`Changes` and `Claims` do it the long way. They are straight lines of code on
-purpose: after every sync the processor has forgotten what it was doing, and
-each function called costs more than what it does.
+A single enqueue, claim or ack, or acks with a claim behind them, that move no
+line and have nothing special about them. Each of these answers None, having
+written nothing, when that is not so; then `Changes` and `Claims` do it the long
+way. They are straight lines of code on purpose: after every sync the processor
+has forgotten what it was doing, and each function called costs more than what
+it does.
 """
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -18,16 +19,33 @@ import msgspec
 from casque.clock import order_of
 from casque.operations import Ack, Dequeue, Enqueue, Operation
 from casque.rules import Leased, new_job
-from casque.stores.sqlite.picks import Execute
+from casque.stores.sqlite.acks import HeldRow, end, held
+from casque.stores.sqlite.picks import Execute, first_due
 from casque.stores.sqlite.rows import HELD, claimed_jobs, claimed_of, plain_addition_of
 from casque.stores.sqlite.rows import STATEMENTS as SQL
 from casque.stores.sqlite.work import Known, Line
 
 _ADD, _CLAIM, _ACK = SQL["add_plain_swiftly"], SQL["claim_swiftly"], SQL["ack_swiftly"]
 _DATA_VERSION, _HEADS, _CLAIM_ALL = SQL["data_version"], SQL["heads"], SQL["claim_all"]
-_HOLDS, _DELETE = SQL["holds"], SQL["delete_jobs"]
 
 _as_json = msgspec.json.Encoder().encode
+
+
+def shortly(
+    connection: sqlite3.Connection, known: Known, operations: Sequence[Operation], now: int
+) -> list[Any] | None:
+    """What operations come to, by the shortest way there is for them; None if there is none."""
+    if len(operations) == 1:
+        [one] = operations
+        if type(one) is Enqueue:
+            return enqueue(connection, known, one, now)
+        if type(one) is Dequeue and one.limit == 1:
+            return claim(connection, known, one, now)
+        if type(one) is Ack:
+            done = ack(connection, one, now)
+            if done is not None:
+                return done
+    return several(connection, known, operations, now)
 
 
 def enqueue(
@@ -48,7 +66,7 @@ def enqueue(
 
 def ack(connection: sqlite3.Connection, operation: Ack, now: int) -> list[Any] | None:
     """One statement, as for `enqueue`."""
-    if operation.enqueue or not operation.token:
+    if operation.enqueue:
         return None
     order = order_of(operation.id)
     if order is None:
@@ -57,35 +75,118 @@ def ack(connection: sqlite3.Connection, operation: Ack, now: int) -> list[Any] |
     return [None] if connection.execute(_ACK, how).rowcount else None
 
 
-def ack_some(
+def claim(
+    connection: sqlite3.Connection, known: Known, operation: Dequeue, now: int
+) -> list[Any] | None:
+    """One statement, as for `enqueue`: the first job of the only due line, if more are due."""
+    line = _begun(known, operation, now)
+    if line is None:
+        return None
+    by = worker, _, until = operation.worker, now, now + operation.lease_us
+    token, reserved = known.token, known.reserved
+    how = (line.id, token, worker, now, until, reserved, line.queue, line.entrypoint)
+    rows = connection.execute(_CLAIM, how).fetchall()
+    return [Leased([claimed_of(rows[0], by)], None)] if rows else None
+
+
+def several(
     connection: sqlite3.Connection, known: Known, operations: Sequence[Operation], now: int
 ) -> list[Any] | None:
-    """Several acks of jobs of one line, in a transaction as that of `claim`: all, or none."""
-    asked: dict[int, tuple[str, int]] = {}
-    for one in operations:
-        if type(one) is not Ack or one.enqueue or not one.token:
+    """Acks, a claim, or a claim after acks, which is what a busy worker sends again and again.
+
+    In a transaction, where what is known is true if nobody else has written. It reads before it
+    writes, so that when it has to be the long way after all, that goes on from here.
+    """
+    last, line = operations[-1], None
+    claims = last if type(last) is Dequeue else None
+    acks: dict[str, Ack] = {}
+    for one in operations if claims is None else operations[:-1]:
+        if type(one) is not Ack or one.enqueue or one.id in acks:
             return None
-        order = order_of(one.id)
-        if order is None or order in asked:
+        acks[one.id] = one
+    if claims is not None:
+        line = _begun(known, claims, now)
+        if line is None:
             return None
-        asked[order] = one.id, one.token
-    execute, seqs = connection.execute, (_as_json(list(asked)).decode(),)
+    execute = connection.execute
     execute("BEGIN IMMEDIATE")
-    if execute(_DATA_VERSION).fetchone()[0] == known.data_version:
-        held = execute(_HOLDS, seqs).fetchall()
-        line = known.lines_by_id.get(held[0][3]) if len(held) == len(asked) else None
-        if line is not None:
-            late = max(now, line.visit_us)
-            for seq, job_id, token, line_id, due_us in held:
-                if line_id != line.id or due_us <= late or asked[seq] != (job_id, token):
-                    break
-            else:
-                execute(_DELETE, seqs)
-                if execute(_HEADS, (line.id, 1)).fetchone() is not None:
-                    execute("COMMIT")
-                    return [None] * len(operations)
-    execute("ROLLBACK")
-    return None
+    if execute(_DATA_VERSION).fetchone()[0] != known.data_version:
+        return None
+    rows = held(execute, acks) if acks else []
+    if not _may_leave(execute, known, rows, acks, now=now, claimed=line):
+        return None
+    seqs = [] if line is None or claims is None else _first(execute, line, claims.limit, now)
+    if seqs is None:
+        return None
+    end(connection, rows, acks, now)
+    answer: list[Any] = [None] * len(acks)
+    if claims is not None:
+        answer.append(_lease(execute, known, seqs, claims, now))
+    execute("COMMIT")
+    return answer
+
+
+def _may_leave(
+    execute: Execute,
+    known: Known,
+    rows: Sequence[HeldRow],
+    acks: Mapping[str, Ack],
+    *,
+    now: int,
+    claimed: Line | None,
+) -> bool:
+    """Whether just these jobs are acked by their holders, and no line moves when they leave it."""
+    leaving: dict[int, int] = {}
+    for _, job_id, token, line_id, due_us, _ in rows:
+        one, line = acks.get(job_id), known.lines_by_id.get(line_id)
+        if one is None or one.token != token or line is None:
+            return False
+        if due_us <= now or due_us <= line.visit_us:
+            return False
+        leaving[line_id] = leaving.get(line_id, 0) + 1
+    if claimed is not None:
+        leaving.pop(claimed.id, None)  # a job that is due will be left in it
+    for line_id, count in leaving.items():
+        if len(execute(_HEADS, (line_id, count + 1)).fetchall()) <= count:
+            return False
+    return len(rows) == len(acks)
+
+
+def _begun(known: Known, operation: Dequeue, now: int) -> Line | None:
+    """The line to claim from, the tokens for it being taken; None when it is not so simple."""
+    first, limit = known.first, operation.limit
+    if first is None or known.token + limit > known.reserved or operation.id is not None:
+        return None
+    line, next_us = first
+    if (
+        not line.visit_us <= now < next_us
+        or (operation.queue is not None and operation.queue != line.queue)
+        or (operation.entrypoints is not None and line.entrypoint not in operation.entrypoints)
+    ):
+        return None
+    known.token += limit  # whatever comes of it: a token is never tried twice
+    return line
+
+
+def _first(execute: Execute, line: Line, limit: int, now: int) -> list[int] | None:
+    """The jobs to claim; None unless all are there, none was lost, and a due one is left."""
+    heads = first_due(execute, line.id, limit + 1, now)
+    if len(heads) <= limit:
+        return None
+    for _, _, _, stage in heads:
+        if stage >= HELD:
+            return None
+    return [seq for _, _, seq, _ in heads[:limit]]
+
+
+def _lease(
+    execute: Execute, known: Known, seqs: Sequence[int], operation: Dequeue, now: int
+) -> Leased:
+    """Claim these under the tokens that were taken last."""
+    by = operation.worker, now, now + operation.lease_us
+    first_token = known.token - len(seqs) + 1
+    rows = execute(_CLAIM_ALL, (_as_json(seqs).decode(), first_token, *by)).fetchall()
+    return Leased(claimed_jobs(rows, by), None)
 
 
 class Try(NamedTuple):
@@ -97,64 +198,26 @@ class Try(NamedTuple):
     worker: str
     now: int
     until: int
+    acks: int
+    """How many acks were to be stored with it."""
 
 
-def claim(
-    connection: sqlite3.Connection, known: Known, operation: Dequeue, now: int
-) -> list[Any] | None:
-    """The first jobs of the only due line, under tokens that were reserved."""
-    first, token, limit = known.first, known.token + 1, operation.limit
-    if first is None or known.token + limit > known.reserved or operation.id is not None:
-        return None
-    line, next_us = first
-    queue, entrypoint = line.queue, line.entrypoint
-    if (
-        not line.visit_us <= now < next_us
-        or (operation.queue is not None and operation.queue != queue)
-        or (operation.entrypoints is not None and entrypoint not in operation.entrypoints)
-    ):
-        return None
-    known.token += limit  # whatever comes of it: a token is never tried twice
-    by = worker, _, until = operation.worker, now, now + operation.lease_us
-    if limit > 1:
-        return _claim_some(connection, known, line, limit, by)
-    how = (line.id, token, worker, now, until, known.reserved, queue, entrypoint)
-    rows = connection.execute(_CLAIM, how).fetchall()
-    return [Leased([claimed_of(rows[0], by)], None)] if rows else None
-
-
-def _claim_some(
-    connection: sqlite3.Connection, known: Known, line: Line, limit: int, by: tuple[str, int, int]
-) -> list[Any] | None:
-    """The same for several: in a transaction, where what is known is true if nobody else wrote."""
-    execute, now = connection.execute, by[1]
-    execute("BEGIN IMMEDIATE")
-    seqs = []
-    if execute(_DATA_VERSION).fetchone()[0] == known.data_version:
-        for _, due_us, seq, stage in execute(_HEADS, (line.id, limit + 1)).fetchall():
-            if due_us > now or stage >= HELD:
-                break
-            seqs.append(seq)
-    if len(seqs) <= limit:
-        execute("ROLLBACK")
-        return None
-    chosen = _as_json(seqs[:limit]).decode()
-    rows = execute(_CLAIM_ALL, (chosen, known.token - limit + 1, *by)).fetchall()
-    execute("COMMIT")
-    return [Leased(claimed_jobs(rows, by), None)]
-
-
-def last_try(known: Known, operation: Dequeue, now: int) -> Try:
-    """What `claim` did with these when it raised an error."""
+def last_try(known: Known, operations: Sequence[Operation], now: int) -> Try:
+    """What was tried with these, of which the last is a claim, when it raised an error."""
+    operation = operations[-1]
     assert known.first is not None
+    assert isinstance(operation, Dequeue)
     line, _ = known.first
     first_token = known.token - operation.limit + 1
     until = now + operation.lease_us
-    return Try(line.id, first_token, known.token, operation.worker, now, until)
+    acks = len(operations) - 1
+    return Try(line.id, first_token, known.token, operation.worker, now, until, acks)
 
 
 def landed(execute: Execute, tried: Try) -> list[Any] | None:
     """The answer to a claim of which it is not known whether it was stored; None if it was not."""
-    line, first_token, last_token, worker, now, until = tried
+    line, first_token, last_token, worker, now, until, acks = tried
     rows = execute(SQL["held_until"], (line, until, first_token, last_token)).fetchall()
-    return [Leased(claimed_jobs(rows, (worker, now, until)), None)] if rows else None
+    if not rows:
+        return None
+    return [*[None] * acks, Leased(claimed_jobs(rows, (worker, now, until)), None)]

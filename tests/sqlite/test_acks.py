@@ -1,0 +1,306 @@
+"""Acks said in SQL leave everything just as the rules have it, one by one or many at once."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing
+from datetime import timedelta
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from casque import CasqueError, Job, JobNotFoundError, JobStatus, LeaseLostError
+from casque.clock import drive, span_us
+from casque.job import Failure
+from casque.operations import Ack, Enqueue, Heartbeat, Nack, Operation, Release, Request
+from casque.rules import Leased
+from casque.stores.memory import MemoryStore
+from casque.stores.sqlite.store import SqliteStore
+from casque.testing import FakeClock
+from casque.transitions import HISTORY_LIMIT, completed
+from casque.views import JobFilter
+from tests.sqlite.waiting import closed_behind
+from tests.sqlite.working import Worker, acks_of, ask_for
+
+SECOND = timedelta(seconds=1)
+DAY_US = span_us(timedelta(days=1))
+ODD = 'a "quoted" \\ name,\n[0] \x00 é \U0001f41d'
+FAILURE = Failure("Error", ODD, f"Traceback:\n{ODD}")
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "jobs.db"
+
+
+@pytest.fixture
+def worker(path: Path, clock: FakeClock) -> Iterator[Worker]:
+    store = SqliteStore(path, clock=clock)
+    with closed_behind(store):
+        yield Worker(store, "one")
+
+
+def request(clock: FakeClock, **options: Any) -> Request:
+    """A job to be added, under an id of its own unless one is given."""
+    [minted], [order] = clock.mint(1)
+    how = {
+        "queue": "default",
+        "entrypoint": "e",
+        "payload": b"p",
+        "priority": 0,
+        "max_attempts": 20,
+    }
+    if "id" not in options:
+        how |= {"id": minted, "order": order, "minted": True}
+    return Request(**(how | options))  # type: ignore[arg-type]
+
+
+def got(worker: Worker, job_id: str) -> Job:
+    job = drive(worker.store.get(job_id))
+    assert job is not None
+    return job
+
+
+@pytest.mark.parametrize("attempts", [1, 2, 9, 10, 11, 12, 13])
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("ids", [{}, {"id": "named"}])
+def test_a_job_that_is_kept_is_as_the_rules_have_it(
+    worker: Worker, clock: FakeClock, attempts: int, count: int, ids: dict[str, str]
+) -> None:
+    wanted = {"payload": ODD.encode(), "timeout_us": 5, "delay_us": 7} | ids
+    some = [request(clock, retain_us=DAY_US, priority=1, **wanted)]
+    some += [request(clock, retain_us=DAY_US + n) for n in range(1, count)]
+    worker.commit(Enqueue(tuple(some), 0))
+    held: Sequence[Job] = ()
+    for _ in range(attempts):
+        if held:
+            worker.commit(*(Nack(job.id, job.token, 0, FAILURE) for job in held))
+        clock.advance(SECOND)
+        held = worker.work([], count, worker=ODD)
+        assert len(held) == count
+        clock.advance(SECOND)
+    holds = tuple((job.id, job.token) for job in held)
+    worker.commit(Heartbeat(holds, None, 0.5, ODD, b"\xff\x00"))
+    clock.advance(SECOND)
+    before = [got(worker, job.id) for job in held]
+    results = [(b"\x00\xff", None, b"")[n] for n in range(count)]
+    acks = [Ack(job.id, job.token, res) for job, res in zip(held, results, strict=True)]
+    assert worker.commit(*acks) == [None] * count
+    now = clock.now()
+    for job, result in zip(before, results, strict=True):
+        assert job.error == (None if attempts == 1 else f"Error: {ODD}")
+        assert job.retain_us is not None
+        after = got(worker, job.id)
+        assert after == completed(job, result=result, now=now, expires=now + job.retain_us)
+        assert len(after.history) == min(attempts, HISTORY_LIMIT)
+
+
+def test_its_row_is_as_any_finished_one(worker: Worker, clock: FakeClock, path: Path) -> None:
+    worker.commit(Enqueue(tuple(request(clock, retain_us=DAY_US) for _ in range(3)), 0))
+    one, two, three = worker.work([], 3)
+    worker.commit(*acks_of([one, two], b"r"))
+    child = request(clock, entrypoint="f")
+    worker.commit(Ack(three.id, three.token, b"r", (child,), 9))  # by the rules
+    rows = "SELECT * FROM casque_job WHERE stage = 4 ORDER BY seq"
+    with closing(sqlite3.connect(path)) as connection:
+        cursor = connection.execute(rows)
+        names = [column[0] for column in cursor.description]
+        found = [dict(zip(names, row, strict=True)) for row in cursor]
+        assert connection.execute("SELECT entrypoint FROM casque_line").fetchall() == [("f",)]
+    for row in found:
+        # The rules write what NULL stands for, too.
+        row["run_us"] = row["run_us"] or row["created_us"]
+        for unlike in ("seq", "id", "token"):
+            del row[unlike]
+    assert len(found) == 3
+    assert found[0] == found[1] == found[2]
+
+
+def test_acks_before_and_after_one_that_adds_jobs_keep_their_order(
+    worker: Worker, clock: FakeClock
+) -> None:
+    worker.commit(Enqueue(tuple(request(clock, id=name) for name in "abc"), 0))
+    a, b, c = worker.work([], 3)
+    assert [a.id, b.id, c.id] == ["a", "b", "c"]
+    again = request(clock, id="a")
+    # The id of `a` is free once it is acked, and taken again once `b` is.
+    adding = Ack(b.id, b.token, None, (again,), 9)
+    *right, refused, last = worker.commit(*acks_of([a]), adding, *acks_of([a, c]))
+    assert (right, last) == ([None, None], None)
+    assert isinstance(refused, LeaseLostError)
+    assert got(worker, "a").status is JobStatus.QUEUED
+    assert got(worker, "a").depth == 1
+
+
+def test_each_of_many_acks_that_is_wrong_is_refused_alone(
+    worker: Worker, clock: FakeClock, path: Path
+) -> None:
+    jobs = [request(clock, retain_us=DAY_US if n % 2 else None) for n in range(8)]
+    worker.commit(Enqueue((*jobs, request(clock, id="named"), request(clock)), 0))
+    held = worker.work([], 9)
+    other = held[7].id[:-1] + ("0" if held[7].id[-1] != "0" else "1")
+    right = acks_of([*held[:4], held[8]])
+    wrong = [
+        Ack(held[4].id, held[5].token),
+        Ack(held[5].id, held[4].token),
+        Ack(held[6].id, 0),
+        Ack(other, held[7].token),
+        Ack("nobody", 1),
+    ]
+    outcomes = worker.commit(*wrong, *right, *right)
+    assert [type(one) for one in outcomes[:5]] == [
+        *[LeaseLostError] * 3,
+        *[JobNotFoundError] * 2,
+    ]
+    assert outcomes[5:10] == [None] * 5
+    over = [JobNotFoundError if n % 2 == 0 else LeaseLostError for n in range(4)]
+    assert [type(one) for one in outcomes[10:]] == [*over, JobNotFoundError]
+    assert worker.commit(*acks_of(held[4:8])) == [None] * 4
+
+
+def test_the_right_one_of_two_acks_of_a_job_counts(worker: Worker, clock: FakeClock) -> None:
+    worker.commit(Enqueue((request(clock), request(clock)), 0))
+    one, two = worker.work([], 2)
+    wrong, right, also = worker.commit(Ack(one.id, two.token), *acks_of([one, two]))
+    assert isinstance(wrong, LeaseLostError)
+    assert (right, also) == (None, None)
+
+
+# -- side by side with the rules ---------------------------------------------------
+
+KEPT = st.sampled_from([None, 0, DAY_US])
+ADDS = st.tuples(
+    st.just("add"), st.sampled_from("eeef"), st.integers(1, 6), KEPT, st.sampled_from([0, 0, 0, 1])
+)
+WORKS = st.tuples(
+    st.just("work"),
+    st.integers(0, 4),
+    st.sampled_from([1, 2, 3, 5]),
+    st.sampled_from([None, ("e",), ("e", "f"), ("f",)]),
+    st.sampled_from(["", "", "", "", "twice", "wrong", "adds"]),
+)
+BACK = st.tuples(st.sampled_from(["nack", "release"]))
+WAITS = st.tuples(st.just("wait"), st.sampled_from([1, 20, 60]))
+STEPS = st.lists(st.one_of(WORKS, WORKS, WORKS, WORKS, ADDS, BACK, WAITS), max_size=25)
+
+
+class Both:
+    """Two handles on a file, and the rules in memory, told the same."""
+
+    def __init__(self, folder: Path, clock: FakeClock) -> None:
+        self.clock = clock
+        stores = [SqliteStore(folder / "jobs.db", clock=clock) for _ in range(2)]
+        self.workers = [Worker(store, f"worker {n}") for n, store in enumerate(stores)]
+        self.rules = Worker(MemoryStore(clock), "rules")
+        self.held: list[tuple[Job, Job]] = []
+
+    def commit(self, who: int, operations: Sequence[tuple[Operation, Operation]]) -> None:
+        mine = self.workers[who].commit(*(one for one, _ in operations))
+        theirs = self.rules.commit(*(one for _, one in operations))
+        for one, other in zip(mine, theirs, strict=True):
+            assert like(one) == like(other)
+            if isinstance(one, Leased):
+                self.held += zip(one.jobs, other.jobs, strict=True)
+        self.compare()
+
+    def compare(self) -> None:
+        mine, theirs = self.workers[0].store, self.rules.store
+        for due in (True, False):
+            assert drive(mine.queues(due=due)) == drive(theirs.queues(due=due))
+        assert drive(mine.stats(None)) == drive(theirs.stats(None))
+        assert drive(mine.next_run("default")) == drive(theirs.next_run("default"))
+        jobs = [drive(store.jobs(JobFilter(), limit=999)) for store in (mine, theirs)]
+        assert like(jobs[0]) == like(jobs[1])
+        peeked = [drive(store.peek(None, None, 999)) for store in (mine, theirs)]
+        assert like(peeked[0]) == like(peeked[1])
+
+    def add(self, who: int, *options: Any) -> None:
+        entrypoint, count, retain_us, priority = options
+        how = {"entrypoint": entrypoint, "retain_us": retain_us, "priority": priority}
+        one = Enqueue(tuple(request(self.clock, **how) for _ in range(count)), 9)
+        self.commit(who, [(one, one)])
+
+    def work(self, who: int, *options: Any) -> None:
+        count, limit, entrypoints, odd = options
+        done = [self.held.pop(0) for _ in range(min(count, len(self.held)))]
+        acks = [(Ack(a.id, a.token, b"r"), Ack(b.id, b.token, b"r")) for a, b in done]
+        if odd == "twice":
+            acks += acks[:1]
+        if odd == "wrong" and acks:
+            acks[0] = (replace(acks[0][0], token=10**6), replace(acks[0][1], token=10**6))
+        if odd == "adds" and acks:
+            child = (request(self.clock),)
+            acks[-1] = tuple(replace(one, enqueue=child, max_depth=9) for one in acks[-1])  # type: ignore[assignment]
+        self.commit(who, [*acks, (ask_for(limit, entrypoints),) * 2])
+
+    def back(self, who: int, kind: str) -> None:
+        if self.held:
+            a, b = self.held.pop()
+            make = Nack if kind == "nack" else Release
+            self.commit(who, [(make(a.id, a.token), make(b.id, b.token))])
+
+
+def like(outcome: Any) -> Any:
+    """An outcome but for what each store counts for itself."""
+    if isinstance(outcome, Job):
+        return replace(outcome, token=0, seq=0)
+    if isinstance(outcome, list):
+        return [like(one) for one in outcome]
+    if isinstance(outcome, Leased):
+        return like(outcome.jobs), outcome.next_in_us
+    return str(outcome) if isinstance(outcome, CasqueError) else outcome
+
+
+@settings(
+    deadline=None,
+    max_examples=150,
+    derandomize=True,
+    report_multiple_bugs=False,
+    suppress_health_check=list(HealthCheck),
+)
+@given(st.lists(st.tuples(st.sampled_from([0, 0, 0, 1]), STEPS), min_size=1, max_size=4))
+def test_a_worker_is_answered_as_by_the_rules(stories: list[tuple[int, list[Any]]]) -> None:
+    clock = FakeClock()
+    with TemporaryDirectory() as folder, ExitStack() as stack:
+        both = Both(Path(folder), clock)
+        for worker in both.workers:
+            stack.enter_context(closed_behind(worker.store))
+        for who, steps in stories:
+            both.add(who, "e", 6, DAY_US, 0)
+            for _ in range(3):
+                both.work(who, 1, 1, None, "")
+            for kind, *options in steps:
+                if kind == "wait":
+                    clock.advance(options[0] * SECOND)
+                    both.compare()
+                elif kind in ("nack", "release"):
+                    both.back(who, kind)
+                else:
+                    getattr(both, kind)(who, *options)
+
+
+def test_the_stories_of_a_worker_go_both_ways(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else what was just compared would be one way with itself."""
+    ways = {True: 0, False: 0}
+    swiftly = SqliteStore._swiftly
+
+    def counted(self: SqliteStore, *args: Any) -> Any:
+        done = swiftly(self, *args)
+        if len(args[2]) > 1:
+            ways[done is not None] += 1
+        return done
+
+    monkeypatch.setattr(SqliteStore, "_swiftly", counted)
+    test_a_worker_is_answered_as_by_the_rules()
+    assert min(ways.values()) > 500, ways
