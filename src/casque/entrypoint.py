@@ -158,7 +158,6 @@ class Task(Enqueueing[P, R]):
         give_up_on: tuple[type[BaseException], ...],
         run_in: RunIn | None,
     ) -> None:
-        _refuse_unfit(function)
         super().__init__(None, template)
         self.app = app
         self.name = template.entrypoint
@@ -231,7 +230,7 @@ def where(function: Callable[..., Any]) -> str:
     return f"{code.co_filename}:{code.co_firstlineno}"
 
 
-def _refuse_unfit(function: object) -> None:
+def check_function(function: object) -> None:
     """A task must be a function that a worker finds again, and that returns once."""
     what = getattr(function, "__qualname__", None) or repr(function)
     if isinstance(function, Task):

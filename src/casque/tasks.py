@@ -23,6 +23,7 @@ from casque.entrypoint import (
     RunIn,
     Task,
     changed,
+    check_function,
     where,
 )
 from casque.errors import InvalidError
@@ -154,9 +155,9 @@ class App:
         """
 
         def register(function: Callable[..., Any]) -> Task[..., Any]:
-            entrypoint = getattr(function, "__name__", "") if name is None else name
+            check_function(function)
             options = changed(
-                NewJob(entrypoint or "task"),
+                NewJob(function.__name__ if name is None else name),
                 queue=queue,
                 priority=priority,
                 max_attempts=max_attempts,
