@@ -11,7 +11,7 @@ from casque import arguments
 from casque.clock import to_datetime
 from casque.errors import InvalidError
 from casque.job import Job
-from casque.lineage import running
+from casque.lineage import running, stand_below
 
 
 class RunningJob:
@@ -76,6 +76,12 @@ def current_job() -> RunningJob:
             "calls on its own thread. In a thread that a task starts, hand the job over."
         )
     return job
+
+
+def become(job: RunningJob) -> None:
+    """From here on, in this context, `job` is the current one; for a context that is its own."""
+    _current.set(job)
+    stand_below(job._job)  # noqa: SLF001 - of one house
 
 
 @contextmanager

@@ -46,6 +46,11 @@ def running(job: Job) -> Iterator[None]:
         _running.reset(token)
 
 
+def stand_below(job: Job) -> None:
+    """From here on, in this context, jobs enqueued stand below `job`."""
+    _running.set(job)
+
+
 def inherited() -> Lineage:
     """The lineage of a job that is enqueued here and now."""
     job = _running.get()

@@ -128,30 +128,26 @@ class World(Protocol):
 
     def chance(self) -> float: ...
 
-    async def settle(self, attempt: Attempt, operation: Operation) -> object:
-        """Have it stored, and free its slot if its function has ended.
+    def store(self, attempt: Attempt, outcome: Outcome, operation: Operation | None) -> None:
+        """Have it stored, and say then what became of the job; None: there is nothing to store.
 
-        The job as it now is, or the error it was refused with.
+        Its slot is free from now on, if its function has ended.
         """
         ...
 
-    def tell(self, attempt: Attempt, outcome: Outcome, answer: object) -> None:
-        """Say in the log what became of it."""
-        ...
-
     def free(self, attempt: Attempt) -> None:
-        """Its function has ended, and there is nothing to store."""
+        """Its function has ended after all; what became of its job was stored long ago."""
         ...
 
 
 async def run_attempt(attempt: Attempt, world: World) -> None:
-    """One attempt. The function, what that means for the job, and the one write."""
+    """One attempt: the function, what its end means for the job, and the one write."""
     outcome = await call_task(attempt, world)
     attempt.is_over = True
     if attempt.is_settled:
-        world.free(attempt)  # its job was settled without it
+        world.free(attempt)
     else:
-        await settle(attempt, outcome, world)
+        settle(attempt, outcome, world)
 
 
 async def call_task(attempt: Attempt, world: World) -> Outcome:
@@ -178,16 +174,15 @@ def from_its_own_code(error: BaseException) -> BaseException:
     return error if part is None else error.with_traceback(part)
 
 
-async def settle(attempt: Attempt, outcome: Outcome, world: World) -> None:
-    """Store what became of the job; the only write of an attempt."""
+def settle(attempt: Attempt, outcome: Outcome, world: World) -> None:
+    """Have stored what became of the job: the only write of an attempt."""
     attempt.is_settled = True
-    operation = settlement(outcome, attempt.job, attempt.task, world.chance())
-    answer = None
-    if operation is not None:
-        answer = await world.settle(attempt, operation)
-    elif attempt.is_over:
-        world.free(attempt)
-    world.tell(attempt, outcome, answer)
+    try:
+        operation = settlement(outcome, attempt.job, attempt.task, world.chance())
+    except Exception as error:  # noqa: BLE001 - a backoff of the user's own making
+        outcome = Unfit(error)
+        operation = Fail(attempt.job.id, attempt.job.token, failure_of(error))
+    world.store(attempt, outcome, operation)
 
 
 def settlement(outcome: Outcome, job: Job, task: Task[..., Any], chance: float) -> Operation | None:

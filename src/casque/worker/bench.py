@@ -6,6 +6,7 @@ the middle of a function too: the job's lease ends, and another worker has it.
 
 from __future__ import annotations
 
+import contextvars
 import os
 import socket
 import sys
@@ -15,8 +16,9 @@ from typing import Any
 
 import msgspec
 
+from casque import process
 from casque.clock import span_us
-from casque.current import RunningJob
+from casque.current import RunningJob, become
 from casque.errors import InvalidError
 from casque.job import Failure, Job
 from casque.retry import Discard, Retry, Snooze
@@ -84,7 +86,7 @@ def serve(app: App, line: socket.socket) -> None:
     threading.Thread(target=_read, args=(line, orders), name="casque-bench", daemon=True).start()
     while True:
         order = orders.get()
-        _send(line, _run(app, order, line))
+        _send(line, contextvars.copy_context().run(_run, app, order, line))
 
 
 def _read(line: socket.socket, orders: SimpleQueue[Order]) -> None:
@@ -111,7 +113,7 @@ def _run(app: App, order: Order, line: socket.socket) -> Reply:
         from_its_own_code,
         gives_up,
     )
-    from casque.worker.places import Hooks, encoded, inside  # noqa: PLC0415
+    from casque.worker.places import Hooks, encoded, leave_if_forked  # noqa: PLC0415
     from casque.worker.report import Report  # noqa: PLC0415
 
     task = app.tasks[order.job.entrypoint]
@@ -125,9 +127,14 @@ def _run(app: App, order: Order, line: socket.socket) -> Reply:
         args, kwargs = task.decode(order.job.payload)
         return task.function(*args, **kwargs)
 
+    generation = process.generation
+    become(attempt.running)
     try:
-        with inside(attempt):
-            return Returned(encoded(attempt, hooks.call(attempt, call)))
+        try:
+            value = hooks.call(attempt, call)
+        finally:
+            leave_if_forked(generation)
+        return Returned(encoded(attempt, value))
     except Retry as error:
         return Retried(None if error.delay is None else span_us(error.delay), error.reason)
     except Snooze as error:

@@ -25,7 +25,7 @@ from casque.errors import (
 from casque.job import Job
 from casque.operations import Dequeue, Heartbeat, Operation, PutRecord
 from casque.session import Session
-from casque.worker.attempt import Attempt
+from casque.worker.attempt import Attempt, Outcome
 from casque.worker.options import WorkerOptions
 from casque.worker.registry import Entry
 
@@ -40,16 +40,14 @@ _LAST_WORDS_US = 10 * SECOND_US
 
 
 class Settlement:
-    """What became of a job, to be stored; and who waits for the answer."""
+    """What became of a job, to be stored."""
 
-    __slots__ = ("answer", "attempt", "is_unsure", "operation")
+    __slots__ = ("attempt", "is_unsure", "operation", "outcome")
 
-    def __init__(
-        self, attempt: Attempt, operation: Operation, answer: asyncio.Future[object]
-    ) -> None:
+    def __init__(self, attempt: Attempt, outcome: Outcome, operation: Operation) -> None:
         self.attempt = attempt
+        self.outcome = outcome
         self.operation = operation
-        self.answer = answer
         self.is_unsure = False
         """Whether it may be stored already, only its answer having been lost."""
 
@@ -58,7 +56,7 @@ class News(NamedTuple):
     """What a commit brought, for the thread that runs the tasks."""
 
     claimed: list[Attempt]
-    answered: list[tuple[asyncio.Future[object], object]]
+    answered: list[tuple[Settlement, object]]
     lost: list[tuple[Attempt, str]]
 
 
@@ -109,12 +107,15 @@ class Deck:
         """How many jobs it has claimed so far."""
         self._is_claiming = True
         self._is_finishing = False
+        self._is_asleep = False
         self._is_heard = True
         """Whether the other thread has taken what it was brought last."""
         self._turn = 0
         """Whose turn it is of several queues."""
         self._hungry = self._queues
         """How many of the queues are to be asked before all of them are known to be empty."""
+        self._rings = self._heard_rings = 0
+        """What rang while a commit was under way may have come too late for it."""
         self._ask_us: int | None = None
         """When to ask again all the same."""
         self._beat_us = 0
@@ -134,23 +135,25 @@ class Deck:
         threading.Thread(target=self._serve, name="casque-deck", daemon=True).start()
         self._is_ready.wait()
 
-    def settle(
-        self, attempt: Attempt, operation: Operation, *, frees: bool
-    ) -> asyncio.Future[object]:
+    def settle(self, one: Settlement, *, frees: bool) -> None:
         """Have it stored with the next commit, which claims for its slot if that is free now."""
-        answer: asyncio.Future[object] = asyncio.get_running_loop().create_future()
         with self._lock:
             self._busy -= frees
-            self._settlements.append(Settlement(attempt, operation, answer))
-            self._told.pop(attempt, None)
-        self._bell.ring()
-        return answer
+            self._settlements.append(one)
+            self._told.pop(one.attempt, None)
+            self._wake()
 
     def free(self) -> None:
         """A function has ended, and its slot is free."""
         with self._lock:
             self._busy -= 1
-        self._bell.ring()
+            self._wake()
+
+    def _wake(self) -> None:
+        # One that is awake looks once more before it sleeps. To be called with the lock held.
+        if self._is_asleep:
+            self._is_asleep = False
+            self._bell.ring()
 
     def let_go(self, attempt: Attempt) -> None:
         """The job is not ours any more: no heartbeat."""
@@ -160,16 +163,17 @@ class Deck:
 
     def heard(self) -> None:
         """What was brought last was taken."""
-        self._is_heard = True
-        if self._hungry:
-            self._bell.ring()
+        with self._lock:
+            self._is_heard = True
+            if self._hungry:
+                self._wake()
 
     def tell(self, attempt: Attempt, progress: float, note: str | None) -> None:
         """How far the work is. From any thread."""
         with self._lock:
             if attempt in self._held:
                 self._told[attempt] = progress, note
-        self._bell.ring()
+                self._wake()
 
     def stop_claiming(self) -> None:
         self._is_claiming = False
@@ -177,14 +181,18 @@ class Deck:
     def finish(self) -> None:
         """Nothing more comes: store what is left, and end."""
         self._finish_by = self._clock.monotonic() + _LAST_WORDS_US
-        self._is_claiming, self._is_finishing = False, True
-        self._bell.ring()
+        with self._lock:
+            self._is_claiming, self._is_finishing = False, True
+            self._wake()
 
     # -- for the store ---------------------------------------------------------
 
     def ring(self) -> None:
         """A job may have become claimable."""
+        # Without the lock: rung by a commit of a task's own too, whatever that holds.
+        self._rings += 1
         self._hungry = self._queues
+        self._is_asleep = False
         self._bell.ring()
 
     async def wait(self, timeout_us: int | None) -> bool:
@@ -248,8 +256,9 @@ class Deck:
             if self._told and (operations or now >= self._tell_us):
                 operations += self._tell(now)
             claim = self._claim(now)
-        if claim is not None:
-            operations.append(claim)
+            if claim is not None:
+                operations.append(claim)
+            self._is_asleep = not operations
         return settlements, operations
 
     def _beat(self, now: int) -> list[Operation]:
@@ -304,7 +313,7 @@ class Deck:
     async def _commit(
         self, settlements: list[Settlement], operations: list[Operation], longest_us: int | None
     ) -> None:
-        sent = self._clock.monotonic()
+        sent, self._heard_rings = self._clock.monotonic(), self._rings
         outcomes = await self._session.submit_all(operations)
         news = News([], [], [])
         trouble: Exception | None = None
@@ -351,7 +360,8 @@ class Deck:
     ) -> None:
         self._turn += 1
         jobs: list[Job] = leased.jobs
-        self._hungry = self._queues if len(jobs) == asked.limit else max(self._hungry - 1, 0)
+        is_emptied = len(jobs) < asked.limit and self._rings == self._heard_rings
+        self._hungry = max(self._hungry - 1, 0) if is_emptied else self._queues
         if leased.next_in_us is not None:
             longest_us = min(leased.next_in_us, longest_us or leased.next_in_us)
         self._ask_us = None if longest_us is None else sent + max(longest_us, 1)
@@ -383,7 +393,7 @@ def _is_trouble(operation: Operation, outcome: object) -> bool:
     return isinstance(outcome, StorageError | CorruptError)
 
 
-def _answer(one: Settlement, outcome: object) -> tuple[asyncio.Future[object], object]:
+def _answer(one: Settlement, outcome: object) -> tuple[Settlement, object]:
     if one.is_unsure and isinstance(outcome, JobNotFoundError | LeaseLostError):
         outcome = None  # it had been stored, and only the answer was lost
-    return one.answer, outcome
+    return one, outcome

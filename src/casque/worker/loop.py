@@ -30,7 +30,7 @@ from casque.worker.attempt import (
     run_attempt,
     settle,
 )
-from casque.worker.deck import Deck, News
+from casque.worker.deck import Deck, News, Settlement
 from casque.worker.options import WorkerOptions
 from casque.worker.places import Hooks, InThreads, OnLoop
 from casque.worker.processes import InProcesses
@@ -163,8 +163,6 @@ class _Crew:
         """Those of whose jobs it is not stored yet what became of them."""
         self._why: Ended | None = None
         """Why it ends, once it does."""
-        self._left: set[asyncio.Task[None]] = set()
-        """Settling what was left behind; held here, since a loop does not hold its tasks."""
 
     def start(self) -> None:
         self._report.said(
@@ -182,15 +180,16 @@ class _Crew:
     def chance(self) -> float:
         return self._clock.random()
 
-    async def settle(self, attempt: Attempt, operation: Operation) -> object:
-        return await self._deck.settle(attempt, operation, frees=attempt.is_over)
-
-    def tell(self, attempt: Attempt, outcome: Outcome, answer: object) -> None:
-        self._report.settled(attempt, outcome, answer)
+    def store(self, attempt: Attempt, outcome: Outcome, operation: Operation | None) -> None:
+        if operation is not None:
+            self._deck.settle(Settlement(attempt, outcome, operation), frees=attempt.is_over)
+            return
+        if attempt.is_over:
+            self._deck.free()
+        self._part_with(attempt)
 
     def free(self, attempt: Attempt) -> None:
-        if attempt.is_left:
-            self._report.ended_late(attempt)
+        self._report.ended_late(attempt)
         self._deck.free()
 
     # -- attempts --------------------------------------------------------------
@@ -208,9 +207,9 @@ class _Crew:
         self._loop.call_soon_threadsafe(self._take, news)
 
     def _take(self, news: News) -> None:
-        for answer, outcome in news.answered:
-            if not answer.done():
-                answer.set_result(outcome)
+        for one, answer in news.answered:
+            self._report.settled(one.attempt, one.outcome, answer)
+            self._part_with(one.attempt)
         for attempt, reason in news.lost:
             self._lose(attempt, Lost(reason))
         for attempt in news.claimed:
@@ -224,28 +223,13 @@ class _Crew:
     def _start(self, attempt: Attempt) -> None:
         self._attempts.add(attempt)
         if self._why is not None:  # claimed by a commit that was under way when it was told to stop
-            attempt.work = self._loop.create_task(self._give_back(attempt))
+            attempt.is_over = True
+            settle(attempt, Stopped(), self)
             return
-        attempt.work = self._loop.create_task(self._see_to(attempt))
+        attempt.work = self._loop.create_task(run_attempt(attempt, self))
         if attempt.job.timeout_us is not None:
             seconds = attempt.job.timeout_us / SECOND_US
             self._loop.call_later(seconds, self._time_out, attempt, seconds)
-
-    async def _see_to(self, attempt: Attempt) -> None:
-        try:
-            await run_attempt(attempt, self)
-        finally:
-            self._part_with(attempt)
-
-    async def _give_back(self, attempt: Attempt) -> None:
-        attempt.is_over = True
-        await self._settle(attempt, Stopped())
-
-    async def _settle(self, attempt: Attempt, outcome: Outcome) -> None:
-        try:
-            await settle(attempt, outcome, self)
-        finally:
-            self._part_with(attempt)
 
     def _part_with(self, attempt: Attempt) -> None:
         """What becomes of the job is stored."""
@@ -278,11 +262,9 @@ class _Crew:
         """The function does not end: settle its job all the same."""
         if attempt.is_over or attempt.is_settled or attempt.ending is None:
             return
-        attempt.is_settled = attempt.is_left = True
+        attempt.is_left = True
         self._report.goes_on(attempt, why)
-        left = self._loop.create_task(self._settle(attempt, attempt.ending))
-        self._left.add(left)
-        left.add_done_callback(self._left.discard)
+        settle(attempt, attempt.ending, self)
 
     def _look(self) -> None:
         """Now and then: whether a lease has run out, and how large the process has become."""

@@ -12,32 +12,22 @@ import os
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any
 
 from casque import process
-from casque.current import running_as
+from casque.current import become
 from casque.errors import InvalidError
 from casque.worker.attempt import Attempt, InvalidResult
 from casque.worker.report import Report
 
 
-@contextmanager
-def inside(attempt: Attempt) -> Iterator[None]:
-    """While this holds, the code is that of a job, and a fork of it ends here."""
-    generation = process.generation
-    with running_as(attempt.running):
-        try:
-            yield
-        finally:
-            if process.generation != generation:
-                leave_a_fork()
-
-
-def leave_a_fork() -> None:
-    """A task forked, and this is the child: it is no worker, and has nothing more to do."""
+def leave_if_forked(generation: int) -> None:
+    """If a task forked and this is the child: it is no worker, and has nothing more to do."""
+    if process.generation == generation:
+        return
     with suppress(Exception):
         sys.stdout.flush()
         sys.stderr.flush()
@@ -123,13 +113,16 @@ class OnLoop:
         self._hooks = hooks
 
     async def call(self, attempt: Attempt, args: list[Any], kwargs: dict[str, Any]) -> bytes | None:
-        function = attempt.task.function
-        with inside(attempt):
+        function, generation = attempt.task.function, process.generation
+        become(attempt.running)
+        try:
             if self._hooks is None:
                 value = await function(*args, **kwargs)
             else:
                 value = await self._hooks.acall(attempt, lambda: function(*args, **kwargs))
-            return encoded(attempt, value)
+        finally:
+            leave_if_forked(generation)
+        return encoded(attempt, value)
 
     def interrupt(self, attempt: Attempt) -> bool:
         assert attempt.work is not None
@@ -175,13 +168,16 @@ class InThreads:
         return result
 
     def _run(self, attempt: Attempt, args: list[Any], kwargs: dict[str, Any]) -> bytes | None:
-        function = attempt.task.function
-        with inside(attempt):
+        function, generation = attempt.task.function, process.generation
+        become(attempt.running)
+        try:
             if self._hooks is None:
                 value = function(*args, **kwargs)
             else:
                 value = self._hooks.call(attempt, lambda: function(*args, **kwargs))
-            return encoded(attempt, value)
+        finally:
+            leave_if_forked(generation)
+        return encoded(attempt, value)
 
     def _serve(self) -> None:
         while (work := self._work.get()) is not None:
