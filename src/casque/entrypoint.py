@@ -192,6 +192,10 @@ class Task(Enqueueing[P, R]):
         """A job of this task, from arguments that are encoded already."""
         return replace(self._template, payload=payload)
 
+    def __reduce__(self) -> str:
+        """By its name, as a function is: the task of that name, wherever it arrives."""
+        return self.__qualname__
+
     def __repr__(self) -> str:
         return f"<Task {self.name}>"
 

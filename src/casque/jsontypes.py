@@ -38,7 +38,8 @@ def _is_known(kind: type) -> bool:
 
 def _plain(value: Any) -> Any:
     if is_model(type(value)):
-        return value.model_dump(mode="json")
+        # In the form that `model_validate` takes: by alias, and without what is computed.
+        return value.model_dump(mode="json", by_alias=True, round_trip=True)
     if isinstance(value, tuple | frozenset | NoneType):  # as a value msgspec knows it
         raise TypeError(f"a {type(value).__qualname__} cannot be a key in JSON")
     raise TypeError(f"nothing says how a {type(value).__qualname__} becomes JSON")

@@ -53,6 +53,17 @@ class Model(pydantic.BaseModel):
     tags: set[str] = set()
 
 
+class Strict(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(extra="forbid")
+
+    user_name: str = pydantic.Field(alias="userName")
+
+    @pydantic.computed_field  # type: ignore[prop-decorator]
+    @property
+    def initial(self) -> str:
+        return self.user_name[0]
+
+
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
 ID = UUID("01234567-89ab-cdef-0123-456789abcdef")
 
@@ -104,6 +115,7 @@ def task_of(hint: Any) -> Task[..., Any]:
         (Pair, Pair("a", 1)),
         (Model, Model(when=NOON, tags={"a"})),
         (Model | None, None),
+        (Strict, Strict(userName="ann")),
         (list[Model], [Model(when=NOON)]),
         (dict[str, Model], {"a": Model(when=NOON)}),
         (Annotated[int, msgspec.Meta(ge=1)], 1),
