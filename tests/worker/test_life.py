@@ -14,7 +14,9 @@ from typing import Any
 import pytest
 
 from casque import App, JobStatus, NewJob, Queue, StorageError, current_job
+from casque.operations import Enqueue, Request
 from casque.record import WORKER
+from casque.stores.memory import MemoryStore
 from casque.stores.sqlite.store import SqliteStore
 from casque.testing.faults import STORE_FAULTS, Fault, FaultyStore
 from casque.worker.loop import Ended, Worker
@@ -387,6 +389,37 @@ def test_a_storage_that_is_away_for_a_whole_lease_ends_what_runs(
         store.is_away = False
         assert handle.result(timeout=SOON) == "again"
     assert "no heartbeat got through" in caplog.text
+
+
+class AddsBehind(MemoryStore):
+    """A store to which somebody adds a job between a dequeue's answer and its arrival."""
+
+    adds: Request | None = None
+
+    async def commit(self, *args: Any, **options: Any) -> list[Any]:
+        outcomes = await super().commit(*args, **options)
+        request, self.adds = self.adds, None
+        if request is not None:
+            await super().commit("another", 1, [Enqueue((request,), 16)])
+        return outcomes
+
+
+def test_a_job_that_comes_while_a_dequeue_is_under_way_is_not_overlooked() -> None:
+    store = AddsBehind()
+    app = App(store)
+
+    @app.task
+    async def task() -> str:
+        return "seen"
+
+    [minted], [order] = store.clock.mint(1)
+    store.adds = Request(
+        minted, "default", "task", b"{}", 0, 1, retain_us=10**9, order=order, minted=True
+    )
+    with beside(app):
+        deadline = store.clock.monotonic() + 10_000_000
+        while (job := app.queue.get(minted)) is None or job.status is not JobStatus.COMPLETED:
+            assert store.clock.monotonic() < deadline, "it waits for something that has been"
 
 
 def test_a_worker_without_tasks_is_refused(app: App) -> None:
