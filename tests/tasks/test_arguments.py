@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
-from typing import Annotated, Any, Literal, NamedTuple, Optional, TypedDict
+from types import ModuleType
+from typing import Annotated, Any, Literal, NamedTuple, NoReturn, Optional, TypedDict
 from uuid import UUID
 
 import msgspec
@@ -385,3 +386,29 @@ def test_a_hint_that_names_nothing_is_refused_at_the_first_use() -> None:
             use()
         assert "never: argument `value`: name 'Nowhere' is not defined" in str(raised.value)
         assert "TYPE_CHECKING" in str(raised.value)
+
+
+def test_a_hint_may_name_what_a_module_does_not_have_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = ModuleType("half_imported")
+    monkeypatch.setitem(globals(), "half_imported", module)
+
+    def late(value: Any) -> None: ...
+
+    late.__annotations__["value"] = "half_imported.Thing"
+    task = App("memory://").task(late)
+    with pytest.raises(InvalidError, match=r"late: argument `value`: .*no attribute 'Thing'"):
+        task.job(Later(1))
+    module.Thing = Later  # type: ignore[attr-defined]
+    assert task.decode(task.job(Later(1)).payload)[1] == {"value": Later(1)}
+
+
+def test_a_hint_that_is_no_code_is_refused_when_it_is_decorated() -> None:
+    with pytest.raises(InvalidError, match="work: its type hints cannot be read"):
+        task_of("list[")
+
+
+def test_a_task_may_never_return() -> None:
+    def endless() -> NoReturn:
+        raise KeyError
+
+    assert App("memory://").task(endless).job().payload == b"{}"
