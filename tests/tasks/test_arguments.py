@@ -349,6 +349,17 @@ def test_a_payload_from_elsewhere_may_leave_defaults_out_before_starred_ones() -
     assert every.decode(b'{"*": [1, 2, 0.5]}') == ([1, 2, 3, 0.5], {})
 
 
+def test_a_parameter_may_have_any_name() -> None:
+    @App("memory://").task
+    def work(self: int, task: str = "", *, id: int, queue: str = "") -> None: ...
+
+    payload = work.job(self=1, id=2, queue="x").payload
+    assert work.decode(payload) == ([], {"self": 1, "id": 2, "queue": "x"})
+    work(self=1, id=2)
+    work.enqueue(self=1, id=2)
+    work.using(id="a").enqueue(self=1, id=2, task="t")
+
+
 def test_the_message_shows_how_the_task_is_called() -> None:
     with pytest.raises(InvalidError) as raised:
         plain.job()  # type: ignore[call-arg]
