@@ -63,14 +63,14 @@ def decoder(hint: Any) -> Callable[[Any], Any]:
 def unfit(hint: Any) -> str | None:
     """Why no value of this type can be JSON, and what to do; None when it can.
 
-    Raises NameError when it refers to something that is not defined yet.
+    Raises NameError or AttributeError when it refers to something that is not defined yet.
     """
     # Asked once per parameter; msgspec's own reading of types is not for `import casque` to load.
     from msgspec import inspect  # noqa: PLC0415
 
     try:
         inside = inspect.type_info(hint)
-    except NameError:
+    except (NameError, AttributeError):
         raise
     except Exception as error:  # noqa: BLE001 - whatever it stumbles over, the hint is not for it
         return f"{error}. {_REMEDY}"

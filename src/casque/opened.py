@@ -56,6 +56,9 @@ class Opened:
 
     @property
     def queue(self) -> Queue:
+        queue = self._queue
+        if queue is not None and self._generation == process.generation:
+            return queue  # the short way, at every enqueue; closing takes it away
         self._check()
         queue = self._queue
         if queue is None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from casque import App, InMemoryStorage, InvalidError, open_store
+from casque import App, InMemoryStorage, InvalidError, open_store, opened
 from casque.buckets.memory import MemoryBucket
 from casque.worker.options import WorkerOptions
 
@@ -61,14 +61,20 @@ def test_a_wrong_address_is_refused() -> None:
 
 
 def test_threads_share_one_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    opened: list[object] = []
+    made: list[str] = []
 
-    def slowly(address: Any) -> Any:
-        opened.append(address)
-        threading.Event().wait(0.05)  # long enough for all to come to the same door
-        return open_store(address)
+    def slowly(name: str) -> Any:
+        make = getattr(opened, name)
 
-    monkeypatch.setattr("casque.opened.open_store", slowly)
+        def making(*args: Any) -> Any:
+            made.append(name)
+            threading.Event().wait(0.05)  # long enough for all to come to the same door
+            return make(*args)
+
+        return making
+
+    for name in ("open_store", "Queue", "_AppQueue"):
+        monkeypatch.setattr(opened, name, slowly(name))
     app = App(tmp_path / "jobs.db")
     task = app.task(work)
     together = threading.Barrier(8)
@@ -80,7 +86,7 @@ def test_threads_share_one_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
     with ThreadPoolExecutor(8) as threads:
         assert len(set(threads.map(use, range(8)))) == 1
-    assert len(opened) == 1
+    assert sorted(made) == ["Queue", "_AppQueue", "open_store"]
     assert app.queue.stats().pending == 8
     app.close()
 
