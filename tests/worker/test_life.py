@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from casque import App, JobStatus, NewJob, Queue, StorageError, current_job
+from casque import App, JobNotFoundError, JobStatus, NewJob, Queue, StorageError, current_job
 from casque.operations import Enqueue, Request
 from casque.record import WORKER
 from casque.stores.memory import MemoryStore
@@ -480,3 +480,20 @@ def test_jobs_of_another_producer_run(app: App) -> None:
     done = app.queue.get(job.id)
     assert done is not None
     assert done.result == b"2"
+
+
+def test_a_handle_is_found_by_the_id_of_its_job(app: App) -> None:
+    @app.task
+    async def task(number: int) -> int:
+        return number + 1
+
+    job_id = task.enqueue(1).id
+    work_off(app)
+    assert app.handle(job_id).result() == 2
+    assert asyncio.run(_result_of(app, job_id)) == 2
+    with pytest.raises(JobNotFoundError, match="there is no job 'nobody'"):
+        app.handle("nobody")
+
+
+async def _result_of(app: App, job_id: str) -> object:
+    return await (await app.ahandle(job_id))
