@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Coroutine
+from pathlib import Path
 from typing import Any
 
 from casque import process
@@ -43,6 +44,12 @@ class Opened:
             with self._lock:
                 store = self._store = self._store or open_store(self._address)
         return store
+
+    @property
+    def address(self) -> str | None:
+        """What another process can open it by; None when that can only be known to the app."""
+        address = self._address
+        return str(address) if isinstance(address, str | Path) else None
 
     def apart(self) -> Store:
         """A store for whoever must not wait for the callers of `store`; that itself, if need be.

@@ -35,7 +35,7 @@ from casque.retry import Backoff
 from casque.stores.port import Store
 from casque.stores.url import StoreAddress
 from casque.syncqueue import Queue
-from casque.worker.options import DEFAULT_CONCURRENCY, WorkerOptions
+from casque.worker.options import DEFAULT_CONCURRENCY, SHORTEST_LEASE_US, WorkerOptions
 
 __all__ = ["App", "Task"]
 
@@ -317,7 +317,7 @@ class App:
         options = WorkerOptions(
             concurrency=arguments.whole(concurrency, "concurrency", 1),
             queues=None if queues is None else _queues(queues),
-            lease_us=arguments.positive_span(lease, "lease"),
+            lease_us=_lease(lease),
             grace_us=arguments.span(grace, "grace"),
             until_idle=until_idle,
             max_jobs=None if max_jobs is None else arguments.whole(max_jobs, "max_jobs", 1),
@@ -338,6 +338,16 @@ def _found(job: Job | None, id: str) -> Job:
             job_id=id,
         )
     return job
+
+
+def _lease(value: timedelta) -> int:
+    us = arguments.positive_span(value, "lease")
+    if us < SHORTEST_LEASE_US:
+        raise InvalidError(
+            f"`lease` must be at least 1 s, not {value}: it is renewed three times in its length, "
+            "and a busy machine would lose its jobs."
+        )
+    return us
 
 
 def _queues(value: Collection[str]) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from casque.clock import SECOND_US
 from casque.errors import CasqueError, InvalidError
 from casque.worker import options as defaults
 from casque.worker.child import run_child
-from casque.worker.leaving import leave
+from casque.worker.leaving import leave, leave_at_once
 from casque.worker.loading import load_app
 from casque.worker.logs import FORMATS, LEVELS, LogOptions, set_up
 from casque.worker.loop import Worker
@@ -66,7 +66,8 @@ def _run(asked: argparse.Namespace) -> int:
     if asked.count > 1 or is_recycled or os.getpid() == INIT_PID:
         supervisor = Supervisor(asked.app, options, asked.count, asked.store, log=log)
         return STOPPED if supervisor.run() else HAD_TO_KILL
-    worker = Worker(load_app(asked.app, store=asked.store), options)
+    app = load_app(asked.app, store=asked.store)
+    worker = Worker(app, options, when_stuck=lambda: leave_at_once(STOPPED))
     with obeying(worker):
         worker.run()
     return STOPPED

@@ -12,7 +12,7 @@ import msgspec
 from casque import arguments, operations
 from casque.clock import Clock, span_us
 from casque.current import RunningJob
-from casque.errors import CasqueError, InvalidError
+from casque.errors import CasqueError
 from casque.job import Failure, Job
 from casque.operations import Ack, Fail, Nack, Operation, Release
 from casque.retry import Discard, Retry, Snooze
@@ -72,6 +72,7 @@ class Attempt:
         "lease_end_us",
         "running",
         "task",
+        "timer",
         "work",
     )
 
@@ -94,6 +95,7 @@ class Attempt:
         self.is_left = False
         """Whether its job was settled without waiting for its function, which went on."""
         self.work: asyncio.Task[None] | None = None
+        self.timer: asyncio.TimerHandle | None = None
 
 
 class Place(Protocol):
@@ -155,7 +157,7 @@ async def call_task(attempt: Attempt, world: World) -> Outcome:
     task = attempt.task
     try:
         args, kwargs = task.decode(attempt.job.payload)
-    except InvalidError as error:
+    except BaseException as error:  # noqa: BLE001 - a type of the user's may raise anything
         return Unfit(error)
     try:
         result = await world.places[task.run_in].call(attempt, args, kwargs)
@@ -163,7 +165,8 @@ async def call_task(attempt: Attempt, world: World) -> Outcome:
         return attempt.ending or Unfit(unfit.args[0])
     except BaseException as error:  # noqa: BLE001 - whatever a task does, the worker lives
         return attempt.ending or Raised(from_its_own_code(error))
-    return attempt.ending or Returned(result)
+    # Told to end, it finished its work instead: done is done, unless it is another's by now.
+    return attempt.ending if isinstance(attempt.ending, Lost) else Returned(result)
 
 
 def from_its_own_code(error: BaseException) -> BaseException:
@@ -236,4 +239,7 @@ def failure_of(error: BaseException) -> Failure:
         return error.failure
     if isinstance(error, CasqueError) and error.__cause__ is None:
         return Failure(type(error).__name__, str(error), "")  # its traceback is all ours
-    return arguments.failure(error)
+    try:
+        return arguments.failure(error)
+    except Exception as worse:  # noqa: BLE001 - its own `__str__` may raise
+        return Failure(type(error).__name__, f"and to say why raised {type(worse).__name__}")

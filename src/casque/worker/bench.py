@@ -1,7 +1,7 @@
 """Bench: the other end of `processes.py`: a process that runs the functions it is told to.
 
-`python -m casque.worker.bench MODULE:APP FD`. It ends when the worker does, in
-the middle of a function too: the job's lease ends, and another worker has it.
+`python -m casque.worker.bench FD`. It ends when the worker does, in the middle
+of a function too: the job's lease ends, and another worker has it.
 """
 
 from __future__ import annotations
@@ -12,17 +12,30 @@ import socket
 import sys
 import threading
 from queue import SimpleQueue
-from typing import Any
+from typing import IO, Any
 
 import msgspec
 
 from casque import process
-from casque.clock import span_us
+from casque.clock import SystemClock, span_us
 from casque.current import RunningJob, become
 from casque.errors import InvalidError
 from casque.job import Failure, Job
+from casque.opened import Opened
 from casque.retry import Discard, Retry, Snooze
+from casque.stores.port import Store
 from casque.tasks import App
+from casque.worker.logs import LogOptions, set_up
+
+
+class Setup(msgspec.Struct, frozen=True):
+    """What comes first: where the app is found, and the store that the worker works on."""
+
+    target: str
+    store: str | None
+    """None: the one that the app names."""
+    path: list[str]
+    log: LogOptions | None
 
 
 class Order(msgspec.Struct, frozen=True):
@@ -32,7 +45,12 @@ class Order(msgspec.Struct, frozen=True):
     deadline_us: int | None
 
 
+class Begun(msgspec.Struct, frozen=True, tag=True):
+    """The order has arrived: from now on it is the job whose doing it is if the process dies."""
+
+
 class Progress(msgspec.Struct, frozen=True, tag=True):
+    job_id: str
     fraction: float
     note: str | None
 
@@ -65,13 +83,14 @@ class Unfit(msgspec.Struct, frozen=True, tag=True):
     text: str
 
 
-Reply = Progress | Returned | Failed | Retried | Snoozed | Discarded | Unfit
+Reply = Begun | Progress | Returned | Failed | Retried | Snoozed | Discarded | Unfit
 
 encode = msgspec.msgpack.Encoder().encode
-decode_order = msgspec.msgpack.Decoder(Order).decode
+_ORDERS = msgspec.msgpack.Decoder(Order)
 _REPLIES = msgspec.msgpack.Decoder(Reply)
 
 _LENGTH_BYTES = 4
+_sending = threading.Lock()
 
 
 def decode_reply(body: bytes) -> Reply:
@@ -79,29 +98,35 @@ def decode_reply(body: bytes) -> Reply:
     return reply
 
 
-def serve(app: App, line: socket.socket) -> None:
+def serve(app: App, line: socket.socket, stream: IO[bytes]) -> None:
     """Run what is ordered, one after another. Returns never: ends with the worker."""
     orders: SimpleQueue[Order] = SimpleQueue()
     # A reader of its own, so that the end of the worker is noticed while a function runs.
-    threading.Thread(target=_read, args=(line, orders), name="casque-bench", daemon=True).start()
+    reader = threading.Thread(target=_read, args=(stream, orders), name="casque-bench", daemon=True)
+    reader.start()
     while True:
         order = orders.get()
+        _send(line, Begun())
         _send(line, contextvars.copy_context().run(_run, app, order, line))
 
 
-def _read(line: socket.socket, orders: SimpleQueue[Order]) -> None:
-    stream = line.makefile("rb")
+def _read(stream: IO[bytes], orders: SimpleQueue[Order]) -> None:
     while True:
-        length = stream.read(_LENGTH_BYTES)
-        body = stream.read(int.from_bytes(length, "big")) if len(length) == _LENGTH_BYTES else b""
-        if not body:
-            os._exit(0)
-        orders.put(decode_order(body))
+        orders.put(_ORDERS.decode(_frame(stream)))
+
+
+def _frame(stream: IO[bytes]) -> bytes:
+    length = stream.read(_LENGTH_BYTES)
+    body = stream.read(int.from_bytes(length, "big")) if len(length) == _LENGTH_BYTES else b""
+    if not body:
+        os._exit(0)
+    return body
 
 
 def _send(line: socket.socket, reply: Reply) -> None:
     body = encode(reply)
-    line.sendall(len(body).to_bytes(_LENGTH_BYTES, "big") + body)
+    with _sending:  # threads that a task has started tell of its progress too
+        line.sendall(len(body).to_bytes(_LENGTH_BYTES, "big") + body)
 
 
 def _run(app: App, order: Order, line: socket.socket) -> Reply:
@@ -117,11 +142,14 @@ def _run(app: App, order: Order, line: socket.socket) -> Reply:
     from casque.worker.report import Report  # noqa: PLC0415
 
     task = app.tasks[order.job.entrypoint]
-    attempt = Attempt(order.job, task, app.store.clock)
+    clock, job_id = SystemClock(), order.job.id
+    attempt = Attempt(order.job, task, clock)
     attempt.running = RunningJob(
-        order.job, order.deadline_us, lambda fraction, note: _send(line, Progress(fraction, note))
+        order.job,
+        order.deadline_us,
+        lambda fraction, note: _send(line, Progress(job_id, fraction, note)),
     )
-    hooks = Hooks(app.middleware, Report(order.job.worker or "", app.store.clock))
+    hooks = Hooks(app.middleware, Report(order.job.worker or "", clock))
 
     def call() -> Any:
         args, kwargs = task.decode(order.job.payload)
@@ -147,16 +175,35 @@ def _run(app: App, order: Order, line: socket.socket) -> Reply:
         return Failed(failure_of(from_its_own_code(error)), gives_up(error, task))
 
 
+class _Elsewhere(Opened):
+    """What an app has instead of a store that lives in the worker's process alone."""
+
+    @property
+    def store(self) -> Store:
+        raise InvalidError(
+            "a store in memory lives in the process of the worker alone, so a task that runs in "
+            "a process of its own cannot enqueue: use a store that processes share, as "
+            "sqlite:///jobs.db is."
+        )
+
+
 def main() -> None:
     from casque.worker.loading import load_app  # noqa: PLC0415
 
-    target, fd = sys.argv[1:]
-    line = socket.socket(fileno=int(fd))
+    line = socket.socket(fileno=int(sys.argv[1]))
+    line.set_inheritable(False)  # what a task starts must not hold it
+    stream = line.makefile("rb")
+    setup = msgspec.msgpack.decode(_frame(stream), type=Setup)
+    sys.path[:] = setup.path
+    if setup.log is not None:
+        set_up(setup.log)
     try:
-        app = load_app(target)
+        app = load_app(setup.target, store=setup.store)
     except InvalidError as error:
         sys.exit(str(error))
-    serve(app, line)
+    if setup.store is not None and setup.store.startswith("memory:"):
+        app.opened = _Elsewhere(setup.store)
+    serve(app, line, stream)
 
 
 if __name__ == "__main__":

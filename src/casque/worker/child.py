@@ -10,6 +10,7 @@ import threading
 from casque.errors import InvalidError
 from casque.stores.memory import MemoryStore
 from casque.worker import lifeline
+from casque.worker.leaving import leave_at_once
 from casque.worker.loading import load_app
 from casque.worker.logs import set_up
 from casque.worker.loop import Ended, Worker
@@ -32,7 +33,7 @@ def run_child(descriptor: int) -> int:
         except InvalidError as error:
             lifeline.complain(line, str(error))
             return lifeline.REFUSED
-    return lifeline.RECYCLED if ended is Ended.RECYCLED else 0
+    return {Ended.RECYCLED: lifeline.RECYCLED, Ended.IDLE: lifeline.IDLE}.get(ended, 0)
 
 
 def _work(line: socket.socket, orders: lifeline.Orders) -> Ended:
@@ -46,7 +47,7 @@ def _work(line: socket.socket, orders: lifeline.Orders) -> Ended:
             "the jobs of a store in memory are seen by no other process: use count=1, or a store "
             "that processes share, as sqlite:///jobs.db is."
         )
-    worker = Worker(app, orders.options)
+    worker = Worker(app, orders.options, when_stuck=lambda: leave_at_once(0))
 
     def alone() -> None:
         _log.warning("the supervisor is gone: stopping")

@@ -17,15 +17,15 @@ from casque.clock import SECOND_US, Bell, Clock, drive
 from casque.errors import (
     CASConflictError,
     CasqueError,
-    CorruptError,
+    InvalidError,
     JobNotFoundError,
     LeaseLostError,
     StorageError,
 )
 from casque.job import Job
-from casque.operations import Dequeue, Heartbeat, Operation, PutRecord
+from casque.operations import Dequeue, Heartbeat, Operation, PutRecord, Release
 from casque.session import Session
-from casque.worker.attempt import Attempt, Outcome
+from casque.worker.attempt import Attempt, Outcome, Stopped
 from casque.worker.options import WorkerOptions
 from casque.worker.registry import Entry
 
@@ -33,9 +33,13 @@ BEATS_PER_LEASE = 3
 TELL_EVERY_US = SECOND_US
 """How often at most the progress of jobs is written for its own sake."""
 
+_LONGEST_SLEEP_US = SECOND_US
+"""A signal handler can only leave word: so often it is looked for."""
+_PARTIAL_US = 50_000
+"""When to ask again after a claim that brought fewer than asked: it does not say when more come."""
 _FIRST_PAUSE_US = 100_000
 _LONGEST_PAUSE_US = 5 * SECOND_US
-_LAST_WORDS_US = 10 * SECOND_US
+LAST_WORDS_US = 10 * SECOND_US
 """How long a worker that ends tries to store what is left to be said."""
 
 
@@ -71,8 +75,11 @@ class Listener(Protocol):
 
     def storage_answers(self, silent_us: int) -> None: ...
 
-    def deck_ended(self, error: BaseException | None) -> None:
-        """Nothing is due, it was told to end, or something is wrong with it."""
+    def deck_ended(self, error: BaseException | None, *, is_stuck: bool) -> None:
+        """Nothing is due, it was told to end, or something is wrong with it.
+
+        `is_stuck`: it was told to end long ago, and the other thread did nothing about it.
+        """
         ...
 
 
@@ -96,7 +103,8 @@ class Deck:
         self._listener = listener
         self._bell: Bell
         self._is_ready = threading.Event()
-        self._lock = threading.Lock()
+        # Entered again by a signal handler that enqueues, when it strikes in here.
+        self._lock = threading.RLock()
         self._settlements: deque[Settlement] = deque()
         self._told: dict[Attempt, tuple[float, str | None]] = {}
         self._held: dict[Attempt, None] = {}
@@ -123,6 +131,8 @@ class Deck:
         self._pause_us = 0
         self._silent_since: int | None = None
         self._finish_by = 0
+        self._stop_us: int | None = None
+        self._is_stuck = False
 
     @property
     def _queues(self) -> int:
@@ -178,9 +188,18 @@ class Deck:
     def stop_claiming(self) -> None:
         self._is_claiming = False
 
+    def stop_by(self, span_us: int) -> None:
+        """Claim no more, and in so long give back what is in hand, if nobody else does.
+
+        Signal-safe: it takes no lock and rings no bell. The deck looks once a second.
+        """
+        until = self._clock.monotonic() + span_us
+        self._is_claiming = False
+        self._stop_us = until if self._stop_us is None else min(until, self._stop_us)
+
     def finish(self) -> None:
         """Nothing more comes: store what is left, and end."""
-        self._finish_by = self._clock.monotonic() + _LAST_WORDS_US
+        self._finish_by = self._clock.monotonic() + LAST_WORDS_US
         with self._lock:
             self._is_claiming, self._is_finishing = False, True
             self._wake()
@@ -189,10 +208,10 @@ class Deck:
 
     def ring(self) -> None:
         """A job may have become claimable."""
-        # Without the lock: rung by a commit of a task's own too, whatever that holds.
-        self._rings += 1
-        self._hungry = self._queues
-        self._is_asleep = False
+        with self._lock:
+            self._rings += 1
+            self._hungry = self._queues
+            self._is_asleep = False
         self._bell.ring()
 
     async def wait(self, timeout_us: int | None) -> bool:
@@ -209,13 +228,15 @@ class Deck:
                 asyncio.run(self._work())
         except BaseException as wrong:  # noqa: BLE001 - raised by the thread that waits for this
             error = wrong
-        self._listener.deck_ended(error)
+        self._is_ready.set()
+        self._listener.deck_ended(error, is_stuck=self._is_stuck)
 
     async def _work(self) -> None:
         self._bell = self._clock.bell(blocking=self._session.blocking)  # of this thread's loop
         self._is_ready.set()
         with self._session.access.listen(self) as longest_us:
             while not self._is_over():
+                self._give_back_if_late()
                 settlements, operations = self._next_commit()
                 if operations:
                     await self._commit(settlements, operations, longest_us)
@@ -228,10 +249,26 @@ class Deck:
         await self._session.close()
 
     def _is_over(self) -> bool:
-        if self._is_finishing:
-            return not self._settlements or self._clock.monotonic() >= self._finish_by
-        is_idle = not (self._hungry or self._busy or self._settlements or self._held)
-        return self._options.until_idle and is_idle
+        with self._lock:
+            # What a last claim brought is given back by the other thread, once it has taken it.
+            is_done = self._is_heard and not (self._settlements or self._held)
+            if self._is_finishing:
+                return is_done or self._clock.monotonic() >= self._finish_by
+            return self._options.until_idle and is_done and not (self._hungry or self._busy)
+
+    def _give_back_if_late(self) -> None:
+        """The other thread was to end, and does not: a task holds it up."""
+        late = self._stop_us is not None and self._clock.monotonic() >= self._stop_us
+        if not late or self._is_finishing:
+            return
+        with self._lock:
+            for attempt in self._held:
+                if not attempt.is_settled:
+                    attempt.is_settled = True
+                    release = Release(attempt.job.id, attempt.job.token)
+                    self._settlements.append(Settlement(attempt, Stopped(), release))
+            self._is_heard = self._is_stuck = True
+        self.finish()
 
     async def _pause(self) -> None:
         """While the storage is in trouble: nobody's ring makes it answer."""
@@ -308,7 +345,7 @@ class Deck:
                 times.append(self._tell_us)
             if self._ask_us is not None and self._free():
                 times.append(self._ask_us)
-        return max(min(times) - now, 1)
+        return min(max(min(times) - now, 1), _LONGEST_SLEEP_US)
 
     async def _commit(
         self, settlements: list[Settlement], operations: list[Operation], longest_us: int | None
@@ -332,7 +369,8 @@ class Deck:
                 self._entry.was_put(outcome)
         self._note(trouble, sent, kept)
         if any(news):
-            self._is_heard = self._is_heard and not news.claimed
+            with self._lock:
+                self._is_heard = self._is_heard and not news.claimed
             self._listener.bring(news)
 
     def _note(self, trouble: Exception | None, sent: int, kept: list[Settlement]) -> None:
@@ -360,11 +398,15 @@ class Deck:
     ) -> None:
         self._turn += 1
         jobs: list[Job] = leased.jobs
-        is_emptied = len(jobs) < asked.limit and self._rings == self._heard_rings
-        self._hungry = max(self._hungry - 1, 0) if is_emptied else self._queues
-        if leased.next_in_us is not None:
-            longest_us = min(leased.next_in_us, longest_us or leased.next_in_us)
-        self._ask_us = None if longest_us is None else sent + max(longest_us, 1)
+        is_first = self._hungry == self._queues
+        with self._lock:
+            is_emptied = len(jobs) < asked.limit and self._rings == self._heard_rings
+            self._hungry = max(self._hungry - 1, 0) if is_emptied else self._queues
+        sleeps = [longest_us, leased.next_in_us, _PARTIAL_US if jobs else None]
+        times = [sent + max(us, 1) for us in sleeps if us is not None]
+        if self._ask_us is not None and not is_first:  # of several queues, the soonest counts
+            times.append(self._ask_us)
+        self._ask_us = min(times, default=None)
         for job in jobs:
             attempt = self._begin(job, sent + asked.lease_us)
             news.claimed.append(attempt)
@@ -388,9 +430,17 @@ class Deck:
 
 
 def _is_trouble(operation: Operation, outcome: object) -> bool:
-    if isinstance(outcome, CASConflictError):
-        return not isinstance(operation, PutRecord)
-    return isinstance(outcome, StorageError | CorruptError)
+    """Whether this is no answer, so that it is to be asked again.
+
+    Whatever else a store of the user's own raises is no answer either.
+    """
+    if not isinstance(outcome, Exception):
+        return False
+    if isinstance(operation, PutRecord):
+        return not isinstance(outcome, CASConflictError)
+    if isinstance(operation, Dequeue | Heartbeat):
+        return True
+    return not isinstance(outcome, LeaseLostError | JobNotFoundError | InvalidError)
 
 
 def answered(one: Settlement, outcome: object) -> tuple[Settlement, object]:

@@ -6,6 +6,7 @@ import logging
 import os
 import sys
 import threading
+from typing import NoReturn
 
 PATIENCE_SECONDS = 2.0
 """How long threads that were left running may take to end by themselves."""
@@ -32,13 +33,18 @@ def leave(code: int, *, patience_seconds: float = PATIENCE_SECONDS) -> int:
             "it is left behind",
             f"threads: {left}" if left else "an exit handler",
         )
-        logging.shutdown()
-        for stream in (sys.stdout, sys.stderr):
-            try:
-                stream.flush()
-            except (OSError, ValueError):  # nobody reads it any more
-                continue
-        os._exit(code)
+        leave_at_once(code)
 
     threading.Thread(target=see_to_it, name="casque-leaving", daemon=True).start()
     return code
+
+
+def leave_at_once(code: int) -> NoReturn:
+    """End the process, whatever its threads do."""
+    logging.shutdown()
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):  # nobody reads it any more
+            continue
+    os._exit(code)

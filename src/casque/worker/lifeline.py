@@ -14,6 +14,9 @@ import msgspec
 from casque.worker.logs import LogOptions
 from casque.worker.options import WorkerOptions
 
+IDLE = 201
+"""A child's exit code: nothing is due, and that was all it was there for. Not 0: so ends a process
+that a task has ended, too."""
 RECYCLED = 202
 """A child's exit code: it did its share (`max_jobs`, `max_mib`) and wants to be replaced."""
 REFUSED = 203

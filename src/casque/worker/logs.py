@@ -23,8 +23,17 @@ class LogOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Whether what the app's own module sets up takes the place of this."""
 
 
+_current: list[LogOptions] = []
+
+
+def current() -> LogOptions | None:
+    """How this process was told to log, to be handed on to one that it starts."""
+    return _current[-1] if _current else None
+
+
 def set_up(options: LogOptions) -> None:
     """Write everything that is logged in this process to stderr, unless it yields to another."""
+    _current.append(options)
     root = logging.getLogger()
     if options.yields and root.handlers:
         return
@@ -38,7 +47,11 @@ class TextLines(logging.Formatter):
     """For people: the time, level, process, message, and its fields. A traceback follows."""
 
     def format(self, record: logging.LogRecord) -> str:
-        fields = " ".join(f"{name}={value}" for name, value in _fields(record).items())
+        # A worker's own messages name the job, its entrypoint and its attempt already.
+        told = ("job_id", "entrypoint", "attempt") if record.name == "casque.worker" else ()
+        fields = " ".join(
+            f"{name}={value}" for name, value in _fields(record).items() if name not in told
+        )
         record.message = record.getMessage()
         line = f"{_time(record)} {record.levelname:<7} [{record.process}] {record.message}"
         if fields:

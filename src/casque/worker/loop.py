@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import enum
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 
 from casque.clock import SECOND_US
@@ -19,18 +20,19 @@ from casque.operations import Operation
 from casque.session import Session
 from casque.stores.port import Store
 from casque.tasks import App
-from casque.worker import memory
+from casque.worker import eventloop, memory
 from casque.worker.attempt import (
     Attempt,
     Lost,
     Outcome,
     Place,
+    Raised,
     Stopped,
     TimedOut,
     run_attempt,
     settle,
 )
-from casque.worker.deck import Deck, News, Settlement
+from casque.worker.deck import LAST_WORDS_US, Deck, News, Settlement
 from casque.worker.options import WorkerOptions
 from casque.worker.places import Hooks, InThreads, OnLoop
 from casque.worker.processes import InProcesses
@@ -39,8 +41,8 @@ from casque.worker.report import Report
 
 _CANCEL_SECONDS = 5.0
 """How long a cancelled function may take to clean up, before its job is given up without it."""
-_LAST_SECONDS = 1.0
-"""How long tasks that were cancelled at the very end are waited for."""
+_PATIENCE_SECONDS = LAST_WORDS_US / SECOND_US + 2.0
+"""How long the deck is waited for, which may be held up by a storage that does not answer."""
 _LOOKS_PER_LEASE = 20
 _LONGEST_LOOK_SECONDS = 1.0
 _DEFAULT = WorkerOptions()
@@ -58,8 +60,17 @@ class Worker:
     """Runs the jobs of an app's tasks, until it is told to stop."""
 
     def __init__(
-        self, app: App, options: WorkerOptions = _DEFAULT, *, name: str | None = None
+        self,
+        app: App,
+        options: WorkerOptions = _DEFAULT,
+        *,
+        name: str | None = None,
+        when_stuck: Callable[[], None] | None = None,
     ) -> None:
+        """`when_stuck` is called, on another thread, when a task keeps `run` from returning.
+
+        Everything is given back by then, and nothing is left to do but to end the process.
+        """
         if not app.tasks:
             raise InvalidError(
                 "this App has no tasks, so there is nothing to work on: import the modules that "
@@ -68,6 +79,7 @@ class Worker:
         self._app = app
         self._options = options
         self._name = name
+        self._when_stuck = when_stuck
         self._loop: asyncio.AbstractEventLoop | None = None
         self._crew: _Crew
         self._is_stopping = self._is_stopping_now = False
@@ -81,42 +93,46 @@ class Worker:
                 "a worker has an event loop of its own and cannot run inside another: call it on "
                 "a thread, as by `await asyncio.to_thread(app.work)`, or from plain code."
             )
-        loop = asyncio.new_event_loop()
-        asyncio.set_event_loop(loop)
         try:
-            return loop.run_until_complete(self._run(loop))
+            return eventloop.run(self._run())
         finally:
             self._loop = None
-            _close(loop)
 
     def stop(self) -> None:
         """Claim no more, let what runs end within the grace, give the rest back. Signal-safe."""
         self._is_stopping = True
-        self._wake()
+        self._wake(self._options.grace_us)
 
     def stop_now(self) -> None:
         """Give back at once what runs. Signal-safe."""
         self._is_stopping = self._is_stopping_now = True
-        self._wake()
+        self._wake(0)
 
-    def _wake(self) -> None:
+    def _wake(self, grace_us: int) -> None:
         loop = self._loop
         if loop is not None and not loop.is_closed():
+            # A task may hold up the loop: then the deck gives back what there is, without it.
+            self._crew.bound(grace_us)
             loop.call_soon_threadsafe(self._heed)
 
     # -- on its loop -----------------------------------------------------------
 
-    async def _run(self, loop: asyncio.AbstractEventLoop) -> Ended:
+    async def _run(self) -> Ended:
         store = self._app.opened.apart()
-        self._crew = crew = _Crew(self._app, store, self._options, self._name)
-        self._loop = loop
+        is_its_own = store is not self._app.store
+        self._crew = crew = _Crew(self._app, store, self._options, self._name, self._when_stuck)
+        self._loop = asyncio.get_running_loop()
         crew.start()
         self._heed()  # it may have been told to stop before there was anything to stop
         try:
-            return await crew.ended
+            while not crew.ended.done():
+                # Not by awaiting it: a task that cancels all there are must not cancel this.
+                with suppress(asyncio.CancelledError):
+                    await asyncio.wait([crew.ended])
+            return crew.ended.result()
         finally:
             crew.close()
-            if store is not self._app.store:
+            if is_its_own:
                 await store.close()
 
     def _heed(self) -> None:
@@ -126,22 +142,18 @@ class Worker:
             self._crew.stop(Ended.STOPPED)
 
 
-def _close(loop: asyncio.AbstractEventLoop) -> None:
-    """As asyncio.run does, but waiting for nobody who does not want to end."""
-    left = asyncio.all_tasks(loop)
-    for task in left:
-        task.cancel()
-    if left:
-        loop.run_until_complete(asyncio.wait(left, timeout=_LAST_SECONDS))
-    loop.run_until_complete(loop.shutdown_asyncgens())
-    asyncio.set_event_loop(None)
-    loop.close()  # which lets go of the threads of `asyncio.to_thread` without waiting for them
-
-
 class _Crew:
     """A worker at work: its attempts, and its end."""
 
-    def __init__(self, app: App, store: Store, options: WorkerOptions, name: str | None) -> None:
+    def __init__(
+        self,
+        app: App,
+        store: Store,
+        options: WorkerOptions,
+        name: str | None,
+        when_stuck: Callable[[], None] | None,
+    ) -> None:
+        self._when_stuck = when_stuck
         self._app = app
         self._options = options
         self._loop = asyncio.get_running_loop()
@@ -163,6 +175,12 @@ class _Crew:
         """Those of whose jobs it is not stored yet what became of them."""
         self._why: Ended | None = None
         """Why it ends, once it does."""
+        self._is_finishing = False
+
+    def bound(self, grace_us: int) -> None:
+        """Stopping takes at most so long, and what functions take to clean up. Signal-safe."""
+        patience_us = int(2 * _CANCEL_SECONDS * SECOND_US) if grace_us else SECOND_US
+        self._deck.stop_by(grace_us + patience_us)
 
     def start(self) -> None:
         self._report.said(
@@ -181,12 +199,16 @@ class _Crew:
         return self._clock.random()
 
     def store(self, attempt: Attempt, outcome: Outcome, operation: Operation | None) -> None:
+        if attempt.timer is not None:
+            attempt.timer.cancel()  # it would keep the attempt until it is due
         if operation is not None:
             self._deck.settle(Settlement(attempt, outcome, operation), frees=attempt.is_over)
-            return
-        if attempt.is_over:
+        elif attempt.is_over:
             self._deck.free()
-        self._part_with(attempt)
+        if operation is None:
+            self._attempts.discard(attempt)
+        if self._why is not None:
+            self._end_if_done()
 
     def free(self, attempt: Attempt) -> None:
         self._report.ended_late(attempt)
@@ -209,7 +231,7 @@ class _Crew:
     def _take(self, news: News) -> None:
         for one, answer in news.answered:
             self._report.settled(one.attempt, one.outcome, answer)
-            self._part_with(one.attempt)
+            self._attempts.discard(one.attempt)
         for attempt, reason in news.lost:
             self._lose(attempt, Lost(reason))
         for attempt in news.claimed:
@@ -226,21 +248,21 @@ class _Crew:
             attempt.is_over = True
             settle(attempt, Stopped(), self)
             return
+        self._report.begun(attempt)
         attempt.work = self._loop.create_task(run_attempt(attempt, self))
         if attempt.job.timeout_us is not None:
             seconds = attempt.job.timeout_us / SECOND_US
-            self._loop.call_later(seconds, self._time_out, attempt, seconds)
+            attempt.timer = self._loop.call_later(seconds, self._time_out, attempt, seconds)
 
-    def _part_with(self, attempt: Attempt) -> None:
-        """What becomes of the job is stored."""
-        self._attempts.discard(attempt)
-        if self._why is not None:
-            self._end_if_done()
-
-    def _time_out(self, attempt: Attempt, seconds: float) -> None:
-        if not (attempt.is_over or attempt.ending):
-            error = TimeoutError(f"timed out after {seconds:g} s")
-            self._end_early(attempt, TimedOut(error), f"it timed out after {seconds:g} s")
+    def _time_out(self, attempt: Attempt, seconds: float, hops: int = 2) -> None:
+        if attempt.is_over or attempt.ending:
+            return
+        if hops:
+            # When the loop was held up, what ended in time comes in together with this timer.
+            self._loop.call_soon(self._time_out, attempt, seconds, hops - 1)
+            return
+        error = TimeoutError(f"timed out after {seconds:g} s")
+        self._end_early(attempt, TimedOut(error), f"it timed out after {seconds:g} s")
 
     def _lose(self, attempt: Attempt, loss: Lost) -> None:
         self._deck.let_go(attempt)
@@ -252,17 +274,29 @@ class _Crew:
     def _end_early(self, attempt: Attempt, outcome: Outcome, why: str) -> bool:
         """End the function if that can be done, else the attempt without it."""
         attempt.ending = outcome
+        assert attempt.work is not None
+        attempt.work.add_done_callback(lambda _: self._see_the_end(attempt))
         if self.places[attempt.task.run_in].interrupt(attempt):
             self._loop.call_later(_CANCEL_SECONDS, self._leave_behind, attempt, why)
             return True
         self._leave_behind(attempt, why)
         return False
 
+    def _see_the_end(self, attempt: Attempt) -> None:
+        """An asyncio task that is cancelled before its first step ends without having begun."""
+        if attempt.is_over:
+            return
+        attempt.is_over = True
+        if attempt.is_settled:
+            self.free(attempt)
+        else:
+            settle(attempt, attempt.ending or Raised(asyncio.CancelledError()), self)
+
     def _leave_behind(self, attempt: Attempt, why: str) -> None:
         """The function does not end: settle its job all the same."""
         if attempt.is_over or attempt.is_settled or attempt.ending is None:
             return
-        attempt.is_left = True
+        attempt.is_left = attempt.running.is_lost = True
         self._report.goes_on(attempt, why)
         settle(attempt, attempt.ending, self)
 
@@ -270,7 +304,9 @@ class _Crew:
         """Now and then: whether a lease has run out, and how large the process has become."""
         now = self._clock.monotonic()
         for attempt in list(self._attempts):
-            if now >= attempt.lease_end_us and not attempt.is_settled:
+            if attempt.work is not None and attempt.work.done():
+                self._see_the_end(attempt)
+            elif now >= attempt.lease_end_us and not attempt.is_settled:
                 self._lose(attempt, Lost("no heartbeat got through for the whole of it"))
         most = self._options.max_mib
         if most is not None and memory.resident_mib() > most:
@@ -301,8 +337,11 @@ class _Crew:
                 self._end_early(attempt, Stopped(), "the worker ends")
 
     def _end_if_done(self) -> None:
-        if not self._attempts:
+        """What is settled is the deck's to store, within a bound: a storage may be away."""
+        if not self._is_finishing and all(attempt.is_settled for attempt in self._attempts):
+            self._is_finishing = True
             self._deck.finish()
+            self._loop.call_later(_PATIENCE_SECONDS, self._deck_ended, None)
 
     # -- what the deck says, on its thread -------------------------------------
 
@@ -312,10 +351,17 @@ class _Crew:
     def storage_answers(self, silent_us: int) -> None:
         self._report.storage_answers(silent_us)
 
-    def deck_ended(self, error: BaseException | None) -> None:
-        self._loop.call_soon_threadsafe(self._deck_ended, error)
+    def deck_ended(self, error: BaseException | None, *, is_stuck: bool) -> None:
+        if is_stuck:
+            self._report.is_stuck()
+            if self._when_stuck is not None:
+                self._when_stuck()
+        with suppress(RuntimeError):  # closed: nobody has waited for this
+            self._loop.call_soon_threadsafe(self._deck_ended, error)
 
     def _deck_ended(self, error: BaseException | None) -> None:
+        if self.ended.done():
+            return
         if error is not None:
             self.ended.set_exception(error)
         else:

@@ -9,6 +9,8 @@ from casque.clock import SECOND_US
 DEFAULT_CONCURRENCY = 10
 DEFAULT_LEASE_US = 60 * SECOND_US
 DEFAULT_GRACE_US = 30 * SECOND_US
+SHORTEST_LEASE_US = SECOND_US
+"""One that heartbeats can keep on a busy machine."""
 
 
 class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):

@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from queue import SimpleQueue
+from types import CoroutineType
 from typing import Any
 
 from casque import process
@@ -64,7 +65,7 @@ class Hooks:
         for one in reversed(self._middleware):
             try:
                 _run(_hook(one, name), attempt.job, what)
-            except Exception as error:  # noqa: BLE001 - the work is done, whatever this does
+            except BaseException as error:  # noqa: BLE001 - the work is done, whatever this does
                 self._report.middleware_failed(attempt, one, error)
 
     async def acall(self, attempt: Attempt, function: Callable[[], Any]) -> Any:
@@ -83,7 +84,7 @@ class Hooks:
         for one in reversed(self._middleware):
             try:
                 await _arun(_hook(one, name), attempt.job, what)
-            except Exception as error:  # noqa: BLE001 - the work is done, whatever this does
+            except BaseException as error:  # noqa: BLE001 - the work is done, whatever this does
                 self._report.middleware_failed(attempt, one, error)
 
 
@@ -104,6 +105,12 @@ async def _arun(hook: Callable[..., Any] | None, *args: object) -> None:
 
 async def _awaited(awaited: Any) -> None:
     await awaited
+
+
+def _called(function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> Any:
+    value = function(*args, **kwargs)
+    # A plain wrapper around an async function: what it wraps is still to be run.
+    return asyncio.run(value) if type(value) is CoroutineType else value
 
 
 class OnLoop:
@@ -152,29 +159,38 @@ class InThreads:
                 ended = context.run(self._run, attempt, args, kwargs), None
             except BaseException as error:  # noqa: BLE001 - the attempt raises it
                 ended = None, error
+            attempt.is_over = True  # from now on it cannot time out, however late the loop hears
             self._end(ending, ended)
 
+        if self._running >= self._threads:
+            self._start_thread()
         self._running += 1
         self._work.put(work)
-        if self._running > self._threads:
-            self._threads += 1
-            # A daemon: a function that never ends must not keep the process from ending.
-            name = f"casque-task-{self._threads}"
-            threading.Thread(target=self._serve, name=name, daemon=True).start()
         result, error = await ending
         self._running -= 1
         if error is not None:
             raise error
         return result
 
+    def _start_thread(self) -> None:
+        # A daemon: a function that never ends must not keep the process from ending.
+        name = f"casque-task-{self._threads + 1}"
+        try:
+            threading.Thread(target=self._serve, name=name, daemon=True).start()
+        except RuntimeError:  # the system gives no more of them: this one waits for one of those
+            if not self._threads:
+                raise
+        else:
+            self._threads += 1
+
     def _run(self, attempt: Attempt, args: list[Any], kwargs: dict[str, Any]) -> bytes | None:
         function, generation = attempt.task.function, process.generation
         become(attempt.running)
         try:
             if self._hooks is None:
-                value = function(*args, **kwargs)
+                value = _called(function, args, kwargs)
             else:
-                value = self._hooks.call(attempt, lambda: function(*args, **kwargs))
+                value = self._hooks.call(attempt, lambda: _called(function, args, kwargs))
         finally:
             leave_if_forked(generation)
         return encoded(attempt, value)

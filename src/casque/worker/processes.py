@@ -13,6 +13,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
@@ -21,23 +22,13 @@ from casque.errors import InvalidError
 from casque.job import Failure
 from casque.retry import Discard, Retry, Snooze
 from casque.tasks import App
+from casque.worker import bench, logs
 from casque.worker.attempt import Attempt, InvalidResult, TaskError
-from casque.worker.bench import (
-    Discarded,
-    Failed,
-    Order,
-    Progress,
-    Reply,
-    Retried,
-    Returned,
-    Snoozed,
-    Unfit,
-    decode_reply,
-    encode,
-)
 from casque.worker.loading import path_of
 
 _LENGTH_BYTES = 4
+_STARTS = 3
+"""How many children may die before they have begun on a job."""
 
 
 class InProcesses:
@@ -54,7 +45,17 @@ class InProcesses:
         args: list[Any],  # noqa: ARG002 - checked here, decoded again there
         kwargs: dict[str, Any],  # noqa: ARG002
     ) -> bytes | None:
-        child = self._idle.pop() if self._idle else await _Child.start(path_of(self._app))
+        for start in range(_STARTS):
+            try:
+                return _result(await self._serve(attempt))
+            except _NotBegun as died:
+                # One that died while it was idle, killed by the system, say: not this job's fault.
+                if start == _STARTS - 1 or attempt.ending is not None:
+                    raise TaskError(died.failure, gives_up=False) from None
+        raise AssertionError
+
+    async def _serve(self, attempt: Attempt) -> bench.Reply:
+        child = self._idle.pop() if self._idle else await _Child.start(self._setup())
         self._serving[attempt] = child
         is_fit = False
         try:
@@ -66,7 +67,11 @@ class InProcesses:
                 self._idle.append(child)
             else:
                 child.kill()
-        return _result(reply)
+        return reply
+
+    def _setup(self) -> bench.Setup:
+        app = self._app
+        return bench.Setup(path_of(app), app.opened.address, list(sys.path), logs.current())
 
     def interrupt(self, attempt: Attempt) -> bool:
         child = self._serving.get(attempt)
@@ -82,6 +87,14 @@ class InProcesses:
         self._idle.clear()
 
 
+class _NotBegun(Exception):  # noqa: N818 - it is tried once more
+    """A child died before it had begun on the job it was given."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.text)
+        self.failure = failure
+
+
 class _Child:
     """One process, and the socket to it."""
 
@@ -94,36 +107,59 @@ class _Child:
         self._process = process
         self._reader = reader
         self._writer = writer
+        self._loop = asyncio.get_running_loop()
+        # What it forked may hold its socket open, so its end is waited for by itself.
+        threading.Thread(target=self._await_end, name="casque-child", daemon=True).start()
 
     @classmethod
-    async def start(cls, target: str) -> _Child:
+    async def start(cls, setup: bench.Setup) -> _Child:
         ours, theirs = socket.socketpair()
         with theirs:
             # In a session of its own: Ctrl-C is not for it, and what it starts is killed with it.
             process = subprocess.Popen(  # noqa: ASYNC220, S603 - a millisecond; our own command
-                [sys.executable, "-m", "casque.worker.bench", target, str(theirs.fileno())],
+                [sys.executable, "-m", "casque.worker.bench", str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, setup.path))},
             )
         reader, writer = await asyncio.open_connection(sock=ours)
-        return cls(process, reader, writer)
+        child = cls(process, reader, writer)
+        child._send(setup)
+        return child
 
-    async def serve(self, attempt: Attempt) -> Reply:
-        body = encode(Order(attempt.job, attempt.deadline_us))
+    def _await_end(self) -> None:
+        # Noted by nobody else: who waits for it a second time would find another's number.
+        self._process.wait()
+        with suppress(RuntimeError):  # the loop is closed: the worker has ended
+            self._loop.call_soon_threadsafe(self._reader.feed_eof)
+
+    def _send(self, message: bench.Setup | bench.Order) -> None:
+        body = bench.encode(message)
         self._writer.write(len(body).to_bytes(_LENGTH_BYTES, "big") + body)
+
+    async def serve(self, attempt: Attempt) -> bench.Reply:
+        self._send(bench.Order(attempt.job, attempt.deadline_us))
+        has_begun = False
         while True:
             try:
                 length = int.from_bytes(await self._reader.readexactly(_LENGTH_BYTES), "big")
-                reply = decode_reply(await self._reader.readexactly(length))
+                reply = bench.decode_reply(await self._reader.readexactly(length))
             except (asyncio.IncompleteReadError, ConnectionError):
-                raise TaskError(await self._death(), gives_up=False) from None
-            if not isinstance(reply, Progress):
+                failure = await asyncio.to_thread(self._death)
+                if not has_begun:
+                    raise _NotBegun(failure) from None
+                raise TaskError(failure, gives_up=False) from None
+            if isinstance(reply, bench.Begun):
+                has_begun = True
+            elif not isinstance(reply, bench.Progress):
+                attempt.is_over = True
                 return reply
-            attempt.running.progress(reply.fraction, reply.note)
+            elif reply.job_id == attempt.job.id:  # else of a thread that an earlier job left
+                attempt.running.progress(reply.fraction, reply.note)
 
-    async def _death(self) -> Failure:
-        code = await asyncio.to_thread(self._process.wait)
+    def _death(self) -> Failure:
+        code = self._process.wait()
         how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
         return Failure("ProcessDied", f"the process that ran the task ended with {how}")
 
@@ -131,25 +167,24 @@ class _Child:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._writer.close()
-        self._process.wait()  # it is dead: this only takes note of it
 
 
-def _result(reply: Reply) -> bytes | None:
+def _result(reply: bench.Reply) -> bytes | None:
     """What a reply means here."""
     match reply:
-        case Returned(result):
+        case bench.Returned(result):
             return result
-        case Failed(failure, gives_up):
+        case bench.Failed(failure, gives_up):
             raise TaskError(failure, gives_up=gives_up)
-        case Retried(delay_us, reason):
+        case bench.Retried(delay_us, reason):
             raise Retry(None if delay_us is None else _span(delay_us), reason=reason)
-        case Snoozed(delay_us):
+        case bench.Snoozed(delay_us):
             raise Snooze(_span(delay_us))
-        case Discarded(reason):
+        case bench.Discarded(reason):
             raise Discard(reason)
-        case Unfit(text):
+        case bench.Unfit(text):
             raise InvalidResult(InvalidError(text))
-        case Progress():
+        case bench.Progress() | bench.Begun():
             raise AssertionError("no reply to an order")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from typing import Any
 
 from casque.clock import SECOND_US, Clock
@@ -31,22 +32,34 @@ class Report:
         self._clock = clock
 
     def _log(
-        self, level: int, attempt: Attempt, message: str, *args: object, error: object = None
+        self,
+        level: int,
+        attempt: Attempt,
+        message: str,
+        *args: object,
+        error: BaseException | None = None,
     ) -> None:
         if not LOGGER.isEnabledFor(level):
             return
         job = attempt.job
-        LOGGER.log(
-            level,
-            "%s (job %s, attempt %d of %d): " + message,  # noqa: G003 - one pattern for all
-            job.entrypoint,
-            job.id,
-            job.attempts,
-            job.max_attempts,
-            *args,
-            extra=self._fields(job),
-            exc_info=error if isinstance(error, BaseException) else None,
-        )
+        place = (job.entrypoint, job.id, job.attempts, job.max_attempts)
+        pattern = f"%s (job %s, attempt %d of %d): {message}"
+        self._say(level, pattern, (*place, *args), self._fields(job), error)
+
+    def _say(
+        self,
+        level: int,
+        pattern: str,
+        args: tuple[object, ...],
+        fields: dict[str, Any],
+        error: BaseException | None = None,
+    ) -> None:
+        """Whatever a handler or a filter of the user's does, no job must suffer for it."""
+        try:
+            LOGGER.log(level, pattern, *args, extra=fields, exc_info=error)
+        except Exception:  # noqa: BLE001
+            with suppress(Exception):  # a field of that name may be taken: without them, then
+                LOGGER.log(level, pattern, *args)
 
     def _fields(self, job: Job) -> dict[str, Any]:
         return {
@@ -56,6 +69,9 @@ class Report:
             "queue": job.queue,
             "worker": self._worker,
         }
+
+    def begun(self, attempt: Attempt) -> None:
+        self._log(logging.DEBUG, attempt, "begun")
 
     def settled(self, attempt: Attempt, outcome: Outcome, answer: object) -> None:
         """What an attempt came to, once that is stored or cannot be."""
@@ -109,7 +125,7 @@ class Report:
         took = (self._clock.monotonic() - attempt.begun_us) / SECOND_US
         self._log(logging.INFO, attempt, "its code has ended after all, after %.1f s", took)
 
-    def middleware_failed(self, attempt: Attempt, middleware: object, error: Exception) -> None:
+    def middleware_failed(self, attempt: Attempt, middleware: object, error: BaseException) -> None:
         self._log(
             logging.ERROR,
             attempt,
@@ -120,17 +136,16 @@ class Report:
         )
 
     def storage_failed(self, error: Exception) -> None:
-        LOGGER.warning(
-            "the storage is in trouble; this worker tries again until it answers. (%s)",
-            error,
-            extra={"worker": self._worker},
-        )
+        pattern = "the storage is in trouble; this worker tries again until it answers. (%s)"
+        self._say(logging.WARNING, pattern, (error,), {"worker": self._worker})
 
     def storage_answers(self, silent_us: int) -> None:
-        seconds = silent_us / SECOND_US
-        LOGGER.warning(
-            "the storage answers again, after %.1f s", seconds, extra={"worker": self._worker}
-        )
+        pattern = "the storage answers again, after %.1f s"
+        self._say(logging.WARNING, pattern, (silent_us / SECOND_US,), {"worker": self._worker})
+
+    def is_stuck(self) -> None:
+        pattern = "a task holds up the event loop beyond the grace; its jobs were given back"
+        self._say(logging.ERROR, pattern, (), {"worker": self._worker})
 
     def said(self, message: str, *args: object) -> None:
-        LOGGER.info(message, *args, extra={"worker": self._worker})
+        self._say(logging.INFO, message, args, {"worker": self._worker})

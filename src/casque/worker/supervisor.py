@@ -178,7 +178,7 @@ class Supervisor:
             _log.info("worker process %d %s", child.pid, told(code))
             return
         now = self._clock.monotonic()
-        if code == 0 and self._orders.options.until_idle:
+        if code == lifeline.IDLE:
             _log.info("worker process %d is done", child.pid)
             return
         is_early = now - post.started_us < self._pace.steady_us
