@@ -176,9 +176,9 @@ def test_so_do_jobs_with_names_of_their_own(
     worker: Worker, q: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     named = [NewJob("e", id=f"name {n}", retain=DAY if n % 2 else None) for n in range(30)]
-    held = busy(worker, q, named)
+    held = busy(worker, q, [one for name in named for one in (name, NewJob("e"))])
     with the_short_way(monkeypatch):
-        for _ in range(5):
+        for _ in range(9):
             held = worker.work(held, 4, result=b"r")
     done = [q.get(f"name {n}") for n in range(16)]
     assert [one is not None and one.result == b"r" for one in done] == [False, True] * 8
@@ -278,9 +278,11 @@ def test_a_lease_that_is_over_takes_the_line_along(
 ) -> None:
     held = busy(worker, q, [])
     worker.commit(Nack(held[2].id, held[2].token, span_us(HOUR)))
+    hasten(path, "e")
+    worker.commit(*acks_of(held[:1]))
     clock.advance(LEASE)
     assert q.queues(due=True) == ["default"]
-    assert worker.commit(*acks_of(held[:2])) == [None, None]
+    assert worker.commit(*acks_of(held[1:2])) == [None]
     assert q.queues(due=True) == []
     assert lines(path) == {"e": clock.now() + span_us(HOUR - LEASE)}
 
@@ -292,9 +294,9 @@ def test_the_first_to_become_due_again_takes_the_line_along(
     clock.advance(timedelta(seconds=1))
     last = worker.work([], 3)
     assert lines(path) == {"e": clock.now() + span_us(LEASE) - 1_000_000}
-    assert worker.commit(*acks_of(held)) == [None] * 3
+    assert worker.commit(*acks_of([last[0], *held])) == [None] * 4
     assert lines(path) == {"e": clock.now() + span_us(LEASE)}
-    assert worker.commit(*acks_of(last)) == [None] * 3
+    assert worker.commit(*acks_of(last[1:])) == [None] * 2
     assert lines(path) == {}
 
 
@@ -355,10 +357,10 @@ def test_only_what_is_asked_for_is_claimed(worker: Worker, q: Queue, ask: dict[s
 
 def test_a_line_that_comes_due_has_its_turn(worker: Worker, q: Queue, clock: FakeClock) -> None:
     soon = timedelta(seconds=5)
-    held = busy(worker, q, [*[NewJob("e")] * 9, NewJob("f", delay=soon)])
+    held = busy(worker, q, [*[NewJob("e")] * 20, NewJob("f", priority=-1, delay=soon)])
     held = worker.work(held, 1)
     clock.advance(soon)
-    assert {job.entrypoint for job in worker.work(held, 9)} == {"e", "f"}
+    assert {job.entrypoint for job in worker.work(held, 3)} == {"e", "f"}
 
 
 def test_fewer_than_asked_for_are_claimed_with_the_line(
@@ -416,6 +418,10 @@ def test_a_repeated_commit_is_told_the_same(worker: Worker, q: Queue) -> None:
     worker.number -= 1
     assert worker.commit(*acks_of(held), ask_for(2)) == told
     assert q.stats().processing == 2
+    told = worker.commit(ask_for(2))
+    worker.number -= 1
+    assert worker.commit(ask_for(2)) == told
+    assert q.stats().processing == 4
 
 
 def test_the_long_way_goes_on_in_the_same_transaction(
