@@ -125,7 +125,8 @@ def test_each_of_many_acks_that_is_wrong_is_refused_alone(
     worker: Worker, clock: FakeClock, path: Path
 ) -> None:
     jobs = [request(clock, retain_us=DAY_US if n % 2 else None) for n in range(8)]
-    worker.commit(Enqueue((*jobs, request(clock, id="named"), request(clock)), 0))
+    named = request(clock, id="named", retain_us=DAY_US)
+    worker.commit(Enqueue((*jobs, named, request(clock, delay_us=DAY_US)), 0))
     held = worker.work([], 9)
     other = held[7].id[:-1] + ("0" if held[7].id[-1] != "0" else "1")
     right = acks_of([*held[:4], held[8]])
@@ -143,8 +144,10 @@ def test_each_of_many_acks_that_is_wrong_is_refused_alone(
     ]
     assert outcomes[5:10] == [None] * 5
     over = [JobNotFoundError if n % 2 == 0 else LeaseLostError for n in range(4)]
-    assert [type(one) for one in outcomes[10:]] == [*over, JobNotFoundError]
-    assert worker.commit(*acks_of(held[4:8])) == [None] * 4
+    assert [type(one) for one in outcomes[10:]] == [*over, LeaseLostError]
+    refused, *rest = worker.commit(*acks_of([held[8], *held[4:8]]))
+    assert isinstance(refused, LeaseLostError)
+    assert rest == [None] * 4
 
 
 def test_the_right_one_of_two_acks_of_a_job_counts(worker: Worker, clock: FakeClock) -> None:
