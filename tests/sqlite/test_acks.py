@@ -5,7 +5,6 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
-from datetime import timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -13,23 +12,17 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from msgspec.structs import replace
 
-from casque import CasqueError, Job, JobNotFoundError, JobStatus, LeaseLostError
-from casque.clock import drive, span_us
+from casque import Job, JobNotFoundError, JobStatus, LeaseLostError
+from casque.clock import drive
 from casque.job import Failure
-from casque.operations import Ack, Enqueue, Heartbeat, Nack, Operation, Release, Request
-from casque.rules import Leased
-from casque.stores.memory import MemoryStore
+from casque.operations import Ack, Enqueue, Heartbeat, Nack
 from casque.stores.sqlite.store import SqliteStore
 from casque.testing import FakeClock
 from casque.transitions import HISTORY_LIMIT, completed
-from casque.views import JobFilter
 from tests.sqlite.waiting import closed_behind
-from tests.sqlite.working import Worker, acks_of, ask_for
+from tests.sqlite.working import DAY_US, SECOND, Both, Worker, acks_of, request
 
-SECOND = timedelta(seconds=1)
-DAY_US = span_us(timedelta(days=1))
 ODD = 'a "quoted" \\ name,\n[0] \x00 é \U0001f41d'
 FAILURE = Failure("Error", ODD, f"Traceback:\n{ODD}")
 
@@ -49,21 +42,6 @@ def worker(path: Path, clock: FakeClock) -> Iterator[Worker]:
     store = SqliteStore(path, clock=clock)
     with closed_behind(store):
         yield Worker(store, "one")
-
-
-def request(clock: FakeClock, **options: Any) -> Request:
-    """A job to be added, under an id of its own unless one is given."""
-    [minted], [order] = clock.mint(1)
-    how = {
-        "queue": "default",
-        "entrypoint": "e",
-        "payload": b"p",
-        "priority": 0,
-        "max_attempts": 20,
-    }
-    if "id" not in options:
-        how |= {"id": minted, "order": order, "minted": True}
-    return Request(**(how | options))  # type: ignore[arg-type]
 
 
 def got(worker: Worker, job_id: str) -> Job:
@@ -147,7 +125,8 @@ def test_each_of_many_acks_that_is_wrong_is_refused_alone(
     worker: Worker, clock: FakeClock, path: Path
 ) -> None:
     jobs = [request(clock, retain_us=DAY_US if n % 2 else None) for n in range(8)]
-    worker.commit(Enqueue((*jobs, request(clock, id="named"), request(clock)), 0))
+    named = request(clock, id="named", retain_us=DAY_US)
+    worker.commit(Enqueue((*jobs, named, request(clock, delay_us=DAY_US)), 0))
     held = worker.work([], 9)
     other = held[7].id[:-1] + ("0" if held[7].id[-1] != "0" else "1")
     right = acks_of([*held[:4], held[8]])
@@ -165,8 +144,10 @@ def test_each_of_many_acks_that_is_wrong_is_refused_alone(
     ]
     assert outcomes[5:10] == [None] * 5
     over = [JobNotFoundError if n % 2 == 0 else LeaseLostError for n in range(4)]
-    assert [type(one) for one in outcomes[10:]] == [*over, JobNotFoundError]
-    assert worker.commit(*acks_of(held[4:8])) == [None] * 4
+    assert [type(one) for one in outcomes[10:]] == [*over, LeaseLostError]
+    refused, *rest = worker.commit(*acks_of([held[8], *held[4:8]]))
+    assert isinstance(refused, LeaseLostError)
+    assert rest == [None] * 4
 
 
 def test_the_right_one_of_two_acks_of_a_job_counts(worker: Worker, clock: FakeClock) -> None:
@@ -195,73 +176,6 @@ WAITS = st.tuples(st.just("wait"), st.sampled_from([1, 20, 60]))
 STEPS = st.lists(st.one_of(WORKS, WORKS, WORKS, WORKS, ADDS, BACK, WAITS), max_size=25)
 
 
-class Both:
-    """Two handles on a file, and the rules in memory, told the same."""
-
-    def __init__(self, folder: Path, clock: FakeClock) -> None:
-        self.clock = clock
-        stores = [SqliteStore(folder / "jobs.db", clock=clock) for _ in range(2)]
-        self.workers = [Worker(store, f"worker {n}") for n, store in enumerate(stores)]
-        self.rules = Worker(MemoryStore(clock), "rules")
-        self.held: list[tuple[Job, Job]] = []
-
-    def commit(self, who: int, operations: Sequence[tuple[Operation, Operation]]) -> None:
-        mine = self.workers[who].commit(*(one for one, _ in operations))
-        theirs = self.rules.commit(*(one for _, one in operations))
-        for one, other in zip(mine, theirs, strict=True):
-            assert like(one) == like(other)
-            if isinstance(one, Leased):
-                self.held += zip(one.jobs, other.jobs, strict=True)
-        self.compare()
-
-    def compare(self) -> None:
-        mine, theirs = self.workers[0].store, self.rules.store
-        for due in (True, False):
-            assert drive(mine.queues(due=due)) == drive(theirs.queues(due=due))
-        assert drive(mine.stats(None)) == drive(theirs.stats(None))
-        assert drive(mine.next_run("default")) == drive(theirs.next_run("default"))
-        jobs = [drive(store.jobs(JobFilter(), limit=999)) for store in (mine, theirs)]
-        assert like(jobs[0]) == like(jobs[1])
-        peeked = [drive(store.peek(None, None, 999)) for store in (mine, theirs)]
-        assert like(peeked[0]) == like(peeked[1])
-
-    def add(self, who: int, *options: Any) -> None:
-        entrypoint, count, retain_us, priority = options
-        how = {"entrypoint": entrypoint, "retain_us": retain_us, "priority": priority}
-        one = Enqueue(tuple(request(self.clock, **how) for _ in range(count)), 9)
-        self.commit(who, [(one, one)])
-
-    def work(self, who: int, *options: Any) -> None:
-        count, limit, entrypoints, odd = options
-        done = [self.held.pop(0) for _ in range(min(count, len(self.held)))]
-        acks = [(Ack(a.id, a.token, b"r"), Ack(b.id, b.token, b"r")) for a, b in done]
-        if odd == "twice":
-            acks += acks[:1]
-        if odd == "wrong" and acks:
-            acks[0] = (replace(acks[0][0], token=10**6), replace(acks[0][1], token=10**6))
-        if odd == "adds" and acks:
-            child = (request(self.clock),)
-            acks[-1] = tuple(replace(one, enqueue=child, max_depth=9) for one in acks[-1])  # type: ignore[assignment]
-        self.commit(who, [*acks, (ask_for(limit, entrypoints),) * 2])
-
-    def back(self, who: int, kind: str) -> None:
-        if self.held:
-            a, b = self.held.pop()
-            make = Nack if kind == "nack" else Release
-            self.commit(who, [(make(a.id, a.token), make(b.id, b.token))])
-
-
-def like(outcome: Any) -> Any:
-    """An outcome but for what each store counts for itself."""
-    if isinstance(outcome, Job):
-        return replace(outcome, token=0, seq=0)
-    if isinstance(outcome, list):
-        return [like(one) for one in outcome]
-    if isinstance(outcome, Leased):
-        return like(outcome.jobs), outcome.next_in_us
-    return str(outcome) if isinstance(outcome, CasqueError) else outcome
-
-
 @settings(
     deadline=None,
     max_examples=150,
@@ -270,12 +184,10 @@ def like(outcome: Any) -> Any:
     suppress_health_check=list(HealthCheck),
 )
 @given(st.lists(st.tuples(st.sampled_from([0, 0, 0, 1]), STEPS), min_size=1, max_size=4))
-def test_a_worker_is_answered_as_by_the_rules(stories: list[tuple[int, list[Any]]]) -> None:
+def tell(stories: list[tuple[int, list[Any]]]) -> None:
     clock = FakeClock()
     with TemporaryDirectory() as folder, ExitStack() as stack:
-        both = Both(Path(folder), clock)
-        for worker in both.workers:
-            stack.enter_context(closed_behind(worker.store))
+        both = Both(Path(folder), clock, stack)
         for who, steps in stories:
             both.add(who, "e", 6, DAY_US, 0)
             for _ in range(3):
@@ -290,8 +202,7 @@ def test_a_worker_is_answered_as_by_the_rules(stories: list[tuple[int, list[Any]
                     getattr(both, kind)(who, *options)
 
 
-def test_the_stories_of_a_worker_go_both_ways(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else what was just compared would be one way with itself."""
+def test_a_worker_is_answered_as_by_the_rules(monkeypatch: pytest.MonkeyPatch) -> None:
     ways = {True: 0, False: 0}
     swiftly = SqliteStore._swiftly
 
@@ -302,5 +213,5 @@ def test_the_stories_of_a_worker_go_both_ways(monkeypatch: pytest.MonkeyPatch) -
         return done
 
     monkeypatch.setattr(SqliteStore, "_swiftly", counted)
-    test_a_worker_is_answered_as_by_the_rules()
-    assert min(ways.values()) > 500, ways
+    tell()
+    assert min(ways.values()) > 200, "else one way was compared with itself"

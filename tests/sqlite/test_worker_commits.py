@@ -107,6 +107,11 @@ def lines(path: Path) -> dict[str, int]:
         return dict(connection.execute("SELECT entrypoint, visit_us FROM casque_line"))
 
 
+def settle_in(worker: Worker) -> None:
+    """After time has passed, have done what is to be done now and then: the next goes shortly."""
+    worker.commit(PutRecord("note", f"{worker.number}", b"", ABSENT))
+
+
 def hasten(path: Path, entrypoint: str) -> None:
     """Let a line be visited earlier than needed, as after a change by a clock that is behind."""
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
@@ -118,7 +123,7 @@ def hasten(path: Path, entrypoint: str) -> None:
 def test_it_goes_the_short_way_whether_jobs_are_kept_or_not(
     worker: Worker, q: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    some = [NewJob("e", retain=DAY), NewJob("e"), NewJob("e", retain=timedelta(0))]
+    some = [NewJob("e", retain=DAY), NewJob("e", max_attempts=1), NewJob("e", retain=timedelta(0))]
     held = busy(worker, q, some * 9)
     waiting = [job.id for job in q.peek(limit=50)]
     claimed = []
@@ -176,9 +181,9 @@ def test_so_do_jobs_with_names_of_their_own(
     worker: Worker, q: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     named = [NewJob("e", id=f"name {n}", retain=DAY if n % 2 else None) for n in range(30)]
-    held = busy(worker, q, named)
+    held = busy(worker, q, [one for name in named for one in (name, NewJob("e"))])
     with the_short_way(monkeypatch):
-        for _ in range(5):
+        for _ in range(9):
             held = worker.work(held, 4, result=b"r")
     done = [q.get(f"name {n}") for n in range(16)]
     assert [one is not None and one.result == b"r" for one in done] == [False, True] * 8
@@ -258,19 +263,29 @@ def test_an_id_that_only_tells_the_same_row_is_not_taken_for_it(worker: Worker, 
     assert worker.commit(*acks_of([one])) == [None]
 
 
-def test_what_another_has_written_counts(worker: Worker, q: Queue, clock: FakeClock) -> None:
-    one, two, three = busy(worker, q, [NewJob("e")] * 9)
+def test_a_line_that_another_has_added_has_its_turn(worker: Worker, q: Queue) -> None:
+    held = busy(worker, q, [NewJob("e")] * 9)
+    q.enqueue("f", priority=-1)
+    assert {job.entrypoint for job in worker.work(held, 2)} == {"e", "f"}
+
+
+def test_what_another_has_taken_over_is_lost(worker: Worker, q: Queue, clock: FakeClock) -> None:
+    one, two, _ = busy(worker, q, [NewJob("e")] * 9)
     clock.advance(LEASE)
     [over] = q.dequeue(id=one.id)
-    q.enqueue("f", priority=-1)
-    right, refused, leased = worker.commit(*acks_of([two, one]), ask_for(2, None))
+    right, refused, leased = worker.commit(*acks_of([two, one]), ask_for(2))
     assert right is None
     assert isinstance(refused, LeaseLostError)
-    assert {job.entrypoint for job in leased.jobs} == {"e", "f"}
     assert all(job.token > over.token for job in leased.jobs)
+    assert q.get(one.id) == over
+
+
+def test_a_queue_that_another_has_paused_gives_nothing(worker: Worker, q: Queue) -> None:
+    held = busy(worker, q, [NewJob("e")] * 9)
     q.pause("default")
-    assert worker.work([], 2, entrypoints=None) == []
-    assert worker.work([three], 1, entrypoints=None) == []
+    assert worker.work(held, 2) == []
+    q.resume("default")
+    assert len(worker.work([], 2)) == 2
 
 
 def test_a_lease_that_is_over_takes_the_line_along(
@@ -278,9 +293,12 @@ def test_a_lease_that_is_over_takes_the_line_along(
 ) -> None:
     held = busy(worker, q, [])
     worker.commit(Nack(held[2].id, held[2].token, span_us(HOUR)))
+    hasten(path, "e")
+    worker.commit(*acks_of(held[:1]))
     clock.advance(LEASE)
+    settle_in(worker)
     assert q.queues(due=True) == ["default"]
-    assert worker.commit(*acks_of(held[:2])) == [None, None]
+    assert worker.commit(*acks_of(held[1:2])) == [None]
     assert q.queues(due=True) == []
     assert lines(path) == {"e": clock.now() + span_us(HOUR - LEASE)}
 
@@ -292,9 +310,9 @@ def test_the_first_to_become_due_again_takes_the_line_along(
     clock.advance(timedelta(seconds=1))
     last = worker.work([], 3)
     assert lines(path) == {"e": clock.now() + span_us(LEASE) - 1_000_000}
-    assert worker.commit(*acks_of(held)) == [None] * 3
+    assert worker.commit(*acks_of([last[0], *held])) == [None] * 4
     assert lines(path) == {"e": clock.now() + span_us(LEASE)}
-    assert worker.commit(*acks_of(last)) == [None] * 3
+    assert worker.commit(*acks_of(last[1:])) == [None] * 2
     assert lines(path) == {}
 
 
@@ -355,10 +373,11 @@ def test_only_what_is_asked_for_is_claimed(worker: Worker, q: Queue, ask: dict[s
 
 def test_a_line_that_comes_due_has_its_turn(worker: Worker, q: Queue, clock: FakeClock) -> None:
     soon = timedelta(seconds=5)
-    held = busy(worker, q, [*[NewJob("e")] * 9, NewJob("f", delay=soon)])
+    held = busy(worker, q, [*[NewJob("e")] * 20, NewJob("f", priority=-1, delay=soon)])
     held = worker.work(held, 1)
     clock.advance(soon)
-    assert {job.entrypoint for job in worker.work(held, 9)} == {"e", "f"}
+    settle_in(worker)
+    assert {job.entrypoint for job in worker.work(held, 3)} == {"e", "f"}
 
 
 def test_fewer_than_asked_for_are_claimed_with_the_line(
@@ -416,6 +435,10 @@ def test_a_repeated_commit_is_told_the_same(worker: Worker, q: Queue) -> None:
     worker.number -= 1
     assert worker.commit(*acks_of(held), ask_for(2)) == told
     assert q.stats().processing == 2
+    told = worker.commit(ask_for(2))
+    worker.number -= 1
+    assert worker.commit(ask_for(2)) == told
+    assert q.stats().processing == 4
 
 
 def test_the_long_way_goes_on_in_the_same_transaction(

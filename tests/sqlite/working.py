@@ -1,17 +1,29 @@
-"""Working: a worker that speaks to a store in commits of its own making."""
+"""Working: a worker that speaks to a store in commits of its own making, and to the rules too."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
-from casque import Job
+from msgspec.structs import replace
+
+from casque import CasqueError, Job
 from casque.clock import drive, span_us
-from casque.operations import Ack, Dequeue, Operation
+from casque.operations import Ack, Dequeue, Enqueue, Nack, Operation, Release, Request
+from casque.rules import Leased
+from casque.stores.memory import MemoryStore
 from casque.stores.port import Store
+from casque.stores.sqlite.store import SqliteStore
+from casque.testing import FakeClock
+from casque.views import JobFilter
+from tests.sqlite.waiting import closed_behind
 
 LEASE = timedelta(minutes=1)
+SECOND = timedelta(seconds=1)
+DAY_US = span_us(timedelta(days=1))
 
 
 class Worker:
@@ -47,3 +59,87 @@ def ask_for(
     **ask: Any,
 ) -> Dequeue:
     return Dequeue(worker, span_us(LEASE), limit, entrypoints, **ask)
+
+
+def request(clock: FakeClock, **options: Any) -> Request:
+    """A job to be added, under an id of its own unless one is given."""
+    [minted], [order] = clock.mint(1)
+    how = {
+        "queue": "default",
+        "entrypoint": "e",
+        "payload": b"p",
+        "priority": 0,
+        "max_attempts": 20,
+    }
+    if "id" not in options:
+        how |= {"id": minted, "order": order, "minted": True}
+    return Request(**(how | options))  # type: ignore[arg-type]
+
+
+class Both:
+    """Two handles on a file, and the rules in memory, told the same."""
+
+    def __init__(self, folder: Path, clock: FakeClock, stack: ExitStack) -> None:
+        self.clock = clock
+        stores = [SqliteStore(folder / "jobs.db", clock=clock) for _ in range(2)]
+        self.workers = [Worker(store, f"worker {n}") for n, store in enumerate(stores)]
+        for store in stores:
+            stack.enter_context(closed_behind(store))
+        self.rules = Worker(MemoryStore(clock), "rules")
+        self.held: list[tuple[Job, Job]] = []
+
+    def commit(self, who: int, operations: Sequence[tuple[Operation, Operation]]) -> None:
+        mine = self.workers[who].commit(*(one for one, _ in operations))
+        theirs = self.rules.commit(*(one for _, one in operations))
+        for one, other in zip(mine, theirs, strict=True):
+            assert like(one) == like(other)
+            if isinstance(one, Leased):
+                self.held += zip(one.jobs, other.jobs, strict=True)
+        self.compare()
+
+    def compare(self) -> None:
+        mine, theirs = self.workers[0].store, self.rules.store
+        for due in (True, False):
+            assert drive(mine.queues(due=due)) == drive(theirs.queues(due=due))
+        assert drive(mine.stats(None)) == drive(theirs.stats(None))
+        assert drive(mine.next_run("default")) == drive(theirs.next_run("default"))
+        jobs = [drive(store.jobs(JobFilter(), limit=999)) for store in (mine, theirs)]
+        assert like(jobs[0]) == like(jobs[1])
+        peeked = [drive(store.peek(None, None, 999)) for store in (mine, theirs)]
+        assert like(peeked[0]) == like(peeked[1])
+
+    def add(self, who: int, *options: Any) -> None:
+        entrypoint, count, retain_us, priority = options
+        how = {"entrypoint": entrypoint, "retain_us": retain_us, "priority": priority}
+        one = Enqueue(tuple(request(self.clock, **how) for _ in range(count)), 9)
+        self.commit(who, [(one, one)])
+
+    def work(self, who: int, *options: Any) -> None:
+        count, limit, entrypoints, odd = options
+        done = [self.held.pop(0) for _ in range(min(count, len(self.held)))]
+        acks = [(Ack(a.id, a.token, b"r"), Ack(b.id, b.token, b"r")) for a, b in done]
+        if odd == "twice":
+            acks += acks[:1]
+        if odd == "wrong" and acks:
+            acks[0] = (replace(acks[0][0], token=10**6), replace(acks[0][1], token=10**6))
+        if odd == "adds" and acks:
+            child = (request(self.clock),)
+            acks[-1] = tuple(replace(one, enqueue=child, max_depth=9) for one in acks[-1])  # type: ignore[assignment]
+        self.commit(who, [*acks, (ask_for(limit, entrypoints),) * 2])
+
+    def back(self, who: int, kind: str) -> None:
+        if self.held:
+            a, b = self.held.pop()
+            make = Nack if kind == "nack" else Release
+            self.commit(who, [(make(a.id, a.token), make(b.id, b.token))])
+
+
+def like(outcome: Any) -> Any:
+    """An outcome but for what each store counts for itself."""
+    if isinstance(outcome, Job):
+        return replace(outcome, token=0, seq=0)
+    if isinstance(outcome, list):
+        return [like(one) for one in outcome]
+    if isinstance(outcome, Leased):
+        return like(outcome.jobs), outcome.next_in_us
+    return str(outcome) if isinstance(outcome, CasqueError) else outcome

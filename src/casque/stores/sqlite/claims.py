@@ -89,10 +89,11 @@ class Claims:
                     work.settle(line)
             due = picker.next_due(one.entrypoints, one.queue)
             return Leased([], None if due is None else max(due - work.now, 0))
-        jobs = self._claim(picked.jobs, one)
+        jobs = self._claim([head[:4] for head in picked.jobs], one)
+        leaves = picked.leaves()
         for line in lines:
             if self._still_there(line):
-                work.serve(line)
+                work.serve(line, is_due=line.id in leaves)
         return Leased(jobs, None)
 
     def _still_there(self, line: Line) -> bool:

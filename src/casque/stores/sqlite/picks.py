@@ -6,12 +6,16 @@ Counts what it looks at in `touched`, as the rules do.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from heapq import merge
+from itertools import islice
 from typing import Any, NamedTuple
 
 from casque.stores.sqlite.rows import LAST_HELD
 from casque.stores.sqlite.rows import STATEMENTS as SQL
+
+_LINES_AT_ONCE = 4
 
 Execute = Callable[..., Any]
 LineRow = tuple[int, str, str, int, int, int]
@@ -29,6 +33,7 @@ class Head(NamedTuple):
     due_us: int
     seq: int
     stage: int
+    line: int
 
 
 class Pick(NamedTuple):
@@ -37,6 +42,13 @@ class Pick(NamedTuple):
     jobs: list[Head]
     spent: list[Head]
     visited: list[LineRow]
+    seen: dict[int, int]
+    """By line, how many due jobs were seen: those that were not picked are left."""
+
+    def leaves(self) -> set[int]:
+        """The lines of which a due job is left."""
+        taken = Counter(head.line for head in (*self.jobs, *self.spent))
+        return {line for line, count in self.seen.items() if count > taken[line]}
 
 
 def first_due(execute: Execute, line_id: int, limit: int, now: int) -> list[HeadRow]:
@@ -59,11 +71,12 @@ class Picker:
 
     def pick(self, entrypoints: Collection[str] | None, queue: str | None, limit: int) -> Pick:
         """Up to `limit` due jobs. Spent ones are met on the way and do not count."""
-        picked = Pick([], [], [])
+        picked = Pick([], [], [], {})
         for name in self._due_queues(entrypoints, queue):
             lines = self._due_lines(name, entrypoints)
             picked.visited.extend(lines)
-            for head in merge(*(self._due_jobs(line[0]) for line in lines)):
+            share = limit // max(len(lines), 1) + 2
+            for head in merge(*(self._due_jobs(line[0], share, picked.seen) for line in lines)):
                 if head.stage == LAST_HELD:
                     picked.spent.append(head)
                     continue
@@ -108,9 +121,17 @@ class Picker:
         if entrypoints is None:
             yield from self._execute(SQL["due_lines"], (self._now,))
             return
-        each = SQL["due_lines_of_entrypoint"]
-        wanted = [self._execute(each, (self._now, name)) for name in entrypoints]
+        wanted = [self._due_lines_of(name) for name in entrypoints]
         yield from merge(*wanted, key=lambda line: (line[3], line[4]))
+
+    def _due_lines_of(self, entrypoint: str) -> Iterator[LineRow]:
+        # To run a statement that is being read from is to prepare it anew, which takes ten times
+        # as long: what is mostly enough is read at once, and the rest only when it is needed.
+        each, how = SQL["due_lines_of_entrypoint"], (self._now, entrypoint)
+        first = self._execute(each, how).fetchmany(_LINES_AT_ONCE)
+        yield from first
+        if len(first) == _LINES_AT_ONCE:
+            yield from islice(self._execute(each, how), _LINES_AT_ONCE, None)
 
     def _due_lines(self, queue: str, entrypoints: Collection[str] | None) -> list[LineRow]:
         if entrypoints is None:
@@ -121,7 +142,16 @@ class Picker:
         self.touched += len(lines)
         return [line for line in lines if not line[5] and line[3] <= self._now]
 
-    def _due_jobs(self, line_id: int) -> Iterator[Head]:
-        for row in self._execute(SQL["due_jobs"], (line_id, self._now)):
+    def _due_jobs(self, line_id: int, share: int, seen: dict[int, int]) -> Iterator[Head]:
+        """The due jobs of a line: as many as its `share` at once, as above."""
+        first = first_due(self._execute, line_id, share, self._now)
+        seen[line_id] = len(first)
+        for priority, due_us, seq, stage in first:
             self.touched += 1
-            yield Head(*row)
+            yield Head(priority, due_us, seq, stage, line_id)
+        if len(first) == share:
+            rest = self._execute(SQL["due_jobs"], (line_id, self._now))
+            for priority, due_us, seq, stage in islice(rest, share, None):
+                self.touched += 1
+                seen[line_id] += 1
+                yield Head(priority, due_us, seq, stage, line_id)

@@ -231,8 +231,11 @@ class Work:
         else:
             self.came(line, earliest)
 
-    def serve(self, line: Line) -> None:
-        """The line had its turn: to the back with it."""
+    def serve(self, line: Line, *, is_due: bool) -> None:
+        """The line had its turn: to the back with it. `is_due`: it is known to be due still."""
+        if is_due:
+            self._to_the_back(line, self.now)
+            return
         [earliest] = self.execute(SQL["earliest"], (line.id,)).fetchone()
         if earliest is None:
             self.drop(line)
