@@ -1,0 +1,168 @@
+"""Run workers: `python -m casque.worker tasks:app --count 4`."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import re
+import sys
+from collections.abc import Callable, Sequence
+
+from casque.arguments import LARGEST_INT, LONGEST_SPAN_US, name
+from casque.clock import SECOND_US
+from casque.errors import CasqueError, InvalidError
+from casque.worker import options as defaults
+from casque.worker.child import run_child
+from casque.worker.leaving import leave
+from casque.worker.loading import load_app
+from casque.worker.logs import FORMATS, LEVELS, LogOptions, set_up
+from casque.worker.loop import Worker
+from casque.worker.options import WorkerOptions
+from casque.worker.signals import obeying
+from casque.worker.supervisor import INIT_PID, Supervisor
+
+STOPPED, HAD_TO_KILL, INVALID = 0, 1, 2
+
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)?")
+_UNITS_US = {
+    "ms": 1_000,
+    "s": SECOND_US,
+    "m": 60 * SECOND_US,
+    "h": 3_600 * SECOND_US,
+    "d": 86_400 * SECOND_US,
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    asked = _parser().parse_args(arguments)
+    if asked.child is not None:
+        return run_child(asked.child)
+    try:
+        return _run(asked)
+    except InvalidError as error:
+        return _complain(error, INVALID)
+    except CasqueError as error:
+        return _complain(error, HAD_TO_KILL)
+
+
+def _run(asked: argparse.Namespace) -> int:
+    log = LogOptions(
+        level=logging.getLevelNamesMapping()[asked.log_level.upper()], format=asked.log_format
+    )
+    options = WorkerOptions(
+        concurrency=asked.concurrency,
+        queues=tuple(asked.queue) if asked.queue else None,
+        lease_us=asked.lease,
+        grace_us=asked.grace,
+        until_idle=asked.until_idle,
+        max_jobs=asked.max_jobs,
+        max_mib=asked.max_mib,
+    )
+    set_up(log)
+    # One worker needs a supervisor too when it is to be replaced now and then, or when it would
+    # be PID 1, which must reap orphans: a worker that did would take those of its own tasks.
+    is_recycled = options.max_jobs is not None or options.max_mib is not None
+    if asked.count > 1 or is_recycled or os.getpid() == INIT_PID:
+        supervisor = Supervisor(asked.app, options, asked.count, asked.store, log=log)
+        return STOPPED if supervisor.run() else HAD_TO_KILL
+    worker = Worker(load_app(asked.app, store=asked.store), options)
+    with obeying(worker):
+        worker.run()
+    return STOPPED
+
+
+def _complain(error: CasqueError, code: int) -> int:
+    print(f"python -m casque.worker: error: {error}", file=sys.stderr)  # noqa: T201 - as argparse does
+    return code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m casque.worker",
+        description="Run the jobs of an App.",
+        epilog=(
+            "SIGTERM or Ctrl-C: claim no more jobs, let those that run finish within the grace, "
+            "release the rest. Ctrl-C again: release them at once. DURATION: seconds, or with a "
+            "unit: 500ms, 90s, 5m, 1h. Exit codes: 0 stopped or idle, 1 worker processes had to "
+            "be killed or the storage is unusable, 2 wrong arguments or no such app."
+        ),
+    )
+    parser.add_argument(
+        "app",
+        metavar="MODULE:APP",
+        help="where the App is: tasks:app, or jobs/tasks.py:app; :APP may be left out when the "
+        "module has only one",
+    )
+    add = parser.add_argument
+    add("--count", type=_whole, default=1, metavar="N", help="worker processes (default: 1)")
+    add(
+        "--concurrency",
+        type=_whole,
+        default=defaults.DEFAULT_CONCURRENCY,
+        metavar="N",
+        help="jobs that one process runs at once (default: %(default)s)",
+    )
+    add(
+        "--queue",
+        type=_queue,
+        action="append",
+        metavar="NAME",
+        help="take jobs from this queue; may be given several times (default: from all)",
+    )
+    add(
+        "--lease",
+        type=_span(at_least_us=1),
+        default=defaults.DEFAULT_LEASE_US,
+        metavar="DURATION",
+        help="after which a job of a process that died is run elsewhere (default: 60s)",
+    )
+    add(
+        "--grace",
+        type=_span(at_least_us=0),
+        default=defaults.DEFAULT_GRACE_US,
+        metavar="DURATION",
+        help="how long running jobs may go on after SIGTERM (default: 30s)",
+    )
+    add("--until-idle", action="store_true", help="end when no job is due and none is running")
+    add("--max-jobs", type=_whole, metavar="N", help="replace a process after so many jobs")
+    add("--max-mib", type=_whole, metavar="M", help="replace a process that grew to so many MiB")
+    add("--store", metavar="URL", help="work on this store instead of the App's own")
+    add("--log-level", choices=LEVELS, default="info", help="(default: %(default)s)")
+    add("--log-format", choices=FORMATS, default="text", help="(default: %(default)s)")
+    add("--child", type=int, help=argparse.SUPPRESS)
+    return parser
+
+
+def _whole(text: str) -> int:
+    if not text.isascii() or not text.isdecimal() or not 1 <= int(text) <= LARGEST_INT:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 on")
+    return int(text)
+
+
+def _queue(text: str) -> str:
+    try:
+        return name(text, "queue")
+    except InvalidError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _span(*, at_least_us: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        found = _DURATION.fullmatch(text)
+        if found is None:
+            raise argparse.ArgumentTypeError(
+                f"{text!r} is not a duration: write 90 or 90s for seconds, 5m, 1h"
+            )
+        us = round(float(found[1]) * _UNITS_US[found[2] or "s"])
+        if not at_least_us <= us <= LONGEST_SPAN_US:
+            raise argparse.ArgumentTypeError(
+                f"{text!r} is too {'short' if us < at_least_us else 'long'}"
+            )
+        return us
+
+    return parse
+
+
+if __name__ == "__main__":
+    sys.exit(leave(main()))

@@ -1,0 +1,54 @@
+"""Child: one worker process of a supervisor, from its orders to its exit code."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import sys
+import threading
+
+from casque.errors import InvalidError
+from casque.worker import lifeline
+from casque.worker.loading import load_app
+from casque.worker.logs import set_up
+from casque.worker.loop import Ended, Worker
+from casque.worker.signals import obeying
+
+_log = logging.getLogger("casque.worker")
+
+
+def run_child(descriptor: int) -> int:
+    """Do what the supervisor at the other end of this socket says. Returns the exit code."""
+    with socket.socket(fileno=descriptor) as line:
+        # What a task starts must not inherit it.
+        line.set_inheritable(False)
+        orders = lifeline.take(line)
+        if orders is None:
+            return 0
+        sys.path[:] = orders.path
+        try:
+            ended = _work(line, orders)
+        except InvalidError as error:
+            lifeline.complain(line, str(error))
+            return lifeline.REFUSED
+    return lifeline.RECYCLED if ended is Ended.RECYCLED else 0
+
+
+def _work(line: socket.socket, orders: lifeline.Orders) -> Ended:
+    if not orders.log.yields:
+        set_up(orders.log)
+    app = load_app(orders.target, store=orders.store)
+    if orders.log.yields:
+        set_up(orders.log)
+    worker = Worker(app, orders.options)
+
+    def alone() -> None:
+        _log.warning("the supervisor is gone: stopping")
+        worker.stop()
+
+    with obeying(worker, is_child=True):
+        watcher = threading.Thread(
+            target=lifeline.watch, args=(line, alone), name="casque-lifeline", daemon=True
+        )
+        watcher.start()
+        return worker.run()

@@ -1,0 +1,91 @@
+"""Lifeline: the socket between a supervisor and a child: its orders, its complaint, and its end.
+
+The supervisor holds the only other end. When it dies, however it dies, the
+system closes that end, and the child reads that nobody is there any more.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+
+import msgspec
+
+from casque.worker.logs import LogOptions
+from casque.worker.options import WorkerOptions
+
+RECYCLED = 202
+"""A child's exit code: it did its share (`max_jobs`, `max_mib`) and wants to be replaced."""
+REFUSED = 203
+"""A child's exit code: the app cannot be loaded; its complaint is on the lifeline."""
+
+_GIVING_SECONDS = 10
+_COMPLAINT_BYTES = 4_000
+"""Small enough to wait in the socket of any system until the supervisor reads it."""
+
+
+class Orders(msgspec.Struct, frozen=True, kw_only=True):
+    """All that a child must know.
+
+    It comes by the socket and not by the command line, where a store's address,
+    which may hold a password, would be for everyone to see.
+    """
+
+    target: str
+    options: WorkerOptions
+    store: str | None
+    log: LogOptions
+    path: list[str]
+    """Where modules are looked for: a child finds what its supervisor found."""
+
+
+def give(line: socket.socket, orders: Orders) -> None:
+    """Send its orders to a child. One that died already gets none, and is none the worse."""
+    line.settimeout(_GIVING_SECONDS)
+    try:
+        line.sendall(msgspec.json.encode(orders) + b"\n")
+    except OSError:
+        return
+
+
+def take(line: socket.socket) -> Orders | None:
+    """The orders for this child; None when the supervisor was gone before it gave them."""
+    line.settimeout(None)
+    received = b""
+    while not received.endswith(b"\n"):
+        part = line.recv(65_536)
+        if not part:
+            return None
+        received += part
+    return msgspec.json.decode(received, type=Orders)
+
+
+def complain(line: socket.socket, text: str) -> None:
+    """Leave a last word for the supervisor."""
+    told = text.encode(errors="replace")
+    if len(told) > _COMPLAINT_BYTES:  # what it is about stands first, and the error itself last
+        half = _COMPLAINT_BYTES // 2 - 10
+        told = told[:half] + " … ".encode() + told[-half:]
+    try:
+        line.sendall(told)
+    except OSError:
+        return
+
+
+def complaint(line: socket.socket) -> str:
+    """The last word of a child that has ended; empty when it left none."""
+    line.settimeout(0)
+    try:
+        return line.recv(_COMPLAINT_BYTES).decode(errors="ignore")
+    except OSError:
+        return ""
+
+
+def watch(line: socket.socket, when_it_ends: Callable[[], None]) -> None:
+    """Wait, on a thread of its own, until the supervisor is gone."""
+    try:
+        while line.recv(1):
+            continue
+    except OSError:
+        pass
+    when_it_ends()

@@ -1,0 +1,79 @@
+"""Signals: what they mean to a worker, for as long as it runs."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any, Protocol
+
+GENTLE = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+"""Those by which a worker is asked to stop."""
+
+Handler = Callable[[int, FrameType | None], None]
+_There = Callable[[int, FrameType | None], Any] | int | None
+
+
+class Stoppable(Protocol):
+    """A worker, as far as a signal handler may touch it: neither call may take a lock."""
+
+    def stop(self) -> None: ...
+
+    def stop_now(self) -> None: ...
+
+
+@contextmanager
+def obeying(worker: Stoppable, *, is_child: bool = False) -> Iterator[None]:
+    """Stop the worker at SIGTERM, SIGHUP, SIGQUIT or the first SIGINT; at the second, at once.
+
+    A SIGINT counts as the second when the worker was asked to stop already,
+    whichever way. To the child of a supervisor each SIGINT is the second: a
+    terminal's Ctrl-C does not reach it, and two signals that follow each other
+    fast may arrive in any order, or as one.
+    """
+    asked = is_child
+
+    def gently(_number: int, _frame: FrameType | None) -> None:
+        nonlocal asked
+        asked = True
+        worker.stop()
+
+    def interrupted(number: int, frame: FrameType | None) -> None:
+        if asked:
+            worker.stop_now()
+        else:
+            gently(number, frame)
+
+    handlers: dict[signal.Signals, Handler] = dict.fromkeys(GENTLE, gently)
+    handlers[signal.SIGINT] = interrupted
+    with handling(handlers, even_ignored=is_child):
+        yield
+
+
+@contextmanager
+def handling(
+    handlers: Mapping[signal.Signals, Handler], *, even_ignored: bool = False
+) -> Iterator[None]:
+    """Install handlers, and put back those that were there. Off the main thread, do nothing.
+
+    A signal that the process was started to ignore (SIGHUP by nohup, SIGINT by
+    a shell's `&`) stays ignored unless `even_ignored`; SIGTERM never does.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before: dict[signal.Signals, _There] = {}
+    try:
+        for number, handler in handlers.items():
+            there = signal.getsignal(number)
+            if there is signal.SIG_IGN and number != signal.SIGTERM and not even_ignored:
+                continue
+            before[number] = there
+            signal.signal(number, handler)
+        yield
+    finally:
+        for number, was in before.items():
+            # None: a handler that is not Python's, which Python cannot put back.
+            signal.signal(number, signal.SIG_DFL if was is None else was)

@@ -1,0 +1,241 @@
+"""Supervisor: several worker processes, kept running until they are told to stop."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+from contextlib import closing
+
+import msgspec
+
+from casque.clock import SECOND_US, Clock, SystemClock
+from casque.errors import InvalidError
+from casque.tasks import App
+from casque.worker import lifeline
+from casque.worker.childprocess import ChildProcess, reap_orphans, told
+from casque.worker.loading import WorkReached, is_loading, path_of
+from casque.worker.logs import LogOptions
+from casque.worker.loop import Worker
+from casque.worker.options import WorkerOptions
+from casque.worker.signals import GENTLE, obeying
+from casque.worker.wakeups import Wakeups
+
+_log = logging.getLogger("casque.worker")
+
+INIT_PID = 1
+
+
+class Pace(msgspec.Struct, frozen=True, kw_only=True):
+    """When children are started again, and when they are killed."""
+
+    steady_us: int = 10 * SECOND_US
+    """A child that lived so long did not die of its start."""
+    first_us: int = SECOND_US
+    longest_us: int = 30 * SECOND_US
+    beyond_grace_us: int = 10 * SECOND_US
+    """What a child that stops may take beyond the grace, to release its jobs and to end."""
+
+    def delay_us(self, early_deaths: int) -> int:
+        """How long to wait after so many deaths in a row soon after the start: at first not."""
+        if early_deaths <= 1:
+            return 0
+        doublings = min(early_deaths - 2, 30)
+        return min(self.first_us << doublings, self.longest_us)
+
+
+_LOG = LogOptions()
+_PACE = Pace()
+
+
+class _Post:
+    """One of the places for a worker process: who is on it, or when the next one comes."""
+
+    def __init__(self) -> None:
+        self.child: ChildProcess | None = None
+        self.started_us = 0
+        self.start_at_us: int | None = 0
+        self.early_deaths = 0
+        self.lives = 0
+        self.first_refusal: str | None = None
+        """What its very first child said, if that could not load the app."""
+
+
+class Supervisor:
+    """Runs `count` worker processes on the App at `target`, `module:name`.
+
+    One that dies is replaced; one that dies soon after its start, again and again,
+    ever later. All signals that ask to stop are forwarded as SIGTERM; a SIGINT
+    after that makes the children release what runs at once.
+    """
+
+    def __init__(
+        self,
+        target: str,
+        options: WorkerOptions,
+        count: int,
+        store: str | None = None,
+        *,
+        log: LogOptions = _LOG,
+        pace: Pace = _PACE,
+        clock: Clock | None = None,
+    ) -> None:
+        self._orders = lifeline.Orders(
+            target=target, options=options, store=store, log=log, path=list(sys.path)
+        )
+        self._pace = pace
+        self._clock = clock or SystemClock()
+        self._posts = [_Post() for _ in range(count)]
+        self._wakeups = Wakeups()
+        self._kill_at_us: int | None = None
+        """When whoever is left is killed; None until it was told to stop."""
+        self._is_hurried = False
+        self._has_killed = False
+
+    def run(self) -> bool:
+        """Blocks until all have ended. False when some had to be killed.
+
+        Raises InvalidError when not one of the first children can load the app.
+        """
+        is_init = os.getpid() == INIT_PID
+        _log.info("supervisor of %d worker processes, pid %d", len(self._posts), os.getpid())
+        also = (signal.SIGCHLD,) if is_init else ()
+        with closing(self._wakeups), self._wakeups.on_signals(*GENTLE, *also):
+            try:
+                self._start_those_due()
+                while any(post.child or post.start_at_us is not None for post in self._posts):
+                    for number in self._wakeups.wait(self._idle_us()):
+                        self._signalled(number)
+                    if is_init:
+                        self._reap_orphans()
+                    self._look_after_children()
+                    self._start_those_due()
+            finally:
+                for post in self._posts:
+                    if post.child is not None:
+                        post.child.let_go()
+        _log.info("all worker processes have ended")
+        return not self._has_killed
+
+    def stop(self) -> None:
+        """As SIGTERM does. From any thread."""
+        self._wakeups.ring(signal.SIGTERM)
+
+    def _idle_us(self) -> int | None:
+        """How long nothing is to be done unless something happens; None: for ever."""
+        times = [post.start_at_us for post in self._posts if post.start_at_us is not None]
+        if self._kill_at_us is not None:
+            times.append(self._kill_at_us)
+        return max(0, min(times) - self._clock.monotonic()) if times else None
+
+    def _signalled(self, number: int) -> None:
+        if number not in GENTLE:
+            return
+        if self._kill_at_us is None:
+            _log.info("%s: stopping the worker processes", signal.Signals(number).name)
+            self._stop_within(self._orders.options.grace_us, signal.SIGTERM)
+        elif number == signal.SIGINT and not self._is_hurried:
+            _log.info("SIGINT again: stopping at once")
+            self._is_hurried = True
+            self._stop_within(0, signal.SIGINT)
+
+    def _stop_within(self, grace_us: int, number: signal.Signals) -> None:
+        at = self._clock.monotonic() + grace_us + self._pace.beyond_grace_us
+        self._kill_at_us = at if self._kill_at_us is None else min(at, self._kill_at_us)
+        for post in self._posts:
+            post.start_at_us = None
+            if post.child is not None:
+                post.child.send(number)
+
+    def _reap_orphans(self) -> None:
+        own = {post.child.pid: post.child for post in self._posts if post.child is not None}
+        for pid in reap_orphans(own):
+            _log.debug("reaped the orphan %d", pid)
+
+    def _look_after_children(self) -> None:
+        is_late = self._kill_at_us is not None and self._clock.monotonic() >= self._kill_at_us
+        for post in self._posts:
+            child = post.child
+            if child is None:
+                continue
+            code = child.ended()
+            if code is not None:
+                post.child = None
+                self._ended(post, child, code)
+                child.let_go()
+            elif is_late:
+                _log.warning("worker process %d did not stop in time: killed", child.pid)
+                self._has_killed = True
+                child.kill()
+        if is_late:
+            # Killed is not gone: one that hangs in the system's own code is not waited for twice.
+            self._kill_at_us = self._clock.monotonic() + self._pace.beyond_grace_us
+
+    def _ended(self, post: _Post, child: ChildProcess, code: int) -> None:
+        """Decides whether and when another takes its place."""
+        if self._kill_at_us is not None:
+            _log.info("worker process %d %s", child.pid, told(code))
+            return
+        now = self._clock.monotonic()
+        if code == 0 and self._orders.options.until_idle:
+            _log.info("worker process %d is done", child.pid)
+            return
+        is_early = now - post.started_us < self._pace.steady_us
+        # One that is too large as soon as it has started will be so the next time.
+        is_bloated = (
+            code == lifeline.RECYCLED and self._orders.options.max_jobs is None and is_early
+        )
+        post.start_at_us = now
+        if code in {0, lifeline.RECYCLED} and not is_bloated:
+            why = "was told to stop" if code == 0 else "did its share"
+            _log.info("worker process %d %s and is replaced", child.pid, why)
+            post.early_deaths = 0
+            return
+        post.early_deaths = post.early_deaths + 1 if is_early else 1
+        if code == lifeline.REFUSED and post.early_deaths == 1:
+            post.early_deaths = 2  # nothing will have changed at once
+        post.start_at_us += self._pace.delay_us(post.early_deaths)
+        self._tell_of_death(post, child, code)
+
+    def _tell_of_death(self, post: _Post, child: ChildProcess, code: int) -> None:
+        if code == lifeline.REFUSED:
+            refusal = child.complaint() or "the app cannot be loaded."
+            if post.lives == 1:
+                post.first_refusal = refusal
+                if all(one.first_refusal for one in self._posts):
+                    raise InvalidError(refusal)
+            _log.error("worker process %d: %s", child.pid, refusal)
+        elif code == lifeline.RECYCLED:
+            _log.warning("worker process %d grew beyond max_mib as soon as it began", child.pid)
+        else:
+            _log.warning("worker process %d %s and is replaced", child.pid, told(code))
+        if post.early_deaths == 2:  # noqa: PLR2004 - it happened again: said once, and not each time
+            _log.warning(
+                "worker processes die soon after their start: they are started ever later, "
+                "up to %.0f s apart",
+                self._pace.longest_us / SECOND_US,
+            )
+
+    def _start_those_due(self) -> None:
+        for post in self._posts:
+            now = self._clock.monotonic()
+            if post.start_at_us is not None and now >= post.start_at_us:
+                post.child = ChildProcess(self._orders, self._wakeups.ring)
+                post.started_us, post.start_at_us = now, None
+                post.lives += 1
+                _log.info("worker process %d started", post.child.pid)
+
+
+def work(app: App, options: WorkerOptions, count: int = 1) -> None:
+    """What `App.work` does: one worker here, or several processes. Blocks until they end."""
+    if is_loading():
+        raise WorkReached
+    if count == 1:
+        worker = Worker(app, options)
+        with obeying(worker):
+            worker.run()
+        return
+    # As the same program would log with count=1.
+    level = logging.getLogger("casque.worker").getEffectiveLevel()
+    Supervisor(path_of(app), options, count, log=LogOptions(level=level, yields=True)).run()

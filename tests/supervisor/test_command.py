@@ -1,0 +1,162 @@
+"""The command line: what it takes, what it says, and with which code it ends."""
+
+from __future__ import annotations
+
+import json
+import logging
+import subprocess
+import sys
+
+import pytest
+
+from casque.clock import SECOND_US
+from casque.worker.__main__ import _span, main
+from casque.worker.logs import JsonLines, TextLines
+from casque.worker.supervisor import Pace
+from tests.supervisor.programs import Bench
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("90", 90),
+        ("90s", 90),
+        ("5m", 300),
+        ("1h", 3600),
+        ("1d", 86400),
+        ("500ms", 0.5),
+        ("1.5", 1.5),
+    ],
+)
+def test_durations(text: str, seconds: float) -> None:
+    assert _span(at_least_us=1)(text) == seconds * SECOND_US
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "MODULE:APP"),
+        (["tasks:app", "--grace", "3x"], "'3x' is not a duration: write 90 or 90s"),
+        (["tasks:app", "--grace", "-1"], "--grace"),
+        (["tasks:app", "--lease", "0"], "'0' is too short"),
+        (["tasks:app", "--lease", "99999999h"], "too long"),
+        (["tasks:app", "--count", "0"], "'0' is not a whole number from 1 on"),
+        (["tasks:app", "--concurrency", "x"], "'x' is not a whole number"),
+        (["tasks:app", "--max-jobs", "1.5"], "'1.5' is not a whole number"),
+        (["tasks:app", "--queue", ""], "`queue` must not be empty"),
+        (["tasks:app", "--log-level", "loud"], "loud"),
+        (["tasks:app", "--nonsense"], "--nonsense"),
+    ],
+)
+def test_wrong_arguments_are_explained(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    told = capsys.readouterr()
+    assert said in told.err
+    assert not told.out
+
+
+def test_the_help_shows_every_option_but_that_of_children(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--help"])
+    assert ended.value.code == 0
+    told = capsys.readouterr().out
+    for option in ("count", "concurrency", "queue", "lease", "grace", "until-idle", "max-jobs"):
+        assert f"--{option}" in told
+    assert "--child" not in told
+
+
+def test_a_wrong_app_ends_a_single_worker_with_code_2(bench: Bench) -> None:
+    program = bench.worker(app="tasks:ap")
+    assert program.ends() == 2
+    assert program.output.endswith("error: the module 'tasks' has no 'ap'; the Apps in it: app.\n")
+
+
+@pytest.mark.parametrize("count", ["1", "2"])
+def test_a_store_and_queues_can_be_named(count: str, bench: Bench) -> None:
+    bench.write("go", "")
+    bench.enqueue("quick")
+    told = bench.worker("--count", count, "--until-idle", "--store", "sqlite:///other.db")
+    assert told.ends() == 0
+    assert "quick in" not in told.output
+    told = bench.worker("--count", count, "--until-idle", "--queue", "default", "--queue", "other")
+    assert told.ends() == 0
+    assert "quick in" in told.output
+
+
+def test_structured_lines_have_the_job_as_fields(bench: Bench) -> None:
+    bench.write("tasks.py", f"{FAILS}")
+    [id] = bench.enqueue("fails")
+    program = bench.worker("--until-idle", "--log-format", "json")
+    assert program.ends() == 0
+    told = [json.loads(line) for line in program.output.splitlines()]
+    [failed] = [one for one in told if one.get("job_id") == id and one["level"] != "debug"]
+    assert failed["entrypoint"] == "fails"
+    assert failed["attempt"] == 1
+    assert failed["worker"]
+    assert failed["pid"]
+
+
+FAILS = """
+from casque import App
+app = App("sqlite:///jobs.db")
+@app.task
+def fails() -> None:
+    raise ValueError("no")
+"""
+
+
+def record(**extra: object) -> logging.LogRecord:
+    error = ValueError("why")
+    trouble = (ValueError, error, None)
+    made = logging.LogRecord("casque.worker", logging.INFO, "f", 1, "said %s", ("so",), trouble)
+    made.created = 1.5
+    made.process = 7
+    vars(made).update(extra)
+    return made
+
+
+def test_a_line_for_people() -> None:
+    first, *rest = TextLines().format(record(job_id="a", attempt=2)).splitlines()
+    assert first == "1970-01-01T00:00:01.500Z INFO    [7] said so (job_id=a attempt=2)"
+    assert rest[-1] == "ValueError: why"
+
+
+def test_a_line_for_programs() -> None:
+    [line] = JsonLines().format(record(job_id="a", attempt=2, other={1, 2}.__class__)).splitlines()
+    told = json.loads(line)
+    assert told.pop("traceback").endswith("ValueError: why")
+    assert told.pop("other") == "<class 'set'>"
+    assert told == {
+        "time": "1970-01-01T00:00:01.500Z",
+        "level": "info",
+        "logger": "casque.worker",
+        "message": "said so",
+        "pid": 7,
+        "job_id": "a",
+        "attempt": 2,
+    }
+
+
+def test_the_pace_of_restarts() -> None:
+    waits = [Pace().delay_us(deaths) // SECOND_US for deaths in range(1, 10)]
+    assert waits == [0, 1, 2, 4, 8, 16, 30, 30, 30]
+    assert Pace().delay_us(10_000) == 30 * SECOND_US
+
+
+def test_a_worker_loads_no_package_but_msgspec() -> None:
+    # msgspec first: what it takes along, where that is installed, is its own affair.
+    look = (
+        "import sys, msgspec\n"
+        "before = set(sys.modules)\n"
+        "import casque.worker.__main__\n"
+        "loaded = {name.partition('.')[0] for name in set(sys.modules) - before}\n"
+        "print(*sorted(loaded - set(sys.stdlib_module_names) - {'msgspec'}))"
+    )
+    told = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
+    assert told.stdout.split() == ["casque"]

@@ -1,0 +1,59 @@
+"""`app.work(count=…)` in a script, as people write it."""
+
+from __future__ import annotations
+
+import signal
+
+from tests.supervisor.programs import Bench
+
+SCRIPT = """
+import os
+from casque import App
+
+app = App("sqlite:///jobs.db")
+
+@app.task
+def quick() -> None:
+    os.write(1, f"quick in {os.getpid()}\\n".encode())
+
+"""
+
+
+def test_a_script_without_a_guard_starts_its_workers_once(bench: Bench) -> None:
+    bench.write("scripts/script.py", f"{SCRIPT}app.work(count=2, until_idle=True)\nprint('after')")
+    bench.enqueue("quick", "quick")
+    program = bench.python("scripts/script.py")
+    assert program.ends() == 0
+    assert program.output.count("quick in") == 2
+    assert program.output.count("after") == 1
+
+
+def test_what_a_script_sets_up_for_logging_holds_in_its_workers(bench: Bench) -> None:
+    bench.write(
+        "script.py",
+        "import logging\n"
+        "logging.basicConfig(level='INFO', format='MINE %(process)d %(message)s')\n"
+        f"{SCRIPT}app.work(count=2)",
+    )
+    bench.enqueue("quick")
+    program = bench.python("script.py")
+    first, _ = program.says_pids(r"MINE \d+ worker process (\d+) started", 2)
+    program.says("quick in")
+    program.send(signal.SIGTERM)
+    assert program.ends() == 0
+    assert f"MINE {program.pid} worker process {first} ended" in program.output
+
+
+def test_workers_can_be_run_off_the_main_thread(bench: Bench) -> None:
+    work = "threading.Thread(target=lambda: app.work(count=2, until_idle=True)).start()"
+    bench.write("script.py", f"import threading\nfrom tasks import app\n{work}")
+    bench.enqueue("quick")
+    program = bench.python("script.py")
+    assert program.ends() == 0
+    assert "quick in" in program.output
+
+
+def test_an_app_that_cannot_be_found_by_others_is_refused(bench: Bench) -> None:
+    program = bench.python("-c", f"{SCRIPT}app.work(count=2)")
+    assert program.ends() == 1
+    assert "write it into a file, or use count=1" in program.output

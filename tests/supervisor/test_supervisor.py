@@ -1,0 +1,228 @@
+"""Worker processes that die, and a supervisor that does: real ones, by real signals."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+from datetime import datetime
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from casque import JobStatus
+from tests.supervisor.programs import TASKS, Bench, is_there
+
+SUPERVISE = """
+import sys
+from casque.worker.logs import LogOptions, set_up
+from casque.worker.options import WorkerOptions
+from casque.worker.supervisor import Pace, Supervisor
+log = LogOptions(format="json")
+set_up(log)
+pace = Pace(steady_us=60_000_000, first_us=50_000, longest_us=200_000, beyond_grace_us=500_000)
+options = WorkerOptions(grace_us=100_000)
+sys.exit(0 if Supervisor("tasks:app", options, 1, log=log, pace=pace).run() else 1)
+"""
+
+
+def test_a_child_that_is_killed_is_replaced(bench: Bench) -> None:
+    program = bench.worker("--count", "2")
+    first, second = program.started(2)
+    os.kill(first, signal.SIGKILL)
+    program.says(f"worker process {first} was killed by SIGKILL and is replaced")
+    *_, third = program.started(3)
+    assert len({first, second, third}) == 3
+    os.kill(second, signal.SIGKILL)
+    program.started(4)
+    bench.enqueue("quick")
+    program.says("quick in")
+    program.send(signal.SIGTERM)
+    assert program.ends() == 0
+
+
+def test_children_whose_supervisor_is_killed_finish_their_jobs_and_end(bench: Bench) -> None:
+    bench.enqueue("hold", "hold")
+    program = bench.worker("--count", "2", "--concurrency", "1")
+    children = program.says_pids(r"holds in (\d+)", 2)
+    [later] = bench.enqueue("hold")
+    program.send(signal.SIGKILL)
+    program.says("the supervisor is gone", 2)
+    bench.write("go", "")
+    program.falls_silent()
+    assert not any(is_there(pid) for pid in children)
+    assert program.output.count("held in") == 2
+    assert bench.left() == [(later, JobStatus.QUEUED, 0)]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT])
+@pytest.mark.parametrize("count", ["1", "2"])
+def test_a_worker_told_to_stop_finishes_its_job_and_takes_no_other(
+    number: signal.Signals, count: str, bench: Bench
+) -> None:
+    bench.enqueue("hold")
+    program = bench.worker("--count", count, "--concurrency", "1")
+    program.says(r"holds in (\d+)")
+    program.send(number)
+    program.says("stops; 1 jobs")
+    if count == "2":
+        program.says(f"{number.name}: stopping")
+        # The one that had nothing to do, or was just about to begin.
+        program.says("worker process .* (ended with exit code 0|was killed by SIGTERM)$")
+    [later] = bench.enqueue("quick")
+    bench.write("go", "")
+    assert program.ends() == 0
+    assert "held in" in program.output
+    assert bench.left() == [(later, JobStatus.QUEUED, 0)]
+
+
+@pytest.mark.parametrize("count", ["1", "2"])
+def test_a_job_longer_than_the_grace_is_released_without_a_counted_attempt(
+    count: str, bench: Bench
+) -> None:
+    [held] = bench.enqueue("hold")
+    program = bench.worker("--count", count, "--grace", "300ms")
+    program.says(r"holds in (\d+)")
+    program.send(signal.SIGTERM)
+    assert program.ends(15) == 0
+    assert bench.left() == [(held, JobStatus.QUEUED, 0)]
+
+
+@pytest.mark.parametrize("count", ["1", "2"])
+def test_a_second_interrupt_does_not_wait_for_the_grace(count: str, bench: Bench) -> None:
+    [held] = bench.enqueue("hold")
+    program = bench.worker("--count", count, "--grace", "10m")
+    program.says(r"holds in (\d+)")
+    program.send(signal.SIGINT)
+    program.says("stops; 1 jobs")
+    program.send(signal.SIGINT)
+    assert program.ends(20) == 0
+    assert bench.left() == [(held, JobStatus.QUEUED, 0)]
+
+
+def test_the_keyboard_of_the_terminal_reaches_only_the_supervisor(bench: Bench) -> None:
+    program = bench.worker("--count", "2")
+    children = program.started(2)
+    assert [os.getpgid(pid) for pid in children] == children
+    program.send(signal.SIGTERM)
+    assert program.ends() == 0
+
+
+def test_a_child_that_does_not_stop_is_killed_and_the_exit_code_says_so(bench: Bench) -> None:
+    bench.enqueue("freeze")
+    program = bench.python("-c", SUPERVISE)
+    [child] = program.says_pids(r"freezes (\d+)")
+    program.send(signal.SIGTERM)
+    assert program.ends(20) == 1
+    assert f"worker process {child} did not stop in time: killed" in program.output
+    assert not is_there(child)
+
+
+def test_children_that_keep_dying_are_started_ever_later_and_that_is_said_once(
+    bench: Bench,
+) -> None:
+    bench.write("tasks.py", "import os\nos._exit(3)")
+    program = bench.python("-c", SUPERVISE)
+    program.says(r"worker process \d+ started", 7)
+    program.send(signal.SIGTERM)
+    assert program.ends() == 0
+    told = [json.loads(line) for line in program.output.splitlines()]
+    assert sum("ever later" in one["message"] for one in told) == 1
+    turns = [one for one in told if one["message"].endswith(("started", "is replaced"))]
+    gaps = [
+        (datetime.fromisoformat(after["time"]) - datetime.fromisoformat(before["time"]))
+        for before, after in pairwise(turns)
+        if "exit code 3" in before["message"]
+    ]
+    waited = [gap.total_seconds() for gap in gaps][:6]
+    for took, least in zip(waited, [0, 0.05, 0.1, 0.2, 0.2, 0.2], strict=True):
+        assert took >= least - 0.005, waited
+
+
+def test_an_app_that_none_of_the_first_children_can_load_is_an_error(bench: Bench) -> None:
+    bench.write("tasks.py", "import nothing_of_that_name")
+    program = bench.worker("--count", "3")
+    assert program.ends() == 2
+    last = program.output[program.output.index("error: the module 'tasks' cannot be imported") :]
+    assert "No module named 'nothing_of_that_name'" in last
+    assert 'tasks.py", line 1' in last
+
+
+def test_an_app_that_cannot_be_loaded_later_is_waited_for(bench: Bench) -> None:
+    bench.enqueue("hold")
+    program = bench.worker("--count", "2", "--max-jobs", "1")
+    program.says("holds in")
+    bench.write("tasks.py", "broken")
+    bench.write("go", "")
+    program.says("NameError: name 'broken' is not defined")
+    bench.write("tasks.py", TASKS)
+    program.started(4)
+    bench.enqueue("quick", "quick")
+    program.says("quick in", 2)
+    program.send(signal.SIGTERM)
+    assert program.ends() == 0
+
+
+def test_a_child_that_did_its_share_is_replaced_at_once(bench: Bench) -> None:
+    bench.enqueue("quick", "quick", "quick")
+    program = bench.worker("--max-jobs", "1", "--concurrency", "1")
+    pids = program.says_pids(r"quick in (\d+)", 3)
+    assert len(set(pids)) == 3
+    assert "ever later" not in program.output
+    program.send(signal.SIGTERM)
+    assert program.ends() == 0
+    assert f"worker process {pids[0]} did its share and is replaced" in program.output
+
+
+@pytest.mark.parametrize("count", ["1", "3"])
+def test_workers_that_run_until_idle_end_and_are_not_replaced(count: str, bench: Bench) -> None:
+    bench.enqueue(*["quick"] * 20)
+    program = bench.worker("--count", count, "--until-idle")
+    assert program.ends() == 0
+    assert program.output.count("quick in") == 20
+    if count == "3":
+        assert len(program.started(3)) == 3
+    assert bench.left() == []
+
+
+def test_a_child_that_somebody_else_stopped_is_replaced(bench: Bench) -> None:
+    bench.enqueue("quick")
+    program = bench.worker("--count", "2")
+    [child, *_] = program.says_pids(r"quick in (\d+)")
+    os.kill(child, signal.SIGTERM)
+    program.says(f"worker process {child} was told to stop and is replaced")
+    program.started(3)
+    program.send(signal.SIGTERM)
+    assert program.ends() == 0
+
+
+@pytest.mark.parametrize("count", ["1", "2"])
+def test_a_thread_that_a_task_left_behind_does_not_hold_up_the_end(
+    count: str, bench: Bench
+) -> None:
+    bench.enqueue("leak")
+    program = bench.worker("--count", count)
+    program.says(r"leaked in")
+    program.send(signal.SIGTERM)
+    assert program.ends(20) == 0
+    program.says(r"left something running .*threads: leaked")
+
+
+def switches(pid: int) -> int:
+    status = Path(f"/proc/{pid}/status").read_text()
+    [line] = [line for line in status.splitlines() if line.startswith("voluntary_ctxt_switches")]
+    return int(line.split()[1])
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="counted by Linux")
+def test_a_supervisor_with_nothing_to_do_sleeps(bench: Bench) -> None:
+    bench.enqueue("quick", "quick")
+    program = bench.worker("--count", "2", "--concurrency", "1")
+    program.says("quick in", 2)
+    before = switches(program.pid)
+    threading.Event().wait(0.5)  # not to wait for something: this is how long it is looked at
+    assert switches(program.pid) - before <= 1
+    program.send(signal.SIGTERM)
+    assert program.ends() == 0
