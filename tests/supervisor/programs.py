@@ -65,6 +65,7 @@ class Program:
     """A process whose output, stdout and stderr as one, can be waited for."""
 
     def __init__(self, folder: Path, command: Sequence[str | Path]) -> None:
+        self._folder = folder
         self._process = subprocess.Popen(
             command,
             cwd=folder,
@@ -135,13 +136,19 @@ class Program:
         self._reader.join(SECONDS)
         assert not self._reader.is_alive(), f"somebody still runs:\n{self.output}"
 
+    def _is_at_home(self, pid: int) -> bool:
+        with suppress(OSError):
+            return Path(f"/proc/{pid}/cwd").resolve() == self._folder.resolve()
+        return False
+
     def clear_away(self) -> None:
         """Kill whoever is left. By group: children of a supervisor lead their own."""
         if self._process.poll() is None:
             self._process.kill()
             self._process.wait()
         for found in re.finditer(r"worker process (\d+) started", self.output):
-            if is_there(int(found[1])) and os.getpid() != int(found[1]):
+            # Its number may be another's by now, or be one of another PID namespace.
+            if is_there(int(found[1])) and self._is_at_home(int(found[1])):
                 with suppress(ProcessLookupError, PermissionError):
                     os.killpg(int(found[1]), signal.SIGKILL)
         self._reader.join(SECONDS)

@@ -13,7 +13,7 @@ import pytest
 
 from tests.supervisor.programs import Bench
 
-NEW_WORLD = ["unshare", "--pid", "--fork", "--mount-proc"]
+NEW_WORLD = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
 
 
 def can_unshare() -> bool:

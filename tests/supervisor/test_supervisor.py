@@ -150,6 +150,13 @@ def test_an_app_that_none_of_the_first_children_can_load_is_an_error(bench: Benc
     assert 'tasks.py", line 1' in last
 
 
+def test_a_store_in_memory_is_not_worked_on_by_several_processes(bench: Bench) -> None:
+    bench.write("tasks.py", TASKS.replace("sqlite:///jobs.db", "memory://"))
+    program = bench.worker("--count", "2")
+    assert program.ends() == 2
+    assert "error: the jobs of a store in memory are seen by no other process" in program.output
+
+
 def test_an_app_that_cannot_be_loaded_later_is_waited_for(bench: Bench) -> None:
     bench.enqueue("hold")
     program = bench.worker("--count", "2", "--max-jobs", "1")

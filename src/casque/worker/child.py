@@ -8,6 +8,7 @@ import sys
 import threading
 
 from casque.errors import InvalidError
+from casque.stores.memory import MemoryStore
 from casque.worker import lifeline
 from casque.worker.loading import load_app
 from casque.worker.logs import set_up
@@ -40,6 +41,11 @@ def _work(line: socket.socket, orders: lifeline.Orders) -> Ended:
     app = load_app(orders.target, store=orders.store)
     if orders.log.yields:
         set_up(orders.log)
+    if isinstance(app.store, MemoryStore):
+        raise InvalidError(
+            "the jobs of a store in memory are seen by no other process: use count=1, or a store "
+            "that processes share, as sqlite:///jobs.db is."
+        )
     worker = Worker(app, orders.options)
 
     def alone() -> None:
