@@ -9,11 +9,10 @@ that a job which does not fit its task is refused where it is made.
 from __future__ import annotations
 
 import inspect
-import re
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from inspect import Parameter
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -26,28 +25,40 @@ STARRED = "*"
 
 _OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _LIST = msgspec.json.Decoder(list[msgspec.Raw])
-_PLACE = re.compile(r"^(.*?) - at `\$(.*)`$", re.DOTALL)
 
 
-class _Slot(NamedTuple):
+class _Slot:
     """What one parameter takes."""
 
-    decode: Callable[[Any], Any]
-    exact: tuple[type, ...] | None
-    declared: str
+    __slots__ = ("declared", "decode", "exact")
+
+    def __init__(self, hint: Any) -> None:
+        self.decode = jsontypes.decoder(hint)
+        self.exact = jsontypes.exact(hint)
+        self.declared = inspect.formatannotation(hint)
 
 
-class _Fields(NamedTuple):
+class _Fields:
     """What the hints say, once they are known."""
 
-    named: Mapping[str, _Slot]
-    first: tuple[tuple[str, _Slot], ...]
-    """The positional-only ones, in their order."""
-    rest: _Slot | None
-    """Of *args."""
-    extra: _Slot | None
-    """Of **kwargs."""
-    result: Callable[[Any], Any]
+    __slots__ = ("extra", "first", "named", "rest", "result")
+
+    def __init__(
+        self,
+        named: Mapping[str, _Slot],
+        first: Sequence[tuple[str, _Slot]],
+        rest: _Slot | None,
+        extra: _Slot | None,
+        result: Callable[[Any], Any],
+    ) -> None:
+        self.named = named
+        self.first = first
+        """The positional-only ones, in their order."""
+        self.rest = rest
+        """Of *args."""
+        self.extra = extra
+        """Of **kwargs."""
+        self.result = result
 
 
 class Call:
@@ -73,8 +84,9 @@ class Call:
         self._fields: _Fields | None = None
         try:
             self._resolve()
-        except NameError:
-            # A name that is only defined further down: it is there at the first use.
+        except (NameError, AttributeError):
+            # A name that is only defined further down, or in a module that is still being
+            # imported: it is there at the first use.
             self._fields = None
 
     # -- to JSON ---------------------------------------------------------------
@@ -251,7 +263,7 @@ class Call:
     def _known(self) -> _Fields:
         try:
             return self._resolve()
-        except NameError as error:
+        except (NameError, AttributeError) as error:
             where = _mentioning(self._function, error.name)
             raise InvalidError(
                 f"{self._task}: {where}: {error}, so its type is not known when the task is used. "
@@ -259,7 +271,14 @@ class Call:
             ) from error
 
     def _resolve(self) -> _Fields:
-        hints = typing.get_type_hints(self._function, include_extras=True)
+        try:
+            hints = typing.get_type_hints(self._function, include_extras=True)
+        except (NameError, AttributeError):
+            raise
+        except Exception as error:  # a hint in quotes may be any code at all
+            raise InvalidError(
+                f"{self._task}: its type hints cannot be read: {error}. Correct them."
+            ) from error
         parameters = self._signature.parameters
         slots = {name: self._slot(name, hints.get(name, Any)) for name in parameters}
 
@@ -270,7 +289,7 @@ class Call:
         extra = next(iter(only(Parameter.VAR_KEYWORD)), None)
         self._fields = _Fields(
             {name: slots[name] for name in self._named},
-            tuple((name, slots[name]) for name in self._first),
+            [(name, slots[name]) for name in self._first],
             None if rest is None else slots[rest],
             None if extra is None else slots[extra],
             self._returned(hints.get("return", Any)),
@@ -279,12 +298,12 @@ class Call:
 
     def _slot(self, name: str, hint: Any) -> _Slot:
         problem = jsontypes.unfit(hint)
-        declared = inspect.formatannotation(hint)
         if problem is not None:
             raise InvalidError(
-                f"{self._task}: parameter `{name}: {declared}` cannot be given as JSON: {problem}"
+                f"{self._task}: parameter `{name}: {inspect.formatannotation(hint)}` cannot be "
+                f"given as JSON: {problem}"
             )
-        return _Slot(jsontypes.decoder(hint), jsontypes.exact(hint), declared)
+        return _Slot(hint)
 
     def _returned(self, hint: Any) -> Callable[[Any], Any]:
         if hint in (typing.NoReturn, typing.Never):
@@ -303,11 +322,10 @@ class Call:
         return InvalidError(f"{self._task}: argument `{name}` is missing; it is called as {self}.")
 
     def _unfit(self, name: str, problem: str, slot: _Slot) -> InvalidError:
-        found, inner = _PLACE.match(problem), ""
-        if found is not None:
-            problem, inner = found[1], found[2]
+        # msgspec's own words: "Expected … - at `$.inner`".
+        problem, _, inner = problem.partition(" - at `$")
         return InvalidError(
-            f"{self._task}: argument `{name}{inner}`: {problem}; the task declares "
+            f"{self._task}: argument `{name}{inner.rstrip('`')}`: {problem}; the task declares "
             f"`{name}: {slot.declared}`."
         )
 

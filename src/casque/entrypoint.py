@@ -42,7 +42,7 @@ class Enqueueing(Generic[P, R]):
         assert isinstance(self, Task)
         return self
 
-    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
+    def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
         """Store a job that calls the function with these arguments; when this returns, it is.
 
         Raises InvalidError, and stores nothing, when they do not fit the function.
@@ -69,7 +69,7 @@ class Enqueueing(Generic[P, R]):
         )
         return Handle(opened, job, task.call)
 
-    async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
+    async def aenqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
         """As `enqueue`, without blocking the event loop; concurrent ones are stored together."""
         task, new = self._task, self._template
         payload = task.call.encode(args, kwargs)
@@ -91,7 +91,7 @@ class Enqueueing(Generic[P, R]):
         )
         return Handle(opened, job, task.call)
 
-    def job(self, *args: P.args, **kwargs: P.kwargs) -> NewJob:
+    def job(self, /, *args: P.args, **kwargs: P.kwargs) -> NewJob:
         """The job that `enqueue` would store, for `enqueue_many` and `ack(enqueue=[…])`."""
         return replace(self._template, payload=self._task.call.encode(args, kwargs))
 
@@ -176,7 +176,7 @@ class Task(Enqueueing[P, R]):
         self.__module__ = function.__module__
         self.__wrapped__ = function
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Any:
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> Any:
         """Just call the function, here and now."""
         return self.function(*args, **kwargs)
 
@@ -192,6 +192,10 @@ class Task(Enqueueing[P, R]):
         """A job of this task, from arguments that are encoded already."""
         return replace(self._template, payload=payload)
 
+    def __reduce__(self) -> str:
+        """By its name, as a function is: the task of that name, wherever it arrives."""
+        return self.__qualname__
+
     def __repr__(self) -> str:
         return f"<Task {self.name}>"
 
@@ -199,7 +203,7 @@ class Task(Enqueueing[P, R]):
 class PlainTask(Task[P, R]):
     """Of a plain function."""
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         result: R = self.function(*args, **kwargs)
         return result
 
@@ -207,7 +211,7 @@ class PlainTask(Task[P, R]):
 class AsyncTask(Task[P, R]):
     """Of an async function."""
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
         begun: Coroutine[Any, Any, R] = self.function(*args, **kwargs)
         return begun
 

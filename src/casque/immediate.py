@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextvars
 import functools
-from typing import TYPE_CHECKING, Any
+import threading
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec.structs import replace
 
@@ -14,11 +18,12 @@ from casque.current import RunningJob, running_as
 from casque.errors import InvalidError
 from casque.job import Job, JobStatus
 from casque.lineage import inherited
-from casque.opened import without_loop
 from casque.queue import DEFAULT_MAX_DEPTH
 
 if TYPE_CHECKING:
     from casque.entrypoint import Task
+
+T = TypeVar("T")
 
 WORKER = "immediate"
 
@@ -28,7 +33,7 @@ def run_now(task: Task[..., Any], new: NewJob, clock: Clock) -> Job:
     job, running, args, kwargs = _begun(task, new, clock)
     with running_as(running):
         call = functools.partial(task.function, *args, **kwargs)
-        value = without_loop(call) if task.is_async else call()
+        value = _without_loop(call) if task.is_async else call()
     return _finished(task, job, value, clock)
 
 
@@ -88,3 +93,26 @@ def _finished(task: Task[..., Any], job: Job, value: object, clock: Clock) -> Jo
         updated_us=now,
         finished_us=now,
     )
+
+
+def _without_loop(begin: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Run a coroutine from plain code: on this thread, or beside the loop that runs on it."""
+    if asyncio._get_running_loop() is None:  # noqa: SLF001 - the quick check
+        return asyncio.run(begin())
+    answers: list[T] = []
+    errors: list[BaseException] = []
+    # The caller's context variables are the thread's too: which job this is, above all.
+    context = contextvars.copy_context()
+
+    def run() -> None:
+        try:
+            answers.append(context.run(asyncio.run, begin()))
+        except BaseException as error:  # noqa: BLE001 - raised again on the caller's thread
+            errors.append(error)
+
+    thread = threading.Thread(target=run, name="casque-aside")
+    thread.start()
+    thread.join()
+    if errors:
+        raise errors[0]
+    return answers[0]

@@ -38,7 +38,8 @@ def _is_known(kind: type) -> bool:
 
 def _plain(value: Any) -> Any:
     if is_model(type(value)):
-        return value.model_dump(mode="json")
+        # In the form that `model_validate` takes: by alias, and without what is computed.
+        return value.model_dump(mode="json", by_alias=True, round_trip=True)
     if isinstance(value, tuple | frozenset | NoneType):  # as a value msgspec knows it
         raise TypeError(f"a {type(value).__qualname__} cannot be a key in JSON")
     raise TypeError(f"nothing says how a {type(value).__qualname__} becomes JSON")
@@ -62,14 +63,14 @@ def decoder(hint: Any) -> Callable[[Any], Any]:
 def unfit(hint: Any) -> str | None:
     """Why no value of this type can be JSON, and what to do; None when it can.
 
-    Raises NameError when it refers to something that is not defined yet.
+    Raises NameError or AttributeError when it refers to something that is not defined yet.
     """
     # Asked once per parameter; msgspec's own reading of types is not for `import casque` to load.
     from msgspec import inspect  # noqa: PLC0415
 
     try:
         inside = inspect.type_info(hint)
-    except NameError:
+    except (NameError, AttributeError):
         raise
     except Exception as error:  # noqa: BLE001 - whatever it stumbles over, the hint is not for it
         return f"{error}. {_REMEDY}"

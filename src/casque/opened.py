@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextvars
 import threading
-from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from collections.abc import Coroutine
+from typing import Any
 
 from casque import process
 from casque.clock import drive
 from casque.errors import InvalidError
 from casque.queue import AsyncQueue
-from casque.runner import runner_for
+from casque.runner import LoopRunner
 from casque.stores.port import Store
 from casque.stores.url import StoreAddress, anchored, is_store, open_store
 from casque.syncqueue import Queue
-
-T = TypeVar("T")
 
 
 class _AppQueue(AsyncQueue):
@@ -60,6 +56,9 @@ class Opened:
 
     @property
     def queue(self) -> Queue:
+        queue = self._queue
+        if queue is not None and self._generation == process.generation:
+            return queue  # the short way, at every enqueue; closing takes it away
         self._check()
         queue = self._queue
         if queue is None:
@@ -97,39 +96,15 @@ class Opened:
         if self._queue is not None:
             self._queue.close()
         if self._async_queue is not None:
-            without_loop(self._async_queue.close)
+            _run_aside(self._async_queue.close())
         if self._store is not None and self._owns_store:
-            _close_store(self._store)
+            closing = self._store.close()
+            drive(closing) if self._store.blocking else _run_aside(closing)
         self._store = self._queue = self._async_queue = None
 
 
-def without_loop(begin: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Run a coroutine from plain code: on this thread, or beside the loop that runs on it."""
-    if asyncio._get_running_loop() is None:  # noqa: SLF001 - the quick check
-        return asyncio.run(begin())
-    answers: list[T] = []
-    errors: list[BaseException] = []
-    # The caller's context variables are the thread's too: which job this is, above all.
-    context = contextvars.copy_context()
-
-    def run() -> None:
-        try:
-            answers.append(context.run(asyncio.run, begin()))
-        except BaseException as error:  # noqa: BLE001 - raised again on the caller's thread
-            errors.append(error)
-
-    thread = threading.Thread(target=run, name="casque-aside")
-    thread.start()
-    thread.join()
-    if errors:
-        raise errors[0]
-    return answers[0]
-
-
-def _close_store(store: Store) -> None:
-    if store.blocking:
-        drive(store.close())
-        return
-    runner = runner_for(store)
-    runner.run(store.close())
+def _run_aside(coroutine: Coroutine[Any, Any, None]) -> None:
+    """On a thread of its own, whether or not an event loop runs on this one."""
+    runner = LoopRunner()
+    runner.run(coroutine)
     runner.close()

@@ -266,12 +266,12 @@ class App:
         return [self._handle(job) for job in await self.async_queue.enqueue_many(jobs)]
 
     def _named(self, entrypoint: str, given: Mapping[str, object] | None) -> NewJob:
-        values = {} if given is None else given
-        if not isinstance(values, Mapping):
+        if given is not None and not isinstance(given, Mapping):
             raise InvalidError(
                 f"{entrypoint}: the arguments must be a dict of names and values, not "
-                f"{type(values).__name__}."
+                f"{type(given).__name__}."
             )
+        values = {} if given is None else dict(given)
         task = self._tasks.get(arguments.name(entrypoint, "entrypoint"))
         if task is not None:
             return task.prepared(task.call.encode_named(values))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
 import os
 import pickle
 import sys
@@ -16,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from casque import App, InMemoryStorage, InvalidError, open_store
+from casque import App, InMemoryStorage, InvalidError, open_store, opened
 from casque.buckets.memory import MemoryBucket
 from casque.worker.options import WorkerOptions
 
@@ -61,7 +60,21 @@ def test_a_wrong_address_is_refused() -> None:
         App("nowhere://").store  # noqa: B018 - it is opened by asking
 
 
-def test_threads_share_one_store(tmp_path: Path) -> None:
+def test_threads_share_one_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+
+    def slowly(name: str) -> Any:
+        make = getattr(opened, name)
+
+        def making(*args: Any) -> Any:
+            made.append(name)
+            threading.Event().wait(0.05)  # long enough for all to come to the same door
+            return make(*args)
+
+        return making
+
+    for name in ("open_store", "Queue", "_AppQueue"):
+        monkeypatch.setattr(opened, name, slowly(name))
     app = App(tmp_path / "jobs.db")
     task = app.task(work)
     together = threading.Barrier(8)
@@ -73,6 +86,7 @@ def test_threads_share_one_store(tmp_path: Path) -> None:
 
     with ThreadPoolExecutor(8) as threads:
         assert len(set(threads.map(use, range(8)))) == 1
+    assert sorted(made) == ["Queue", "_AppQueue", "open_store"]
     assert app.queue.stats().pending == 8
     app.close()
 
@@ -200,11 +214,32 @@ def test_a_sync_enqueue_in_an_event_loop_names_the_async_one(
             asyncio.run(use())
 
 
-def test_an_app_is_not_pickled() -> None:
-    app = App("memory://")
+imported = App("memory://")
+
+
+@imported.task
+def reachable() -> None: ...
+
+
+def test_a_task_is_pickled_by_its_name_and_an_app_not_at_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, __name__, sys.modules[reachable.__module__])
+    assert pickle.loads(pickle.dumps(reachable)) is reachable
     with pytest.raises(TypeError, match="cannot be pickled"):
-        pickle.dumps(app)
-    assert multiprocessing.current_process().name  # of which no other has this App
+        pickle.dumps(imported)
+
+
+def test_closing_leaves_the_threads_own_event_loop_alone(tmp_path: Path) -> None:
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    try:
+        with App(tmp_path / "jobs.db") as app:
+            loop.run_until_complete(app.task(work).aenqueue(1))
+        assert asyncio.get_event_loop() is loop
+    finally:
+        asyncio.set_event_loop(None)
+        loop.close()
 
 
 class Useful:

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
-from typing import Annotated, Any, Literal, NamedTuple, Optional, TypedDict
+from types import ModuleType
+from typing import Annotated, Any, Literal, NamedTuple, NoReturn, Optional, TypedDict
 from uuid import UUID
 
 import msgspec
@@ -51,6 +52,17 @@ class Pair(NamedTuple):
 class Model(pydantic.BaseModel):
     when: datetime
     tags: set[str] = set()
+
+
+class Strict(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(extra="forbid")
+
+    user_name: str = pydantic.Field(alias="userName")
+
+    @pydantic.computed_field  # type: ignore[prop-decorator]
+    @property
+    def initial(self) -> str:
+        return self.user_name[0]
 
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
@@ -104,6 +116,7 @@ def task_of(hint: Any) -> Task[..., Any]:
         (Pair, Pair("a", 1)),
         (Model, Model(when=NOON, tags={"a"})),
         (Model | None, None),
+        (Strict, Strict(userName="ann")),
         (list[Model], [Model(when=NOON)]),
         (dict[str, Model], {"a": Model(when=NOON)}),
         (Annotated[int, msgspec.Meta(ge=1)], 1),
@@ -336,6 +349,17 @@ def test_a_payload_from_elsewhere_may_leave_defaults_out_before_starred_ones() -
     assert every.decode(b'{"*": [1, 2, 0.5]}') == ([1, 2, 3, 0.5], {})
 
 
+def test_a_parameter_may_have_any_name() -> None:
+    @App("memory://").task
+    def work(self: int, task: str = "", *, id: int, queue: str = "") -> None: ...
+
+    payload = work.job(self=1, id=2, queue="x").payload
+    assert work.decode(payload) == ([], {"self": 1, "id": 2, "queue": "x"})
+    work(self=1, id=2)
+    work.enqueue(self=1, id=2)
+    work.using(id="a").enqueue(self=1, id=2, task="t")
+
+
 def test_the_message_shows_how_the_task_is_called() -> None:
     with pytest.raises(InvalidError) as raised:
         plain.job()  # type: ignore[call-arg]
@@ -373,3 +397,29 @@ def test_a_hint_that_names_nothing_is_refused_at_the_first_use() -> None:
             use()
         assert "never: argument `value`: name 'Nowhere' is not defined" in str(raised.value)
         assert "TYPE_CHECKING" in str(raised.value)
+
+
+def test_a_hint_may_name_what_a_module_does_not_have_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = ModuleType("half_imported")
+    monkeypatch.setitem(globals(), "half_imported", module)
+
+    def late(value: Any) -> None: ...
+
+    late.__annotations__["value"] = "half_imported.Thing"
+    task = App("memory://").task(late)
+    with pytest.raises(InvalidError, match=r"late: argument `value`: .*no attribute 'Thing'"):
+        task.job(Later(1))
+    module.Thing = Later  # type: ignore[attr-defined]
+    assert task.decode(task.job(Later(1)).payload)[1] == {"value": Later(1)}
+
+
+def test_a_hint_that_is_no_code_is_refused_when_it_is_decorated() -> None:
+    with pytest.raises(InvalidError, match="work: its type hints cannot be read"):
+        task_of("list[")
+
+
+def test_a_task_may_never_return() -> None:
+    def endless() -> NoReturn:
+        raise KeyError
+
+    assert App("memory://").task(endless).job().payload == b"{}"

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import inspect
 from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -47,6 +49,8 @@ def test_a_task_is_called_as_the_function_it_is(app: App) -> None:
     )
     assert dict(app.tasks) == {"add": add, "aadd": aadd}
     assert isinstance(add, Task)
+    assert repr(add) == "<Task add>"
+    assert str(inspect.signature(add)) == "(a: 'int', b: 'int' = 1) -> 'int'"
     assert (add.is_async, add.run_in, aadd.is_async, aadd.run_in) == (False, "thread", True, "loop")
     assert app.queue.stats().total == 0
 
@@ -295,6 +299,7 @@ def test_a_process_needs_a_function_that_can_be_imported(app: App) -> None:
         app.task(run_in="process")(later)
     with pytest.raises(InvalidError, match="'thread'"):
         app.task(run_in="thread")(later)
+    assert app.task(run_in="loop")(later).run_in == "loop"
 
 
 def test_a_decorated_function_keeps_its_signature(app: App) -> None:
@@ -324,6 +329,7 @@ def test_a_producer_without_the_code_enqueues_any_json(app: App) -> None:
     assert msgspec.json.decode(job.payload) == {"to": "a", "at": "2030-01-01T12:00:00Z"}
     assert (job.max_attempts, job.retain) == (10, timedelta(days=1))
     assert app.enqueue("elsewhere").job().payload == b"{}"
+    assert app.enqueue("elsewhere", MappingProxyType({"a": 1})).job().payload == b'{"a":1}'
     for wrong, says in (
         ({"to": 1j}, "elsewhere: argument `to`: nothing says"),
         ({"to": float("nan")}, "elsewhere: argument `to`: nan"),
