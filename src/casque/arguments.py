@@ -263,10 +263,18 @@ def failure(error: object) -> Failure:
     """What went wrong, from a text or an exception, cut to what is kept."""
     if isinstance(error, BaseException):
         lines = "".join(tracebacks.format_exception(error))
-        return Failure(type(error).__name__, _head(str(error)), _tail(lines))
+        return Failure(type(error).__name__, _head(words_of(error)), _tail(lines))
     if not isinstance(error, str):
         raise InvalidError(f"`error` must be text or an exception, not {_kind(error)}.")
     return Failure(text=_head(error))
+
+
+def words_of(error: BaseException) -> str:
+    """What an exception says, if it can be brought to speak: its `__str__` is anybody's code."""
+    try:
+        return str(error)
+    except BaseException as mute:  # noqa: BLE001 - the failure must not be lost for its words
+        return f"(it could not be put into words: its __str__ raised {type(mute).__name__})"
 
 
 def text(value: object, what: str) -> str:

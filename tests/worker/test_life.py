@@ -320,19 +320,22 @@ def test_one_lost_request_or_reply_anywhere_neither_loses_nor_doubles_a_job(
             return
 
 
+class Away(SqliteStore):
+    """A store that is not there for a while."""
+
+    is_away = False
+    asked = 0
+
+    async def commit(self, *args: object, **options: object) -> list[object]:
+        if self.is_away:
+            self.asked += 1
+            raise StorageError("nobody there", outcome_unknown=False)
+        return await super().commit(*args, **options)  # type: ignore[arg-type]
+
+
 def test_jobs_of_a_storage_that_fails_for_longer_are_not_lost(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    class Away(SqliteStore):
-        is_away = False
-        asked = 0
-
-        async def commit(self, *args: object, **options: object) -> list[object]:
-            if self.is_away:
-                self.asked += 1
-                raise StorageError("nobody there", outcome_unknown=False)
-            return await super().commit(*args, **options)  # type: ignore[arg-type]
-
     store = Away(tmp_path / "jobs.db")
     app = App(store)
     begun, go_on = threading.Event(), threading.Event()
@@ -354,6 +357,34 @@ def test_jobs_of_a_storage_that_fails_for_longer_are_not_lost(
         assert handle.result(timeout=SOON) == 1
     assert caplog.text.count("the storage is in trouble") == 1
     assert caplog.text.count("the storage answers again") == 1
+
+
+def test_a_storage_that_is_away_for_a_whole_lease_ends_what_runs(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = Away(tmp_path / "jobs.db")
+    app = App(store)
+    begun, ended = threading.Event(), threading.Event()
+
+    @app.task
+    async def task() -> str:
+        if current_job().attempt > 1:
+            return "again"
+        begun.set()
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.set()
+        return "first"
+
+    with beside(app, lease_us=SHORT):
+        handle = task.enqueue()
+        until(begun)
+        store.is_away = True
+        until(ended)
+        store.is_away = False
+        assert handle.result(timeout=SOON) == "again"
+    assert "no heartbeat got through" in caplog.text
 
 
 def test_a_worker_without_tasks_is_refused(app: App) -> None:

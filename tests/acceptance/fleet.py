@@ -1,0 +1,187 @@
+"""Fleet: real worker processes on one store, what they ran, and what they said."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from datetime import timedelta
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+import msgspec
+
+from casque import Job, JobStatus, NewJob, Queue
+from casque.record import WORKER, Record
+
+PATIENCE = 60.0
+"""Seconds, of real time, after which something that must happen did not."""
+ALL_ATTEMPTS = 1_000
+"""So many that no job runs out of them by the kills of a test."""
+DAY = timedelta(days=1)
+STORES = ("jobs.db", "queue.json", "ledger/")
+"""Where a queue is: SQLite, the document, and a ledger in a folder."""
+
+
+def until(what: str, happened: Callable[[], object], within: float = PATIENCE) -> None:
+    """Wait for it: it is looked for again and again, and missed when the time is over."""
+    end = time.monotonic() + within
+    while not happened():
+        assert time.monotonic() < end, f"not within {within:g} s: {what}"
+        time.sleep(0.01)
+
+
+class Run(NamedTuple):
+    """A line about a run: that it starts, or that it ended."""
+
+    job: str
+    attempt: int
+    pid: int
+    at: float
+    what: str
+
+
+class Said(NamedTuple):
+    """A line that a worker logged."""
+
+    pid: int
+    at: float
+    level: str
+    logger: str
+    message: str
+    job: str | None
+
+
+def chore(
+    name: str, id: str | None = None, *, attempts: int = ALL_ATTEMPTS, **given: Any
+) -> NewJob:
+    """A job for one of the chores, whose record stays."""
+    return NewJob(name, msgspec.json.encode(given), id=id, max_attempts=attempts, retain=DAY)
+
+
+class Fleet:
+    """A store, a folder with the tasks, and the workers that were started on them."""
+
+    def __init__(self, folder: Path, store: str, **environment: str) -> None:
+        self.folder = folder
+        self.store = store if "://" in store else f"{folder}/{store}"
+        self.queue = Queue(self.store)
+        self.workers: list[subprocess.Popen[bytes]] = []
+        self._environment = os.environ | {
+            "CHORES_STORE": self.store,
+            "CHORES_FOLDER": str(folder),
+            **environment,
+        }
+        shutil.copy(Path(__file__).with_name("chores.py"), folder / "chores.py")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        for worker in self.workers:
+            if worker.poll() is None:
+                os.killpg(worker.pid, signal.SIGKILL)  # and what it started, stopped or not
+                worker.wait()
+        self.queue.close()
+        if error is not None:
+            for log in sorted(self.folder.glob("worker-*.log")):
+                print(f"--- {log.name}\n{log.read_text()[-1_000:]}")
+
+    def start(self, *arguments: str) -> subprocess.Popen[bytes]:
+        """One more `python -m casque.worker`, with these arguments."""
+        with (self.folder / f"worker-{len(self.workers)}.log").open("wb") as log:
+            worker = subprocess.Popen(
+                [sys.executable, "-m", "casque.worker", "chores:app", *arguments],
+                cwd=self.folder,
+                env=self._environment,
+                start_new_session=True,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+        self.workers.append(worker)
+        return worker
+
+    def open_gate(self) -> None:
+        (self.folder / "gate").touch()
+
+    # -- what they did -------------------------------------------------------------
+
+    def runs(self, what: str | None = None) -> list[Run]:
+        """All that was run so far; or only what `start`s, or only what came to its `end`."""
+        runs = [Run(**line) for line in self._lines("runs.jsonl")]
+        return [run for run in runs if what in (None, run.what)]
+
+    def times_run(self) -> Counter[str]:
+        """How often each job was started."""
+        return Counter(run.job for run in self.runs("start"))
+
+    def pids(self) -> set[int]:
+        return {run.pid for run in self.runs("start")}
+
+    def said(self, pid: int | None = None) -> list[Said]:
+        said = (Said(**line) for line in self._lines("said.jsonl"))
+        return [one for one in said if pid in (None, one.pid)]
+
+    def _lines(self, name: str) -> Iterator[Any]:
+        path = self.folder / name
+        if path.exists():
+            for line in path.read_text().splitlines(keepends=True):
+                if line.endswith("\n"):
+                    yield json.loads(line)
+
+    # -- and what the store says of it ---------------------------------------------
+
+    def job(self, id: str) -> Job:
+        found = self.queue.get(id)
+        assert found is not None, f"{id} is gone"
+        return found
+
+    def jobs(self) -> dict[str, Job]:
+        return {job.id: job for job in self.queue.read_state().jobs}
+
+    def registry(self) -> list[Record]:
+        """The entries of the workers."""
+        return self.queue._run(self.queue.store.records(WORKER))
+
+    def until_completed(self, count: int, within: float = PATIENCE) -> None:
+        until(
+            f"{count} jobs completed; {self.queue.stats()}",
+            lambda: self.queue.stats().completed == count,
+            within,
+        )
+
+
+def assert_each_done_once(fleet: Fleet, ids: Sequence[str]) -> None:
+    """Every job has succeeded once, by its record, and was not run after that, by what it wrote."""
+    jobs = fleet.jobs()
+    assert sorted(jobs) == sorted(ids)
+    stats = fleet.queue.stats()
+    assert (stats.completed, stats.total) == (len(ids), len(ids)), stats
+    starts = fleet.runs("start")
+    for claim, times in Counter((run.job, run.attempt) for run in starts).items():
+        assert times == 1, f"{claim}: one claim, and {times} runs"
+    latest = {run.job: run for run in sorted(starts, key=lambda run: run.attempt)}
+    ended = {(run.job, run.attempt) for run in fleet.runs("end")}
+    for id, job in jobs.items():
+        assert job.status is JobStatus.COMPLETED
+        assert [attempt.number for attempt in job.history if attempt.failure is None] == [
+            job.attempts
+        ], f"{id} was acked other than once: {job.history}"
+        assert latest[id].attempt == job.attempts, f"{id} ran again after its ack"
+        assert (id, job.attempts) in ended, f"{id} was acked before it came to its end"
+    for said in fleet.said():
+        if said.job is not None and "): done in " in said.message:
+            assert said.at >= latest[said.job].at, f"{said.job} ran again after its ack was told"

@@ -1,0 +1,124 @@
+"""Tasks that misbehave: one clear outcome each, and the worker goes on with the next job."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from casque import JobStatus, NewJob
+from tests.acceptance.fleet import DAY, STORES, Fleet, chore, until
+
+COMPLETED, DEAD, QUEUED = JobStatus.COMPLETED, JobStatus.DEAD, JobStatus.QUEUED
+FAILED = QUEUED
+"""An ordinary failure, to be tried again: these tasks in an hour."""
+
+BOTH_WAYS = {
+    "return_no_json": (DEAD, "JSON"),
+    "return_too_much": (DEAD, "65,536"),
+    "return_a_mess": (DEAD, "JSON"),
+    "exit": (FAILED, "SystemExit"),
+    "interrupt": (FAILED, "KeyboardInterrupt"),
+    "be_trouble": (FAILED, "TroubleError.*no Exception"),
+    "be_unspeakable": (FAILED, "UnspeakableError"),
+    "be_cancelled": (FAILED, "CancelledError"),
+    "stop_iterating": (FAILED, "StopIteration"),
+}
+"""What becomes of a job, and what is said of it, in an async task and in a plain one."""
+
+OUTCOMES = {
+    **BOTH_WAYS,
+    **{f"{name}_plainly": outcome for name, outcome in BOTH_WAYS.items()},
+    "fork": (COMPLETED, ""),
+    "fork_plainly": (COMPLETED, ""),
+    "fork_and_raise": (COMPLETED, ""),
+    "leak_a_thread": (COMPLETED, ""),
+    "leak_a_coroutine": (COMPLETED, ""),
+    "vanish_apart": (FAILED, "process"),
+    "exit_apart": (FAILED, "SystemExit"),
+    "outstay": (FAILED, "timed out"),
+}
+
+SOON = timedelta(milliseconds=200)
+
+PAYLOADS = {
+    "undeclared": (b'{"number": 1, "colour": "red"}', "colour"),
+    "missing": (b"{}", "number"),
+    "of-another-type": (b'{"number": "one"}', "number"),
+    "too-many": (b'{"*": [1, "two", 3]}', ""),
+    "not-an-object": (b"[1]", ""),
+    "not-json": (b"\xff{", ""),
+    "nothing": (b"", ""),
+}
+"""What the task `declare(number: int, word: str = "")` cannot be called with, and what is named."""
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_each_bad_task_has_one_clear_outcome_and_the_worker_does_the_next_job(
+    store: str, tmp_path: Path
+) -> None:
+    with Fleet(tmp_path, store) as fleet:
+        jobs = [chore(name, name, attempts=3) for name in OUTCOMES if name != "outstay"]
+        jobs += [NewJob("outstay", b"{}", id="outstay", timeout=SOON)]
+        jobs += [
+            NewJob("declare", payload, id=id, max_attempts=3, retain=DAY)
+            for id, (payload, _) in PAYLOADS.items()
+        ]
+        jobs += [chore("nobody_knows_me", "unknown", attempts=3)]
+        fleet.queue.enqueue_many(jobs)
+        # One at a time: so that each is over, with whatever it did, when the next begins.
+        worker = fleet.start("--concurrency", "1")
+        until("all others were tried", lambda: len(tried(fleet)) == len(jobs) - 1)
+        fleet.queue.enqueue_many([chore("note", "next"), chore("note_plainly", "next-plain")])
+        until("it does the next", lambda: fleet.job("next-plain").status is COMPLETED)
+        assert fleet.job("next").status is COMPLETED
+        found = fleet.jobs()
+        for name, (status, pattern) in OUTCOMES.items():
+            assert (name, found[name].status, found[name].attempts) == (name, status, 1)
+            assert re.search(pattern, found[name].error or ""), (name, found[name].error)
+        for id, (_, named) in PAYLOADS.items():
+            assert (id, found[id].status, found[id].attempts) == (id, DEAD, 1)
+            error = found[id].error
+            assert error, id
+            assert named in error
+        assert (found["unknown"].status, found["unknown"].attempts) == (QUEUED, 0)
+        for name in ("fork", "fork_plainly", "fork_and_raise"):
+            assert found[name].result == str(worker.pid).encode(), "the parent's, not the child's"
+        assert max(fleet.times_run().values()) == 1
+        assert worker.poll() is None
+        # Its leaked thread is not waited for, nor is anything else that was left behind.
+        worker.terminate()
+        assert worker.wait(20) == 0
+        assert fleet.registry() == []
+
+
+def tried(fleet: Fleet) -> list[str]:
+    """The jobs that were run, or found unfit to be, and that nobody has in hand any more."""
+    return [
+        job.id
+        for job in fleet.jobs().values()
+        if job.attempts and job.status is not JobStatus.IN_PROGRESS
+    ]
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_a_task_that_ends_its_process_runs_out_of_attempts_and_the_process_is_replaced(
+    store: str, tmp_path: Path
+) -> None:
+    with Fleet(tmp_path, store) as fleet:
+        fleet.queue.enqueue_many([chore("vanish", "vanish", attempts=2)])
+        supervisor = fleet.start("--count", "2", "--lease", "1")
+        until("it is dead", lambda: fleet.job("vanish").status is DEAD)
+        vanished = fleet.job("vanish")
+        assert vanished.attempts == 2
+        assert vanished.error, "it says which worker was lost"
+        assert fleet.times_run()["vanish"] == 2
+        died = fleet.pids()
+        fleet.queue.enqueue_many([chore("note", f"next-{n}", seconds=0.2) for n in range(40)])
+        until("both go on", lambda: len(fleet.pids() - died) == 2)
+        fleet.until_completed(40)
+        assert supervisor.poll() is None
+        supervisor.terminate()
+        assert supervisor.wait(30) == 0

@@ -1,0 +1,96 @@
+"""A lease lasts as long as its worker lives, whatever the task does; and not when it is stopped."""
+
+from __future__ import annotations
+
+import signal
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from casque import JobStatus
+from tests.acceptance.fleet import (
+    STORES,
+    Fleet,
+    Said,
+    assert_each_done_once,
+    chore,
+    until,
+)
+
+LEASE = 1.0
+NOW = timedelta(0)
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_a_task_that_takes_ten_leases_runs_once_and_so_does_one_that_blocks_the_event_loop(
+    store: str, tmp_path: Path
+) -> None:
+    jobs = [
+        chore("note", "async", seconds=10 * LEASE),
+        chore("note_plainly", "plain", seconds=10 * LEASE),
+        chore("block_the_loop", "blocking", seconds=3 * LEASE),
+    ]
+    with Fleet(tmp_path, store) as fleet:
+        fleet.queue.enqueue_many(jobs)
+        fleet.start("--lease", str(LEASE))
+        until("all run", lambda: len(fleet.times_run()) == len(jobs))
+        rival = fleet.start("--lease", str(LEASE))  # takes whatever becomes due
+        fleet.queue.enqueue_many([chore("note", "for-the-rival")])
+        fleet.until_completed(len(jobs) + 1)
+        assert_each_done_once(fleet, ["async", "plain", "blocking", "for-the-rival"])
+        assert set(fleet.times_run().values()) == {1}
+        assert {job.attempts for job in fleet.jobs().values()} == {1}
+        assert rival.poll() is None
+
+
+def refusals(fleet: Fleet, pid: int, job: str) -> list[Said]:
+    """What a worker said of a job that it lost."""
+    said = fleet.said(pid)
+    warned = [one for one in said if (one.level, one.logger) == ("WARNING", "casque.worker")]
+    return [one for one in warned if one.job == job and job in one.message]
+
+
+@pytest.mark.parametrize("store", STORES)
+@pytest.mark.parametrize("kind", ["wait_at_the_gate", "wait_plainly_at_the_gate"])
+def test_a_stopped_worker_loses_its_job_to_another_and_is_refused_when_it_wakes(
+    store: str, kind: str, tmp_path: Path
+) -> None:
+    with Fleet(tmp_path, store) as fleet:
+        fleet.queue.enqueue_many([chore(kind, "job")])
+        stopped = fleet.start("--lease", str(LEASE))
+        until("it runs", lambda: fleet.pids() == {stopped.pid})
+        stopped.send_signal(signal.SIGSTOP)
+        other = fleet.start("--lease", str(LEASE))
+        until("another has it", lambda: fleet.pids() == {stopped.pid, other.pid})
+        fleet.open_gate()
+        fleet.until_completed(1)
+        record = fleet.job("job")
+        assert record.result == str(other.pid).encode()
+        other.terminate()
+        assert other.wait(30) == 0
+        stopped.send_signal(signal.SIGCONT)
+        until("it says that it was refused", lambda: refusals(fleet, stopped.pid, "job"))
+        fleet.queue.enqueue_many([chore("note", "next")])
+        fleet.until_completed(2)
+        assert fleet.job("job") == record, "nothing was written by the one that lost it"
+        assert fleet.runs("start")[-1].pid == stopped.pid, "it goes on with the next"
+        assert len(refusals(fleet, stopped.pid, "job")) == 1, "said once"
+        stopped.terminate()
+        assert stopped.wait(30) == 0
+
+
+def test_the_ack_of_a_job_that_was_taken_back_is_refused_and_told(tmp_path: Path) -> None:
+    """No heartbeat comes before the end of this one: it is the ack that finds out."""
+    with Fleet(tmp_path, "jobs.db") as fleet:
+        fleet.queue.enqueue_many([chore("wait_at_the_gate", "job")])
+        slow = fleet.start("--lease", "600")
+        until("it runs", lambda: fleet.pids() == {slow.pid})
+        assert fleet.queue.requeue_stale(NOW) == 1
+        [ours] = fleet.queue.dequeue(id="job")
+        fleet.open_gate()
+        until("it says that it was refused", lambda: refusals(fleet, slow.pid, "job"))
+        assert fleet.job("job").status is JobStatus.IN_PROGRESS
+        fleet.queue.ack(ours, result=b'"ours"')
+        assert fleet.job("job").result == b'"ours"'
+        assert slow.poll() is None

@@ -1,0 +1,124 @@
+"""Workers that are killed, and workers that are told to end: no job is lost or done twice."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from casque import JobStatus
+from tests.acceptance.fleet import STORES, Fleet, assert_each_done_once, chore, until
+
+JOBS = 200
+EVERY = 15
+"""After how many more runs that began the next worker is killed."""
+GRACE = 2
+LEEWAY = 4
+"""Seconds, within which a worker whose grace is over has written so and is gone; cores are few."""
+
+
+def enqueue(fleet: Fleet, count: int) -> list[str]:
+    """Half of them async, half of them plain, some milliseconds long: there is a middle to hit."""
+    jobs = [
+        chore(("note", "note_plainly")[number % 2], f"job-{number}", seconds=number % 5 / 50)
+        for number in range(count)
+    ]
+    return [job.id for job in fleet.queue.enqueue_many(jobs)]
+
+
+def begun_or_done(fleet: Fleet, begun: int) -> bool:
+    return len(fleet.runs("start")) >= begun or fleet.queue.stats().completed == JOBS
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_kills_in_the_middle_of_200_jobs_lose_none_and_double_none(
+    store: str, tmp_path: Path
+) -> None:
+    settings = ("--lease", "2", "--concurrency", "4")
+    with Fleet(tmp_path, store) as fleet:
+        ids = enqueue(fleet, JOBS)
+        alive = {worker.pid: worker for worker in (fleet.start(*settings) for _ in range(3))}
+        kills = 0
+        while fleet.queue.stats().completed < JOBS:
+            more = len(fleet.runs("start")) + EVERY
+            until("more are run, or all done", partial(begun_or_done, fleet, more))
+            victim = alive.pop(fleet.runs("start")[-1].pid, None)  # it has just begun something
+            if victim is not None:
+                victim.kill()
+                victim.wait()
+                kills += 1
+                again = fleet.start(*settings)
+                alive[again.pid] = again
+        assert kills >= 5
+        assert_each_done_once(fleet, ids)
+        assert all(worker.poll() is None for worker in alive.values())
+        until("one of them is ready", fleet.registry)
+        for worker in alive.values():
+            worker.terminate()
+        for worker in alive.values():
+            worker.wait(30)
+        until("the entries of the dead are gone", lambda: not fleet.registry())
+
+
+def test_a_supervisor_replaces_those_of_its_processes_that_are_killed(tmp_path: Path) -> None:
+    with Fleet(tmp_path, "jobs.db") as fleet:
+        ids = enqueue(fleet, JOBS)
+        supervisor = fleet.start("--count", "2", "--lease", "2", "--concurrency", "4")
+        killed: set[int] = set()
+        while len(killed) < 4:
+            until(
+                "runs begin in a process that was not killed",
+                lambda: fleet.pids() - killed - {supervisor.pid},
+            )
+            victim = (fleet.pids() - killed).pop()
+            os.kill(victim, signal.SIGKILL)
+            killed.add(victim)
+        fleet.until_completed(JOBS)
+        assert_each_done_once(fleet, ids)
+        assert supervisor.poll() is None
+        supervisor.terminate()
+        assert supervisor.wait(30) == 0
+        until("the entries of the dead are gone", lambda: not fleet.registry())
+
+
+def all_run(fleet: Fleet) -> bool:
+    """Whether the workers have their hands full, and have begun all that they have."""
+    held = [job for job in fleet.jobs().values() if job.status is JobStatus.IN_PROGRESS]
+    told = [job.id for job in held if job.entrypoint != "wait_apart_at_the_gate"]
+    return len(held) == 10 and fleet.times_run().keys() >= set(told)
+
+
+@pytest.mark.parametrize("store", STORES)
+@pytest.mark.parametrize("count", [1, 2])
+def test_sigterm_gives_back_what_does_not_end_in_time_and_counts_no_attempt(
+    store: str, count: int, tmp_path: Path
+) -> None:
+    kinds = ("wait_at_the_gate", "wait_plainly_at_the_gate", "wait_apart_at_the_gate")
+    settings = ("--count", str(count), "--concurrency", "5", "--grace", str(GRACE))
+    with Fleet(tmp_path, store) as fleet:
+        endless = [chore(kinds[n % 3], f"endless-{n}", attempts=1) for n in range(12)]
+        brief = [chore("note", f"brief-{n}", attempts=1, seconds=0.5) for n in range(4)]
+        fleet.queue.enqueue_many(brief + endless)
+        processes = [fleet.start(*settings) for _ in range(2 // count)]
+        until("all ten slots are busy", lambda: all_run(fleet))
+        told = time.monotonic()
+        for process in processes:
+            process.terminate()
+        assert [process.wait(30) for process in processes] == [0] * len(processes)
+        assert time.monotonic() - told < GRACE + LEEWAY
+        assert fleet.registry() == []
+        for id, job in fleet.jobs().items():
+            if id.startswith("brief"):
+                assert (job.status, job.attempts) == (JobStatus.COMPLETED, 1)
+            else:
+                assert (job.status, job.attempts, job.error) == (JobStatus.QUEUED, 0, None)
+        assert fleet.queue.stats().pending == len(endless), "due at once"
+        fleet.open_gate()
+        assert fleet.start("--until-idle").wait(60) == 0
+        done = fleet.jobs().values()
+        assert {(job.status, job.attempts) for job in done} == {(JobStatus.COMPLETED, 1)}
+        assert len(done) == len(brief + endless)
