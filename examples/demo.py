@@ -129,8 +129,7 @@ def workers(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
     command += [f"--{name}={value}" for name, value in options.items()]
     with (
         (folder / LOG).open("wb") as log,
-        # In a session of its own: Ctrl-C is for this process, which passes it on.
-        subprocess.Popen(command, cwd=folder, stderr=log, start_new_session=True) as process,
+        subprocess.Popen(command, cwd=folder, stderr=log) as process,
     ):
         try:
             yield process
@@ -140,7 +139,7 @@ def workers(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 def stop(process: subprocess.Popen[bytes]) -> None:
     """Let what runs end; on another Ctrl-C, give it back at once."""
-    process.send_signal(signal.SIGTERM)
+    process.send_signal(signal.SIGTERM)  # changes nothing if Ctrl-C has reached it too
     while True:
         try:
             process.wait()
@@ -347,6 +346,8 @@ def whereabouts(stats: Stats) -> str:
 
 def main() -> int:
     argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0]).parse_args()
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler)  # the workers must not stay behind
     slots = f"{WORKERS} worker processes with {SLOTS} slots each"
     print(f"casque demo: {JOBS} jobs, {slots}, one SQLite file\n", flush=True)
     screen = Screen()
