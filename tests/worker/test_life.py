@@ -13,12 +13,23 @@ from typing import Any
 
 import pytest
 
-from casque import App, JobNotFoundError, JobStatus, NewJob, Queue, StorageError, current_job
-from casque.operations import Enqueue, Request
+from casque import (
+    App,
+    JobNotFoundError,
+    JobStatus,
+    LeaseLostError,
+    NewJob,
+    Queue,
+    StorageError,
+    current_job,
+)
+from casque.operations import Ack, Enqueue, Request
 from casque.record import WORKER
 from casque.stores.memory import MemoryStore
 from casque.stores.sqlite.store import SqliteStore
 from casque.testing.faults import STORE_FAULTS, Fault, FaultyStore
+from casque.worker.attempt import Attempt, Returned
+from casque.worker.deck import Settlement, answered
 from casque.worker.loop import Ended, Worker
 from casque.worker.options import WorkerOptions
 from casque.worker.registry import WorkerEntry, worker_entries
@@ -60,13 +71,20 @@ def test_one_that_blocks_its_event_loop_for_longer_runs_once_too(app: App) -> No
     runs: list[int] = []
 
     @app.task
+    def other() -> None: ...
+
+    @app.task
     async def blocks() -> int:
         runs.append(1)
+        enqueueing = asyncio.ensure_future(other.aenqueue())
+        for _ in range(5):
+            await asyncio.sleep(0)  # it is under way, and will not go on
         time.sleep(3 * SAFE / 1e6)
+        await enqueueing
         return current_job().attempt
 
     with beside(app, lease_us=SAFE), beside(app, lease_us=SAFE):
-        assert blocks.enqueue().result(timeout=SOON) == 1
+        assert blocks.enqueue().result(timeout=2 * SOON) == 1
     assert len(runs) == 1
 
 
@@ -354,9 +372,11 @@ def test_jobs_of_a_storage_that_fails_for_longer_are_not_lost(
         handle = task.enqueue()
         until(begun)
         store.is_away = True
+        begun_us = store.clock.monotonic()
         go_on.set()
         while store.asked < 3:
             pass
+        assert store.clock.monotonic() - begun_us > 100_000, "it gives the storage no rest"
         store.is_away = False
         assert handle.result(timeout=SOON) == 1
     assert caplog.text.count("the storage is in trouble") == 1
@@ -497,3 +517,21 @@ def test_a_handle_is_found_by_the_id_of_its_job(app: App) -> None:
 
 async def _result_of(app: App, job_id: str) -> object:
     return await (await app.ahandle(job_id))
+
+
+@pytest.mark.parametrize("refusal", [JobNotFoundError(), LeaseLostError()])
+def test_what_was_stored_without_an_answer_is_not_taken_for_lost(
+    tmp_path: Path, refusal: Exception
+) -> None:
+    app = App(tmp_path / "jobs.db")
+
+    @app.task
+    def task() -> None: ...
+
+    job = app.queue.enqueue("task")
+    attempt = Attempt(job, app.tasks["task"], app.store.clock)
+    one = Settlement(attempt, Returned(None), Ack(job.id, 1))
+    assert answered(one, refusal) == (one, refusal)
+    one.is_unsure = True
+    assert answered(one, refusal) == (one, None)
+    app.close()
