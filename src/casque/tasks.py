@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from datetime import datetime, timedelta
@@ -26,7 +25,7 @@ from casque.entrypoint import (
     check_function,
     where,
 )
-from casque.errors import InvalidError
+from casque.errors import InvalidError, JobNotFoundError
 from casque.handles import Handle
 from casque.immediate import arun_now, run_now
 from casque.job import DEFAULT_QUEUE, Job
@@ -265,6 +264,14 @@ class App:
             ]
         return [self._handle(job) for job in await self.async_queue.enqueue_many(jobs)]
 
+    def handle(self, id: str) -> Handle[Any]:
+        """The handle of a job that was enqueued elsewhere. JobNotFoundError if it is not there."""
+        return self._handle(_found(self.queue.get(id), id))
+
+    async def ahandle(self, id: str) -> Handle[Any]:
+        """As `handle`, without blocking the event loop."""
+        return self._handle(_found(await self.async_queue.get(id), id))
+
     def _named(self, entrypoint: str, given: Mapping[str, object] | None) -> NewJob:
         if given is not None and not isinstance(given, Mapping):
             raise InvalidError(
@@ -318,8 +325,19 @@ class App:
         )
         processes = arguments.whole(count, "count", 1)
         # Only a process that works needs all of that.
-        supervisor = importlib.import_module("casque.worker.supervisor")
+        from casque.worker import supervisor  # noqa: PLC0415
+
         supervisor.work(self, options, processes)
+
+
+def _found(job: Job | None, id: str) -> Job:
+    if job is None:
+        raise JobNotFoundError(
+            f"there is no job {id!r}: it never was, or its record is gone. A task's `retain` says "
+            "how long that stays.",
+            job_id=id,
+        )
+    return job
 
 
 def _queues(value: Collection[str]) -> tuple[str, ...]:

@@ -13,10 +13,23 @@ from typing import Any
 
 import pytest
 
-from casque import App, JobStatus, NewJob, Queue, StorageError, current_job
+from casque import (
+    App,
+    JobNotFoundError,
+    JobStatus,
+    LeaseLostError,
+    NewJob,
+    Queue,
+    StorageError,
+    current_job,
+)
+from casque.operations import Ack, Enqueue, Request
 from casque.record import WORKER
+from casque.stores.memory import MemoryStore
 from casque.stores.sqlite.store import SqliteStore
 from casque.testing.faults import STORE_FAULTS, Fault, FaultyStore
+from casque.worker.attempt import Attempt, Returned
+from casque.worker.deck import Settlement, answered
 from casque.worker.loop import Ended, Worker
 from casque.worker.options import WorkerOptions
 from casque.worker.registry import WorkerEntry, worker_entries
@@ -24,6 +37,8 @@ from tests.worker.apps import AT_ONCE, Beside, beside, work_off
 
 SHORT = 300_000
 """A lease, in microseconds, that is over soon."""
+SAFE = 1_500_000
+"""One that is not over while a busy machine does something else."""
 SOON = timedelta(seconds=10)
 
 
@@ -44,10 +59,10 @@ def test_a_task_slower_than_its_lease_runs_once(app: App) -> None:
     @app.task
     async def slow() -> int:
         runs.append(1)
-        await asyncio.sleep(4 * SHORT / 1e6)
+        await asyncio.sleep(3 * SAFE / 1e6)
         return current_job().attempt
 
-    with beside(app, lease_us=SHORT), beside(app, lease_us=SHORT):
+    with beside(app, lease_us=SAFE), beside(app, lease_us=SAFE):
         assert slow.enqueue().result(timeout=SOON) == 1
     assert len(runs) == 1
 
@@ -56,13 +71,20 @@ def test_one_that_blocks_its_event_loop_for_longer_runs_once_too(app: App) -> No
     runs: list[int] = []
 
     @app.task
+    def other() -> None: ...
+
+    @app.task
     async def blocks() -> int:
         runs.append(1)
-        time.sleep(4 * SHORT / 1e6)
+        enqueueing = asyncio.ensure_future(other.aenqueue())
+        for _ in range(5):
+            await asyncio.sleep(0)  # it is under way, and will not go on
+        time.sleep(3 * SAFE / 1e6)
+        await enqueueing
         return current_job().attempt
 
-    with beside(app, lease_us=SHORT), beside(app, lease_us=SHORT):
-        assert blocks.enqueue().result(timeout=SOON) == 1
+    with beside(app, lease_us=SAFE), beside(app, lease_us=SAFE):
+        assert blocks.enqueue().result(timeout=2 * SOON) == 1
     assert len(runs) == 1
 
 
@@ -350,9 +372,11 @@ def test_jobs_of_a_storage_that_fails_for_longer_are_not_lost(
         handle = task.enqueue()
         until(begun)
         store.is_away = True
+        begun_us = store.clock.monotonic()
         go_on.set()
         while store.asked < 3:
             pass
+        assert store.clock.monotonic() - begun_us > 100_000, "it gives the storage no rest"
         store.is_away = False
         assert handle.result(timeout=SOON) == 1
     assert caplog.text.count("the storage is in trouble") == 1
@@ -385,6 +409,37 @@ def test_a_storage_that_is_away_for_a_whole_lease_ends_what_runs(
         store.is_away = False
         assert handle.result(timeout=SOON) == "again"
     assert "no heartbeat got through" in caplog.text
+
+
+class AddsBehind(MemoryStore):
+    """A store to which somebody adds a job between a dequeue's answer and its arrival."""
+
+    adds: Request | None = None
+
+    async def commit(self, *args: Any, **options: Any) -> list[Any]:
+        outcomes = await super().commit(*args, **options)
+        request, self.adds = self.adds, None
+        if request is not None:
+            await super().commit("another", 1, [Enqueue((request,), 16)])
+        return outcomes
+
+
+def test_a_job_that_comes_while_a_dequeue_is_under_way_is_not_overlooked() -> None:
+    store = AddsBehind()
+    app = App(store)
+
+    @app.task
+    async def task() -> str:
+        return "seen"
+
+    [minted], [order] = store.clock.mint(1)
+    store.adds = Request(
+        minted, "default", "task", b"{}", 0, 1, retain_us=10**9, order=order, minted=True
+    )
+    with beside(app):
+        deadline = store.clock.monotonic() + 10_000_000
+        while (job := app.queue.get(minted)) is None or job.status is not JobStatus.COMPLETED:
+            assert store.clock.monotonic() < deadline, "it waits for something that has been"
 
 
 def test_a_worker_without_tasks_is_refused(app: App) -> None:
@@ -445,3 +500,38 @@ def test_jobs_of_another_producer_run(app: App) -> None:
     done = app.queue.get(job.id)
     assert done is not None
     assert done.result == b"2"
+
+
+def test_a_handle_is_found_by_the_id_of_its_job(app: App) -> None:
+    @app.task
+    async def task(number: int) -> int:
+        return number + 1
+
+    job_id = task.enqueue(1).id
+    work_off(app)
+    assert app.handle(job_id).result() == 2
+    assert asyncio.run(_result_of(app, job_id)) == 2
+    with pytest.raises(JobNotFoundError, match="there is no job 'nobody'"):
+        app.handle("nobody")
+
+
+async def _result_of(app: App, job_id: str) -> object:
+    return await (await app.ahandle(job_id))
+
+
+@pytest.mark.parametrize("refusal", [JobNotFoundError(), LeaseLostError()])
+def test_what_was_stored_without_an_answer_is_not_taken_for_lost(
+    tmp_path: Path, refusal: Exception
+) -> None:
+    app = App(tmp_path / "jobs.db")
+
+    @app.task
+    def task() -> None: ...
+
+    job = app.queue.enqueue("task")
+    attempt = Attempt(job, app.tasks["task"], app.store.clock)
+    one = Settlement(attempt, Returned(None), Ack(job.id, 1))
+    assert answered(one, refusal) == (one, refusal)
+    one.is_unsure = True
+    assert answered(one, refusal) == (one, None)
+    app.close()

@@ -323,7 +323,7 @@ class Deck:
                 trouble = outcome
                 kept += settlements[place : place + 1]
             elif place < len(settlements):
-                news.answered.append(_answer(settlements[place], outcome))
+                news.answered.append(answered(settlements[place], outcome))
             elif isinstance(operation, Dequeue):
                 self._receive(operation, outcome, sent, longest_us, news)
             elif isinstance(operation, Heartbeat):
@@ -393,7 +393,8 @@ def _is_trouble(operation: Operation, outcome: object) -> bool:
     return isinstance(outcome, StorageError | CorruptError)
 
 
-def _answer(one: Settlement, outcome: object) -> tuple[Settlement, object]:
+def answered(one: Settlement, outcome: object) -> tuple[Settlement, object]:
+    """A settlement with its answer, as it is to be understood."""
     if one.is_unsure and isinstance(outcome, JobNotFoundError | LeaseLostError):
         outcome = None  # it had been stored, and only the answer was lost
     return one, outcome
