@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import enum
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import partial
 
 from casque.clock import SECOND_US
@@ -39,6 +40,11 @@ from casque.worker.report import Report
 
 _CANCEL_SECONDS = 5.0
 """How long a cancelled function may take to clean up, before its job is given up without it."""
+_LAST_WORDS_SECONDS = _CANCEL_SECONDS + 3.0
+"""Beyond the grace: then it ends, whether or not the storage has taken what it had to say.
+
+Less than what a supervisor allows a child before it is killed.
+"""
 _LAST_SECONDS = 1.0
 """How long tasks that were cancelled at the very end are waited for."""
 _LOOKS_PER_LEASE = 20
@@ -116,7 +122,8 @@ class Worker:
             return await crew.ended
         finally:
             crew.close()
-            if store is not self._app.store:
+            # One that does not answer is still asked, by a thread that ends with the process.
+            if store is not self._app.store and not crew.is_unheard:
                 await store.close()
 
     def _heed(self) -> None:
@@ -163,6 +170,8 @@ class _Crew:
         """Those of whose jobs it is not stored yet what became of them."""
         self._why: Ended | None = None
         """Why it ends, once it does."""
+        self.is_unheard = False
+        """Whether it ended without the storage's having taken all that it had to say."""
 
     def start(self) -> None:
         self._report.said(
@@ -204,7 +213,10 @@ class _Crew:
 
     def bring(self, news: News) -> None:
         """What a commit brought. On the deck's thread."""
-        self._loop.call_soon_threadsafe(self._take, news)
+        with suppress(
+            RuntimeError
+        ):  # the loop is closed: the worker ended without waiting for this
+            self._loop.call_soon_threadsafe(self._take, news)
 
     def _take(self, news: News) -> None:
         for one, answer in news.answered:
@@ -291,14 +303,24 @@ class _Crew:
             seconds = self._options.grace_us / SECOND_US
             self._report.said("stops; %d jobs have %g s to end", len(self._attempts), seconds)
             self._loop.call_later(seconds, self.give_back)
+        else:
+            self._loop.call_later(_LAST_WORDS_SECONDS, self._end_unheard)
         self._end_if_done()
 
     def give_back(self) -> None:
         """End what runs, and give it back."""
         self.stop(Ended.STOPPED)
+        self._loop.call_later(_LAST_WORDS_SECONDS, self._end_unheard)
         for attempt in list(self._attempts):
             if not (attempt.is_over or attempt.ending):
                 self._end_early(attempt, Stopped(), "the worker ends")
+
+    def _end_unheard(self) -> None:
+        """The storage is away. As after a kill: leases end, and jobs come back."""
+        if not self.ended.done():
+            self.is_unheard = True
+            self._report.ends_unheard(len(self._attempts))
+            self.ended.set_result(self._why or Ended.STOPPED)
 
     def _end_if_done(self) -> None:
         if not self._attempts:
@@ -313,9 +335,12 @@ class _Crew:
         self._report.storage_answers(silent_us)
 
     def deck_ended(self, error: BaseException | None) -> None:
-        self._loop.call_soon_threadsafe(self._deck_ended, error)
+        with suppress(RuntimeError):  # as in `bring`
+            self._loop.call_soon_threadsafe(self._deck_ended, error)
 
     def _deck_ended(self, error: BaseException | None) -> None:
+        if self.ended.done():
+            return
         if error is not None:
             self.ended.set_exception(error)
         else:

@@ -132,5 +132,13 @@ class Report:
             "the storage answers again, after %.1f s", seconds, extra={"worker": self._worker}
         )
 
+    def ends_unheard(self, jobs: int) -> None:
+        LOGGER.warning(
+            "ends without an answer of the storage; jobs whose end was not stored: %d. "
+            "They are run again when their leases end",
+            jobs,
+            extra={"worker": self._worker},
+        )
+
     def said(self, message: str, *args: object) -> None:
         LOGGER.info(message, *args, extra={"worker": self._worker})
