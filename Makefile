@@ -42,7 +42,7 @@ endif
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: $(BASE) ## see jobs enqueued, worked, retried and buried
+demo: $(BASE) ## see jobs enqueued, worked, retried and buried, by two worker processes
 	@$(BIN)/python examples/demo.py
 
 test: $(DEV) ## run the tests (WORKERS=2, PYTEST_ARGS="-k lease")

@@ -1,7 +1,8 @@
-"""See casque at work: good, flaky and hopeless jobs, a few workers, and what became of each job.
+"""See casque at work: good, flaky and hopeless jobs, two worker processes, and what became of each.
 
-The queue is one SQLite file in a temporary folder. Ctrl-C gives the running jobs
-back and ends. `make demo` runs this.
+The queue is one SQLite file in a temporary folder. `kill -9` a worker while it runs:
+no job is lost. Ctrl-C lets the workers finish what they run, and ends. `make demo`
+runs this.
 """
 
 from __future__ import annotations
@@ -11,37 +12,34 @@ import asyncio
 import json
 import os
 import shutil
+import signal
+import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter, deque
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import NamedTuple
 
-from casque import (
-    BrokerQueue,
-    DirectQueue,
-    HeartbeatManager,
-    Job,
-    JobStatus,
-    LeaseLostError,
-    NewJob,
-    QueueState,
-    Stats,
-)
+from casque import App, Backoff, Job, JobStatus, NewJob, Queue, QueueState, Stats, current_job
 
 JOBS = 60
-WORKERS = 5
+WORKERS = 2
+SLOTS = 3
 MAX_ATTEMPTS = 3
-FIRST_DELAY = timedelta(milliseconds=400)
-LEASE = timedelta(seconds=10)
-PATIENCE = timedelta(milliseconds=500)
-RETAIN = timedelta(hours=1)
+BACKOFF = Backoff(base=timedelta(milliseconds=400), jitter=0)
+LOOK_SECONDS = 0.1
+LEASE_SECONDS = 3
+GRACE_SECONDS = 10
 INTERRUPTED = 130
 ERRORS = ("connection refused", "no answer in 5 s", "the server hung up")
+
+COMES_BACK = f"its jobs come back when their leases end, in {LEASE_SECONDS} s"
+
+QUEUE, DIARY, LOG = "jobs.db", "diary.jsonl", "workers.log"
 
 BAR = 48
 RED, GREEN, YELLOW = "31", "32", "33"
@@ -58,124 +56,140 @@ class Line(NamedTuple):
 PLAIN = Line()
 
 
+class Ended(NamedTuple):
+    """What a worker saw of the end of an attempt."""
+
+    job: str
+    attempt: int
+    error: str | None
+
+
+class Diary:
+    """Middleware: writes down how each attempt ended, in the folder that the worker runs in."""
+
+    def after(self, job: Job, result: object) -> None:  # noqa: ARG002 - middleware gets both
+        self._write(Ended(job.id, job.attempts, None))
+
+    def on_failure(self, job: Job, error: BaseException) -> None:
+        self._write(Ended(job.id, job.attempts, str(error)))
+
+    def _write(self, ended: Ended) -> None:
+        with Path(DIARY).open("a") as diary:
+            diary.write(json.dumps(ended) + "\n")
+
+
+app = App(QUEUE, middleware=[Diary()])
+
+
+@app.task(max_attempts=MAX_ATTEMPTS)
+def resize_photo(seconds: float) -> None:
+    """A good one, plain: it has a thread while it runs."""
+    time.sleep(seconds)
+
+
+@app.task(max_attempts=MAX_ATTEMPTS, backoff=BACKOFF)
+async def fetch_price(seconds: float, failures: int, error: str) -> str:
+    """A flaky one: it fails so many times, then it succeeds."""
+    await asyncio.sleep(seconds)
+    if current_job().attempt <= failures:
+        raise ConnectionError(error)
+    return "40.00"
+
+
+@app.task(max_attempts=MAX_ATTEMPTS, backoff=BACKOFF, priority=-1)  # lower runs first
+async def charge_card(seconds: float, error: str) -> None:
+    """A hopeless one."""
+    await asyncio.sleep(seconds)
+    raise ConnectionError(error)
+
+
 def jobs_to_do() -> list[NewJob]:
     """Of a dozen, nine succeed, two succeed after a failure or two, and one never will."""
     jobs: list[NewJob] = []
     for number in range(JOBS):
-        entrypoint, failures = "resize_photo", 0
+        seconds = 0.2 + 0.08 * (number % 5)
+        error = ERRORS[number // 12 % len(ERRORS)]
         if number % 12 in (2, 9):
-            entrypoint, failures = "fetch_price", 1 if number % 12 == 2 else 2
+            failures = 1 if number % 12 == 2 else 2
+            task = fetch_price.using(id=f"fetch_price-{number:02}")
+            jobs.append(task.job(seconds, failures, error))
         elif number % 12 == 6:
-            entrypoint, failures = "charge_card", MAX_ATTEMPTS
-        work = {
-            "seconds": 0.16 + 0.06 * (number % 5),
-            "failures": failures,
-            "error": ERRORS[number // 12 % len(ERRORS)],
-        }
-        jobs.append(
-            NewJob(
-                entrypoint,
-                json.dumps(work).encode(),
-                -1 if entrypoint == "charge_card" else 0,  # lower runs first
-                id=f"{entrypoint}-{number:02}",
-                max_attempts=MAX_ATTEMPTS,
-                retain=RETAIN,
-            )
-        )
+            jobs.append(charge_card.using(id=f"charge_card-{number:02}").job(seconds, error))
+        else:
+            jobs.append(resize_photo.using(id=f"resize_photo-{number:02}").job(seconds))
     return jobs
 
 
-async def perform(job: Job) -> None:
-    """The work itself: it takes a while, and may fail."""
-    work = json.loads(job.payload)
-    await asyncio.sleep(work["seconds"])
-    if job.attempts <= work["failures"]:
-        raise ConnectionError(work["error"])
-
-
-class Board:
-    """What the workers tell: who does what, and how attempts ended."""
-
-    def __init__(self, left: int, screen: Screen) -> None:
-        self.left = left
-        self.doing = ["waiting"] * WORKERS
-        self.ended = Counter(succeeded=0, failed=0)
-        self.screen = screen
-
-    def succeeded(self) -> None:
-        self.ended["succeeded"] += 1
-        self.left -= 1
-
-    def failed(self, job: Job, error: Exception, delay: timedelta) -> None:
-        self.ended["failed"] += 1
-        is_dead = job.status is JobStatus.DEAD
-        self.left -= is_dead
-        fate = "dead" if is_dead else f"again in {delay.total_seconds():.1f} s"
-        self.screen.tell(f"{job.id}  attempt {job.attempts}: {error}; {fate}", is_bad=is_dead)
-
-
-async def work(queue: BrokerQueue, number: int, board: Board) -> None:
-    """One worker: take a job as soon as one is due, until all are finished."""
-    while board.left:
-        for job in await queue.dequeue(lease=LEASE, wait=PATIENCE):
-            board.doing[number] = f"{job.id:<18} attempt {job.attempts}"
-            try:
-                await attempt(queue, job, board)
-            except LeaseLostError:
-                board.ended["lost"] += 1  # the machine slept, say, and another has the job now
-            board.doing[number] = "waiting"
-
-
-async def attempt(queue: BrokerQueue, job: Job, board: Board) -> None:
-    try:
+@contextmanager
+def workers(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Worker processes under a supervisor, as anyone would start them; stopped at the end."""
+    command = [sys.executable, "-m", "casque.worker", f"{Path(__file__).resolve()}:app"]
+    options = {"count": WORKERS, "concurrency": SLOTS}
+    options |= {"lease": LEASE_SECONDS, "grace": GRACE_SECONDS}
+    command += [f"--{name}={value}" for name, value in options.items()]
+    with (
+        (folder / LOG).open("wb") as log,
+        subprocess.Popen(command, cwd=folder, stderr=log) as process,
+    ):
         try:
-            async with HeartbeatManager(queue, job):
-                await perform(job)
-        except Exception as error:  # noqa: BLE001 - whatever the work raises is a failed attempt
-            delay = FIRST_DELAY * 2 ** (job.attempts - 1)
-            board.failed(await queue.nack(job, delay=delay, error=error), error, delay)
-        else:
-            await queue.ack(job)
-            board.succeeded()
-    except asyncio.CancelledError:
-        # Ctrl-C: due again at once, the attempt not counted. Refused if its end was stored already.
-        with suppress(LeaseLostError):
-            await queue.release(job)
-        raise
+            yield process
+        finally:
+            stop(process)
 
 
-async def paint(queue: BrokerQueue, board: Board) -> None:
+def stop(process: subprocess.Popen[bytes]) -> None:
+    """Let what runs end; on another Ctrl-C, give it back at once."""
+    process.send_signal(signal.SIGTERM)  # changes nothing if Ctrl-C has reached it too
     while True:
-        board.screen.show(await queue.stats(), board)
-        await asyncio.sleep(board.screen.pause)
+        try:
+            process.wait()
+        except KeyboardInterrupt:
+            process.send_signal(signal.SIGINT)
+        else:
+            return
 
 
-async def run(path: Path, screen: Screen) -> bool:
+def watch(queue: Queue, folder: Path, screen: Screen, process: subprocess.Popen[bytes]) -> None:
+    """Show how it goes until all jobs are finished."""
+    told = 0
+    while process.poll() is None:
+        jobs, ends = queue.read_state().jobs, read(folder / DIARY)
+        for ended in ends[told:]:
+            screen.tell_failure(ended)
+        told = len(ends)
+        stats = queue.stats()
+        screen.show(stats, [job for job in jobs if job.status is JobStatus.IN_PROGRESS])
+        if stats.completed + stats.dead == JOBS:
+            return
+        time.sleep(LOOK_SECONDS)
+    last_words = (folder / LOG).read_text()[-2000:]
+    raise SystemExit(f"the workers ended with code {process.returncode}:\n{last_words}")
+
+
+def read(diary: Path) -> list[Ended]:
+    if not diary.exists():
+        return []
+    # Each entry ends with a newline: what follows the last one is still being written.
+    lines = diary.read_text().split("\n")[:-1]
+    return [Ended(*json.loads(line)) for line in lines]
+
+
+def run(folder: Path, screen: Screen) -> bool:
     """Enqueue, work, show. Whether the numbers add up at the end."""
-    address = f"sqlite:///{path}"
-    jobs = jobs_to_do()
-    board = Board(len(jobs), screen)
-    try:
-        async with BrokerQueue(address) as queue:
-            await queue.enqueue_many(jobs)
-            async with asyncio.TaskGroup() as group:
-                painter = group.create_task(paint(queue, board))
-                async with asyncio.TaskGroup() as workers:
-                    for number in range(WORKERS):
-                        workers.create_task(work(queue, number, board))
-                painter.cancel()
-    finally:
-        # Leaving the queue stored whatever was on its way, also after Ctrl-C.
-        async with DirectQueue(address) as queue:
-            screen.show(await queue.stats())
-            state = await queue.read_state()
-    return report(state, len(jobs), board.ended)
+    with Queue(folder / QUEUE) as queue:
+        queue.enqueue_many(jobs_to_do())
+        try:
+            with workers(folder) as process:
+                watch(queue, folder, screen, process)
+        finally:
+            screen.show(queue.stats(), is_last=True)
+        return report(queue.read_state(), read(folder / DIARY))
 
 
-def report(state: QueueState, enqueued: int, ended: Counter[str]) -> bool:
+def report(state: QueueState, ends: Sequence[Ended]) -> bool:
     """Print what the store says became of the jobs, held against what the workers saw."""
     print(f"\n  {'entrypoint':<14}{'jobs':>6}{'completed':>12}{'dead':>7}{'attempts':>11}")
-    for entrypoint in ("resize_photo", "fetch_price", "charge_card"):
+    for entrypoint in app.tasks:
         print(row(entrypoint, [job for job in state.jobs if job.entrypoint == entrypoint]))
     print(row("all", state.jobs))
     print("\n  dead letters")
@@ -184,10 +198,19 @@ def report(state: QueueState, enqueued: int, ended: Counter[str]) -> bool:
         print(f"  {job.id:<18}{job.attempts} attempts   {job.error}")
     completed = sum(job.status is JobStatus.COMPLETED for job in state.jobs)
     attempts = sum(job.attempts for job in state.jobs)
-    print(f"\n  {enqueued} enqueued = {completed} completed + {len(dead)} dead")
+    fates = {
+        (job.id, attempt.number): "lost"  # with its worker
+        for job in state.jobs
+        for attempt in job.history
+        if attempt.failure is not None and attempt.failure.kind == "lost"
+    }
+    fates |= {(one.job, one.attempt): "failed" if one.error else "succeeded" for one in ends}
+    ended = Counter(succeeded=0, failed=0)
+    ended.update(fates.values())
+    print(f"\n  {JOBS} enqueued = {completed} completed + {len(dead)} dead")
     print(f"  {attempts} attempts = " + " + ".join(f"{n} {how}" for how, n in ended.items()))
     adds_up = (
-        enqueued == len(state.jobs) == completed + len(dead)
+        len(state.jobs) == completed + len(dead) == JOBS
         and attempts == ended.total()
         and completed == ended["succeeded"]
     )
@@ -202,17 +225,31 @@ def row(title: str, jobs: Sequence[Job]) -> str:
     return f"  {title:<14}{len(jobs):>6}{completed:>12}{dead:>7}{attempts:>11}"
 
 
+def pid_of(worker: str) -> int:
+    """The process of a worker, which is a part of its name: host:pid:random."""
+    return int(worker.split(":")[-2])
+
+
+def is_there(worker: str) -> bool:
+    try:
+        os.kill(pid_of(worker), 0)  # sends nothing, but says if there is nobody to send it to
+    except ProcessLookupError:
+        return False
+    return True
+
+
 class Screen:
     """Where progress is shown: one block drawn over and over on a terminal, else plain lines."""
 
     def __init__(self) -> None:
         self.is_live = sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
-        self.pause = 0.1 if self.is_live else 1.0
         self.last = Stats()
         self._is_coloured = not os.environ.get("NO_COLOR")
         self._started = time.monotonic()
         self._news = deque([PLAIN] * 5, maxlen=5)
         self._height = 0
+        self._said_at = -1.0
+        self._workers: dict[str, list[str | None]] = {}
         can_draw = (sys.stdout.encoding or "").lower().startswith("utf")
         self._full, self._empty = ("█", "░") if can_draw else ("#", ".")
 
@@ -220,21 +257,29 @@ class Screen:
     def seconds(self) -> float:
         return time.monotonic() - self._started
 
-    def tell(self, news: str, *, is_bad: bool) -> None:
+    def tell_failure(self, ended: Ended) -> None:
+        if ended.error is None:
+            return
+        is_bad = ended.attempt == MAX_ATTEMPTS
+        delay = BACKOFF.base.total_seconds() * BACKOFF.factor ** (ended.attempt - 1)
+        fate = "dead" if is_bad else f"again in {delay:.1f} s"
+        news = f"{ended.job}  attempt {ended.attempt}: {ended.error}; {fate}"
         if self.is_live:
             self._news.append(Line(f"  {news}", RED if is_bad else YELLOW))
         else:
             print(f"        {news}", flush=True)
 
-    def show(self, stats: Stats, board: Board | None = None) -> None:
-        """The counts; and on a terminal, with a board, who does what and what went wrong."""
+    def show(self, stats: Stats, running: Sequence[Job] = (), *, is_last: bool = False) -> None:
+        """The counts; and on a terminal, until the last, who does what and what went wrong."""
         self.last = stats
         counts = (
             f"completed {stats.completed}   dead {stats.dead}   processing {stats.processing}   "
             f"failed {stats.failed}   pending {stats.pending}"
         )
         if not self.is_live:
-            print(f"{self.seconds:4.1f} s  {counts}", flush=True)
+            if is_last or self.seconds >= self._said_at + 1:
+                self._said_at = self.seconds
+                print(f"{self.seconds:4.1f} s  {counts}", flush=True)
             return
         done = stats.completed + stats.dead
         filled = BAR * done // stats.total
@@ -243,10 +288,31 @@ class Screen:
             Line(f"  {bar}  {done} of {stats.total}  {self.seconds:4.1f} s", GREEN),
             Line(f"  {counts}"),
         ]
-        if board is not None:
-            workers = [Line(f"  worker {n}   {doing}") for n, doing in enumerate(board.doing, 1)]
-            lines += [PLAIN, *workers, PLAIN, *self._news]
+        if not is_last:
+            lines += [PLAIN, *self._slots(running), PLAIN, *self._news]
         self._draw(lines)
+
+    def _slots(self, running: Sequence[Job]) -> list[Line]:
+        """A line for each slot of each worker process, in the order that they came to be known."""
+        now = {job.id: job for job in running}
+        for worker, slots in list(self._workers.items()):
+            slots[:] = [job_id if job_id in now else None for job_id in slots]
+            if not is_there(worker):
+                del self._workers[worker]
+                self._news.append(Line(f"  worker {pid_of(worker)} is gone: {COMES_BACK}", RED))
+        for job in running:
+            worker = job.worker or ""
+            if worker in self._workers or is_there(worker):
+                slots = self._workers.setdefault(worker, [None] * SLOTS)
+                if job.id not in slots and None in slots:
+                    slots[slots.index(None)] = job.id
+        lines: list[Line] = []
+        for worker, slots in self._workers.items():
+            for job_id in slots:
+                doing = f"{job_id:<18} attempt {now[job_id].attempts}" if job_id else "waiting"
+                lines.append(Line(f"  worker {pid_of(worker):<8} {doing}"))
+        missing = WORKERS * SLOTS - len(lines)
+        return (lines + [Line("  worker          starting")] * missing)[: WORKERS * SLOTS]
 
     def close(self) -> None:
         if self.is_live:
@@ -273,18 +339,21 @@ def whereabouts(stats: Stats) -> str:
     running = (
         f"{stats.processing} were running, and come back when their leases end"
         if stats.processing
-        else "those that were running were given back, the attempt not counted"
+        else "the workers finished what was running, and the rest would wait for others"
     )
     return f": {stats.completed} completed, {stats.dead} dead, {left} left;\n  {running}."
 
 
 def main() -> int:
     argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0]).parse_args()
-    print(f"casque demo: {JOBS} jobs, {WORKERS} workers, a queue in one SQLite file\n", flush=True)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler)  # the workers must not stay behind
+    slots = f"{WORKERS} worker processes with {SLOTS} slots each"
+    print(f"casque demo: {JOBS} jobs, {slots}, one SQLite file\n", flush=True)
     screen = Screen()
     try:
         with tempfile.TemporaryDirectory(prefix="casque-demo-") as folder:
-            adds_up = asyncio.run(run(Path(folder, "jobs.db"), screen))
+            adds_up = run(Path(folder), screen)
     except KeyboardInterrupt:
         print(f"\n  Stopped by Ctrl-C after {screen.seconds:.1f} s{whereabouts(screen.last)}")
         return INTERRUPTED

@@ -7,4 +7,6 @@ import pytest
 pytest_plugins = ["tests.servers.fixtures"]
 
 # The suite's own asserts show their values when they fail, as those of the tests do.
-pytest.register_assert_rewrite("casque.testing")
+pytest.register_assert_rewrite(
+    "casque.testing", "tests.acceptance.fleet", "tests.acceptance.outages"
+)

@@ -38,6 +38,15 @@ def until(what: str, happened: Callable[[], object], within: float = PATIENCE) -
         time.sleep(0.01)
 
 
+def left(worker: subprocess.Popen[bytes]) -> bool:
+    """Whether there is still a process of the group that a worker, which has ended, began."""
+    try:
+        os.killpg(worker.pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
 class Run(NamedTuple):
     """A line about a run: that it starts, or that it ended."""
 
@@ -90,14 +99,17 @@ class Fleet:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        for worker in self.workers:
-            if worker.poll() is None:
-                os.killpg(worker.pid, signal.SIGKILL)  # and what it started, stopped or not
-                worker.wait()
+        running = [worker for worker in self.workers if worker.poll() is None]
+        for worker in running:
+            os.killpg(worker.pid, signal.SIGKILL)  # and what it started, stopped or not
+            worker.wait()
         self.queue.close()
         if error is not None:
             for log in sorted(self.folder.glob("worker-*.log")):
                 print(f"--- {log.name}\n{log.read_text()[-1_000:]}")
+            return
+        ended = [worker for worker in self.workers if worker not in running]
+        until("nothing that a worker started outlives it", lambda: not any(map(left, ended)), 20)
 
     def start(self, *arguments: str) -> subprocess.Popen[bytes]:
         """One more `python -m casque.worker`, with these arguments."""
@@ -157,11 +169,10 @@ class Fleet:
         return self.queue._run(self.queue.store.records(WORKER))
 
     def until_completed(self, count: int, within: float = PATIENCE) -> None:
-        until(
-            f"{count} jobs completed; {self.queue.stats()}",
-            lambda: self.queue.stats().completed == count,
-            within,
-        )
+        try:
+            until("all are completed", lambda: self.queue.stats().completed == count, within)
+        except AssertionError as missed:
+            raise AssertionError(f"{missed}: {self.queue.stats()}, of {count}") from None
 
 
 def assert_each_done_once(fleet: Fleet, ids: Sequence[str]) -> None:

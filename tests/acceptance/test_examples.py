@@ -13,9 +13,12 @@ import sys
 import termios
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
+
+from casque import Queue
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 PUBLIC = re.compile(r"casque(\.testing|\.adapters\.storage\.\w+)?")
@@ -147,6 +150,27 @@ def test_an_order_that_is_rolled_back_takes_its_job_along(tmp_path: Path) -> Non
     ]
 
 
+def test_tasks_are_run_tried_again_and_give_their_results(tmp_path: Path) -> None:
+    assert lines_of("tasks.py", folder=tmp_path) == [
+        "shout: 'HELLO!!!', attempt 1",
+        "helmet: 40, attempt 2",
+        "unicorn: job unicorn (fetch_price) is dead: LookupError: no shop has one.",
+        "paper: job paper (fetch_price) is cancelled: nobody wants it any more.",
+    ]
+    with Queue(tmp_path / "jobs.db") as q:
+        handed_over = q.enqueue("shout", b'{"text": "again"}', retain=timedelta(days=1))
+        subprocess.run(
+            [sys.executable, "-m", "casque.worker", EXAMPLES / "tasks.py", "--until-idle"],
+            cwd=tmp_path,
+            capture_output=True,
+            timeout=PATIENCE,
+            check=True,
+        )
+        done = q.get(handed_over.id)
+    assert done is not None
+    assert done.result == b'"AGAIN!"'
+
+
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.name)
 def test_an_example_is_run_here_and_uses_public_names_alone(path: Path) -> None:
     assert f'"{path.name}"' in Path(__file__).read_text()
@@ -227,15 +251,15 @@ def assert_stopped_cleanly(said: str, code: int, folder: Path) -> None:
     found = re.search(r"Stopped by Ctrl-C .*: (\d+) completed, (\d+) dead, (\d+) left;", said)
     assert found is not None, said
     assert sum(map(int, found.groups())) == 60
-    assert "those that were running were given back, the attempt not counted." in said
+    assert "the workers finished what was running, and the rest would wait for others." in said
     assert "Traceback" not in said
     assert list(folder.iterdir()) == []
 
 
-def test_ctrl_c_ends_the_demo_with_every_running_job_given_back(tmp_path: Path) -> None:
+def test_ctrl_c_ends_the_demo_with_every_running_job_finished(tmp_path: Path) -> None:
     source, output = os.pipe()
     with demo(tmp_path, output) as process:
-        read_until(source, r"attempt 1: .*; again in")  # all its workers are busy by now
+        read_until(source, r"attempt 1: .*; again in")  # both workers are busy by now
         process.send_signal(signal.SIGINT)
         said = read_until(source, None)
         os.close(source)
@@ -247,7 +271,7 @@ def test_on_a_terminal_the_demo_draws_one_block_within_its_width(tmp_path: Path)
     source, output = os.openpty()
     fcntl.ioctl(output, termios.TIOCSWINSZ, struct.pack("4H", 24, COLUMNS, 0, 0))
     with demo(tmp_path, output) as process:
-        drawn = read_until(source, r"worker \d +\w+-\d\d +attempt 2")
+        drawn = read_until(source, r"worker \d+ +\w+-\d\d +attempt 2")
         process.send_signal(signal.SIGINT)
         drawn += read_until(source, None)
         os.close(source)
@@ -257,3 +281,18 @@ def test_on_a_terminal_the_demo_draws_one_block_within_its_width(tmp_path: Path)
     bare = re.sub(r"\x1b\[[?\d]*[A-Za-z]", "", drawn)
     assert max(map(len, bare.splitlines())) < COLUMNS
     assert drawn.rindex("\x1b[?25h") > drawn.rindex("\x1b[?25l"), "the cursor is back"
+
+
+def test_a_worker_of_the_demo_may_be_killed(tmp_path: Path) -> None:
+    source, output = os.openpty()
+    fcntl.ioctl(output, termios.TIOCSWINSZ, struct.pack("4H", 24, COLUMNS, 0, 0))
+    with demo(tmp_path, output) as process:
+        drawn = read_until(source, r"worker \d+ +\w+-\d\d +attempt 1")
+        [pid] = set(re.findall(r"worker (\d+) +\w+-\d\d +attempt 1", drawn)[:1])
+        os.kill(int(pid), signal.SIGKILL)
+        drawn += read_until(source, None)
+        os.close(source)
+        assert process.wait(PATIENCE) == 0, drawn
+    assert f"worker {pid} is gone: its jobs come back when their leases end" in drawn
+    assert " lost" in drawn
+    assert "The numbers add up." in drawn

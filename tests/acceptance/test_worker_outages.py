@@ -6,10 +6,14 @@ in tests/torture for half a minute, under stores as they are.
 
 from __future__ import annotations
 
+import sqlite3
+import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from tests.acceptance.fleet import Fleet, assert_each_done_once, chore, until
 from tests.acceptance.outages import FAULTS, outlive_a_bucket, outlive_a_locked_file
 
 SECONDS = 2.0
@@ -27,3 +31,30 @@ def test_a_bucket_that_is_away_is_waited_for(
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testtest")
     outlive_a_bucket(fault, tmp_path, SECONDS, **IMPATIENT)
+
+
+@pytest.mark.parametrize("count", ["1", "2"])
+def test_a_worker_that_is_told_to_end_does_so_without_its_storage(
+    count: str, tmp_path: Path
+) -> None:
+    with (
+        Fleet(tmp_path, "jobs.db") as fleet,
+        closing(sqlite3.connect(tmp_path / "jobs.db", isolation_level=None)) as other,
+    ):
+        fleet.queue.enqueue_many(
+            [chore("wait_at_the_gate", "endless"), chore("note", "b", seconds=1)]
+        )
+        worker = fleet.start("--count", count, "--grace", "1", "--lease", "5")
+        until("both run", lambda: len(fleet.times_run()) == 2)
+        other.execute("BEGIN EXCLUSIVE")
+        told = time.monotonic()
+        worker.terminate()
+        assert worker.wait(60) == 0, "by itself, not killed by its supervisor"
+        assert time.monotonic() - told < 1 + 10 + 4
+        other.execute("ROLLBACK")
+        assert [said for said in fleet.said() if "ends without an answer" in said.message]
+        assert fleet.queue.stats().processing == 2, "as after a kill"
+        fleet.open_gate()
+        fleet.start("--lease", "5")
+        fleet.until_completed(2)
+        assert_each_done_once(fleet, ["endless", "b"])

@@ -9,15 +9,17 @@ import re
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import Any, get_args
 
 import msgspec
 import pytest
 
 import casque
 from casque import (
+    Backoff,
     BrokerQueue,
     CasqueError,
     DirectQueue,
@@ -34,6 +36,7 @@ from casque import (
     queue,
     rules,
     state,
+    tasks,
     transaction,
     transitions,
 )
@@ -45,8 +48,9 @@ from casque.stores.ledger import asking, buckettime, entry, opening, pacing
 from casque.stores.ledger import store as ledger
 from casque.stores.sqlite import connection, rows, store, watch
 from casque.testing import BucketSuite
+from casque.worker import __main__, deck, loop, options, supervisor
+from tests.docs.following import FENCE, ROOT, Reader, blocks
 
-ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 SOURCE = ROOT / "src" / "casque"
 GUARANTEES = DOCS / "guarantees.md"
@@ -54,14 +58,10 @@ QUEUE_REFERENCE = DOCS / "reference" / "queue.md"
 
 WITH_CODE = [
     ROOT / "README.md",
-    DOCS / "tutorial.md",
     DOCS / "reference" / "tasks.md",
     *sorted((DOCS / "how-to").glob("*.md")),
 ]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md"))]
-
-FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-NOT_RUN = "<!-- not run -->"
 
 
 def named(path: Path) -> str:
@@ -73,26 +73,6 @@ def prose(path: Path) -> str:
     return FENCE.sub("", path.read_text())
 
 
-class Block(NamedTuple):
-    """A block of Python and, when a `text` block follows it, what that says it prints."""
-
-    line: int
-    code: str
-    prints: str | None
-
-
-def blocks(path: Path) -> Iterator[Block]:
-    text = path.read_text()
-    fences = list(FENCE.finditer(text))
-    for place, fence in enumerate(fences):
-        if fence[1] != "python" or text[: fence.start()].rstrip().endswith(NOT_RUN):
-            continue
-        after = fences[place + 1] if place + 1 < len(fences) else None
-        follows = after is not None and not text[fence.end() : after.start()].strip()
-        prints = after[2] if after is not None and follows and after[1] == "text" else None
-        yield Block(text.count("\n", 0, fence.start()) + 2, fence[2], prints)
-
-
 def section(path: Path, heading: str) -> str:
     """The text below a heading, up to the next heading of any level."""
     found = re.search(
@@ -102,30 +82,38 @@ def section(path: Path, heading: str) -> str:
     return found[1]
 
 
+@pytest.fixture
+def reader_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[[Path], Reader]:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # a file may change within a second
+    monkeypatch.setenv("PYTHONUNBUFFERED", "1")  # as on a terminal
+    return lambda page: Reader(page, tmp_path, lambda: capsys.readouterr().out)
+
+
 @pytest.mark.parametrize("page", WITH_CODE, ids=named)
 def test_the_code_of_a_page_runs_and_prints_what_the_page_says(
-    page: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    page: Path, reader_of: Callable[[Path], Reader]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    names: dict[str, Any] = {"__name__": "__main__"}
-    ran = 0
-    for block in blocks(page):
-        # Blank lines in front, so that a traceback shows the page's own line numbers.
-        code = compile("\n" * (block.line - 1) + block.code, named(page), "exec")
-        exec(code, names)
-        printed = capsys.readouterr().out
-        if block.prints is not None:
-            assert printed == block.prints, f"{named(page)}:{block.line}"
-        ran += 1
-    assert ran
+    reader = reader_of(page)
+    reader.follow()
+    assert reader.ran
+
+
+def test_the_tutorial_can_be_followed_in_two_terminals(
+    reader_of: Callable[[Path], Reader],
+) -> None:
+    reader = reader_of(DOCS / "tutorial.md")
+    reader.follow()
+    assert reader.ran > 5
+    assert (reader.started, reader.killed) == (2, 1)
 
 
 def test_the_store_that_is_proven_on_its_page_passes_the_suite(tmp_path: Path) -> None:
     page = DOCS / "how-to" / "prove-your-own-store.md"
-    proof = "\n".join(block.code for block in blocks(page))
+    proof = "\n".join(block.body for block in blocks(page) if block.language == "python")
     (tmp_path / "test_shelf.py").write_text(proof)
     # Found is enough here: to shrink what it finds would take longer than this test may.
     (tmp_path / "conftest.py").write_text(
@@ -337,8 +325,12 @@ def test_every_guarantee_names_tests_that_exist() -> None:
             "Ledger: ",
             [ROOT / "tests" / name for name in ("ledger", "buckets", "simulation", "torture")],
         ),
+        (
+            "Workers: ",
+            [ROOT / "tests" / name for name in ("worker", "supervisor", "acceptance", "torture")],
+        ),
     ],
-    ids=["every store", "SQLite", "Document", "Ledger"],
+    ids=["every store", "SQLite", "Document", "Ledger", "Workers"],
 )
 def test_a_proof_is_of_every_store_unless_it_names_one(store: str, folders: list[Path]) -> None:
     proof = re.compile(rf"^- {store}(`test_[^\n]*(?:\n  [^\n]*)*)", re.MULTILINE)
@@ -482,6 +474,25 @@ def test_what_the_bucket_page_says_of_the_ledger_is_so() -> None:
         assert f"`{scheme}://" in told
     for extra in url._BUCKETS.values():
         assert f"`casque[{extra}]`" in told
+
+
+def test_what_the_pages_on_workers_say_is_so() -> None:
+    told = " ".join((DOCS / "how-to" / "run-workers.md").read_text().split())
+    lease, grace = seconds(options.DEFAULT_LEASE_US), seconds(options.DEFAULT_GRACE_US)
+    pace, backoff = supervisor.Pace(), Backoff()
+    assert f"{lease} after the last sign of life" in told
+    assert f"`--grace`, {grace}" in told
+    assert f"ever later, up to every {seconds(pace.longest_us)}" in told
+    assert f"not ended {seconds(pace.beyond_grace_us)} after the grace is killed" in told
+    assert f"the grace and the {seconds(pace.beyond_grace_us)} after it" in told
+    assert f"up to every {seconds(deck._LONGEST_PAUSE_US)}" in told
+    assert f"not gone {loop._CANCEL_SECONDS:g} s later" in told
+    assert f"up to {backoff.base.total_seconds():g} s, 4 s, 8 s and so on, at most an hour" in told
+    assert (backoff.factor, backoff.cap, deck.BEATS_PER_LEASE) == (2, timedelta(hours=1), 3)
+    assert options.DEFAULT_CONCURRENCY == tasks.MAX_ATTEMPTS == 10
+    assert f"by default {lease} after" in " ".join(GUARANTEES.read_text().split())
+    there = set(re.findall(r"--[a-z][a-z-]+", __main__._parser().format_help())) - {"--help"}
+    assert {option for option in there if option not in told} == set()
 
 
 @pytest.mark.parametrize("page", [GUARANTEES, DOCS / "how-to" / "use-sqlite.md"], ids=named)

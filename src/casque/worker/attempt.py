@@ -12,7 +12,7 @@ import msgspec
 from casque import arguments, operations
 from casque.clock import Clock, span_us
 from casque.current import RunningJob
-from casque.errors import CasqueError
+from casque.errors import InvalidError
 from casque.job import Failure, Job
 from casque.operations import Ack, Fail, Nack, Operation, Release
 from casque.retry import Discard, Retry, Snooze
@@ -199,7 +199,7 @@ def settlement(outcome: Outcome, job: Job, task: Task[..., Any], chance: float) 
             delay = task.backoff.delay_us(job.attempts, chance)
             return Nack(job.id, job.token, delay, failure_of(error))
         case Unfit(error):
-            return Fail(job.id, job.token, failure_of(error))
+            return Fail(job.id, job.token, _without_traceback(error))
         case Stopped():
             return Release(job.id, job.token)
         case Lost():
@@ -237,9 +237,14 @@ def failure_of(error: BaseException) -> Failure:
     """An error as it is kept with the job."""
     if isinstance(error, TaskError):
         return error.failure
-    if isinstance(error, CasqueError) and error.__cause__ is None:
-        return Failure(type(error).__name__, str(error), "")  # its traceback is all ours
     try:
         return arguments.failure(error)
     except Exception as worse:  # noqa: BLE001 - its own `__str__` may raise
         return Failure(type(error).__name__, f"and to say why raised {type(worse).__name__}")
+
+
+def _without_traceback(error: BaseException) -> Failure:
+    """Of one that comes of our own checks: where in our code it was found helps nobody."""
+    failure = failure_of(error)
+    is_ours = isinstance(error, InvalidError) and error.__cause__ is None
+    return Failure(failure.kind, failure.text) if is_ours else failure

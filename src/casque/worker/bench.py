@@ -32,6 +32,7 @@ class Setup(msgspec.Struct, frozen=True):
     """What comes first: where the app is found, and the store that the worker works on."""
 
     target: str
+    modules: list[str]
     store: str | None
     """None: the one that the app names."""
     path: list[str]
@@ -198,7 +199,7 @@ def main() -> None:
     if setup.log is not None:
         set_up(setup.log)
     try:
-        app = load_app(setup.target, store=setup.store)
+        app = load_app(setup.target, store=setup.store, modules=setup.modules)
     except InvalidError as error:
         sys.exit(str(error))
     if setup.store is not None and setup.store.startswith("memory:"):

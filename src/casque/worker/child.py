@@ -39,7 +39,7 @@ def run_child(descriptor: int) -> int:
 def _work(line: socket.socket, orders: lifeline.Orders) -> Ended:
     if not orders.log.yields:
         set_up(orders.log)
-    app = load_app(orders.target, store=orders.store)
+    app = load_app(orders.target, store=orders.store, modules=orders.modules)
     if orders.log.yields:
         set_up(orders.log)
     if isinstance(app.store, MemoryStore):

@@ -39,7 +39,7 @@ _PARTIAL_US = 50_000
 """When to ask again after a claim that brought fewer than asked: it does not say when more come."""
 _FIRST_PAUSE_US = 100_000
 _LONGEST_PAUSE_US = 5 * SECOND_US
-LAST_WORDS_US = 10 * SECOND_US
+LAST_WORDS_US = 7 * SECOND_US
 """How long a worker that ends tries to store what is left to be said."""
 
 

@@ -46,7 +46,8 @@ def _close(loop: asyncio.AbstractEventLoop) -> None:
         task.cancel()
     if left:
         loop.run_until_complete(asyncio.wait(left, timeout=_LAST_SECONDS))
-    loop.run_until_complete(loop.shutdown_asyncgens())
+    closing = loop.create_task(loop.shutdown_asyncgens())
+    loop.run_until_complete(asyncio.wait([closing], timeout=_LAST_SECONDS))
     asyncio.set_event_loop(None)
     loop.close()  # which lets go of the threads of `asyncio.to_thread` without waiting for them
 

@@ -35,6 +35,8 @@ class Orders(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     target: str
+    modules: list[str]
+    """Those besides in which tasks are defined."""
     options: WorkerOptions
     store: str | None
     log: LogOptions

@@ -7,6 +7,7 @@ import importlib.util
 import os
 import sys
 import traceback
+from collections.abc import Sequence
 from contextvars import ContextVar
 from pathlib import Path
 from types import ModuleType
@@ -34,10 +35,11 @@ def is_loading() -> bool:
     return _is_loading.get()
 
 
-def load_app(target: str, *, store: str | None = None) -> App:
+def load_app(target: str, *, store: str | None = None, modules: Sequence[str] = ()) -> App:
     """The App at `module:name`, or the only one of a module. InvalidError when there is none.
 
-    With `store`, it works there instead of where its code says.
+    With `store`, it works there instead of where its code says. `modules` are
+    imported too: those in which its tasks are defined.
 
     The current folder is looked in first, as by `python -m`. A module may be
     named by the path of its file; then the file's own folder is the first, as by
@@ -55,6 +57,8 @@ def load_app(target: str, *, store: str | None = None) -> App:
             f"{getattr(module, '__file__', None) or 'a module of Python itself'}. Rename the file."
         )
     app = _named(module, name) if name else _only(module)
+    for one in modules:
+        _import(_name_of_file(Path(one)) if one.endswith(".py") else one)
     if store is not None:
         app.opened = Opened(store)
     return app
@@ -84,6 +88,23 @@ def path_of(app: App) -> str:
         "one: assign it at the top of a module (`app = App(…)`) instead of in a function or class, "
         "or use count=1."
     )
+
+
+def modules_of(app: App) -> list[str]:
+    """The modules in which its tasks are defined, as another process can import them."""
+    names = dict.fromkeys(task.function.__module__ for task in app.tasks.values())
+    found = []
+    for name in names:
+        module = sys.modules.get(name)
+        if name == "__main__":
+            spec, file = getattr(module, "__spec__", None), getattr(module, "__file__", None)
+            if spec is not None:
+                found.append(spec.name)
+            elif file is not None and Path(file).is_file():
+                found.append(str(Path(file).resolve()))
+        elif module is not None and getattr(module, "__spec__", None) is not None:
+            found.append(name)
+    return found
 
 
 def _attribute(module: ModuleType, app: App) -> str | None:

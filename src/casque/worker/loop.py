@@ -41,8 +41,11 @@ from casque.worker.report import Report
 
 _CANCEL_SECONDS = 5.0
 """How long a cancelled function may take to clean up, before its job is given up without it."""
-_PATIENCE_SECONDS = LAST_WORDS_US / SECOND_US + 2.0
-"""How long the deck is waited for, which may be held up by a storage that does not answer."""
+_LAST_WORDS_SECONDS = LAST_WORDS_US / SECOND_US + 1.0
+"""Beyond the grace: then it ends, whether or not the storage has taken what it had to say.
+
+Less than what a supervisor allows a child before it is killed.
+"""
 _LOOKS_PER_LEASE = 20
 _LONGEST_LOOK_SECONDS = 1.0
 _DEFAULT = WorkerOptions()
@@ -132,7 +135,8 @@ class Worker:
             return crew.ended.result()
         finally:
             crew.close()
-            if is_its_own:
+            # One that does not answer is still asked, by a thread that ends with the process.
+            if is_its_own and not crew.is_unheard:
                 await store.close()
 
     def _heed(self) -> None:
@@ -176,6 +180,8 @@ class _Crew:
         self._why: Ended | None = None
         """Why it ends, once it does."""
         self._is_finishing = False
+        self.is_unheard = False
+        """Whether it ended without the storage's having taken all that it had to say."""
 
     def bound(self, grace_us: int) -> None:
         """Stopping takes at most so long, and what functions take to clean up. Signal-safe."""
@@ -226,7 +232,8 @@ class _Crew:
 
     def bring(self, news: News) -> None:
         """What a commit brought. On the deck's thread."""
-        self._loop.call_soon_threadsafe(self._take, news)
+        with suppress(RuntimeError):  # closed: the worker has ended without waiting for this
+            self._loop.call_soon_threadsafe(self._take, news)
 
     def _take(self, news: News) -> None:
         for one, answer in news.answered:
@@ -332,6 +339,7 @@ class _Crew:
     def give_back(self) -> None:
         """End what runs, and give it back."""
         self.stop(Ended.STOPPED)
+        self._loop.call_later(_LAST_WORDS_SECONDS, self._end_unheard)
         for attempt in list(self._attempts):
             if not (attempt.is_over or attempt.ending):
                 self._end_early(attempt, Stopped(), "the worker ends")
@@ -341,7 +349,14 @@ class _Crew:
         if not self._is_finishing and all(attempt.is_settled for attempt in self._attempts):
             self._is_finishing = True
             self._deck.finish()
-            self._loop.call_later(_PATIENCE_SECONDS, self._deck_ended, None)
+            self._loop.call_later(_LAST_WORDS_SECONDS, self._end_unheard)
+
+    def _end_unheard(self) -> None:
+        """The storage is away. As after a kill: leases end, and jobs come back."""
+        if not self.ended.done():
+            self.is_unheard = True
+            self._report.ends_unheard(len(self._attempts))
+            self.ended.set_result(self._why or Ended.STOPPED)
 
     # -- what the deck says, on its thread -------------------------------------
 

@@ -24,7 +24,7 @@ from casque.retry import Discard, Retry, Snooze
 from casque.tasks import App
 from casque.worker import bench, logs
 from casque.worker.attempt import Attempt, InvalidResult, TaskError
-from casque.worker.loading import path_of
+from casque.worker.loading import modules_of, path_of
 
 _LENGTH_BYTES = 4
 _STARTS = 3
@@ -71,7 +71,8 @@ class InProcesses:
 
     def _setup(self) -> bench.Setup:
         app = self._app
-        return bench.Setup(path_of(app), app.opened.address, list(sys.path), logs.current())
+        found = path_of(app), modules_of(app)
+        return bench.Setup(*found, app.opened.address, list(sys.path), logs.current())
 
     def interrupt(self, attempt: Attempt) -> bool:
         child = self._serving.get(attempt)

@@ -147,5 +147,12 @@ class Report:
         pattern = "a task holds up the event loop beyond the grace; its jobs were given back"
         self._say(logging.ERROR, pattern, (), {"worker": self._worker})
 
+    def ends_unheard(self, jobs: int) -> None:
+        pattern = (
+            "ends without an answer of the storage; jobs whose end was not stored: %d. "
+            "They are run again when their leases end"
+        )
+        self._say(logging.WARNING, pattern, (jobs,), {"worker": self._worker})
+
     def said(self, message: str, *args: object) -> None:
         self._say(logging.INFO, message, args, {"worker": self._worker})

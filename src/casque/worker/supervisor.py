@@ -6,6 +6,7 @@ import logging
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from contextlib import closing
 
 import msgspec
@@ -15,7 +16,7 @@ from casque.errors import InvalidError
 from casque.tasks import App
 from casque.worker import lifeline
 from casque.worker.childprocess import ChildProcess, reap_orphans, told
-from casque.worker.loading import WorkReached, is_loading, path_of
+from casque.worker.loading import WorkReached, is_loading, modules_of, path_of
 from casque.worker.logs import LogOptions
 from casque.worker.loop import Worker
 from casque.worker.options import WorkerOptions
@@ -77,12 +78,18 @@ class Supervisor:
         count: int,
         store: str | None = None,
         *,
+        modules: Sequence[str] = (),
         log: LogOptions = _LOG,
         pace: Pace = _PACE,
         clock: Clock | None = None,
     ) -> None:
         self._orders = lifeline.Orders(
-            target=target, options=options, store=store, log=log, path=list(sys.path)
+            target=target,
+            modules=list(modules),
+            options=options,
+            store=store,
+            log=log,
+            path=list(sys.path),
         )
         self._pace = pace
         self._clock = clock or SystemClock()
@@ -221,7 +228,13 @@ class Supervisor:
         for post in self._posts:
             now = self._clock.monotonic()
             if post.start_at_us is not None and now >= post.start_at_us:
-                post.child = ChildProcess(self._orders, self._wakeups.ring)
+                try:
+                    post.child = ChildProcess(self._orders, self._wakeups.ring)
+                except OSError as error:  # no memory or no room for another process just now
+                    post.early_deaths += 1
+                    post.start_at_us = now + max(self._pace.delay_us(post.early_deaths), SECOND_US)
+                    _log.warning("a worker process cannot be started, tried again: %s", error)
+                    continue
                 post.started_us, post.start_at_us = now, None
                 post.lives += 1
                 _log.info("worker process %d started", post.child.pid)
@@ -231,11 +244,19 @@ def work(app: App, options: WorkerOptions, count: int = 1) -> None:
     """What `App.work` does: one worker here, or several processes. Blocks until they end."""
     if is_loading():
         raise WorkReached
-    if count == 1:
+    # One that is to be replaced now and then needs somebody who does that.
+    is_recycled = options.max_jobs is not None or options.max_mib is not None
+    if count == 1 and not is_recycled:
         worker = Worker(app, options)
         with obeying(worker):
             worker.run()
         return
+    if app.store.instant:
+        raise InvalidError(
+            "the jobs of a store in memory are seen by no other process: use count=1 without "
+            "max_jobs and max_mib, or a store that processes share, as sqlite:///jobs.db is."
+        )
     # As the same program would log with count=1.
     level = logging.getLogger("casque.worker").getEffectiveLevel()
-    Supervisor(path_of(app), options, count, log=LogOptions(level=level, yields=True)).run()
+    log = LogOptions(level=level, yields=True)
+    Supervisor(path_of(app), options, count, modules=modules_of(app), log=log).run()
