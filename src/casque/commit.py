@@ -27,7 +27,7 @@ BATCH_BYTES = 4 * 1024 * 1024
 WAITING_CALLERS = 100_000
 CLOSE_PATIENCE_US = 30 * SECOND_US
 
-_FEW = 32
+_FEW = 128
 """So many operations without payloads to speak of are no burden to one commit."""
 _FIRST_PAUSE_US = 50_000
 _LONGEST_PAUSE_US = 1_000_000

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
-from typing import Any, Literal
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from functools import lru_cache
+from typing import Any, ClassVar, Literal, TextIO
+from weakref import ref
 
 import msgspec
 
-from casque.clock import SECOND_US, to_datetime
+from casque.clock import SECOND_US, SystemClock, to_datetime
 
+WORKER = "casque.worker"
+"""The logger of workers."""
 LEVELS = ("debug", "info", "warning", "error")
 FORMATS = ("text", "json")
 
@@ -23,6 +30,8 @@ class LogOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Whether what the app's own module sets up takes the place of this."""
 
 
+_clock = SystemClock()
+_pid = os.getpid
 _current: list[LogOptions] = []
 
 
@@ -37,31 +46,117 @@ def set_up(options: LogOptions) -> None:
     root = logging.getLogger()
     if options.yields and root.handlers:
         return
-    handler = logging.StreamHandler(sys.stderr)
+    handler = Lines(sys.stderr)
     handler.setFormatter(JsonLines() if options.format == "json" else TextLines())
     root.addHandler(handler)
     root.setLevel(options.level)
 
 
+class Lines(logging.StreamHandler[TextIO]):
+    """Writes lines to a stream; those of a batch at once.
+
+    For each of its own, a busy worker would give up Python's lock and wait for
+    it again, and that takes longer than the job.
+    """
+
+    held: ClassVar[int] = 0
+    """How many batches are under way."""
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__(stream)
+        self._lines: list[str] = []
+        _handlers.append(ref(self))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            self._lines.append(f"{self.format(record)}\n")
+        except Exception:  # noqa: BLE001 - as logging's own handlers do
+            self.handleError(record)
+        if not Lines.held or record.levelno >= logging.WARNING:
+            self.flush()
+
+    def flush(self) -> None:
+        with self.lock or nullcontext():
+            lines, self._lines = self._lines, []
+            if lines:
+                self.stream.write("".join(lines))
+            super().flush()
+
+    def is_all(self, logger: logging.Logger) -> bool:
+        """Whether what `logger` says comes here and nowhere else, past nobody."""
+        root = logger.root
+        return (
+            root.handlers == [self]
+            and not (logger.handlers or logger.filters or self.filters)
+            and logger.propagate
+            and logger.parent in (root, None)
+            and logging.getLogRecordFactory() is logging.LogRecord
+        )
+
+    def say(self, message: str, fields: dict[str, Any]) -> None:
+        """A line of level INFO, as a record of it would become; what makes up most of a log."""
+        formatter = self.formatter
+        assert isinstance(formatter, TextLines | JsonLines)
+        self._lines.append(f"{formatter.line(_now(), message, fields)}\n")
+        if not Lines.held:
+            self.flush()
+
+
+_handlers: list[ref[Lines]] = []
+
+
+def _only(logger: logging.Logger) -> Lines | None:
+    handlers = logger.root.handlers
+    handler = handlers[0] if handlers else None
+    return handler if isinstance(handler, Lines) and handler.is_all(logger) else None
+
+
+@contextmanager
+def together(logger: logging.Logger) -> Iterator[Lines | None]:
+    """What is logged in here is written at once, at its end; warnings and errors at once.
+
+    Gives the only handler of `logger`, if that is one of ours.
+    """
+    Lines.held += 1
+    try:
+        yield _only(logger) if logger.isEnabledFor(logging.INFO) else None
+    finally:
+        Lines.held -= 1
+        for handler in [found for one in _handlers if (found := one()) is not None]:
+            with suppress(OSError, ValueError):  # nobody reads it any more
+                handler.flush()
+
+
 class TextLines(logging.Formatter):
     """For people: the time, level, process, message, and its fields. A traceback follows."""
 
+    def line(self, time: str, message: str, fields: dict[str, Any]) -> str:
+        """One of a worker's own, of level INFO, which names the job."""
+        told = f"queue={fields['queue']} worker={fields['worker']}"
+        return f"{time} INFO    [{_pid()}] {message} ({told})"
+
     def format(self, record: logging.LogRecord) -> str:
-        # A worker's own messages name the job, its entrypoint and its attempt already.
-        told = ("job_id", "entrypoint", "attempt") if record.name == "casque.worker" else ()
-        fields = " ".join(
-            f"{name}={value}" for name, value in _fields(record).items() if name not in told
-        )
         record.message = record.getMessage()
+        fields = vars(record)
+        # A worker's own messages name the job, its entrypoint and its attempt already.
+        if f"(job {fields.get('job_id')}, " in record.message:
+            told = f"queue={fields.get('queue')} worker={fields.get('worker')}"
+        else:
+            told = " ".join(f"{name}={value}" for name, value in _fields(record).items())
         line = f"{_time(record)} {record.levelname:<7} [{record.process}] {record.message}"
-        if fields:
-            line += f" ({fields})"
+        if told:
+            line += f" ({told})"
         trouble = _trouble(record, self)
         return f"{line}\n{trouble}" if trouble else line
 
 
 class JsonLines(logging.Formatter):
     """For programs: one object a line, with what `extra=` gave as fields of their own."""
+
+    def line(self, time: str, message: str, fields: dict[str, Any]) -> str:
+        """One of a worker's own, of level INFO."""
+        told = {"time": time, "level": "info", "logger": WORKER, "message": message, "pid": _pid()}
+        return msgspec.json.encode(told | fields).decode()
 
     def format(self, record: logging.LogRecord) -> str:
         told: dict[str, Any] = {
@@ -86,8 +181,21 @@ def _fields(record: logging.LogRecord) -> dict[str, Any]:
 
 
 def _time(record: logging.LogRecord) -> str:
-    instant = to_datetime(int(record.created * SECOND_US))
-    return instant.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return _told(int(record.created * 1000))
+
+
+def _now() -> str:
+    return _told(_clock.now() // 1000)
+
+
+def _told(milliseconds: int) -> str:
+    seconds, part = divmod(milliseconds, 1000)
+    return f"{_second(seconds)}.{part:03}Z"
+
+
+@lru_cache(maxsize=8)
+def _second(seconds: int) -> str:
+    return to_datetime(seconds * SECOND_US).isoformat(timespec="seconds").removesuffix("+00:00")
 
 
 def _trouble(record: logging.LogRecord, formatter: logging.Formatter) -> str:

@@ -33,11 +33,12 @@ from casque.worker.attempt import (
     settle,
 )
 from casque.worker.deck import LAST_WORDS_US, Deck, News, Settlement
+from casque.worker.logs import together
 from casque.worker.options import WorkerOptions
 from casque.worker.places import Hooks, InThreads, OnLoop
 from casque.worker.processes import InProcesses
 from casque.worker.registry import Entry
-from casque.worker.report import Report
+from casque.worker.report import LOGGER, Report
 
 _CANCEL_SECONDS = 5.0
 """How long a cancelled function may take to clean up, before its job is given up without it."""
@@ -236,9 +237,10 @@ class _Crew:
             self._loop.call_soon_threadsafe(self._take, news)
 
     def _take(self, news: News) -> None:
-        for one, answer in news.answered:
-            self._report.settled(one.attempt, one.outcome, answer)
-            self._attempts.discard(one.attempt)
+        with together(LOGGER) as lines:
+            for one, answer in news.answered:
+                self._attempts.discard(one.attempt)
+                self._report.settled(one.attempt, one.outcome, answer, lines)
         for attempt, reason in news.lost:
             self._lose(attempt, Lost(reason))
         for attempt in news.claimed:

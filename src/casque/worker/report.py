@@ -20,8 +20,9 @@ from casque.worker.attempt import (
     Unfit,
     failure_of,
 )
+from casque.worker.logs import WORKER, Lines
 
-LOGGER = logging.getLogger("casque.worker")
+LOGGER = logging.getLogger(WORKER)
 
 
 class Report:
@@ -55,8 +56,14 @@ class Report:
         error: BaseException | None = None,
     ) -> None:
         """Whatever a handler or a filter of the user's does, no job must suffer for it."""
+        exc_info = None if error is None else (type(error), error, error.__traceback__)
         try:
-            LOGGER.log(level, pattern, *args, extra=fields, exc_info=error)
+            if LOGGER.isEnabledFor(level):
+                # Made here: to look up the caller, which is always this, takes as long as the rest.
+                record = LOGGER.makeRecord(
+                    LOGGER.name, level, __file__, 0, pattern, args, exc_info, extra=fields
+                )
+                LOGGER.handle(record)
         except Exception:  # noqa: BLE001
             with suppress(Exception):  # a field of that name may be taken: without them, then
                 LOGGER.log(level, pattern, *args)
@@ -73,9 +80,21 @@ class Report:
     def begun(self, attempt: Attempt) -> None:
         self._log(logging.DEBUG, attempt, "begun")
 
-    def settled(self, attempt: Attempt, outcome: Outcome, answer: object) -> None:
-        """What an attempt came to, once that is stored or cannot be."""
-        if isinstance(answer, CasqueError):
+    def settled(
+        self, attempt: Attempt, outcome: Outcome, answer: object, lines: Lines | None = None
+    ) -> None:
+        """What an attempt came to, once that is stored or cannot be.
+
+        With `lines`, what is nothing special goes there without becoming a record.
+        """
+        if lines is not None and type(outcome) is Returned and answer is None:
+            job, took_us = attempt.job, self._clock.monotonic() - attempt.begun_us
+            lines.say(
+                f"{job.entrypoint} (job {job.id}, attempt {job.attempts} of {job.max_attempts}): "
+                f"done in {took_us / SECOND_US:.3f} s",
+                self._fields(job),
+            )
+        elif isinstance(answer, CasqueError):
             self._log(
                 logging.WARNING,
                 attempt,
