@@ -489,7 +489,7 @@ def test_what_the_pages_on_workers_say_is_so() -> None:
     assert f"not gone {loop._CANCEL_SECONDS:g} s later" in told
     assert f"up to {backoff.base.total_seconds():g} s, 4 s, 8 s and so on, at most an hour" in told
     assert (backoff.factor, backoff.cap, deck.BEATS_PER_LEASE) == (2, timedelta(hours=1), 3)
-    assert options.DEFAULT_CONCURRENCY == tasks.MAX_ATTEMPTS == 10
+    assert (options.DEFAULT_CONCURRENCY, tasks.MAX_ATTEMPTS) == (32, 10)
     assert f"by default {lease} after" in " ".join(GUARANTEES.read_text().split())
     there = set(re.findall(r"--[a-z][a-z-]+", __main__._parser().format_help())) - {"--help"}
     assert {option for option in there if option not in told} == set()

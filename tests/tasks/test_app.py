@@ -10,7 +10,6 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -259,9 +258,7 @@ def test_middleware_must_have_something_to_call() -> None:
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     calls: list[tuple[Any, ...]] = []
-    module = ModuleType("casque.worker.supervisor")
-    module.work = lambda *args: calls.append(args)  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "casque.worker.supervisor", module)
+    monkeypatch.setattr("casque.worker.supervisor.work", lambda *args: calls.append(args))
     return calls
 
 

@@ -84,14 +84,14 @@ class Lines(logging.StreamHandler[TextIO]):
 
     def is_all(self, logger: logging.Logger) -> bool:
         """Whether what `logger` says comes here and nowhere else, past nobody."""
-        root = logger.root
-        return (
-            root.handlers == [self]
-            and not (logger.handlers or logger.filters or self.filters)
-            and logger.propagate
-            and logger.parent in (root, None)
-            and logging.getLogRecordFactory() is logging.LogRecord
-        )
+        above: logging.Logger | None = logger
+        while above is not None and above is not logger.root:
+            if above.handlers or not above.propagate:
+                return False
+            above = above.parent
+        is_plain = not (logger.filters or self.filters)
+        is_usual = logging.getLogRecordFactory() is logging.LogRecord
+        return is_plain and is_usual and logger.root.handlers == [self]
 
     def say(self, message: str, fields: dict[str, Any]) -> None:
         """A line of level INFO, as a record of it would become; what makes up most of a log."""
