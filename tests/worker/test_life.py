@@ -29,8 +29,8 @@ from casque.stores.memory import MemoryStore
 from casque.stores.sqlite.store import SqliteStore
 from casque.testing.faults import STORE_FAULTS, Fault, FaultyStore
 from casque.worker.attempt import Attempt, Returned
-from casque.worker.deck import Settlement, answered
 from casque.worker.loop import Ended, Worker
+from casque.worker.news import Settlement, answered
 from casque.worker.options import WorkerOptions
 from casque.worker.registry import WorkerEntry, worker_entries
 from tests.worker.apps import AT_ONCE, Beside, beside, work_off

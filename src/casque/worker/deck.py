@@ -11,21 +11,20 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 from casque.clock import SECOND_US, Bell, Clock, drive
 from casque.errors import (
-    CASConflictError,
     CasqueError,
-    InvalidError,
-    JobNotFoundError,
-    LeaseLostError,
     StorageError,
 )
 from casque.job import Job
 from casque.operations import Dequeue, Heartbeat, Operation, PutRecord, Release
+from casque.rules import Leased
 from casque.session import Session
-from casque.worker.attempt import Attempt, Outcome, Stopped
+from casque.worker.appetite import Appetite
+from casque.worker.attempt import Attempt, Stopped
+from casque.worker.news import Listener, News, Settlement, answered, is_no_answer
 from casque.worker.options import WorkerOptions
 from casque.worker.registry import Entry
 
@@ -35,52 +34,10 @@ TELL_EVERY_US = SECOND_US
 
 _LONGEST_SLEEP_US = SECOND_US
 """A signal handler can only leave word: so often it is looked for."""
-_PARTIAL_US = 50_000
-"""When to ask again after a claim that brought fewer than asked: it does not say when more come."""
 _FIRST_PAUSE_US = 100_000
 _LONGEST_PAUSE_US = 5 * SECOND_US
 LAST_WORDS_US = 7 * SECOND_US
 """How long a worker that ends tries to store what is left to be said."""
-
-
-class Settlement:
-    """What became of a job, to be stored."""
-
-    __slots__ = ("attempt", "is_unsure", "operation", "outcome")
-
-    def __init__(self, attempt: Attempt, outcome: Outcome, operation: Operation) -> None:
-        self.attempt = attempt
-        self.outcome = outcome
-        self.operation = operation
-        self.is_unsure = False
-        """Whether it may be stored already, only its answer having been lost."""
-
-
-class News(NamedTuple):
-    """What a commit brought, for the thread that runs the tasks."""
-
-    claimed: list[Attempt]
-    answered: list[tuple[Settlement, object]]
-    lost: list[tuple[Attempt, str]]
-
-
-class Listener(Protocol):
-    """Who is told, on the deck's thread."""
-
-    def bring(self, news: News) -> None: ...
-
-    def storage_failed(self, error: Exception) -> None:
-        """Said once, when it begins."""
-        ...
-
-    def storage_answers(self, silent_us: int) -> None: ...
-
-    def deck_ended(self, error: BaseException | None, *, is_stuck: bool) -> None:
-        """Nothing is due, it was told to end, or something is wrong with it.
-
-        `is_stuck`: it was told to end long ago, and the other thread did nothing about it.
-        """
-        ...
 
 
 class Deck:
@@ -118,14 +75,7 @@ class Deck:
         self._is_asleep = False
         self._is_heard = True
         """Whether the other thread has taken what it was brought last."""
-        self._turn = 0
-        """Whose turn it is of several queues."""
-        self._hungry = self._queues
-        """How many of the queues are to be asked before all of them are known to be empty."""
-        self._rings = self._heard_rings = 0
-        """What rang while a commit was under way may have come too late for it."""
-        self._ask_us: int | None = None
-        """When to ask again all the same."""
+        self._appetite = Appetite(options.queues)
         self._beat_us = 0
         self._tell_us = 0
         self._pause_us = 0
@@ -133,10 +83,6 @@ class Deck:
         self._finish_by = 0
         self._stop_us: int | None = None
         self._is_stuck = False
-
-    @property
-    def _queues(self) -> int:
-        return len(self._options.queues or ()) or 1
 
     # -- for the thread that runs the tasks ------------------------------------
 
@@ -175,7 +121,7 @@ class Deck:
         """What was brought last was taken."""
         with self._lock:
             self._is_heard = True
-            if self._hungry:
+            if self._appetite.is_hungry:
                 self._wake()
 
     def tell(self, attempt: Attempt, progress: float, note: str | None) -> None:
@@ -209,8 +155,7 @@ class Deck:
     def ring(self) -> None:
         """A job may have become claimable."""
         with self._lock:
-            self._rings += 1
-            self._hungry = self._queues
+            self._appetite.ring()
             self._is_asleep = False
         self._bell.ring()
 
@@ -254,7 +199,8 @@ class Deck:
             is_done = self._is_heard and not (self._settlements or self._held)
             if self._is_finishing:
                 return is_done or self._clock.monotonic() >= self._finish_by
-            return self._options.until_idle and is_done and not (self._hungry or self._busy)
+            is_idle = is_done and not (self._appetite.is_hungry or self._busy)
+            return self._options.until_idle and is_idle
 
     def _give_back_if_late(self) -> None:
         """The other thread was to end, and does not: a task holds it up."""
@@ -287,7 +233,7 @@ class Deck:
                 operations.append(one.operation)
                 self._held.pop(one.attempt, None)
             if settlements and self._options.until_idle:
-                self._hungry = self._queues  # what they did may have led to more
+                self._appetite.wake()  # what they did may have led to more
             if now >= self._beat_us:
                 operations += self._beat(now)
             if self._told and (operations or now >= self._tell_us):
@@ -314,22 +260,16 @@ class Deck:
         return [*told]
 
     def _claim(self, now: int) -> Dequeue | None:
-        """The next jobs, if there is room: of all queues, or of the next of several in its turn."""
-        if self._ask_us is not None and now >= self._ask_us:
-            self._hungry = self._queues
-        free = self._free()
-        # A thread that a task holds up gets no more jobs: others could do them meanwhile.
-        if not free or not self._hungry or not self._is_heard:
+        portion = self._appetite.portion(self._free(), now)
+        if portion is None:
             return None
-        queue, queues = None, self._options.queues
-        if queues:
-            queue = queues[self._turn % len(queues)]
-            free = max(free // self._hungry, 1)
-        entrypoints = self._entry.entrypoints
-        return Dequeue(self._session.worker, self._options.lease_us, free, entrypoints, queue)
+        entrypoints, lease_us = self._entry.entrypoints, self._options.lease_us
+        return Dequeue(self._session.worker, lease_us, portion.limit, entrypoints, portion.queue)
 
     def _free(self) -> int:
-        if not self._is_claiming:
+        """How many jobs there is room for now."""
+        # A thread that a task holds up gets no more of them: others could do them meanwhile.
+        if not self._is_claiming or not self._is_heard:
             return 0
         free = self._options.concurrency - self._busy
         if self._options.max_jobs is not None:
@@ -343,20 +283,20 @@ class Deck:
         with self._lock:
             if self._told:
                 times.append(self._tell_us)
-            if self._ask_us is not None and self._free():
-                times.append(self._ask_us)
+            if self._appetite.ask_us is not None and self._free():
+                times.append(self._appetite.ask_us)
         return min(max(min(times) - now, 1), _LONGEST_SLEEP_US)
 
     async def _commit(
         self, settlements: list[Settlement], operations: list[Operation], longest_us: int | None
     ) -> None:
-        sent, self._heard_rings = self._clock.monotonic(), self._rings
+        sent = self._clock.monotonic()
         outcomes = await self._session.submit_all(operations)
         news = News([], [], [])
         trouble: Exception | None = None
         kept: list[Settlement] = []
         for place, (operation, outcome) in enumerate(zip(operations, outcomes, strict=True)):
-            if _is_trouble(operation, outcome):
+            if is_no_answer(operation, outcome):
                 trouble = outcome
                 kept += settlements[place : place + 1]
             elif place < len(settlements):
@@ -394,26 +334,15 @@ class Deck:
             self._listener.storage_failed(trouble)
 
     def _receive(
-        self, asked: Dequeue, leased: Any, sent: int, longest_us: int | None, news: News
+        self, asked: Dequeue, leased: Leased, sent: int, longest_us: int | None, news: News
     ) -> None:
-        self._turn += 1
-        jobs: list[Job] = leased.jobs
-        is_first = self._hungry == self._queues
+        for job in leased.jobs:
+            news.claimed.append(self._begin(job, sent + asked.lease_us))
         with self._lock:
-            is_emptied = len(jobs) < asked.limit and self._rings == self._heard_rings
-            self._hungry = max(self._hungry - 1, 0) if is_emptied else self._queues
-        sleeps = [longest_us, leased.next_in_us, _PARTIAL_US if jobs else None]
-        times = [sent + max(us, 1) for us in sleeps if us is not None]
-        if self._ask_us is not None and not is_first:  # of several queues, the soonest counts
-            times.append(self._ask_us)
-        self._ask_us = min(times, default=None)
-        for job in jobs:
-            attempt = self._begin(job, sent + asked.lease_us)
-            news.claimed.append(attempt)
-        with self._lock:
+            self._appetite.fed(asked.limit, leased, sent, longest_us)
             self._held.update(dict.fromkeys(news.claimed))
-            self._busy += len(jobs)
-            self.claimed += len(jobs)
+            self._busy += len(leased.jobs)
+            self.claimed += len(leased.jobs)
 
     def _renew(self, beat: Heartbeat, outcomes: Any, sent: int, news: News) -> None:
         with self._lock:
@@ -427,24 +356,3 @@ class Deck:
                 news.lost.append((attempt, str(outcome)))
             else:
                 attempt.lease_end_us = sent + self._options.lease_us
-
-
-def _is_trouble(operation: Operation, outcome: object) -> bool:
-    """Whether this is no answer, so that it is to be asked again.
-
-    Whatever else a store of the user's own raises is no answer either.
-    """
-    if not isinstance(outcome, Exception):
-        return False
-    if isinstance(operation, PutRecord):
-        return not isinstance(outcome, CASConflictError)
-    if isinstance(operation, Dequeue | Heartbeat):
-        return True
-    return not isinstance(outcome, LeaseLostError | JobNotFoundError | InvalidError)
-
-
-def answered(one: Settlement, outcome: object) -> tuple[Settlement, object]:
-    """A settlement with its answer, as it is to be understood."""
-    if one.is_unsure and isinstance(outcome, JobNotFoundError | LeaseLostError):
-        outcome = None  # it had been stored, and only the answer was lost
-    return one, outcome

@@ -32,8 +32,9 @@ from casque.worker.attempt import (
     run_attempt,
     settle,
 )
-from casque.worker.deck import LAST_WORDS_US, Deck, News, Settlement
+from casque.worker.deck import LAST_WORDS_US, Deck
 from casque.worker.logs import together
+from casque.worker.news import News, Settlement
 from casque.worker.options import WorkerOptions
 from casque.worker.places import Hooks, InThreads, OnLoop
 from casque.worker.processes import InProcesses
