@@ -35,6 +35,10 @@ def where(text: str) -> list:
     return [os.getpid(), text]
 
 @app.task(run_in="process")
+def environment() -> list:
+    return [os.environ.get("PYTHONPATH"), os.environ.get("OF_THE_WORKER")]
+
+@app.task(run_in="process")
 def tells() -> None:
     current_job().progress(0.5, "half")
     time.sleep(60)
@@ -98,6 +102,20 @@ def test_middleware_runs_there(tasks: ModuleType, capfd: pytest.CaptureFixture[s
     handle = tasks.where.enqueue("x")
     work_off(tasks.app)
     assert f"before where {handle.result()[0]}" in capfd.readouterr().out
+
+
+@pytest.mark.parametrize("python_path", [None, "/nowhere"])
+def test_its_environment_is_the_workers(
+    tasks: ModuleType, monkeypatch: pytest.MonkeyPatch, python_path: str | None
+) -> None:
+    monkeypatch.setenv("OF_THE_WORKER", "yes")
+    if python_path is None:
+        monkeypatch.delenv("PYTHONPATH", raising=False)
+    else:
+        monkeypatch.setenv("PYTHONPATH", python_path)
+    handle = tasks.environment.enqueue()
+    work_off(tasks.app)
+    assert handle.result() == [python_path, "yes"]
 
 
 @pytest.mark.parametrize(

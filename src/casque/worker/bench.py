@@ -36,6 +36,8 @@ class Setup(msgspec.Struct, frozen=True):
     store: str | None
     """None: the one that the app names."""
     path: list[str]
+    python_path: str | None
+    """The variable PYTHONPATH as the worker has it; this process was started with another."""
     log: LogOptions | None
 
 
@@ -196,6 +198,10 @@ def main() -> None:
     stream = line.makefile("rb")
     setup = msgspec.msgpack.decode(_frame(stream), type=Setup)
     sys.path[:] = setup.path
+    if setup.python_path is None:
+        os.environ.pop("PYTHONPATH", None)
+    else:
+        os.environ["PYTHONPATH"] = setup.python_path
     if setup.log is not None:
         set_up(setup.log)
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from functools import lru_cache
@@ -97,12 +98,15 @@ class Lines(logging.StreamHandler[TextIO]):
         """A line of level INFO, as a record of it would become; what makes up most of a log."""
         formatter = self.formatter
         assert isinstance(formatter, TextLines | JsonLines)
-        self._lines.append(f"{formatter.line(_now(), message, fields)}\n")
+        line = f"{formatter.line(_now(), message, fields)}\n"
+        with self.lock or nullcontext():
+            self._lines.append(line)
         if not Lines.held:
             self.flush()
 
 
 _handlers: list[ref[Lines]] = []
+_counting = threading.Lock()
 
 
 def _only(logger: logging.Logger) -> Lines | None:
@@ -117,11 +121,13 @@ def together(logger: logging.Logger) -> Iterator[Lines | None]:
 
     Gives the only handler of `logger`, if that is one of ours.
     """
-    Lines.held += 1
+    with _counting:
+        Lines.held += 1
     try:
         yield _only(logger) if logger.isEnabledFor(logging.INFO) else None
     finally:
-        Lines.held -= 1
+        with _counting:
+            Lines.held -= 1
         for handler in [found for one in _handlers if (found := one()) is not None]:
             with suppress(OSError, ValueError):  # nobody reads it any more
                 handler.flush()

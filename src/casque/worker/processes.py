@@ -72,7 +72,8 @@ class InProcesses:
     def _setup(self) -> bench.Setup:
         app = self._app
         found = path_of(app), modules_of(app)
-        return bench.Setup(*found, app.opened.address, list(sys.path), logs.current())
+        python_path = os.environ.get("PYTHONPATH")
+        return bench.Setup(*found, app.opened.address, list(sys.path), python_path, logs.current())
 
     def interrupt(self, attempt: Attempt) -> bool:
         child = self._serving.get(attempt)

@@ -1,0 +1,108 @@
+"""The lines of a worker's log: those of a batch come together, and none is told otherwise."""
+
+from __future__ import annotations
+
+import io
+import logging
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from casque import App
+from casque.worker.attempt import Attempt, Raised, Returned
+from casque.worker.logs import JsonLines, Lines, TextLines, together
+from casque.worker.report import LOGGER, Report
+
+
+@pytest.fixture
+def stream() -> io.StringIO:
+    return io.StringIO()
+
+
+@pytest.fixture(params=[TextLines, JsonLines])
+def lines(request: pytest.FixtureRequest, stream: io.StringIO) -> Lines:
+    handler = Lines(stream)
+    handler.setFormatter(request.param())
+    return handler
+
+
+@contextmanager
+def alone(handler: Lines) -> Iterator[None]:
+    """While this holds, nobody else is told; pytest itself listens otherwise."""
+    root = logging.getLogger()
+    before, level = root.handlers[:], root.level
+    root.handlers[:] = [handler]
+    root.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        root.handlers[:] = before
+        root.setLevel(level)
+
+
+@pytest.fixture
+def attempt() -> Attempt:
+    app = App("memory://")
+
+    @app.task
+    def task() -> None: ...
+
+    app.queue.enqueue("task")
+    [job] = app.queue.dequeue()
+    return Attempt(job, app.tasks["task"], app.store.clock)
+
+
+def test_a_line_is_the_same_whichever_way_it_came(
+    lines: Lines, stream: io.StringIO, attempt: Attempt
+) -> None:
+    with alone(lines):
+        report = Report("me", attempt.task.app.store.clock)
+        report.settled(attempt, Returned(None), None)
+        with together(LOGGER) as only:
+            assert only is lines
+            report.settled(attempt, Returned(None), None, only)
+        by_record, directly = (
+            re.sub(r"\d{4}-\d\d-\d\dT[\d:.]+Z|\d\.\d{3} s", "?", line)
+            for line in stream.getvalue().splitlines()
+        )
+        assert by_record == directly
+        assert attempt.job.id in directly
+
+
+def test_those_of_a_batch_are_written_at_its_end_but_warnings_at_once(
+    lines: Lines, stream: io.StringIO, attempt: Attempt
+) -> None:
+    with alone(lines):
+        report = Report("me", attempt.task.app.store.clock)
+        with together(LOGGER) as only:
+            report.settled(attempt, Returned(None), None, only)
+            logging.getLogger("elsewhere").info("of a task")
+            assert stream.getvalue() == ""
+            report.settled(attempt, Raised(ValueError("no")), None, only)
+            assert len(stream.getvalue().splitlines()) == 3
+            report.settled(attempt, Returned(None), None, only)
+            assert len(stream.getvalue().splitlines()) == 3
+        assert len(stream.getvalue().splitlines()) == 4
+        report.settled(attempt, Returned(None), None)
+        assert len(stream.getvalue().splitlines()) == 5
+
+
+def test_with_a_handler_or_filter_of_the_users_every_line_is_a_record(lines: Lines) -> None:
+    with alone(lines):
+        other = logging.NullHandler()
+        LOGGER.addHandler(other)
+        with together(LOGGER) as only:
+            assert only is None
+        LOGGER.removeHandler(other)
+        lines.addFilter(lambda _: True)
+        with together(LOGGER) as only:
+            assert only is None
+        lines.filters.clear()
+        LOGGER.setLevel(logging.WARNING)
+        with together(LOGGER) as only:
+            assert only is None, "it is not asked for"
+        LOGGER.setLevel(logging.NOTSET)
+        with together(LOGGER) as only:
+            assert only is lines
