@@ -21,7 +21,7 @@ import msgspec
 from casque import Job, JobStatus, NewJob, Queue
 from casque.record import WORKER, Record
 
-PATIENCE = 60.0
+PATIENCE = 100.0
 """Seconds, of real time, after which something that must happen did not."""
 ALL_ATTEMPTS = 1_000
 """So many that no job runs out of them by the kills of a test."""

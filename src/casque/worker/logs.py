@@ -71,10 +71,10 @@ class Lines(logging.StreamHandler[TextIO]):
     def emit(self, record: logging.LogRecord) -> None:
         try:
             self._lines.append(f"{self.format(record)}\n")
+            if not Lines.held or record.levelno >= logging.WARNING:
+                self.flush()
         except Exception:  # noqa: BLE001 - as logging's own handlers do
             self.handleError(record)
-        if not Lines.held or record.levelno >= logging.WARNING:
-            self.flush()
 
     def flush(self) -> None:
         with self.lock or nullcontext():
@@ -90,6 +90,8 @@ class Lines(logging.StreamHandler[TextIO]):
             if above.handlers or not above.propagate:
                 return False
             above = above.parent
+        if type(self.formatter) not in (TextLines, JsonLines) or self.level > logging.INFO:
+            return False
         is_plain = not (logger.filters or self.filters)
         is_usual = logging.getLogRecordFactory() is logging.LogRecord
         return is_plain and is_usual and logger.root.handlers == [self]

@@ -209,9 +209,11 @@ class _Crew:
     def store(self, attempt: Attempt, outcome: Outcome, operation: Operation | None) -> None:
         if attempt.timer is not None:
             attempt.timer.cancel()  # it would keep the attempt until it is due
+        # One that was left behind frees its slot when it ends, and a thread may end at any moment.
+        frees = attempt.is_over and not attempt.is_left
         if operation is not None:
-            self._deck.settle(Settlement(attempt, outcome, operation), frees=attempt.is_over)
-        elif attempt.is_over:
+            self._deck.settle(Settlement(attempt, outcome, operation), frees=frees)
+        elif frees:
             self._deck.free()
         if operation is None:
             self._attempts.discard(attempt)
@@ -253,6 +255,8 @@ class _Crew:
                 self.stop(Ended.RECYCLED)
 
     def _start(self, attempt: Attempt) -> None:
+        if attempt.is_settled:
+            return  # the deck has given it back, since this thread was held up for too long
         self._attempts.add(attempt)
         if self._why is not None:  # claimed by a commit that was under way when it was told to stop
             attempt.is_over = True
