@@ -24,6 +24,7 @@ from casque.stores.memory import MemoryStore
 from casque.worker.attempt import Attempt
 from casque.worker.loop import Ended, Worker
 from casque.worker.options import WorkerOptions
+from casque.worker.report import Report
 from tests.worker.apps import AT_ONCE, Beside, beside, work_off
 
 SOON = timedelta(seconds=10)
@@ -527,3 +528,58 @@ def test_a_worker_is_refused_where_its_deck_cannot_begin(
     with pytest.raises(OSError, match="too many open files"):
         Worker(app).run()
     app.close()
+
+
+def test_a_thread_that_ends_as_it_times_out_frees_its_slot_once(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    release, goes_on = threading.Event(), Report.goes_on
+
+    def late(report: Report, attempt: Attempt, why: str) -> None:
+        release.set()
+        while not attempt.is_over:
+            pass
+        goes_on(report, attempt, why)
+
+    monkeypatch.setattr(Report, "goes_on", late)
+    lock, now, most = threading.Lock(), [0], [0]
+
+    @app.task(timeout=timedelta(milliseconds=50), max_attempts=1)
+    def stuck() -> None:
+        release.wait(20)
+
+    @app.task
+    def counts() -> None:
+        with lock:
+            now[0] += 1
+            most[0] = max(most[0], now[0])
+        time.sleep(0.01)
+        with lock:
+            now[0] -= 1
+
+    with beside(app, concurrency=1):
+        handle = stuck.enqueue()
+        with pytest.raises(Exception, match="timed out"):
+            handle.result(timeout=SOON)
+        for one in [counts.enqueue() for _ in range(5)]:
+            one.result(timeout=SOON)
+    assert most[0] == 1
+
+
+def test_an_asyncio_task_that_a_job_left_behind_cannot_spoil_the_end(app: App) -> None:
+    left: list[asyncio.Task[None]] = []
+
+    async def stays() -> None:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            raise SystemExit(3) from None
+
+    @app.task
+    async def leaves() -> None:
+        left.append(asyncio.ensure_future(stays()))
+        await asyncio.sleep(0)
+
+    handle = leaves.enqueue()
+    assert work_off(app) is Ended.IDLE
+    assert handle.job().status is JobStatus.COMPLETED

@@ -106,3 +106,27 @@ def test_with_a_handler_or_filter_of_the_users_every_line_is_a_record(lines: Lin
         LOGGER.setLevel(logging.NOTSET)
         with together(LOGGER) as only:
             assert only is lines
+
+
+def test_so_it_is_with_a_formatter_of_the_users(lines: Lines) -> None:
+    with alone(lines):
+        lines.setFormatter(logging.Formatter("%(message)s"))
+        with together(LOGGER) as only:
+            assert only is None
+
+
+def test_a_log_that_nobody_reads_harms_nobody(
+    lines: Lines, attempt: Attempt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Closed(io.StringIO):
+        def write(self, text: str) -> int:
+            raise BrokenPipeError
+
+    monkeypatch.setattr(logging, "raiseExceptions", False)
+    lines.setStream(Closed())
+    report = Report("me", attempt.task.app.store.clock)
+    with alone(lines):
+        logging.getLogger("elsewhere").warning("of a task")
+        with together(LOGGER) as only:
+            report.settled(attempt, Returned(None), None, only)
+        report.settled(attempt, Returned(None), None, lines)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from datetime import timedelta
@@ -160,6 +161,16 @@ def test_a_process_that_dies_is_a_failed_attempt(tasks: ModuleType, how: str, sa
     assert (job.status, job.attempts) == (JobStatus.DEAD, 2)
     assert said in job.error
     assert after.result()[1] == "next"
+
+
+def test_those_that_died_while_they_were_idle_cost_no_job_an_attempt(tasks: ModuleType) -> None:
+    with beside(tasks.app):
+        handles = [tasks.where.enqueue("x") for _ in range(4)]
+        pids = {handle.result(timeout=SOON)[0] for handle in handles}
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+        after = tasks.where.using(max_attempts=1).enqueue("after")
+        assert after.result(timeout=SOON)[1] == "after"
 
 
 def test_one_that_takes_too_long_is_killed_with_what_it_started(

@@ -50,7 +50,8 @@ class Appetite:
 
     def portion(self, free: int, now: int) -> Portion | None:
         """The next jobs, if there is room: of all queues, or of the next of several in its turn."""
-        if self.ask_us is not None and now >= self.ask_us:
+        # In the middle of a round it goes on with that: on a slow store, time is always over.
+        if not self._hungry and self.ask_us is not None and now >= self.ask_us:
             self.wake()
         if not free or not self._hungry:
             return None
@@ -60,7 +61,7 @@ class Appetite:
         queue = self._queues[self._turn % len(self._queues)]
         return Portion(queue, max(free // self._hungry, 1))
 
-    def fed(self, asked: int, leased: Leased, sent: int, longest_us: int | None) -> None:
+    def fed(self, asked: int, leased: Leased, sent: int, now: int, longest_us: int | None) -> None:
         """What a claim that was sent then brought; `longest_us` is how long the store may be deaf.
 
         An empty answer says when the next job is due; one that brought fewer than
@@ -69,8 +70,9 @@ class Appetite:
         self._turn += 1
         is_emptied = len(leased.jobs) < asked and self._rings == self._heard_rings
         self._hungry = max(self._hungry - 1, 0) if is_emptied else len(self._queues)
-        sleeps = [longest_us, leased.next_in_us, _PARTIAL_US if leased.jobs else None]
-        times = [sent + max(us, 1) for us in sleeps if us is not None]
+        times = [] if leased.next_in_us is None else [sent + max(leased.next_in_us, 1)]
+        pauses = [longest_us, _PARTIAL_US if leased.jobs else None]
+        times += [now + us for us in pauses if us is not None]
         if self.ask_us is not None and not self._is_first:  # of several queues, the soonest counts
             times.append(self.ask_us)
         self.ask_us = min(times, default=None)

@@ -210,7 +210,7 @@ class Deck:
         with self._lock:
             for attempt in self._held:
                 if not attempt.is_settled:
-                    attempt.is_settled = True
+                    attempt.is_settled = attempt.running.is_lost = True
                     release = Release(attempt.job.id, attempt.job.token)
                     self._settlements.append(Settlement(attempt, Stopped(), release))
             self._is_heard = self._is_stuck = True
@@ -339,7 +339,8 @@ class Deck:
         for job in leased.jobs:
             news.claimed.append(self._begin(job, sent + asked.lease_us))
         with self._lock:
-            self._appetite.fed(asked.limit, leased, sent, longest_us)
+            now = self._clock.monotonic()
+            self._appetite.fed(asked.limit, leased, sent, now, longest_us)
             self._held.update(dict.fromkeys(news.claimed))
             self._busy += len(leased.jobs)
             self.claimed += len(leased.jobs)

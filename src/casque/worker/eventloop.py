@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Coroutine
+from contextlib import suppress
 from typing import Any, NoReturn, TypeVar
 from weakref import WeakSet
 
@@ -33,23 +34,33 @@ def _run_on(loop: asyncio.AbstractEventLoop, main: Coroutine[Any, Any, T]) -> T:
         try:
             return loop.run_until_complete(work)
         except BaseException as error:
-            # A task's own asyncio task raised SystemExit, or somebody stopped the loop: that is
-            # for the one job to bear, and not for all the others.
             if work.done():
                 raise
-            LOGGER.warning("a task has interrupted its event loop, which goes on: %r", error)
+            # A task's own asyncio task raised SystemExit, or somebody stopped the loop: that is
+            # for the one job to bear, and not for all the others.
+            with suppress(Exception):
+                LOGGER.warning("a task has interrupted its event loop, which goes on: %r", error)
 
 
 def _close(loop: asyncio.AbstractEventLoop) -> None:
-    left = asyncio.all_tasks(loop)
-    for task in left:
-        task.cancel()
-    if left:
-        loop.run_until_complete(asyncio.wait(left, timeout=_LAST_SECONDS))
-    closing = loop.create_task(loop.shutdown_asyncgens())
-    loop.run_until_complete(asyncio.wait([closing], timeout=_LAST_SECONDS))
-    asyncio.set_event_loop(None)
-    loop.close()  # which lets go of the threads of `asyncio.to_thread` without waiting for them
+    try:
+        left = asyncio.all_tasks(loop)
+        for task in left:
+            task.cancel()
+        if left:
+            _run_through(loop, asyncio.wait(left, timeout=_LAST_SECONDS))
+        closing = loop.create_task(loop.shutdown_asyncgens())
+        _run_through(loop, asyncio.wait([closing], timeout=_LAST_SECONDS))
+    finally:
+        asyncio.set_event_loop(None)
+        loop.close()  # which lets go of the threads of `asyncio.to_thread` without waiting for them
+
+
+def _run_through(loop: asyncio.AbstractEventLoop, waiting: Coroutine[Any, Any, object]) -> None:
+    work = loop.create_task(waiting)
+    while not work.done():
+        with suppress(BaseException):  # of what is cancelled, each may answer as it likes
+            loop.run_until_complete(work)
 
 
 class _NoMore:

@@ -83,6 +83,9 @@ class Lines(logging.StreamHandler[TextIO]):
                 self.stream.write("".join(lines))
             super().flush()
 
+    def forget(self) -> None:
+        self._lines = []
+
     def is_all(self, logger: logging.Logger) -> bool:
         """Whether what `logger` says comes here and nowhere else, past nobody."""
         above: logging.Logger | None = logger
@@ -104,11 +107,27 @@ class Lines(logging.StreamHandler[TextIO]):
         with self.lock or nullcontext():
             self._lines.append(line)
         if not Lines.held:
-            self.flush()
+            with suppress(OSError, ValueError):  # nobody reads it any more
+                self.flush()
 
 
 _handlers: list[ref[Lines]] = []
 _counting = threading.Lock()
+
+
+def _begin_anew() -> None:
+    """In the child of a fork: what was being written belongs to the parent."""
+    global _counting  # noqa: PLW0603 - somebody may have held it
+    _counting = threading.Lock()
+    Lines.held = 0
+    for one in _handlers:
+        handler = one()
+        if handler is not None:
+            handler.forget()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_begin_anew)
 
 
 def _only(logger: logging.Logger) -> Lines | None:

@@ -187,8 +187,7 @@ class _Crew:
 
     def bound(self, grace_us: int) -> None:
         """Stopping takes at most so long, and what functions take to clean up. Signal-safe."""
-        patience_us = int(2 * _CANCEL_SECONDS * SECOND_US) if grace_us else SECOND_US
-        self._deck.stop_by(grace_us + patience_us)
+        self._deck.stop_by(grace_us + int((_CANCEL_SECONDS + 1) * SECOND_US))
 
     def start(self) -> None:
         self._report.said(
@@ -240,10 +239,8 @@ class _Crew:
             self._loop.call_soon_threadsafe(self._take, news)
 
     def _take(self, news: News) -> None:
-        with together(LOGGER) as lines:
-            for one, answer in news.answered:
-                self._attempts.discard(one.attempt)
-                self._report.settled(one.attempt, one.outcome, answer, lines)
+        for one, _ in news.answered:
+            self._attempts.discard(one.attempt)
         for attempt, reason in news.lost:
             self._lose(attempt, Lost(reason))
         for attempt in news.claimed:
@@ -253,6 +250,9 @@ class _Crew:
             most = self._options.max_jobs
             if most is not None and self._deck.claimed >= most:
                 self.stop(Ended.RECYCLED)
+        with together(LOGGER) as lines:
+            for one, answer in news.answered:
+                self._report.settled(one.attempt, one.outcome, answer, lines)
 
     def _start(self, attempt: Attempt) -> None:
         if attempt.is_settled:
@@ -323,7 +323,7 @@ class _Crew:
             elif now >= attempt.lease_end_us and not attempt.is_settled:
                 self._lose(attempt, Lost("no heartbeat got through for the whole of it"))
         most = self._options.max_mib
-        if most is not None and memory.resident_mib() > most:
+        if most is not None and self._why is None and memory.resident_mib() > most:
             self._report.said("has grown beyond %d MiB, and ends", most)
             self.stop(Ended.RECYCLED)
         seconds = self._options.lease_us / SECOND_US / _LOOKS_PER_LEASE

@@ -150,7 +150,7 @@ class InThreads:
         """Whether the loop is on its way to take what has ended."""
 
     async def call(self, attempt: Attempt, args: list[Any], kwargs: dict[str, Any]) -> bytes | None:
-        ending: asyncio.Future[_Ended] = self._loop.create_future()
+        ending = _Ending(attempt, self._loop)
         context = contextvars.copy_context()
 
         def work() -> None:
@@ -166,8 +166,13 @@ class InThreads:
             self._start_thread()
         self._running += 1
         self._work.put(work)
-        result, error = await ending
-        self._running -= 1
+        try:
+            while not ending.done():
+                with suppress(asyncio.CancelledError):  # by another task: this one goes on
+                    await ending
+        finally:
+            self._running -= 1
+        result, error = ending.result()
         if error is not None:
             raise error
         return result
@@ -220,6 +225,17 @@ class InThreads:
 
     def interrupt(self, attempt: Attempt) -> bool:  # noqa: ARG002 - no thread can be ended
         return False
+
+
+class _Ending(asyncio.Future["_Ended"]):
+    """The end of a thread's function. No cancellation brings it about, while it is waited for."""
+
+    def __init__(self, attempt: Attempt, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(loop=loop)
+        self._attempt = attempt
+
+    def cancel(self, msg: Any = None) -> bool:
+        return self._attempt.is_settled and super().cancel(msg)
 
 
 _Ended = tuple[bytes | None, BaseException | None]

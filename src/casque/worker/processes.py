@@ -55,7 +55,7 @@ class InProcesses:
         raise AssertionError
 
     async def _serve(self, attempt: Attempt) -> bench.Reply:
-        child = self._idle.pop() if self._idle else await _Child.start(self._setup())
+        child = self._idle_child() or await _Child.start(self._setup())
         self._serving[attempt] = child
         is_fit = False
         try:
@@ -68,6 +68,14 @@ class InProcesses:
             else:
                 child.kill()
         return reply
+
+    def _idle_child(self) -> _Child | None:
+        while self._idle:
+            child = self._idle.pop()
+            if not child.is_dead:
+                return child
+            child.kill()  # what it has started, it may be
+        return None
 
     def _setup(self) -> bench.Setup:
         app = self._app
@@ -129,6 +137,10 @@ class _Child:
         child = cls(process, reader, writer)
         child._send(setup)
         return child
+
+    @property
+    def is_dead(self) -> bool:
+        return self._reader.at_eof()
 
     def _await_end(self) -> None:
         # Noted by nobody else: who waits for it a second time would find another's number.
