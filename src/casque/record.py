@@ -20,6 +20,7 @@ PAUSE = "pause"
 QUEUE_LEASE = "queue_lease"
 LOCK = "lock"
 WORKER = "worker"
+CONFIG = "config"
 
 
 class Record(msgspec.Struct, frozen=True):

@@ -38,7 +38,7 @@ def test_durations(text: str, seconds: float) -> None:
         ([], "MODULE:APP"),
         (["tasks:app", "--grace", "3x"], "'3x' is not a duration: write 90 or 90s"),
         (["tasks:app", "--grace", "-1"], "--grace"),
-        (["tasks:app", "--lease", "0"], "'0' is too short"),
+        (["tasks:app", "--lease", "0"], "too short"),
         (["tasks:app", "--lease", "99999999h"], "too long"),
         (["tasks:app", "--count", "0"], "'0' is not a whole number from 1 on"),
         (["tasks:app", "--concurrency", "x"], "'x' is not a whole number"),

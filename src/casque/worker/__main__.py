@@ -5,12 +5,11 @@ from __future__ import annotations
 import argparse
 import logging
 import os
-import re
 import sys
 from collections.abc import Callable, Sequence
 
-from casque.arguments import LARGEST_INT, LONGEST_SPAN_US, name
-from casque.clock import SECOND_US
+from casque.arguments import LARGEST_INT, name
+from casque.durations import duration_us
 from casque.errors import CasqueError, InvalidError
 from casque.worker import options as defaults
 from casque.worker.child import run_child
@@ -23,15 +22,6 @@ from casque.worker.signals import obeying
 from casque.worker.supervisor import INIT_PID, Supervisor
 
 STOPPED, HAD_TO_KILL, INVALID = 0, 1, 2
-
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)?")
-_UNITS_US = {
-    "ms": 1_000,
-    "s": SECOND_US,
-    "m": 60 * SECOND_US,
-    "h": 3_600 * SECOND_US,
-    "d": 86_400 * SECOND_US,
-}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -150,17 +140,10 @@ def _queue(text: str) -> str:
 
 def _span(*, at_least_us: int) -> Callable[[str], int]:
     def parse(text: str) -> int:
-        found = _DURATION.fullmatch(text)
-        if found is None:
-            raise argparse.ArgumentTypeError(
-                f"{text!r} is not a duration: write 90 or 90s for seconds, 5m, 1h"
-            )
-        us = round(float(found[1]) * _UNITS_US[found[2] or "s"])
-        if not at_least_us <= us <= LONGEST_SPAN_US:
-            raise argparse.ArgumentTypeError(
-                f"{text!r} is too {'short' if us < at_least_us else 'long'}"
-            )
-        return us
+        try:
+            return duration_us(text, at_least_us=at_least_us)
+        except InvalidError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
 
     return parse
 

@@ -1,0 +1,5 @@
+"""`python -m casque.cli`: the same as `queuectl`."""
+
+from casque.cli.main import main
+
+main()

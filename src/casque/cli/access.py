@@ -1,0 +1,67 @@
+"""Access: an open store, for the time of one command."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from casque.job import Job
+from casque.operations import Operation
+from casque.queue import DEFAULT_MAX_DEPTH, AsyncQueue
+from casque.record import CONFIG, Record
+from casque.runner import runner_for
+from casque.settings import Settings, settings_of
+from casque.stores.url import open_store
+from casque.views import JobFilter
+
+T = TypeVar("T")
+
+
+class _Queue(AsyncQueue):
+    """Group commit that needs no entering: the access is what is opened and closed."""
+
+    _owner = "queuectl"
+
+
+class Access:
+    """A store, the queues on it, and what only tools ask of them. A context manager."""
+
+    def __init__(self, address: str) -> None:
+        self.store = open_store(address)
+        self._runner = runner_for(self.store)
+        self.queue = self.producer(DEFAULT_MAX_DEPTH)
+
+    def producer(self, max_depth: int) -> AsyncQueue:
+        """A queue that lets jobs enqueue jobs so deep."""
+        return _Queue(self.store, max_depth=max_depth, _blocking=self.store.blocking)
+
+    def run(self, call: Coroutine[Any, Any, T]) -> T:
+        """Await it: `access.run(access.queue.stats())`."""
+        return self._runner.run(call)
+
+    def jobs(self, wanted: JobFilter, *, limit: int, after: int = 0) -> list[Job]:
+        return self.run(self.store.jobs(wanted, limit=limit, after=after))
+
+    def records(self, kind: str) -> list[Record]:
+        return self.run(self.store.records(kind))
+
+    def submit(self, operation: Operation) -> Any:
+        """Commit one operation; its result, or its refusal raised."""
+        return self.run(self.queue._session.submit(operation))  # noqa: SLF001 - of one house
+
+    def settings(self) -> Settings:
+        return settings_of(self.records(CONFIG))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.run(self.queue.close())
+        self.run(self.store.close())
+        self._runner.close()

@@ -1,0 +1,41 @@
+"""Exits: how a command ends: its exit code, and one line on stderr that says what to do."""
+
+from __future__ import annotations
+
+import sys
+
+from casque.errors import (
+    CASConflictError,
+    CasqueError,
+    CorruptError,
+    InvalidError,
+    JobNotFoundError,
+    LeaseLostError,
+    StorageError,
+)
+
+DONE = 0
+NOT_SO = 1
+"""What was asked for is not the case, as by `worker check`."""
+INVALID = 2
+NOT_FOUND = 3
+INTERRUPTED = 130
+
+_CODES: dict[type[CasqueError], int] = {
+    InvalidError: INVALID,
+    JobNotFoundError: NOT_FOUND,
+    CASConflictError: 4,
+    LeaseLostError: 4,
+    StorageError: 5,
+    CorruptError: 6,
+}
+
+
+def code_of(error: CasqueError) -> int:
+    return next((code for kind, code in _CODES.items() if isinstance(error, kind)), NOT_SO)
+
+
+def complain(message: str) -> None:
+    """One line on stderr."""
+    told = " ".join(str(message).split())
+    print(f"queuectl: {told}", file=sys.stderr)

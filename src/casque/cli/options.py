@@ -1,0 +1,46 @@
+"""Options: those that every command takes, before its name or after."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+import typer
+
+from casque.cli.access import Access
+from casque.cli.location import STORE_VARIABLE, address
+
+StoreOption = Annotated[
+    str | None,
+    typer.Option(
+        "--store",
+        metavar="URL",
+        help=f"The store to work on, a URL or a path. Else {STORE_VARIABLE}; else your own file.",
+    ),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+
+
+class Common(msgspec.Struct, frozen=True):
+    """What was given before the command."""
+
+    store: str | None = None
+    is_json: bool = False
+
+
+def address_of(context: typer.Context, store: str | None) -> str:
+    """The store of a command: as it says itself, or as was said before it."""
+    return address(store or _common(context).store)
+
+
+def opened(context: typer.Context, store: str | None) -> Access:
+    return Access(address_of(context, store))
+
+
+def is_json(context: typer.Context, given: bool) -> bool:
+    return given or _common(context).is_json
+
+
+def _common(context: typer.Context) -> Common:
+    common = context.find_root().obj
+    return common if isinstance(common, Common) else Common()

@@ -1,0 +1,99 @@
+"""Shell jobs: a command line as a job: what its payload says, and what became of it."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from casque.errors import InvalidError
+from casque.job import Failure, Job, JobStatus
+
+SHELL = "shell"
+"""Their entrypoint."""
+EXIT_CODE = "ExitCode"
+"""The kind of failure of a command that ended with another exit code than 0."""
+
+_CODE = re.compile(r"exit code (\d+)")
+_COMMAND_BYTES = 8_000
+"""How much of a command line is kept with the result, which has its limit."""
+
+
+class ShellCall(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """The payload: a command for `sh -c`, variables beside the worker's own, and a folder."""
+
+    command: str
+    env: dict[str, str] = {}
+    cwd: str | None = None
+
+
+_DECODER = msgspec.json.Decoder(ShellCall)
+
+
+def encode(call: ShellCall) -> bytes:
+    return msgspec.json.encode(call)
+
+
+def decode(payload: bytes) -> ShellCall:
+    """What to run. InvalidError when the payload is no shell job's."""
+    try:
+        return _DECODER.decode(payload)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InvalidError(
+            f'the payload is not that of a shell job, as {{"command": "…"}} is: {error}.'
+        ) from error
+
+
+class ShellResult(msgspec.Struct, frozen=True):
+    """What is kept of a command that succeeded. Its payload goes with the ack, so this names it."""
+
+    command: str
+    exit_code: int = 0
+
+
+_RESULTS = msgspec.json.Decoder(ShellResult)
+
+
+def result_of(call: ShellCall) -> bytes:
+    command = call.command
+    if len(command.encode()) > _COMMAND_BYTES:
+        command = command.encode()[:_COMMAND_BYTES].decode(errors="ignore") + " …"
+    return msgspec.json.encode(ShellResult(command))
+
+
+def command_of(job: Job) -> str | None:
+    """The command line of a shell job; None for others, and where it cannot be known."""
+    if job.entrypoint != SHELL:
+        return None
+    try:
+        if job.result is not None:
+            return _RESULTS.decode(job.result).command
+        return _DECODER.decode(job.payload).command
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+
+
+def exit_failure(code: int) -> Failure:
+    """How an attempt is remembered whose command ended with `code`, a signal's when negative."""
+    if code >= 0:
+        return Failure(EXIT_CODE, f"exit code {code}")
+    from signal import Signals  # noqa: PLC0415 - whoever only enqueues has no use for it
+
+    try:
+        name = Signals(-code).name
+    except ValueError:
+        name = f"signal {-code}"
+    return Failure(EXIT_CODE, f"exit code {128 - code} (killed by {name})")
+
+
+def exit_code_of(job: Job) -> int | None:
+    """The exit code of the latest attempt, as a shell has it; None when there is none to tell."""
+    if job.entrypoint != SHELL:
+        return None
+    if job.status is JobStatus.COMPLETED:
+        return 0
+    failures = [attempt.failure for attempt in job.history if attempt.failure is not None]
+    if not failures or failures[-1].kind != EXIT_CODE:
+        return None
+    found = _CODE.match(failures[-1].text)
+    return None if found is None else int(found[1])
