@@ -59,7 +59,7 @@ format: $(DEV) ## format the code and apply the safe fixes
 	$(BIN)/python -m ruff check --fix $(CODE)
 
 bench: $(BENCH) ## run every benchmark, at the sizes whose limits we state (a quarter of an hour)
-	@set -e; for script in $(sort $(wildcard benchmarks/[a-z]*.py)); do \
+	@set -e; for script in $(sort $(filter-out benchmarks/report.py,$(wildcard benchmarks/*.py))); do \
 		echo "== $$script"; $(BIN)/python $$script; \
 	done; \
 	echo "== benchmarks/depth.py --store sqlite"; $(BIN)/python benchmarks/depth.py --store sqlite
