@@ -7,6 +7,7 @@ ended, and in a container it means another one.
 from __future__ import annotations
 
 import os
+import signal
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
@@ -61,3 +62,28 @@ def has_ended(pid: int, birth: int | None) -> bool:
         return False  # another's, of whom the system shows us nothing
     # There, and nothing is said of it: it ended and was not reaped, or there is no /proc.
     return Path("/proc/self/stat").exists()
+
+
+def send(pid: int, birth: int | None, number: signal.Signals) -> bool:
+    """Send a signal to the process that was started then, and to no other. False: it was not sent.
+
+    So it is when the process has ended, belongs to another user, or when the
+    system cannot say which process it is.
+    """
+    if birth is None or not hasattr(os, "pidfd_open"):
+        return False
+    try:
+        # What is opened stays this process; its number may be another's the moment after.
+        process = os.pidfd_open(pid)
+    except OSError:
+        return False
+    try:
+        found = vitals(pid)
+        if found is None or found.birth != birth:
+            return False
+        signal.pidfd_send_signal(process, number)
+    except OSError:
+        return False
+    finally:
+        os.close(process)
+    return True
