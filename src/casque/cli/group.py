@@ -8,6 +8,7 @@ import typer
 
 from casque.cli.exits import DONE, INTERRUPTED, INVALID, complain
 from casque.cli.options import Common, JsonOption, StoreOption
+from casque.cli.worker import workers
 
 # Typer has a copy of click inside, or an older one the real one: either way, this is its error.
 _UsageError: type[Exception] = typer.BadParameter.__mro__[2]
@@ -20,6 +21,7 @@ app = typer.Typer(
     add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.add_typer(workers)
 
 
 @app.callback()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Annotated
 
 import msgspec
@@ -31,6 +32,11 @@ class Common(msgspec.Struct, frozen=True):
 def address_of(context: typer.Context, store: str | None) -> str:
     """The store of a command: as it says itself, or as was said before it."""
     return address(store or _common(context).store)
+
+
+def told_address(context: typer.Context, store: str | None) -> str | None:
+    """The store that somebody has named, by an option or the variable; None when nobody has."""
+    return store or _common(context).store or os.environ.get(STORE_VARIABLE) or None
 
 
 def opened(context: typer.Context, store: str | None) -> Access:
