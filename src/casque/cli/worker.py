@@ -16,8 +16,13 @@ from casque.cli.location import default_address
 from casque.cli.options import JsonOption, StoreOption, is_json, opened, told_address
 from casque.cli.plan import LogFormat, Plan, span_us
 from casque.errors import CasqueError, InvalidError
+from casque.settings import Settings
 
-_MOST_WORKERS = 1_000
+
+def _examples(*lines: str) -> str:
+    # Typer shows each paragraph as a line.
+    return "\n\n".join(("Examples:", *(f"  queuectl {line}" for line in lines)))
+
 
 workers = typer.Typer(
     name="worker",
@@ -27,23 +32,22 @@ workers = typer.Typer(
 
 
 @workers.command(
-    epilog="Examples: queuectl worker start --count 4 · queuectl worker start --foreground --app "
-    "tasks:app · queuectl worker start --queue mail --queue reports --grace 5m"
+    epilog=_examples(
+        "worker start --count 4",
+        "worker start --count 2 --foreground",
+        "worker start --app tasks:app --queue mail --queue reports --grace 5m",
+    )
 )
 def start(
     context: typer.Context,
     *,
-    count: Annotated[
-        int, typer.Option(min=1, max=_MOST_WORKERS, metavar="N", help="Worker processes.")
-    ] = 1,
+    count: Annotated[int, typer.Option(metavar="N", help="Worker processes.")] = 1,
     foreground: Annotated[
         bool, typer.Option("--foreground", help="Stay here until they end; Ctrl-C stops them.")
     ] = False,
     concurrency: Annotated[
         int | None,
         typer.Option(
-            min=1,
-            max=1_000_000,
             metavar="N",
             help="Jobs that one worker runs at once: 1, or with --app 32, unless you say.",
         ),
@@ -72,11 +76,11 @@ def start(
     ] = False,
     max_jobs: Annotated[
         int | None,
-        typer.Option(min=1, max=2**53, metavar="N", help="Replace a worker after so many jobs."),
+        typer.Option(metavar="N", help="Replace a worker after so many jobs."),
     ] = None,
     max_mib: Annotated[
         int | None,
-        typer.Option(min=1, max=2**40, metavar="M", help="Replace one that grew to so many MiB."),
+        typer.Option(metavar="M", help="Replace one that grew to so many MiB."),
     ] = None,
     log_file: Annotated[
         str | None, typer.Option(metavar="PATH", help="Where to append what they say.")
@@ -104,6 +108,7 @@ def start(
         max_mib=max_mib,
         log_format=log_format,
     )
+    plan.options(Settings())  # what cannot be is said before anything is touched
     told = told_address(context, store)
     if told is None and app is None:
         told = default_address()
@@ -141,7 +146,6 @@ def _start_apart(plan: Plan, told: str | None, log_file: str | None, *, json: bo
     from casque.cli.background import NotStartedError, start
 
     with _reached(plan, told) as access:
-        plan.options(access.settings())  # what cannot be is said here, not in a log
         try:
             started = start(plan, access, told, log_file)
         except NotStartedError as error:
@@ -174,7 +178,7 @@ def _reached(plan: Plan, told: str | None) -> Access:
     return access
 
 
-@workers.command(name="list", epilog="Examples: queuectl worker list · queuectl worker list --json")
+@workers.command(name="list", epilog=_examples("worker list", "worker list --json"))
 def list_(context: typer.Context, store: StoreOption = None, json: JsonOption = False) -> None:
     """Show the workers of this store, on all hosts.
 
@@ -196,8 +200,7 @@ def list_(context: typer.Context, store: StoreOption = None, json: JsonOption = 
 
 
 @workers.command(
-    epilog="Examples: queuectl worker stop · queuectl worker stop 20 21 · queuectl worker stop "
-    "--all --timeout 5m"
+    epilog=_examples("worker stop", "worker stop 20 21", "worker stop --all --timeout 5m")
 )
 def stop(
     context: typer.Context,
@@ -251,10 +254,7 @@ def stop(
     return NOT_SO if left else DONE
 
 
-@workers.command(
-    epilog="Examples: queuectl worker check · queuectl worker check --max-age 5m · in a "
-    "Dockerfile: HEALTHCHECK CMD queuectl worker check"
-)
+@workers.command(epilog=_examples("worker check", "worker check --max-age 5m --json"))
 def check(
     context: typer.Context,
     max_age: Annotated[
