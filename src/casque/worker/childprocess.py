@@ -31,7 +31,7 @@ class ChildProcess:
                     sys.executable,
                     "-m",
                     "casque.worker",
-                    orders.target,
+                    orders.target or "-",
                     f"--child={theirs.fileno()}",
                 ],
                 stdin=subprocess.DEVNULL,
