@@ -43,7 +43,7 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(BASE) ## see jobs enqueued, worked, retried and buried, by two worker processes
-	@$(BIN)/python examples/demo.py
+	@$(BIN)/queuectl demo
 
 test: $(DEV) ## run the tests (WORKERS=2, PYTEST_ARGS="-k lease")
 	@$(BIN)/python -m pytest -n $(WORKERS) $(PYTEST_ARGS)

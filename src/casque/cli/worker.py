@@ -125,9 +125,13 @@ def _start_here(plan: Plan, told: str | None, log_file: str | None) -> int:
         options = plan.options(access.settings())
     if log_file is not None:
         _write_to(log_file)
-    log = LogOptions(format="json" if plan.log_format == "json" else "text")
+    log = LogOptions(format=plan.log_format)
     set_up(log)
-    supervisor = Supervisor(plan.target or "", options, plan.count, told, log=log)
+    # Without an app there is nobody else who would say where.
+    store = told or (default_address() if plan.target is None else None)
+    supervisor = Supervisor(  # noqa: S604 - that they run commands is what is wanted
+        plan.target, options, plan.count, store, shell=True, log=log
+    )
     return DONE if supervisor.run() else NOT_SO
 
 

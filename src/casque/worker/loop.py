@@ -394,7 +394,7 @@ class _Crew:
         self._report.storage_answers(silent_us)
 
     def dismissed(self) -> None:
-        self._report.said("is dismissed")
+        self._report.dismissed()
         self.bound(self._options.grace_us)
         with suppress(RuntimeError):  # closed: it has ended already
             self._loop.call_soon_threadsafe(self.stop, Ended.DISMISSED)
