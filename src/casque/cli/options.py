@@ -50,3 +50,13 @@ def is_json(context: typer.Context, given: bool) -> bool:
 def _common(context: typer.Context) -> Common:
     common = context.find_root().obj
     return common if isinstance(common, Common) else Common()
+
+
+QueueOption = Annotated[
+    str | None, typer.Option("--queue", "-q", metavar="NAME", help="Only of this queue.")
+]
+
+
+def epilog(*examples: str) -> str:
+    """What stands at the end of a command's help: a line for each example."""
+    return "\n\n".join(("Examples:", *(f"  $ {example}" for example in examples)))
