@@ -17,16 +17,23 @@ from casque.lineage import running, stand_below
 class RunningJob:
     """What a task can ask of the job it runs in, and tell of it."""
 
-    __slots__ = ("_deadline_us", "_job", "_tell", "is_lost")
+    __slots__ = ("_deadline_us", "_job", "_tell", "is_lost", "output")
 
     def __init__(
-        self, job: Job, deadline_us: int | None, tell: Callable[[float, str | None], None]
+        self, job: Job, deadline_us: int | None, tell: Callable[[float | None, str | None], None]
     ) -> None:
         self._job = job
         self._deadline_us = deadline_us
         self._tell = tell
         self.is_lost = False
         """Whether another worker may have the job by now: what this attempt does is in vain."""
+        self.output: bytes | None = None
+        """The end of what it has written, if that is kept: stored by and by, and at its end."""
+
+    @property
+    def job(self) -> Job:
+        """The job as it was claimed."""
+        return self._job
 
     @property
     def id(self) -> str:
@@ -59,6 +66,10 @@ class RunningJob:
         self._tell(
             arguments.fraction(fraction), None if note is None else arguments.text(note, "note")
         )
+
+    def beat(self) -> None:
+        """Have its output stored, if there is any; and learn soon whether the job was lost."""
+        self._tell(None, None)
 
     def __repr__(self) -> str:
         return f"<RunningJob {self.entrypoint} {self.id}, attempt {self.attempt}>"

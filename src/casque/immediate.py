@@ -80,7 +80,7 @@ def _begun(
     return job, running, *task.decode(new.payload)
 
 
-def _tell_nobody(fraction: float, note: str | None) -> None:
+def _tell_nobody(fraction: float | None, note: str | None) -> None:
     """Progress of a job that nobody can look at before it is over."""
 
 

@@ -41,7 +41,7 @@ def decode(payload: bytes) -> ShellCall:
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InvalidError(
             f'the payload is not that of a shell job, as {{"command": "…"}} is: {error}.'
-        ) from error
+        ) from None
 
 
 class ShellResult(msgspec.Struct, frozen=True):
@@ -54,11 +54,17 @@ class ShellResult(msgspec.Struct, frozen=True):
 _RESULTS = msgspec.json.Decoder(ShellResult)
 
 
-def result_of(call: ShellCall) -> bytes:
+def succeeded(call: ShellCall) -> ShellResult:
+    """What to keep of it once it has."""
     command = call.command
     if len(command.encode()) > _COMMAND_BYTES:
         command = command.encode()[:_COMMAND_BYTES].decode(errors="ignore") + " …"
-    return msgspec.json.encode(ShellResult(command))
+    return ShellResult(command)
+
+
+def result_of(call: ShellCall) -> bytes:
+    """The same as it is stored."""
+    return msgspec.json.encode(succeeded(call))
 
 
 def command_of(job: Job) -> str | None:

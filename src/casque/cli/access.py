@@ -51,7 +51,11 @@ class Access:
 
     def submit(self, operation: Operation) -> Any:
         """Commit one operation; its result, or its refusal raised."""
-        return self.run(self.queue._session.submit(operation))  # noqa: SLF001 - of one house
+
+        async def submitted() -> Any:  # a committer is of the event loop that it is asked on
+            return await self.queue._session.submit(operation)  # noqa: SLF001 - of one house
+
+        return self.run(submitted())
 
     def settings(self) -> Settings:
         return settings_of(self.records(CONFIG))

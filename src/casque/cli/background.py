@@ -53,7 +53,7 @@ class NotStartedError(Exception):
         lines = _tail(self.log)
         for line in lines:
             print(f"  | {line}", file=sys.stderr)
-        said = "as its log says" if lines else "and its log is empty"
+        said = "as their log says" if lines else "and their log is empty"
         complain(f"{self.reason}, {said}: {self.log}")
         return self.code
 

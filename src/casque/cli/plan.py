@@ -9,13 +9,14 @@ from typing import Literal
 
 import msgspec
 
-from casque.arguments import name
+from casque.arguments import LARGEST_INT, name
 from casque.durations import duration_us
 from casque.errors import InvalidError
 from casque.settings import Settings
 from casque.worker.options import DEFAULT_CONCURRENCY, SHORTEST_LEASE_US, WorkerOptions
 
 LogFormat = Literal["console", "text", "json"]
+_MOST_WORKERS = 1_000
 SHELL_CONCURRENCY = 1
 """Of workers that run commands alone: one that starts `--count 2` has two at work, not 64."""
 
@@ -37,8 +38,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     def options(self, settings: Settings) -> WorkerOptions:
         """InvalidError when something cannot be."""
-        for queue in self.queues or ():
-            name(queue, "queue")
+        self._check()
         usual = SHELL_CONCURRENCY if self.target is None else DEFAULT_CONCURRENCY
         lease_us = settings.lease_us
         if self.lease is not None:
@@ -53,6 +53,20 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
             max_mib=self.max_mib,
             poll_us=settings.poll_interval_us,
         )
+
+    def _check(self) -> None:
+        for queue in self.queues or ():
+            name(queue, "queue")
+        numbers = {
+            "--count": (self.count, _MOST_WORKERS),
+            "--concurrency": (self.concurrency, LARGEST_INT),
+            "--max-jobs": (self.max_jobs, LARGEST_INT),
+            "--max-mib": (self.max_mib, LARGEST_INT),
+        }
+        for option, (number, most) in numbers.items():
+            if number is not None and not 1 <= number <= most:
+                up_to = f"to {most}" if most == _MOST_WORKERS else "on"
+                raise InvalidError(f"{option}: {number} is not a whole number from 1 {up_to}.")
 
     def arguments(self) -> list[str]:
         """What `queuectl` is to be given to do this in the foreground. No store: see there."""

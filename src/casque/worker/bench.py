@@ -147,11 +147,12 @@ def _run(app: App, order: Order, line: socket.socket) -> Reply:
     task = app.tasks[order.job.entrypoint]
     clock, job_id = SystemClock(), order.job.id
     attempt = Attempt(order.job, task, clock)
-    attempt.running = RunningJob(
-        order.job,
-        order.deadline_us,
-        lambda fraction, note: _send(line, Progress(job_id, fraction, note)),
-    )
+
+    def tell(fraction: float | None, note: str | None) -> None:
+        if fraction is not None:
+            _send(line, Progress(job_id, fraction, note))
+
+    attempt.running = RunningJob(order.job, order.deadline_us, tell)
     hooks = Hooks(app.middleware, Report(order.job.worker or "", clock))
 
     def call() -> Any:

@@ -14,6 +14,7 @@ from casque.worker.leaving import leave_at_once
 from casque.worker.loading import load_app
 from casque.worker.logs import set_up
 from casque.worker.loop import Ended, Worker
+from casque.worker.shell import add_shell
 from casque.worker.signals import obeying
 
 _log = logging.getLogger("casque.worker")
@@ -47,6 +48,8 @@ def _work(line: socket.socket, orders: lifeline.Orders) -> Ended:
     if not orders.log.yields:
         set_up(orders.log)
     app = load_app(orders.target, store=orders.store, modules=orders.modules)
+    if orders.shell:
+        add_shell(app)
     if orders.log.yields:
         set_up(orders.log)
     if isinstance(app.store, MemoryStore):

@@ -39,7 +39,7 @@ class ChildProcess:
         self._line, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(  # noqa: S603 - our own module, by the same Python
-                [*running("casque.worker"), orders.target, f"--child={theirs.fileno()}"],
+                [*running("casque.worker"), orders.target or "-", f"--child={theirs.fileno()}"],
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
                 process_group=0,

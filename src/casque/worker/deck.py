@@ -17,7 +17,7 @@ from casque.clock import SECOND_US, Bell, Clock, drive
 from casque.errors import CASConflictError, CasqueError, StorageError
 from casque.job import Job
 from casque.operations import Dequeue, Heartbeat, Operation, PutRecord, Release
-from casque.record import WORKER
+from casque.record import WORKER, Record
 from casque.rules import Leased
 from casque.session import Session
 from casque.worker.appetite import Appetite
@@ -63,7 +63,7 @@ class Deck:
         # Entered again by a signal handler that enqueues, when it strikes in here.
         self._lock = threading.RLock()
         self._settlements: deque[Settlement] = deque()
-        self._told: dict[Attempt, tuple[float, str | None]] = {}
+        self._told: dict[Attempt, tuple[float | None, str | None]] = {}
         self._held: dict[Attempt, None] = {}
         """The jobs in hand, for each of which a heartbeat is due."""
         self._busy = 0
@@ -83,6 +83,7 @@ class Deck:
         self._finish_by = 0
         self._stop_us: int | None = None
         self._is_stuck = False
+        self._is_registered = False
 
     # -- for the thread that runs the tasks ------------------------------------
 
@@ -124,8 +125,8 @@ class Deck:
             if self._appetite.is_hungry:
                 self._wake()
 
-    def tell(self, attempt: Attempt, progress: float, note: str | None) -> None:
-        """How far the work is. From any thread."""
+    def tell(self, attempt: Attempt, progress: float | None, note: str | None) -> None:
+        """How far the work is, and what it has written. From any thread."""
         with self._lock:
             if attempt in self._held:
                 self._told[attempt] = progress, note
@@ -186,7 +187,8 @@ class Deck:
                 self._give_back_if_late()
                 settlements, operations = self._next_commit()
                 if operations:
-                    await self._commit(settlements, operations, longest_us)
+                    outputs = _outputs(settlements)
+                    await self._commit(settlements, outputs, operations, longest_us)
                     await self._pause()
                 else:
                     await self._bell.wait(self._sleep_us())
@@ -274,7 +276,13 @@ class Deck:
     def _tell(self, now: int) -> list[Operation]:
         self._tell_us = now + TELL_EVERY_US
         told = [
-            Heartbeat(((attempt.job.id, attempt.job.token),), None, progress, note)
+            Heartbeat(
+                ((attempt.job.id, attempt.job.token),),
+                None,
+                progress,
+                note,
+                attempt.running.output,
+            )
             for attempt, (progress, note) in self._told.items()
         ]
         self._told.clear()
@@ -309,10 +317,20 @@ class Deck:
         return min(max(min(times) - now, 1), _LONGEST_SLEEP_US)
 
     async def _commit(
-        self, settlements: list[Settlement], operations: list[Operation], longest_us: int | None
+        self,
+        settlements: list[Settlement],
+        outputs: list[Operation],
+        operations: list[Operation],
+        longest_us: int | None,
     ) -> None:
         sent = self._clock.monotonic()
-        outcomes = await self._session.submit_all(operations)
+        if outputs:
+            # Before what settles the jobs, after which nothing can be said of them. Whether it was
+            # taken the settlement itself will tell.
+            outcomes = await self._session.submit_all([*outputs, *operations])
+            del outcomes[: len(outputs)]
+        else:
+            outcomes = await self._session.submit_all(operations)
         news = News([], [], [])
         trouble: Exception | None = None
         is_changed = False
@@ -329,6 +347,7 @@ class Deck:
                 self._renew(operation, outcome, sent, news)
             elif isinstance(operation, PutRecord):
                 is_changed = not self._entry.was_put(outcome)
+                self._say_registered(outcome)
         self._note(trouble, sent, kept)
         if any(news):
             with self._lock:
@@ -336,6 +355,11 @@ class Deck:
             self._listener.bring(news)
         if is_changed:
             await self._look_at_entry()
+
+    def _say_registered(self, outcome: object) -> None:
+        if not self._is_registered and isinstance(outcome, Record):
+            self._is_registered = True
+            self._listener.registered()
 
     def _note(self, trouble: Exception | None, sent: int, kept: list[Settlement]) -> None:
         """Whether the storage answers; what it did not take goes with the next commit."""
@@ -381,3 +405,12 @@ class Deck:
                 news.lost.append((attempt, str(outcome)))
             else:
                 attempt.lease_end_us = sent + self._options.lease_us
+
+
+def _outputs(settlements: list[Settlement]) -> list[Operation]:
+    """What stores the outputs of the jobs that these settle."""
+    return [
+        Heartbeat(((one.attempt.job.id, one.attempt.job.token),), None, output=output)
+        for one in settlements
+        if (output := one.attempt.running.output) is not None
+    ]

@@ -36,11 +36,14 @@ class Orders(msgspec.Struct, frozen=True, kw_only=True):
     which may hold a password, would be for everyone to see.
     """
 
-    target: str
+    target: str | None
+    """None: no app of anybody's, but shell jobs alone."""
     modules: list[str]
     """Those besides in which tasks are defined."""
     options: WorkerOptions
     store: str | None
+    shell: bool = False
+    """Whether shell jobs are run too."""
     log: LogOptions
     manager: int
     """The supervisor's process."""

@@ -35,16 +35,21 @@ def is_loading() -> bool:
     return _is_loading.get()
 
 
-def load_app(target: str, *, store: str | None = None, modules: Sequence[str] = ()) -> App:
+def load_app(target: str | None, *, store: str | None = None, modules: Sequence[str] = ()) -> App:
     """The App at `module:name`, or the only one of a module. InvalidError when there is none.
 
     With `store`, it works there instead of where its code says. `modules` are
-    imported too: those in which its tasks are defined.
+    imported too: those in which its tasks are defined. Without a target it is
+    an App on that store which has no tasks yet.
 
     The current folder is looked in first, as by `python -m`. A module may be
     named by the path of its file; then the file's own folder is the first, as by
     `python file.py` (that above the package, for a file in one).
     """
+    if target is None:
+        if store is None:
+            raise InvalidError(f"without an app, name the store to work on; or {FORM}.")
+        return App(store)
     where, _, name = target.partition(":")
     if not where:
         raise InvalidError(f"{target!r} names no module: {FORM}.")

@@ -1,4 +1,4 @@
-"""Logs: what a worker's processes write to stderr, a line for each event."""
+"""Logs: what a worker's processes write, a line for each event: to stderr, or to a console."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from weakref import ref
 import msgspec
 
 from casque.clock import SECOND_US, SystemClock, to_datetime
+from casque.worker.console import ConsoleLines, shown
 
 WORKER = "casque.worker"
 """The logger of workers."""
@@ -26,7 +27,8 @@ class LogOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How to log: a plain value, to be handed to another process."""
 
     level: int = logging.INFO
-    format: Literal["text", "json"] = "text"
+    format: Literal["text", "json", "console"] = "text"
+    """Those of a console are for a person who watches, and go to stdout."""
     yields: bool = False
     """Whether what the app's own module sets up takes the place of this."""
 
@@ -42,13 +44,20 @@ def current() -> LogOptions | None:
 
 
 def set_up(options: LogOptions) -> None:
-    """Write everything that is logged in this process to stderr, unless it yields to another."""
+    """Write everything that is logged in this process, unless it yields to another."""
     _current.append(options)
     root = logging.getLogger()
     if options.yields and root.handlers:
         return
-    handler = Lines(sys.stderr)
-    handler.setFormatter(JsonLines() if options.format == "json" else TextLines())
+    if options.format == "console":
+        handler = Lines(sys.stdout)
+        handler.setFormatter(ConsoleLines())
+        handler.addFilter(shown(options.level))
+        if options.level <= logging.INFO:  # some of what it shows is of no great weight
+            logging.getLogger(WORKER).setLevel(logging.DEBUG)
+    else:
+        handler = Lines(sys.stderr)
+        handler.setFormatter(JsonLines() if options.format == "json" else TextLines())
     root.addHandler(handler)
     root.setLevel(options.level)
 
@@ -169,7 +178,10 @@ class TextLines(logging.Formatter):
         if f"(job {fields.get('job_id')}, " in record.message:
             told = f"queue={fields.get('queue')} worker={fields.get('worker')}"
         else:
-            told = " ".join(f"{name}={value}" for name, value in _fields(record).items())
+            own = _IN_WORDS if "event" in fields else ()
+            told = " ".join(
+                f"{name}={value}" for name, value in _fields(record).items() if name not in own
+            )
         line = f"{_time(record)} {record.levelname:<7} [{record.process}] {record.message}"
         if told:
             line += f" ({told})"
@@ -199,6 +211,8 @@ class JsonLines(logging.Formatter):
         return msgspec.json.encode(told, enc_hook=str).decode()
 
 
+_IN_WORDS = frozenset({"event", "count", "child", "how", "what"})
+"""What the messages of our own events say too."""
 _USUAL = frozenset(vars(logging.makeLogRecord({}))) | {"asctime", "message", "taskName"}
 
 

@@ -204,9 +204,7 @@ class _Crew:
         self._deck.stop_by(grace_us + int((_CANCEL_SECONDS + 1) * SECOND_US))
 
     def start(self) -> None:
-        self._report.said(
-            "works on %s, %d at a time", ", ".join(self._app.tasks), self._options.concurrency
-        )
+        self._report.starting(self._app.tasks, self._options.concurrency)
         self._deck.start()
         self._look()
 
@@ -338,7 +336,7 @@ class _Crew:
                 self._lose(attempt, Lost("no heartbeat got through for the whole of it"))
         most = self._options.max_mib
         if most is not None and self._why is None and memory.resident_mib() > most:
-            self._report.said("has grown beyond %d MiB, and ends", most)
+            self._report.grown(most)
             self.stop(Ended.RECYCLED)
         seconds = self._options.lease_us / SECOND_US / _LOOKS_PER_LEASE
         self._loop.call_later(min(seconds, _LONGEST_LOOK_SECONDS), self._look)
@@ -351,9 +349,10 @@ class _Crew:
             return
         self._why = why
         self._deck.stop_claiming()
+        seconds = self._options.grace_us / SECOND_US
+        is_told = why is Ended.STOPPED
+        self._report.stopping(len(self._attempts), seconds, is_told=is_told)
         if self._attempts:
-            seconds = self._options.grace_us / SECOND_US
-            self._report.said("stops; %d jobs have %g s to end", len(self._attempts), seconds)
             self._loop.call_later(seconds, self.give_back)
         self._end_if_done()
 
@@ -385,6 +384,9 @@ class _Crew:
 
     # -- what the deck says, on its thread -------------------------------------
 
+    def registered(self) -> None:
+        self._report.registered()
+
     def storage_failed(self, error: Exception) -> None:
         self._report.storage_failed(error)
 
@@ -392,7 +394,7 @@ class _Crew:
         self._report.storage_answers(silent_us)
 
     def dismissed(self) -> None:
-        self._report.said("is dismissed")
+        self._report.dismissed()
         self.bound(self._options.grace_us)
         with suppress(RuntimeError):  # closed: it has ended already
             self._loop.call_soon_threadsafe(self.stop, Ended.DISMISSED)
@@ -411,4 +413,5 @@ class _Crew:
         if error is not None:
             self.ended.set_exception(error)
         else:
+            self._report.stopped()
             self.ended.set_result(self._reason(Ended.IDLE))

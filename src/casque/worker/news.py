@@ -35,6 +35,10 @@ class Listener(Protocol):
 
     def bring(self, news: News) -> None: ...
 
+    def registered(self) -> None:
+        """The worker's entry is stored: said once."""
+        ...
+
     def storage_failed(self, error: Exception) -> None:
         """Said once, when it begins."""
         ...

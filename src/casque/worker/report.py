@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection
 from contextlib import suppress
 from typing import Any
 
 from casque.clock import SECOND_US, Clock
 from casque.errors import CasqueError
-from casque.job import Job, JobStatus
+from casque.job import Failure, Job, JobStatus
+from casque.shelljob import EXIT_CODE, command_of
 from casque.worker.attempt import (
     Attempt,
     Lost,
@@ -16,6 +18,7 @@ from casque.worker.attempt import (
     Raised,
     Returned,
     Stopped,
+    TaskError,
     TimedOut,
     Unfit,
     failure_of,
@@ -36,16 +39,18 @@ class Report:
         self,
         level: int,
         attempt: Attempt,
+        event: str,
         message: str,
         *args: object,
         error: BaseException | None = None,
+        **fields: object,
     ) -> None:
         if not LOGGER.isEnabledFor(level):
             return
         job = attempt.job
         place = (job.entrypoint, job.id, job.attempts, job.max_attempts)
         pattern = f"%s (job %s, attempt %d of %d): {message}"
-        self._say(level, pattern, (*place, *args), self._fields(job), error)
+        self._say(level, pattern, (*place, *args), self._fields(job, event) | fields, error)
 
     def _say(
         self,
@@ -68,8 +73,9 @@ class Report:
             with suppress(Exception):  # a field of that name may be taken: without them, then
                 LOGGER.log(level, pattern, *args)
 
-    def _fields(self, job: Job) -> dict[str, Any]:
+    def _fields(self, job: Job, event: str) -> dict[str, Any]:
         return {
+            "event": event,
             "job_id": job.id,
             "entrypoint": job.entrypoint,
             "attempt": job.attempts,
@@ -78,7 +84,10 @@ class Report:
         }
 
     def begun(self, attempt: Attempt) -> None:
-        self._log(logging.DEBUG, attempt, "begun")
+        # Not always: of a shell job it would read the payload.
+        if LOGGER.isEnabledFor(logging.DEBUG):
+            what = command_of(attempt.job) or attempt.job.entrypoint
+            self._log(logging.DEBUG, attempt, "begun", "begun", what=what)
 
     def settled(
         self, attempt: Attempt, outcome: Outcome, answer: object, lines: Lines | None = None
@@ -92,86 +101,123 @@ class Report:
             lines.say(
                 f"{job.entrypoint} (job {job.id}, attempt {job.attempts} of {job.max_attempts}): "
                 f"done in {took_us / SECOND_US:.3f} s",
-                self._fields(job),
+                self._fields(job, "done"),
             )
         elif isinstance(answer, CasqueError):
             self._log(
                 logging.WARNING,
                 attempt,
+                "refused",
                 "it ended, but the job is not this worker's any more, and nothing was written: %s",
                 answer,
             )
         elif isinstance(outcome, Returned):
             took = (self._clock.monotonic() - attempt.begun_us) / SECOND_US
-            self._log(logging.INFO, attempt, "done in %.3f s", took)
+            self._log(logging.INFO, attempt, "done", "done in %.3f s", took)
         elif isinstance(outcome, Raised | TimedOut | Unfit):
             self._failed(attempt, outcome.error, answer)
         elif isinstance(outcome, Stopped):
-            self._log(logging.INFO, attempt, "given back, since the worker ends; not counted")
+            told = "given back, since the worker ends; not counted"
+            self._log(logging.INFO, attempt, "released", told)
 
     def _failed(self, attempt: Attempt, error: BaseException, answer: object) -> None:
-        failure = failure_of(error)
-        what = f"{failure.kind}: {failure.text}" if failure.text else failure.kind
+        what = told(failure_of(error))
         if not isinstance(answer, Job):  # stored, though its answer was lost
-            self._log(logging.WARNING, attempt, "ended by %s", what)
+            self._log(logging.WARNING, attempt, "failed", "ended by %s", what, what=what)
         elif answer.status is JobStatus.DEAD:
-            self._log(logging.ERROR, attempt, "dead: %s", what, error=error)
+            # Of one from another process, its own traceback leads nowhere but to ourselves.
+            shown = None if isinstance(error, TaskError) else error
+            self._log(logging.ERROR, attempt, "dead", "dead: %s", what, error=shown, what=what)
         elif answer.status is JobStatus.CANCELLED:
-            self._log(logging.INFO, attempt, "discarded: %s", answer.error or what)
+            self._log(logging.INFO, attempt, "discarded", "discarded: %s", answer.error or what)
         else:
             again = f"again at {answer.run_at:%H:%M:%S}Z"
             if answer.attempts < attempt.job.attempts:
-                self._log(logging.INFO, attempt, "snoozed, %s; not counted", again)
+                self._log(logging.INFO, attempt, "snoozed", "snoozed, %s; not counted", again)
             else:
-                self._log(logging.WARNING, attempt, "failed, %s: %s", again, what)
+                message = "failed, %s: %s"
+                self._log(logging.WARNING, attempt, "failed", message, again, what, what=what)
 
     def lost(self, attempt: Attempt, loss: Lost, *, goes_on: bool) -> None:
         end = (
             "its thread goes on, and has its slot until it ends" if goes_on else "it was cancelled"
         )
-        self._log(logging.WARNING, attempt, "the lease was lost; %s. (%s)", end, loss.reason)
+        message = "the lease was lost; %s. (%s)"
+        self._log(logging.WARNING, attempt, "lost", message, end, loss.reason)
 
     def goes_on(self, attempt: Attempt, why: str) -> None:
         """A function does not end though its attempt has."""
         self._log(
             logging.ERROR,
             attempt,
+            "left",
             "%s, but its code cannot be ended and goes on; its slot is not used until it ends",
             why,
         )
 
     def ended_late(self, attempt: Attempt) -> None:
         took = (self._clock.monotonic() - attempt.begun_us) / SECOND_US
-        self._log(logging.INFO, attempt, "its code has ended after all, after %.1f s", took)
+        message = "its code has ended after all, after %.1f s"
+        self._log(logging.INFO, attempt, "ended_late", message, took)
 
     def middleware_failed(self, attempt: Attempt, middleware: object, error: BaseException) -> None:
         self._log(
             logging.ERROR,
             attempt,
+            "middleware_failed",
             "%s of the middleware failed, which changes nothing: %s",
             type(middleware).__name__,
             error,
             error=error,
         )
 
+    def starting(self, entrypoints: Collection[str], concurrency: int) -> None:
+        names = ", ".join(entrypoints)
+        self._own(logging.INFO, "starting", "works on %s, %d at a time", names, concurrency)
+
+    def registered(self) -> None:
+        self._own(logging.DEBUG, "registered", "its entry is in the store")
+
+    def stopping(self, jobs: int, seconds: float, *, is_told: bool) -> None:
+        """`is_told`: by somebody, and not because it has done its share."""
+        event, level = "stopping" if is_told else "ending", logging.INFO if jobs else logging.DEBUG
+        self._own(level, event, "stops; %d jobs have %g s to end", jobs, seconds)
+
+    def dismissed(self) -> None:
+        self._own(logging.INFO, "dismissed", "is dismissed: it stops, and is not replaced")
+
+    def stopped(self) -> None:
+        self._own(logging.DEBUG, "stopped", "has ended, and its entry is gone")
+
+    def grown(self, most_mib: int) -> None:
+        self._own(logging.INFO, "grown", "has grown beyond %d MiB, and ends", most_mib)
+
     def storage_failed(self, error: Exception) -> None:
-        pattern = "the storage is in trouble; this worker tries again until it answers. (%s)"
-        self._say(logging.WARNING, pattern, (error,), {"worker": self._worker})
+        message = "the storage is in trouble; this worker tries again until it answers. (%s)"
+        self._own(logging.WARNING, "storage_failed", message, error)
 
     def storage_answers(self, silent_us: int) -> None:
-        pattern = "the storage answers again, after %.1f s"
-        self._say(logging.WARNING, pattern, (silent_us / SECOND_US,), {"worker": self._worker})
+        message = "the storage answers again, after %.1f s"
+        self._own(logging.WARNING, "storage_answers", message, silent_us / SECOND_US)
 
     def is_stuck(self) -> None:
-        pattern = "a task holds up the event loop beyond the grace; its jobs were given back"
-        self._say(logging.ERROR, pattern, (), {"worker": self._worker})
+        message = "a task holds up the event loop beyond the grace; its jobs were given back"
+        self._own(logging.ERROR, "stuck", message)
 
     def ends_unheard(self, jobs: int) -> None:
-        pattern = (
+        message = (
             "ends without an answer of the storage; jobs whose end was not stored: %d. "
             "They are run again when their leases end"
         )
-        self._say(logging.WARNING, pattern, (jobs,), {"worker": self._worker})
+        self._own(logging.WARNING, "unheard", message, jobs)
 
-    def said(self, message: str, *args: object) -> None:
-        self._say(logging.INFO, message, args, {"worker": self._worker})
+    def _own(self, level: int, event: str, message: str, *args: object) -> None:
+        """Of the worker itself."""
+        self._say(level, message, args, {"event": event, "worker": self._worker})
+
+
+def told(failure: Failure) -> str:
+    """A failure in a line's words."""
+    if failure.kind == EXIT_CODE or not failure.kind:
+        return failure.text
+    return f"{failure.kind}: {failure.text}" if failure.text else failure.kind

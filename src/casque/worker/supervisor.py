@@ -16,6 +16,7 @@ from casque.errors import InvalidError
 from casque.tasks import App
 from casque.worker import lifeline
 from casque.worker.childprocess import ChildProcess, reap_orphans, told
+from casque.worker.console import SUPERVISOR
 from casque.worker.loading import WorkReached, is_loading, modules_of, path_of
 from casque.worker.logs import LogOptions
 from casque.worker.loop import Worker
@@ -23,7 +24,7 @@ from casque.worker.options import WorkerOptions
 from casque.worker.signals import GENTLE, obeying
 from casque.worker.wakeups import Wakeups
 
-_log = logging.getLogger("casque.worker")
+_log = logging.getLogger(SUPERVISOR)
 
 INIT_PID = 1
 
@@ -66,6 +67,8 @@ class _Post:
 class Supervisor:
     """Runs `count` worker processes on the App at `target`, `module:name`.
 
+    With `shell` they run shell jobs too; without a target, those alone.
+
     One that dies is replaced; one that dies soon after its start, again and again,
     ever later. All signals that ask to stop are forwarded as SIGTERM; a SIGINT
     after that makes the children release what runs at once.
@@ -73,12 +76,13 @@ class Supervisor:
 
     def __init__(
         self,
-        target: str,
+        target: str | None,
         options: WorkerOptions,
         count: int,
         store: str | None = None,
         *,
         modules: Sequence[str] = (),
+        shell: bool = False,
         log: LogOptions = _LOG,
         pace: Pace = _PACE,
         clock: Clock | None = None,
@@ -88,6 +92,7 @@ class Supervisor:
             modules=list(modules),
             options=options,
             store=store,
+            shell=shell,
             log=log,
             manager=os.getpid(),
             path=list(sys.path),
@@ -107,7 +112,9 @@ class Supervisor:
         Raises InvalidError when not one of the first children can load the app.
         """
         is_init = os.getpid() == INIT_PID
-        _log.info("supervisor of %d worker processes, pid %d", len(self._posts), os.getpid())
+        count = len(self._posts)
+        fields = {"event": "supervising", "count": count}
+        _log.info("supervisor of %d worker processes, pid %d", count, os.getpid(), extra=fields)
         also = (signal.SIGCHLD,) if is_init else ()
         with closing(self._wakeups), self._wakeups.on_signals(*GENTLE, *also):
             try:
@@ -123,7 +130,7 @@ class Supervisor:
                 for post in self._posts:
                     if post.child is not None:
                         post.child.let_go()
-        _log.info("all worker processes have ended")
+        _log.info("all worker processes have ended", extra={"event": "all_ended"})
         return not self._has_killed
 
     def stop(self) -> None:
@@ -141,10 +148,13 @@ class Supervisor:
         if number not in GENTLE:
             return
         if self._kill_at_us is None:
-            _log.info("%s: stopping the worker processes", signal.Signals(number).name)
+            count = sum(post.child is not None for post in self._posts)
+            fields = {"event": "terminating", "count": count}
+            name = signal.Signals(number).name
+            _log.info("%s: stopping the worker processes", name, extra=fields)
             self._stop_within(self._orders.options.grace_us, signal.SIGTERM)
         elif number == signal.SIGINT and not self._is_hurried:
-            _log.info("SIGINT again: stopping at once")
+            _log.info("SIGINT again: stopping at once", extra={"event": "hurried"})
             self._is_hurried = True
             self._stop_within(0, signal.SIGINT)
 
@@ -173,7 +183,9 @@ class Supervisor:
                 self._ended(post, child, code)
                 child.let_go()
             elif is_late:
-                _log.warning("worker process %d did not stop in time: killed", child.pid)
+                fields = {"event": "killed", "child": child.pid}
+                message = "worker process %d did not stop in time: killed"
+                _log.warning(message, child.pid, extra=fields)
                 self._has_killed = True
                 child.kill()
         if is_late:
@@ -183,14 +195,16 @@ class Supervisor:
     def _ended(self, post: _Post, child: ChildProcess, code: int) -> None:
         """Decides whether and when another takes its place."""
         if self._kill_at_us is not None:
-            _log.info("worker process %d %s", child.pid, told(code))
+            _log.info("worker process %d %s", child.pid, told(code), extra={"event": "ended"})
             return
         now = self._clock.monotonic()
         if code == lifeline.IDLE:
             _log.info("worker process %d is done", child.pid)
             return
         if code == lifeline.DISMISSED:
-            _log.info("worker process %d was dismissed and is not replaced", child.pid)
+            fields = {"event": "let_go", "child": child.pid}
+            message = "worker process %d was dismissed and is not replaced"
+            _log.info(message, child.pid, extra=fields)
             return
         is_early = now - post.started_us < self._pace.steady_us
         # One that is too large as soon as it has started will be so the next time.
@@ -200,7 +214,8 @@ class Supervisor:
         post.start_at_us = now
         if code in {0, lifeline.RECYCLED} and not is_bloated:
             why = "was told to stop" if code == 0 else "did its share"
-            _log.info("worker process %d %s and is replaced", child.pid, why)
+            fields = {"event": "replaced", "child": child.pid, "how": why}
+            _log.info("worker process %d %s and is replaced", child.pid, why, extra=fields)
             post.early_deaths = 0
             return
         post.early_deaths = post.early_deaths + 1 if is_early else 1
@@ -220,7 +235,9 @@ class Supervisor:
         elif code == lifeline.RECYCLED:
             _log.warning("worker process %d grew beyond max_mib as soon as it began", child.pid)
         else:
-            _log.warning("worker process %d %s and is replaced", child.pid, told(code))
+            how = told(code)
+            fields = {"event": "died", "child": child.pid, "how": how}
+            _log.warning("worker process %d %s and is replaced", child.pid, how, extra=fields)
         if post.early_deaths == 2:  # noqa: PLR2004 - it happened again: said once, and not each time
             _log.warning(
                 "worker processes die soon after their start: they are started ever later, "
@@ -241,7 +258,8 @@ class Supervisor:
                     continue
                 post.started_us, post.start_at_us = now, None
                 post.lives += 1
-                _log.info("worker process %d started", post.child.pid)
+                fields = {"event": "started", "child": post.child.pid}
+                _log.info("worker process %d started", post.child.pid, extra=fields)
 
 
 def work(app: App, options: WorkerOptions, count: int = 1) -> None:

@@ -1,0 +1,201 @@
+"""Shell: the task that runs shell jobs, each a command line in a process group of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import os
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from casque.calls import Call
+from casque.current import RunningJob, current_job
+from casque.entrypoint import where
+from casque.errors import CasqueError
+from casque.job import Failure, JobStatus
+from casque.lineage import DEPTH_VARIABLE, JOB_ID_VARIABLE
+from casque.retry import Backoff
+from casque.shelljob import SHELL, ShellCall, ShellResult, decode, exit_failure, succeeded
+from casque.tasks import App
+from casque.worker.attempt import TaskError
+from casque.worker.command import Command
+from casque.worker.guarding import Guard, UnguardedError
+from casque.worker.livesettings import LiveSettings
+
+ATTEMPT_VARIABLE = "CASQUE_ATTEMPT"
+STORE_VARIABLE = "CASQUE_STORE"
+CANNOT_START = "CannotStart"
+"""The kind of failure of a command that did not even begin."""
+
+_LOOK_SECONDS = 3.0
+"""How often it is looked whether the jobs that run are still wanted."""
+_LOOKED_AT = 20
+"""At how many of them each time: each is a read."""
+
+_log = logging.getLogger("casque.worker")
+
+
+class _Payload(Call):
+    """How the task is called: what does not fit is told in the words of shell jobs."""
+
+    def decode(self, payload: bytes) -> tuple[list[Any], dict[str, Any]]:
+        call = decode(payload)
+        return [call.command, call.env, call.cwd], {}
+
+
+class _OperatorsBackoff(Backoff, frozen=True, kw_only=True):
+    """As the store's settings have it when the attempt has failed."""
+
+    settings: LiveSettings
+
+    def delay_us(self, attempts: int, chance: float) -> int:
+        return self.settings.known.backoff().delay_us(attempts, chance)
+
+
+def add_shell(app: App) -> None:
+    """Have the workers of this app run shell jobs too.
+
+    A task of the user's own that is called so stays what it is, and this says so.
+    """
+    taken = app.tasks.get(SHELL)
+    if taken is not None:
+        _log.warning(
+            "the app has a task %r of its own, at %s: it gets the shell jobs, and no commands are "
+            "run; give it another name to have them run",
+            SHELL,
+            where(taken.function),
+        )
+        return
+    settings = LiveSettings(app)
+    crews: WeakKeyDictionary[asyncio.AbstractEventLoop, _Crew] = WeakKeyDictionary()
+
+    @app.task(name=SHELL, backoff=_OperatorsBackoff(settings=settings))
+    async def shell(
+        command: str,
+        env: dict[str, str] = {},  # noqa: B006 - decoded anew for each call
+        cwd: str | None = None,
+    ) -> ShellResult:
+        """Run a command line by `sh -c`. It has succeeded when its exit code is 0."""
+        await settings.refresh()
+        loop = asyncio.get_running_loop()
+        crew = crews.get(loop)
+        if crew is None or crew.is_over:
+            crew = crews[loop] = _Crew(app, settings)
+        return await crew.run(ShellCall(command, env, cwd), current_job())
+
+    shell.call = _Payload(shell.function, SHELL)
+
+
+class _Crew:
+    """The shell jobs of one event loop: their guard, and who looks whether they are wanted.
+
+    Both end with the loop.
+    """
+
+    def __init__(self, app: App, settings: LiveSettings) -> None:
+        self._app = app
+        self._settings = settings
+        self._running: dict[RunningJob, None] = {}
+        self._guard = Guard()
+        self._looking = asyncio.create_task(self._look_after())
+
+    @property
+    def is_over(self) -> bool:
+        return self._looking.done()
+
+    async def run(self, call: ShellCall, running: RunningJob) -> ShellResult:
+        def tell(output: bytes) -> None:
+            running.output = output
+            running.beat()
+
+        command = _started(call, _environment(call, running, self._address()), tell)
+        self._running[running] = None
+        try:
+            code = await command.run(self._guard)
+        except UnguardedError as error:
+            raise _cannot_start(str(error)) from None
+        finally:
+            del self._running[running]
+            running.output = command.output or None
+        if code == 0:
+            return succeeded(call)
+        await self._settings.refresh()
+        raise TaskError(exit_failure(code), gives_up=False)
+
+    def _address(self) -> str | None:
+        """By which a command finds the store; none leads to one in memory."""
+        return None if self._app.store.instant else self._app.opened.address
+
+    async def _look_after(self) -> None:
+        """Until the loop ends, which cancels what is left on it."""
+        never: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        try:
+            while True:
+                await asyncio.wait([never], timeout=_LOOK_SECONDS)
+                for running in self._next():
+                    await self._look_at(running)
+                if self._running:
+                    await self._settings.refresh()
+        finally:
+            self._guard.close()
+
+    def _next(self) -> Iterator[RunningJob]:
+        """Some of those that run; others the next time."""
+        for running in list(islice(self._running, _LOOKED_AT)):
+            if running in self._running:
+                self._running[running] = self._running.pop(running)
+                yield running
+
+    async def _look_at(self, running: RunningJob) -> None:
+        """A cancelled job is found out here long before its next heartbeat."""
+        try:
+            found = await self._app.async_queue.get(running.id)
+        except CasqueError:  # the storage is away; the worker says so
+            return
+        is_ours = found is not None and found.token == running.job.token
+        if found is None or not is_ours or found.status is not JobStatus.IN_PROGRESS:
+            running.beat()  # whose answer says that it is lost, and ends it
+
+
+def _started(
+    call: ShellCall, environment: dict[bytes, bytes], tell: Callable[[bytes], None]
+) -> Command:
+    try:
+        return Command(call.command, environment, call.cwd, tell)
+    except ValueError as error:
+        raise _cannot_start(
+            f"the command, `env` or `cwd` is nothing the system can take: {error}", gives_up=True
+        ) from None
+    except OSError as error:
+        if error.errno == errno.E2BIG:
+            raise _cannot_start(
+                "the command or `env` is larger than the system allows: put it into a file, and "
+                "have that run",
+                gives_up=True,
+            ) from None
+        if call.cwd is not None and error.filename == call.cwd:
+            raise _cannot_start(
+                f"its folder cannot be entered: {error.strerror}: {call.cwd}"
+            ) from None
+        raise _cannot_start(str(error)) from None
+
+
+def _cannot_start(text: str, *, gives_up: bool = False) -> TaskError:
+    return TaskError(Failure(CANNOT_START, text), gives_up=gives_up)
+
+
+def _environment(call: ShellCall, running: RunningJob, store: str | None) -> dict[bytes, bytes]:
+    """The worker's own, what the job asks for, and which job this is; the last word is ours."""
+    environment = dict(os.environb)
+    environment.pop(STORE_VARIABLE.encode(), None)  # which may be another than the worker's
+    given = {} if store is None else {STORE_VARIABLE: store}
+    given |= call.env
+    given |= {
+        JOB_ID_VARIABLE: running.id,
+        ATTEMPT_VARIABLE: str(running.attempt),
+        DEPTH_VARIABLE: str(running.job.depth),
+    }
+    return environment | {name.encode(): value.encode() for name, value in given.items()}
