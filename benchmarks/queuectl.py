@@ -18,8 +18,9 @@ import time
 from datetime import timedelta
 from pathlib import Path
 
-from casque import NewJob, Queue
 from report import Report, introduce
+
+from casque import NewJob, Queue
 
 QUEUECTL = str(Path(sys.executable).with_name("queuectl"))
 TYPER = [sys.executable, "-c", "import typer, msgspec, sqlite3"]

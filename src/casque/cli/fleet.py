@@ -7,6 +7,8 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from casque.cli.access import Access
+from casque.cli.asjson import instant
+from casque.cli.wording import plain
 from casque.clock import SECOND_US, to_us
 from casque.record import WORKER, Record
 from casque.worker.registry import WorkerEntry, worker_entries
@@ -59,8 +61,8 @@ def view_of(entry: WorkerEntry) -> WorkerView:
         entrypoints=list(entry.entrypoints),
         concurrency=entry.concurrency,
         running=list(entry.running),
-        started_at=entry.started_at.isoformat(),
-        beat_at=entry.beat_at.isoformat(),
+        started_at=str(instant(to_us(entry.started_at))),
+        beat_at=str(instant(to_us(entry.beat_at))),
         lease_seconds=entry.lease_us / SECOND_US,
         state=state_of(entry),
     )
@@ -83,5 +85,6 @@ def ago(us: int) -> str:
 def named(entries: list[WorkerEntry]) -> str:
     """Their PIDs, with the host of those that are elsewhere."""
     return ", ".join(
-        str(entry.pid) if entry.is_here else f"{entry.pid} on {entry.host}" for entry in entries
+        str(entry.pid) if entry.is_here else f"{entry.pid} on {plain(entry.host)}"
+        for entry in entries
     )

@@ -7,22 +7,16 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-import msgspec
 import typer
 
+from casque.cli import asjson
 from casque.cli.access import Access
 from casque.cli.exits import DONE, NOT_FOUND, NOT_SO, complain
 from casque.cli.location import default_address
-from casque.cli.options import JsonOption, StoreOption, is_json, opened, told_address
+from casque.cli.options import JsonOption, StoreOption, epilog, is_json, opened, told_address
 from casque.cli.plan import LogFormat, Plan, span_us
 from casque.errors import CasqueError, InvalidError
 from casque.settings import Settings
-
-
-def _examples(*lines: str) -> str:
-    # Typer shows each paragraph as a line.
-    return "\n\n".join(("Examples:", *(f"  queuectl {line}" for line in lines)))
-
 
 workers = typer.Typer(
     name="worker",
@@ -32,10 +26,10 @@ workers = typer.Typer(
 
 
 @workers.command(
-    epilog=_examples(
-        "worker start --count 4",
-        "worker start --count 2 --foreground",
-        "worker start --app tasks:app --queue mail --queue reports --grace 5m",
+    epilog=epilog(
+        "queuectl worker start --count 4",
+        "queuectl worker start --count 2 --foreground",
+        "queuectl worker start --app tasks:app --queue mail --queue reports --grace 5m",
     )
 )
 def start(
@@ -127,10 +121,8 @@ def _start_here(plan: Plan, told: str | None, log_file: str | None) -> int:
         _write_to(log_file)
     log = LogOptions(format=plan.log_format)
     set_up(log)
-    # Without an app there is nobody else who would say where.
-    store = told or (default_address() if plan.target is None else None)
-    supervisor = Supervisor(  # noqa: S604 - that they run commands is what is wanted
-        plan.target, options, plan.count, store, shell=True, log=log
+    supervisor = Supervisor(  # noqa: S604 - it runs nothing by a shell: its workers take such jobs
+        plan.target, options, plan.count, told, shell=True, log=log
     )
     return DONE if supervisor.run() else NOT_SO
 
@@ -155,7 +147,7 @@ def _start_apart(plan: Plan, told: str | None, log_file: str | None, *, json: bo
         except NotStartedError as error:
             return error.tell()
     if json:
-        _print_json(
+        asjson.show(
             {"manager": started.manager, "workers": started.workers, "log": str(started.log)}
         )
     elif started.workers:
@@ -182,7 +174,7 @@ def _reached(plan: Plan, told: str | None) -> Access:
     return access
 
 
-@workers.command(name="list", epilog=_examples("worker list", "worker list --json"))
+@workers.command(name="list", epilog=epilog("queuectl worker list", "queuectl worker list --json"))
 def list_(context: typer.Context, store: StoreOption = None, json: JsonOption = False) -> None:
     """Show the workers of this store, on all hosts.
 
@@ -194,17 +186,21 @@ def list_(context: typer.Context, store: StoreOption = None, json: JsonOption = 
     with opened(context, store) as access:
         entries = [one.entry for one in members(access)]
     if is_json(context, json):
-        _print_json([view_of(entry) for entry in entries])
+        asjson.show([view_of(entry) for entry in entries])
     elif entries:
-        from casque.cli.workertable import print_workers
+        from casque.cli.workertable import show_workers
 
-        print_workers(entries)
+        show_workers(entries)
     else:
         print("No workers are running.")
 
 
 @workers.command(
-    epilog=_examples("worker stop", "worker stop 20 21", "worker stop --all --timeout 5m")
+    epilog=epilog(
+        "queuectl worker stop",
+        "queuectl worker stop 20 21",
+        "queuectl worker stop --all --timeout 5m",
+    )
 )
 def stop(
     context: typer.Context,
@@ -252,13 +248,15 @@ def stop(
     elsewhere = [one.entry for one in found if one not in meant]
     outcome = stopping.Outcome(told.entries, [one.entry for one in gone], left, elsewhere)
     if is_json(context, json):
-        _print_json(outcome.as_json())
+        asjson.show(outcome.as_json())
     else:
         outcome.tell()
     return NOT_SO if left else DONE
 
 
-@workers.command(epilog=_examples("worker check", "worker check --max-age 5m --json"))
+@workers.command(
+    epilog=epilog("queuectl worker check", "queuectl worker check --max-age 5m --json")
+)
 def check(
     context: typer.Context,
     max_age: Annotated[
@@ -287,13 +285,9 @@ def check(
 
         health = Health(is_healthy=False, workers=[], told=f"the store does not answer: {error}")
     if is_json(context, json):
-        _print_json(health)
+        asjson.show(health)
     elif health.is_healthy:
         print(health.told)
     else:
         complain(health.told)
     return DONE if health.is_healthy else NOT_SO
-
-
-def _print_json(value: object) -> None:
-    print(msgspec.json.encode(value).decode())

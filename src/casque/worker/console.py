@@ -29,6 +29,7 @@ _LINES: Mapping[str, _Line] = {
     "lost": lambda of: f"Job {of['job_id']} lost: it was cancelled, or is another worker's now.",
     "refused": lambda of: f"Job {of['job_id']} ended, but was not this worker's any more.",
     "stopping": lambda _: "Shutdown signal received. Exiting...",
+    "dismissed": lambda _: "Dismissed. Exiting...",
     "stopped": lambda _: "Stopped and unregistered.",
     "supervising": lambda of: f"Starting {of['count']} worker(s) in foreground mode...",
     "started": lambda of: f"Started worker PID: {of['child']}",
@@ -36,6 +37,7 @@ _LINES: Mapping[str, _Line] = {
     "hurried": lambda _: "Shutdown signal received again. Jobs that run are given back.",
     "died": lambda of: f"Worker {of['child']} {of['how']}. Starting another.",
     "replaced": lambda of: f"Worker {of['child']} {of['how']}. Starting another.",
+    "let_go": lambda of: f"Worker {of['child']} was dismissed and is not replaced.",
     "killed": lambda of: f"Worker {of['child']} did not stop in time: killed.",
     "all_ended": lambda _: "All workers shut down. Exiting.",
 }

@@ -202,7 +202,9 @@ class Supervisor:
             _log.info("worker process %d is done", child.pid)
             return
         if code == lifeline.DISMISSED:
-            _log.info("worker process %d was dismissed and is not replaced", child.pid)
+            fields = {"event": "let_go", "child": child.pid}
+            message = "worker process %d was dismissed and is not replaced"
+            _log.info(message, child.pid, extra=fields)
             return
         is_early = now - post.started_us < self._pace.steady_us
         # One that is too large as soon as it has started will be so the next time.
