@@ -43,7 +43,7 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(BASE) ## see jobs enqueued, worked, retried and buried, by two worker processes
-	@$(BIN)/python examples/demo.py
+	@$(BIN)/queuectl demo
 
 test: $(DEV) ## run the tests (WORKERS=2, PYTEST_ARGS="-k lease")
 	@$(BIN)/python -m pytest -n $(WORKERS) $(PYTEST_ARGS)
@@ -59,7 +59,7 @@ format: $(DEV) ## format the code and apply the safe fixes
 	$(BIN)/python -m ruff check --fix $(CODE)
 
 bench: $(BENCH) ## run every benchmark, at the sizes whose limits we state (a quarter of an hour)
-	@set -e; for script in $(sort $(wildcard benchmarks/[a-z]*.py)); do \
+	@set -e; for script in $(sort $(filter-out benchmarks/report.py,$(wildcard benchmarks/*.py))); do \
 		echo "== $$script"; $(BIN)/python $$script; \
 	done; \
 	echo "== benchmarks/depth.py --store sqlite"; $(BIN)/python benchmarks/depth.py --store sqlite

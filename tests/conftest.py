@@ -8,5 +8,8 @@ pytest_plugins = ["tests.servers.fixtures"]
 
 # The suite's own asserts show their values when they fail, as those of the tests do.
 pytest.register_assert_rewrite(
-    "casque.testing", "tests.acceptance.fleet", "tests.acceptance.outages"
+    "casque.testing",
+    "tests.acceptance.fleet",
+    "tests.acceptance.operating",
+    "tests.acceptance.outages",
 )

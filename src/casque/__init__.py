@@ -1,32 +1,45 @@
-"""casque: a durable job queue on the storage you already have."""
+"""casque: a durable job queue on the storage you already have.
 
-from casque.adapters.storage.filesystem import LocalFileSystemStorage
-from casque.adapters.storage.memory import InMemoryStorage
-from casque.adapters.storage.port import ObjectStoragePort
-from casque.arguments import NewJob
-from casque.buckets.port import Bucket
-from casque.current import current_job
-from casque.entrypoint import Task
-from casque.errors import (
-    CASConflictError,
-    CasqueError,
-    CorruptError,
-    InvalidError,
-    JobNotFoundError,
-    LeaseLostError,
-    StorageError,
-)
-from casque.handles import Handle
-from casque.heartbeat import HeartbeatManager
-from casque.job import Job, JobStatus, Lease, Stats
-from casque.lock import Lock
-from casque.queue import BrokerQueue, DirectQueue
-from casque.retry import Backoff, Discard, Retry, Snooze
-from casque.state import QueueState
-from casque.stores.port import Store
-from casque.stores.url import open_store
-from casque.syncqueue import Queue
-from casque.tasks import App
+Its names are looked up when they are first used: a program that enqueues one job
+does not wait for what workers need.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from casque.adapters.storage.filesystem import LocalFileSystemStorage as LocalFileSystemStorage
+    from casque.adapters.storage.memory import InMemoryStorage as InMemoryStorage
+    from casque.adapters.storage.port import ObjectStoragePort as ObjectStoragePort
+    from casque.arguments import NewJob as NewJob
+    from casque.buckets.port import Bucket as Bucket
+    from casque.current import current_job as current_job
+    from casque.entrypoint import Task as Task
+    from casque.errors import CASConflictError as CASConflictError
+    from casque.errors import CasqueError as CasqueError
+    from casque.errors import CorruptError as CorruptError
+    from casque.errors import InvalidError as InvalidError
+    from casque.errors import JobNotFoundError as JobNotFoundError
+    from casque.errors import LeaseLostError as LeaseLostError
+    from casque.errors import StorageError as StorageError
+    from casque.handles import Handle as Handle
+    from casque.heartbeat import HeartbeatManager as HeartbeatManager
+    from casque.job import Job as Job
+    from casque.job import JobStatus as JobStatus
+    from casque.job import Lease as Lease
+    from casque.job import Stats as Stats
+    from casque.lock import Lock as Lock
+    from casque.queue import BrokerQueue as BrokerQueue
+    from casque.queue import DirectQueue as DirectQueue
+    from casque.retry import Backoff as Backoff
+    from casque.retry import Discard as Discard
+    from casque.retry import Retry as Retry
+    from casque.retry import Snooze as Snooze
+    from casque.state import QueueState as QueueState
+    from casque.stores.port import Store as Store
+    from casque.stores.url import open_store as open_store
+    from casque.syncqueue import Queue as Queue
+    from casque.tasks import App as App
 
 __all__ = [
     "App",
@@ -62,3 +75,51 @@ __all__ = [
     "current_job",
     "open_store",
 ]
+
+_HOMES = {
+    "App": "casque.tasks",
+    "Backoff": "casque.retry",
+    "BrokerQueue": "casque.queue",
+    "Bucket": "casque.buckets.port",
+    "CASConflictError": "casque.errors",
+    "CasqueError": "casque.errors",
+    "CorruptError": "casque.errors",
+    "DirectQueue": "casque.queue",
+    "Discard": "casque.retry",
+    "Handle": "casque.handles",
+    "HeartbeatManager": "casque.heartbeat",
+    "InMemoryStorage": "casque.adapters.storage.memory",
+    "InvalidError": "casque.errors",
+    "Job": "casque.job",
+    "JobNotFoundError": "casque.errors",
+    "JobStatus": "casque.job",
+    "Lease": "casque.job",
+    "LeaseLostError": "casque.errors",
+    "LocalFileSystemStorage": "casque.adapters.storage.filesystem",
+    "Lock": "casque.lock",
+    "NewJob": "casque.arguments",
+    "ObjectStoragePort": "casque.adapters.storage.port",
+    "Queue": "casque.syncqueue",
+    "QueueState": "casque.state",
+    "Retry": "casque.retry",
+    "Snooze": "casque.retry",
+    "Stats": "casque.job",
+    "StorageError": "casque.errors",
+    "Store": "casque.stores.port",
+    "Task": "casque.entrypoint",
+    "current_job": "casque.current",
+    "open_store": "casque.stores.url",
+}
+
+# Out of sight of type checkers: to them it would mean that every name exists.
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        if name not in _HOMES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = getattr(import_module(_HOMES[name]), name)
+        globals()[name] = value
+        return value
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})

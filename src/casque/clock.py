@@ -7,9 +7,7 @@ is an int of microseconds: both are exact, order fast and fit every store.
 
 from __future__ import annotations
 
-import asyncio
 import os
-import random
 import struct
 import threading
 import time
@@ -126,7 +124,7 @@ class SystemClock:
         return time.time_ns() // 1000, time.clock_gettime_ns(_STEADY) // 1000
 
     def random(self) -> float:
-        return random.random()
+        return (_draw(1)[0] >> 11) * 2.0**-53
 
     def new_id(self) -> str:
         return self.mint(1)[0][0]
@@ -148,12 +146,19 @@ class SystemClock:
             return minted
 
     def bell(self, *, blocking: bool) -> Bell:
-        return ThreadBell() if blocking else LoopBell()
+        if blocking:
+            return ThreadBell()
+        # Late, as below: asyncio takes longer to load than a job to be enqueued without it.
+        from casque.loopbell import LoopBell
+
+        return LoopBell()
 
     async def sleep(self, span: int, *, blocking: bool) -> None:
         if blocking:
             time.sleep(span / SECOND_US)
         else:
+            import asyncio
+
             await asyncio.sleep(span / SECOND_US)
 
 
@@ -176,29 +181,6 @@ class ThreadBell:
         if rung:  # else one that comes just as time is over would be lost
             self._event.clear()
         return rung
-
-
-class LoopBell:
-    """A bell that suspends its task. Made and waited on in one event loop, rung from anywhere."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._event = asyncio.Event()
-
-    def ring(self) -> None:
-        try:
-            self._loop.call_soon_threadsafe(self._event.set)
-        except RuntimeError:  # the waiter's loop is closed: there is nobody left to wake
-            return
-
-    async def wait(self, timeout_us: int | None) -> bool:
-        try:
-            async with asyncio.timeout(None if timeout_us is None else timeout_us / SECOND_US):
-                await self._event.wait()
-        except TimeoutError:
-            return False
-        self._event.clear()
-        return True
 
 
 Minted = tuple[list[str], list[int]]

@@ -1,26 +1,26 @@
 """Group commit: while one commit is in flight new operations gather, then all go as one batch.
 
 One fsync, one PUT or one transaction serves every caller that waited. Written
-twice over only where waiting differs: `LoopCommitter` for tasks of an event
-loop, `ThreadCommitter` for plain threads on a store that never suspends.
+twice over only where waiting differs: `ThreadCommitter` for plain threads on a
+store that never suspends, `LoopCommitter` (loopcommit.py) for tasks of an event
+loop.
 """
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import threading
 from collections import deque
-from collections.abc import Coroutine, Sequence
-from typing import Any
-from weakref import WeakKeyDictionary, ref
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from casque.clock import SECOND_US, Stopwatch, drive
 from casque.errors import InvalidError, StorageError
-from casque.operations import Ack, DeleteRecord, Enqueue, Operation, Release
-from casque.record import Record
-from casque.rules import Leased
+from casque.operations import Ack, Enqueue, Operation
 from casque.stores.port import COMMIT_DEADLINE_US, Store
+
+if TYPE_CHECKING:
+    import asyncio
 
 BATCH_OPERATIONS = 10_000
 BATCH_BYTES = 4 * 1024 * 1024
@@ -33,7 +33,7 @@ _FIRST_PAUSE_US = 50_000
 _LONGEST_PAUSE_US = 1_000_000
 
 
-class _Entry:
+class Entry:
     """One caller's operation and, once it is known, its outcome."""
 
     __slots__ = ("future", "is_done", "operation", "outcome", "weight")
@@ -62,7 +62,7 @@ def _weigh(operation: Operation) -> tuple[int, int]:
     return _LIGHT
 
 
-class _Batches:
+class Batches:
     """The waiting operations of one writer, and its commits."""
 
     def __init__(self, store: Store, *, alone: bool, max_conflicts: int | None) -> None:
@@ -71,14 +71,14 @@ class _Batches:
         self._number = 0
         self._alone = alone
         self._max_conflicts = max_conflicts
-        self._waiting: deque[_Entry] = deque()
+        self._waiting: deque[Entry] = deque()
 
     @property
     def waiting(self) -> int:
         """How many operations wait for the next commit."""
         return len(self._waiting)
 
-    def _join(self, entries: Sequence[_Entry]) -> None:
+    def _join(self, entries: Sequence[Entry]) -> None:
         """All of them wait for the next commits, or none."""
         if len(self._waiting) + len(entries) > WAITING_CALLERS:
             raise StorageError(
@@ -89,7 +89,7 @@ class _Batches:
             )
         self._waiting.extend(entries)
 
-    def _next_batch(self, batch: list[_Entry]) -> list[_Entry]:
+    def _next_batch(self, batch: list[Entry]) -> list[Entry]:
         """Fill `batch` with as many as one commit may carry; at least one, however large."""
         count = size = 0
         while self._waiting:
@@ -133,130 +133,7 @@ class _Batches:
         raise error
 
 
-class LoopCommitter:
-    """Group commit for tasks: one writer for each event loop that uses the queue."""
-
-    def __init__(self, store: Store, *, alone: bool, max_conflicts: int | None) -> None:
-        self._store = store
-        self._alone = alone
-        self._max_conflicts = max_conflicts
-        # By loop, because a task can only be woken by its own, and a loop that
-        # ends must not take the operations of another with it.
-        self._by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, _LoopBatches]
-        self._by_loop = WeakKeyDictionary()
-        self._lock = threading.Lock()
-        self._latest: tuple[ref[asyncio.AbstractEventLoop], _LoopBatches] | None = None
-
-    def submit(self, operations: Sequence[Operation]) -> Coroutine[Any, Any, list[Any]]:
-        """Commit these with whatever else is waiting. Per operation its result, or its error."""
-        return self._own().submit(operations)
-
-    def submit_one(self, operation: Operation) -> Coroutine[Any, Any, Any]:
-        """Commit this with whatever else is waiting; its result, or its error raised."""
-        return self._own().submit_one(operation)
-
-    async def drain(self) -> None:
-        """Wait until everything that this loop asked is answered, within a bound."""
-        await self._own().drain()
-
-    @property
-    def waiting(self) -> int:
-        """How many operations wait for the next commit."""
-        return sum(batches.waiting for batches in self._by_loop.values())
-
-    def _own(self) -> _LoopBatches:
-        loop, latest = asyncio.get_running_loop(), self._latest
-        if latest is not None and latest[0]() is loop:
-            return latest[1]
-        with self._lock:
-            own = self._by_loop.get(loop)
-            if own is None:
-                own = _LoopBatches(
-                    self._store, alone=self._alone, max_conflicts=self._max_conflicts
-                )
-                self._by_loop[loop] = own
-            self._latest = ref(loop), own
-            return own
-
-
-class _LoopBatches(_Batches):
-    """The waiting operations of one event loop, and the task that commits them."""
-
-    def __init__(self, store: Store, *, alone: bool, max_conflicts: int | None) -> None:
-        super().__init__(store, alone=alone, max_conflicts=max_conflicts)
-        self._worker: asyncio.Task[None] | None = None
-
-    async def submit(self, operations: Sequence[Operation]) -> list[Any]:
-        loop = asyncio.get_running_loop()
-        futures = [loop.create_future() for _ in operations]
-        self._join(list(map(_Entry, operations, futures)))
-        if self._worker is None or self._worker.done():
-            self._worker = loop.create_task(self._work())
-        try:
-            return [await future for future in futures]
-        except asyncio.CancelledError:
-            for future in futures:
-                if not future.cancel() and not future.cancelled():
-                    self._give_back(future.result())
-            raise
-
-    async def submit_one(self, operation: Operation) -> Any:
-        [outcome] = await self.submit((operation,))
-        if isinstance(outcome, Exception):
-            raise outcome
-        return outcome
-
-    async def drain(self) -> None:
-        worker = self._worker
-        if worker is None or worker.done():
-            return
-        bell = self._store.clock.bell(blocking=False)
-        worker.add_done_callback(lambda _: bell.ring())
-        if not await bell.wait(CLOSE_PATIENCE_US):
-            worker.cancel()
-            await asyncio.wait([worker])
-
-    async def _work(self) -> None:
-        try:
-            while batch := self._next_batch([]):
-                await self._commit_batch(batch)
-        finally:
-            self._worker = None  # it would keep its loop alive, and that loop this object
-
-    async def _commit_batch(self, batch: list[_Entry]) -> None:
-        try:
-            outcomes = await self._commit([entry.operation for entry in batch], blocking=False)
-        except Exception as error:  # noqa: BLE001 - whatever it is, no caller may hang
-            _settle_all(batch, error)
-        except BaseException:  # cancelled by `drain`, or interrupted
-            _settle_all([*batch, *self._waiting], _given_up(self._store.name))
-            self._waiting.clear()
-            raise
-        else:
-            for entry, outcome in zip(batch, outcomes, strict=True):
-                self._answer(entry, outcome)
-
-    def _answer(self, entry: _Entry, outcome: Any) -> None:
-        if entry.future is None:
-            return
-        if entry.future.done():
-            self._give_back(outcome)
-        else:
-            entry.future.set_result(outcome)
-
-    def _give_back(self, outcome: Any) -> None:
-        """The caller was cancelled and will never see what it claimed: release it."""
-        if isinstance(outcome, Leased):
-            for job in outcome.jobs:
-                self._waiting.append(_Entry(Release(job.id, job.token)))
-        elif isinstance(outcome, Record) and outcome.expires_us is not None:
-            # A lock or a queue's lease: a record that ends by time is a claim.
-            self._waiting.append(_Entry(DeleteRecord(outcome.kind, outcome.name, outcome.version)))
-        if self._waiting and (self._worker is None or self._worker.done()):
-            self._worker = asyncio.get_running_loop().create_task(self._work())
-
-
-class ThreadCommitter(_Batches):
+class ThreadCommitter(Batches):
     """Group commit for threads: whoever gets the lock commits for all who wait for it."""
 
     def __init__(self, store: Store, *, alone: bool, max_conflicts: int | None) -> None:
@@ -289,17 +166,19 @@ class ThreadCommitter(_Batches):
                 except StorageError as error:
                     return await self._answered(operations, error, begun)
                 except Exception as error:  # noqa: BLE001 - as any other outcome
-                    return [error] if len(operations) == 1 else [_own(error) for _ in operations]
+                    return (
+                        [error] if len(operations) == 1 else [own_error(error) for _ in operations]
+                    )
                 finally:
                     self._owner = 0
-        entries = [_Entry(operation) for operation in operations]
+        entries = [Entry(operation) for operation in operations]
         self._join(entries)
         with self._lock:
             self._owner = thread
             try:
                 while not entries[-1].is_done:
                     if not self._commit_next():
-                        raise _given_up(self._store.name)  # who took it along was interrupted
+                        raise given_up(self._store.name)  # who took it along was interrupted
             finally:
                 self._owner = 0
         return [entry.outcome for entry in entries]
@@ -331,7 +210,7 @@ class ThreadCommitter(_Batches):
         try:
             return await self._settle(operations, error, begun, blocking=True)
         except Exception as last:  # noqa: BLE001 - as any other outcome
-            return [_own(last) for _ in operations]
+            return [own_error(last) for _ in operations]
 
     async def drain(self) -> None:
         """Wait until everything that was asked is answered."""
@@ -341,7 +220,7 @@ class ThreadCommitter(_Batches):
 
     def _commit_next(self) -> bool:
         """Commit the next batch; False when nobody waits."""
-        batch: list[_Entry] = []
+        batch: list[Entry] = []
         try:
             self._next_batch(batch)
             operations = [entry.operation for entry in batch]
@@ -349,7 +228,7 @@ class ThreadCommitter(_Batches):
         except Exception as error:  # noqa: BLE001 - whatever it is, no caller may hang
             _finish_all(batch, error)
         except BaseException:  # Ctrl-C in this thread; the others' operations were on board too
-            _finish_all(batch, _given_up(self._store.name))
+            _finish_all(batch, given_up(self._store.name))
             raise
         else:
             for entry, outcome in zip(batch, outcomes, strict=True):
@@ -357,18 +236,12 @@ class ThreadCommitter(_Batches):
         return bool(batch)
 
 
-def _settle_all(entries: list[_Entry], error: Exception) -> None:
+def _finish_all(entries: list[Entry], error: Exception) -> None:
     for entry in entries:
-        if entry.future is not None and not entry.future.done():
-            entry.future.set_result(_own(error))
+        entry.outcome, entry.is_done = own_error(error), True
 
 
-def _finish_all(entries: list[_Entry], error: Exception) -> None:
-    for entry in entries:
-        entry.outcome, entry.is_done = _own(error), True
-
-
-def _own(error: Exception) -> Exception:
+def own_error(error: Exception) -> Exception:
     """A copy for one caller: a raised exception collects the traceback of whoever raises it."""
     try:
         own = copy.copy(error)
@@ -378,7 +251,7 @@ def _own(error: Exception) -> Exception:
     return own
 
 
-def _given_up(name: str) -> StorageError:
+def given_up(name: str) -> StorageError:
     return StorageError(
         f"{name}: outcome unknown: the commit was interrupted before its answer came. Look the "
         "jobs up by id before doing this again.",

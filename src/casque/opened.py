@@ -10,8 +10,8 @@ from typing import Any
 from casque import process
 from casque.clock import drive
 from casque.errors import InvalidError
+from casque.looprunner import LoopRunner
 from casque.queue import AsyncQueue
-from casque.runner import LoopRunner
 from casque.stores.port import Store
 from casque.stores.url import StoreAddress, anchored, is_store, open_store
 from casque.syncqueue import Queue

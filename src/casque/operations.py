@@ -131,10 +131,11 @@ class RequeueStale(msgspec.Struct, frozen=True, gc=False):
 
 
 class Purge(msgspec.Struct, frozen=True, gc=False):
-    """Forget the finished jobs older than `older_than_us`."""
+    """Forget the finished jobs older than `older_than_us`, or the dead ones of them alone."""
 
     older_than_us: int
     queue: str | None = None
+    only_dead: bool = False
 
 
 class Drop(msgspec.Struct, frozen=True, gc=False):

@@ -397,14 +397,20 @@ def _purge(state: State, operation: Purge, now: int) -> Decision:
     spent = tuple(
         job.id for job in held if job.is_spent(now) and is_old(job.lease_until_us, job.queue)
     )
-    count = len(spent) + sum(
-        is_old(job.finished_us, job.queue) and not job.is_gone(now) for job in state.finished_jobs()
-    )
+    finished = [
+        job
+        for job in state.finished_jobs()
+        if is_old(job.finished_us, job.queue)
+        and not job.is_gone(now)
+        and not (operation.only_dead and job.status is not JobStatus.DEAD)
+    ]
+    count = len(spent) + len(finished)
     events: list[Event] = []
     if spent:
         events.append(Buried(spent, now + DEAD_RETENTION_US))
     if count:
-        events.append(Purged(before, operation.queue))
+        dead = Removed((*spent, *(job.id for job in finished)))
+        events.append(dead if operation.only_dead else Purged(before, operation.queue))
     return Decision(events, lambda _: count)
 
 

@@ -6,16 +6,13 @@ a function call. On any other a thread with an event loop of its own runs them.
 
 from __future__ import annotations
 
-import asyncio
+import sys
 import threading
 import warnings
 from collections.abc import Coroutine
-from concurrent.futures import CancelledError
 from typing import Any, Protocol, TypeVar
-from weakref import finalize
 
 from casque.clock import drive
-from casque.errors import InvalidError
 from casque.stores.port import Store
 
 T = TypeVar("T")
@@ -36,59 +33,12 @@ class InlineRunner:
         """Nothing to let go of."""
 
 
-class LoopRunner:
-    """An event loop on a thread of its own, shared by every thread that calls."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
-        # A daemon: a queue that nobody closed must not keep the process from ending.
-        self._thread = threading.Thread(
-            target=_serve, args=(self._loop,), name="casque-loop", daemon=True
-        )
-        self._thread.start()
-        finalize(self, _stop, self._loop)  # nor a thread of one that nobody holds any more
-
-    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        if not self._thread.is_alive():
-            coroutine.close()
-            raise InvalidError("this queue is closed; open a new one.")
-        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
-        try:
-            return future.result()
-        except CancelledError:
-            raise InvalidError("this queue was closed while the call was waiting.") from None
-        except BaseException:
-            # Ctrl-C, or what another signal's handler raised: nobody would get the answer, and a
-            # dequeue that went on waiting would claim a job for nobody. Else it is done already.
-            future.cancel()
-            raise
-
-    def close(self) -> None:
-        if self._thread.is_alive():
-            _stop(self._loop)
-            self._thread.join()
-
-
-def _serve(loop: asyncio.AbstractEventLoop) -> None:
-    asyncio.set_event_loop(loop)
-    try:
-        loop.run_forever()
-    finally:
-        tasks = asyncio.all_tasks(loop)
-        for task in tasks:
-            task.cancel()
-        loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
-        loop.run_until_complete(loop.shutdown_default_executor())
-        loop.close()
-
-
-def _stop(loop: asyncio.AbstractEventLoop) -> None:
-    if not loop.is_closed():
-        loop.call_soon_threadsafe(loop.stop)
-
-
 def runner_for(store: Store) -> Runner:
-    return InlineRunner() if store.blocking else LoopRunner()
+    if store.blocking:
+        return InlineRunner()
+    from casque.looprunner import LoopRunner
+
+    return LoopRunner()
 
 
 _warned = threading.Event()
@@ -96,7 +46,7 @@ _warned = threading.Event()
 
 def warn_inside_loop(what: str, instead: str) -> None:
     """Say, once per process, that a sync call is holding up an event loop."""
-    if asyncio._get_running_loop() is None or _warned.is_set():  # noqa: SLF001 - the quick check
+    if _warned.is_set() or not _has_running_loop():
         return
     _warned.set()
     warnings.warn(
@@ -104,3 +54,9 @@ def warn_inside_loop(what: str, instead: str) -> None:
         RuntimeWarning,
         stacklevel=4,
     )
+
+
+def _has_running_loop() -> bool:
+    # Without asyncio loaded there is none; loading it to ask would be dear.
+    asyncio = sys.modules.get("asyncio")
+    return asyncio is not None and asyncio._get_running_loop() is not None  # noqa: SLF001 - quick

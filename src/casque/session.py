@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-import socket
 from collections.abc import Coroutine, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from casque import arguments, process
 from casque.clock import Bell, Clock, drive
-from casque.commit import LoopCommitter, ThreadCommitter
+from casque.commit import ThreadCommitter
 from casque.errors import InvalidError
 from casque.job import Job
 from casque.operations import Enqueue, Operation
 from casque.record import Record
 from casque.stores.bells import Bells
-from casque.stores.onthread import OnThread
 from casque.stores.port import Joinable, Store
 from casque.stores.url import StoreAddress, open_store
+
+if TYPE_CHECKING:
+    from casque.loopcommit import LoopCommitter
 
 
 class Session:
@@ -46,10 +46,20 @@ class Session:
         self._must_enter = must_enter
         self.access: Store = self.store
         """The store as this session's callers reach it."""
-        if self.store.blocking and not self.store.instant and not blocking:
-            self.access = OnThread(self.store)
-        committer = ThreadCommitter if blocking else LoopCommitter
-        self._committer = committer(self.access, alone=one_by_one, max_conflicts=max_conflicts)
+        self._committer: ThreadCommitter | LoopCommitter
+        if blocking:
+            self._committer = ThreadCommitter(
+                self.access, alone=one_by_one, max_conflicts=max_conflicts
+            )
+        else:
+            from casque.loopcommit import LoopCommitter
+            from casque.stores.onthread import OnThread
+
+            if self.store.blocking and not self.store.instant:
+                self.access = OnThread(self.store)
+            self._committer = LoopCommitter(
+                self.access, alone=one_by_one, max_conflicts=max_conflicts
+            )
         self._bells = Bells()
         self._generation = process.generation
         self._is_entered = False
@@ -79,7 +89,9 @@ class Session:
         if self.access is not self.store:
             await self.access.close()
             if self._owns_store:
-                await asyncio.to_thread(drive, self.store.close())
+                from asyncio import to_thread
+
+                await to_thread(drive, self.store.close())
         elif self._owns_store:
             await self.store.close()
 
@@ -136,4 +148,4 @@ class Session:
 
 
 def _new_name(clock: Clock) -> str:
-    return f"{socket.gethostname()}:{os.getpid()}:{int(clock.random() * 0x10000):04x}"
+    return f"{os.uname().nodename}:{os.getpid()}:{int(clock.random() * 0x10000):04x}"

@@ -18,6 +18,7 @@ import msgspec
 import pytest
 
 import casque
+import casque.buckets
 from casque import (
     Backoff,
     BrokerQueue,
@@ -185,6 +186,7 @@ import sys
 import msgspec
 before = set(sys.modules)
 import casque
+import casque.buckets
 loaded = {name.partition(".")[0] for name in set(sys.modules) - before}
 print(*sorted(loaded - set(sys.stdlib_module_names) - {"msgspec"}))
 """

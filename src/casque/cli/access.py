@@ -12,7 +12,7 @@ from casque.queue import DEFAULT_MAX_DEPTH, AsyncQueue
 from casque.record import CONFIG, Record
 from casque.runner import runner_for
 from casque.settings import Settings, settings_of
-from casque.stores.url import open_store
+from casque.stores.url import StoreAddress, open_store
 from casque.views import JobFilter
 
 T = TypeVar("T")
@@ -27,7 +27,7 @@ class _Queue(AsyncQueue):
 class Access:
     """A store, the queues on it, and what only tools ask of them. A context manager."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: StoreAddress) -> None:
         self.store = open_store(address)
         self._runner = runner_for(self.store)
         self.queue = self.producer(DEFAULT_MAX_DEPTH)
@@ -48,7 +48,11 @@ class Access:
 
     def submit(self, operation: Operation) -> Any:
         """Commit one operation; its result, or its refusal raised."""
-        return self.run(self.queue._session.submit(operation))  # noqa: SLF001 - of one house
+
+        async def submitted() -> Any:  # a committer is of the event loop that it is asked on
+            return await self.queue._session.submit(operation)  # noqa: SLF001 - of one house
+
+        return self.run(submitted())
 
     def settings(self) -> Settings:
         return settings_of(self.records(CONFIG))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+from casque.cli.wording import plain
 from casque.errors import (
     CASConflictError,
     CasqueError,
@@ -20,6 +21,8 @@ NOT_SO = 1
 INVALID = 2
 NOT_FOUND = 3
 INTERRUPTED = 130
+NOWHERE = 141
+"""Whoever read the output has gone, as `head` does: 128 and the number of SIGPIPE."""
 
 _CODES: dict[type[CasqueError], int] = {
     InvalidError: INVALID,
@@ -37,5 +40,8 @@ def code_of(error: CasqueError) -> int:
 
 def complain(message: str) -> None:
     """One line on stderr."""
-    told = " ".join(str(message).split())
-    print(f"queuectl: {told}", file=sys.stderr)
+    told = plain(" ".join(str(message).split()))
+    try:
+        print(f"queuectl: {told}", file=sys.stderr)
+    except OSError:
+        return  # nobody listens

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Annotated
 
 import typer
 
+from casque.cli import completion, enqueueing, listing, managing, show, status
+from casque.cli.config import config
+from casque.cli.dlq import dlq
 from casque.cli.exits import DONE, INTERRUPTED, INVALID, complain
-from casque.cli.options import Common, JsonOption, StoreOption
+from casque.cli.options import Common, JsonOption, StoreOption, epilog
+from casque.cli.worker import workers
 
 # Typer has a copy of click inside, or an older one the real one: either way, this is its error.
 _UsageError: type[Exception] = typer.BadParameter.__mro__[2]
@@ -15,22 +20,65 @@ _UsageError: type[Exception] = typer.BadParameter.__mro__[2]
 app = typer.Typer(
     name="queuectl",
     help="Background jobs on the storage you already have.",
+    epilog=epilog(
+        """queuectl enqueue '{"id": "job1", "command": "sleep 2"}'""",
+        "queuectl worker start --count 2",
+        "queuectl status",
+    ),
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.command(epilog=enqueueing.EPILOG)(enqueueing.enqueue)
+app.command(epilog=status.EPILOG)(status.status)
+app.command("list", epilog=listing.LIST_EPILOG)(listing.list_jobs)
+app.command(epilog=show.EPILOG)(show.show)
+app.command(epilog=managing.CANCEL_EPILOG)(managing.cancel)
+app.command(epilog=managing.RETRY_EPILOG)(managing.retry)
+app.command(epilog=managing.PURGE_EPILOG)(managing.purge)
+app.command(epilog=managing.PAUSE_EPILOG)(managing.pause)
+app.command(epilog=managing.PAUSE_EPILOG)(managing.resume)
+app.command(epilog=listing.QUEUES_EPILOG)(listing.queues)
+app.add_typer(workers)
+app.add_typer(dlq)
+app.add_typer(config)
+app.command(epilog=managing.RESET_EPILOG)(managing.reset)
+
+
+@app.command(epilog=epilog("queuectl demo"))
+def demo() -> int:
+    """See it work: good, flaky and failing jobs, two workers, a store in a temporary folder."""
+    from casque.cli.demo import demo
+
+    return demo()
+
+
+app.command(epilog=completion.EPILOG)(completion.completion)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        print(f"queuectl {version('casque')}")
+        raise typer.Exit
 
 
 @app.callback()
-def queuectl(context: typer.Context, store: StoreOption = None, json: JsonOption = False) -> None:
+def queuectl(
+    context: typer.Context,
+    store: StoreOption = None,
+    json: JsonOption = False,
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Say which version this is."
+        ),
+    ] = False,
+) -> None:
+    del version  # told already
     context.obj = Common(store, json)
-
-
-@app.command()
-def version() -> None:
-    """Say which version this is."""
-    typer.echo("0.1.0")
 
 
 def invoke(arguments: Sequence[str]) -> int:
@@ -38,7 +86,9 @@ def invoke(arguments: Sequence[str]) -> int:
     try:
         code = app(list(arguments), prog_name="queuectl", standalone_mode=False)
     except _UsageError as error:
-        complain(f"{error.format_message()} See `queuectl --help`.")  # type: ignore[attr-defined]
+        context = getattr(error, "ctx", None)
+        path = "queuectl" if context is None else context.command_path
+        complain(f"{error.format_message()} See `{path} --help`.")  # type: ignore[attr-defined]
         return INVALID
     except typer.Abort:
         complain("interrupted.")

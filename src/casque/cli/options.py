@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Annotated
 
 import msgspec
@@ -33,6 +34,11 @@ def address_of(context: typer.Context, store: str | None) -> str:
     return address(store or _common(context).store)
 
 
+def told_address(context: typer.Context, store: str | None) -> str | None:
+    """The store that somebody has named, by an option or the variable; None when nobody has."""
+    return store or _common(context).store or os.environ.get(STORE_VARIABLE) or None
+
+
 def opened(context: typer.Context, store: str | None) -> Access:
     return Access(address_of(context, store))
 
@@ -44,3 +50,13 @@ def is_json(context: typer.Context, given: bool) -> bool:
 def _common(context: typer.Context) -> Common:
     common = context.find_root().obj
     return common if isinstance(common, Common) else Common()
+
+
+QueueOption = Annotated[
+    str | None, typer.Option("--queue", "-q", metavar="NAME", help="Only of this queue.")
+]
+
+
+def epilog(*examples: str) -> str:
+    """What stands at the end of a command's help: a line for each example."""
+    return "\n\n".join(("Examples:", *(f"  $ {example}" for example in examples)))

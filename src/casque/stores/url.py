@@ -88,28 +88,28 @@ def _has(address: object, *methods: str) -> bool:
 def _open_url(url: str, clock: Clock | None) -> Store:
     if not url.isprintable():
         raise InvalidError(
-            f"{_without_password(url)!r} holds a character that no address may; write it as %0A, "
+            f"{without_password(url)!r} holds a character that no address may; write it as %0A, "
             "say, or pass a path."
         )
     try:
         parts = urlsplit(url)
     except ValueError as error:
-        raise InvalidError(f"{_without_password(url)}: {error}. Known are {_FORMS}.") from error
+        raise InvalidError(f"{without_password(url)}: {error}. Known are {_FORMS}.") from error
     if "#" in url:
-        raise InvalidError(f"{_without_password(url)}: write # as %23, or pass a path.")
+        raise InvalidError(f"{without_password(url)}: write # as %23, or pass a path.")
     if parts.query and parts.scheme not in ("sqlite", *_BUCKETS):
-        raise InvalidError(f"{_without_password(url)}: {parts.scheme}:// takes no options.")
+        raise InvalidError(f"{without_password(url)}: {parts.scheme}:// takes no options.")
     if parts.scheme in _BUCKETS:
         return _open_cloud(url, parts, clock)
     if parts.scheme in ("file", *_FILE_SCHEMES):
         return _open_local(url, parts, clock)
     if parts.scheme != "memory":
         raise InvalidError(
-            f"{_without_password(url)}: no store is known for {parts.scheme!r}. Known are {_FORMS}."
+            f"{without_password(url)}: no store is known for {parts.scheme!r}. Known are {_FORMS}."
         )
     if parts.netloc or parts.path.strip("/"):
         raise InvalidError(
-            f"{_without_password(url)}: memory:// takes no path; each is a store of its own."
+            f"{without_password(url)}: memory:// takes no path; each is a store of its own."
         )
     from casque.stores.memory import MemoryStore
 
@@ -127,7 +127,7 @@ def _open_local(url: str, parts: SplitResult, clock: Clock | None) -> Store:
             else f"{scheme}:///relative.{suffix} (three slashes) or "
             f"{scheme}:////absolute/path.{suffix} (four)"
         )
-        raise InvalidError(f"{_without_password(url)}: write {forms}.")
+        raise InvalidError(f"{without_password(url)}: write {forms}.")
     path = unquote(parts.path)
     if scheme == "file":
         return _open_folder(path, clock)
@@ -201,7 +201,7 @@ def _open_bucket(bucket: object, clock: Clock | None) -> Store:
 def _open_cloud(url: str, parts: SplitResult, clock: Clock | None) -> Store:
     from casque.stores.ledger.store import LedgerStore
 
-    scheme, name = parts.scheme, _without_password(url)
+    scheme, name = parts.scheme, without_password(url)
     if "@" in parts.netloc or ":" in parts.netloc or not parts.netloc:
         raise InvalidError(
             f"{name}: write {scheme}://name/prefix. Credentials come from the environment, and "
@@ -248,7 +248,7 @@ def _durability(url: str, query: str) -> Durability:
     )
 
 
-def _without_password(url: str) -> str:
+def without_password(url: str) -> str:
     head, at, tail = url.rpartition("@")
     scheme, _, user = head.partition("://")
     return f"{scheme}://{user.partition(':')[0]}:…@{tail}" if at and ":" in user else url

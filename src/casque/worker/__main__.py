@@ -57,7 +57,7 @@ def _run(asked: argparse.Namespace) -> int:
         supervisor = Supervisor(asked.app, options, asked.count, asked.store, log=log)
         return STOPPED if supervisor.run() else HAD_TO_KILL
     app = load_app(asked.app, store=asked.store)
-    worker = Worker(app, options, when_stuck=lambda: leave_at_once(STOPPED))
+    worker = Worker(app, options, when_stuck=lambda _: leave_at_once(STOPPED))
     with obeying(worker):
         worker.run()
     return STOPPED

@@ -19,6 +19,13 @@ from casque.worker.signals import obeying
 
 _log = logging.getLogger("casque.worker")
 
+_CODES = {
+    Ended.STOPPED: 0,
+    Ended.IDLE: lifeline.IDLE,
+    Ended.RECYCLED: lifeline.RECYCLED,
+    Ended.DISMISSED: lifeline.DISMISSED,
+}
+
 
 def run_child(descriptor: int) -> int:
     """Do what the supervisor at the other end of this socket says. Returns the exit code."""
@@ -34,7 +41,7 @@ def run_child(descriptor: int) -> int:
         except InvalidError as error:
             lifeline.complain(line, str(error))
             return lifeline.REFUSED
-    return {Ended.RECYCLED: lifeline.RECYCLED, Ended.IDLE: lifeline.IDLE}.get(ended, 0)
+    return _CODES[ended]
 
 
 def _work(line: socket.socket, orders: lifeline.Orders) -> Ended:
@@ -50,7 +57,12 @@ def _work(line: socket.socket, orders: lifeline.Orders) -> Ended:
             "the jobs of a store in memory are seen by no other process: use count=1, or a store "
             "that processes share, as sqlite:///jobs.db is."
         )
-    worker = Worker(app, orders.options, when_stuck=lambda: leave_at_once(0))
+    worker = Worker(
+        app,
+        orders.options,
+        manager=orders.manager,
+        when_stuck=lambda why: leave_at_once(_CODES[why]),
+    )
 
     def alone() -> None:
         _log.warning("the supervisor is gone: stopping")

@@ -10,8 +10,20 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 
+import casque
 from casque.worker import lifeline
+
+
+def running(module: str) -> list[str]:
+    """The command that runs a module of ours by the same Python, in whatever folder.
+
+    The current folder is not looked in, as `-m` alone would: a `queue.py` that
+    lies there would take the place of Python's own.
+    """
+    is_from_here = Path(casque.__file__).resolve().parents[1] == Path.cwd()
+    return [sys.executable, *([] if is_from_here else ["-P"]), "-m", module]
 
 
 class ChildProcess:
@@ -27,13 +39,7 @@ class ChildProcess:
         self._line, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(  # noqa: S603 - our own module, by the same Python
-                [
-                    sys.executable,
-                    "-m",
-                    "casque.worker",
-                    orders.target or "-",
-                    f"--child={theirs.fileno()}",
-                ],
+                [*running("casque.worker"), orders.target or "-", f"--child={theirs.fileno()}"],
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
                 process_group=0,

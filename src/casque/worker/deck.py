@@ -14,13 +14,10 @@ from collections.abc import Callable
 from typing import Any
 
 from casque.clock import SECOND_US, Bell, Clock, drive
-from casque.errors import (
-    CasqueError,
-    StorageError,
-)
+from casque.errors import CASConflictError, CasqueError, StorageError
 from casque.job import Job
 from casque.operations import Dequeue, Heartbeat, Operation, PutRecord, Release
-from casque.record import Record
+from casque.record import WORKER, Record
 from casque.rules import Leased
 from casque.session import Session
 from casque.worker.appetite import Appetite
@@ -37,6 +34,8 @@ _LONGEST_SLEEP_US = SECOND_US
 """A signal handler can only leave word: so often it is looked for."""
 _FIRST_PAUSE_US = 100_000
 _LONGEST_PAUSE_US = 5 * SECOND_US
+_REMOVALS = 3
+"""How often it is tried to remove the entry, which somebody may be changing at that moment."""
 LAST_WORDS_US = 7 * SECOND_US
 """How long a worker that ends tries to store what is left to be said."""
 
@@ -181,7 +180,9 @@ class Deck:
     async def _work(self) -> None:
         self._bell = self._clock.bell(blocking=self._session.blocking)  # of this thread's loop
         self._is_ready.set()
-        with self._session.access.listen(self) as longest_us:
+        with self._session.access.listen(self) as deaf_us:
+            pauses = (us for us in (deaf_us, self._options.poll_us) if us is not None)
+            longest_us = min(pauses, default=None)
             while not self._is_over():
                 self._give_back_if_late()
                 settlements, operations = self._next_commit()
@@ -191,10 +192,29 @@ class Deck:
                     await self._pause()
                 else:
                     await self._bell.wait(self._sleep_us())
-        removal = self._entry.removal()
-        if removal and self._silent_since is None:
-            await self._session.submit_all(removal)
+        await self._take_entry_away()
         await self._session.close()
+
+    async def _take_entry_away(self) -> None:
+        for _ in range(_REMOVALS):
+            removal = self._entry.removal()
+            if not removal or self._silent_since is not None:
+                return
+            [outcome] = await self._session.submit_all(removal)
+            if not isinstance(outcome, CASConflictError):
+                return
+            await self._look_at_entry()
+
+    async def _look_at_entry(self) -> None:
+        """Somebody has changed it."""
+        was_dismissed = self._entry.is_dismissed
+        try:
+            self._entry.found(await self._session.records(WORKER))
+        except Exception:  # noqa: BLE001 - no answer; the next renewal is refused, and it looks again
+            return
+        self._beat_us = 0
+        if self._entry.is_dismissed and not was_dismissed:
+            self._listener.dismissed()
 
     def _is_over(self) -> bool:
         with self._lock:
@@ -313,6 +333,7 @@ class Deck:
             outcomes = await self._session.submit_all(operations)
         news = News([], [], [])
         trouble: Exception | None = None
+        is_changed = False
         kept: list[Settlement] = []
         for place, (operation, outcome) in enumerate(zip(operations, outcomes, strict=True)):
             if is_no_answer(operation, outcome):
@@ -325,13 +346,15 @@ class Deck:
             elif isinstance(operation, Heartbeat):
                 self._renew(operation, outcome, sent, news)
             elif isinstance(operation, PutRecord):
-                self._entry.was_put(outcome)
+                is_changed = not self._entry.was_put(outcome)
                 self._say_registered(outcome)
         self._note(trouble, sent, kept)
         if any(news):
             with self._lock:
                 self._is_heard = self._is_heard and not news.claimed
             self._listener.bring(news)
+        if is_changed:
+            await self._look_at_entry()
 
     def _say_registered(self, outcome: object) -> None:
         if not self._is_registered and isinstance(outcome, Record):

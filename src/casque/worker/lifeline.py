@@ -21,6 +21,8 @@ RECYCLED = 202
 """A child's exit code: it did its share (`max_jobs`, `max_mib`) and wants to be replaced."""
 REFUSED = 203
 """A child's exit code: the app cannot be loaded; its complaint is on the lifeline."""
+DISMISSED = 204
+"""A child's exit code: it was told by its entry to stop, and is not to be replaced."""
 
 _GIVING_SECONDS = 10
 _COMPLAINT_BYTES = 4_000
@@ -43,6 +45,8 @@ class Orders(msgspec.Struct, frozen=True, kw_only=True):
     shell: bool = False
     """Whether shell jobs are run too."""
     log: LogOptions
+    manager: int
+    """The supervisor's process."""
     path: list[str]
     """Where modules are looked for: a child finds what its supervisor found."""
 

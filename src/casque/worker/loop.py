@@ -59,6 +59,8 @@ class Ended(enum.Enum):
     STOPPED = "stopped"
     IDLE = "idle"
     RECYCLED = "recycled"
+    DISMISSED = "dismissed"
+    """Stopped by its entry, and not to be replaced."""
 
 
 class Worker:
@@ -70,10 +72,12 @@ class Worker:
         options: WorkerOptions = _DEFAULT,
         *,
         name: str | None = None,
-        when_stuck: Callable[[], None] | None = None,
+        manager: int | None = None,
+        when_stuck: Callable[[Ended], None] | None = None,
     ) -> None:
-        """`when_stuck` is called, on another thread, when a task keeps `run` from returning.
+        """`manager` is the process that keeps it running, for the registry.
 
+        `when_stuck` is called, on another thread, when a task keeps `run` from returning.
         Everything is given back by then, and nothing is left to do but to end the process.
         """
         if not app.tasks:
@@ -84,6 +88,7 @@ class Worker:
         self._app = app
         self._options = options
         self._name = name
+        self._manager = manager
         self._when_stuck = when_stuck
         self._loop: asyncio.AbstractEventLoop | None = None
         self._crew: _Crew
@@ -125,7 +130,14 @@ class Worker:
     async def _run(self) -> Ended:
         store = self._app.opened.apart()
         is_its_own = store is not self._app.store
-        self._crew = crew = _Crew(self._app, store, self._options, self._name, self._when_stuck)
+        self._crew = crew = _Crew(
+            self._app,
+            store,
+            self._options,
+            self._name,
+            manager=self._manager,
+            when_stuck=self._when_stuck,
+        )
         self._loop = asyncio.get_running_loop()
         crew.start()
         self._heed()  # it may have been told to stop before there was anything to stop
@@ -157,7 +169,9 @@ class _Crew:
         store: Store,
         options: WorkerOptions,
         name: str | None,
-        when_stuck: Callable[[], None] | None,
+        *,
+        manager: int | None,
+        when_stuck: Callable[[Ended], None] | None,
     ) -> None:
         self._when_stuck = when_stuck
         self._app = app
@@ -175,8 +189,8 @@ class _Crew:
             "thread": self._threads,
             "process": self._processes,
         }
-        entry = Entry(session.worker, options, tuple(app.tasks), self._clock)
-        self._deck = Deck(session, options, entry, self._begin, self)
+        self._entry = Entry(session.worker, options, tuple(app.tasks), self._clock, manager)
+        self._deck = Deck(session, options, self._entry, self._begin, self)
         self._attempts: set[Attempt] = set()
         """Those of whose jobs it is not stored yet what became of them."""
         self._why: Ended | None = None
@@ -362,7 +376,11 @@ class _Crew:
         if not self.ended.done():
             self.is_unheard = True
             self._report.ends_unheard(len(self._attempts))
-            self.ended.set_result(self._why or Ended.STOPPED)
+            self.ended.set_result(self._reason(Ended.STOPPED))
+
+    def _reason(self, otherwise: Ended) -> Ended:
+        # A dismissal may come after a signal, and it is what counts for a supervisor.
+        return Ended.DISMISSED if self._entry.is_dismissed else self._why or otherwise
 
     # -- what the deck says, on its thread -------------------------------------
 
@@ -375,11 +393,17 @@ class _Crew:
     def storage_answers(self, silent_us: int) -> None:
         self._report.storage_answers(silent_us)
 
+    def dismissed(self) -> None:
+        self._report.dismissed()
+        self.bound(self._options.grace_us)
+        with suppress(RuntimeError):  # closed: it has ended already
+            self._loop.call_soon_threadsafe(self.stop, Ended.DISMISSED)
+
     def deck_ended(self, error: BaseException | None, *, is_stuck: bool) -> None:
         if is_stuck:
             self._report.is_stuck()
             if self._when_stuck is not None:
-                self._when_stuck()
+                self._when_stuck(self._reason(Ended.STOPPED))
         with suppress(RuntimeError):  # closed: nobody has waited for this
             self._loop.call_soon_threadsafe(self._deck_ended, error)
 
@@ -390,4 +414,4 @@ class _Crew:
             self.ended.set_exception(error)
         else:
             self._report.stopped()
-            self.ended.set_result(self._why or Ended.IDLE)
+            self.ended.set_result(self._reason(Ended.IDLE))

@@ -45,6 +45,10 @@ class Listener(Protocol):
 
     def storage_answers(self, silent_us: int) -> None: ...
 
+    def dismissed(self) -> None:
+        """Its entry tells it to stop. Said once."""
+        ...
+
     def deck_ended(self, error: BaseException | None, *, is_stuck: bool) -> None:
         """Nothing is due, it was told to end, or something is wrong with it.
 

@@ -27,5 +27,7 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Whether to end when no job is due and none is running."""
     max_jobs: int | None = None
     """After how many jobs the process is to be replaced by a new one."""
+    poll_us: int | None = None
+    """How long it sleeps at most before it asks for jobs; None: as long as the store lets it."""
     max_mib: int | None = None
     """At what size, in MiB of memory, the process is to be replaced by a new one."""

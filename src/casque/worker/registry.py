@@ -18,7 +18,8 @@ from casque.errors import CASConflictError
 from casque.job import Job
 from casque.operations import DeleteRecord, Operation, PutRecord
 from casque.record import ABSENT, WORKER, Record
-from casque.worker.options import WorkerOptions
+from casque.worker import presence
+from casque.worker.options import DEFAULT_GRACE_US, DEFAULT_LEASE_US, WorkerOptions
 
 ENTRY_LEASES = 2
 """For how many leases an entry is there without being renewed."""
@@ -39,6 +40,30 @@ class WorkerEntry(msgspec.Struct, frozen=True):
     entrypoints: tuple[str, ...]
     running: tuple[str, ...]
     """The ids of the jobs in hand, or the first hundred of them."""
+    manager: int | None = None
+    """The process that keeps it running; None: nobody does."""
+    lease_us: int = DEFAULT_LEASE_US
+    grace_us: int = DEFAULT_GRACE_US
+    machine: str = ""
+    birth: int | None = None
+    """These two say which process `pid` is: see `presence`."""
+    is_dismissed: bool = False
+    """Whether it was told, by its entry, to stop and not to be replaced."""
+
+    @property
+    def is_here(self) -> bool:
+        """Whether `pid` is a process of this machine, as this process sees it."""
+        return self.host == socket.gethostname() and self.machine == presence.machine()
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether it has died without a word. Of those elsewhere, only time will tell."""
+        return self.is_here and presence.has_ended(self.pid, self.birth)
+
+
+def live_workers(entries: Sequence[WorkerEntry]) -> list[WorkerEntry]:
+    """Those that are there, as far as can be told from here."""
+    return [entry for entry in entries if not entry.is_gone]
 
 
 def worker_entries(records: Sequence[Record]) -> list[WorkerEntry]:
@@ -46,20 +71,38 @@ def worker_entries(records: Sequence[Record]) -> list[WorkerEntry]:
     return [msgspec.json.decode(record.value, type=WorkerEntry) for record in records]
 
 
+def dismissal(record: Record) -> PutRecord:
+    """What tells a worker, by its entry, to stop; whoever keeps it running will not replace it.
+
+    It finds out when it renews the entry, which it does every third of a lease.
+    """
+    entry = msgspec.json.decode(record.value, type=WorkerEntry)
+    value = msgspec.json.encode(msgspec.structs.replace(entry, is_dismissed=True))
+    return PutRecord(WORKER, record.name, value, record.version, ENTRY_LEASES * entry.lease_us)
+
+
 class Entry:
     """A worker's own entry, as it is kept up to date."""
 
     def __init__(
-        self, name: str, options: WorkerOptions, entrypoints: tuple[str, ...], clock: Clock
+        self,
+        name: str,
+        options: WorkerOptions,
+        entrypoints: tuple[str, ...],
+        clock: Clock,
+        manager: int | None = None,
     ) -> None:
         self.name = name
         self.entrypoints = entrypoints
+        self.is_dismissed = False
         self._options = options
         self._clock = clock
+        self._manager = manager
         self._started_at = to_datetime(clock.now())
         self._version = ABSENT
 
     def renewal(self, running: Sequence[Job]) -> PutRecord:
+        vitals = presence.vitals(os.getpid())
         value = WorkerEntry(
             name=self.name,
             host=socket.gethostname(),
@@ -70,13 +113,31 @@ class Entry:
             queues=self._options.queues,
             entrypoints=self.entrypoints,
             running=tuple(job.id for job in running[:_JOBS_NAMED]),
+            manager=self._manager,
+            lease_us=self._options.lease_us,
+            grace_us=self._options.grace_us,
+            machine=presence.machine(),
+            birth=None if vitals is None else vitals.birth,
+            is_dismissed=self.is_dismissed,
         )
         ttl = ENTRY_LEASES * self._options.lease_us
         return PutRecord(WORKER, self.name, msgspec.json.encode(value), self._version, ttl)
 
-    def was_put(self, outcome: Record | CASConflictError) -> None:
-        # Nobody else writes it: when it is not as it was left, it went by time, or by a person.
-        self._version = outcome.version if isinstance(outcome, Record) else ABSENT
+    def was_put(self, outcome: Record | CASConflictError) -> bool:
+        """Whether it was as it was left. If not, look for what is there.
+
+        It may have gone by time, or somebody has written a dismissal into it.
+        """
+        if isinstance(outcome, Record):
+            self._version = outcome.version
+        return isinstance(outcome, Record)
+
+    def found(self, records: Sequence[Record]) -> None:
+        """What the entries are, all of them: from now on it goes by its own among these."""
+        own = next((record for record in records if record.name == self.name), None)
+        self._version = ABSENT if own is None else own.version
+        if own is not None:
+            self.is_dismissed |= msgspec.json.decode(own.value, type=WorkerEntry).is_dismissed
 
     def removal(self) -> list[Operation]:
         """What takes it away, if it is there."""

@@ -10,7 +10,7 @@ from typing import Any
 from casque.clock import SECOND_US, Clock
 from casque.errors import CasqueError
 from casque.job import Failure, Job, JobStatus
-from casque.shelljob import EXIT_CODE, command_of
+from casque.shelljob import command_of
 from casque.worker.attempt import (
     Attempt,
     Lost,
@@ -183,6 +183,9 @@ class Report:
         event, level = "stopping" if is_told else "ending", logging.INFO if jobs else logging.DEBUG
         self._own(level, event, "stops; %d jobs have %g s to end", jobs, seconds)
 
+    def dismissed(self) -> None:
+        self._own(logging.INFO, "dismissed", "was told to stop, through the store")
+
     def stopped(self) -> None:
         self._own(logging.DEBUG, "stopped", "has ended, and its entry is gone")
 
@@ -215,6 +218,6 @@ class Report:
 
 def told(failure: Failure) -> str:
     """A failure in a line's words."""
-    if failure.kind == EXIT_CODE or not failure.kind:
+    if not failure.kind:
         return failure.text
     return f"{failure.kind}: {failure.text}" if failure.text else failure.kind

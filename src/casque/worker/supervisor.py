@@ -94,6 +94,7 @@ class Supervisor:
             store=store,
             shell=shell,
             log=log,
+            manager=os.getpid(),
             path=list(sys.path),
         )
         self._pace = pace
@@ -199,6 +200,9 @@ class Supervisor:
         now = self._clock.monotonic()
         if code == lifeline.IDLE:
             _log.info("worker process %d is done", child.pid)
+            return
+        if code == lifeline.DISMISSED:
+            _log.info("worker process %d was dismissed and is not replaced", child.pid)
             return
         is_early = now - post.started_us < self._pace.steady_us
         # One that is too large as soon as it has started will be so the next time.

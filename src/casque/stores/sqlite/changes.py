@@ -35,8 +35,8 @@ from casque.rules import decide, new_job
 from casque.state import State
 from casque.stores.bells import makes_claimable
 from casque.stores.sqlite.acks import HeldRow, end, held
+from casque.stores.sqlite.rows import DEAD, job_of
 from casque.stores.sqlite.rows import STATEMENTS as SQL
-from casque.stores.sqlite.rows import job_of
 from casque.stores.sqlite.work import Work
 
 
@@ -214,15 +214,18 @@ class Changes:
     def purge(self, operation: Purge) -> int:
         work = self._work
         before, queue = work.now - operation.older_than_us, operation.queue
+        stage = DEAD if operation.only_dead else None
         spent = work.execute(SQL["purge_spent"], (before, queue)).fetchall()
         for line_id, due_us in spent:
             if line_id in work.known.lines_by_id or self._is_line(line_id):
                 work.left(work.line_by_id(line_id), due_us)
-        [finished] = work.execute(SQL["count_finished"], (work.now, before, queue)).fetchone()
+        [finished] = work.execute(
+            SQL["count_finished"], (work.now, before, queue, stage)
+        ).fetchone()
         count: int = len(spent) + finished
         if count:
             work.wrote = work.stamps = True
-            work.execute(SQL["purge_finished"], (before, queue))
+            work.execute(SQL["purge_finished"], (before, queue, stage))
         return count
 
     def _is_line(self, line_id: int) -> bool:

@@ -318,11 +318,13 @@ RETURNING line, due_us;
 
 -- name: count_finished
 SELECT count(*) FROM casque_job
-WHERE expires_us > ?1 AND finished_us <= ?2 AND (?3 IS NULL OR queue = ?3);
+WHERE expires_us > ?1 AND finished_us <= ?2 AND (?3 IS NULL OR queue = ?3)
+AND (?4 IS NULL OR stage = ?4);
 
 -- name: purge_finished
 DELETE FROM casque_job
-WHERE expires_us IS NOT NULL AND finished_us <= ?1 AND (?2 IS NULL OR queue = ?2);
+WHERE expires_us IS NOT NULL AND finished_us <= ?1 AND (?2 IS NULL OR queue = ?2)
+AND (?3 IS NULL OR stage = ?3);
 
 -- name: count_gone
 SELECT count(*) FROM casque_job WHERE expires_us <= ?1 AND queue = ?2;

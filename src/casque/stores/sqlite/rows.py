@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable
-from importlib.resources import files
 from operator import itemgetter
+from pathlib import Path
 from typing import Any, Protocol
 
 import msgspec
@@ -55,8 +55,13 @@ class Connection(Protocol):
     def executemany(self, sql: str, rows: Any, /) -> sqlite3.Cursor: ...
 
 
+def _text(name: str) -> str:
+    # importlib.resources would take longer to load than all of this package.
+    return Path(__file__).with_name(name).read_text("utf-8")
+
+
 def _load() -> dict[str, str]:
-    text = files(__package__).joinpath("queries.sql").read_text("utf-8")
+    text = _text("queries.sql")
     named = (part.partition("\n") for part in text.split("-- name: ")[1:])
     columns, claimed = ", ".join(COLUMNS), ", ".join(CLAIMED_COLUMNS)
     # What follows the statement is the comment of the next one.
@@ -74,7 +79,7 @@ STATEMENTS = _load()
 
 def schema() -> str:
     """The script that makes the tables of a new queue."""
-    return files(__package__).joinpath("schema.sql").read_text("utf-8")
+    return _text("schema.sql")
 
 
 def stage_of(job: Job) -> int:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from casque.clock import SECOND_US, Bell, LoopBell, Minted, mint_uuid7
+from casque.clock import SECOND_US, Bell, Minted, mint_uuid7
+from casque.loopbell import LoopBell
 from casque.testing.simulation.loop import ProcessLoop
 from casque.testing.simulation.world import World
 

@@ -1,0 +1,128 @@
+"""Dlq: `queuectl dlq list|show|retry|purge`: dead jobs, which nobody tries again by himself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated
+
+import typer
+
+from casque.cli import asjson
+from casque.cli.access import Access
+from casque.cli.exits import DONE, INVALID
+from casque.cli.listing import DEFAULT_LIMIT, LimitOption, show_jobs
+from casque.cli.managing import YesOption, asked, each
+from casque.cli.options import JsonOption, QueueOption, StoreOption, epilog, is_json, opened
+from casque.cli.show import IdArgument, found, show_job
+from casque.cli.wording import counted
+from casque.durations import duration_us
+from casque.errors import InvalidError, JobNotFoundError
+from casque.job import Job
+from casque.operations import Purge
+from casque.views import JobFilter, view_of
+
+_PAGE = 1_000
+
+dlq = typer.Typer(
+    name="dlq",
+    help="The dead letter queue: jobs that have had all their attempts.",
+    no_args_is_help=True,
+)
+
+
+@dlq.command("list", epilog=epilog("queuectl dlq list", "queuectl dlq list --queue mail --json"))
+def list_(
+    context: typer.Context,
+    queue: QueueOption = None,
+    limit: LimitOption = DEFAULT_LIMIT,
+    store: StoreOption = None,
+    json: JsonOption = False,
+) -> int:
+    """List the dead jobs."""
+    with opened(context, store) as access:
+        show_jobs(access, JobFilter("dead", queue), limit=limit, as_json=is_json(context, json))
+    return DONE
+
+
+@dlq.command(epilog=epilog("queuectl dlq show job-fail"))
+def show(
+    context: typer.Context, id: IdArgument, store: StoreOption = None, json: JsonOption = False
+) -> int:
+    """Show everything about a dead job."""
+    with opened(context, store) as access:
+        job = _dead(access, id)
+        show_job(job, access.store.clock.now(), as_json=is_json(context, json))
+    return DONE
+
+
+@dlq.command(
+    epilog=epilog(
+        "queuectl dlq retry job-fail",
+        "queuectl dlq retry --all",
+        "queuectl dlq retry --all -q mail",
+    )
+)
+def retry(
+    context: typer.Context,
+    *,
+    ids: Annotated[list[str] | None, typer.Argument(metavar="[ID…]", help="Of dead jobs.")] = None,
+    all_: Annotated[bool, typer.Option("--all", help="All of them, or all of --queue.")] = False,
+    queue: QueueOption = None,
+    store: StoreOption = None,
+    json: JsonOption = False,
+) -> int:
+    """Bring dead jobs back to their queues, due now, with all their attempts."""
+    if bool(ids) == all_:
+        raise InvalidError("name the jobs, or say --all.")
+    if queue is not None and not all_:
+        raise InvalidError("--queue goes with --all; a job that is named needs none.")
+    with opened(context, store) as access:
+        return each(
+            access,
+            _dead_ids(access, queue) if all_ else ids or (),
+            lambda id: access.run(access.queue.retry(id)),
+            "Job {id} moved from DLQ to 'pending'.",
+            as_json=is_json(context, json),
+        )
+
+
+@dlq.command(
+    epilog=epilog("queuectl dlq purge --yes", "queuectl dlq purge --older-than 7d --queue mail")
+)
+def purge(
+    context: typer.Context,
+    *,
+    older_than: Annotated[
+        str, typer.Option("--older-than", metavar="DURATION", help="How long they are dead.")
+    ] = "0",
+    queue: QueueOption = None,
+    yes: YesOption = False,
+    store: StoreOption = None,
+    json: JsonOption = False,
+) -> int:
+    """Forget dead jobs."""
+    span_us = duration_us(older_than)
+    with opened(context, store) as access:
+        if not yes and not asked(f"Forget dead jobs in {access.store.name}?"):
+            return INVALID
+        count = access.submit(Purge(span_us, queue, only_dead=True))
+    if is_json(context, json):
+        asjson.show({"purged": count})
+    else:
+        print(f"{counted(count, 'dead job')} purged.")
+    return DONE
+
+
+def _dead_ids(access: Access, queue: str | None) -> Iterator[str]:
+    after = 0
+    while page := access.jobs(JobFilter("dead", queue), limit=_PAGE, after=after):
+        yield from (job.id for job in page)
+        after = page[-1].seq
+
+
+def _dead(access: Access, id: str) -> Job:
+    job = found(access, id)
+    state = view_of(job, access.store.clock.now())
+    if state != "dead":
+        raise JobNotFoundError(f"job {id} is {state}, not dead; see `queuectl show {id}`.")
+    return job

@@ -1,0 +1,158 @@
+"""Show: `queuectl show`: everything about one job."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from casque.cli import asjson, tables
+from casque.cli.access import Access
+from casque.cli.exits import DONE
+from casque.cli.options import JsonOption, StoreOption, epilog, is_json, opened
+from casque.cli.wording import cut, plain, plain_lines
+from casque.durations import told
+from casque.errors import JobNotFoundError
+from casque.job import Attempt, Job
+from casque.shelljob import SHELL, ShellCall, command_of, decode, exit_code_of
+from casque.views import view_of
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+_OUTPUT_LINES = 20
+_LONGEST_PAYLOAD = 2_000
+_LONGEST_ERROR = 500
+
+IdArgument = Annotated[str, typer.Argument(metavar="ID", help="The id of a job.")]
+EPILOG = epilog("queuectl show job1", "queuectl show job1 --json | jq -r .output")
+
+
+def show(
+    context: typer.Context, id: IdArgument, store: StoreOption = None, json: JsonOption = False
+) -> int:
+    """Show everything about a job: its times, attempts, error and output."""
+    with opened(context, store) as access:
+        job = found(access, id)
+        show_job(job, access.store.clock.now(), as_json=is_json(context, json))
+    return DONE
+
+
+def found(access: Access, id: str) -> Job:
+    """The job of that id. JobNotFoundError when there is none."""
+    job = access.run(access.queue.get(id))
+    if job is None:
+        raise JobNotFoundError(
+            f"job {id}: there is no such job in {access.store.name}; it is gone, or never was.",
+            job_id=id,
+        )
+    return job
+
+
+def show_job(job: Job, now: int, *, as_json: bool) -> None:
+    if as_json:
+        asjson.show(asjson.whole_job(job, now))
+        return
+    tables.show(_fields(job, now))
+    if job.history:
+        tables.show(_attempts(job))
+    if job.output:
+        lines = plain_lines(job.output.decode(errors="replace")).split("\n")
+        cut_off = len(lines) - _OUTPUT_LINES
+        head = f"Output (the last {_OUTPUT_LINES} of {len(lines)} lines; all by --json):"
+        print(head if cut_off > 0 else "Output:")
+        print("\n".join(lines[-_OUTPUT_LINES:]))
+
+
+def _fields(job: Job, now: int) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    made = Table(title=Text(f"Job {plain(job.id)}"), show_header=False)
+    made.add_column(no_wrap=True)
+    made.add_column(overflow="fold")
+    for name, value in {**_what(job, now), **_times(job), **_outcome(job)}.items():
+        if value not in (None, ""):
+            made.add_row(name, Text(plain(str(value))))
+    return made
+
+
+def _what(job: Job, now: int) -> dict[str, object]:
+    call = _call(job)
+    return {
+        "State": view_of(job, now),
+        "Queue": job.queue,
+        "Entrypoint": job.entrypoint,
+        "Command": command_of(job),
+        "Environment": " ".join(f"{name}={value}" for name, value in call.env.items()),
+        "Folder": call.cwd,
+        "Payload": None if job.entrypoint == SHELL else _data(job.payload),
+        "Priority": job.priority,
+        "Attempts": f"{job.attempts} of {job.max_attempts}",
+        "Depth": job.depth or None,
+    }
+
+
+def _times(job: Job) -> dict[str, object]:
+    return {
+        "In": tables.local(job.created_us),
+        "Not before": tables.local(job.run_us) if job.run_us != job.created_us else None,
+        "Claimed": tables.local(job.claimed_us),
+        "Done": tables.local(job.finished_us),
+        "Waited": _between(job.created_us, job.claimed_us),
+        "Took": _between(job.claimed_us, job.finished_us),
+        "Updated": tables.local(job.updated_us),
+        "Lease until": None if job.lease is None else tables.local(job.lease_until_us),
+        "Kept until": tables.local(job.expires_us),
+        "Timeout": None if job.timeout_us is None else told(job.timeout_us),
+    }
+
+
+def _outcome(job: Job) -> dict[str, object]:
+    return {
+        "Worker": job.worker,
+        "Progress": None if job.progress is None else f"{job.progress:.0%}",
+        "Note": job.note,
+        "Exit code": exit_code_of(job),
+        "Error": job.error and cut(job.error, _LONGEST_ERROR),
+        "Result": None if job.result is None or job.entrypoint == SHELL else _data(job.result),
+    }
+
+
+def _attempts(job: Job) -> Table:
+    made = tables.table("Attempts", "#No", "Worker", "Started", "Took", "Error")
+    for attempt in job.history:
+        tables.add_row(
+            made,
+            attempt.number,
+            attempt.worker,
+            tables.local(attempt.started_us),
+            _between(attempt.started_us, attempt.ended_us) or "",
+            _error(attempt),
+        )
+    return made
+
+
+def _error(attempt: Attempt) -> str:
+    if attempt.failure is None:
+        return ""
+    return cut(attempt.failure.text or attempt.failure.kind, _LONGEST_ERROR)
+
+
+def _between(start_us: int | None, end_us: int | None) -> str | None:
+    if start_us is None or end_us is None or end_us < start_us:
+        return None
+    return f"{(end_us - start_us) / 1_000_000:,.3f} s"
+
+
+def _call(job: Job) -> ShellCall:
+    from casque.errors import InvalidError
+
+    try:
+        return decode(job.payload) if job.entrypoint == SHELL else ShellCall("")
+    except InvalidError:  # done, and the payload gone with the ack
+        return ShellCall("")
+
+
+def _data(data: bytes) -> str:
+    return cut(data.decode(errors="replace"), _LONGEST_PAYLOAD)

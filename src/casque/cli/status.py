@@ -1,0 +1,129 @@
+"""Status: `queuectl status`: how many jobs are in which state, and who works on them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+import typer
+
+from casque.cli import asjson, tables
+from casque.cli.access import Access
+from casque.cli.exits import DONE
+from casque.cli.options import JsonOption, QueueOption, StoreOption, epilog, is_json, opened
+from casque.durations import duration_us
+from casque.job import Stats
+from casque.record import PAUSE, WORKER
+
+if TYPE_CHECKING:
+    from rich.console import Group
+
+    from casque.worker.registry import WorkerEntry
+
+_ALWAYS = ("pending", "processing", "completed", "failed", "dead")
+_WHEN_ANY = ("scheduled", "cancelled")
+_SHORTEST_INTERVAL_US = 50_000
+
+
+class Picture(msgspec.Struct, frozen=True):
+    """What there is to tell at one moment."""
+
+    stats: Stats
+    workers: list[WorkerEntry]
+    paused: list[str]
+
+
+EPILOG = epilog(
+    "queuectl status",
+    "queuectl status --queue mail",
+    "queuectl status --watch --interval 5s",
+    "queuectl status --json",
+)
+
+
+def status(
+    context: typer.Context,
+    *,
+    queue: QueueOption = None,
+    watch: Annotated[
+        bool, typer.Option("--watch", "-w", help="Show it again and again, until Ctrl-C.")
+    ] = False,
+    interval: Annotated[
+        str, typer.Option(metavar="DURATION", help="How often, with --watch.")
+    ] = "1s",
+    store: StoreOption = None,
+    json: JsonOption = False,
+) -> int:
+    """Count the jobs by state, and name the workers."""
+    interval_us = duration_us(interval, at_least_us=_SHORTEST_INTERVAL_US)
+    with opened(context, store) as access:
+        if watch:
+            return _watch(access, queue, interval_us, as_json=is_json(context, json))
+        picture = _look(access, queue)
+    if is_json(context, json):
+        asjson.show(_object(picture))
+    else:
+        tables.show(_drawn(picture))
+    return DONE
+
+
+def _look(access: Access, queue: str | None) -> Picture:
+    from casque.worker.registry import live_workers, worker_entries
+
+    return Picture(
+        access.run(access.queue.stats(queue)),
+        sorted(live_workers(worker_entries(access.records(WORKER))), key=lambda one: one.pid),
+        [record.name for record in access.records(PAUSE)],
+    )
+
+
+def _drawn(picture: Picture) -> Group:
+    from rich.console import Group
+    from rich.text import Text
+
+    drawn = tables.table("QueueCTL Status", "State", "#Count")
+    counts = msgspec.structs.asdict(picture.stats)
+    for state in (*_ALWAYS, *(one for one in _WHEN_ANY if counts[one])):
+        tables.add_row(drawn, state.capitalize(), counts[state])
+    pids = ", ".join(str(worker.pid) for worker in picture.workers)
+    lines = [f"Active Workers: {len(picture.workers)} [{pids}]"]
+    if picture.paused:
+        lines.append(f"Paused Queues: {tables.names(picture.paused)}")
+    return Group(drawn, *map(Text, lines))
+
+
+def _object(picture: Picture) -> dict[str, Any]:
+    return {
+        **msgspec.structs.asdict(picture.stats),
+        "total": picture.stats.total,
+        "workers": [
+            {"name": one.name, "host": one.host, "pid": one.pid, "running": list(one.running)}
+            for one in picture.workers
+        ],
+        "paused": picture.paused,
+    }
+
+
+def _watch(access: Access, queue: str | None, interval_us: int, *, as_json: bool) -> int:
+    from casque.clock import drive
+
+    console = tables.console()
+    clock = access.store.clock
+    try:
+        if as_json or not console.is_terminal:
+            while True:
+                picture = _look(access, queue)
+                if as_json:
+                    print(msgspec.json.encode(_object(picture)).decode(), flush=True)
+                else:
+                    tables.show(_drawn(picture))
+                    print(flush=True)
+                drive(clock.sleep(interval_us, blocking=True))
+        from rich.live import Live
+
+        with Live(_drawn(_look(access, queue)), console=console, auto_refresh=False) as live:
+            while True:
+                drive(clock.sleep(interval_us, blocking=True))
+                live.update(_drawn(_look(access, queue)), refresh=True)
+    except KeyboardInterrupt:
+        return DONE

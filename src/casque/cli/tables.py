@@ -1,0 +1,110 @@
+"""Tables: what commands print for people: within the terminal, and as it was written.
+
+Nothing that a job says is taken for markup, and no control character gets to
+the terminal. Times are local here; in JSON they are UTC.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from casque.cli.wording import cut, plain
+from casque.clock import to_datetime
+from casque.job import Job
+from casque.shelljob import command_of
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+_LONGEST_ID = 40
+_LONGEST_COMMAND = 200
+_LONGEST_PAYLOAD = 80
+_SHORTEST_COMMAND = 10
+_COMMAND_LINES = 4
+_UNBOUNDED = 1_000
+"""Columns of a pipe, which has none: nothing is wrapped for a program or a file."""
+
+
+def console() -> Console:
+    """The terminal, or whatever stdout is."""
+    import os
+
+    from rich.console import Console
+
+    # Rich asks a terminal for its columns; of anything else it believes COLUMNS.
+    is_bound = sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdecimal()
+    return Console(
+        width=None if is_bound else _UNBOUNDED, highlight=False, markup=False, emoji=False
+    )
+
+
+def table(title: str, *columns: str) -> Table:
+    """Empty yet; columns of numbers are written with a `#` before their name."""
+    from rich.table import Table
+
+    made = Table(title=title)
+    for name in columns:
+        made.add_column(
+            name.lstrip("#"), justify="right" if name.startswith("#") else "left", overflow="fold"
+        )
+    return made
+
+
+def add_row(to: Table, *cells: object) -> None:
+    from rich.text import Text
+
+    to.add_row(*(Text(plain(str(cell))) for cell in cells))
+
+
+def show(*things: object) -> None:
+    from rich.text import Text
+
+    out = console()
+    for thing in things:
+        out.print(Text(thing) if isinstance(thing, str) else thing)
+
+
+def job_table(title: str, jobs: Sequence[Job]) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    longest = _COMMAND_LINES * _room_for_commands(jobs)
+    made = Table(title=title)
+    # An id is there to be copied: the other columns give way.
+    made.add_column(
+        "Job ID", no_wrap=all(len(job.id) <= _LONGEST_ID for job in jobs), overflow="fold"
+    )
+    made.add_column("Command", overflow="fold")
+    made.add_column("Attempts", no_wrap=True)
+    made.add_column("Updated At", min_width=10)
+    for job in jobs:
+        cells = (job.id, cut(work_of(job), longest), str(job.attempts), local(job.updated_us))
+        made.add_row(*(Text(plain(cell)) for cell in cells))
+    return made
+
+
+def _room_for_commands(jobs: Sequence[Job]) -> int:
+    """The columns that are left when the others have what they need: their borders, and 18."""
+    ids = min(max((len(job.id) for job in jobs), default=0), _LONGEST_ID)
+    return max(console().width - ids - 13 - 18, _SHORTEST_COMMAND)
+
+
+def work_of(job: Job) -> str:
+    """What a job does, on one line: its command, or its entrypoint and what that is given."""
+    command = command_of(job)
+    if command is not None:
+        return cut(plain(command), _LONGEST_COMMAND)
+    payload = cut(plain(job.payload.decode(errors="replace")), _LONGEST_PAYLOAD)
+    return f"{job.entrypoint} {payload}".rstrip()
+
+
+def local(us: int | None) -> str:
+    """An instant by the clock of this machine, to the second."""
+    return "" if us is None else f"{to_datetime(us).astimezone():%Y-%m-%d %H:%M:%S}"
+
+
+def names(of: Iterable[str]) -> str:
+    return ", ".join(map(plain, of))

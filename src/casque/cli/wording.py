@@ -1,0 +1,28 @@
+"""Wording: texts of anybody's, made fit for a terminal."""
+
+from __future__ import annotations
+
+
+def plain(text: str) -> str:
+    r"""On one line, with whatever a terminal could obey or hide as an escape: `\n`, `\x1b`."""
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() else _escaped(one) for one in text)
+
+
+def plain_lines(text: str) -> str:
+    """The same, but its lines stay lines."""
+    return "\n".join(map(plain, text.expandtabs().splitlines()))
+
+
+def cut(text: str, longest: int) -> str:
+    return text if len(text) <= longest else text[: longest - 1] + "…"
+
+
+def _escaped(one: str) -> str:
+    return one.encode("unicode_escape").decode()
+
+
+def counted(count: int, noun: str) -> str:
+    """`1 job`, `2 jobs`, `1,000 jobs`."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

@@ -1,0 +1,271 @@
+"""Workers that are started, looked at and stopped from a shell, on each store: real processes."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from casque import JobStatus
+from tests.acceptance.fleet import STORES, chore, until
+from tests.acceptance.operating import Operator
+
+APP = ("--app", "chores:app")
+ELSEWHERE = ("unshare", "--uts", "sh", "-c", 'hostname elsewhere && exec "$@"', "sh")
+"""What runs a command on a host of another name."""
+
+
+@pytest.fixture(params=STORES)
+def operator(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Operator]:
+    with Operator(tmp_path, request.param) as made:
+        yield made
+
+
+@pytest.fixture
+def on_sqlite(tmp_path: Path) -> Iterator[Operator]:
+    with Operator(tmp_path, "jobs.db") as made:
+        yield made
+
+
+def has_a_host_of_its_own() -> bool:
+    if shutil.which("unshare") is None:
+        return False
+    tried = subprocess.run([*ELSEWHERE, "true"], capture_output=True, check=False)
+    return tried.returncode == 0
+
+
+# -- starting ----------------------------------------------------------------------
+
+
+def test_workers_are_there_when_the_command_returns_and_gone_when_they_are_stopped(
+    operator: Operator,
+) -> None:
+    assert operator.queuectl("worker", "check").code == 1
+    ran = operator.queuectl("worker", "start", "--count", "2", *APP)
+    assert ran.code == 0, ran
+    told = re.fullmatch(r"Started 2 worker\(s\): PIDs (\d+), (\d+)\. Log: (.*)\n", ran.out)
+    assert told is not None, ran
+    assert operator.pids() == sorted([int(told[1]), int(told[2])])
+    log = Path(told[3])
+    assert log.is_relative_to(operator.folder / "state")
+    assert stat.S_IMODE(log.stat().st_mode) == 0o600
+    check = operator.queuectl("worker", "check")
+    assert check.code == 0, check
+    operator.fleet.queue.enqueue_many([chore("note", f"job{n}") for n in range(10)])
+    operator.fleet.until_completed(10)
+
+    stopped = operator.queuectl("worker", "stop")
+    assert stopped.code == 0
+    assert re.fullmatch(r"Stopped 2 worker\(s\): \d+, \d+\.\n", stopped.out), stopped
+    assert operator.processes() == []
+    assert operator.listed() == []
+    again = operator.queuectl("worker", "stop")
+    assert (again.code, again.out) == (0, "No workers are running.\n")
+    assert operator.queuectl("worker", "check").code == 1
+
+
+def test_they_go_on_when_the_terminal_is_gone(on_sqlite: Operator) -> None:
+    manager, workers = on_sqlite.started(*APP)
+    assert os.getsid(manager) == manager, "a session of its own, which no terminal hangs up"
+    assert os.getsid(workers[0]) == manager
+    for descriptor in (0, 1, 2):
+        target = Path(f"/proc/{manager}/fd/{descriptor}").readlink()
+        assert str(target) == "/dev/null" or target.name == f"worker-{manager}.log"
+
+
+def test_the_address_of_the_store_is_on_no_command_line(on_sqlite: Operator) -> None:
+    address = on_sqlite.fleet.store
+    ran = on_sqlite.queuectl("worker", "start", "--store", address, *APP, CASQUE_STORE="")
+    assert ran.code == 0, ran
+    for pid in on_sqlite.processes():
+        assert address.encode() not in Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
+def test_without_a_store_the_app_has_its_own(on_sqlite: Operator) -> None:
+    ran = on_sqlite.queuectl("worker", "start", *APP, CASQUE_STORE="")
+    assert ran.code == 0, ran
+    assert len(on_sqlite.pids()) == 1
+
+
+def test_a_log_may_be_named_and_is_appended_to(on_sqlite: Operator) -> None:
+    log = on_sqlite.folder / "logs" / "own.log"
+    for times in (1, 2):
+        on_sqlite.started(*APP, "--log-file", "logs/own.log", "--log-format", "text")
+        assert on_sqlite.queuectl("worker", "stop").code == 0
+        assert log.read_text().count("all worker processes have ended") == times
+
+
+def test_an_app_that_does_not_load_is_an_error_and_leaves_nothing(on_sqlite: Operator) -> None:
+    (on_sqlite.folder / "broken.py").write_text("raise RuntimeError('no such luck')\n")
+    for environment in ({}, {"CASQUE_STORE": ""}):
+        ran = on_sqlite.queuectl("worker", "start", "--app", "broken:app", **environment)
+        assert ran.code == 2, ran
+        assert "no such luck" in ran.err
+        assert on_sqlite.processes() == []
+
+
+def test_a_module_in_the_folder_is_not_taken_for_one_of_pythons_own(on_sqlite: Operator) -> None:
+    for name in ("queue", "signal", "typing"):
+        (on_sqlite.folder / f"{name}.py").write_text("raise RuntimeError('taken')\n")
+    queuectl = Path(sys.executable).with_name("queuectl")
+    ran = subprocess.run(
+        [queuectl, "worker", "start", "--until-idle"],
+        cwd=on_sqlite.folder,
+        env=on_sqlite.environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran
+
+
+def test_ctrl_c_while_it_waits_stops_what_it_started(on_sqlite: Operator) -> None:
+    (on_sqlite.folder / "slow.py").write_text("import time\ntime.sleep(1_000)\n")
+    command = on_sqlite.begin("worker", "start", "--app", "slow:app")
+    until("the worker loads its app", lambda: len(on_sqlite.processes()) >= 3)
+    command.send_signal(signal.SIGINT)
+    output, _ = command.communicate(timeout=60)
+    assert command.returncode == 130, output
+    until("nothing is left", lambda: on_sqlite.processes() == [])
+
+
+def test_the_foreground_ends_by_a_signal_with_code_0(on_sqlite: Operator) -> None:
+    command = on_sqlite.begin("worker", "start", "--foreground", "--count", "2", *APP)
+    until("both are registered", lambda: len(on_sqlite.pids()) == 2)
+    command.send_signal(signal.SIGTERM)
+    output, _ = command.communicate(timeout=60)
+    assert command.returncode == 0, output
+    assert on_sqlite.processes() == []
+    assert on_sqlite.listed() == []
+
+
+# -- stopping ----------------------------------------------------------------------
+
+
+def test_one_that_is_stopped_by_its_pid_is_not_replaced(operator: Operator) -> None:
+    _, workers = operator.started("--count", "3", *APP)
+    ran = operator.queuectl("worker", "stop", str(workers[0]))
+    assert (ran.code, ran.out) == (0, f"Stopped 1 worker(s): {workers[0]}.\n"), ran
+    # One that is not asked for would be there by the time that another is.
+    os.kill(workers[1], signal.SIGKILL)
+    until("it is replaced", lambda: len(set(operator.pids()) - set(workers)) == 1)
+    alive = [one["pid"] for one in operator.listed() if one["state"] == "working"]
+    assert len(alive) == 2
+    assert workers[2] in alive
+    assert workers[0] not in operator.pids()
+    for pid in alive:
+        assert operator.queuectl("worker", "stop", str(pid)).code == 0
+    until("their manager has nobody left and ends", lambda: operator.processes() == [])
+
+
+def test_a_manager_is_stopped_by_its_pid_and_others_are_not(on_sqlite: Operator) -> None:
+    first, its = on_sqlite.started("--count", "2", *APP)
+    _, others = on_sqlite.started(*APP)
+    ran = on_sqlite.queuectl("worker", "stop", str(first))
+    assert ran.code == 0
+    assert re.fullmatch(r"Stopped 2 worker\(s\): \d+, \d+\.\n", ran.out), ran
+    assert on_sqlite.pids() == others
+    assert not set(on_sqlite.processes()) & {first, *its}
+
+
+def test_an_unknown_pid_stops_nobody_and_is_told_who_there_is(on_sqlite: Operator) -> None:
+    manager, [worker] = on_sqlite.started(*APP)
+    ran = on_sqlite.queuectl("worker", "stop", str(worker), str(os.getpid()))
+    assert ran.code == 3
+    assert f"{worker} (managers: {manager})" in ran.err
+    assert on_sqlite.pids() == [worker]
+
+
+@pytest.mark.skipif(not has_a_host_of_its_own(), reason="no unshare --uts here")
+def test_those_on_another_host_are_stopped_through_the_store(operator: Operator) -> None:
+    operator.started("--count", "2", "--lease", "3s", *APP, before=ELSEWHERE)
+    [here] = operator.started(*APP)[1]
+    assert {one["host"] for one in operator.listed()} >= {"elsewhere"}
+    ran = operator.queuectl("worker", "stop")
+    assert (ran.code, ran.out) == (0, f"Stopped 1 worker(s): {here}.\n"), ran
+    assert len(operator.pids()) == 2
+    none = operator.queuectl("worker", "stop")
+    assert none.code == 0
+    assert "No workers are running.\n" in none.out
+    assert "--all" in none.out
+    assert operator.queuectl("worker", "check").code == 1
+
+    ran = operator.queuectl("worker", "stop", "--all")
+    assert ran.code == 0, ran
+    assert re.fullmatch(r"Stopped 2 worker\(s\): \d+ on elsewhere, \d+ on elsewhere\.\n", ran.out)
+    assert operator.listed() == []
+    until("their manager has nobody left and ends", lambda: operator.processes() == [])
+
+
+@pytest.mark.parametrize("how", ["here", "pid", "all"])
+def test_a_job_that_runs_is_finished_first(operator: Operator, how: str) -> None:
+    operator.fleet.queue.enqueue_many([chore("wait_at_the_gate", "held")])
+    _, [worker] = operator.started("--concurrency", "1", *APP)
+    until("it runs", lambda: operator.fleet.runs("start"))
+    operator.fleet.queue.enqueue_many([chore("note", "later")])
+    arguments = {"here": [], "pid": [str(worker)], "all": ["--all"]}[how]
+    stop = operator.begin("worker", "stop", *arguments)
+    until("it stops", lambda: any("stops; 1 jobs" in one.message for one in operator.fleet.said()))
+    assert stop.poll() is None, "it waits for the job"
+    operator.fleet.open_gate()
+    output, _ = stop.communicate(timeout=60)
+    assert (stop.returncode, output) == (0, f"Stopped 1 worker(s): {worker}.\n")
+    assert operator.fleet.job("held").status is JobStatus.COMPLETED
+    assert operator.fleet.times_run() == {"held": 1}
+    until("their manager has nobody left and ends", lambda: operator.processes() == [])
+
+
+def test_what_does_not_end_within_the_grace_is_given_back_and_not_counted(
+    operator: Operator,
+) -> None:
+    operator.fleet.queue.enqueue_many([chore("wait_at_the_gate", "held")])
+    operator.started("--grace", "1s", *APP)
+    until("it runs", lambda: operator.fleet.runs("start"))
+    ran = operator.queuectl("worker", "stop")
+    assert ran.code == 0, ran
+    job = operator.fleet.job("held")
+    assert (job.status, job.attempts) == (JobStatus.QUEUED, 0)
+    assert operator.processes() == []
+
+
+def test_those_that_take_too_long_are_told_of(on_sqlite: Operator) -> None:
+    on_sqlite.fleet.queue.enqueue_many([chore("wait_at_the_gate", "held")])
+    _, [worker] = on_sqlite.started(*APP)
+    until("it runs", lambda: on_sqlite.fleet.runs("start"))
+    ran = on_sqlite.queuectl("worker", "stop", "--timeout", "0s")
+    assert (ran.code, ran.out) == (1, "")
+    assert f"1 worker(s) have not ended yet: {worker}." in ran.err
+    on_sqlite.fleet.open_gate()
+    until("it has ended", lambda: on_sqlite.processes() == [])
+
+
+# -- what dies ---------------------------------------------------------------------
+
+
+def test_workers_whose_manager_is_killed_end_by_themselves(operator: Operator) -> None:
+    manager, _ = operator.started("--count", "2", *APP)
+    os.kill(manager, signal.SIGKILL)
+    until("they have ended", lambda: operator.processes() == [])
+    assert operator.listed() == []
+
+
+def test_a_worker_that_was_killed_is_shown_as_gone_and_cleared_away(operator: Operator) -> None:
+    manager, [worker] = operator.started(*APP)
+    os.kill(manager, signal.SIGSTOP)  # so that nobody comes in its place
+    os.kill(worker, signal.SIGKILL)
+    until("it is gone", lambda: [one["state"] for one in operator.listed()] == ["gone"])
+    check = operator.queuectl("worker", "check")
+    assert check.code == 1
+    assert "have died" in check.err
+    os.kill(manager, signal.SIGKILL)
+    ran = operator.queuectl("worker", "stop")
+    assert (ran.code, ran.out) == (0, f"Removed 1 worker(s) that had died: {worker}.\n"), ran
+    assert operator.listed() == []
