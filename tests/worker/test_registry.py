@@ -11,7 +11,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from casque import App, CASConflictError, JobStatus, Queue
+from casque import App, CASConflictError, JobStatus
+from casque.cli.access import Access
 from casque.operations import DeleteRecord, Operation
 from casque.record import WORKER, Record
 from casque.stores.memory import MemoryStore
@@ -46,24 +47,22 @@ def until(happened: Callable[[], object]) -> None:
 
 
 def records(app: App) -> list[Record]:
-    with Queue(app.store) as q:
-        return q._run(q._live._session.records(WORKER))
+    with Access(app.store) as access:
+        return access.records(WORKER)
 
 
 def commit(app: App, made_of: Callable[[Record], Operation]) -> None:
     """Change the entry of the only worker, which may change it meanwhile."""
 
-    async def submitted(q: Queue, operation: Operation) -> None:
-        await q._live._session.submit(operation)
-
-    with Queue(app.store) as q:
+    with Access(app.store) as access:
         while True:
-            until(lambda: records(app))
-            [record] = records(app)
+            until(lambda: access.records(WORKER))
+            [record] = access.records(WORKER)
             try:
-                return q._run(submitted(q, made_of(record)))
+                access.submit(made_of(record))
             except CASConflictError:
                 continue
+            return
 
 
 def test_one_that_is_dismissed_ends_at_its_next_beat(app: App) -> None:
