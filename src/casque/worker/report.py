@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from typing import Any
 
@@ -83,9 +83,10 @@ class Report:
             "worker": self._worker,
         }
 
-    def begun(self, attempt: Attempt) -> None:
-        # Not always: of a shell job it would read the payload.
-        if LOGGER.isEnabledFor(logging.DEBUG):
+    def begun(self, attempts: Iterable[Attempt]) -> None:
+        if not LOGGER.isEnabledFor(logging.DEBUG):
+            return  # before the payload is read of those that are shell jobs
+        for attempt in attempts:
             what = command_of(attempt.job) or attempt.job.entrypoint
             self._log(logging.DEBUG, attempt, "begun", "begun", what=what)
 
