@@ -219,6 +219,7 @@ def test_a_job_that_runs_is_finished_first(operator: Operator, how: str) -> None
     arguments = {"here": [], "pid": [str(worker)], "all": ["--all"]}[how]
     stop = operator.begin("worker", "stop", *arguments)
     until("it stops", lambda: any("stops; 1 jobs" in one.message for one in operator.fleet.said()))
+    operator.listed()  # which takes as long as a stop that would not wait
     assert stop.poll() is None, "it waits for the job"
     operator.fleet.open_gate()
     output, _ = stop.communicate(timeout=60)

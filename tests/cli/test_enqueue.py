@@ -204,7 +204,7 @@ def test_wrong_json_is_refused_with_the_remedy(control: Control, text: str) -> N
         (('{"command": "a"}', "extra"), "extra"),
         (("-c", "a", "--id", "b", "--id-from-content"), "not both"),
         (("-c", "a", "--env", "A"), "NAME=VALUE"),
-        (("-c", "a", "--priority", "high"), "high"),
+        (("-c", "a", "--priority", "high"), "--priority"),
         (("-c", "a", "--delay", "-5"), "not a duration"),
         (("-c", "a", "--colour", "red"), "--colour"),
         (("-c",), "-c"),
