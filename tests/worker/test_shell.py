@@ -313,6 +313,26 @@ def test_what_many_leave_at_once_ends_with_them(app: App, tmp_path: Path) -> Non
     assert app.queue.stats().completed == 60
 
 
+def test_one_that_is_done_stays_so_when_its_time_is_over_while_it_is_cleared_away(
+    app: App, tmp_path: Path
+) -> None:
+    line = f"(trap '' TERM; sleep 300) & echo $! > {tmp_path}/left; echo done"
+    run(app, command(line, timeout=timedelta(seconds=1)))
+    job = job_of(app)
+    assert (job.status, job.output) == (JobStatus.COMPLETED, b"done\n")
+    assert not lives(number_in(tmp_path / "left"))
+
+
+def test_it_ends_where_the_system_has_no_handles_for_processes(
+    app: App, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(os, "pidfd_open", raising=False)
+    stubborn = command(STUBBORN.format(tmp_path), "bad", timeout=timedelta(seconds=1))
+    run(app, command("echo done; exit 7", "code"), stubborn)
+    assert exit_code_of(job_of(app, "code")) == 7
+    assert group_of(pids(tmp_path)[0]) == []
+
+
 def test_what_leaves_its_session_stays(app: App, tmp_path: Path) -> None:
     run(app, command(f"setsid sh -c 'echo $$ > {tmp_path}/left; exec sleep 300' &"))
     left = number_in(tmp_path / "left")

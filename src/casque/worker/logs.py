@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import os
 import sys
@@ -50,6 +51,8 @@ def set_up(options: LogOptions) -> None:
     if options.yields and root.handlers:
         return
     if options.format == "console":
+        if isinstance(sys.stdout, io.TextIOWrapper):  # of commands in any letters
+            sys.stdout.reconfigure(errors="backslashreplace")
         handler = Lines(sys.stdout)
         handler.setFormatter(ConsoleLines())
         handler.addFilter(shown(options.level))

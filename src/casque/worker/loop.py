@@ -351,7 +351,7 @@ class _Crew:
         self._why = why
         self._deck.stop_claiming()
         seconds = self._options.grace_us / SECOND_US
-        is_told = why is Ended.STOPPED
+        is_told = why in (Ended.STOPPED, Ended.DISMISSED)
         self._report.stopping(len(self._attempts), seconds, is_told=is_told)
         if self._attempts:
             self._loop.call_later(seconds, self.give_back)

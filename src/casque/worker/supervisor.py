@@ -195,7 +195,8 @@ class Supervisor:
     def _ended(self, post: _Post, child: ChildProcess, code: int) -> None:
         """Decides whether and when another takes its place."""
         if self._kill_at_us is not None:
-            _log.info("worker process %d %s", child.pid, told(code), extra={"event": "ended"})
+            event = "died_stopping" if code else "ended"
+            _log.info("worker process %d %s", child.pid, told(code), extra={"event": event})
             return
         now = self._clock.monotonic()
         if code == lifeline.IDLE:
