@@ -8,13 +8,16 @@ PYTEST_ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
-CODE := $(wildcard src tests benchmarks examples)
+CODE := $(wildcard src tests benchmarks examples docs/images)
 PURE := evolve lines lineage operations picking retry rules sortedkeys state tally transaction transitions
 comma := ,
 empty :=
 space := $(empty) $(empty)
 PURE_FILES := $(subst $(space),$(comma),$(PURE:%=src/casque/%.py))
 
+# An editable install compiles nothing, and where Python is told to write no bytecode, every process
+# would compile all of it again.
+#
 # A stamp is written last, so a step that was interrupted is done again from its start. MADE is
 # put aside while pip works: if pip is killed, the next run makes the whole environment anew.
 MADE := $(VENV)/.made
@@ -26,6 +29,7 @@ BENCH := $(VENV)/.installed-bench
 define install
 	@mv $(MADE) $(UNSURE)
 	@$(PIP) install --editable '$(1)'; status=$$?; mv $(UNSURE) $(MADE); exit $$status
+	@$(BIN)/python -m compileall -q src/casque
 endef
 
 # An environment is bound to its Python and to this folder (scripts and the editable install
@@ -43,7 +47,7 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(BASE) ## see jobs enqueued, worked, retried and buried, by two worker processes
-	@$(BIN)/python examples/demo.py
+	@$(BIN)/queuectl demo
 
 test: $(DEV) ## run the tests (WORKERS=2, PYTEST_ARGS="-k lease")
 	@$(BIN)/python -m pytest -n $(WORKERS) $(PYTEST_ARGS)
@@ -59,7 +63,7 @@ format: $(DEV) ## format the code and apply the safe fixes
 	$(BIN)/python -m ruff check --fix $(CODE)
 
 bench: $(BENCH) ## run every benchmark, at the sizes whose limits we state (a quarter of an hour)
-	@set -e; for script in $(sort $(wildcard benchmarks/[a-z]*.py)); do \
+	@set -e; for script in $(sort $(filter-out benchmarks/report.py,$(wildcard benchmarks/*.py))); do \
 		echo "== $$script"; $(BIN)/python $$script; \
 	done; \
 	echo "== benchmarks/depth.py --store sqlite"; $(BIN)/python benchmarks/depth.py --store sqlite

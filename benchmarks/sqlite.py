@@ -14,8 +14,6 @@ import argparse
 import asyncio
 import importlib.util
 import multiprocessing
-import os
-import platform
 import sqlite3
 import statistics
 import sys
@@ -25,6 +23,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
+
+from report import Report, introduce
 
 from casque import BrokerQueue, NewJob, Queue
 
@@ -362,26 +362,6 @@ def drain_one(kind: type[Contender], folder: Path, ready: Any, done: Any) -> Non
 # -- and how it is told ------------------------------------------------------------
 
 
-class Report:
-    """Ratios against what they must reach."""
-
-    def __init__(self) -> None:
-        self.missed = 0
-        self.told = 0
-
-    def row(self, title: str, ratios: list[float], at_least: float | None) -> None:
-        """One comparison: above 1, casque is the faster."""
-        median = statistics.median(ratios)
-        verdict = ""
-        if at_least is not None:
-            self.told += 1
-            kept = median >= at_least
-            self.missed += not kept
-            verdict = f"  at least {at_least:g}x: {'pass' if kept else 'MISSED'}"
-        spread = f"({min(ratios):.2f}-{max(ratios):.2f})"
-        print(f"  {title:<52} {median:5.2f}x {spread:<13}{verdict}")
-
-
 def micros(seconds: list[float]) -> str:
     return f"{statistics.median(seconds) * 1e6:.1f} µs"
 
@@ -402,7 +382,7 @@ def single(report: Report, rounds: int, jobs: int, peers: list[type[Contender]])
             theirs = [pair[place] for pair in times[kind]]
             limits: dict[type[Contender], float | None]
             limits = {Raw: (0.85, 0.7)[place], BareRaw: None}
-            report.row(
+            report.ratios(
                 f"against {kind.name} ({micros(theirs)})",
                 [their / our for their, our in zip(theirs, ours, strict=True)],
                 limits.get(kind, 1.0),
@@ -419,7 +399,7 @@ def deep(report: Report, rounds: int, depth: int, peers: list[type[Contender]]) 
     ours = times[Casque]
     print(f"\nclaim + ack, one at a time, of {depth:,} queued jobs: casque {micros(ours)}")
     for kind in kinds[1:]:
-        report.row(
+        report.ratios(
             f"against {kind.name} ({micros(times[kind])})",
             [their / our for their, our in zip(times[kind], ours, strict=True)],
             None,
@@ -432,7 +412,7 @@ def batches(report: Report, rounds: int, jobs: int) -> None:
         raw.append(many_raw(10))
         ours.append(many_casque(10))
     print(f"\nenqueue_many, {MANY:,} jobs a call: casque {micros(ours)} a job")
-    report.row(
+    report.ratios(
         f"against raw executemany ({micros(raw)})",
         [a / b for a, b in zip(raw, ours, strict=True)],
         0.3,
@@ -443,7 +423,7 @@ def batches(report: Report, rounds: int, jobs: int) -> None:
         together.append(hundred_callers(max(jobs // 20, 10)))
     print(f"\n{CALLERS} concurrent callers on a BrokerQueue, against raw one at a time")
     for place, what in enumerate(("enqueue", "dequeue + ack")):
-        report.row(
+        report.ratios(
             f"{what} ({micros([pair[place] for pair in together])} a job)",
             [a[place] / b[place] for a, b in zip(singles, together, strict=True)],
             6.0,
@@ -466,7 +446,7 @@ def drains(report: Report, rounds: int, jobs: int, peers: list[type[Contender]])
     rivals = [kind for kind in sizes if kind is not CasqueInTens]
     fastest = max(rivals, key=lambda kind: statistics.median(rates[kind]))
     for kind in rivals:
-        report.row(
+        report.ratios(
             f"against {kind.name} ({statistics.median(rates[kind]):,.0f} jobs/s)",
             [our / their for our, their in zip(ours, rates[kind], strict=True)],
             3.0 if kind is fastest else None,
@@ -488,22 +468,13 @@ def main() -> int:
             print(f"{peer.name} is not installed and is left out: pip install '.[bench]'")
         else:
             peers.append(peer)
-    print(
-        f"SQLite {sqlite3.sqlite_version}, every commit synced; {platform.python_version()}, "
-        f"{os.cpu_count()} cores; {rounds} interleaved rounds; median of the rounds' ratios "
-        "(and their spread), above 1x casque is the faster"
-    )
+    introduce(rounds)
     report = Report()
     single(report, rounds, jobs, peers)
     deep(report, rounds, DEEP if not chosen.quick else MANY, peers)
     batches(report, rounds, jobs)
     drains(report, rounds, drained, peers)
-    print(
-        f"\n{report.missed} of {report.told} limits missed"
-        if report.missed
-        else "\nevery limit kept"
-    )
-    return 1 if report.missed else 0
+    return report.close()
 
 
 if __name__ == "__main__":

@@ -14,9 +14,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import os
-import platform
 import resource
-import sqlite3
 import statistics
 import subprocess
 import sys
@@ -26,6 +24,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
+
+from report import Report, introduce
 
 STARTS = 10
 START_LIMIT = 0.5
@@ -220,32 +220,6 @@ def memory(store: str, jobs: int, done: int) -> float:
 # -- and how it is told ------------------------------------------------------------
 
 
-class Report:
-    """What was measured against what it must reach."""
-
-    def __init__(self) -> None:
-        self.missed = 0
-        self.told = 0
-
-    def _verdict(self, limit: str, *, kept: bool) -> str:
-        self.told += 1
-        self.missed += not kept
-        return f"  {limit}: {'pass' if kept else 'MISSED'}"
-
-    def ratios(self, title: str, ratios: list[float], at_least: float | None) -> None:
-        """One comparison: above 1, casque is the faster."""
-        median = statistics.median(ratios)
-        verdict = ""
-        if at_least is not None:
-            verdict = self._verdict(f"at least {at_least:g}x", kept=median >= at_least)
-        spread = f"({min(ratios):.2f}-{max(ratios):.2f})"
-        print(f"  {title:<48} {median:5.2f}x {spread:<14}{verdict}")
-
-    def amount(self, title: str, amount: float, unit: str, below: float, places: int) -> None:
-        verdict = self._verdict(f"below {below:g} {unit}", kept=amount < below)
-        print(f"  {title:<48} {amount:.{places}f} {unit}{verdict}")
-
-
 def throughput(report: Report, rounds: int, jobs: int, contenders: list[Contender]) -> None:
     limits = {ASYNC: 5.0, PLAIN: 3.0}
     found: dict[Contender, list[Round]] = {contender: [] for contender in contenders}
@@ -310,21 +284,12 @@ def main() -> int:
     if importlib.util.find_spec("huey") is None:
         print("huey is not installed and is left out: pip install '.[bench]'")
         contenders.remove(PEER)
-    print(
-        f"SQLite {sqlite3.sqlite_version}, every commit synced; {platform.python_version()}, "
-        f"{os.cpu_count()} cores; {rounds} interleaved rounds; median of the rounds' ratios "
-        "(and their spread), above 1x casque is the faster"
-    )
+    introduce(rounds)
     report = Report()
     throughput(report, rounds, jobs, contenders)
     start_up(report, starts)
     sizes(report, waiting)
-    print(
-        f"\n{report.missed} of {report.told} limits missed"
-        if report.missed
-        else "\nevery limit kept"
-    )
-    return 1 if report.missed else 0
+    return report.close()
 
 
 if __name__ == "__main__":

@@ -95,7 +95,8 @@ def request(
     )
 
 
-def _request_of(new: NewJob, lineage: Lineage, minted: str, order: int) -> Request:
+def request_of(new: NewJob, lineage: Lineage, *, minted: str, order: int) -> Request:
+    """The checked form of a new job."""
     if type(new) is not NewJob and not isinstance(new, NewJob):
         raise InvalidError(f"a NewJob is due here, not {_kind(new)}: write NewJob('name', b'…').")
     return request(
@@ -127,8 +128,10 @@ def requests(
     minted = zip(several_jobs, *mint(len(several_jobs)), strict=True)
     for place, (new, id, order) in enumerate(minted):
         try:
-            one = _request_of(new, lineage, id, order)
+            one = request_of(new, lineage, minted=id, order=order)
         except InvalidError as error:
+            if len(several_jobs) == 1:
+                raise
             raise InvalidError(f"job {place} of the list: {error}", job_id=error.job_id) from None
         checked.append(one)
         size += len(one.payload)

@@ -55,18 +55,7 @@ class Enqueueing(Generic[P, R]):
             return Handle(opened, job, task.call, is_done=True)
         if asyncio._get_running_loop() is not None:  # noqa: SLF001 - the quick check
             warn_inside_loop("`enqueue` of a task", "`await task.aenqueue(…)`")
-        job = opened.queue.enqueue(
-            new.entrypoint,
-            payload,
-            new.priority,
-            queue=new.queue,
-            id=new.id,
-            delay=new.delay,
-            run_at=new.run_at,
-            max_attempts=new.max_attempts,
-            retain=new.retain,
-            timeout=new.timeout,
-        )
+        [job] = opened.queue.enqueue_many([replace(new, payload=payload)])
         return Handle(opened, job, task.call)
 
     async def aenqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
@@ -77,18 +66,7 @@ class Enqueueing(Generic[P, R]):
         if task.app.immediate:
             job = await arun_now(task, replace(new, payload=payload), opened.store.clock)
             return Handle(opened, job, task.call, is_done=True)
-        job = await opened.async_queue.enqueue(
-            new.entrypoint,
-            payload,
-            new.priority,
-            queue=new.queue,
-            id=new.id,
-            delay=new.delay,
-            run_at=new.run_at,
-            max_attempts=new.max_attempts,
-            retain=new.retain,
-            timeout=new.timeout,
-        )
+        [job] = await opened.async_queue.enqueue_many([replace(new, payload=payload)])
         return Handle(opened, job, task.call)
 
     def job(self, /, *args: P.args, **kwargs: P.kwargs) -> NewJob:
@@ -126,21 +104,7 @@ def changed(template: NewJob, **options: object) -> NewJob:
     """A new job with the options that were given; checked. What is UNSET stays as it was."""
     given: dict[str, Any] = {name: one for name, one in options.items() if one is not UNSET}
     new = replace(template, **given)
-    arguments.request(
-        new.entrypoint,
-        new.payload,
-        new.priority,
-        queue=new.queue,
-        id=new.id,
-        delay=new.delay,
-        run_at=new.run_at,
-        max_attempts=new.max_attempts,
-        retain=new.retain,
-        timeout=new.timeout,
-        lineage=_OUTSIDE,
-        minted="",
-        order=0,
-    )
+    arguments.request_of(new, _OUTSIDE, minted="", order=0)
     return new
 
 

@@ -11,8 +11,6 @@ from casque.job import Failure, Job, JobStatus
 
 SHELL = "shell"
 """Their entrypoint."""
-EXIT_CODE = "ExitCode"
-"""The kind of failure of a command that ended with another exit code than 0."""
 
 _CODE = re.compile(r"exit code (\d+)")
 _COMMAND_BYTES = 8_000
@@ -82,14 +80,14 @@ def command_of(job: Job) -> str | None:
 def exit_failure(code: int) -> Failure:
     """How an attempt is remembered whose command ended with `code`, a signal's when negative."""
     if code >= 0:
-        return Failure(EXIT_CODE, f"exit code {code}")
+        return Failure(text=f"exit code {code}")
     from signal import Signals  # noqa: PLC0415 - whoever only enqueues has no use for it
 
     try:
         name = Signals(-code).name
     except ValueError:
         name = f"signal {-code}"
-    return Failure(EXIT_CODE, f"exit code {128 - code} (killed by {name})")
+    return Failure(text=f"exit code {128 - code} (killed by {name})")
 
 
 def exit_code_of(job: Job) -> int | None:
@@ -99,7 +97,7 @@ def exit_code_of(job: Job) -> int | None:
     if job.status is JobStatus.COMPLETED:
         return 0
     failures = [attempt.failure for attempt in job.history if attempt.failure is not None]
-    if not failures or failures[-1].kind != EXIT_CODE:
+    if not failures or failures[-1].kind:
         return None
     found = _CODE.match(failures[-1].text)
     return None if found is None else int(found[1])

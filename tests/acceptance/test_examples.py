@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 import ast
-import fcntl
 import os
 import re
-import signal
-import struct
 import subprocess
 import sys
-import termios
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 
@@ -24,6 +18,18 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 PUBLIC = re.compile(r"casque(\.testing|\.adapters\.storage\.\w+)?")
 PATIENCE = 100
 COLUMNS = 80
+MANAGED = (
+    r"\[Manager\] Starting 2 worker\(s\) in foreground mode\.\.\.",
+    r"\[Manager\] Started worker PID: \d+",
+    r"\[Worker \d+\] Started and registered\.",
+    r"\[Worker \d+\] Processing job job-invalid: not_a_real_command",
+    r"\[Worker \d+\] Job job-success completed successfully\.",
+    r"\[Manager\] Shutdown signal received\. Terminating 2 workers\.\.\.",
+    r"\[Worker \d+\] Shutdown signal received\. Exiting\.\.\.",
+    r"\[Worker \d+\] Stopped and unregistered\.",
+    r"\[Manager\] All workers shut down\. Exiting\.",
+)
+"""What the manager and its workers say, each in a line of its own."""
 SENT = 'Sending email: b\'{"to": "%s@example.com"}\''
 
 
@@ -185,114 +191,31 @@ def test_an_example_is_run_here_and_uses_public_names_alone(path: Path) -> None:
     assert [name for name in ours if not PUBLIC.fullmatch(name)] == []
 
 
-def test_the_demo_ends_with_a_table_that_adds_up(tmp_path: Path) -> None:
-    lines = lines_of("demo.py", folder=tmp_path)
-    assert max(map(len, lines)) < COLUMNS
-    assert not any("\x1b" in line for line in lines), "no terminal, no drawing"
-    table = {
-        name: (int(jobs), int(completed), int(dead), int(attempts))
-        for name, jobs, completed, dead, attempts in (
-            line.split() for line in lines if re.fullmatch(r"  \w+( +\d+){4}", line)
-        )
-    }
-    assert table == {
-        "resize_photo": (45, 45, 0, 45),
-        "fetch_price": (10, 10, 0, 25),
-        "charge_card": (5, 0, 5, 15),
-        "all": (60, 55, 5, 85),
-    }
-    letters = lines[lines.index("  dead letters") + 1 :][:5]
-    assert [line.split()[0] for line in letters] == [
-        f"charge_card-{number:02}" for number in (6, 18, 30, 42, 54)
-    ]
-    assert all("3 attempts   ConnectionError: " in line for line in letters)
-    assert lines[-4:-1] == [
-        "  60 enqueued = 55 completed + 5 dead",
-        "  85 attempts = 55 succeeded + 30 failed",
-        "  The numbers add up.",
-    ]
-    assert list(tmp_path.iterdir()) == []
-
-
-@contextmanager
-def demo(folder: Path, output: int) -> Iterator[subprocess.Popen[bytes]]:
-    """The demo with its output going to `output`; killed if the test ends before it does."""
-    with subprocess.Popen(
-        [sys.executable, EXAMPLES / "demo.py"],
-        env=environment(folder),
-        stdin=subprocess.DEVNULL,
-        stdout=output,
-        stderr=output,
-    ) as process:
-        os.close(output)
-        try:
-            yield process
-        finally:
-            process.kill()
-
-
-def read_until(source: int, pattern: str | None) -> str:
-    """All that comes, until it matches; to the end when there is nothing to match."""
-    seen = b""
-    while pattern is None or not re.search(pattern, seen.decode(errors="ignore")):
-        try:
-            more = os.read(source, 65_536)
-        except OSError:  # what the end of a terminal looks like on Linux
-            more = b""
-        if not more:
-            assert pattern is None, f"ended without {pattern!r}: {seen.decode()}"
-            break
-        seen += more
-    return seen.decode()
-
-
-def assert_stopped_cleanly(said: str, code: int, folder: Path) -> None:
-    assert code == 130
-    found = re.search(r"Stopped by Ctrl-C .*: (\d+) completed, (\d+) dead, (\d+) left;", said)
-    assert found is not None, said
-    assert sum(map(int, found.groups())) == 60
-    assert "the workers finished what was running, and the rest would wait for others." in said
-    assert "Traceback" not in said
-    assert list(folder.iterdir()) == []
-
-
-def test_ctrl_c_ends_the_demo_with_every_running_job_finished(tmp_path: Path) -> None:
-    source, output = os.pipe()
-    with demo(tmp_path, output) as process:
-        read_until(source, r"attempt 1: .*; again in")  # both workers are busy by now
-        process.send_signal(signal.SIGINT)
-        said = read_until(source, None)
-        os.close(source)
-        assert_stopped_cleanly(said, process.wait(PATIENCE), tmp_path)
-    assert "processing 0" in said.splitlines()[-4]
-
-
-def test_on_a_terminal_the_demo_draws_one_block_within_its_width(tmp_path: Path) -> None:
-    source, output = os.openpty()
-    fcntl.ioctl(output, termios.TIOCSWINSZ, struct.pack("4H", 24, COLUMNS, 0, 0))
-    with demo(tmp_path, output) as process:
-        drawn = read_until(source, r"worker \d+ +\w+-\d\d +attempt 2")
-        process.send_signal(signal.SIGINT)
-        drawn += read_until(source, None)
-        os.close(source)
-        assert_stopped_cleanly(drawn, process.wait(PATIENCE), tmp_path)
-    heights = set(re.findall(r"\x1b\[(\d+)F", drawn))
-    assert len(heights) == 1, "every picture is drawn over the one before"
-    bare = re.sub(r"\x1b\[[?\d]*[A-Za-z]", "", drawn)
-    assert max(map(len, bare.splitlines())) < COLUMNS
-    assert drawn.rindex("\x1b[?25h") > drawn.rindex("\x1b[?25l"), "the cursor is back"
-
-
-def test_a_worker_of_the_demo_may_be_killed(tmp_path: Path) -> None:
-    source, output = os.openpty()
-    fcntl.ioctl(output, termios.TIOCSWINSZ, struct.pack("4H", 24, COLUMNS, 0, 0))
-    with demo(tmp_path, output) as process:
-        drawn = read_until(source, r"worker \d+ +\w+-\d\d +attempt 1")
-        [pid] = set(re.findall(r"worker (\d+) +\w+-\d\d +attempt 1", drawn)[:1])
-        os.kill(int(pid), signal.SIGKILL)
-        drawn += read_until(source, None)
-        os.close(source)
-        assert process.wait(PATIENCE) == 0, drawn
-    assert f"worker {pid} is gone: its jobs come back when their leases end" in drawn
-    assert " lost" in drawn
-    assert "The numbers add up." in drawn
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("store", ["sqlite:///{}/jobs.db", "file://{}/ledger"])
+def test_the_session_with_queuectl_is_as_it_says(store: str, tmp_path: Path) -> None:
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        [EXAMPLES / "queuectl-session.sh", store.format(tmp_path)],
+        env=environment(tmp_path) | {"PATH": path},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stderr == ""
+    said = done.stdout.splitlines()
+    assert said[-1] == "--- All is as it should be ---"
+    assert said.count("Config updated: max_retries = 2") == 1
+    assert "Job job-long enqueued: sleep 3 && echo Job 3: done at last" in said
+    assert "Job job-fail moved from DLQ to 'pending'." in said
+    assert said.count("Active Workers: 0 []") == 2
+    for line in MANAGED:
+        assert [one for one in said if re.fullmatch(line, one)], line
+    failures = [one for one in said if re.fullmatch(r"\[Worker \d+\] Job .* failed \(.*\)\.", one)]
+    assert len([one for one in failures if "Job job-fail failed (exit code 1)." in one]) == 4
+    assert len([one for one in failures if "Job job-invalid failed (exit code 127)." in one]) == 2
+    assert len(failures) == 6
+    assert said.count("as expected: how often the job ran is 1") == 1

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from casque import JobStatus
+from casque.worker import presence
 from tests.acceptance.fleet import STORES, chore, until
 from tests.acceptance.operating import Operator
 
@@ -40,6 +41,10 @@ def has_a_host_of_its_own() -> bool:
         return False
     tried = subprocess.run([*ELSEWHERE, "true"], capture_output=True, check=False)
     return tried.returncode == 0
+
+
+def read(file: Path) -> str:
+    return file.read_text() if file.exists() else ""
 
 
 # -- starting ----------------------------------------------------------------------
@@ -214,6 +219,7 @@ def test_a_job_that_runs_is_finished_first(operator: Operator, how: str) -> None
     arguments = {"here": [], "pid": [str(worker)], "all": ["--all"]}[how]
     stop = operator.begin("worker", "stop", *arguments)
     until("it stops", lambda: any("stops; 1 jobs" in one.message for one in operator.fleet.said()))
+    operator.listed()  # which takes as long as a stop that would not wait
     assert stop.poll() is None, "it waits for the job"
     operator.fleet.open_gate()
     output, _ = stop.communicate(timeout=60)
@@ -234,6 +240,30 @@ def test_what_does_not_end_within_the_grace_is_given_back_and_not_counted(
     job = operator.fleet.job("held")
     assert (job.status, job.attempts) == (JobStatus.QUEUED, 0)
     assert operator.processes() == []
+
+
+def test_a_command_of_5_seconds_is_finished(operator: Operator) -> None:
+    enqueued = operator.queuectl("enqueue", "--id", "slow", "--command", "sleep 5 && touch done")
+    assert enqueued.code == 0, enqueued
+    operator.started()
+    until("it runs", lambda: operator.fleet.job("slow").status is JobStatus.IN_PROGRESS)
+    ran = operator.queuectl("worker", "stop")
+    assert ran.code == 0, ran
+    assert operator.fleet.job("slow").status is JobStatus.COMPLETED
+    assert (operator.folder / "done").exists()
+    assert operator.processes() == []
+
+
+def test_a_command_that_outlasts_the_grace_is_ended_and_given_back(operator: Operator) -> None:
+    operator.queuectl("enqueue", "--id", "slow", "--command", "echo $$ > pid; sleep 60; true")
+    operator.started("--grace", "1s")
+    until("it runs", lambda: read(operator.folder / "pid"))
+    ran = operator.queuectl("worker", "stop")
+    assert ran.code == 0, ran
+    job = operator.fleet.job("slow")
+    assert (job.status, job.attempts) == (JobStatus.QUEUED, 0)
+    pid = int(read(operator.folder / "pid"))
+    until("the command has ended", lambda: presence.has_ended(pid, None))
 
 
 def test_those_that_take_too_long_are_told_of(on_sqlite: Operator) -> None:

@@ -109,15 +109,18 @@ def test_a_task_that_ends_its_process_runs_out_of_attempts_and_the_process_is_re
 ) -> None:
     with Fleet(tmp_path, store) as fleet:
         fleet.queue.enqueue_many([chore("vanish", "vanish", attempts=2)])
-        supervisor = fleet.start("--count", "2", "--lease", "1")
+        supervisor = fleet.start("--count", "2", "--lease", "1", "--concurrency", "4")
         until("it is dead", lambda: fleet.job("vanish").status is DEAD)
         vanished = fleet.job("vanish")
         assert vanished.attempts == 2
         assert vanished.error, "it says which worker was lost"
         assert fleet.times_run()["vanish"] == 2
         died = fleet.pids()
-        fleet.queue.enqueue_many([chore("note", f"next-{n}", seconds=0.2) for n in range(40)])
+        # More than one process has room for, and none ends until both are at it. A process that is
+        # started late, since its like died early, or slowly, on a busy machine, finds some left.
+        fleet.queue.enqueue_many([chore("wait_at_the_gate", f"next-{n}") for n in range(40)])
         until("both go on", lambda: len(fleet.pids() - died) == 2)
+        fleet.open_gate()
         fleet.until_completed(40)
         assert supervisor.poll() is None
         supervisor.terminate()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -172,6 +173,18 @@ def test_a_process_that_was_not_reaped_has_ended() -> None:
     assert presence.has_ended(process.pid, None)
     process.wait()
     assert presence.has_ended(process.pid, None)
+
+
+def test_a_signal_goes_to_the_process_that_is_meant_or_to_none(
+    sleeper: subprocess.Popen[bytes],
+) -> None:
+    birth = birth_of(sleeper.pid)
+    for wrong in (birth - 1, birth + 1, None):
+        assert not presence.send(sleeper.pid, wrong, signal.SIGTERM)
+    assert sleeper.poll() is None
+    assert presence.send(sleeper.pid, birth, signal.SIGTERM)
+    assert sleeper.wait(60) == -signal.SIGTERM
+    assert not presence.send(sleeper.pid, birth, signal.SIGTERM)
 
 
 def test_a_name_with_a_parenthesis_does_not_confuse(tmp_path: Path) -> None:

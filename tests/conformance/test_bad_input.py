@@ -198,7 +198,9 @@ WRONG: dict[str, Wrong] = {
     ),
     "one job for a list": Wrong(lambda q, _: q.enqueue_many(NewJob("e")), LIST_DUE),
     "nothing for a list": Wrong(lambda q, _: q.enqueue_many(None), LIST_DUE),
-    "a list of names": Wrong(lambda q, _: q.enqueue_many(["e"]), r"job 0 of the list.*NewJob\("),
+    "a list of names": Wrong(
+        lambda q, _: q.enqueue_many(["e", "e"]), r"job 0 of the list.*NewJob\("
+    ),
     "a list of tuples": Wrong(lambda q, _: q.enqueue_many([("e", b"")]), r"NewJob\("),
     "a list that is too long": Wrong(
         lambda q, _: q.enqueue_many([NewJob("e")] * (ENQUEUE_MANY_JOBS + 1)), "Split the list"

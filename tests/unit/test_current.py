@@ -19,7 +19,7 @@ def test_there_is_none_outside() -> None:
 
 
 def test_inside_it_tells_of_the_job_and_hands_on_the_progress() -> None:
-    told: list[tuple[float, str | None]] = []
+    told: list[tuple[float | None, str | None]] = []
     running = RunningJob(JOB, 1_000_000, lambda fraction, note: told.append((fraction, note)))
     with running_as(running):
         job = current_job()

@@ -65,6 +65,16 @@ app.add_typer(workers)
 app.add_typer(dlq)
 app.add_typer(config)
 app.command(epilog=managing.RESET_EPILOG)(managing.reset)
+
+
+@app.command(epilog=epilog("queuectl demo"))
+def demo() -> int:
+    """See it work: good, flaky and failing jobs, two workers, a store in a temporary folder."""
+    from casque.cli.demo import demo
+
+    return demo()
+
+
 app.command(epilog=completion.EPILOG)(completion.completion)
 
 

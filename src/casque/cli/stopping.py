@@ -123,16 +123,17 @@ def tell(access: Access, meant: Sequence[Member], singly: Collection[int] = ()) 
     remote: list[WorkerEntry] = []
     for entry in entries:
         vitals = presence.vitals(entry.pid) if entry.is_here else None
-        is_managed = vitals is not None and entry.manager == vitals.parent
+        # Who is a worker's parent is its manager still, and not another of the same number.
+        manager = entry.manager if vitals and vitals.parent == entry.manager else None
         if entry.pid in singly or vitals is None or vitals.birth != entry.birth:
             dismiss(access, entry.name)
             if not (vitals and presence.send(entry.pid, entry.birth, signal.SIGTERM)):
                 remote.append(entry)
-        elif is_managed and entry.manager in managers:
+        elif manager in managers:
             continue
-        elif is_managed and (birth := _sent(vitals.parent)) is not None:
-            managers[vitals.parent] = birth
-        elif is_managed or not presence.send(entry.pid, entry.birth, signal.SIGTERM):
+        elif manager is not None and (birth := _sent(manager)) is not None:
+            managers[manager] = birth
+        elif manager is not None or not presence.send(entry.pid, entry.birth, signal.SIGTERM):
             dismiss(access, entry.name)
             remote.append(entry)
     return Told(entries, list(managers.items()), remote)

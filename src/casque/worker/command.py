@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 from casque.arguments import OUTPUT_BYTES
-from casque.worker.groups import LivingGroups
+from casque.worker.groups import LivingGroups, is_there
 from casque.worker.guarding import Guard
 
 SHELL_PATH = "/bin/sh"
@@ -141,9 +141,9 @@ class Command:
                 await _pause(_LOOK_SECONDS)
             except asyncio.CancelledError:
                 is_hurried = True
-        # The dead hold its number, if it is still there; one that was born while it was looked
-        # for the living may have been missed.
-        self._signal(signal.SIGKILL)
+        # One that was born while it was looked for the living may have been missed.
+        if is_there(self.group):
+            self._signal(signal.SIGKILL)
 
     def _is_gone(self, begun: float) -> bool:
         """Whether nothing of it lives; what is known from before it was to end says nothing."""

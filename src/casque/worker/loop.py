@@ -255,8 +255,7 @@ class _Crew:
             self._attempts.discard(one.attempt)
         for attempt, reason in news.lost:
             self._lose(attempt, Lost(reason))
-        for attempt in news.claimed:
-            self._start(attempt)
+        begun = [attempt for attempt in news.claimed if self._start(attempt)]
         if news.claimed:
             self._deck.heard()
             most = self._options.max_jobs
@@ -265,20 +264,22 @@ class _Crew:
         with together(LOGGER) as lines:
             for one, answer in news.answered:
                 self._report.settled(one.attempt, one.outcome, answer, lines)
+            self._report.begun(begun)
 
-    def _start(self, attempt: Attempt) -> None:
+    def _start(self, attempt: Attempt) -> bool:
+        """Whether it begins."""
         if attempt.is_settled:
-            return  # the deck has given it back, since this thread was held up for too long
+            return False  # the deck has given it back, since this thread was held up for too long
         self._attempts.add(attempt)
         if self._why is not None:  # claimed by a commit that was under way when it was told to stop
             attempt.is_over = True
             settle(attempt, Stopped(), self)
-            return
-        self._report.begun(attempt)
+            return False
         attempt.work = self._loop.create_task(run_attempt(attempt, self))
         if attempt.job.timeout_us is not None:
             seconds = attempt.job.timeout_us / SECOND_US
             attempt.timer = self._loop.call_later(seconds, self._time_out, attempt, seconds)
+        return True
 
     def _time_out(self, attempt: Attempt, seconds: float, hops: int = 2) -> None:
         if attempt.is_over or attempt.ending:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from typing import Any
 
 from casque.clock import SECOND_US, Clock
 from casque.errors import CasqueError
 from casque.job import Failure, Job, JobStatus
-from casque.shelljob import EXIT_CODE, command_of
+from casque.shelljob import command_of
 from casque.worker.attempt import (
     Attempt,
     Lost,
@@ -83,9 +83,10 @@ class Report:
             "worker": self._worker,
         }
 
-    def begun(self, attempt: Attempt) -> None:
-        # Not always: of a shell job it would read the payload.
-        if LOGGER.isEnabledFor(logging.DEBUG):
+    def begun(self, attempts: Iterable[Attempt]) -> None:
+        if not LOGGER.isEnabledFor(logging.DEBUG):
+            return  # before the payload is read of those that are shell jobs
+        for attempt in attempts:
             what = command_of(attempt.job) or attempt.job.entrypoint
             self._log(logging.DEBUG, attempt, "begun", "begun", what=what)
 
@@ -218,6 +219,6 @@ class Report:
 
 def told(failure: Failure) -> str:
     """A failure in a line's words."""
-    if failure.kind == EXIT_CODE or not failure.kind:
+    if not failure.kind:
         return failure.text
     return f"{failure.kind}: {failure.text}" if failure.text else failure.kind

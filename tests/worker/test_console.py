@@ -1,0 +1,184 @@
+"""The lines for a person who watches workers go by."""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from casque import App, Discard, Snooze
+from casque.worker import logs
+from casque.worker.console import SUPERVISOR, ConsoleLines, plain, shown
+from casque.worker.logs import Lines, LogOptions
+from casque.worker.shell import add_shell
+from tests.worker.apps import beside, work_off
+from tests.worker.shells import command, configure, job_of, until
+
+PID = os.getpid()
+
+
+@contextmanager
+def watching(level: int = logging.INFO) -> Iterator[io.StringIO]:
+    """What `set_up` does, but to a stream of our own; pytest's handlers stand aside."""
+    root, worker, stream = logging.getLogger(), logging.getLogger(logs.WORKER), io.StringIO()
+    before, was, was_worker = root.handlers[:], root.level, worker.level
+    root.handlers[:] = []
+    try:
+        logs.set_up(LogOptions(level=level, format="console"))
+        [handler] = root.handlers
+        assert isinstance(handler, Lines)
+        handler.setStream(stream)
+        yield stream
+    finally:
+        root.handlers[:] = before
+        root.setLevel(was)
+        worker.setLevel(was_worker)
+        logs._current.pop()
+
+
+def told(stream: io.StringIO) -> list[str]:
+    lines = stream.getvalue().splitlines()
+    assert all(line.startswith(f"[Worker {PID}] ") for line in lines), lines
+    return [line.removeprefix(f"[Worker {PID}] ") for line in lines]
+
+
+@pytest.fixture
+def app(tmp_path: Path) -> Iterator[App]:
+    with App(tmp_path / "jobs.db") as app:
+        add_shell(app)
+        yield app
+
+
+def test_a_worker_tells_of_itself_and_its_jobs(app: App) -> None:
+    configure(app.queue, backoff_base="0")
+    app.queue.enqueue_many([command("echo hi  &&\n\n true", "good"), command("exit 1", "bad")])
+    with watching() as stream:
+        work_off(app, concurrency=1)
+    assert told(stream) == [
+        "Started and registered.",
+        "Processing job good: echo hi && true",
+        "Job good completed successfully.",
+        "Processing job bad: exit 1",
+        "Job bad failed (exit code 1).",
+        "Stopped and unregistered.",
+    ]
+
+
+def test_of_tasks_it_names_the_entrypoint_and_the_error(app: App) -> None:
+    @app.task(max_attempts=1)
+    async def fails() -> None:
+        raise ValueError("no\nsuch thing")
+
+    @app.task
+    async def snoozes() -> None:
+        raise Snooze(timedelta(hours=1))
+
+    @app.task
+    async def discards() -> None:
+        raise Discard
+
+    for task in (fails, snoozes, discards):
+        task.using(id=f"the-{task.name}").enqueue()
+    with watching() as stream:
+        work_off(app, concurrency=1)
+    said = told(stream)
+    assert "Processing job the-fails: fails" in said
+    assert "Job the-fails failed (ValueError: no such thing)." in said
+    assert "Job the-snoozes put off." in said
+    assert "Job the-discards discarded." in said
+    assert "Traceback" not in stream.getvalue()
+
+
+def test_told_to_stop_it_says_so_and_what_it_gives_back(app: App, tmp_path: Path) -> None:
+    app.queue.enqueue_many([command("sleep 300", "long")])
+    with watching() as stream, beside(app, grace_us=0) as worker:
+        until("it runs", lambda: "Processing" in stream.getvalue())
+        worker.worker.stop()
+        worker.join()
+        assert told(stream) == [
+            "Started and registered.",
+            "Processing job long: sleep 300",
+            "Shutdown signal received. Exiting...",
+            "Job long given back.",
+            "Stopped and unregistered.",
+        ]
+
+
+def test_of_a_job_that_was_cancelled_it_says_that_it_was_lost(app: App) -> None:
+    app.queue.enqueue_many([command("sleep 300", "long")])
+    with watching() as stream, beside(app):
+        until("it runs", lambda: "Processing" in stream.getvalue())
+        app.queue.cancel("long")
+        until("it says so", lambda: "Job long lost: it was cancelled" in stream.getvalue())
+
+
+def test_whoever_asks_for_less_sees_less(app: App) -> None:
+    app.queue.enqueue_many([command("true", "good"), command("exit 3", "bad")])
+    with watching(logging.WARNING) as stream:
+        work_off(app)
+    assert told(stream) == ["Job bad failed (exit code 3)."]
+    assert job_of(app, "good").result is not None
+
+
+def test_nothing_in_a_command_reaches_the_terminal_raw(app: App) -> None:
+    evil = "\x1b]0;title\x07\x9b31m\u202eevil"
+    app.queue.enqueue_many([command(f"true {evil}", f"id-{evil}")])
+    with watching() as stream:
+        work_off(app)
+    text = stream.getvalue()
+    assert text.replace("\n", "").isprintable(), text
+    assert "true \\x1b]0;title\\x07\\x9b31m\\u202eevil" in text
+
+
+def test_a_long_command_is_cut(app: App) -> None:
+    app.queue.enqueue_many([command(f": {'x' * 5_000}", "long")])
+    with watching() as stream:
+        work_off(app)
+    assert max(map(len, stream.getvalue().splitlines())) < 250
+
+
+def record(name: str, message: str, **fields: object) -> logging.LogRecord:
+    made = logging.LogRecord(name, logging.INFO, "f", 1, message, (), None)
+    vars(made).update(fields)
+    return made
+
+
+def test_what_has_no_event_is_told_as_it_is_line_by_line() -> None:
+    made = record("elsewhere", "said\x07 so")
+    made.exc_info = (ValueError, ValueError("with a\x1bcode"), None)
+    assert ConsoleLines().format(made).splitlines() == [
+        f"[Worker {PID}] said\\x07 so",
+        "ValueError: with a\\x1bcode",
+    ]
+    assert plain("tab\tstays, é too") == "tab\tstays, é too"
+
+
+@pytest.mark.parametrize(
+    ("event", "fields", "line"),
+    [
+        ("supervising", {"count": 2}, "Starting 2 worker(s) in foreground mode..."),
+        ("started", {"child": 20}, "Started worker PID: 20"),
+        ("terminating", {"count": 2}, "Shutdown signal received. Terminating 2 workers..."),
+        ("died", {"child": 20, "how": "was killed by SIGKILL"}, None),
+        ("all_ended", {}, "All workers shut down. Exiting."),
+    ],
+)
+def test_the_supervisor_speaks_as_the_manager(
+    event: str, fields: dict[str, object], line: str | None
+) -> None:
+    made = record(SUPERVISOR, "in other words", event=event, **fields)
+    line = line or "Worker 20 was killed by SIGKILL. Starting another."
+    assert ConsoleLines().format(made) == f"[Manager] {line}"
+    assert shown(logging.INFO)(made)
+
+
+def test_an_event_of_somebody_elses_making_is_no_event_of_ours() -> None:
+    made = record("elsewhere", "said", event=5)
+    assert ConsoleLines().format(made) == f"[Worker {PID}] said"
+    assert shown(logging.INFO)(made)

@@ -1,0 +1,238 @@
+"""The guard: what a worker's commands started does not outlive the worker."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from casque.worker import guard, guarding
+from casque.worker.guarding import Guard, UnguardedError
+from tests.worker.shells import lives, number_in, until
+
+
+class Groups:
+    """Process groups to be guarded."""
+
+    def __init__(self) -> None:
+        self._started: list[subprocess.Popen[bytes]] = []
+
+    def start(self) -> int:
+        process = subprocess.Popen(["sleep", "300"], start_new_session=True)
+        self._started.append(process)
+        return process.pid
+
+    def clear_away(self) -> None:
+        for process in self._started:
+            process.kill()
+            process.wait()
+
+
+@pytest.fixture
+def groups() -> Iterator[Groups]:
+    made = Groups()
+    yield made
+    made.clear_away()
+
+
+@pytest.fixture
+def program() -> Iterator[subprocess.Popen[bytes]]:
+    """The guard itself, with us for its worker."""
+    with subprocess.Popen(
+        [sys.executable, "-I", "-S", guard.__file__],
+        bufsize=0,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as process:
+        yield process
+        process.kill()
+
+
+def tell(program: subprocess.Popen[bytes], line: str) -> None:
+    assert program.stdin is not None
+    program.stdin.write(line.encode() + b"\n")
+
+
+def answer(program: subprocess.Popen[bytes]) -> bytes:
+    assert program.stdout is not None
+    return program.stdout.readline()
+
+
+def test_it_ends_at_its_workers_end_what_it_knows_of_and_nothing_else(
+    program: subprocess.Popen[bytes], groups: Groups
+) -> None:
+    kept, dropped, never = groups.start(), groups.start(), groups.start()
+    for group in (kept, dropped):
+        tell(program, f"+{group}")
+        assert answer(program) == f"{group}\n".encode()
+    tell(program, f"-{dropped}")
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        program.send_signal(number)
+    assert program.stdin is not None
+    program.stdin.close()
+    assert program.wait(20) == 0
+    until("it is ended", lambda: not lives(kept))
+    assert lives(dropped)
+    assert lives(never)
+
+
+def test_a_group_that_is_gone_keeps_it_from_nothing(
+    program: subprocess.Popen[bytes], groups: Groups
+) -> None:
+    gone = subprocess.Popen(["true"], start_new_session=True)
+    gone.wait()
+    there = groups.start()
+    for group in (gone.pid, there):
+        tell(program, f"+{group}")
+        answer(program)
+    assert program.stdin is not None
+    program.stdin.close()
+    assert program.wait(20) == 0
+    until("the other is ended", lambda: not lives(there))
+
+
+def run(test: Callable[[Guard], Coroutine[Any, Any, None]]) -> None:
+    async def main() -> None:
+        guard = Guard()
+        try:
+            await test(guard)
+        finally:
+            guard.close()
+
+    asyncio.run(main())
+
+
+def pid_of(guard: Guard) -> int:
+    assert guard.pid is not None
+    return guard.pid
+
+
+def test_it_begins_with_the_first_group_and_ends_when_it_is_let_go(groups: Groups) -> None:
+    group = groups.start()
+    pids = []
+
+    async def test(guard: Guard) -> None:
+        assert guard.pid is None
+        await guard.add(group)
+        pids.append(pid_of(guard))
+        guard.drop(group)
+
+    run(test)
+    assert not lives(pids[0])
+    assert lives(group)
+
+
+def test_one_that_was_killed_is_replaced_and_told_of_all_that_runs(groups: Groups) -> None:
+    first, second = groups.start(), groups.start()
+
+    async def test(guard: Guard) -> None:
+        await guard.add(first)
+        killed = pid_of(guard)
+        os.kill(killed, signal.SIGKILL)
+        while guard.pid in (None, killed):
+            await asyncio.sleep(0.01)
+        await guard.add(second)
+        assert lives(first), "it must not be ended by that"
+
+    run(test)
+    until("both are ended", lambda: not (lives(first) or lives(second)))
+
+
+def test_one_that_does_not_answer_is_replaced_and_ends_nothing(
+    groups: Groups, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = groups.start(), groups.start()
+
+    async def test(guard: Guard) -> None:
+        await guard.add(first)
+        stopped = pid_of(guard)
+        os.kill(stopped, signal.SIGSTOP)
+        monkeypatch.setattr(guarding, "_ANSWER_SECONDS", 3.0)
+        await guard.add(second)
+        assert guard.pid != stopped
+        assert not lives(stopped)
+        assert lives(first)
+        assert lives(second)
+
+    run(test)
+    until("both are ended", lambda: not (lives(first) or lives(second)))
+
+
+def test_without_one_no_command_begins(
+    groups: Groups, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "guard.py").write_text("")
+    monkeypatch.setattr(guarding, "_PROGRAM", tmp_path / "guard.py")
+    monkeypatch.setattr(guarding, "_ANSWER_SECONDS", 0.2)
+
+    async def test(guard: Guard) -> None:
+        with pytest.raises(UnguardedError, match="cannot be started"):
+            await guard.add(groups.start())
+
+    run(test)
+
+
+def killed(tmp_path: Path, script: str) -> None:
+    """Run a script that kills itself."""
+    (tmp_path / "script.py").write_text(script)
+    ended = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, check=False, timeout=60)
+    assert ended.returncode == -signal.SIGKILL
+
+
+def test_a_command_that_was_not_let_go_never_runs(tmp_path: Path) -> None:
+    """Its worker died before the guard knew of it."""
+    killed(
+        tmp_path,
+        """
+import asyncio, os, signal
+from pathlib import Path
+from casque.worker.command import Command
+
+async def main():
+    command = Command("touch ran", dict(os.environb), None, print)
+    Path("group").write_text(f"{command.group}\\n")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+asyncio.run(main())
+""",
+    )
+    group = number_in(tmp_path / "group")
+    until("the gate is gone", lambda: not lives(group))
+    assert not (tmp_path / "ran").exists()
+
+
+def test_the_child_of_a_fork_does_not_hide_the_workers_end(tmp_path: Path, groups: Groups) -> None:
+    group = groups.start()
+    killed(
+        tmp_path,
+        f"""
+import asyncio, os, signal, time
+from pathlib import Path
+from casque.worker.guarding import Guard
+
+async def main():
+    guard = Guard()
+    await guard.add({group})
+    if os.fork() == 0:
+        Path("fork").write_text(f"{{os.getpid()}}\\n")
+        time.sleep(300)
+    while not Path("fork").exists():
+        time.sleep(0.01)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+asyncio.run(main())
+""",
+    )
+    fork = number_in(tmp_path / "fork")
+    try:
+        until("it is ended", lambda: not lives(group))
+        assert lives(fork)
+    finally:
+        os.kill(fork, signal.SIGKILL)

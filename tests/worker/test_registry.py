@@ -1,0 +1,147 @@
+"""A worker's entry: that a worker can be dismissed by it, and that it is kept."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from casque import App, CASConflictError, JobStatus
+from casque.cli.access import Access
+from casque.operations import DeleteRecord, Operation
+from casque.record import WORKER, Record
+from casque.stores.memory import MemoryStore
+from casque.testing.relays import Turnstile
+from casque.worker import presence
+from casque.worker.loop import Ended
+from casque.worker.registry import WorkerEntry, dismissal, worker_entries
+from tests.worker.apps import beside
+
+SHORT = 300_000
+"""A lease, in microseconds, that is over soon."""
+LONG = 600_000_000
+SECONDS = 20.0
+
+
+@pytest.fixture(params=["sqlite", "json", "folder"])
+def app(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[App]:
+    place = {"sqlite": "jobs.db", "json": "queue.json", "folder": "ledger/"}[request.param]
+    with App(f"{tmp_path}/{place}") as app:
+
+        @app.task
+        def task() -> None: ...
+
+        yield app
+
+
+def until(happened: Callable[[], object]) -> None:
+    end = time.monotonic() + SECONDS
+    while not happened():
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
+def records(app: App) -> list[Record]:
+    with Access(app.store) as access:
+        return access.records(WORKER)
+
+
+def commit(app: App, made_of: Callable[[Record], Operation]) -> None:
+    """Change the entry of the only worker, which may change it meanwhile."""
+
+    with Access(app.store) as access:
+        while True:
+            until(lambda: access.records(WORKER))
+            [record] = access.records(WORKER)
+            try:
+                access.submit(made_of(record))
+            except CASConflictError:
+                continue
+            return
+
+
+def test_one_that_is_dismissed_ends_at_its_next_beat(app: App) -> None:
+    with beside(app, lease_us=SHORT) as worker:
+        commit(app, dismissal)
+        assert worker.join() is Ended.DISMISSED
+    assert records(app) == []
+
+
+def test_one_that_is_dismissed_finishes_its_job_and_takes_no_other(app: App) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    @app.task
+    def slow() -> None:
+        begun.set()
+        go_on.wait(SECONDS)
+
+    def entry() -> WorkerEntry:
+        [found] = worker_entries(records(app))
+        return found
+
+    handle = slow.enqueue()
+    with beside(app, lease_us=SHORT, concurrency=1) as worker:
+        assert begun.wait(SECONDS)
+        later = slow.enqueue()
+        commit(app, dismissal)
+        beat = entry().beat_at
+        # It goes on beating, and its entry goes on saying so.
+        until(lambda: entry().beat_at > beat and entry().is_dismissed)
+        go_on.set()
+        assert worker.join() is Ended.DISMISSED
+    assert records(app) == []
+    assert handle.job().status is JobStatus.COMPLETED
+    assert (later.job().status, later.job().attempts) == (JobStatus.QUEUED, 0)
+
+
+def test_one_that_is_told_to_stop_finds_its_dismissal_at_its_end(app: App) -> None:
+    with beside(app, lease_us=LONG) as worker:
+        commit(app, dismissal)
+        worker.worker.stop()
+        assert worker.join() is Ended.DISMISSED
+    assert records(app) == []
+
+
+def test_an_entry_that_somebody_removed_is_there_again(app: App) -> None:
+    with beside(app, lease_us=SHORT) as worker:
+        commit(app, lambda record: DeleteRecord(WORKER, record.name, record.version))
+        until(lambda: records(app))
+        worker.worker.stop()
+        assert worker.join() is Ended.STOPPED
+    assert records(app) == []
+
+
+def test_an_entry_says_which_process_it_is_of(app: App) -> None:
+    with beside(app, lease_us=LONG, grace_us=7_000_000):
+        until(lambda: records(app))
+        [entry] = worker_entries(records(app))
+    vitals = presence.vitals(os.getpid())
+    assert vitals is not None
+    assert (entry.pid, entry.birth) == (os.getpid(), vitals.birth)
+    assert (entry.manager, entry.lease_us, entry.grace_us) == (None, LONG, 7_000_000)
+    assert entry.is_here
+    assert not entry.is_gone
+
+
+def test_an_entry_of_an_older_version_can_be_read() -> None:
+    old = b"""{"name": "a", "host": "h", "pid": 1, "started_at": "2026-01-01T00:00:00Z",
+        "beat_at": "2026-01-01T00:00:00Z", "concurrency": 1, "queues": null,
+        "entrypoints": [], "running": []}"""
+    entry = msgspec.json.decode(old, type=WorkerEntry)
+    assert (entry.manager, entry.is_dismissed, entry.is_here) == (None, False, False)
+
+
+def test_it_asks_as_often_as_it_is_told_to() -> None:
+    store = Turnstile(MemoryStore())  # which rings, and would never be asked again
+    app = App(store)
+
+    @app.task
+    def task() -> None: ...
+
+    with beside(app, poll_us=10_000, lease_us=LONG):
+        until(lambda: store.commits > 10)

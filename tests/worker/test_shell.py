@@ -1,0 +1,372 @@
+"""Shell jobs: what becomes of a command, what it sees, and how all of it ends."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from casque import App, InvalidError, JobStatus, NewJob
+from casque.arguments import OUTPUT_BYTES
+from casque.shelljob import SHELL, ShellCall, exit_code_of, exit_failure, result_of
+from casque.worker.loading import load_app
+from casque.worker.shell import CANNOT_START, add_shell
+from tests.worker.apps import beside, work_off
+from tests.worker.shells import (
+    command,
+    configure,
+    job_of,
+    lives,
+    number_in,
+    open_files,
+    shell_app,
+    until,
+)
+
+LONG_US = 600_000_000
+"""A lease whose heartbeat no test lives to see."""
+
+
+@pytest.fixture(params=["jobs.db", "queue.json", "ledger/"])
+def anywhere(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[App]:
+    with shell_app(f"{tmp_path}/{request.param}") as app:
+        yield app
+
+
+@pytest.fixture
+def app(tmp_path: Path) -> Iterator[App]:
+    with shell_app(f"{tmp_path}/jobs.db") as app:
+        yield app
+
+
+def run(app: App, *jobs: NewJob) -> None:
+    app.queue.enqueue_many(jobs)
+    work_off(app)
+
+
+# -- what becomes of it ------------------------------------------------------------
+
+
+def test_a_command_that_succeeds_is_completed_with_its_line_and_its_output(anywhere: App) -> None:
+    run(anywhere, command("echo said; echo complained >&2"))
+    job = job_of(anywhere)
+    assert job.status is JobStatus.COMPLETED
+    assert job.result == result_of(ShellCall("echo said; echo complained >&2"))
+    assert job.output == b"said\ncomplained\n"
+    assert exit_code_of(job) == 0
+
+
+@pytest.mark.parametrize(
+    ("line", "code"), [("exit 1", 1), ("no_such_command_here", 127), ("kill -9 $$", -9)]
+)
+def test_one_that_fails_is_tried_again_and_then_dead_with_its_exit_code(
+    app: App, line: str, code: int
+) -> None:
+    configure(app.queue, backoff_base="0")
+    run(app, command(f"echo tried; {line}", attempts=2))
+    job = job_of(app)
+    assert (job.status, job.attempts) == (JobStatus.DEAD, 2)
+    assert [one.failure for one in job.history] == [exit_failure(code)] * 2
+    assert exit_code_of(job) == (code if code > 0 else 128 - code)
+    assert job.output is not None
+    assert job.output.startswith(b"tried\n")
+
+
+def test_its_failure_is_stored_with_its_output_on_every_store(anywhere: App) -> None:
+    run(anywhere, command("echo why; exit 3", attempts=5))
+    job = job_of(anywhere)
+    assert (job.status, job.output) == (JobStatus.QUEUED, b"why\n")
+    assert [one.failure for one in job.history] == [exit_failure(3)]
+
+
+def waits_us(app: App, id: str = "job") -> int:
+    job = job_of(app, id)
+    assert job.status is JobStatus.QUEUED
+    return job.run_us - job.updated_us
+
+
+def test_how_long_it_waits_is_what_the_settings_say_at_its_failure(anywhere: App) -> None:
+    configure(anywhere.queue, backoff_base="7")
+    with beside(anywhere):
+        anywhere.queue.enqueue_many([command("exit 1", "first", attempts=5)])
+        until("it failed", lambda: job_of(anywhere, "first").history)
+        assert waits_us(anywhere, "first") == 7_000_000
+        configure(anywhere.queue, backoff_base="9", backoff_max="8s")
+        hold = command("sleep 1.5; exit 1", "second", attempts=5)
+        anywhere.queue.enqueue_many([hold])
+        until("it failed", lambda: job_of(anywhere, "second").history)
+        assert waits_us(anywhere, "second") == 8_000_000
+
+
+def test_one_that_timed_out_waits_as_long(app: App) -> None:
+    configure(app.queue, backoff_base="5")
+    run(app, command("sleep 60", attempts=5, timeout=timedelta(milliseconds=300)))
+    assert waits_us(app) == 5_000_000
+    assert "timed out" in str(job_of(app).error)
+
+
+@pytest.mark.parametrize(
+    ("job", "told", "status"),
+    [
+        (command("true", cwd="/no/such/folder", attempts=2), "No such file", JobStatus.QUEUED),
+        (command("true", cwd="/dev/null", attempts=2), "Not a directory", JobStatus.QUEUED),
+        (command("echo \0", attempts=2), "null byte", JobStatus.DEAD),
+        (command("true", env={"A": "\0"}, attempts=2), "null byte", JobStatus.DEAD),
+        (command("true", env={"A=B": "c"}, attempts=2), "environment", JobStatus.DEAD),
+        (command(f": {'x' * 300_000}", attempts=2), "put it into a file", JobStatus.DEAD),
+    ],
+)
+def test_what_cannot_be_started_says_so_and_the_worker_lives(
+    app: App, job: NewJob, told: str, status: JobStatus
+) -> None:
+    run(app, job, command("true", "after"))
+    failed = job_of(app)
+    assert failed.status is status
+    [attempt] = failed.history
+    assert attempt.failure is not None
+    assert (attempt.failure.kind, attempt.failure.traceback) == (CANNOT_START, "")
+    assert told in attempt.failure.text
+    assert job_of(app, "after").status is JobStatus.COMPLETED
+
+
+@pytest.mark.parametrize("payload", [b"", b"[]", b'{"cmd": "true"}', b'{"command": 5}', b"\xff"])
+def test_a_payload_that_is_no_command_is_dead_at_once_with_the_remedy(
+    app: App, payload: bytes
+) -> None:
+    run(app, NewJob(SHELL, payload, id="job"))
+    job = job_of(app)
+    assert (job.status, job.attempts) == (JobStatus.DEAD, 1)
+    assert 'as {"command": "…"} is' in str(job.error)
+
+
+# -- what it sees ------------------------------------------------------------------
+
+
+def test_it_sees_which_job_it_is_and_has_nothing_to_read(
+    app: App, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OF_THE_WORKER", "there")
+    names = "$CASQUE_JOB_ID $CASQUE_ATTEMPT $CASQUE_DEPTH $CASQUE_STORE $OF_THE_WORKER $OWN"
+    own = {"OWN": "mine", "CASQUE_JOB_ID": "forged"}
+    run(app, command(f"echo {names}; pwd; cat; echo end", env=own, cwd="/"))
+    assert job_of(app).output == f"job 1 0 {tmp_path}/jobs.db there mine\n/\nend\n".encode()
+
+
+def test_where_no_other_process_finds_the_store_it_is_not_told_of_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("CASQUE_STORE", "another.db")
+    with shell_app("memory://") as app:
+        run(app, command("echo [$CASQUE_STORE]"))
+        assert job_of(app).output == b"[]\n"
+
+
+def test_what_it_enqueues_stands_below_it(app: App) -> None:
+    enqueue = (
+        "import os, casque; casque.Queue(os.environ['CASQUE_STORE']).enqueue('x', b'', id='below')"
+    )
+    run(app, command(f'{sys.executable} -c "{enqueue}"', cwd="/"))
+    assert job_of(app).status is JobStatus.COMPLETED, job_of(app).output
+    assert job_of(app, "below").depth == 1
+
+
+def test_it_inherits_nothing_of_the_worker_but_its_output(app: App) -> None:
+    run(app, command("true", "before"), command("ls /proc/self/fd | sort -n | tr '\\n' ' '"))
+    assert job_of(app).output == b"0 1 2 3 "  # of which 3 is that of `ls` itself
+
+
+# -- its output --------------------------------------------------------------------
+
+
+def test_of_much_output_the_end_is_kept(anywhere: App) -> None:
+    run(anywhere, command("seq 1 100000"))
+    whole = "".join(f"{number}\n" for number in range(1, 100_001)).encode()
+    assert job_of(anywhere).output == whole[-OUTPUT_BYTES:]
+
+
+def test_output_may_be_any_bytes(app: App) -> None:
+    run(app, command("printf '\\000\\377\\033[31m'"))
+    assert job_of(app).output == b"\x00\xff\x1b[31m"
+
+
+def test_output_is_to_be_seen_while_it_runs(anywhere: App, tmp_path: Path) -> None:
+    anywhere.queue.enqueue_many([command(f"echo so far; cat {tmp_path}/gate; echo end")])
+    os.mkfifo(tmp_path / "gate")
+    with beside(anywhere, lease_us=LONG_US):
+        until("it is stored", lambda: job_of(anywhere).output == b"so far\n")
+        assert job_of(anywhere).status is JobStatus.IN_PROGRESS
+        (tmp_path / "gate").write_text("")
+        until("it is done", lambda: job_of(anywhere).status is JobStatus.COMPLETED)
+    assert job_of(anywhere).output == b"so far\nend\n"
+
+
+def test_another_attempt_begins_with_no_output(app: App, tmp_path: Path) -> None:
+    configure(app.queue, backoff_base="0")
+    once = f"test -f {tmp_path}/once || {{ touch {tmp_path}/once; echo first; exit 1; }}"
+    run(app, command(once, attempts=2))
+    job = job_of(app)
+    assert (job.status, job.attempts, job.output) == (JobStatus.COMPLETED, 2, None)
+
+
+def test_a_flood_is_cut_to_its_end(app: App) -> None:
+    run(app, command("yes", timeout=timedelta(seconds=1)), command("echo dry", "other"))
+    assert job_of(app).output == b"y\n" * (OUTPUT_BYTES // 2)
+    assert job_of(app, "other").output == b"dry\n"
+
+
+# -- how all of it ends ------------------------------------------------------------
+
+STUBBORN = (
+    "trap '' TERM; echo $$ > {0}/leader; (sleep 300 | sleep 301) & "
+    "sh -c 'echo $$ > {0}/child; exec sleep 302'; sleep 303"
+)
+"""Heeds nothing but SIGKILL, and neither do those whom it starts."""
+
+
+def pids(folder: Path) -> list[int]:
+    return [number_in(folder / "leader"), number_in(folder / "child")]
+
+
+def group_of(leader: int) -> list[int]:
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal() and lives(int(entry.name)):
+            try:
+                if os.getpgid(int(entry.name)) == leader:
+                    found.append(int(entry.name))
+            except ProcessLookupError:
+                continue
+    return found
+
+
+def test_a_timeout_ends_all_of_a_group_that_does_not_heed(app: App, tmp_path: Path) -> None:
+    run(app, command(STUBBORN.format(tmp_path), timeout=timedelta(seconds=1)))
+    leader, child = pids(tmp_path)
+    assert not lives(leader)
+    assert not lives(child)
+    assert group_of(leader) == []
+    assert "timed out after 1 s" in str(job_of(app).error)
+
+
+def test_one_that_heeds_may_clean_up(app: App, tmp_path: Path) -> None:
+    line = f"trap 'sleep 0.3; touch {tmp_path}/clean; exit 0' TERM; sleep 300 & wait"
+    run(app, command(line, timeout=timedelta(milliseconds=300)))
+    assert (tmp_path / "clean").exists()
+
+
+@pytest.mark.parametrize("how", ["cancel", "requeue"])
+def test_one_that_is_taken_away_is_ended_long_before_its_heartbeat(
+    anywhere: App, tmp_path: Path, how: str
+) -> None:
+    anywhere.queue.enqueue_many([command(STUBBORN.format(tmp_path), attempts=2)])
+    with beside(anywhere, lease_us=LONG_US):
+        leader, _ = pids(tmp_path)
+        anywhere.queue.pause("default")  # or it would be begun again
+        if how == "cancel":
+            anywhere.queue.cancel("job")
+        else:
+            anywhere.queue.requeue_stale(timedelta(0))
+        until("all of it is ended", lambda: not group_of(leader))
+    job = job_of(anywhere)
+    assert job.status is (JobStatus.CANCELLED if how == "cancel" else JobStatus.QUEUED)
+
+
+def test_one_that_a_worker_cannot_wait_for_is_ended_and_given_back(
+    app: App, tmp_path: Path
+) -> None:
+    app.queue.enqueue_many([command(f"echo kept; {STUBBORN.format(tmp_path)}")])
+    with beside(app, grace_us=200_000) as worker:
+        leader, _ = pids(tmp_path)
+        worker.worker.stop()
+        worker.join()
+        assert group_of(leader) == []
+    job = job_of(app)
+    assert (job.status, job.attempts, job.output) == (JobStatus.QUEUED, 0, b"kept\n")
+
+
+def test_what_it_leaves_in_the_background_ends_with_it(app: App, tmp_path: Path) -> None:
+    line = f"(trap '' TERM; sleep 300) & echo $! > {tmp_path}/left; echo done"
+    run(app, command(line))
+    job = job_of(app)
+    assert (job.status, job.output) == (JobStatus.COMPLETED, b"done\n")
+    assert not lives(number_in(tmp_path / "left"))
+
+
+def test_what_many_leave_at_once_ends_with_them(app: App, tmp_path: Path) -> None:
+    """Each looks for what of its own is left, while others do."""
+    line = "sleep 300 & echo $! > {}/left-{}"
+    app.queue.enqueue_many([command(line.format(tmp_path, n), f"job-{n}") for n in range(60)])
+    work_off(app, concurrency=20)
+    left = [number_in(tmp_path / f"left-{n}") for n in range(60)]
+    assert [pid for pid in left if lives(pid)] == []
+    assert app.queue.stats().completed == 60
+
+
+def test_what_leaves_its_session_stays(app: App, tmp_path: Path) -> None:
+    run(app, command(f"setsid sh -c 'echo $$ > {tmp_path}/left; exec sleep 300' &"))
+    left = number_in(tmp_path / "left")
+    try:
+        assert job_of(app).status is JobStatus.COMPLETED
+        assert lives(left)
+    finally:
+        os.kill(left, signal.SIGKILL)
+
+
+def test_one_that_was_stopped_by_a_signal_is_ended_too(app: App, tmp_path: Path) -> None:
+    line = f"echo $$ > {tmp_path}/leader; kill -STOP $$"
+    run(app, command(line, timeout=timedelta(milliseconds=300)))
+    assert not lives(number_in(tmp_path / "leader"))
+
+
+def test_a_hundred_at_once_and_nothing_is_left_open(app: App) -> None:
+    run(app, command("true", "warm"))
+    before = open_files()
+    app.queue.enqueue_many([command(f"echo {n}; sleep 0.2", f"job-{n}") for n in range(200)])
+    work_off(app, concurrency=100)
+    assert app.queue.stats().completed == 201
+    assert all(job_of(app, f"job-{n}").output == f"{n}\n".encode() for n in range(200))
+    assert open_files() <= before
+
+
+# -- the app -----------------------------------------------------------------------
+
+
+def test_a_task_of_that_name_stays_what_it_is(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with App(tmp_path / "jobs.db") as app:
+
+        @app.task
+        def shell(command: str) -> str:
+            return command.upper()
+
+        with caplog.at_level(logging.WARNING, "casque.worker"):
+            add_shell(app)
+        [said] = caplog.messages
+        assert "a task 'shell' of its own" in said
+        run(app, command("true"))
+        assert job_of(app).result == b'"TRUE"'
+
+
+def test_an_app_may_be_nothing_but_its_store(tmp_path: Path) -> None:
+    with load_app(None, store=f"{tmp_path}/jobs.db") as app:
+        assert not app.tasks
+        add_shell(app)
+        run(app, command("true"))
+        assert job_of(app).status is JobStatus.COMPLETED
+    with pytest.raises(InvalidError, match="name the store"):
+        load_app(None)
+
+
+def test_its_jobs_can_be_enqueued_by_name_where_the_task_is_known(app: App) -> None:
+    handle = app.enqueue(SHELL, {"command": "echo $A", "env": {"A": "b"}})
+    work_off(app)
+    assert handle.result(timeout=timedelta(0)).command == "echo $A"
+    with pytest.raises(InvalidError, match="command"):
+        app.enqueue(SHELL, {"cmd": "true"})
