@@ -8,13 +8,16 @@ PYTEST_ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
-CODE := $(wildcard src tests benchmarks examples)
+CODE := $(wildcard src tests benchmarks examples docs/images)
 PURE := evolve lines lineage operations picking retry rules sortedkeys state tally transaction transitions
 comma := ,
 empty :=
 space := $(empty) $(empty)
 PURE_FILES := $(subst $(space),$(comma),$(PURE:%=src/casque/%.py))
 
+# An editable install compiles nothing, and where Python is told to write no bytecode, every process
+# would compile all of it again.
+#
 # A stamp is written last, so a step that was interrupted is done again from its start. MADE is
 # put aside while pip works: if pip is killed, the next run makes the whole environment anew.
 MADE := $(VENV)/.made
@@ -26,6 +29,7 @@ BENCH := $(VENV)/.installed-bench
 define install
 	@mv $(MADE) $(UNSURE)
 	@$(PIP) install --editable '$(1)'; status=$$?; mv $(UNSURE) $(MADE); exit $$status
+	@$(BIN)/python -m compileall -q src/casque
 endef
 
 # An environment is bound to its Python and to this folder (scripts and the editable install

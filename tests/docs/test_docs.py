@@ -60,7 +60,7 @@ QUEUE_REFERENCE = DOCS / "reference" / "queue.md"
 WITH_CODE = [
     ROOT / "README.md",
     DOCS / "reference" / "tasks.md",
-    *sorted((DOCS / "how-to").glob("*.md")),
+    *sorted(page for page in (DOCS / "how-to").glob("*.md") if "```python" in page.read_text()),
 ]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md"))]
 

@@ -298,6 +298,16 @@ def test_what_it_leaves_in_the_background_ends_with_it(app: App, tmp_path: Path)
     assert not lives(number_in(tmp_path / "left"))
 
 
+def test_what_many_leave_at_once_ends_with_them(app: App, tmp_path: Path) -> None:
+    """Each looks for what of its own is left, while others do."""
+    line = "sleep 300 & echo $! > {}/left-{}"
+    app.queue.enqueue_many([command(line.format(tmp_path, n), f"job-{n}") for n in range(60)])
+    work_off(app, concurrency=20)
+    left = [number_in(tmp_path / f"left-{n}") for n in range(60)]
+    assert [pid for pid in left if lives(pid)] == []
+    assert app.queue.stats().completed == 60
+
+
 def test_what_leaves_its_session_stays(app: App, tmp_path: Path) -> None:
     run(app, command(f"setsid sh -c 'echo $$ > {tmp_path}/left; exec sleep 300' &"))
     left = number_in(tmp_path / "left")

@@ -6,6 +6,7 @@ from collections.abc import Coroutine
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from casque.cli.location import check_place
 from casque.job import Job
 from casque.operations import Operation
 from casque.queue import DEFAULT_MAX_DEPTH, AsyncQueue
@@ -29,6 +30,8 @@ class Access:
 
     def __init__(self, address: StoreAddress) -> None:
         self.store = open_store(address)
+        if isinstance(address, str):
+            check_place(address, self.store.name)
         self._runner = runner_for(self.store)
         self.queue = self.producer(DEFAULT_MAX_DEPTH)
 

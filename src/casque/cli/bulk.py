@@ -107,7 +107,9 @@ def _numbered(stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
     while line := stream.readline(PAYLOAD_BYTES + 2):
         number += 1
         line = line.removeprefix(_BOM) if number == 1 else line
-        if line := line.strip():
+        if len(line) <= PAYLOAD_BYTES:  # else it is only the beginning of one, and is refused
+            line = line.strip()
+        if line:
             yield number, line
 
 

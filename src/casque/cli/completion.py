@@ -12,6 +12,8 @@ from casque.cli.exits import DONE
 from casque.cli.options import epilog
 from casque.errors import InvalidError
 
+COMPLETE_VARIABLE = "_QUEUECTL_COMPLETE"
+"""By which a shell asks for completions."""
 _SHELLS = ("bash", "zsh", "fish")
 
 EPILOG = epilog(
@@ -24,7 +26,7 @@ EPILOG = epilog(
 def completion(
     shell: Annotated[
         str | None,
-        typer.Argument(metavar="[SHELL]", help=f"{', '.join(_SHELLS)}; else that of $SHELL."),
+        typer.Argument(metavar="SHELL", help=f"{', '.join(_SHELLS)}; else that of $SHELL."),
     ] = None,
 ) -> int:
     """Print a script that makes a shell complete commands and options."""
@@ -33,7 +35,12 @@ def completion(
     name = shell or Path(os.environ.get("SHELL", "")).name
     if name not in _SHELLS:
         raise InvalidError(f"no completion for {name!r}; choose one of {', '.join(_SHELLS)}.")
-    print(
-        get_completion_script(prog_name="queuectl", complete_var="_QUEUECTL_COMPLETE", shell=name)
-    )
+    print(get_completion_script(prog_name="queuectl", complete_var=COMPLETE_VARIABLE, shell=name))
     return DONE
+
+
+def enable() -> None:
+    """Make Typer answer shells that ask for completions."""
+    from typer.completion import completion_init  # type: ignore[attr-defined]
+
+    completion_init()

@@ -65,7 +65,7 @@ def show(
 def retry(
     context: typer.Context,
     *,
-    ids: Annotated[list[str] | None, typer.Argument(metavar="[ID…]", help="Of dead jobs.")] = None,
+    ids: Annotated[list[str] | None, typer.Argument(metavar="ID…", help="Of dead jobs.")] = None,
     all_: Annotated[bool, typer.Option("--all", help="All of them, or all of --queue.")] = False,
     queue: QueueOption = None,
     store: StoreOption = None,

@@ -27,7 +27,7 @@ def enqueue(
     job: Annotated[
         str | None,
         typer.Argument(
-            metavar="[JSON|-]",
+            metavar="JSON|-",
             help=f"The job, with the fields {', '.join(FIELDS)}; or - for many, one a line, from "
             "stdin.",
         ),

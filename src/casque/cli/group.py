@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Annotated
 
 import typer
 
 from casque.cli import completion, enqueueing, listing, managing, show, status
+from casque.cli.completion import COMPLETE_VARIABLE
 from casque.cli.config import config
 from casque.cli.dlq import dlq
 from casque.cli.exits import DONE, INTERRUPTED, INVALID, complain
@@ -81,16 +83,30 @@ def queuectl(
     context.obj = Common(store, json)
 
 
+def _explain(error: Exception) -> None:
+    told = str(error.format_message()).rstrip(".")  # type: ignore[attr-defined]
+    if not told:
+        return  # nothing was given, and help is shown
+    context = getattr(error, "ctx", None)
+    path = "queuectl" if context is None else context.command_path
+    complain(f"{told}. See `{path} --help`.")
+
+
 def invoke(arguments: Sequence[str]) -> int:
     """Carry out a command; its exit code. Raises what the command does."""
+    if COMPLETE_VARIABLE in os.environ:
+        completion.enable()
     try:
         code = app(list(arguments), prog_name="queuectl", standalone_mode=False)
     except _UsageError as error:
-        context = getattr(error, "ctx", None)
-        path = "queuectl" if context is None else context.command_path
-        complain(f"{error.format_message()} See `{path} --help`.")  # type: ignore[attr-defined]
+        _explain(error)
         return INVALID
     except typer.Abort:
         complain("interrupted.")
         return INTERRUPTED
+    except SystemExit as end:
+        # Typer ends the process when nobody reads on; to whoever called, that is as any error.
+        if isinstance(end.__context__, BrokenPipeError):
+            raise end.__context__ from None
+        raise
     return code if isinstance(code, int) else DONE

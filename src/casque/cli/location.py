@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
+
+from casque.errors import InvalidError
 
 STORE_VARIABLE = "CASQUE_STORE"
 
@@ -17,3 +20,19 @@ def default_address() -> str:
     from platformdirs import user_data_path
 
     return str(user_data_path("casque", appauthor=False) / "queue.db")
+
+
+def check_place(address: str, name: str) -> None:
+    """InvalidError when the store of that address and name can hardly be the one that is meant."""
+    if name.startswith("memory:"):
+        raise InvalidError(
+            "a store in memory would be gone with this command; choose a file, a folder or a bucket."
+        )
+    if "://" in name and not name.startswith("file://"):
+        return
+    # Stores make the folders that they lack; for a path that a person has typed, one is enough.
+    folder = Path(name.removeprefix("file://")).parent
+    if not folder.is_dir() and address != default_address():
+        raise InvalidError(
+            f"{name}: there is no folder {folder}. Check the path, or make it: mkdir -p {folder}"
+        )

@@ -31,6 +31,9 @@ def run(arguments: Sequence[str]) -> int:
         return INTERRUPTED
     except BrokenPipeError:
         return NOWHERE
+    except OSError as error:
+        complain(f"{error.strerror or error}.")
+        return NOT_SO
     except Exception as error:
         if os.environ.get(DEBUG_VARIABLE):
             raise

@@ -6,6 +6,7 @@ the terminal. Times are local here; in JSON they are UTC.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
@@ -30,15 +31,15 @@ _UNBOUNDED = 1_000
 
 def console() -> Console:
     """The terminal, or whatever stdout is."""
-    import os
-
     from rich.console import Console
+
+    class Quiet(Console):
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError  # as any other print does; rich would end the process
 
     # Rich asks a terminal for its columns; of anything else it believes COLUMNS.
     is_bound = sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdecimal()
-    return Console(
-        width=None if is_bound else _UNBOUNDED, highlight=False, markup=False, emoji=False
-    )
+    return Quiet(width=None if is_bound else _UNBOUNDED, highlight=False, markup=False, emoji=False)
 
 
 def table(title: str, *columns: str) -> Table:

@@ -185,7 +185,7 @@ class Report:
         self._own(level, event, "stops; %d jobs have %g s to end", jobs, seconds)
 
     def dismissed(self) -> None:
-        self._own(logging.INFO, "dismissed", "was told to stop, through the store")
+        self._own(logging.INFO, "dismissed", "is dismissed: it stops, and is not replaced")
 
     def stopped(self) -> None:
         self._own(logging.DEBUG, "stopped", "has ended, and its entry is gone")

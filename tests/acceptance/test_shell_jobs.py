@@ -1,0 +1,185 @@
+"""Shell jobs of real worker processes: nothing of them outlives its worker, and none is lost."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from casque import JobStatus
+from casque.shelljob import exit_code_of
+from tests.acceptance.fleet import STORES, until
+from tests.acceptance.operating import Operator
+
+FIRST_IS_LONG = (
+    "echo $$ >> {0}/leaders; test $CASQUE_ATTEMPT != 1 || "
+    "{{ sh -c 'trap \"\" TERM; echo $$ >> {0}/members; sleep 300' | cat; }}"
+)
+"""Its first attempt does not end, and has a pipeline whose processes heed no SIGTERM."""
+
+
+@pytest.fixture(params=STORES)
+def operator(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Operator]:
+    with Operator(tmp_path, request.param) as made:
+        yield made
+
+
+@pytest.fixture
+def on_sqlite(tmp_path: Path) -> Iterator[Operator]:
+    with Operator(tmp_path, "jobs.db") as made:
+        yield made
+
+
+def enqueue(operator: Operator, line: str, id: str = "job") -> None:
+    ran = operator.queuectl("enqueue", "--command", line, "--id", id)
+    assert ran.code == 0, ran
+
+
+def numbers(operator: Operator, name: str) -> list[int]:
+    path = operator.folder / name
+    return [int(line) for line in path.read_text().split()] if path.exists() else []
+
+
+def first_group(operator: Operator) -> int:
+    """The process group of the first attempt, once all of it runs."""
+    until("it runs", lambda: numbers(operator, "members"))
+    [leader] = numbers(operator, "leaders")
+    assert os.getpgid(numbers(operator, "members")[0]) == leader
+    return leader
+
+
+def living(group: int) -> list[int]:
+    found = []
+    for entry in Path("/proc").iterdir():
+        with suppress(OSError, ValueError):
+            state, _, of, *_ = (entry / "stat").read_text().rpartition(")")[2].split()
+            if int(of) == group and state not in "ZX":
+                found.append(int(entry.name))
+    return found
+
+
+def test_the_kill_of_a_worker_ends_its_command_which_runs_again_elsewhere(
+    operator: Operator,
+) -> None:
+    operator.queuectl("config", "set", "lease", "2s")
+    enqueue(operator, FIRST_IS_LONG.format(operator.folder))
+    _, workers = operator.started("--count", "2")
+    group = first_group(operator)
+    assert len(living(group)) >= 3
+    claimed = operator.fleet.job("job")
+    [holder] = [pid for pid in workers if f":{pid}:" in str(claimed.worker)]
+    os.kill(holder, signal.SIGKILL)
+    until("all of it is ended", lambda: not living(group))
+    until(
+        "it ran again", lambda: operator.fleet.job("job").status is JobStatus.COMPLETED, within=60
+    )
+    job = operator.fleet.job("job")
+    assert job.attempts == 2
+    assert [f":{holder}:" in str(one.worker) for one in job.history] == [True, False]
+    assert operator.queuectl("worker", "stop").code == 0
+
+
+def test_the_kill_of_their_manager_ends_all_within_the_grace(operator: Operator) -> None:
+    enqueue(operator, FIRST_IS_LONG.format(operator.folder))
+    manager, workers = operator.started("--count", "2", "--grace", "1s")
+    group = first_group(operator)
+    os.kill(manager, signal.SIGKILL)
+    until("all of it is ended", lambda: not living(group))
+    until("the workers have ended", lambda: not set(workers) & set(operator.processes()))
+    job = operator.fleet.job("job")
+    assert (job.status, job.attempts) == (JobStatus.QUEUED, 0)
+
+
+def test_the_kill_of_all_of_them_at_once_leaves_nothing(on_sqlite: Operator) -> None:
+    enqueue(on_sqlite, FIRST_IS_LONG.format(on_sqlite.folder))
+    manager, workers = on_sqlite.started("--count", "2")
+    group = first_group(on_sqlite)
+    for pid in (manager, *workers):
+        os.kill(pid, signal.SIGKILL)
+    until("all of it is ended", lambda: not living(group))
+
+
+def test_a_worker_that_is_killed_while_it_starts_commands_leaves_none(
+    on_sqlite: Operator,
+) -> None:
+    """At whatever moment: some are behind their gates, some have just begun, some end."""
+    on_sqlite.queuectl("config", "set", "lease", "1s")
+    on_sqlite.queuectl("config", "set", "max_retries", "1000")
+    mark = f"casque-mark-{os.getpid()}"
+    lines = [f'{{"id": "job-{n}", "command": "sh -c \\"sleep 300\\" {mark}"}}' for n in range(20)]
+    (on_sqlite.folder / "jobs.jsonl").write_text("\n".join(lines))
+    enqueued = on_sqlite.queuectl("enqueue", "-", before=_fed_by(on_sqlite.folder / "jobs.jsonl"))
+    assert enqueued.code == 0, enqueued
+    manager, _ = on_sqlite.started("--count", "1", "--concurrency", "20")
+    for _ in range(5):
+        until("commands are started", lambda: _marked(mark))
+        [worker] = on_sqlite.pids()[-1:]
+        with suppress(ProcessLookupError):
+            os.kill(worker, signal.SIGKILL)
+        until("none outlives it", lambda: not _orphans(mark))
+    os.kill(manager, signal.SIGKILL)
+    until("nothing is left of any", lambda: not _marked(mark))
+
+
+def _fed_by(path: Path) -> tuple[str, ...]:
+    return ("sh", "-c", f'exec "$@" < {path}', "sh")
+
+
+def _marked(mark: str) -> list[int]:
+    found = []
+    for entry in Path("/proc").iterdir():
+        with suppress(OSError):
+            if entry.name.isdecimal() and mark.encode() in (entry / "cmdline").read_bytes():
+                found.append(int(entry.name))
+    return found
+
+
+def _orphans(mark: str) -> list[int]:
+    """Commands whose worker is dead: they have another parent now."""
+    found = []
+    for pid in _marked(mark):
+        with suppress(OSError):
+            state, parent, *_ = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            of = Path(f"/proc/{parent}/cmdline").read_bytes()
+            if state not in "ZX" and b"casque" not in of and mark.encode() not in of:
+                found.append(pid)
+    return found
+
+
+def test_what_a_person_sees_of_it_in_the_foreground(on_sqlite: Operator) -> None:
+    on_sqlite.queuectl("config", "set", "max_retries", "1")
+    for id, line in (("good", "echo fine"), ("bad", "exit 1"), ("wrong", "no_such_command")):
+        enqueue(on_sqlite, line, id)
+    running = on_sqlite.begin("worker", "start", "--foreground", "--count", "1")
+    until("all are done", lambda: on_sqlite.fleet.queue.stats().dead == 2)
+    until("and the other", lambda: on_sqlite.fleet.queue.stats().completed == 1)
+    running.send_signal(signal.SIGINT)
+    out, _ = running.communicate(timeout=60)
+    found = re.search(r"^\[Manager\] Started worker PID: (\d+)$", out, re.MULTILINE)
+    assert found is not None, out
+    who = f"[Worker {found[1]}]"
+    told = out.splitlines()
+    assert told[0] == "[Manager] Starting 1 worker(s) in foreground mode..."
+    assert told[2] == f"{who} Started and registered."
+    assert set(told[3:9]) == {
+        f"{who} Processing job good: echo fine",
+        f"{who} Processing job bad: exit 1",
+        f"{who} Processing job wrong: no_such_command",
+        f"{who} Job good completed successfully.",
+        f"{who} Job bad failed (exit code 1).",
+        f"{who} Job wrong failed (exit code 127).",
+    }
+    assert sorted(told[9:]) == sorted(
+        [
+            "[Manager] Shutdown signal received. Terminating 1 workers...",
+            f"{who} Shutdown signal received. Exiting...",
+            f"{who} Stopped and unregistered.",
+            "[Manager] All workers shut down. Exiting.",
+        ]
+    )
+    assert exit_code_of(on_sqlite.fleet.job("wrong")) == 127

@@ -1,0 +1,113 @@
+"""Many jobs from stdin."""
+
+from __future__ import annotations
+
+import os
+import pty
+import signal
+from pathlib import Path
+
+import pytest
+
+from casque import Queue
+from casque.cli import bulk
+from tests.acceptance.fleet import until
+from tests.cli.control import QUEUECTL, Control, process
+
+
+def lines(*ids: str) -> bytes:
+    return b"".join(b'{"id": "%s", "command": "echo"}\n' % id.encode() for id in ids)
+
+
+def test_every_line_is_a_job_in_its_order(anywhere: Control) -> None:
+    ids = [f"job{number}" for number in range(50)]
+    assert anywhere.done("enqueue", "-", stdin=lines(*ids)) == "50 jobs enqueued.\n"
+    assert [job.id for job in anywhere.jobs()] == ids
+    again = anywhere.done("enqueue", "-", stdin=lines(*ids, "more"))
+    assert again == "1 job enqueued. 50 jobs already there.\n"
+
+
+def test_files_of_other_systems_are_read_too(control: Control) -> None:
+    text = b'\xef\xbb\xbf{"command": "a"}\r\n\r\n  \n{"command": "b"}'
+    assert control.done("enqueue", "-", stdin=text) == "2 jobs enqueued.\n"
+
+
+def test_as_json_they_are_counted(control: Control) -> None:
+    control.done("enqueue", "-", stdin=lines("a"))
+    told = control("enqueue", "-", "--json", stdin=lines("a", "b")).json
+    assert told == {"enqueued": 1, "already_there": 1}
+
+
+def test_a_bad_line_is_named_and_nothing_from_its_batch_on_is_enqueued(
+    control: Control, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bulk, "ENQUEUE_MANY_JOBS", 2)
+    told = control.refused("enqueue", "-", stdin=lines("a", "b", "c") + b"\n{}\n" + lines("d"))
+    assert "line 5: there is no command" in told
+    assert "2 jobs of the batches before were enqueued; the same lines again are safe" in told
+    assert [job.id for job in control.jobs()] == ["a", "b"]
+    assert "Nothing was enqueued" in control.refused("enqueue", "-", stdin=lines("e") + b"x\n")
+
+
+def test_a_refused_batch_says_which_lines(control: Control) -> None:
+    control.done("enqueue", "-c", "a", "--id", "a", "--queue", "other")
+    assert "lines 1 to 2" in control.refused("enqueue", "-", stdin=lines("b", "a"))
+    assert len(control.jobs()) == 1
+
+
+def test_a_batch_is_bounded_by_its_bytes_too(
+    control: Control, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bulk, "BATCH_BYTES", 100)
+    ids = [f"job{number}" for number in range(20)]
+    control.done("enqueue", "-", stdin=lines(*ids))
+    assert [job.id for job in control.jobs()] == ids
+
+
+def test_a_line_without_end_is_refused(control: Control, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bulk, "PAYLOAD_BYTES", 1_000)
+    told = control.refused("enqueue", "-", stdin=lines("a") + b" " * 10 + b"x" * 5_000)
+    assert "line 2: it is longer than 1,000 bytes" in told
+
+
+def test_ctrl_c_says_how_many_are_in(tmp_path: Path) -> None:
+    store = f"{tmp_path}/jobs.db"
+    command = process("--store", store, "enqueue", "-")
+    assert command.stdin is not None
+    with command:
+        command.stdin.write(lines(*(f"job{number}" for number in range(10_001))))
+        command.stdin.flush()
+
+        with Queue(store) as queue:
+            until("the first batch is in", lambda: queue.stats().pending == 10_000)
+        command.send_signal(signal.SIGINT)
+        _, err = command.communicate(timeout=60)
+    assert command.returncode == 130
+    assert err == (
+        b"queuectl: interrupted: 10,000 jobs had been enqueued; the same lines again are safe "
+        b"when they have ids.\n"
+    )
+
+
+def test_on_a_terminal_a_bar_moves(tmp_path: Path) -> None:
+    (tmp_path / "jobs.jsonl").write_bytes(lines(*(f"job{number}" for number in range(20_000))))
+    child, terminal = pty.fork()
+    if child == 0:
+        os.environ["TERM"] = "xterm-256color"
+        source = os.open(tmp_path / "jobs.jsonl", os.O_RDONLY)
+        os.dup2(source, 0)
+        os.execv(QUEUECTL[0], [*QUEUECTL, "--store", f"{tmp_path}/jobs.db", "enqueue", "-"])
+    shown = b""
+    while True:
+        try:
+            read = os.read(terminal, 65_536)
+        except OSError:  # the other end is closed
+            break
+        if not read:
+            break
+        shown += read
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+    assert b"Enqueueing" in shown
+    assert "━".encode() in shown
+    assert b"20,000 jobs enqueued." in shown

@@ -1,0 +1,274 @@
+"""How commands end when something is wrong: one line, the right code, and never a traceback."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from casque.cli import group
+from casque.cli.main import run
+from tests.cli.control import ANSWERED_WITHIN, QUEUECTL, Control, process, told_by
+
+COMMANDS = [
+    (),
+    *((name,) for name in ("enqueue", "status", "list", "show", "cancel", "retry", "purge")),
+    *((name,) for name in ("pause", "resume", "queues", "reset", "completion")),
+    *(("dlq", name) for name in ("list", "show", "retry", "purge")),
+    *(("config", name) for name in ("set", "get", "list", "unset", "path")),
+]
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_help_has_examples(command: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run((*command, "--help")) == 0
+    told = capsys.readouterr().out
+    assert "Examples:" in told
+    assert f"$ queuectl {' '.join(command)}" in told
+
+
+def test_these_are_all_commands() -> None:
+    commands = {
+        one.name or one.callback.__name__ for one in group.app.registered_commands if one.callback
+    }
+    assert commands - {"demo"} == {one[0] for one in COMMANDS if len(one) == 1}
+
+
+@pytest.mark.parametrize(
+    ("store", "code", "why"),
+    [
+        ("redis://localhost", 2, "no store is known for 'redis'"),
+        ("postgres://me:secret@localhost/db", 2, "me:…@localhost"),
+        ("queue", 2, "does not say what kind of store it is"),
+        ("memory://", 2, "gone with this command"),
+        ("{tmp}/no/such/jobs.db", 2, "mkdir -p {tmp}/no/such"),
+        ("{tmp}/no/such/jobs.json", 2, "there is no folder"),
+        ("{tmp}/no/such/ledger/", 2, "there is no folder"),
+        ("file://{tmp}/no/such", 2, "there is no folder"),
+        ("{tmp}/text.db", 6, "not a database"),
+        ("{tmp}/text.json", 6, "does not hold a queue"),
+        ("{tmp}/full/", 2, "holds files of something else"),
+        ("/proc/jobs.db", 5, "cannot open"),
+    ],
+)
+@pytest.mark.parametrize("command", [("status",), ("enqueue", '{"command": "a"}')], ids=str)
+def test_a_store_that_is_none_is_told_in_one_line(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    command: tuple[str, ...],
+    store: str,
+    code: int,
+    why: str,
+) -> None:
+    (tmp_path / "text.db").write_text("hello" * 1_000)
+    (tmp_path / "text.json").write_text("hello")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "letter").write_text("dear")
+    assert run(["--store", store.format(tmp=tmp_path), *command]) == code
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert why.format(tmp=tmp_path) in err
+    assert err.startswith("queuectl: ")
+    assert err.count("\n") == 1
+    assert "secret" not in err
+    assert not (tmp_path / "no").exists()
+
+
+def test_a_missing_extra_is_named(tmp_path: Path) -> None:
+    (tmp_path / "obstore.py").write_text("raise ImportError('not here')")
+    told = told_by("--store", "s3://bucket/jobs", "status", PYTHONPATH=str(tmp_path))
+    assert told.code == 2
+    assert "pip install 'casque[s3]'" in told.err
+    assert told.err.count("\n") == 1
+
+
+def test_a_storage_that_does_not_answer_is_code_5(tmp_path: Path) -> None:
+    # Keys are given, so that nobody is asked for some; nobody listens on port 1.
+    keys = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_ALLOW_HTTP": "true"}
+    store = "s3://bucket/jobs?endpoint=http://127.0.0.1:1&region=us-east-1"
+    told = told_by("--store", store, "status", **keys)
+    assert told.code == 5
+    assert told.err.count("\n") == 1
+
+
+def test_the_store_comes_from_the_environment_and_by_default_is_a_file_of_ones_own(
+    tmp_path: Path,
+) -> None:
+    home = {"HOME": str(tmp_path), "XDG_DATA_HOME": f"{tmp_path}/data"}
+    told = told_by("config", "path", **home)
+    assert Path(told.out.strip()).is_relative_to(tmp_path)
+    assert told_by("enqueue", '{"id": "a", "command": "a"}', **home).code == 0
+    assert Path(told.out.strip()).exists()
+    named = told_by("config", "path", CASQUE_STORE="mine.db", folder=tmp_path, **home)
+    assert named.out == f"{tmp_path}/mine.db\n"
+    given = told_by("config", "path", "--store", "postgres://me:secret@host/db", **home)
+    assert given.out == "postgres://me:…@host/db\n"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("paint",),
+        ("list", "--colour"),
+        ("list", "--limit", "many"),
+        ("list", "--limit", "0"),
+        ("show",),
+        ("show", "a", "b"),
+        ("config", "set", "max_retries"),
+        ("dlq", "bury"),
+        ("completion", "tcsh"),
+    ],
+)
+def test_a_wrong_use_is_told_in_one_line(control: Control, arguments: tuple[str, ...]) -> None:
+    assert "queuectl" in control.refused(*arguments)
+
+
+def test_without_arguments_help_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([]) == 2
+    out, err = capsys.readouterr()
+    assert "Usage: queuectl" in out + err
+    assert "queuectl: " not in err
+
+
+def test_what_nobody_expected_asks_to_be_reported(
+    control: Control, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from casque.cli import status
+
+    def fail(*_: object) -> None:
+        raise LookupError("a bug\x1b[1m")
+
+    monkeypatch.setattr(status, "_look", fail)
+    told = control.refused("status", code=1)
+    assert r"LookupError: a bug\x1b[1m" in told
+    assert "report" in told
+    monkeypatch.setenv("CASQUE_DEBUG", "1")
+    with pytest.raises(LookupError):
+        control("status")
+
+
+def test_ctrl_c_is_told_in_one_line(control: Control, monkeypatch: pytest.MonkeyPatch) -> None:
+    from casque.cli.access import Access
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Access, "records", interrupted)
+    for command in (("status",), ("enqueue", "-c", "a"), ("config", "list")):
+        assert control.refused(*command, code=130) == "queuectl: interrupted.\n"
+
+
+def test_ctrl_c_while_waiting_for_a_lock_ends_at_once(tmp_path: Path) -> None:
+    import sqlite3
+
+    store = f"{tmp_path}/jobs.db"
+    assert told_by("--store", store, "enqueue", "-c", "a").code == 0
+    connection = sqlite3.connect(store, isolation_level=None)
+    connection.execute("BEGIN IMMEDIATE")
+    command = process("--store", store, "enqueue", "-c", "b", PYTHONFAULTHANDLER="")
+    with command:
+        for _ in range(1_000):  # it may still be loading, when nothing of ours can answer
+            try:
+                command.wait(0.2)
+            except subprocess.TimeoutExpired:
+                if _is_at_work(command.pid, store):
+                    command.send_signal(signal.SIGINT)
+            else:
+                break
+        out, err = command.communicate(timeout=ANSWERED_WITHIN)
+    connection.close()
+    assert (command.returncode, out) == (130, b"")
+    assert err == b"queuectl: interrupted.\n"
+    assert told_by("--store", store, "status", "--json").code == 0
+
+
+def _is_at_work(pid: int, store: str) -> bool:
+    try:
+        open_files = [os.readlink(one) for one in Path(f"/proc/{pid}/fd").iterdir()]
+    except OSError:
+        return False
+    return store in open_files
+
+
+def test_a_reader_that_leaves_is_no_error(control: Control) -> None:
+    lines = b'{"command": "echo something long enough"}\n' * 5_000
+    control.done("enqueue", "-", stdin=lines)
+    for options in (("--limit", "5000"), ("--limit", "5000", "--json")):
+        command = process("--store", control.store, "list", *options)
+        assert command.stdout is not None
+        assert command.stderr is not None
+        with command:
+            command.stdout.readline()
+            command.stdout.close()
+            err = command.stderr.read()
+            command.wait(ANSWERED_WITHIN)
+        assert (command.returncode, err) == (141, b"")
+
+
+@pytest.mark.parametrize("command", ["status", """enqueue '{"command": "a"}'"""])
+def test_closed_streams_are_no_error(control: Control, command: str) -> None:
+    for closed in (">&-", ">&- 2>&-", "<&- >&- 2>&-", "2>&-"):
+        shell = f"{' '.join(QUEUECTL)} --store {control.store} {command} {closed}"
+        ended = subprocess.run(
+            ["sh", "-c", shell], capture_output=True, text=True, check=False, timeout=100
+        )
+        assert (ended.returncode, ended.stderr) == (0, "")
+    assert control("status", "--json").code == 0
+
+
+def test_a_full_disk_under_the_output_is_said(control: Control) -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("only Linux has it")
+    for command in ("status", "status --json", "enqueue -c a"):
+        shell = f"{' '.join(QUEUECTL)} --store {control.store} {command} > /dev/full"
+        ended = subprocess.run(
+            ["sh", "-c", shell], capture_output=True, text=True, check=False, timeout=100
+        )
+        assert ended.returncode == 1
+        assert "No space left on device" in ended.stderr
+        assert ended.stderr.count("\n") == 1
+
+
+def test_letters_that_the_output_lacks_become_escapes(control: Control) -> None:
+    told = told_by(
+        "--store", control.store, "enqueue", "-c", "echo ü ✓", "--id", "a", PYTHONIOENCODING="ascii"
+    )
+    assert (told.code, told.out) == (0, "Job a enqueued: echo \\xfc \\u2713\n")
+    told = told_by("--store", control.store, "list", PYTHONIOENCODING="ascii")
+    assert told.code == 0
+    assert "echo \\xfc" in told.out
+
+
+def test_the_version_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--version"]) == 0
+    assert re.fullmatch(r"queuectl \d+\.\d+\.\d+\n", capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_scripts_ask_the_command_itself(
+    control: Control, monkeypatch: pytest.MonkeyPatch, shell: str
+) -> None:
+    monkeypatch.setenv("SHELL", f"/bin/{shell}")
+    told = control.done("completion", shell)
+    assert told == control.done("completion")
+    assert "_QUEUECTL_COMPLETE" in told
+    if shell == "bash":
+        subprocess.run(["bash", "-n"], input=told.encode(), check=True)
+
+
+def test_completion_knows_commands_and_options() -> None:
+    def completed(*words: str) -> list[str]:
+        told = told_by(
+            _QUEUECTL_COMPLETE="complete_bash",
+            COMP_WORDS=" ".join(("queuectl", *words)),
+            COMP_CWORD=str(len(words)),
+        )
+        return told.out.split()
+
+    assert "enqueue" in completed("en")
+    assert completed("dlq", "re") == ["retry"]
+    assert "--state" in completed("list", "--st")

@@ -1,0 +1,263 @@
+"""What status, list, show and queues say, to people and to programs."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from casque import NewJob, Queue
+from casque.operations import PutRecord
+from casque.record import ABSENT, WORKER
+from tests.cli.control import Control, process
+
+KEYS = [
+    *("id", "queue", "entrypoint", "command", "state", "attempts", "max_attempts", "priority"),
+    *("created_at", "run_at", "claimed_at", "finished_at", "updated_at", "worker", "error"),
+    "exit_code",
+]
+NASTY = "echo \x1b[31m [red]x[/red] :smile: \x07\u202e\nrm"
+SHOWN = r"echo \x1b[31m [red]x[/red] :smile: \x07\u202e\nrm"
+
+
+def one_of_each(control: Control) -> None:
+    """A job in every state."""
+    control.done("enqueue", "-c", "true", "--id", "completed")
+    control.worked(lambda queue, job: queue.ack(job, result=b'{"command": "true", "exit_code": 0}'))
+    control.dies("dead")
+    control.done("enqueue", "-c", "false", "--id", "failed")
+    control.worked(lambda queue, job: queue.nack(job, error="exit code 1"))
+    with Queue(control.store) as queue:  # so that the next one does not claim it
+        queue.pause("default")
+    control.done("enqueue", "-c", "sleep 9", "--id", "processing", "-q", "other")
+    control.worked(lambda queue, job: None)
+    control.done("enqueue", "-c", "a", "--id", "pending")
+    control.done("enqueue", "-c", "a", "--id", "scheduled", "--delay", "1h")
+    control.done("enqueue", "-c", "a", "--id", "cancelled")
+    control.done("cancel", "cancelled", "--reason", "no need")
+
+
+def first_column(table: str) -> list[str]:
+    return re.findall(r"^│ (\w+) +│", table, re.MULTILINE)
+
+
+def test_status_counts_by_state(anywhere: Control) -> None:
+    assert anywhere.done("status").split("\n") == [
+        "   QueueCTL Status    ",
+        "┏━━━━━━━━━━━━┳━━━━━━━┓",
+        "┃ State      ┃ Count ┃",
+        "┡━━━━━━━━━━━━╇━━━━━━━┩",
+        "│ Pending    │     0 │",
+        "│ Processing │     0 │",
+        "│ Completed  │     0 │",
+        "│ Failed     │     0 │",
+        "│ Dead       │     0 │",
+        "└────────────┴───────┘",
+        "Active Workers: 0 []",
+        "",
+    ]
+    one_of_each(anywhere)
+    told = anywhere.done("status")
+    states = "Pending Processing Completed Failed Dead Scheduled Cancelled"
+    assert re.findall(r"│ (\w+) +│ +1 │", told) == states.split()
+    assert "Paused Queues: default\n" in told
+    counts = anywhere("status", "--json").json
+    assert {counts[state] for state in states.lower().split()} == {1}
+    assert (counts["total"], counts["paused"], counts["workers"]) == (7, ["default"], [])
+    assert anywhere("status", "--queue", "other", "--json").json["total"] == 1
+
+
+def test_status_names_the_workers_that_are_there(control: Control) -> None:
+    from casque.cli.access import Access
+
+    pids = (os.getpid(), os.getppid())
+    with Access(control.store) as access:
+        for pid in pids:
+            entry = {
+                "name": f"host:{pid}",
+                "host": "elsewhere",
+                "pid": pid,
+                "started_at": "2026-01-01T00:00:00Z",
+                "beat_at": "2026-01-01T00:00:00Z",
+                "concurrency": 1,
+                "queues": None,
+                "entrypoints": ["shell"],
+                "running": [],
+            }
+            access.submit(PutRecord(WORKER, f"host:{pid}", msgspec.json.encode(entry), ABSENT))
+    assert f"Active Workers: 2 {sorted(pids)}\n" in control.done("status")
+    told = control("status", "--json").json["workers"]
+    assert sorted(worker["pid"] for worker in told) == sorted(pids)
+
+
+def test_status_watched_ends_with_ctrl_c(control: Control) -> None:
+    command = process("--store", control.store, "status", "--watch", "--interval", "50ms")
+    assert command.stdout is not None
+    with command:
+        shown = 0
+        while shown < 3:
+            shown += b"Active Workers" in command.stdout.readline()
+        command.send_signal(signal.SIGINT)
+        _, err = command.communicate(timeout=60)
+    assert (command.returncode, err) == (0, b"")
+
+
+@pytest.mark.parametrize(
+    "state", ["pending", "scheduled", "failed", "processing", "completed", "dead", "cancelled"]
+)
+def test_list_shows_the_jobs_of_a_state(anywhere: Control, state: str) -> None:
+    one_of_each(anywhere)
+    told = anywhere.done("list", "--state", state)
+    assert told.split("\n")[0].strip() == f"{state.capitalize()} Jobs"
+    assert first_column(told) == [state]
+    [job] = anywhere("list", "--state", state, "--json").json
+    assert list(job) == KEYS
+    assert (job["id"], job["state"]) == (state, state)
+    assert job["command"] is not None
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", job["created_at"])
+    assert job["exit_code"] == {"completed": 0}.get(state)
+
+
+def test_list_shows_all_in_their_order_and_says_when_there_are_more(anywhere: Control) -> None:
+    ids = [f"job{number}" for number in range(7)]
+    for id in ids:
+        anywhere.done("enqueue", "-c", "a", "--id", id, "-q", "mail")
+    anywhere.done("enqueue", "-c", "a", "--id", "other")
+    told = anywhere.done("list", "--limit", "3", "--state", "pending", "--queue", "mail")
+    assert first_column(told) == ids[:3]
+    assert told.endswith("\n… and 4 more\n")
+    assert "more" not in anywhere.done("list", "--limit", "8")
+    assert [job["id"] for job in anywhere("list", "--json").json] == [*ids, "other"]
+    assert anywhere.done("list", "--state", "dead") == "No dead jobs.\n"
+    assert anywhere("list", "--state", "dead", "--json").json == []
+
+
+def test_an_unknown_state_is_refused_with_the_list(control: Control) -> None:
+    told = control.refused("list", "--state", "sleeping")
+    assert "pending, scheduled, failed, processing, completed, dead, cancelled" in told
+
+
+def test_tables_fit_in_80_columns_and_ids_stay_whole(
+    control: Control, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    control.done("enqueue", "-c", "echo " + "word " * 50)
+    control.done("enqueue", "-c", "x" * 300)
+    monkeypatch.setenv("COLUMNS", "80")
+    told = control.done("list")
+    assert max(map(len, told.split("\n"))) <= 80
+    for job in control.jobs():
+        assert job.id in told
+        assert max(map(len, control.done("show", job.id).split("\n"))) <= 80
+    assert max(map(len, control.done("queues").split("\n"))) <= 80
+    assert max(map(len, control.done("config", "list").split("\n"))) <= 80
+
+
+def test_in_a_pipe_a_command_stays_on_one_line(control: Control) -> None:
+    command = "echo " + "word " * 20 + "end"
+    control.done("enqueue", "-c", command)
+    assert f"│ {command} │" in control.done("list")
+
+
+def test_nothing_that_a_job_says_reaches_the_terminal_raw(control: Control) -> None:
+    told = control.done("enqueue", "-c", NASTY, "--id", "a\x1b[1m", "-q", "q\x1b[2m")
+    assert told == rf"Job a\x1b[1m enqueued: {SHOWN}" + "\n"
+    control.worked(
+        lambda queue, job: (
+            queue.heartbeat(job, note="\x1b[3m", output=b"\x1b[4m\x00[b]o[/b]\nnext\ttab\r\n"),
+            queue.fail(job, error="\x1b[5m[red]e[/red]"),
+        )
+    )
+    control.done("pause", "q\x1b[2m")
+    for command in (
+        ("list",),
+        ("show", "a\x1b[1m"),
+        ("dlq", "list"),
+        ("queues",),
+        ("status",),
+        ("dlq", "retry", "a\x1b[1m"),
+        ("show", "no\x1b[6m"),
+    ):
+        answer = control(*command)
+        assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f]", answer.out + answer.err), command
+    assert SHOWN in control.done("list")
+    told = control.done("show", "a\x1b[1m")
+    assert r"\x1b[5m[red]e[/red]" in told
+    assert r"\x1b[4m\x00[b]o[/b]" in told
+    assert "\nnext    tab\n" in told
+
+
+def test_there_is_no_colour_in_a_pipe(control: Control) -> None:
+    one_of_each(control)
+    for command in (("status",), ("list",), ("show", "dead"), ("config", "list")):
+        assert "\x1b" not in control.done(*command)
+
+
+def test_show_tells_everything(anywhere: Control) -> None:
+    options = ("-e", "A=1", "--cwd", "/", "--timeout", "5m", "--max-attempts", "2")
+    anywhere.done("enqueue", "-c", "make it", "--id", "job1", *options)
+    anywhere.worked(lambda queue, job: queue.nack(job, error="the first error"))
+    anywhere.worked(
+        lambda queue, job: (
+            queue.heartbeat(job, progress=0.5, note="half", output=b"one\ntwo\n"),
+            queue.nack(job, error="the second error"),
+        )
+    )
+    told = anywhere.done("show", "job1")
+    for words in (
+        *("dead", "make it", "A=1", "5m", "2 of 2", "50%", "half", "the first error"),
+        *("the second error", "one\ntwo", "In ", "Claimed ", "Done "),
+    ):
+        assert words in told
+    job = anywhere("show", "job1", "--json").json
+    assert list(job)[: len(KEYS)] == KEYS
+    assert (job["output"], job["progress"], job["timeout_seconds"]) == ("one\ntwo\n", 0.5, 300)
+    assert [one["error"] for one in job["history"]] == ["the first error", "the second error"]
+
+
+def test_a_task_is_shown_by_its_entrypoint_and_payload(control: Control) -> None:
+    with Queue(control.store) as queue:
+        queue.enqueue_many([NewJob("send_email", b'{"to":["a"]}', id="task")])
+    assert '│ send_email {"to":["a"]} │' in control.done("list")
+    assert "send_email" in control.done("show", "task")
+    [job] = control("list", "--json").json
+    assert (job["entrypoint"], job["command"]) == ("send_email", None)
+
+
+def test_long_output_is_shown_by_its_end(control: Control) -> None:
+    control.done("enqueue", "-c", "a", "--id", "job1")
+    lines = b"".join(b"line %d\n" % number for number in range(100))
+    control.worked(lambda queue, job: queue.heartbeat(job, output=lines))
+    told = control.done("show", "job1")
+    assert "the last 20 of 100 lines" in told
+    assert "line 99" in told
+    assert "line 79" not in told
+
+
+def test_an_unknown_id_is_not_found(anywhere: Control) -> None:
+    for command in ("show", "cancel", "retry"):
+        assert "nope" in anywhere.refused(command, "nope", code=3)
+    assert "nope" in anywhere.refused("dlq", "show", "nope", code=3)
+
+
+def test_queues_are_counted_one_by_one(anywhere: Control) -> None:
+    one_of_each(anywhere)
+    anywhere.done("pause", "empty")
+    told = {one["queue"]: one for one in anywhere("queues", "--json").json}
+    assert list(told) == ["default", "empty", "other"]
+    assert (told["default"]["pending"], told["default"]["dead"]) == (1, 1)
+    assert (told["other"]["processing"], told["other"]["paused"]) == (1, False)
+    assert told["empty"]["paused"]
+    shown = anywhere.done("queues")
+    assert first_column(shown) == ["default", "empty", "other"]
+
+
+def test_everything_comes_before_the_command_or_after(control: Control, tmp_path: Path) -> None:
+    control.done("enqueue", "-c", "a")
+    told = control("list", "--json").out
+    assert control("--json", "list").out == told
+    elsewhere = f"{tmp_path}/other.db"
+    assert control("list", "--store", elsewhere, "--json").out == "[]\n"

@@ -1,0 +1,236 @@
+"""What operators do to jobs, queues and stores."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from casque import JobStatus, Queue
+from tests.cli.control import Control
+
+
+def states(control: Control) -> dict[str, JobStatus]:
+    return {job.id: job.status for job in control.jobs()}
+
+
+def test_cancel_tells_of_each_job_and_ends_with_the_worst_code(anywhere: Control) -> None:
+    anywhere.done("enqueue", "-c", "a", "--id", "one")
+    anywhere.done("enqueue", "-c", "a", "--id", "two")
+    anywhere.dies("dead")
+    with Queue(anywhere.store) as queue:
+        assert queue.stats().dead == 3  # `dies` takes all that are due
+        queue.retry("one")
+        queue.retry("two")
+    told = anywhere("cancel", "one", "nope", "dead", "two", "--reason", "no need")
+    assert told.out == "Job one cancelled.\nJob two cancelled.\n"
+    assert "nope: there is no such job" in told.err
+    assert "dead is dead already" in told.err
+    assert told.code == 3
+    assert states(anywhere)["two"] is JobStatus.CANCELLED
+    job = anywhere.job("one")
+    assert job is not None
+    assert job.error == "no need"
+
+
+def test_retry_is_for_dead_jobs(anywhere: Control) -> None:
+    anywhere.dies("job-fail")
+    assert anywhere.done("retry", "job-fail") == "Job job-fail is pending again.\n"
+    assert "only a dead job can be retried" in anywhere.refused("retry", "job-fail")
+
+
+def test_a_dead_job_goes_back_with_all_its_attempts(anywhere: Control) -> None:
+    anywhere.dies("job-fail", "job-invalid")
+    told = anywhere.done("dlq", "list")
+    assert told.split("\n")[0].strip() == "Dead Jobs"
+    assert "job-invalid" in told
+    told = anywhere.done("dlq", "retry", "job-fail")
+    assert told == "Job job-fail moved from DLQ to 'pending'.\n"
+    job = anywhere.job("job-fail")
+    assert job is not None
+    assert (job.status, job.attempts) == (JobStatus.QUEUED, 0)
+    told = anywhere("dlq", "retry", "job-fail", "nope", "job-invalid", "--json")
+    assert told.code == 3
+    assert [one["id"] for one in told.json] == ["job-invalid"]
+    assert "job-fail is queued; only a dead job can be retried" in told.err
+
+
+def test_all_dead_jobs_go_back_or_those_of_a_queue(
+    anywhere: Control, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from casque.cli import dlq
+
+    monkeypatch.setattr(dlq, "_PAGE", 2)
+    anywhere.dies("a", "b", "c", "d", "e")
+    anywhere.done("enqueue", "-c", "a", "--id", "m", "-q", "mail")
+    anywhere.worked(lambda queue, job: queue.fail(job))
+    assert anywhere.done("dlq", "retry", "--all", "-q", "mail").count("\n") == 1
+    assert anywhere.done("dlq", "retry", "--all").count("moved from DLQ") == 5
+    assert anywhere.done("dlq", "retry", "--all") == ""
+    assert set(states(anywhere).values()) == {JobStatus.QUEUED}
+
+
+@pytest.mark.parametrize("arguments", [(), ("a", "--all"), ("a", "--queue", "mail")])
+def test_which_dead_jobs_is_said_one_way(control: Control, arguments: tuple[str, ...]) -> None:
+    control.dies("a")
+    control.refused("dlq", "retry", *arguments)
+
+
+def test_dlq_shows_dead_jobs_alone(anywhere: Control) -> None:
+    anywhere.dies("dead")
+    assert "exit code 1" in anywhere.done("dlq", "show", "dead")
+    anywhere.done("enqueue", "-c", "a", "--id", "alive")
+    assert "alive is pending, not dead" in anywhere.refused("dlq", "show", "alive", code=3)
+
+
+def test_dlq_purge_forgets_the_dead_and_no_others(anywhere: Control) -> None:
+    anywhere.done("enqueue", "-c", "a", "--id", "done")
+    anywhere.worked(lambda queue, job: queue.ack(job))
+    anywhere.dies("a", "b")
+    anywhere.done("enqueue", "-c", "a", "--id", "m", "-q", "mail")
+    anywhere.worked(lambda queue, job: queue.fail(job))
+    anywhere.done("enqueue", "-c", "a", "--id", "gone")
+    anywhere.done("cancel", "gone")
+    assert "--yes" in anywhere.refused("dlq", "purge")
+    assert anywhere.done("dlq", "purge", "--older-than", "1h", "-y") == "0 dead jobs purged.\n"
+    assert anywhere.done("dlq", "purge", "-q", "mail", "-y") == "1 dead job purged.\n"
+    assert anywhere("dlq", "purge", "--yes", "--json").json == {"purged": 2}
+    assert set(states(anywhere)) == {"done", "gone"}
+
+
+def test_a_job_that_died_with_its_worker_is_purged_too(anywhere: Control) -> None:
+    from datetime import timedelta
+
+    from tests.acceptance.fleet import until
+
+    anywhere.done("enqueue", "-c", "a", "--id", "lost", "--max-attempts", "1")
+    with Queue(anywhere.store) as queue:
+        queue.dequeue(lease=timedelta(milliseconds=1))
+        until("the lease is over", lambda: queue.stats().dead == 1)
+    assert anywhere.done("dlq", "purge", "--yes") == "1 dead job purged.\n"
+    assert anywhere.jobs() == []
+
+
+def test_purge_says_how_many(anywhere: Control) -> None:
+    anywhere.dies("a", "b")
+    anywhere.done("enqueue", "-c", "a", "--id", "alive")
+    assert anywhere.done("purge", "--older-than", "1d") == "0 jobs purged.\n"
+    assert anywhere.done("purge", "--older-than", "0", "-q", "mail") == "0 jobs purged.\n"
+    assert anywhere("purge", "--older-than", "0", "--json").json == {"purged": 2}
+    assert set(states(anywhere)) == {"alive"}
+    anywhere.refused("purge")
+    assert "not a duration" in anywhere.refused("purge", "--older-than", "week")
+
+
+def test_a_paused_queue_gives_no_jobs(anywhere: Control) -> None:
+    anywhere.done("enqueue", "-c", "a")
+    for _ in range(2):  # twice is fine
+        assert anywhere.done("pause", "default") == "Queue default paused.\n"
+    with Queue(anywhere.store) as queue:
+        assert queue.dequeue() == []
+    for _ in range(2):
+        assert anywhere.done("resume", "default") == "Queue default resumed.\n"
+    with Queue(anywhere.store) as queue:
+        assert len(queue.dequeue()) == 1
+
+
+def test_reset_wipes_everything(anywhere: Control) -> None:
+    anywhere.done("enqueue", "-c", "a", "-q", "finished")
+    anywhere.worked(lambda queue, job: queue.ack(job))
+    anywhere.dies("dead")
+    anywhere.done("enqueue", "-c", "a", "-q", "held")
+    anywhere.worked(lambda queue, job: None)
+    anywhere.done("enqueue", "-c", "a", "--delay", "1h")
+    anywhere.done("config", "set", "max_retries", "9")
+    anywhere.done("pause", "mail")
+    assert "--yes" in anywhere.refused("reset")
+    assert len(anywhere.jobs()) == 4
+    assert anywhere.done("reset", "--yes") == "Store reset: 4 jobs dropped.\n"
+    assert anywhere.jobs() == []
+    assert anywhere("queues", "--json").json == []
+    assert anywhere.done("config", "get", "max_retries") == "3\n"
+
+
+@pytest.mark.parametrize(("answer", "is_left"), [("y", False), ("n", True), ("", True)])
+def test_on_a_terminal_reset_asks(
+    control: Control, monkeypatch: pytest.MonkeyPatch, answer: str, is_left: bool
+) -> None:
+    import io
+    import sys
+
+    from casque.cli.main import run
+
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    control.done("enqueue", "-c", "a")
+    monkeypatch.setattr(sys, "stdin", Terminal(f"{answer}\n"))
+    assert run(["--store", control.store, "reset"]) == (2 if is_left else 0)
+    assert bool(control.jobs()) is is_left
+
+
+def test_settings_are_set_shown_and_unset(anywhere: Control) -> None:
+    assert anywhere.done("config", "set", "max_retries", "2") == "Config updated: max_retries = 2\n"
+    assert anywhere.done("config", "set", "max_retries", "4") == "Config updated: max_retries = 4\n"
+    assert anywhere.done("config", "set", "timeout", "90") == "Config updated: timeout = 90s\n"
+    assert anywhere.done("config", "get", "max_retries") == "4\n"
+    assert anywhere.done("config", "get", "backoff_base") == "2\n"
+    told = anywhere.done("config", "list")
+    assert told.split("\n")[0].strip() == "System Configuration"
+    assert "│ max_retries   │ 4 " in told
+    assert "│ backoff_base  │ 2 (default) " in told
+    for _ in range(2):
+        told = anywhere.done("config", "unset", "max_retries")
+        assert told == "Config updated: max_retries = 3 (default)\n"
+    listed = {one["key"]: one for one in anywhere("config", "list", "--json").json}
+    assert (listed["timeout"]["value"], listed["timeout"]["is_set"]) == (90, True)
+    assert (listed["max_retries"]["value"], listed["max_retries"]["is_set"]) == (3, False)
+    assert anywhere("config", "get", "timeout", "--json").json == listed["timeout"]
+
+
+@pytest.mark.parametrize("command", ["get", "unset"])
+def test_an_unknown_setting_is_refused_with_the_list(control: Control, command: str) -> None:
+    for told in (
+        control.refused("config", command, "colour"),
+        control.refused("config", "set", "colour", "red"),
+    ):
+        assert "max_retries, backoff_base, backoff_max, timeout, lease, retention" in told
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("max_retries", "0"), ("max_retries", "many"), ("timeout", "soon"), ("lease", "1ms")],
+)
+def test_a_wrong_value_is_refused(control: Control, key: str, value: str) -> None:
+    assert value in control.refused("config", "set", key, value)
+    assert control("config", "list", "--json").out == control("config", "list", "--json").out
+    assert not any(one["is_set"] for one in control("config", "list", "--json").json)
+
+
+def test_two_who_set_at_once_both_succeed(
+    control: Control, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from casque.cli.access import Access
+    from casque.operations import Operation, PutRecord
+    from casque.record import ABSENT, CONFIG
+
+    whole, others = Access.submit, [b"7"]
+
+    def beaten(access: Access, operation: Operation) -> object:
+        if others:
+            whole(access, PutRecord(CONFIG, "max_retries", others.pop(), ABSENT))
+        return whole(access, operation)
+
+    monkeypatch.setattr(Access, "submit", beaten)
+    control.done("config", "set", "max_retries", "2")
+    assert control.done("config", "get", "max_retries") == "2\n"
+
+
+def test_as_json_every_change_is_told(control: Control) -> None:
+    control.done("enqueue", "-c", "a", "--id", "job1")
+    assert control("pause", "a", "--json").json == {"queue": "a", "paused": True}
+    assert control("resume", "a", "--json").json == {"queue": "a", "paused": False}
+    assert control("config", "set", "max_retries", "2", "--json").json["value"] == 2
+    assert control("config", "unset", "max_retries", "--json").json["value"] == 3
+    assert [one["state"] for one in control("cancel", "job1", "--json").json] == ["cancelled"]
+    assert msgspec.json.decode(control.done("reset", "--yes", "--json")) == {"dropped": 1}

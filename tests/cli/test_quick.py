@@ -1,0 +1,157 @@
+"""The short way to enqueue reads arguments as Typer does, and loads little."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from casque.cli import enqueue as orders
+from casque.cli import enqueueing, group, quick
+from casque.cli.enqueue import Order
+from casque.errors import CasqueError
+
+STORE = "/tmp/jobs.db"
+JSON = '{"command": "a"}'
+LISTS: list[list[str]] = [
+    ["enqueue", JSON],
+    ["enqueue", JSON, "--json"],
+    ["--json", "enqueue", JSON],
+    ["--store", STORE, "enqueue", JSON],
+    [f"--store={STORE}", "enqueue", JSON],
+    ["enqueue", "--store", STORE, JSON],
+    ["--store", "other.db", "enqueue", JSON, "--store", STORE],
+    ["--store", STORE, "enqueue", JSON, "--store", ""],
+    ["enqueue", ""],
+    ["enqueue", "enqueue"],
+    ["enqueue", "-c", "enqueue"],
+    ["enqueue", "--command", "a b"],
+    ["enqueue", "--command=a=b"],
+    ["enqueue", "--command="],
+    ["enqueue", "-c=a"],
+    ["enqueue", "-ca"],
+    ["enqueue", "-c", "-a"],
+    ["enqueue", "-c", "--json"],
+    ["enqueue", "--command=--json"],
+    ["enqueue", "-c", "a", "-c", "b"],
+    ["enqueue", "-c", "a", "-e", "A=1", "--env", "B=2=3", "--env=A=4"],
+    ["enqueue", "-c", "a", "--env", "A"],
+    ["enqueue", "-c", "a", "--priority", "5"],
+    ["enqueue", "-c", "a", "--priority", "-5"],
+    ["enqueue", "-c", "a", "--priority=-5"],
+    ["enqueue", "-c", "a", "-p", "٣"],
+    ["enqueue", "-c", "a", "-p", "0" * 5_000],
+    ["enqueue", "-c", "a", "-p", " 5"],
+    ["enqueue", "-c", "a", "--max-retries", "5"],
+    ["enqueue", "-c", "a", "--max-attempts=5", "--max-retries=6"],
+    ["enqueue", "-c", "a", "--id-from-content", "--skip-inside-job"],
+    ["enqueue", "-c", "a", "--id-from-content=yes"],
+    ["enqueue", "--", "-c"],
+    ["enqueue", "-c", "a", "--", JSON],
+    ["enqueue", JSON, "-q", "mail"],
+    ["enqueue", JSON, JSON],
+    ["enqueue", "--com", "a"],
+    ["enqueue"],
+    ["-q", "mail", "enqueue", "-c", "a"],
+    ["--skip-inside-job", "enqueue", "-c", "a"],
+    ["enqueue", "-c", "a", "--retain", "1h", "--timeout", "5", "--delay", "1m", "--cwd", "/"],
+    ["enqueue", "-c", "a", "--run-at", "2100-01-01", "--id", "b"],
+    ["enqueue", "-c", "a", "--store"],
+    ["list", "enqueue"],
+    ["list", "-q", "enqueue"],
+]
+PIECES = (
+    *("enqueue", "enqueue", JSON, "--json", "-c", "--command", "--command=a", "-q", "mail"),
+    *("--store", STORE, "--id", "x", "--env", "A=1", "-p", "3", "--priority=4", "--delay"),
+    *("5m", "--skip-inside-job", "--id-from-content", "--", "--help", "", "=", "--store="),
+)
+
+
+def drawn() -> Iterator[list[str]]:
+    """Any pieces in any order: most are wrong, and some are not what they seem."""
+    chance = random.Random(6)
+    for _ in range(3_000):
+        middle = [chance.choice(PIECES) for _ in range(chance.randrange(1, 6))]
+        yield [*middle] if chance.random() < 0.3 else ["enqueue", *middle]
+
+
+@pytest.fixture
+def by_typer(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> list[Order]:
+    taken: list[Order] = []
+
+    def take(order: Order) -> int:
+        taken.append(order)
+        return 0
+
+    monkeypatch.setenv("CASQUE_STORE", "/tmp/from-the-environment.db")
+    monkeypatch.setattr(orders, "enqueue", take)
+    monkeypatch.setattr(enqueueing, "enqueue_lines", take)
+    return taken
+
+
+def ordered(arguments: Sequence[str], taken: list[Order]) -> Order | None:
+    """What Typer would have enqueued; None when it refuses, or does something else."""
+    taken.clear()
+    try:
+        group.invoke(arguments)
+    except CasqueError:
+        return None
+    return taken[0] if taken else None
+
+
+def test_whatever_it_understands_typer_understands_the_same(
+    by_typer: list[Order], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The other commands would do as they are told.
+    monkeypatch.setattr(group.app, "registered_commands", group.app.registered_commands[:1])
+    monkeypatch.setattr(group.app, "registered_groups", [])
+    understood = 0
+    for arguments in (*LISTS, *drawn()):
+        quickly = quick.order_of(arguments)
+        if quickly is not None:
+            understood += 1
+            assert ordered(arguments, by_typer) == quickly, arguments
+    assert understood > 200
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["enqueue", JSON],
+        ["enqueue", JSON, "--json"],
+        ["--store", STORE, "enqueue", "--id", "x", "-c", "a b", "--delay=5m", "-e", "A=1"],
+        ["enqueue", "-c", "a", "-p", "3", "--skip-inside-job", "--id-from-content"],
+    ],
+)
+def test_what_hooks_call_all_day_goes_the_short_way(arguments: list[str]) -> None:
+    assert quick.order_of(arguments) is not None
+
+
+@pytest.mark.parametrize(
+    "arguments", [["enqueue", "-"], ["enqueue", "--help"], ["enqueue", "-h", JSON], ["enqueue"]]
+)
+def test_what_is_not_one_job_is_left_to_typer(arguments: list[str]) -> None:
+    assert quick.order_of(arguments) is None
+
+
+def test_enqueueing_on_sqlite_loads_neither_typer_nor_an_event_loop(tmp_path: Path) -> None:
+    look = """
+import sys
+from casque.cli.main import run
+code = run(["enqueue", '{"command": "a"}'])
+unwanted = {"typer", "rich", "asyncio", "casque.stores.ledger", "casque.tasks", "casque.worker"}
+print(code, *sorted(unwanted & set(sys.modules)))
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", look],
+        env={**os.environ, "CASQUE_STORE": f"{tmp_path}/jobs.db"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert ended.stdout.splitlines()[-1] == "0"
