@@ -8,13 +8,18 @@ import signal
 import sys
 from collections.abc import Iterator
 from datetime import timedelta
+from itertools import count
 from pathlib import Path
 
 import pytest
 
-from casque import App, InvalidError, JobStatus, NewJob
+from casque import App, InvalidError, JobStatus, NewJob, Queue
 from casque.arguments import OUTPUT_BYTES
+from casque.operations import PutRecord
+from casque.record import ABSENT, CONFIG
 from casque.shelljob import SHELL, ShellCall, exit_code_of, exit_failure, result_of
+from casque.stores.sqlite.store import SqliteStore
+from casque.testing.faults import STORE_FAULTS, Fault, FaultyStore
 from casque.worker.loading import load_app
 from casque.worker.shell import CANNOT_START, add_shell
 from tests.worker.apps import beside, work_off
@@ -332,6 +337,44 @@ def test_a_hundred_at_once_and_nothing_is_left_open(app: App) -> None:
     assert app.queue.stats().completed == 201
     assert all(job_of(app, f"job-{n}").output == f"{n}\n".encode() for n in range(200))
     assert open_files() <= before
+
+
+# -- when the storage is in trouble ------------------------------------------------
+
+
+@pytest.mark.parametrize("fault", STORE_FAULTS)
+def test_one_lost_request_or_reply_anywhere_costs_neither_a_job_nor_its_output(
+    tmp_path: Path, fault: Fault
+) -> None:
+    for nth in count(1):
+        path = tmp_path / f"{nth}.db"
+        store = FaultyStore(SqliteStore(path), fault, nth)
+        with Queue(path) as q:
+            good, bad = command("echo good", "good"), command("echo bad; exit 1", "bad")
+            q.enqueue_many([good, bad])
+        app = App(store)
+        add_shell(app)
+        work_off(app, concurrency=1)
+        with Queue(path) as q:
+            for id, status in (("good", JobStatus.COMPLETED), ("bad", JobStatus.DEAD)):
+                job = q.get(id)
+                assert job is not None
+                found = (job.status, job.output)
+                assert found == (status, f"{id}\n".encode()), f"{fault.name} of commit {nth}"
+        if not store.fired:
+            return
+
+
+def test_settings_that_make_no_sense_are_told_of_once_and_harm_nobody(
+    app: App, caplog: pytest.LogCaptureFixture
+) -> None:
+    put = PutRecord(CONFIG, "backoff_base", b'"two"', ABSENT)
+    app.queue._run(app.queue._queue._session.submit(put))
+    with caplog.at_level(logging.WARNING, "casque.worker"):
+        run(app, command("sleep 1.2; exit 1", attempts=5), command("true", "other"))
+    assert waits_us(app) == 2_000_000
+    assert len([one for one in caplog.messages if "make no sense" in one]) == 1
+    assert job_of(app, "other").status is JobStatus.COMPLETED
 
 
 # -- the app -----------------------------------------------------------------------

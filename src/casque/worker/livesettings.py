@@ -29,6 +29,8 @@ class LiveSettings:
         """The latest that were read; those that hold by default before that."""
         self._read_us: int | None = None
         self._reading: asyncio.Task[None] | None = None
+        self._trouble: str | None = None
+        """What was wrong with them the last time, which is said once."""
 
     async def refresh(self) -> None:
         """Have them fresh; when the storage does not answer, it stays with those that were."""
@@ -43,9 +45,17 @@ class LiveSettings:
     async def _read(self, now: int) -> None:
         try:
             records = await self._app.async_queue._session.records(CONFIG)  # noqa: SLF001
-            self.known = settings_of(records)
-            self._read_us = now
         except CasqueError:
             return  # the storage is away; the worker says so
-        except msgspec.ValidationError as error:
-            _log.warning("the settings of the store cannot be read, and are not minded: %s", error)
+        self._read_us, trouble = now, None
+        try:
+            self.known = settings_of(records)
+        except msgspec.MsgspecError as error:
+            trouble = str(error)
+        if trouble is not None and trouble != self._trouble:
+            _log.warning(
+                "the settings in the store make no sense, and those from before hold; set them "
+                "anew by `queuectl config set`: %s",
+                trouble,
+            )
+        self._trouble = trouble

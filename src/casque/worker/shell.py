@@ -9,7 +9,6 @@ import os
 from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from casque.calls import Call
 from casque.current import RunningJob, current_job
@@ -70,7 +69,7 @@ def add_shell(app: App) -> None:
         )
         return
     settings = LiveSettings(app)
-    crews: WeakKeyDictionary[asyncio.AbstractEventLoop, _Crew] = WeakKeyDictionary()
+    crews: dict[asyncio.AbstractEventLoop, _Crew] = {}
 
     @app.task(name=SHELL, backoff=_OperatorsBackoff(settings=settings))
     async def shell(
@@ -81,10 +80,11 @@ def add_shell(app: App) -> None:
         """Run a command line by `sh -c`. It has succeeded when its exit code is 0."""
         await settings.refresh()
         loop = asyncio.get_running_loop()
-        crew = crews.get(loop)
-        if crew is None or crew.is_over:
-            crew = crews[loop] = _Crew(app, settings)
-        return await crew.run(ShellCall(command, env, cwd), current_job())
+        if loop not in crews or crews[loop].is_over:
+            for other in [one for one in crews if crews[one].is_over]:
+                del crews[other]
+            crews[loop] = _Crew(app, settings)
+        return await crews[loop].run(ShellCall(command, env, cwd), current_job())
 
     shell.call = _Payload(shell.function, SHELL)
 
