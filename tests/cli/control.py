@@ -7,7 +7,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from io import BytesIO, TextIOWrapper
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
@@ -96,11 +95,10 @@ def process(*arguments: str, **environment: str) -> subprocess.Popen[bytes]:
     )
 
 
-def told_by(*arguments: str, folder: Path | None = None, **environment: str) -> Told:
+def told_by(*arguments: str, **environment: str) -> Told:
     """What the command says as a process."""
     ended = subprocess.run(
         [*QUEUECTL, *arguments],
-        cwd=folder,
         env={**os.environ, **environment},
         stdin=subprocess.DEVNULL,
         capture_output=True,

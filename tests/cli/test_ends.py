@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 import subprocess
@@ -59,6 +58,7 @@ def test_these_are_all_commands() -> None:
 def test_a_store_that_is_none_is_told_in_one_line(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
+    *,
     command: tuple[str, ...],
     store: str,
     code: int,
@@ -103,8 +103,8 @@ def test_the_store_comes_from_the_environment_and_by_default_is_a_file_of_ones_o
     assert Path(told.out.strip()).is_relative_to(tmp_path)
     assert told_by("enqueue", '{"id": "a", "command": "a"}', **home).code == 0
     assert Path(told.out.strip()).exists()
-    named = told_by("config", "path", CASQUE_STORE="mine.db", folder=tmp_path, **home)
-    assert named.out == f"{tmp_path}/mine.db\n"
+    named = told_by("config", "path", CASQUE_STORE="mine.db", **home)
+    assert named.out == f"{Path.cwd()}/mine.db\n"
     given = told_by("config", "path", "--store", "postgres://me:secret@host/db", **home)
     assert given.out == "postgres://me:…@host/db\n"
 
@@ -159,7 +159,9 @@ def test_ctrl_c_is_told_in_one_line(control: Control, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(Access, "records", interrupted)
     for command in (("status",), ("enqueue", "-c", "a"), ("config", "list")):
-        assert control.refused(*command, code=130) == "queuectl: interrupted.\n"
+        told = control(*command)
+        assert (told.code, told.out) == (130, "")
+        assert told.err == "queuectl: interrupted.\n"
 
 
 def test_ctrl_c_while_waiting_for_a_lock_ends_at_once(tmp_path: Path) -> None:
@@ -188,7 +190,7 @@ def test_ctrl_c_while_waiting_for_a_lock_ends_at_once(tmp_path: Path) -> None:
 
 def _is_at_work(pid: int, store: str) -> bool:
     try:
-        open_files = [os.readlink(one) for one in Path(f"/proc/{pid}/fd").iterdir()]
+        open_files = [str(one.readlink()) for one in Path(f"/proc/{pid}/fd").iterdir()]
     except OSError:
         return False
     return store in open_files

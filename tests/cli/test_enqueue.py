@@ -121,9 +121,10 @@ def test_an_id_from_the_content_is_that_of_the_same_job_only(control: Control) -
     )
     control.done(*same, "-q", "mail")
     control.done(*same, "--cwd", "/")
+    control.done("enqueue", "-c", "a", "-e", "A=1", "--id-from-content")
     control.done("enqueue", '{"command": "b"}', "--id-from-content")
     ids = {job.id for job in control.jobs()}
-    assert len(ids) == 4
+    assert len(ids) == 5
     assert all(len(id) == 32 for id in ids)
 
 

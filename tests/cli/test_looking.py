@@ -119,7 +119,7 @@ def test_list_shows_the_jobs_of_a_state(anywhere: Control, state: str) -> None:
     assert (job["id"], job["state"]) == (state, state)
     assert job["command"] is not None
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", job["created_at"])
-    assert job["exit_code"] == {"completed": 0}.get(state)
+    assert job["exit_code"] == {"completed": 0, "failed": 1, "dead": 1}.get(state)
 
 
 def test_list_shows_all_in_their_order_and_says_when_there_are_more(anywhere: Control) -> None:

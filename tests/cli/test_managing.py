@@ -48,10 +48,10 @@ def test_a_dead_job_goes_back_with_all_its_attempts(anywhere: Control) -> None:
     job = anywhere.job("job-fail")
     assert job is not None
     assert (job.status, job.attempts) == (JobStatus.QUEUED, 0)
-    told = anywhere("dlq", "retry", "job-fail", "nope", "job-invalid", "--json")
-    assert told.code == 3
-    assert [one["id"] for one in told.json] == ["job-invalid"]
-    assert "job-fail is queued; only a dead job can be retried" in told.err
+    several = anywhere("dlq", "retry", "job-fail", "nope", "job-invalid", "--json")
+    assert several.code == 3
+    assert [one["id"] for one in several.json] == ["job-invalid"]
+    assert "job-fail is queued; only a dead job can be retried" in several.err
 
 
 def test_all_dead_jobs_go_back_or_those_of_a_queue(

@@ -13,17 +13,19 @@ import pytest
 
 from casque import App, CASConflictError, JobStatus
 from casque.cli.access import Access
+from casque.clock import drive
 from casque.operations import DeleteRecord, Operation
 from casque.record import WORKER, Record
 from casque.stores.memory import MemoryStore
+from casque.stores.port import Store
 from casque.testing.relays import Turnstile
 from casque.worker import presence
 from casque.worker.loop import Ended
 from casque.worker.registry import WorkerEntry, dismissal, worker_entries
 from tests.worker.apps import beside
 
-SHORT = 300_000
-"""A lease, in microseconds, that is over soon."""
+SHORT = 3_000_000
+"""A lease, in microseconds, of which a third is over soon; and twice that, on no busy machine."""
 LONG = 600_000_000
 SECONDS = 20.0
 
@@ -51,10 +53,10 @@ def records(app: App) -> list[Record]:
         return access.records(WORKER)
 
 
-def commit(app: App, made_of: Callable[[Record], Operation]) -> None:
+def commit(store: Store, made_of: Callable[[Record], Operation]) -> None:
     """Change the entry of the only worker, which may change it meanwhile."""
 
-    with Access(app.store) as access:
+    with Access(store) as access:
         while True:
             until(lambda: access.records(WORKER))
             [record] = access.records(WORKER)
@@ -67,7 +69,7 @@ def commit(app: App, made_of: Callable[[Record], Operation]) -> None:
 
 def test_one_that_is_dismissed_ends_at_its_next_beat(app: App) -> None:
     with beside(app, lease_us=SHORT) as worker:
-        commit(app, dismissal)
+        commit(app.store, dismissal)
         assert worker.join() is Ended.DISMISSED
     assert records(app) == []
 
@@ -88,7 +90,7 @@ def test_one_that_is_dismissed_finishes_its_job_and_takes_no_other(app: App) -> 
     with beside(app, lease_us=SHORT, concurrency=1) as worker:
         assert begun.wait(SECONDS)
         later = slow.enqueue()
-        commit(app, dismissal)
+        commit(app.store, dismissal)
         beat = entry().beat_at
         # It goes on beating, and its entry goes on saying so.
         until(lambda: entry().beat_at > beat and entry().is_dismissed)
@@ -101,15 +103,50 @@ def test_one_that_is_dismissed_finishes_its_job_and_takes_no_other(app: App) -> 
 
 def test_one_that_is_told_to_stop_finds_its_dismissal_at_its_end(app: App) -> None:
     with beside(app, lease_us=LONG) as worker:
-        commit(app, dismissal)
+        commit(app.store, dismissal)
         worker.worker.stop()
         assert worker.join() is Ended.DISMISSED
     assert records(app) == []
 
 
+def test_one_that_is_held_up_for_long_still_finds_its_dismissal() -> None:
+    inner = MemoryStore()
+    store = Turnstile(inner)
+    app = App(store)
+
+    @app.task
+    def task() -> None: ...
+
+    with beside(app, lease_us=200_000) as worker:
+        until(lambda: drive(inner.records(WORKER)))
+        store.gate.clear()
+        commit(inner, dismissal)
+        end = time.monotonic() + 0.6
+        until(lambda: time.monotonic() > end)
+        store.gate.set()
+        assert worker.join() is Ended.DISMISSED
+
+
+def test_an_entry_says_what_is_left_to_finish(app: App) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    @app.task
+    def slow() -> None:
+        begun.set()
+        go_on.wait(SECONDS)
+
+    handle = slow.enqueue()
+    with beside(app, lease_us=LONG) as worker:
+        assert begun.wait(SECONDS)
+        worker.worker.stop()
+        until(lambda: worker_entries(records(app))[0].running == (handle.id,))
+        go_on.set()
+        assert worker.join() is Ended.STOPPED
+
+
 def test_an_entry_that_somebody_removed_is_there_again(app: App) -> None:
     with beside(app, lease_us=SHORT) as worker:
-        commit(app, lambda record: DeleteRecord(WORKER, record.name, record.version))
+        commit(app.store, lambda record: DeleteRecord(WORKER, record.name, record.version))
         until(lambda: records(app))
         worker.worker.stop()
         assert worker.join() is Ended.STOPPED

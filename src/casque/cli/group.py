@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from casque.cli import completion, enqueueing, listing, managing, show, status
 from casque.cli.completion import COMPLETE_VARIABLE
@@ -19,8 +20,26 @@ from casque.cli.worker import workers
 # Typer has a copy of click inside, or an older one the real one: either way, this is its error.
 _UsageError: type[Exception] = typer.BadParameter.__mro__[2]
 
+
+class _Struck(Exception):  # noqa: N818 - it never leaves this module
+    """What Typer would deal with in its own way: Ctrl-C, and output that nobody reads."""
+
+    def __init__(self, by: BaseException) -> None:
+        super().__init__()
+        self.by = by
+
+
+class _Commands(TyperGroup):
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except (KeyboardInterrupt, OSError) as error:
+            raise _Struck(error) from error
+
+
 app = typer.Typer(
     name="queuectl",
+    cls=_Commands,
     help="Background jobs on the storage you already have.",
     epilog=epilog(
         """queuectl enqueue '{"id": "job1", "command": "sleep 2"}'""",
@@ -104,9 +123,6 @@ def invoke(arguments: Sequence[str]) -> int:
     except typer.Abort:
         complain("interrupted.")
         return INTERRUPTED
-    except SystemExit as end:
-        # Typer ends the process when nobody reads on; to whoever called, that is as any error.
-        if isinstance(end.__context__, BrokenPipeError):
-            raise end.__context__ from None
-        raise
+    except _Struck as struck:
+        raise struck.by from None
     return code if isinstance(code, int) else DONE

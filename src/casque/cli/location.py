@@ -26,7 +26,8 @@ def check_place(address: str, name: str) -> None:
     """InvalidError when the store of that address and name can hardly be the one that is meant."""
     if name.startswith("memory:"):
         raise InvalidError(
-            "a store in memory would be gone with this command; choose a file, a folder or a bucket."
+            "a store in memory would be gone with this command; choose a file, a folder or a "
+            "bucket."
         )
     if "://" in name and not name.startswith("file://"):
         return

@@ -15,7 +15,7 @@ from casque.cli.exits import DONE, INVALID, code_of, complain
 from casque.cli.options import JsonOption, QueueOption, StoreOption, epilog, is_json, opened
 from casque.cli.wording import counted, plain
 from casque.durations import duration_us
-from casque.errors import CASConflictError, CasqueError, InvalidError
+from casque.errors import CASConflictError, InvalidError, JobNotFoundError
 from casque.job import Job
 from casque.operations import DeleteRecord
 from casque.record import CONFIG, PAUSE, WORKER
@@ -37,17 +37,19 @@ def each(
     """Do it to every one of these jobs, and tell of each; the worst of the exit codes."""
     worst = DONE
     done: list[Job] = []
-    for id in dict.fromkeys(ids):
-        try:
-            done.append(change(id))
-        except CasqueError as error:
-            complain(str(error))
-            worst = max(worst, code_of(error))
-        else:
-            if not as_json:
-                print(told.format(id=plain(id)))
-    if as_json:
-        asjson.show(asjson.job_objects(done, access.store.clock.now()))
+    try:
+        for id in dict.fromkeys(ids):
+            try:
+                done.append(change(id))
+            except (InvalidError, JobNotFoundError) as error:
+                complain(str(error))
+                worst = max(worst, code_of(error))
+            else:
+                if not as_json:
+                    print(told.format(id=plain(id)))
+    finally:  # also when the storage went away in between
+        if as_json:
+            asjson.show(asjson.job_objects(done, access.store.clock.now()))
     return worst
 
 

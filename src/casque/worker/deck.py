@@ -134,6 +134,10 @@ class Deck:
 
     def stop_claiming(self) -> None:
         self._is_claiming = False
+        with self._lock:
+            if self._held:
+                self._beat_us = 0  # the entry says what is left to finish, to whoever waits for it
+                self._wake()
 
     def stop_by(self, span_us: int) -> None:
         """Claim no more, and in so long give back what is in hand, if nobody else does.

@@ -13,7 +13,7 @@ from datetime import datetime
 
 import msgspec
 
-from casque.clock import Clock, to_datetime
+from casque.clock import SECOND_US, Clock, to_datetime
 from casque.errors import CASConflictError
 from casque.job import Job
 from casque.operations import DeleteRecord, Operation, PutRecord
@@ -23,6 +23,8 @@ from casque.worker.options import DEFAULT_GRACE_US, DEFAULT_LEASE_US, WorkerOpti
 
 ENTRY_LEASES = 2
 """For how many leases an entry is there without being renewed."""
+_LATE_US = 10 * SECOND_US
+"""How long a dismissal waits besides, for a worker that was held up and beats late."""
 _JOBS_NAMED = 100
 
 
@@ -78,7 +80,8 @@ def dismissal(record: Record) -> PutRecord:
     """
     entry = msgspec.json.decode(record.value, type=WorkerEntry)
     value = msgspec.json.encode(msgspec.structs.replace(entry, is_dismissed=True))
-    return PutRecord(WORKER, record.name, value, record.version, ENTRY_LEASES * entry.lease_us)
+    ttl = ENTRY_LEASES * entry.lease_us + _LATE_US
+    return PutRecord(WORKER, record.name, value, record.version, ttl)
 
 
 class Entry:
