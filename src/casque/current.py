@@ -31,11 +31,6 @@ class RunningJob:
         """The end of what it has written, if that is kept: stored by and by, and at its end."""
 
     @property
-    def job(self) -> Job:
-        """The job as it was claimed."""
-        return self._job
-
-    @property
     def id(self) -> str:
         return self._job.id
 
@@ -66,6 +61,13 @@ class RunningJob:
         self._tell(
             arguments.fraction(fraction), None if note is None else arguments.text(note, "note")
         )
+
+    # -- for the worker itself -------------------------------------------------
+
+    @property
+    def job(self) -> Job:
+        """The job as it was claimed."""
+        return self._job
 
     def beat(self) -> None:
         """Have its output stored, if there is any; and learn soon whether the job was lost."""
