@@ -16,12 +16,12 @@ from casque.cli.access import Access
 from casque.cli.enqueue import Order
 from casque.cli.exits import DONE, INTERRUPTED, complain
 from casque.cli.newjobs import decoded, new_job
-from casque.cli.wording import counted
 from casque.commit import BATCH_BYTES
 from casque.errors import CasqueError, InvalidError
 from casque.lineage import inherited
 from casque.queue import AsyncQueue
 from casque.settings import Settings
+from casque.wording import counted
 
 _BOM = b"\xef\xbb\xbf"
 _AGAIN = "the same lines again are safe when they have ids"

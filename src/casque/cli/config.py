@@ -11,12 +11,12 @@ from casque.cli import asjson, tables
 from casque.cli.access import Access
 from casque.cli.exits import DONE
 from casque.cli.options import JsonOption, StoreOption, address_of, epilog, is_json, opened
-from casque.cli.wording import plain
 from casque.errors import CASConflictError
 from casque.operations import DeleteRecord, PutRecord
 from casque.record import ABSENT, CONFIG, Record
 from casque.settings import SETTINGS, Settings, encoded, setting, settings_of
 from casque.stores.url import anchored, without_password
+from casque.wording import plain
 
 _KEYS = ", ".join(SETTINGS)
 KeyArgument = Annotated[str, typer.Argument(metavar="KEY", help=f"One of {_KEYS}.")]

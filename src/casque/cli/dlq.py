@@ -14,12 +14,12 @@ from casque.cli.listing import DEFAULT_LIMIT, LimitOption, show_jobs
 from casque.cli.managing import YesOption, asked, each
 from casque.cli.options import JsonOption, QueueOption, StoreOption, epilog, is_json, opened
 from casque.cli.show import IdArgument, found, show_job
-from casque.cli.wording import counted
 from casque.durations import duration_us
 from casque.errors import InvalidError, JobNotFoundError
 from casque.job import Job
 from casque.operations import Purge
 from casque.views import JobFilter, view_of
+from casque.wording import counted
 
 _PAGE = 1_000
 

@@ -7,10 +7,10 @@ import msgspec
 from casque.cli.access import Access
 from casque.cli.exits import DONE
 from casque.cli.newjobs import Fields, decoded, new_job
-from casque.cli.wording import plain
 from casque.errors import InvalidError
 from casque.job import Job
 from casque.lineage import inherited
+from casque.wording import plain
 
 STDIN = "-"
 

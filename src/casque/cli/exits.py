@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 
-from casque.cli.wording import plain
 from casque.errors import (
     CASConflictError,
     CasqueError,
@@ -14,6 +13,7 @@ from casque.errors import (
     LeaseLostError,
     StorageError,
 )
+from casque.wording import plain
 
 DONE = 0
 NOT_SO = 1

@@ -8,9 +8,9 @@ import msgspec
 
 from casque.cli.access import Access
 from casque.cli.asjson import instant
-from casque.cli.wording import plain
 from casque.clock import SECOND_US, to_us
 from casque.record import WORKER, Record
+from casque.wording import plain
 from casque.worker.registry import WorkerEntry, worker_entries
 
 

@@ -13,12 +13,12 @@ from casque.cli import asjson
 from casque.cli.access import Access
 from casque.cli.exits import DONE, INVALID, code_of, complain
 from casque.cli.options import JsonOption, QueueOption, StoreOption, epilog, is_json, opened
-from casque.cli.wording import counted, plain
 from casque.durations import duration_us
 from casque.errors import CASConflictError, InvalidError, JobNotFoundError
 from casque.job import Job
 from casque.operations import DeleteRecord
 from casque.record import CONFIG, PAUSE, WORKER
+from casque.wording import counted, plain
 
 IdsArgument = Annotated[list[str], typer.Argument(metavar="ID…", help="The ids of jobs.")]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]

@@ -10,12 +10,12 @@ from casque.cli import asjson, tables
 from casque.cli.access import Access
 from casque.cli.exits import DONE
 from casque.cli.options import JsonOption, StoreOption, epilog, is_json, opened
-from casque.cli.wording import cut, plain, plain_lines
 from casque.durations import told
 from casque.errors import JobNotFoundError
 from casque.job import Attempt, Job
 from casque.shelljob import SHELL, ShellCall, command_of, decode, exit_code_of
 from casque.views import view_of
+from casque.wording import cut, plain, plain_lines
 
 if TYPE_CHECKING:
     from rich.table import Table

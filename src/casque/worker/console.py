@@ -9,6 +9,8 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from casque.wording import cut, plain, plain_lines
+
 SUPERVISOR = "casque.worker.supervisor"
 """The logger of what is said of several worker processes."""
 
@@ -56,8 +58,7 @@ class ConsoleLines(logging.Formatter):
         told = record.getMessage()
         if record.exc_info:
             told += "\n" + self.formatException(record.exc_info)
-        first, *more = told.splitlines() or [""]
-        return "\n".join([f"[{who}] {plain(first)}", *map(plain, more)])
+        return f"[{who}] {plain_lines(told)}"
 
 
 def shown(level: int) -> Callable[[logging.LogRecord], bool]:
@@ -72,20 +73,9 @@ def shown(level: int) -> Callable[[logging.LogRecord], bool]:
     return is_shown
 
 
-def plain(text: str) -> str:
-    """The text, with nothing in it that a terminal would act upon."""
-    if text.isprintable():
-        return text
-    return "".join(
-        one if one.isprintable() or one == "\t" else one.encode("unicode_escape").decode()
-        for one in text
-    )
-
-
 def _short(text: str) -> str:
     """On one line, and not too long."""
-    line = " ".join(text.split())
-    return line if len(line) <= _COMMAND_LENGTH else f"{line[: _COMMAND_LENGTH - 1]}…"
+    return cut(" ".join(text.split()), _COMMAND_LENGTH)
 
 
 def _event(record: logging.LogRecord) -> str | None:
