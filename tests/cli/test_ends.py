@@ -54,7 +54,7 @@ def test_these_are_all_commands() -> None:
         ("/proc/jobs.db", 5, "cannot open"),
     ],
 )
-@pytest.mark.parametrize("command", [("status",), ("enqueue", '{"command": "a"}')], ids=str)
+@pytest.mark.parametrize("command", [("resume", "a"), ("enqueue", '{"command": "a"}')], ids=str)
 def test_a_store_that_is_none_is_told_in_one_line(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -274,3 +274,16 @@ def test_completion_knows_commands_and_options() -> None:
     assert "enqueue" in completed("en")
     assert completed("dlq", "re") == ["retry"]
     assert "--state" in completed("list", "--st")
+
+
+@pytest.mark.parametrize("store", ["jobs.db", "queue.json", "ledger/"])
+@pytest.mark.parametrize(
+    "words",
+    ["status", "list", "queues", "dlq list", "worker list", "config list", "config get lease"],
+)
+def test_to_look_where_nothing_is_stored_makes_nothing(
+    store: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["--store", f"{tmp_path}/{store}", *words.split()]) == 0
+    assert capsys.readouterr().err == ""
+    assert list(tmp_path.iterdir()) == []

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Coroutine
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from casque.cli.location import check_place
+from casque.cli.exits import complain
+from casque.cli.location import check_place, is_empty
 from casque.job import Job
 from casque.operations import Operation
 from casque.queue import DEFAULT_MAX_DEPTH, AsyncQueue
@@ -72,3 +74,18 @@ class Access:
         self.run(self.queue.close())
         self.run(self.store.close())
         self._runner.close()
+
+
+def look_into(address: str) -> Access:
+    """Access for whoever only looks: where nothing is stored yet, nothing is made either."""
+    store = open_store(address)
+    check_place(address, store.name)
+    if is_empty(store.name):
+        from casque.stores.memory import MemoryStore
+
+        name = store.name
+        if sys.stderr.isatty():  # a person may have mistyped it
+            complain(f"note: nothing is stored at {name} yet.")
+        store = MemoryStore()
+        store.name = name
+    return Access(store)

@@ -10,7 +10,15 @@ import typer
 from casque.cli import asjson, tables
 from casque.cli.access import Access
 from casque.cli.exits import DONE
-from casque.cli.options import JsonOption, StoreOption, address_of, epilog, is_json, opened
+from casque.cli.options import (
+    JsonOption,
+    StoreOption,
+    address_of,
+    epilog,
+    is_json,
+    looked_into,
+    opened,
+)
 from casque.errors import CASConflictError
 from casque.operations import DeleteRecord, PutRecord
 from casque.record import ABSENT, CONFIG, Record
@@ -103,7 +111,7 @@ def get(
 ) -> int:
     """Print the value of one of the settings."""
     one = setting(key)
-    with opened(context, store) as access:
+    with looked_into(context, store) as access:
         records = access.records(CONFIG)
     settings = settings_of(records)
     if is_json(context, json):
@@ -116,7 +124,7 @@ def get(
 @config.command("list", epilog=epilog("queuectl config list", "queuectl config list --json"))
 def list_(context: typer.Context, store: StoreOption = None, json: JsonOption = False) -> int:
     """Print all settings, and which of them are as nobody has set them."""
-    with opened(context, store) as access:
+    with looked_into(context, store) as access:
         records = access.records(CONFIG)
     settings, are_set = settings_of(records), {record.name for record in records}
     if is_json(context, json):

@@ -12,7 +12,15 @@ from casque.cli.access import Access
 from casque.cli.exits import DONE, INVALID
 from casque.cli.listing import DEFAULT_LIMIT, LimitOption, show_jobs
 from casque.cli.managing import YesOption, asked, each
-from casque.cli.options import JsonOption, QueueOption, StoreOption, epilog, is_json, opened
+from casque.cli.options import (
+    JsonOption,
+    QueueOption,
+    StoreOption,
+    epilog,
+    is_json,
+    looked_into,
+    opened,
+)
 from casque.cli.show import IdArgument, found, show_job
 from casque.durations import duration_us
 from casque.errors import InvalidError, JobNotFoundError
@@ -39,7 +47,7 @@ def list_(
     json: JsonOption = False,
 ) -> int:
     """List the dead jobs."""
-    with opened(context, store) as access:
+    with looked_into(context, store) as access:
         show_jobs(access, JobFilter("dead", queue), limit=limit, as_json=is_json(context, json))
     return DONE
 
@@ -49,7 +57,7 @@ def show(
     context: typer.Context, id: IdArgument, store: StoreOption = None, json: JsonOption = False
 ) -> int:
     """Show everything about a dead job."""
-    with opened(context, store) as access:
+    with looked_into(context, store) as access:
         job = _dead(access, id)
         show_job(job, access.store.clock.now(), as_json=is_json(context, json))
     return DONE

@@ -10,7 +10,7 @@ import typer
 from casque.cli import asjson, tables
 from casque.cli.access import Access
 from casque.cli.exits import DONE
-from casque.cli.options import JsonOption, QueueOption, StoreOption, epilog, is_json, opened
+from casque.cli.options import JsonOption, QueueOption, StoreOption, epilog, is_json, looked_into
 from casque.job import Stats
 from casque.record import PAUSE
 from casque.views import VIEWS, JobFilter, View
@@ -43,7 +43,7 @@ def list_jobs(
 ) -> int:
     """List jobs in the order in which they were enqueued."""
     wanted = JobFilter(cast("View | None", state and state.lower()), queue)
-    with opened(context, store) as access:
+    with looked_into(context, store) as access:
         show_jobs(access, wanted, limit=limit, as_json=is_json(context, json))
     return DONE
 
@@ -72,7 +72,7 @@ def _count(stats: Stats, wanted: JobFilter) -> int:
 
 def queues(context: typer.Context, store: StoreOption = None, json: JsonOption = False) -> int:
     """List the queues that have jobs or are paused, and count their jobs."""
-    with opened(context, store) as access:
+    with looked_into(context, store) as access:
         paused = {record.name for record in access.records(PAUSE)}
         names = sorted({*access.run(access.queue.queues()), *paused})
         counts = {name: access.run(access.queue.stats(name)) for name in names}

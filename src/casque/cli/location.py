@@ -29,11 +29,25 @@ def check_place(address: str, name: str) -> None:
             "a store in memory would be gone with this command; choose a file, a folder or a "
             "bucket."
         )
-    if "://" in name and not name.startswith("file://"):
+    path = _path(name)
+    if path is None:
         return
     # Stores make the folders that they lack; for a path that a person has typed, one is enough.
-    folder = Path(name.removeprefix("file://")).parent
+    folder = path.parent
     if not folder.is_dir() and address != default_address():
         raise InvalidError(
             f"{name}: there is no folder {folder}. Check the path, or make it: mkdir -p {folder}"
         )
+
+
+def is_empty(name: str) -> bool:
+    """Whether a store of this name is on this machine, and nothing is stored there yet."""
+    path = _path(name)
+    return path is not None and not path.exists()
+
+
+def _path(name: str) -> Path | None:
+    """The file or folder of a store of that name; None when it is elsewhere."""
+    if "://" in name and not name.startswith("file://"):
+        return None
+    return Path(name.removeprefix("file://"))

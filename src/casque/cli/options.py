@@ -8,7 +8,7 @@ from typing import Annotated
 import msgspec
 import typer
 
-from casque.cli.access import Access
+from casque.cli.access import Access, look_into
 from casque.cli.location import STORE_VARIABLE, address
 
 StoreOption = Annotated[
@@ -41,6 +41,11 @@ def told_address(context: typer.Context, store: str | None) -> str | None:
 
 def opened(context: typer.Context, store: str | None) -> Access:
     return Access(address_of(context, store))
+
+
+def looked_into(context: typer.Context, store: str | None) -> Access:
+    """The same for a command that only looks: where nothing is stored yet, it makes nothing."""
+    return look_into(address_of(context, store))
 
 
 def is_json(context: typer.Context, given: bool) -> bool:

@@ -9,7 +9,7 @@ import typer
 from casque.cli import asjson, tables
 from casque.cli.access import Access
 from casque.cli.exits import DONE
-from casque.cli.options import JsonOption, StoreOption, epilog, is_json, opened
+from casque.cli.options import JsonOption, StoreOption, epilog, is_json, looked_into
 from casque.durations import told
 from casque.errors import JobNotFoundError
 from casque.job import Attempt, Job
@@ -32,7 +32,7 @@ def show(
     context: typer.Context, id: IdArgument, store: StoreOption = None, json: JsonOption = False
 ) -> int:
     """Show everything about a job: its times, attempts, error and output."""
-    with opened(context, store) as access:
+    with looked_into(context, store) as access:
         job = found(access, id)
         show_job(job, access.store.clock.now(), as_json=is_json(context, json))
     return DONE

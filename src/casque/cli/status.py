@@ -10,7 +10,15 @@ import typer
 from casque.cli import asjson, tables
 from casque.cli.access import Access
 from casque.cli.exits import DONE
-from casque.cli.options import JsonOption, QueueOption, StoreOption, epilog, is_json, opened
+from casque.cli.options import (
+    JsonOption,
+    QueueOption,
+    StoreOption,
+    epilog,
+    is_json,
+    looked_into,
+    opened,
+)
 from casque.durations import duration_us
 from casque.job import Stats
 from casque.record import PAUSE, WORKER
@@ -56,7 +64,7 @@ def status(
 ) -> int:
     """Count the jobs by state, and name the workers."""
     interval_us = duration_us(interval, at_least_us=_SHORTEST_INTERVAL_US)
-    with opened(context, store) as access:
+    with (opened if watch else looked_into)(context, store) as access:
         if watch:
             return _watch(access, queue, interval_us, as_json=is_json(context, json))
         picture = _look(access, queue)

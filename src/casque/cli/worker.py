@@ -13,7 +13,15 @@ from casque.cli import asjson
 from casque.cli.access import Access
 from casque.cli.exits import DONE, NOT_FOUND, NOT_SO, complain
 from casque.cli.location import default_address
-from casque.cli.options import JsonOption, StoreOption, epilog, is_json, opened, told_address
+from casque.cli.options import (
+    JsonOption,
+    StoreOption,
+    epilog,
+    is_json,
+    looked_into,
+    opened,
+    told_address,
+)
 from casque.cli.plan import LogFormat, Plan, span_us
 from casque.errors import CasqueError, InvalidError
 from casque.settings import Settings
@@ -183,7 +191,7 @@ def list_(context: typer.Context, store: StoreOption = None, json: JsonOption = 
     """
     from casque.cli.fleet import members, view_of
 
-    with opened(context, store) as access:
+    with looked_into(context, store) as access:
         entries = [one.entry for one in members(access)]
     if is_json(context, json):
         asjson.show([view_of(entry) for entry in entries])
@@ -276,7 +284,7 @@ def check(
 
     max_age_us = None if max_age is None else span_us("--max-age", max_age)
     try:
-        with opened(context, store) as access:
+        with looked_into(context, store) as access:
             health = healthy(access, max_age_us)
     except InvalidError:
         raise
