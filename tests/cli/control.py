@@ -6,7 +6,8 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from io import BytesIO, TextIOWrapper
+from io import TextIOWrapper
+from tempfile import TemporaryFile
 from typing import Any, NamedTuple
 
 import msgspec
@@ -44,9 +45,12 @@ class Control:
 
     def __call__(self, *arguments: str, stdin: bytes = b"") -> Told:
         """Run a command in this process."""
-        self._monkeypatch.setattr(sys, "stdin", TextIOWrapper(BytesIO(stdin)))
-        self._capture.readouterr()
-        code = run(("--store", self.store, *arguments))
+        with TemporaryFile() as file:
+            file.write(stdin)
+            file.seek(0)
+            self._monkeypatch.setattr(sys, "stdin", TextIOWrapper(file))
+            self._capture.readouterr()
+            code = run(("--store", self.store, *arguments))
         return Told(code, *self._capture.readouterr())
 
     def done(self, *arguments: str, stdin: bytes = b"") -> str:

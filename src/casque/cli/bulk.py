@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import stat
 import sys
 from collections.abc import Callable, Iterator
@@ -24,6 +25,9 @@ from casque.settings import Settings
 from casque.wording import counted
 
 _BOM = b"\xef\xbb\xbf"
+_READ_BYTES = 1 << 18
+_PAUSE_SECONDS = 0.2
+"""After which what has come so far is stored: whoever writes may take all day."""
 _AGAIN = "the same lines again are safe when they have ids"
 
 
@@ -101,28 +105,50 @@ def _refused(where: str, error: InvalidError, tally: _Tally) -> InvalidError:
     return InvalidError(f"{where}: {error} {done[0].upper()}{done[1:]}.")
 
 
-def _numbered(stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
-    """The lines that say something, and their numbers."""
+def _numbered(stream: BinaryIO) -> Iterator[tuple[int, bytes] | None]:
+    """The lines that say something, and their numbers; None when no more is there for now."""
     number = 0
-    while line := stream.readline(PAYLOAD_BYTES + 2):
+    for line in _lines(stream):
+        if line is None:
+            yield None
+            continue
         number += 1
-        line = line.removeprefix(_BOM) if number == 1 else line
-        if len(line) <= PAYLOAD_BYTES:  # else it is only the beginning of one, and is refused
-            line = line.strip()
-        if line:
-            yield number, line
+        told = line.removeprefix(_BOM) if number == 1 else line
+        if len(told) <= PAYLOAD_BYTES:  # else it is only the beginning of one, and is refused
+            told = told.strip()
+        if told:
+            yield number, told
 
 
-def _batches(lines: Iterator[tuple[int, bytes]]) -> Iterator[list[tuple[int, bytes]]]:
-    """As many lines at once as one commit takes well."""
+def _lines(stream: BinaryIO) -> Iterator[bytes | None]:
+    """Line by line; None when nothing has come for a moment."""
+    rest = b""
+    while True:
+        if not select.select([stream], [], [], _PAUSE_SECONDS)[0]:
+            yield None
+            select.select([stream], [], [])
+        part = os.read(stream.fileno(), _READ_BYTES)
+        *lines, rest = (rest + part).split(b"\n")
+        yield from lines
+        if not part or len(rest) > PAYLOAD_BYTES:
+            yield rest
+            return
+
+
+def _batches(
+    lines: Iterator[tuple[int, bytes] | None],
+) -> Iterator[list[tuple[int, bytes]]]:
+    """As many lines at once as one commit takes well, or as have come when no more does."""
     batch: list[tuple[int, bytes]] = []
     size = 0
-    for number, line in lines:
-        if batch and (len(batch) == ENQUEUE_MANY_JOBS or size + len(line) > BATCH_BYTES):
+    for line in lines:
+        is_full = len(batch) == ENQUEUE_MANY_JOBS
+        if batch and (line is None or is_full or size + len(line[1]) > BATCH_BYTES):
             yield batch
             batch, size = [], 0
-        batch.append((number, line))
-        size += len(line)
+        if line is not None:
+            batch.append(line)
+            size += len(line[1])
     if batch:
         yield batch
 
