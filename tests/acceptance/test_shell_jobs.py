@@ -15,6 +15,7 @@ from casque import JobStatus
 from casque.shelljob import exit_code_of
 from tests.acceptance.fleet import STORES, until
 from tests.acceptance.operating import Operator
+from tests.worker.shells import session_of
 
 FIRST_IS_LONG = (
     "echo $$ >> {0}/leaders; test $CASQUE_ATTEMPT != 1 || "
@@ -82,6 +83,18 @@ def test_the_kill_of_a_worker_ends_its_command_which_runs_again_elsewhere(
     assert job.attempts == 2
     assert [f":{holder}:" in str(one.worker) for one in job.history] == [True, False]
     assert operator.queuectl("worker", "stop").code == 0
+
+
+def test_the_kill_of_a_worker_ends_what_made_a_group_of_its_own(on_sqlite: Operator) -> None:
+    """As `timeout` does: of the session, not of the group."""
+    line = "timeout 300 sh -c 'echo $$ >> {0}/members; exec sleep 300'; echo over"
+    enqueue(on_sqlite, f"echo $$ >> {{0}}/leaders; {line}".format(on_sqlite.folder))
+    _, [worker] = on_sqlite.started()
+    until("it runs", lambda: numbers(on_sqlite, "members"))
+    [leader], [member] = numbers(on_sqlite, "leaders"), numbers(on_sqlite, "members")
+    assert (os.getsid(member), os.getpgid(member) == leader) == (leader, False)
+    os.kill(worker, signal.SIGKILL)
+    until("all of it is ended", lambda: not session_of(leader))
 
 
 def test_the_kill_of_their_manager_ends_all_within_the_grace(operator: Operator) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -74,6 +75,16 @@ def lives(pid: int) -> bool:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
         return state not in "ZX"
     return False
+
+
+def session_of(leader: int) -> list[int]:
+    """What lives of a session, in whatever process group."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        with suppress(OSError, ValueError):
+            if os.getsid(int(entry.name)) == leader and lives(int(entry.name)):
+                found.append(int(entry.name))
+    return found
 
 
 def open_files() -> int:

@@ -15,7 +15,7 @@ import pytest
 
 from casque.worker import guard, guarding
 from casque.worker.guarding import Guard, UnguardedError
-from tests.worker.shells import lives, number_in, until
+from tests.worker.shells import lives, number_in, session_of, until
 
 
 class Groups:
@@ -81,6 +81,21 @@ def test_it_ends_at_its_workers_end_what_it_knows_of_and_nothing_else(
     until("it is ended", lambda: not lives(kept))
     assert lives(dropped)
     assert lives(never)
+
+
+def test_it_ends_what_made_a_group_of_its_own(
+    program: subprocess.Popen[bytes], tmp_path: Path
+) -> None:
+    line = f"timeout 300 sh -c 'echo $$ > {tmp_path}/child; timeout 300 sleep 300'"
+    with subprocess.Popen(["sh", "-c", f"{line}; echo over"], start_new_session=True) as started:
+        child = number_in(tmp_path / "child")
+        assert os.getpgid(child) != started.pid
+        tell(program, f"+{started.pid}")
+        answer(program)
+        assert program.stdin is not None
+        program.stdin.close()
+        assert program.wait(20) == 0
+        until("all of it is ended", lambda: not session_of(started.pid))
 
 
 def test_a_group_that_is_gone_keeps_it_from_nothing(

@@ -30,6 +30,7 @@ from tests.worker.shells import (
     lives,
     number_in,
     open_files,
+    session_of,
     shell_app,
     until,
 )
@@ -257,6 +258,35 @@ def test_a_timeout_ends_all_of_a_group_that_does_not_heed(app: App, tmp_path: Pa
     assert not lives(child)
     assert group_of(leader) == []
     assert "timed out after 1 s" in str(job_of(app).error)
+
+
+GROUPS_OF_ITS_OWN = (
+    "echo $$ > {0}/leader; timeout 300 sh -c 'trap \"\" TERM; echo $$ > {0}/child; sleep 300'; "
+    "echo over"
+)
+"""`timeout` makes a process group of its own, and so do the jobs of a shell with job control."""
+
+
+def test_a_timeout_ends_what_made_a_group_of_its_own(app: App, tmp_path: Path) -> None:
+    run(app, command(GROUPS_OF_ITS_OWN.format(tmp_path), timeout=timedelta(seconds=1)))
+    leader, child = pids(tmp_path)
+    assert not lives(child)
+    assert session_of(leader) == []
+
+
+def test_the_end_of_one_ends_what_it_left_in_a_group_of_its_own(app: App, tmp_path: Path) -> None:
+    run(app, command(f"echo $$ > {tmp_path}/leader; set -m; sleep 300 & timeout 300 sleep 300 &"))
+    assert job_of(app).status is JobStatus.COMPLETED
+    assert session_of(number_in(tmp_path / "leader")) == []
+
+
+def test_a_cancel_ends_what_made_a_group_of_its_own(app: App, tmp_path: Path) -> None:
+    app.queue.enqueue_many([command(GROUPS_OF_ITS_OWN.format(tmp_path))])
+    with beside(app, lease_us=LONG_US):
+        leader, _ = pids(tmp_path)
+        app.queue.cancel("job")
+        until("all of it is ended", lambda: not session_of(leader))
+    assert job_of(app).output is None
 
 
 def test_one_that_heeds_may_clean_up(app: App, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Command: a command line as a process group: how it begins, what it writes, how all of it ends."""
+"""Command: a command line as a session: how it begins, what it writes, how all of it ends."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ SHELL_PATH = "/bin/sh"
 _GATE = f'IFS= read -r go && exec {SHELL_PATH} -c "$1" </dev/null'
 """Waits for its word before it becomes the command. When there is nobody left to give it, because
 the worker died before the group was guarded, it ends, and the command has never run."""
+_LEAVE_SECONDS = 0.1
+"""How long, after the end of its `sh`, what is about to leave by `setsid` has for that."""
 _TERM_SECONDS = 2.0
 """How long what was asked to end may take, before it is killed."""
 _GONE_SECONDS = 1.0
@@ -68,7 +70,7 @@ class Command:
         )
         assert self._process.stdout is not None
         self.group = self._process.pid
-        """Its process group, and the process that leads it."""
+        """Its session and first process group, and the process that leads both."""
         self._output = self._process.stdout.fileno()
         os.set_blocking(self._output, False)
         self._loop.add_reader(self._output, self._read)
@@ -78,7 +80,7 @@ class Command:
     async def run(self, guard: Guard) -> int:
         """Let it run to its end: its exit code, or a signal's number, negative.
 
-        When this returns or raises, nothing of its group is left. Cancelled, it ends the group.
+        When this returns or raises, nothing of its session is left. Cancelled, it ends it.
         """
         try:
             await guard.add(self.group)
@@ -119,13 +121,14 @@ class Command:
         self._has_ended.set()
 
     async def _clear_away(self) -> None:
-        """End what is left of the group, whoever else wants this to end meanwhile.
+        """End what is left of the session, whoever else wants this to end meanwhile.
 
         Once the `sh` is reaped, only what is left of it keeps others from getting
-        the group's number: so it is looked at often, and never again once it was
+        the session's number: so it is looked at often, and never again once it was
         seen empty. Numbers are given in turn; no system gets around in between.
         """
         begun = self._loop.time()
+        ask_after = _LEAVE_SECONDS if self._has_ended.is_set() else 0.0
         is_asked = is_hurried = False
         while not self._is_gone(begun):
             passed = self._loop.time() - begun
@@ -133,7 +136,7 @@ class Command:
                 return
             if is_hurried or passed >= _TERM_SECONDS:
                 self._signal(signal.SIGKILL)
-            elif not is_asked:
+            elif not is_asked and passed >= ask_after:
                 is_asked = True
                 self._signal(signal.SIGTERM)
                 self._signal(signal.SIGCONT)  # one that is stopped must be able to heed it
@@ -142,7 +145,7 @@ class Command:
             except asyncio.CancelledError:
                 is_hurried = True
         # One that was born while it was looked for the living may have been missed.
-        if is_there(self.group):
+        if is_asked or is_there(self.group):
             self._signal(signal.SIGKILL)
 
     def _is_gone(self, begun: float) -> bool:
@@ -151,11 +154,13 @@ class Command:
             return False
         self._process.poll()
         now = self._loop.time()
-        return not _groups.has(self.group, now, since=max(begun, now - _LOOK_SECONDS))
+        return not _groups.of(self.group, now, since=max(begun, now - _LOOK_SECONDS))
 
     def _signal(self, number: signal.Signals) -> None:
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.group, number)
+        now = self._loop.time()
+        for group in {self.group} | _groups.of(self.group, now, since=now):
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(group, number)
 
     def _close(self) -> None:
         """Take what is in the pipe, but wait for nobody who still holds it."""
