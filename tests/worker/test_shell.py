@@ -164,6 +164,11 @@ def test_it_sees_which_job_it_is_and_has_nothing_to_read(
     assert job_of(app).output == f"job 1 0 {tmp_path}/jobs.db there mine\n/\nend\n".encode()
 
 
+def test_it_sees_its_environment_whole_and_nothing_of_the_gate(app: App) -> None:
+    run(app, command("echo $go $line; env | grep ^_casque", env={"go": "there", "line": "too"}))
+    assert job_of(app).output == b"there too\n"
+
+
 def test_where_no_other_process_finds_the_store_it_is_not_told_of_another(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -15,9 +15,10 @@ from casque.worker.groups import LivingGroups, is_there
 from casque.worker.guarding import Guard
 
 SHELL_PATH = "/bin/sh"
-_GATE = f'IFS= read -r go && exec {SHELL_PATH} -c "$1" </dev/null'
+_GATE = f'IFS= read -r _casque_gate && exec {SHELL_PATH} -c "$1" </dev/null'
 """Waits for its word before it becomes the command. When there is nobody left to give it, because
-the worker died before the group was guarded, it ends, and the command has never run."""
+the worker died before the group was guarded, it ends, and the command has never run. The variable
+is one that nobody else has: read into one of the environment's, the command would find it empty."""
 _LEAVE_SECONDS = 0.1
 """How long, after the end of its `sh`, what is about to leave by `setsid` has for that."""
 _TERM_SECONDS = 2.0
