@@ -110,3 +110,10 @@ def test_a_wait_is_ended_by_signals_by_threads_and_by_time() -> None:
     wakeups.close()
     wakeups.ring()
     assert signal.set_wakeup_fd(before) == before
+
+
+def test_a_wait_may_be_longer_than_the_system_can_count() -> None:
+    wakeups = Wakeups()
+    wakeups.ring(signal.SIGTERM)
+    assert wakeups.wait(400 * 24 * 60 * 60 * 1_000_000) == [signal.SIGTERM]
+    wakeups.close()

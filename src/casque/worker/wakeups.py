@@ -13,6 +13,8 @@ from types import FrameType
 from casque.worker.signals import handling
 
 _MILLISECOND_US = 1000
+_LONGEST_MS = 24 * 60 * 60 * 1000
+"""A day: the system takes no more than some 24 of them, and one wakes up for nothing cheaply."""
 
 
 class Wakeups:
@@ -42,9 +44,11 @@ class Wakeups:
                     return
 
     def wait(self, timeout_us: int | None) -> list[int]:
-        """Sleep until something happens or time is over. The signals that came, in order."""
+        """Sleep until something happens, time is over, or a day. The signals that came, in order."""
         # Upwards: a millisecond too early would be followed by a wait for nothing.
-        timeout_ms = None if timeout_us is None else -(-timeout_us // _MILLISECOND_US)
+        timeout_ms = None
+        if timeout_us is not None:
+            timeout_ms = min(-(-timeout_us // _MILLISECOND_US), _LONGEST_MS)
         if not self._poll.poll(timeout_ms):
             return []
         return [number for number in os.read(self._reads, 4096) if number]
