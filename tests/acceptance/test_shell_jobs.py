@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -196,3 +197,19 @@ def test_what_a_person_sees_of_it_in_the_foreground(on_sqlite: Operator) -> None
         ]
     )
     assert exit_code_of(on_sqlite.fleet.job("wrong")) == 127
+
+
+IN_A_TERMINAL = "import os, pty, sys; sys.exit(os.waitstatus_to_exitcode(pty.spawn(sys.argv[1:])))"
+
+
+def test_a_terminal_that_stops_those_in_the_background_stops_no_worker(
+    on_sqlite: Operator,
+) -> None:
+    enqueue(on_sqlite, "true")
+    shell = 'stty tostop && exec "$@"'
+    ran = on_sqlite.queuectl(
+        *("worker", "start", "--foreground", "--until-idle"),
+        before=(sys.executable, "-c", IN_A_TERMINAL, "sh", "-c", shell, "sh"),
+    )
+    assert ran.code == 0, ran
+    assert on_sqlite.fleet.job("job").status is JobStatus.COMPLETED

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import signal
 import socket
 import sys
 import threading
@@ -29,6 +30,8 @@ _CODES = {
 
 def run_child(descriptor: int) -> int:
     """Do what the supervisor at the other end of this socket says. Returns the exit code."""
+    # In a terminal with `stty tostop`, it is not of the group that may write, and would be stopped.
+    signal.signal(signal.SIGTTOU, signal.SIG_IGN)
     with socket.socket(fileno=descriptor) as line:
         # What a task starts must not inherit it.
         line.set_inheritable(False)
