@@ -17,7 +17,7 @@ from casque.lineage import running, stand_below
 class RunningJob:
     """What a task can ask of the job it runs in, and tell of it."""
 
-    __slots__ = ("_deadline_us", "_job", "_tell", "is_lost", "output")
+    __slots__ = ("_deadline_us", "_job", "_tell", "is_lost", "is_stopping", "output")
 
     def __init__(
         self, job: Job, deadline_us: int | None, tell: Callable[[float | None, str | None], None]
@@ -27,6 +27,8 @@ class RunningJob:
         self._tell = tell
         self.is_lost = False
         """Whether another worker may have the job by now: what this attempt does is in vain."""
+        self.is_stopping = False
+        """Whether its worker was told to stop."""
         self.output: bytes | None = None
         """The end of what it has written, if that is kept: stored by and by, and at its end."""
 

@@ -213,3 +213,45 @@ def test_a_terminal_that_stops_those_in_the_background_stops_no_worker(
     )
     assert ran.code == 0, ran
     assert on_sqlite.fleet.job("job").status is JobStatus.COMPLETED
+
+
+def test_a_shortage_of_the_workers_costs_no_job_an_attempt(on_sqlite: Operator) -> None:
+    lines = [f'{{"id": "job-{n}", "command": "sleep 1", "max_attempts": 1}}' for n in range(40)]
+    (on_sqlite.folder / "jobs.jsonl").write_text("\n".join(lines))
+    enqueued = on_sqlite.queuectl("enqueue", "-", before=_fed_by(on_sqlite.folder / "jobs.jsonl"))
+    assert enqueued.code == 0, enqueued
+    ran = on_sqlite.queuectl(
+        *("worker", "start", "--foreground", "--until-idle", "--concurrency", "40"),
+        before=("sh", "-c", 'ulimit -n 60 && exec "$@"', "sh"),
+    )
+    assert ran.code == 0, ran
+    assert ran.out.count("are put off") == 1, ran.out
+    found = [on_sqlite.fleet.job(f"job-{n}") for n in range(40)]
+    assert {one.status for one in found} <= {JobStatus.QUEUED, JobStatus.COMPLETED}
+    assert all(one.attempts == 0 for one in found if one.status is JobStatus.QUEUED)
+
+
+def test_a_service_manager_that_signals_all_processes_costs_no_attempt(
+    on_sqlite: Operator,
+) -> None:
+    """As systemd does unless told otherwise; the command may be the first to have it."""
+    ran = on_sqlite.queuectl(
+        *("enqueue", "--id", "job", "--max-attempts", "1"),
+        *("--command", f"echo $$ >> {on_sqlite.folder}/leaders; exec sleep 300"),
+    )
+    assert ran.code == 0, ran
+    manager, workers = on_sqlite.started()
+    until("it runs", lambda: numbers(on_sqlite, "leaders"))
+    for pid in (*numbers(on_sqlite, "leaders"), *workers, manager):
+        os.kill(pid, signal.SIGTERM)
+    until("all have ended", lambda: not {manager, *workers} & set(on_sqlite.processes()))
+    job = on_sqlite.fleet.job("job")
+    assert (job.status, job.attempts) == (JobStatus.QUEUED, 0)
+
+
+def test_a_command_that_is_ended_by_sigterm_while_nobody_stops_has_failed(
+    on_sqlite: Operator,
+) -> None:
+    enqueue(on_sqlite, "kill -TERM $$")
+    on_sqlite.queuectl("worker", "start", "--foreground", "--until-idle")
+    assert exit_code_of(on_sqlite.fleet.job("job")) == 143

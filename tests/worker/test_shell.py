@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import signal
@@ -15,13 +16,16 @@ import pytest
 
 from casque import App, InvalidError, JobStatus, NewJob, Queue
 from casque.arguments import OUTPUT_BYTES
+from casque.current import RunningJob
 from casque.operations import PutRecord
 from casque.record import ABSENT, CONFIG
 from casque.shelljob import SHELL, ShellCall, exit_code_of, exit_failure, result_of
 from casque.stores.sqlite.store import SqliteStore
 from casque.testing.faults import STORE_FAULTS, Fault, FaultyStore
+from casque.worker import command as commands
+from casque.worker.livesettings import LiveSettings
 from casque.worker.loading import load_app
-from casque.worker.shell import CANNOT_START, add_shell
+from casque.worker.shell import CANNOT_START, _Crew, add_shell
 from tests.worker.apps import beside, work_off
 from tests.worker.shells import (
     command,
@@ -376,6 +380,33 @@ def test_what_leaves_its_session_stays(app: App, tmp_path: Path) -> None:
         assert lives(left)
     finally:
         os.kill(left, signal.SIGKILL)
+
+
+def test_what_cannot_be_ended_is_told_of(
+    app: App, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(commands, "_TERM_SECONDS", -1.0)  # so it is not even tried
+    with caplog.at_level(logging.WARNING, "casque.worker"):
+        run(app, command(f"sleep 300 & echo $! > {tmp_path}/left"))
+    left = number_in(tmp_path / "left")
+    try:
+        [said] = caplog.messages
+        assert f"job job started cannot be ended, and is left: see `ps -s {os.getsid(left)}" in said
+    finally:
+        os.kill(left, signal.SIGKILL)
+
+
+def test_however_many_run_all_are_looked_at_in_three_turns(app: App) -> None:
+    app.queue.enqueue_many([command("true", f"job-{n}") for n in range(200)])
+    running = [RunningJob(job, None, lambda *_: None) for job in app.queue.dequeue(batch_size=200)]
+
+    async def turns() -> None:
+        crew = _Crew(app, LiveSettings(app))
+        crew._running.update(dict.fromkeys(running))
+        assert {one for _ in range(3) for one in crew._next()} == set(running)
+        crew._looking.cancel()
+
+    asyncio.run(turns())
 
 
 def test_one_that_was_stopped_by_a_signal_is_ended_too(app: App, tmp_path: Path) -> None:

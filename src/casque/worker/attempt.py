@@ -123,6 +123,10 @@ class TaskError(Exception):
         self.gives_up = gives_up
 
 
+class GivenBack(Exception):  # noqa: N818 - not an error but an answer
+    """Raised by a function that was ended by what stops its worker: another is to do it."""
+
+
 class World(Protocol):
     """What an attempt needs of its worker."""
 
@@ -163,6 +167,8 @@ async def call_task(attempt: Attempt, world: World) -> Outcome:
         result = await world.places[task.run_in].call(attempt, args, kwargs)
     except InvalidResult as unfit:
         return attempt.ending or Unfit(unfit.args[0])
+    except GivenBack:
+        return attempt.ending or Stopped()
     except BaseException as error:  # noqa: BLE001 - whatever a task does, the worker lives
         return attempt.ending or Raised(from_its_own_code(error))
     # Told to end, it finished its work instead: done is done, unless it is another's by now.

@@ -56,6 +56,8 @@ class Command:
         self._tail = bytearray()
         self._telling: asyncio.TimerHandle | None = None
         self._told_bytes = 0
+        self.is_left = False
+        """Whether something of it could not be ended."""
         self._has_ended = asyncio.Event()
         """Set when the `sh` has; it is not reaped by then, so its number is its own."""
         self._process = subprocess.Popen(  # noqa: S603 - to run what it is told is what it is for
@@ -81,7 +83,8 @@ class Command:
     async def run(self, guard: Guard) -> int:
         """Let it run to its end: its exit code, or a signal's number, negative.
 
-        When this returns or raises, nothing of its session is left. Cancelled, it ends it.
+        When this returns or raises, nothing of its session is left, unless `is_left` says so.
+        Cancelled, it ends it.
         """
         try:
             await guard.add(self.group)
@@ -134,6 +137,7 @@ class Command:
         while not self._is_gone(begun):
             passed = self._loop.time() - begun
             if passed >= _TERM_SECONDS + _GONE_SECONDS:
+                self.is_left = True
                 return
             if is_hurried or passed >= _TERM_SECONDS:
                 self._signal(signal.SIGKILL)
@@ -142,7 +146,7 @@ class Command:
                 self._signal(signal.SIGTERM)
                 self._signal(signal.SIGCONT)  # one that is stopped must be able to heed it
             try:
-                await _pause(_LOOK_SECONDS)
+                await pause(_LOOK_SECONDS)
             except asyncio.CancelledError:
                 is_hurried = True
         # One that was born while it was looked for the living may have been missed.
@@ -220,7 +224,8 @@ class Command:
 _groups = LivingGroups()
 
 
-async def _pause(seconds: float) -> None:
+async def pause(seconds: float) -> None:
+    """Let so much time pass."""
     loop = asyncio.get_running_loop()
     over: asyncio.Future[None] = loop.create_future()
     timer = loop.call_later(seconds, over.set_result, None)

@@ -346,12 +346,14 @@ class _Crew:
 
     def stop(self, why: Ended) -> None:
         """Claim no more; end when what runs has ended, or when the grace is over."""
+        is_told = why in (Ended.STOPPED, Ended.DISMISSED)
+        for attempt in self._attempts:
+            attempt.running.is_stopping |= is_told
         if self._why is not None:
             return
         self._why = why
         self._deck.stop_claiming()
         seconds = self._options.grace_us / SECOND_US
-        is_told = why in (Ended.STOPPED, Ended.DISMISSED)
         self._report.stopping(len(self._attempts), seconds, is_told=is_told)
         if self._attempts:
             self._loop.call_later(seconds, self.give_back)

@@ -6,7 +6,9 @@ import asyncio
 import errno
 import logging
 import os
+import signal
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from itertools import islice
 from typing import Any
 
@@ -16,11 +18,11 @@ from casque.entrypoint import where
 from casque.errors import CasqueError
 from casque.job import Failure, JobStatus
 from casque.lineage import DEPTH_VARIABLE, JOB_ID_VARIABLE
-from casque.retry import Backoff
+from casque.retry import Backoff, Snooze
 from casque.shelljob import SHELL, ShellCall, ShellResult, decode, exit_failure, succeeded
 from casque.tasks import App
-from casque.worker.attempt import TaskError
-from casque.worker.command import Command
+from casque.worker.attempt import GivenBack, TaskError
+from casque.worker.command import Command, pause
 from casque.worker.guarding import Guard, UnguardedError
 from casque.worker.livesettings import LiveSettings
 
@@ -32,7 +34,16 @@ CANNOT_START = "CannotStart"
 _LOOK_SECONDS = 3.0
 """How often it is looked whether the jobs that run are still wanted."""
 _LOOKED_AT = 20
-"""At how many of them each time: each is a read."""
+"""At how many of them each time, or at a third of them: each is a read."""
+_SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM)
+"""Errors that are no fault of the command's: the machine, or the worker, has no room for it."""
+_SHORT_DELAY = timedelta(seconds=3)
+_SHORT_AGAIN_SECONDS = 60.0
+"""How often at most a shortage is told of."""
+_TERMINATED = (-signal.SIGTERM, 128 + signal.SIGTERM)
+"""How a command ends by SIGTERM; the other is what a shell says of what it ran."""
+_STOP_SECONDS = 0.5
+"""How long the word to stop may take to a worker, after the command had it."""
 
 _log = logging.getLogger("casque.worker")
 
@@ -100,6 +111,7 @@ class _Crew:
         self._settings = settings
         self._running: dict[RunningJob, None] = {}
         self._guard = Guard()
+        self._say_short_at = float("-inf")
         self._looking = asyncio.create_task(self._look_after())
 
     @property
@@ -111,19 +123,45 @@ class _Crew:
             running.output = output
             running.beat()
 
-        command = _started(call, _environment(call, running, self._address()), tell)
+        try:
+            command = _started(call, _environment(call, running, self._address()), tell)
+        except _ShortageError as error:
+            raise self._put_off(error) from None
         self._running[running] = None
         try:
             code = await command.run(self._guard)
         except UnguardedError as error:
-            raise _cannot_start(str(error)) from None
+            raise self._put_off(error) from None
         finally:
             del self._running[running]
             running.output = command.output or None
+            if command.is_left:
+                self._say_left(running, command)
         if code == 0:
             return succeeded(call)
+        if code in _TERMINATED and await _is_stopping(running):
+            raise GivenBack
         await self._settings.refresh()
         raise TaskError(exit_failure(code), gives_up=False)
+
+    def _put_off(self, error: Exception) -> Snooze:
+        """It is not the job's fault, so it costs it no attempt."""
+        now = asyncio.get_running_loop().time()
+        if now >= self._say_short_at:
+            self._say_short_at = now + _SHORT_AGAIN_SECONDS
+            _log.warning(
+                "commands cannot be started, and are put off (%s): have fewer run at once, by "
+                "`concurrency`, or raise the limits of this machine (ulimit)",
+                error,
+            )
+        return Snooze(_SHORT_DELAY)
+
+    def _say_left(self, running: RunningJob, command: Command) -> None:
+        _log.warning(
+            "something that job %s started cannot be ended, and is left: see `ps -s %d`",
+            running.id,
+            command.group,
+        )
 
     def _address(self) -> str | None:
         """By which a command finds the store; none leads to one in memory."""
@@ -144,7 +182,8 @@ class _Crew:
 
     def _next(self) -> Iterator[RunningJob]:
         """Some of those that run; others the next time."""
-        for running in list(islice(self._running, _LOOKED_AT)):
+        share = max(_LOOKED_AT, -(-len(self._running) // 3))
+        for running in list(islice(self._running, share)):
             if running in self._running:
                 self._running[running] = self._running.pop(running)
                 yield running
@@ -160,6 +199,17 @@ class _Crew:
             running.beat()  # whose answer says that it is lost, and ends it
 
 
+class _ShortageError(Exception):
+    """There is no room for one more process."""
+
+
+async def _is_stopping(running: RunningJob) -> bool:
+    """Whether its worker was told to stop. Who tells all processes at once may reach it last."""
+    if not running.is_stopping:
+        await pause(_STOP_SECONDS)
+    return running.is_stopping
+
+
 def _started(
     call: ShellCall, environment: dict[bytes, bytes], tell: Callable[[bytes], None]
 ) -> Command:
@@ -170,6 +220,8 @@ def _started(
             f"the command, `env` or `cwd` is nothing the system can take: {error}", gives_up=True
         ) from None
     except OSError as error:
+        if error.errno in _SHORTAGES:
+            raise _ShortageError(error.strerror) from None
         if error.errno == errno.E2BIG:
             raise _cannot_start(
                 "the command or `env` is larger than the system allows: put it into a file, and "

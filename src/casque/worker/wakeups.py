@@ -44,7 +44,7 @@ class Wakeups:
                     return
 
     def wait(self, timeout_us: int | None) -> list[int]:
-        """Sleep until something happens, time is over, or a day. The signals that came, in order."""
+        """Sleep until something happens or time is over; a day at most. The signals that came."""
         # Upwards: a millisecond too early would be followed by a wait for nothing.
         timeout_ms = None
         if timeout_us is not None:
