@@ -255,3 +255,16 @@ def test_a_command_that_is_ended_by_sigterm_while_nobody_stops_has_failed(
     enqueue(on_sqlite, "kill -TERM $$")
     on_sqlite.queuectl("worker", "start", "--foreground", "--until-idle")
     assert exit_code_of(on_sqlite.fleet.job("job")) == 143
+
+
+def test_a_log_that_nobody_reads_holds_up_no_job(on_sqlite: Operator) -> None:
+    line = f"true {'y' * 200}"
+    lines = [f'{{"id": "job-{n}", "command": "{line}"}}' for n in range(300)]
+    (on_sqlite.folder / "jobs.jsonl").write_text("\n".join(lines))
+    with on_sqlite.begin("worker", "start", "--foreground", "--concurrency", "8") as manager:
+        fed = _fed_by(on_sqlite.folder / "jobs.jsonl")
+        assert on_sqlite.queuectl("enqueue", "-", before=fed).code == 0
+        last = on_sqlite.fleet.job
+        until("all are done", lambda: last("job-299").status is JobStatus.COMPLETED)
+        assert on_sqlite.queuectl("worker", "stop").code == 0
+        assert manager.wait(60) == 0

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import io
 import logging
+import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import IO
 
 import pytest
 
@@ -116,13 +118,12 @@ def test_so_it_is_with_a_formatter_of_the_users(lines: Lines) -> None:
 
 
 def test_a_log_that_nobody_reads_harms_nobody(
-    lines: Lines, attempt: Attempt, monkeypatch: pytest.MonkeyPatch
+    lines: Lines, attempt: Attempt, capsys: pytest.CaptureFixture[str]
 ) -> None:
     class Closed(io.StringIO):
         def write(self, text: str) -> int:
             raise BrokenPipeError
 
-    monkeypatch.setattr(logging, "raiseExceptions", False)
     lines.setStream(Closed())
     report = Report("me", attempt.task.app.store.clock)
     with alone(lines):
@@ -130,3 +131,55 @@ def test_a_log_that_nobody_reads_harms_nobody(
         with together(LOGGER) as only:
             report.settled(attempt, Returned(None), None, only)
         report.settled(attempt, Returned(None), None, lines)
+    assert capsys.readouterr().err == "", "it is not told of either"
+
+
+@pytest.fixture
+def pipe() -> Iterator[tuple[Lines, IO[str]]]:
+    """A log, and who reads it."""
+    reads, writes = os.pipe()
+    with (
+        os.fdopen(reads, encoding="utf-8") as reader,
+        os.fdopen(writes, "w", encoding="utf-8") as stream,
+    ):
+        handler = Lines(stream)
+        handler.setFormatter(logging.Formatter("%(message)s"))
+        yield handler, reader
+
+
+def test_a_reader_that_hangs_holds_up_nobody_and_is_told_all_in_the_end(
+    pipe: tuple[Lines, IO[str]],
+) -> None:
+    handler, reader = pipe
+    told = [f"line {n} {'é' if n % 2 else 'e'}{'x' * n}" for n in range(1000)]
+    with alone(handler):
+        for one in told:
+            logging.getLogger("elsewhere").info(one)
+        assert [reader.readline() for _ in told] == [f"{one}\n" for one in told]
+        logging.getLogger("elsewhere").info("last")
+        assert reader.readline() == "last\n"
+
+
+def test_what_is_too_much_is_dropped_and_counted(pipe: tuple[Lines, IO[str]]) -> None:
+    handler, reader = pipe
+    with alone(handler):
+        for n in range(3000):
+            logging.getLogger("elsewhere").info("%d %s", n, "x" * 1000)
+    read = []
+    while "dropped" not in (line := reader.readline()):
+        read.append(int(line.split()[0]))
+    assert read == list(range(len(read)))
+    assert line == f"{3000 - len(read)} lines were dropped: nobody read this log\n"
+    assert len(read) > 1000
+
+
+def test_at_its_end_a_log_waits_for_its_reader_but_not_for_ever(
+    pipe: tuple[Lines, IO[str]],
+) -> None:
+    handler, reader = pipe
+    with alone(handler):
+        for n in range(200):
+            logging.getLogger("elsewhere").info("%d %s", n, "x" * 1000)
+        handler.close()
+        logging.getLogger("elsewhere").info("after")
+    assert reader.readline().startswith("0 x")

@@ -17,6 +17,7 @@ import msgspec
 
 from casque.clock import SECOND_US, SystemClock, to_datetime
 from casque.worker.console import ConsoleLines, shown
+from casque.worker.outlet import Outlet
 
 WORKER = "casque.worker"
 """The logger of workers."""
@@ -78,25 +79,40 @@ class Lines(logging.StreamHandler[TextIO]):
     def __init__(self, stream: TextIO) -> None:
         super().__init__(stream)
         self._lines: list[str] = []
+        self._outlet = Outlet(stream)
         _handlers.append(ref(self))
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            self._lines.append(f"{self.format(record)}\n")
-            if not Lines.held or record.levelno >= logging.WARNING:
-                self.flush()
+            line = f"{self.format(record)}\n"
         except Exception:  # noqa: BLE001 - as logging's own handlers do
             self.handleError(record)
+            return
+        self._lines.append(line)
+        if not Lines.held or record.levelno >= logging.WARNING:
+            with suppress(OSError, ValueError):  # nobody reads it any more
+                self.flush()
 
     def flush(self) -> None:
         with self.lock or nullcontext():
             lines, self._lines = self._lines, []
             if lines:
-                self.stream.write("".join(lines))
-            super().flush()
+                self._outlet.write("".join(lines))
+
+    def setStream(self, stream: TextIO) -> TextIO | None:  # noqa: N802 - it is logging's
+        before = super().setStream(stream)
+        self._outlet = Outlet(self.stream)
+        return before
+
+    def close(self) -> None:
+        with suppress(OSError, ValueError):
+            self.flush()
+            self._outlet.close()
+        super().close()
 
     def forget(self) -> None:
         self._lines = []
+        self._outlet = Outlet(self.stream)  # whose lock nobody holds
 
     def is_all(self, logger: logging.Logger) -> bool:
         """Whether what `logger` says comes here and nowhere else, past nobody."""

@@ -1,0 +1,129 @@
+"""Outlet: writes to a stream without ever waiting for those who are to read it."""
+
+from __future__ import annotations
+
+import os
+import select
+import stat
+import threading
+from collections import deque
+from collections.abc import Iterator
+from typing import TextIO
+
+_KEPT_LENGTH = 1024 * 1024
+"""How much is kept while nobody reads."""
+_PIECE_LENGTH = 4096
+"""A pipe that takes anything at all takes so many bytes at once, and unmixed with others'."""
+_WIDEST = 10
+"""How many bytes a letter may become: `\\U0001f600`, where a stream cannot take it as it is."""
+_LAST_MS = 500
+"""How long, at the end, a reader may take for each piece."""
+
+
+class Outlet:
+    """A stream for the log of a worker.
+
+    A pipe whose reader hangs, or a terminal that somebody has stopped by
+    Ctrl-S, would hold up whoever writes to it: the event loop, with all its
+    timeouts. So it is asked first whether there is room. What finds none is
+    kept, and a thread waits for room; of what is too much, the lines are counted.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._descriptor = _that_may_block(stream)
+        self._lock = threading.RLock()
+        self.forget()
+
+    def forget(self) -> None:
+        """Nothing of what is kept is to be written."""
+        self._kept: deque[str] = deque()
+        self._length = self._dropped = 0
+        self._is_waiting = False
+
+    def write(self, text: str) -> None:
+        """Write it, now or by and by. Raises what the stream does."""
+        if self._descriptor is None:
+            self._stream.write(text)
+            self._stream.flush()
+            return
+        with self._lock:
+            # After a first line that was dropped all are, until there is nothing before them.
+            if self._dropped or self._length + len(text) > _KEPT_LENGTH:
+                self._dropped += text.count("\n")
+            else:
+                self._kept.extend(_pieces(text))
+                self._length += len(text)
+            self._pass_on(self._descriptor, 0)
+            if self._kept and not self._is_waiting:
+                self._is_waiting = True
+                self._start_waiting(self._descriptor)
+
+    def close(self) -> None:
+        """Write what is kept, if it is read soon; what is not is lost."""
+        if self._descriptor is not None:
+            with self._lock:
+                try:
+                    self._pass_on(self._descriptor, _LAST_MS)
+                finally:
+                    self.forget()
+
+    def _pass_on(self, descriptor: int, patience_ms: int) -> None:
+        """Write pieces as long as there is room."""
+        while self._kept and _has_room(descriptor, patience_ms):
+            piece = self._kept.popleft()
+            self._length -= len(piece)
+            if self._dropped and not self._kept:
+                self._kept.append(f"{self._dropped} lines were dropped: nobody read this log\n")
+                self._length, self._dropped = len(self._kept[0]), 0
+            self._stream.write(piece)
+            self._stream.flush()
+
+    def _start_waiting(self, descriptor: int) -> None:
+        waiting = threading.Thread(
+            target=self._wait, args=(descriptor,), name="casque-outlet", daemon=True
+        )
+        try:
+            waiting.start()
+        except RuntimeError:  # the system gives no more of them: the next line tries again
+            self._is_waiting = False
+
+    def _wait(self, descriptor: int) -> None:
+        while True:
+            _has_room(descriptor, None)
+            with self._lock:
+                try:
+                    self._pass_on(descriptor, 0)
+                except (OSError, ValueError):  # nobody will ever read it
+                    self.forget()
+                if not self._kept:
+                    self._is_waiting = False
+                    return
+
+
+def _that_may_block(stream: TextIO) -> int | None:
+    """Its descriptor, if that is of a kind whose reader may keep a writer waiting."""
+    try:
+        descriptor = stream.fileno()
+        mode = os.fstat(descriptor).st_mode
+    except (OSError, ValueError, AttributeError):  # no file, or closed
+        return None
+    is_such = stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or os.isatty(descriptor)
+    return descriptor if is_such else None
+
+
+def _has_room(descriptor: int, patience_ms: int | None) -> bool:
+    """Whether it takes a piece, or would say at once why not."""
+    poll = select.poll()
+    poll.register(descriptor, select.POLLOUT)
+    return bool(poll.poll(patience_ms))
+
+
+def _pieces(text: str) -> Iterator[str]:
+    """Whole lines as far as they fit."""
+    most = _PIECE_LENGTH if text.isascii() else _PIECE_LENGTH // _WIDEST
+    while len(text) > most:
+        end = text.rfind("\n", 0, most) + 1 or most
+        yield text[:end]
+        text = text[end:]
+    yield text
