@@ -17,7 +17,16 @@ from casque.lineage import running, stand_below
 class RunningJob:
     """What a task can ask of the job it runs in, and tell of it."""
 
-    __slots__ = ("_deadline_us", "_job", "_tell", "is_lost", "is_stopping", "output")
+    __slots__ = (
+        "_deadline_us",
+        "_job",
+        "_tell",
+        "is_lost",
+        "is_stopping",
+        "lease_end_us",
+        "output",
+        "when_renewed",
+    )
 
     def __init__(
         self, job: Job, deadline_us: int | None, tell: Callable[[float | None, str | None], None]
@@ -31,6 +40,11 @@ class RunningJob:
         """Whether its worker was told to stop."""
         self.output: bytes | None = None
         """The end of what it has written, if that is kept: stored by and by, and at its end."""
+
+        self.lease_end_us: int | None = None
+        """Until when it was ours for certain when it began, by the monotonic clock."""
+        self.when_renewed: Callable[[int], None] | None = None
+        """Told, on another thread, for how long its lease was renewed, in microseconds."""
 
     @property
     def id(self) -> str:

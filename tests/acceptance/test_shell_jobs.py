@@ -268,3 +268,29 @@ def test_a_log_that_nobody_reads_holds_up_no_job(on_sqlite: Operator) -> None:
         until("all are done", lambda: last("job-299").status is JobStatus.COMPLETED)
         assert on_sqlite.queuectl("worker", "stop").code == 0
         assert manager.wait(60) == 0
+
+
+def test_the_command_of_a_frozen_worker_ends_when_its_lease_is_over(on_sqlite: Operator) -> None:
+    on_sqlite.queuectl("config", "set", "lease", "2s")
+    enqueue(on_sqlite, FIRST_IS_LONG.format(on_sqlite.folder))
+    _, workers = on_sqlite.started("--count", "2")
+    group = first_group(on_sqlite)
+    claimed = on_sqlite.fleet.job("job")
+    [holder] = [pid for pid in workers if f":{pid}:" in str(claimed.worker)]
+    os.kill(holder, signal.SIGSTOP)
+    try:
+        until("all of it is ended", lambda: not living(group))
+        done = JobStatus.COMPLETED
+        until("it ran elsewhere", lambda: on_sqlite.fleet.job("job").status is done)
+    finally:
+        os.kill(holder, signal.SIGCONT)
+    assert on_sqlite.fleet.job("job").attempts == 2
+
+
+def test_a_command_outlives_many_leases_of_a_worker_that_renews_them(on_sqlite: Operator) -> None:
+    on_sqlite.queuectl("config", "set", "lease", "1s")
+    enqueue(on_sqlite, "sleep 12")
+    ran = on_sqlite.queuectl("worker", "start", "--foreground", "--until-idle")
+    assert ran.code == 0, ran
+    job = on_sqlite.fleet.job("job")
+    assert (job.status, job.attempts) == (JobStatus.COMPLETED, 1)

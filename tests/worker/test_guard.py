@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
@@ -96,6 +97,40 @@ def test_it_ends_what_made_a_group_of_its_own(
         program.stdin.close()
         assert program.wait(20) == 0
         until("all of it is ended", lambda: not session_of(started.pid))
+
+
+def test_it_ends_what_is_late_and_nothing_that_was_renewed(
+    program: subprocess.Popen[bytes], groups: Groups
+) -> None:
+    late, renewed, boundless = groups.start(), groups.start(), groups.start()
+    for group in (late, renewed, boundless):
+        tell(program, f"+{group}")
+        answer(program)
+    tell(program, f"={renewed} 0.5\n={late} 1\n={renewed} 300")
+    until("it is ended", lambda: not lives(late))
+    assert lives(renewed)
+    assert lives(boundless)
+    tell(program, f"-{late}")
+    tell(program, f"={late} 1")
+    tell(program, f"+{late}")
+    assert answer(program) == f"{late}\n".encode()
+
+
+def test_one_that_was_frozen_hears_first_what_was_renewed_meanwhile(
+    program: subprocess.Popen[bytes], groups: Groups
+) -> None:
+    renewed, late = groups.start(), groups.start()
+    for group in (renewed, late):
+        tell(program, f"+{group}")
+        answer(program)
+    tell(program, f"={renewed} 3")
+    program.send_signal(signal.SIGSTOP)
+    time.sleep(3.1)
+    tell(program, f"={renewed} 300")
+    tell(program, f"={late} 0")
+    program.send_signal(signal.SIGCONT)
+    until("the other is ended", lambda: not lives(late))
+    assert lives(renewed)
 
 
 def test_a_group_that_is_gone_keeps_it_from_nothing(

@@ -7,6 +7,7 @@ import logging
 import os
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from datetime import timedelta
 from itertools import count
@@ -23,6 +24,7 @@ from casque.shelljob import SHELL, ShellCall, exit_code_of, exit_failure, result
 from casque.stores.sqlite.store import SqliteStore
 from casque.testing.faults import STORE_FAULTS, Fault, FaultyStore
 from casque.worker import command as commands
+from casque.worker import shell
 from casque.worker.livesettings import LiveSettings
 from casque.worker.loading import load_app
 from casque.worker.shell import CANNOT_START, _Crew, add_shell
@@ -423,6 +425,25 @@ def test_a_hundred_at_once_and_nothing_is_left_open(app: App) -> None:
     assert app.queue.stats().completed == 201
     assert all(job_of(app, f"job-{n}").output == f"{n}\n".encode() for n in range(200))
     assert open_files() <= before
+
+
+def test_a_task_that_holds_up_the_loop_ends_no_command_whose_lease_is_renewed(
+    app: App, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shell, "_SLACK_SECONDS", 1.0)
+
+    @app.task
+    async def hold_up() -> None:
+        while not (tmp_path / "leader").exists():
+            await asyncio.sleep(0.01)
+        time.sleep(4)
+
+    hold_up.enqueue()
+    line = f"echo $$ > {tmp_path}/leader; sleep 6"
+    app.queue.enqueue_many([command(line)])
+    work_off(app, concurrency=2, lease_us=1_000_000)
+    job = job_of(app)
+    assert (job.status, job.attempts) == (JobStatus.COMPLETED, 1)
 
 
 # -- when the storage is in trouble ------------------------------------------------

@@ -80,7 +80,7 @@ class Command:
         self._pidfd: int | None = None
         self._watch()
 
-    async def run(self, guard: Guard) -> int:
+    async def run(self, guard: Guard, when_guarded: Callable[[], None]) -> int:
         """Let it run to its end: its exit code, or a signal's number, negative.
 
         When this returns or raises, nothing of its session is left, unless `is_left` says so.
@@ -88,6 +88,7 @@ class Command:
         """
         try:
             await guard.add(self.group)
+            when_guarded()
             self._open_gate()
             await self._has_ended.wait()
         finally:

@@ -409,6 +409,9 @@ class Deck:
                 news.lost.append((attempt, str(outcome)))
             else:
                 attempt.lease_end_us = sent + self._options.lease_us
+                when_renewed = attempt.running.when_renewed
+                if when_renewed is not None:
+                    when_renewed(attempt.lease_end_us - self._clock.monotonic())
 
 
 def _outputs(settlements: list[Settlement]) -> list[Operation]:

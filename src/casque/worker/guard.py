@@ -2,35 +2,74 @@
 
 A program of its own, run by its path, so that it is small and soon there. It
 reads which sessions there are (`+N`, acknowledged; `-N`) from the worker, who
-holds the only other end of that pipe: when it dies, the system closes it.
+holds the only other end of that pipe: when it dies, the system closes it. A
+worker that is frozen does not die, but its lease ends: `=N SECONDS` says how
+long a session may go on unless the worker says so again.
 """
 
 import os
 import select
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 
 _IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 """Whoever ends the worker by these means the worker: the guard ends after it."""
+_IN = 0
+_READ_BYTES = 65_536
+_NEVER = float("inf")
+_LONGEST_SECONDS = 3600.0
 _LOOKS = 200
 _LOOK_SECONDS = 0.01
+
+
+_now = time.monotonic  # noqa: TID251 - it stands alone, and cannot import our clock
 
 
 def main() -> None:
     for number in _IGNORED:
         signal.signal(number, signal.SIG_IGN)
-    sessions: set[int] = set()
-    for line in sys.stdin.buffer:
-        session = int(line[1:])
-        if line.startswith(b"+"):
-            sessions.add(session)
-            with suppress(OSError):  # the worker is gone: the next line says so
-                os.write(sys.stdout.fileno(), b"%d\n" % session)
-        else:
-            sessions.discard(session)
-    _end(sessions)
+    ends: dict[int, float] = {}
+    heard = b""
+    while True:
+        # What the worker has said is read before anything is late: it may be this that was held up.
+        if not select.select([_IN], [], [], _seconds_to(ends))[0]:
+            _end_late(ends)
+            continue
+        read = os.read(_IN, _READ_BYTES)
+        if not read:
+            break
+        *lines, heard = (heard + read).split(b"\n")
+        for line in lines:
+            _heed(line, ends)
+    _end(set(ends))
+
+
+def _heed(line: bytes, ends: dict[int, float]) -> None:
+    session, *seconds = line[1:].split()
+    number = int(session)
+    if line.startswith(b"+"):
+        ends[number] = _NEVER
+        with suppress(OSError):  # the worker is gone: the next line says so
+            os.write(sys.stdout.fileno(), b"%d\n" % number)
+    elif line.startswith(b"-"):
+        ends.pop(number, None)
+    elif number in ends:
+        ends[number] = _now() + float(seconds[0])
+
+
+def _seconds_to(ends: dict[int, float]) -> float | None:
+    first = min(ends.values(), default=_NEVER)
+    return None if first == _NEVER else min(max(0.0, first - _now()), _LONGEST_SECONDS)
+
+
+def _end_late(ends: dict[int, float]) -> None:
+    now = _now()
+    late = {session for session, end in ends.items() if end <= now}
+    _end(late)
+    ends.update(dict.fromkeys(late, _NEVER))  # until the worker, if it moves again, drops it
 
 
 def _end(sessions: set[int]) -> None:

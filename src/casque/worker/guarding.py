@@ -7,6 +7,7 @@ import logging
 import os
 import subprocess
 import sys
+import threading
 from contextlib import suppress
 from pathlib import Path
 from typing import IO
@@ -38,6 +39,8 @@ class Guard:
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
+        self._lock = threading.Lock()
+        """Held by who writes to the pipe, or lets it go."""
         self._process: subprocess.Popen[bytes] | None = None
         self._has_answered = False
         self._groups: dict[int, None] = {}
@@ -71,6 +74,24 @@ class Guard:
             "the process that is to end this command if its worker dies cannot be started; is the "
             "machine out of memory or processes?"
         )
+
+    def renew(self, group: int, seconds: float) -> None:
+        """It may go on for so long, unless this is said again. From any thread.
+
+        Not by way of the loop: whoever holds that up does not hold up heartbeats.
+        """
+        line = b"=%d %.3f\n" % (group, seconds)
+        with self._lock:
+            process = self._process
+            if process is None or process.stdin is None:
+                return  # one that is to come knows of no end, and of the next renewal
+            try:
+                is_told = process.stdin.write(line) == len(line)
+            except (OSError, ValueError):
+                return  # it is dead, and `_hear` is on its way
+        if not is_told:  # it does not read, and would end at a time that is not true any more
+            with suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(self._replace)
 
     def drop(self, group: int) -> None:
         """The group is no more, or of no concern."""
@@ -127,7 +148,8 @@ class Guard:
         assert self._process is not None
         assert self._process.stdin is not None
         try:
-            written = self._process.stdin.write(line)
+            with self._lock:
+                written = self._process.stdin.write(line)
         except BrokenPipeError:
             return  # it is dead, and `_hear` is on its way
         # It does not read: stopped by somebody, or a machine that hardly moves. A line that was
@@ -169,7 +191,8 @@ class Guard:
             self._start_later()
 
     def _let_go(self) -> subprocess.Popen[bytes] | None:
-        process, self._process = self._process, None
+        with self._lock:
+            process, self._process = self._process, None
         if process is not None and process.stdout is not None:
             self._loop.remove_reader(process.stdout.fileno())
             _close(process.stdout)

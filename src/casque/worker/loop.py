@@ -242,7 +242,7 @@ class _Crew:
         attempt = Attempt(job, self._app.tasks[job.entrypoint], self._clock)
         tell = partial(self._deck.tell, attempt)
         attempt.running = RunningJob(job, attempt.deadline_us, tell)
-        attempt.lease_end_us = lease_end_us
+        attempt.lease_end_us = attempt.running.lease_end_us = lease_end_us
         return attempt
 
     def bring(self, news: News) -> None:

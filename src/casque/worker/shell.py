@@ -9,10 +9,12 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from functools import partial
 from itertools import islice
 from typing import Any
 
 from casque.calls import Call
+from casque.clock import SECOND_US
 from casque.current import RunningJob, current_job
 from casque.entrypoint import where
 from casque.errors import CasqueError
@@ -42,6 +44,8 @@ _SHORT_AGAIN_SECONDS = 60.0
 """How often at most a shortage is told of."""
 _TERMINATED = (-signal.SIGTERM, 128 + signal.SIGTERM)
 """How a command ends by SIGTERM; the other is what a shell says of what it ran."""
+_SLACK_SECONDS = 5.0
+"""How long, after the end of its lease, a worker that is not frozen has to end a command itself."""
 _STOP_SECONDS = 0.5
 """How long the word to stop may take to a worker, after the command had it."""
 
@@ -129,10 +133,11 @@ class _Crew:
             raise self._put_off(error) from None
         self._running[running] = None
         try:
-            code = await command.run(self._guard)
+            code = await command.run(self._guard, partial(self._bound, running, command.group))
         except UnguardedError as error:
             raise self._put_off(error) from None
         finally:
+            running.when_renewed = None
             del self._running[running]
             running.output = command.output or None
             if command.is_left:
@@ -143,6 +148,16 @@ class _Crew:
             raise GivenBack
         await self._settings.refresh()
         raise TaskError(exit_failure(code), gives_up=False)
+
+    def _bound(self, running: RunningJob, group: int) -> None:
+        """Have it ended when its lease is over, though this process be frozen."""
+
+        def renewed(lease_us: int) -> None:
+            self._guard.renew(group, lease_us / SECOND_US + _SLACK_SECONDS)
+
+        if running.lease_end_us is not None:
+            renewed(running.lease_end_us - self._app.store.clock.monotonic())
+        running.when_renewed = renewed
 
     def _put_off(self, error: Exception) -> Snooze:
         """It is not the job's fault, so it costs it no attempt."""
