@@ -187,6 +187,14 @@ def test_a_signal_goes_to_the_process_that_is_meant_or_to_none(
     assert not presence.send(sleeper.pid, birth, signal.SIGTERM)
 
 
+def test_one_that_is_stopped_by_its_terminal_goes_on_to_heed_a_signal(
+    sleeper: subprocess.Popen[bytes],
+) -> None:
+    sleeper.send_signal(signal.SIGSTOP)
+    assert presence.send(sleeper.pid, birth_of(sleeper.pid), signal.SIGTERM)
+    assert sleeper.wait(60) == -signal.SIGTERM
+
+
 def test_a_name_with_a_parenthesis_does_not_confuse(tmp_path: Path) -> None:
     odd = tmp_path / "a) R 1 2 3 (b"
     odd.symlink_to("/bin/sleep")

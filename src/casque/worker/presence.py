@@ -67,8 +67,9 @@ def has_ended(pid: int, birth: int | None) -> bool:
 def send(pid: int, birth: int | None, number: signal.Signals) -> bool:
     """Send a signal to the process that was started then, and to no other. False: it was not sent.
 
-    So it is when the process has ended, belongs to another user, or when the
-    system cannot say which process it is.
+    One that is stopped, as by Ctrl-Z, goes on, to heed it. It is not sent when
+    the process has ended, belongs to another user, or when the system cannot
+    say which process it is.
     """
     if birth is None or not hasattr(os, "pidfd_open"):
         return False
@@ -82,6 +83,7 @@ def send(pid: int, birth: int | None, number: signal.Signals) -> bool:
         if found is None or found.birth != birth:
             return False
         signal.pidfd_send_signal(process, number)
+        signal.pidfd_send_signal(process, signal.SIGCONT)
     except OSError:
         return False
     finally:
