@@ -277,6 +277,16 @@ def test_those_that_take_too_long_are_told_of(on_sqlite: Operator) -> None:
     until("it has ended", lambda: on_sqlite.processes() == [])
 
 
+def test_a_manager_that_was_stopped_by_its_terminal_is_stopped_for_good(
+    on_sqlite: Operator,
+) -> None:
+    manager, _ = on_sqlite.started(*APP)
+    os.kill(manager, signal.SIGSTOP)
+    ran = on_sqlite.queuectl("worker", "stop")
+    assert ran.code == 0, ran
+    assert on_sqlite.processes() == []
+
+
 # -- what dies ---------------------------------------------------------------------
 
 
@@ -299,3 +309,21 @@ def test_a_worker_that_was_killed_is_shown_as_gone_and_cleared_away(operator: Op
     ran = operator.queuectl("worker", "stop")
     assert (ran.code, ran.out) == (0, f"Removed 1 worker(s) that had died: {worker}.\n"), ran
     assert operator.listed() == []
+
+
+def test_one_is_replaced_though_the_folder_it_was_started_in_is_removed(
+    on_sqlite: Operator,
+) -> None:
+    (on_sqlite.folder / "left").mkdir()
+    manager, [worker] = on_sqlite.started(before=("env", "-C", "left"))
+    (on_sqlite.folder / "left").rmdir()
+    try:
+        os.kill(worker, signal.SIGKILL)
+        until(
+            "another is there",
+            lambda: any(one["state"] == "working" for one in on_sqlite.listed()),
+        )
+        assert on_sqlite.queuectl("worker", "stop").code == 0
+    finally:
+        if not presence.has_ended(manager, None):
+            os.kill(manager, signal.SIGKILL)
