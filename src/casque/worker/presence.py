@@ -49,6 +49,11 @@ def vitals(pid: int) -> Vitals | None:
     return None if state in _GONE else Vitals(int(parent), int(others[17]))
 
 
+def birth_of(pid: int) -> int | None:
+    found = vitals(pid)
+    return None if found is None else found.birth
+
+
 def has_ended(pid: int, birth: int | None) -> bool:
     """Whether the process that was started then is there no more. In doubt it is there."""
     found = vitals(pid)
