@@ -71,7 +71,15 @@ def wait(access: Access, told: Told, timeout_us: int | None, *, newcomers: bool)
             _tell_of(note, left)
             threading.Event().wait(_LOOK_SECONDS)
     clear_away(access, watch.gone)
-    return Waited(left, watch.silent)
+    unsure = {one.name for one in (*left, *watch.silent)}
+    # A manager ends after its workers, so what it said at its end holds for them.
+    ended = {(one.host, one.machine, one.pid) for one in told.managers if one.name not in unsure}
+    return Waited(left, [one for one in watch.silent if _place(one) not in ended])
+
+
+def _place(one: ProcessEntry) -> tuple[str, str, int | None]:
+    """By whom it is kept running."""
+    return one.host, one.machine, one.manager if isinstance(one, WorkerEntry) else None
 
 
 class _Watch:
@@ -88,7 +96,7 @@ class _Watch:
         self._ends_us: dict[str, int] = {}
         """When their entries run out, if they are not renewed."""
         self._places = {
-            (one.host, one.machine, one.manager)
+            _place(one)
             for one in told.remote
             if newcomers and isinstance(one, WorkerEntry) and one.manager is not None
         }
@@ -107,7 +115,7 @@ class _Watch:
     def _ask(self) -> None:
         workers = members(self._access)
         for worker in (one.entry for one in workers if one.entry.name not in self._names):
-            if (worker.host, worker.machine, worker.manager) in self._places:
+            if _place(worker) in self._places:
                 self._names.add(worker.name)
                 dismiss(self._access, worker)
         found: list[Member | Post] = [*workers, *posts(self._access)]
