@@ -25,12 +25,12 @@ def duration_us(text: str, *, at_least_us: int = 0) -> int:
     found = _DURATION.fullmatch(text.strip())
     if found is None:
         raise InvalidError(f"{text!r} is not a duration: {FORM}.")
-    us = round(float(found[1]) * _UNITS_US[found[2] or "s"])
-    if us < at_least_us:
+    span = float(found[1]) * _UNITS_US[found[2] or "s"]
+    if span > LONGEST_SPAN_US:
+        raise InvalidError(f"{text[:50]!r} is too long: at most 100 years.")
+    if round(span) < at_least_us:
         raise InvalidError(f"{text!r} is too short: at least {told(at_least_us)}.")
-    if us > LONGEST_SPAN_US:
-        raise InvalidError(f"{text!r} is too long: at most 100 years.")
-    return us
+    return round(span)
 
 
 def told(us: int) -> str:
@@ -38,4 +38,5 @@ def told(us: int) -> str:
     for unit in ("d", "h", "m", "s", "ms"):
         if us and not us % _UNITS_US[unit]:
             return f"{us // _UNITS_US[unit]}{unit}"
-    return f"{us / SECOND_US:g}s"
+    seconds = f"{us / SECOND_US:.6f}".rstrip("0").rstrip(".")
+    return f"{seconds}s"

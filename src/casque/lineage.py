@@ -19,6 +19,7 @@ from casque.job import Job
 JOB_ID_VARIABLE = "CASQUE_JOB_ID"
 DEPTH_VARIABLE = "CASQUE_DEPTH"
 _LONGEST_ID = 512
+_LONGEST_DEPTH = 9
 
 
 class Lineage(NamedTuple):
@@ -59,10 +60,10 @@ def inherited() -> Lineage:
     if _DEPTH_KEY not in _ENVIRONMENT:
         return _OUTSIDE
     text = os.environ[DEPTH_VARIABLE]
-    if not text.isdecimal():
+    if not text.isdecimal() or len(text) > _LONGEST_DEPTH:
         raise InvalidError(
-            f"{DEPTH_VARIABLE}={text!r} in the environment is not a whole number; unset it, or set "
-            "it to the depth of the job this program runs in."
+            f"{DEPTH_VARIABLE}={text[:50]!r} in the environment is not a whole number; unset it, "
+            "or set it to the depth of the job this program runs in."
         )
     # Bytes that are no text arrive as lone surrogates, which nothing can store.
     job_id = os.environ.get(JOB_ID_VARIABLE, "?").encode(errors="replace").decode()

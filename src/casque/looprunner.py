@@ -19,6 +19,8 @@ class LoopRunner:
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
+        self._closing = threading.Lock()
+        self._is_closed = False
         # A daemon: a queue that nobody closed must not keep the process from ending.
         self._thread = threading.Thread(
             target=_serve, args=(self._loop,), name="casque-loop", daemon=True
@@ -27,10 +29,11 @@ class LoopRunner:
         finalize(self, _stop, self._loop)  # nor a thread of one that nobody holds any more
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        if not self._thread.is_alive():
-            coroutine.close()
-            raise InvalidError("this queue is closed; open a new one.")
-        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        with self._closing:  # what comes after the end of the loop would wait for ever
+            if self._is_closed:
+                coroutine.close()
+                raise InvalidError("this queue is closed; open a new one.")
+            future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
         try:
             return future.result()
         except CancelledError:
@@ -42,9 +45,11 @@ class LoopRunner:
             raise
 
     def close(self) -> None:
-        if self._thread.is_alive():
-            _stop(self._loop)
-            self._thread.join()
+        with self._closing:
+            if not self._is_closed:
+                self._is_closed = True
+                _stop(self._loop)
+        self._thread.join()
 
 
 def _serve(loop: asyncio.AbstractEventLoop) -> None:

@@ -6,13 +6,14 @@ it was enqueued with; how long to wait after a failure is looked up then.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import timedelta
 from typing import Any
 
 import msgspec
+from msgspec import UNSET
 
-from casque.arguments import LARGEST_INT
+from casque.arguments import LARGEST_INT, LONGEST_SPAN_US
 from casque.clock import SECOND_US
 from casque.durations import duration_us, told
 from casque.errors import InvalidError
@@ -21,6 +22,7 @@ from casque.retry import Backoff
 
 _DAY_US = 86_400 * SECOND_US
 _LARGEST_BASE = 1_000
+_LONGEST_NUMBER = 10
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,6 +58,8 @@ class Setting(msgspec.Struct, frozen=True):
     key: str
     field: str
     parse: Callable[[str], Any]
+    fits: Callable[[Any], bool]
+    """Whether it can be this: a record may have been written by anybody."""
     help: str
 
     def value_of(self, settings: Settings) -> Any:
@@ -65,56 +69,71 @@ class Setting(msgspec.Struct, frozen=True):
         value = self.value_of(settings)
         if value is None:
             return "none"
-        return told(value) if self.field.endswith("_us") else f"{value:g}"
+        if self.field.endswith("_us"):
+            return told(value)
+        return str(value) if isinstance(value, int) else f"{value:g}"
 
 
-def _whole(at_least: int) -> Callable[[str], int]:
+def _is_whole(value: object, at_least: int, at_most: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and at_least <= value <= at_most
+
+
+def _whole(key: str, at_least: int, explained: str) -> Setting:
     def parse(text: str) -> int:
-        if not text.isascii() or not text.isdecimal() or not at_least <= int(text) <= LARGEST_INT:
-            raise InvalidError(f"{text!r} is not a whole number from {at_least} on.")
+        is_number = text.isascii() and text.isdecimal() and len(text) <= _LONGEST_NUMBER
+        if not is_number or not at_least <= int(text) <= LARGEST_INT:
+            raise InvalidError(f"{text!r} is not a whole number from {at_least} to {LARGEST_INT}.")
         return int(text)
 
-    return parse
+    def fits(value: object) -> bool:
+        return _is_whole(value, at_least, LARGEST_INT)
+
+    return Setting(key, key, parse, fits, explained)
 
 
-def _base(text: str) -> float:
-    try:
-        base = float(text)
-    except ValueError:
-        base = -1.0
-    if base != 0 and not 1 <= base <= _LARGEST_BASE:
-        raise InvalidError(
-            f"{text!r} is not a number from 1 to {_LARGEST_BASE}, or 0 to try again at once."
-        )
-    return base
+def _base(key: str, explained: str) -> Setting:
+    def fits(value: object) -> bool:
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return False
+        return value == 0 or 1 <= value <= _LARGEST_BASE
+
+    def parse(text: str) -> float:
+        try:
+            base = float(text)
+        except ValueError:
+            base = -1.0
+        if not fits(base):
+            raise InvalidError(
+                f"{text!r} is not a number from 1 to {_LARGEST_BASE}, or 0 to try again at once."
+            )
+        return base
+
+    return Setting(key, key, parse, fits, explained)
 
 
-def _span(at_least_us: int) -> Callable[[str], int]:
-    return lambda text: duration_us(text, at_least_us=at_least_us)
-
-
-def _span_or_none(at_least_us: int) -> Callable[[str], int | None]:
+def _span(key: str, at_least_us: int, explained: str, *, or_none: bool = False) -> Setting:
     def parse(text: str) -> int | None:
-        return None if text == "none" else duration_us(text, at_least_us=at_least_us)
+        if or_none and text == "none":
+            return None
+        return duration_us(text, at_least_us=at_least_us)
 
-    return parse
+    def fits(value: object) -> bool:
+        return (or_none and value is None) or _is_whole(value, at_least_us, LONGEST_SPAN_US)
+
+    return Setting(key, f"{key}_us", parse, fits, explained)
 
 
 SETTINGS: Mapping[str, Setting] = {
     one.key: one
     for one in (
-        Setting("max_retries", "max_retries", _whole(1), "attempts in all, then a job is dead"),
-        Setting("backoff_base", "backoff_base", _base, "the n-th retry waits base ** n seconds"),
-        Setting("backoff_max", "backoff_max_us", _span(0), "and never longer than this"),
-        Setting("timeout", "timeout_us", _span_or_none(1), "how long one attempt may take"),
-        Setting(
-            "lease", "lease_us", _span(SECOND_US), "after which a lost worker's jobs run again"
-        ),
-        Setting("retention", "retention_us", _span(0), "how long completed jobs are kept"),
-        Setting(
-            "poll_interval", "poll_interval_us", _span_or_none(1_000), "how often idle workers look"
-        ),
-        Setting("max_depth", "max_depth", _whole(0), "how deep jobs may enqueue jobs"),
+        _whole("max_retries", 1, "attempts in all, then a job is dead"),
+        _base("backoff_base", "the n-th retry waits base ** n seconds"),
+        _span("backoff_max", 0, "and never longer than this"),
+        _span("timeout", 1, "how long one attempt may take", or_none=True),
+        _span("lease", SECOND_US, "after which a lost worker's jobs run again"),
+        _span("retention", 0, "how long completed jobs are kept"),
+        _span("poll_interval", 1_000, "how often idle workers look", or_none=True),
+        _whole("max_depth", 0, "how deep jobs may enqueue jobs"),
     )
 }
 
@@ -137,10 +156,24 @@ def encoded(key: str, text: str) -> bytes:
 
 
 def settings_of(records: Iterable[Record]) -> Settings:
-    """What the records of kind CONFIG say. One that a later version wrote is not minded."""
-    given = {
-        SETTINGS[record.name].field: msgspec.json.decode(record.value)
-        for record in records
-        if record.name in SETTINGS
-    }
-    return msgspec.convert(given, Settings)
+    """What the records of kind CONFIG say; one that is unfit or not known says nothing."""
+    given = {SETTINGS[key].field: value for key, value in _values(records) if _fits(key, value)}
+    return Settings(**given)
+
+
+def unfit(records: Iterable[Record]) -> list[str]:
+    """The settings whose records say what cannot be: somebody has written them by hand."""
+    return [key for key, value in _values(records) if not _fits(key, value)]
+
+
+def _values(records: Iterable[Record]) -> Iterator[tuple[str, Any]]:
+    for record in records:
+        if record.name in SETTINGS:
+            try:
+                yield record.name, msgspec.json.decode(record.value)
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                yield record.name, UNSET
+
+
+def _fits(key: str, value: Any) -> bool:
+    return value is not UNSET and SETTINGS[key].fits(value)

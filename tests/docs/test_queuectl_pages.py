@@ -98,5 +98,5 @@ def test_every_key_of_json_is_in_the_reference() -> None:
 
 def test_every_exit_code_is_in_the_reference() -> None:
     table = REFERENCE.read_text().partition("## Exit codes")[2].partition("\n## ")[0]
-    codes = {exits.DONE, exits.NOT_SO, exits.INTERRUPTED, *exits._CODES.values()}
+    codes = {exits.DONE, exits.NOT_SO, exits.INTERRUPTED, exits.NOWHERE, *exits._CODES.values()}
     assert {int(code) for code in re.findall(r"^\| (\d+) \|", table, re.MULTILINE)} == codes

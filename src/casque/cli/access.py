@@ -14,7 +14,7 @@ from casque.operations import Operation
 from casque.queue import DEFAULT_MAX_DEPTH, AsyncQueue
 from casque.record import CONFIG, Record
 from casque.runner import runner_for
-from casque.settings import Settings, settings_of
+from casque.settings import Settings, settings_of, unfit
 from casque.stores.url import StoreAddress, open_store
 from casque.views import JobFilter
 
@@ -60,7 +60,10 @@ class Access:
         return self.run(submitted())
 
     def settings(self) -> Settings:
-        return settings_of(self.records(CONFIG))
+        records = self.records(CONFIG)
+        for key in unfit(records):
+            complain(f"note: the setting {key} makes no sense, and is not minded; set it anew.")
+        return settings_of(records)
 
     def __enter__(self) -> Self:
         return self

@@ -15,7 +15,7 @@ import msgspec
 from casque.arguments import ENQUEUE_MANY_JOBS, PAYLOAD_BYTES, NewJob
 from casque.cli.access import Access
 from casque.cli.enqueue import Order
-from casque.cli.exits import DONE, INTERRUPTED, complain
+from casque.cli.exits import DONE, InterruptedAtError, complain
 from casque.cli.newjobs import decoded, new_job
 from casque.commit import BATCH_BYTES
 from casque.errors import CasqueError, InvalidError
@@ -36,6 +36,8 @@ class _Tally(msgspec.Struct):
 
     enqueued: int = 0
     already_there: int = 0
+    unsure: str = ""
+    """The lines that are being stored: whether they are cannot be known yet."""
 
 
 _Moved = Callable[[int, _Tally], None]
@@ -56,8 +58,9 @@ def enqueue_lines(order: Order) -> int:
         with Access(order.address) as access, _bar(sys.stdin.buffer) as moved:
             _enqueue_all(order, access, tally, moved)
     except KeyboardInterrupt:
-        complain(f"interrupted: {counted(tally.enqueued, 'job')} had been enqueued; {_AGAIN}.")
-        return INTERRUPTED
+        unsure = f", and {tally.unsure} may have been" if tally.unsure else ""
+        done = f"{counted(tally.enqueued, 'job')} had been enqueued{unsure}"
+        raise InterruptedAtError(f"interrupted: {done}; {_AGAIN}.") from None
     _say(tally, is_json=order.is_json)
     return DONE
 
@@ -87,6 +90,7 @@ def _job(line: bytes, order: Order, settings: Settings) -> NewJob:
 def _store(
     access: Access, queue: AsyncQueue, batch: list[NewJob], tally: _Tally, where: str
 ) -> None:
+    tally.unsure = where
     try:
         jobs = access.run(queue.enqueue_many(batch))
     except InvalidError as error:
@@ -97,6 +101,7 @@ def _store(
     there = sum(job.duplicate for job in jobs)
     tally.already_there += there
     tally.enqueued += len(jobs) - there
+    tally.unsure = ""
 
 
 def _refused(where: str, error: InvalidError, tally: _Tally) -> InvalidError:
@@ -127,7 +132,10 @@ def _lines(stream: BinaryIO) -> Iterator[bytes | None]:
         if not select.select([stream], [], [], _PAUSE_SECONDS)[0]:
             yield None
             select.select([stream], [], [])
-        part = os.read(stream.fileno(), _READ_BYTES)
+        try:
+            part = os.read(stream.fileno(), _READ_BYTES)
+        except BlockingIOError:  # somebody has set it so, and was quicker to read
+            continue
         *lines, rest = (rest + part).split(b"\n")
         yield from lines
         if not part or len(rest) > PAYLOAD_BYTES:
@@ -157,7 +165,7 @@ def _say(tally: _Tally, *, is_json: bool) -> None:
     if is_json:
         from casque.cli.asjson import show
 
-        show(msgspec.structs.asdict(tally))
+        show({"enqueued": tally.enqueued, "already_there": tally.already_there})
         return
     there = f" {counted(tally.already_there, 'job')} already there." if tally.already_there else ""
     print(f"{counted(tally.enqueued, 'job')} enqueued.{there}")

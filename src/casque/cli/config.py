@@ -17,6 +17,7 @@ from casque.cli.options import (
     epilog,
     is_json,
     looked_into,
+    noted,
     opened,
 )
 from casque.errors import CASConflictError
@@ -32,8 +33,10 @@ KeyArgument = Annotated[str, typer.Argument(metavar="KEY", help=f"One of {_KEYS}
 config = typer.Typer(
     name="config",
     help="What holds for all of a store: every worker and every host sees it.",
+    epilog=epilog("queuectl config list", "queuectl config set max_retries 5"),
     no_args_is_help=True,
 )
+config.callback()(noted)
 
 
 def _changed(access: Access, key: str, change: Callable[[Record | None], None]) -> None:
@@ -53,6 +56,7 @@ def _changed(access: Access, key: str, change: Callable[[Record | None], None]) 
         "queuectl config set timeout 10m",
         "queuectl config set timeout none",
     ),
+    context_settings={"ignore_unknown_options": True},  # -1 is a value, and a wrong one
 )
 def set_(
     context: typer.Context,

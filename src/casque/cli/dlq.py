@@ -16,9 +16,11 @@ from casque.cli.options import (
     JsonOption,
     QueueOption,
     StoreOption,
+    checked,
     epilog,
     is_json,
     looked_into,
+    noted,
     opened,
 )
 from casque.cli.show import IdArgument, found, show_job
@@ -34,8 +36,10 @@ _PAGE = 1_000
 dlq = typer.Typer(
     name="dlq",
     help="The dead letter queue: jobs that have had all their attempts.",
+    epilog=epilog("queuectl dlq list", "queuectl dlq retry --all"),
     no_args_is_help=True,
 )
+dlq.callback()(noted)
 
 
 @dlq.command("list", epilog=epilog("queuectl dlq list", "queuectl dlq list --queue mail --json"))
@@ -48,7 +52,9 @@ def list_(
 ) -> int:
     """List the dead jobs."""
     with looked_into(context, store) as access:
-        show_jobs(access, JobFilter("dead", queue), limit=limit, as_json=is_json(context, json))
+        show_jobs(
+            access, JobFilter("dead", checked(queue)), limit=limit, as_json=is_json(context, json)
+        )
     return DONE
 
 
@@ -87,10 +93,11 @@ def retry(
     with opened(context, store) as access:
         return each(
             access,
-            _dead_ids(access, queue) if all_ else ids or (),
+            _dead_ids(access, checked(queue)) if all_ else ids or (),
             lambda id: access.run(access.queue.retry(id)),
             "Job {id} moved from DLQ to 'pending'.",
             as_json=is_json(context, json),
+            others_too=all_,
         )
 
 
@@ -113,7 +120,7 @@ def purge(
     with opened(context, store) as access:
         if not yes and not asked(f"Forget dead jobs in {access.store.name}?"):
             return INVALID
-        count = access.submit(Purge(span_us, queue, only_dead=True))
+        count = access.submit(Purge(span_us, checked(queue), only_dead=True))
     if is_json(context, json):
         asjson.show({"purged": count})
     else:

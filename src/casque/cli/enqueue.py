@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from casque.cli.access import Access
-from casque.cli.exits import DONE
+from casque.cli.exits import DONE, InterruptedAtError
 from casque.cli.newjobs import Fields, decoded, new_job
 from casque.errors import InvalidError
 from casque.job import Job
@@ -35,7 +35,11 @@ def enqueue(order: Order) -> int:
     with Access(order.address) as access:
         settings = access.settings()
         new = new_job(fields, settings, id_from_content=order.id_from_content)
-        [job] = access.run(access.producer(settings.max_depth).enqueue_many([new]))
+        try:
+            [job] = access.run(access.producer(settings.max_depth).enqueue_many([new]))
+        except KeyboardInterrupt:
+            told = "interrupted: the job may be there or not; with an id, it is safe to repeat."
+            raise InterruptedAtError(told) from None
         _say(job, access.store.clock.now(), is_json=order.is_json)
     return DONE
 

@@ -34,6 +34,10 @@ _CODES: dict[type[CasqueError], int] = {
 }
 
 
+class InterruptedAtError(Exception):
+    """Ctrl-C, at a moment of which there is something to say."""
+
+
 def code_of(error: CasqueError) -> int:
     return next((code for kind, code in _CODES.items() if isinstance(error, kind)), NOT_SO)
 

@@ -125,4 +125,6 @@ def invoke(arguments: Sequence[str]) -> int:
         return INTERRUPTED
     except _Struck as struck:
         raise struck.by from None
+    if code == INTERRUPTED:  # Typer has caught it, and says nothing
+        complain("interrupted.")
     return code if isinstance(code, int) else DONE

@@ -10,7 +10,15 @@ import typer
 from casque.cli import asjson, tables
 from casque.cli.access import Access
 from casque.cli.exits import DONE
-from casque.cli.options import JsonOption, QueueOption, StoreOption, epilog, is_json, looked_into
+from casque.cli.options import (
+    JsonOption,
+    QueueOption,
+    StoreOption,
+    checked,
+    epilog,
+    is_json,
+    looked_into,
+)
 from casque.job import Stats
 from casque.record import PAUSE
 from casque.views import VIEWS, JobFilter, View
@@ -42,7 +50,7 @@ def list_jobs(
     json: JsonOption = False,
 ) -> int:
     """List jobs in the order in which they were enqueued."""
-    wanted = JobFilter(cast("View | None", state and state.lower()), queue)
+    wanted = JobFilter(cast("View | None", state and state.lower()), checked(queue))
     with looked_into(context, store) as access:
         show_jobs(access, wanted, limit=limit, as_json=is_json(context, json))
     return DONE

@@ -12,6 +12,8 @@ STORE_VARIABLE = "CASQUE_STORE"
 
 def address(given: str | None) -> str:
     """What `--store` says, else CASQUE_STORE, else the user's own file."""
+    if given is not None and not given.strip():
+        raise InvalidError("--store is empty: name a store, or leave the option out.")
     return given or os.environ.get(STORE_VARIABLE) or default_address()
 
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from casque.cli.exits import INTERRUPTED, NOT_SO, NOWHERE, code_of, complain
+from casque.cli.exits import INTERRUPTED, NOT_SO, NOWHERE, InterruptedAtError, code_of, complain
 from casque.errors import CasqueError
 
 DEBUG_VARIABLE = "CASQUE_DEBUG"
@@ -28,6 +28,9 @@ def run(arguments: Sequence[str]) -> int:
         return code_of(error)
     except KeyboardInterrupt:
         complain("interrupted.")
+        return INTERRUPTED
+    except InterruptedAtError as error:
+        complain(str(error))
         return INTERRUPTED
     except BrokenPipeError:
         return NOWHERE

@@ -32,9 +32,18 @@ RESET_EPILOG = epilog("queuectl reset --yes")
 
 
 def each(
-    access: Access, ids: Iterable[str], change: Callable[[str], Job], told: str, *, as_json: bool
+    access: Access,
+    ids: Iterable[str],
+    change: Callable[[str], Job],
+    told: str,
+    *,
+    as_json: bool,
+    others_too: bool = False,
 ) -> int:
-    """Do it to every one of these jobs, and tell of each; the worst of the exit codes."""
+    """Do it to every one of these jobs, and tell of each; the worst of the exit codes.
+
+    With `others_too` it is no mistake that somebody else has done it already.
+    """
     worst = DONE
     done: list[Job] = []
     try:
@@ -42,6 +51,8 @@ def each(
             try:
                 done.append(change(id))
             except (InvalidError, JobNotFoundError) as error:
+                if others_too:
+                    continue
                 complain(str(error))
                 worst = max(worst, code_of(error))
             else:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
-from math import isfinite
 from typing import Any
 
 import msgspec
@@ -38,7 +37,7 @@ def decoded(text: str | bytes) -> Fields:
     """The fields of a JSON object. InvalidError when it is none, or has others than these."""
     try:
         fields = msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeError) as error:
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise InvalidError(f"this is not JSON ({error}); write {_EXAMPLE}.") from error
     if not isinstance(fields, dict):
         raise InvalidError(f"a JSON object is due here; write {_EXAMPLE}.")
@@ -146,7 +145,7 @@ def _span(
     value = given[what]
     if isinstance(value, str):
         us = _named(what, lambda text: duration_us(text, at_least_us=at_least_us), value)
-    elif isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
+    elif isinstance(value, bool) or not isinstance(value, int | float):
         raise InvalidError(f"`{what}`: {value!r} is not a duration: {FORM}.")
     elif not at_least_us <= value * SECOND_US <= LONGEST_SPAN_US:
         least = "0" if not at_least_us else "a microsecond"
@@ -172,7 +171,8 @@ def _instant(given: Fields) -> datetime | None:
     if not isinstance(value, str):
         raise InvalidError(f"`run_at`: {value!r} is not a time: {form}.")
     try:
-        instant = datetime.fromisoformat(value.strip()).astimezone(UTC)
+        # By its timestamp: an hour that the clocks leave out counts from before they were changed.
+        instant = datetime.fromtimestamp(datetime.fromisoformat(value.strip()).timestamp(), UTC)
     except (ValueError, OverflowError, OSError):
         raise InvalidError(f"`run_at`: {value!r} is not a time: {form}.") from None
     arguments.instant(instant, "run_at")

@@ -8,6 +8,7 @@ from typing import Annotated
 import msgspec
 import typer
 
+from casque.arguments import name
 from casque.cli.access import Access, look_into
 from casque.cli.location import STORE_VARIABLE, address
 
@@ -31,12 +32,15 @@ class Common(msgspec.Struct, frozen=True):
 
 def address_of(context: typer.Context, store: str | None) -> str:
     """The store of a command: as it says itself, or as was said before it."""
-    return address(store or _common(context).store)
+    return address(_common(context).store if store is None else store)
 
 
 def told_address(context: typer.Context, store: str | None) -> str | None:
     """The store that somebody has named, by an option or the variable; None when nobody has."""
-    return store or _common(context).store or os.environ.get(STORE_VARIABLE) or None
+    given = _common(context).store if store is None else store
+    if given is None and not os.environ.get(STORE_VARIABLE):
+        return None
+    return address(given)
 
 
 def opened(context: typer.Context, store: str | None) -> Access:
@@ -65,3 +69,16 @@ QueueOption = Annotated[
 def epilog(*examples: str) -> str:
     """What stands at the end of a command's help: a line for each example."""
     return "\n\n".join(("Examples:", *(f"  $ {example}" for example in examples)))
+
+
+def noted(context: typer.Context, store: StoreOption = None, json: JsonOption = False) -> None:
+    """For a group within the group: what was given between its name and the command."""
+    before = _common(context)
+    context.find_root().obj = Common(
+        before.store if store is None else store, before.is_json or json
+    )
+
+
+def checked(queue: str | None) -> str | None:
+    """What `--queue` says. InvalidError when no queue can be called so."""
+    return None if queue is None else name(queue, "queue")

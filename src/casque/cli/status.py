@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -117,6 +118,7 @@ def _watch(access: Access, queue: str | None, interval_us: int, *, as_json: bool
 
     console = tables.console()
     clock = access.store.clock
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the cursor is to come back
     try:
         if as_json or not console.is_terminal:
             while True:

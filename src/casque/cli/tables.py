@@ -25,6 +25,9 @@ _LONGEST_COMMAND = 200
 _LONGEST_PAYLOAD = 80
 _SHORTEST_COMMAND = 10
 _COMMAND_LINES = 4
+_NARROWEST = 5
+_OTHER_COLUMNS = 38
+"""What the others need at the least, with the borders."""
 _UNBOUNDED = 1_000
 """Columns of a pipe, which has none: nothing is wrapped for a program or a file."""
 
@@ -75,12 +78,12 @@ def job_table(title: str, jobs: Sequence[Job]) -> Table:
     longest = _COMMAND_LINES * _room_for_commands(jobs)
     made = Table(title=title)
     # An id is there to be copied: the other columns give way.
-    made.add_column(
-        "Job ID", no_wrap=all(len(job.id) <= _LONGEST_ID for job in jobs), overflow="fold"
-    )
-    made.add_column("Command", overflow="fold")
+    longest_id = max((len(job.id) for job in jobs), default=0)
+    is_whole = longest_id <= min(_LONGEST_ID, console().width - _OTHER_COLUMNS)
+    made.add_column("Job ID", no_wrap=is_whole, min_width=_NARROWEST, overflow="fold")
+    made.add_column("Command", min_width=_NARROWEST, overflow="fold")
     made.add_column("Attempts", no_wrap=True)
-    made.add_column("Updated At", min_width=10)
+    made.add_column("Updated At", min_width=8)
     for job in jobs:
         cells = (job.id, cut(work_of(job), longest), str(job.attempts), local(job.updated_us))
         made.add_row(*(Text(plain(cell)) for cell in cells))
@@ -104,7 +107,13 @@ def work_of(job: Job) -> str:
 
 def local(us: int | None) -> str:
     """An instant by the clock of this machine, to the second."""
-    return "" if us is None else f"{to_datetime(us).astimezone():%Y-%m-%d %H:%M:%S}"
+    if us is None:
+        return ""
+    instant = to_datetime(us)
+    try:
+        return f"{instant.astimezone():%Y-%m-%d %H:%M:%S}"
+    except (OverflowError, ValueError, OSError):  # the last day that there is, and east of UTC
+        return f"{instant:%Y-%m-%d %H:%M:%S}Z"
 
 
 def names(of: Iterable[str]) -> str:

@@ -19,6 +19,7 @@ from casque.cli.options import (
     epilog,
     is_json,
     looked_into,
+    noted,
     opened,
     told_address,
 )
@@ -29,8 +30,10 @@ from casque.settings import Settings
 workers = typer.Typer(
     name="worker",
     help="Start workers, see them, stop them.",
+    epilog=epilog("queuectl worker start --count 2", "queuectl worker stop"),
     no_args_is_help=True,
 )
+workers.callback()(noted)
 
 
 @workers.command(

@@ -180,8 +180,10 @@ def from_its_own_code(error: BaseException) -> BaseException:
 def settle(attempt: Attempt, outcome: Outcome, world: World) -> None:
     """Have stored what became of the job: the only write of an attempt."""
     attempt.is_settled = True
+    # What went well leaves nothing to chance, and to draw one gives up Python's lock.
+    chance = 0.0 if type(outcome) is Returned else world.chance()
     try:
-        operation = settlement(outcome, attempt.job, attempt.task, world.chance())
+        operation = settlement(outcome, attempt.job, attempt.task, chance)
     except Exception as error:  # noqa: BLE001 - a backoff of the user's own making
         outcome = Unfit(error)
         operation = Fail(attempt.job.id, attempt.job.token, failure_of(error))

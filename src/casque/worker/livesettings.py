@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 
-import msgspec
-
 from casque.clock import SECOND_US
 from casque.errors import CasqueError
 from casque.record import CONFIG
-from casque.settings import Settings, settings_of
+from casque.settings import Settings, settings_of, unfit
 from casque.tasks import App
 
 _FRESH_US = SECOND_US
@@ -29,7 +27,7 @@ class LiveSettings:
         """The latest that were read; those that hold by default before that."""
         self._read_us: int | None = None
         self._reading: asyncio.Task[None] | None = None
-        self._trouble: str | None = None
+        self._trouble = ""
         """What was wrong with them the last time, which is said once."""
 
     async def refresh(self) -> None:
@@ -47,15 +45,12 @@ class LiveSettings:
             records = await self._app.async_queue._session.records(CONFIG)  # noqa: SLF001
         except CasqueError:
             return  # the storage is away; the worker says so
-        self._read_us, trouble = now, None
-        try:
-            self.known = settings_of(records)
-        except msgspec.MsgspecError as error:
-            trouble = str(error)
-        if trouble is not None and trouble != self._trouble:
+        self._read_us, self.known = now, settings_of(records)
+        trouble = ", ".join(unfit(records))
+        if trouble and trouble != self._trouble:
             _log.warning(
-                "the settings in the store make no sense, and those from before hold; set them "
-                "anew by `queuectl config set`: %s",
+                "settings in the store make no sense, and are not minded: %s; set them anew by "
+                "`queuectl config set`",
                 trouble,
             )
         self._trouble = trouble
