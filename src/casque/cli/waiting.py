@@ -12,7 +12,7 @@ import msgspec
 from casque.cli.access import Access
 from casque.cli.fleet import Member, Post, members, posts
 from casque.cli.note import live_note
-from casque.cli.stopping import Told, clear_away, dismiss
+from casque.cli.stopping import Told, dismiss
 from casque.clock import SECOND_US, SystemClock
 from casque.errors import StorageError
 from casque.lineage import JOB_ID_VARIABLE
@@ -30,6 +30,8 @@ class Waited(msgspec.Struct, frozen=True):
     left: list[ProcessEntry]
     silent: list[ProcessEntry]
     """Those elsewhere whose entries ran out, and were not taken away by them."""
+    gone: list[Member | Post]
+    """Whose entries are there though the processes are not."""
 
 
 def is_waited_for(told: Told) -> bool:
@@ -70,11 +72,11 @@ def wait(access: Access, told: Told, timeout_us: int | None, *, newcomers: bool)
         while (left := watch.look()) and clock.monotonic() < deadline:
             _tell_of(note, left)
             threading.Event().wait(_LOOK_SECONDS)
-    clear_away(access, watch.gone)
     unsure = {one.name for one in (*left, *watch.silent)}
     # A manager ends after its workers, so what it said at its end holds for them.
     ended = {(one.host, one.machine, one.pid) for one in told.managers if one.name not in unsure}
-    return Waited(left, [one for one in watch.silent if _place(one) not in ended])
+    silent = [one for one in watch.silent if _place(one) not in ended]
+    return Waited(left, silent, watch.gone)
 
 
 def _place(one: ProcessEntry) -> tuple[str, str, int | None]:
@@ -101,7 +103,6 @@ class _Watch:
             if newcomers and isinstance(one, WorkerEntry) and one.manager is not None
         }
         self.gone: list[Member | Post] = []
-        """Whose entries were there though the processes were not."""
         self.silent: list[ProcessEntry] = []
 
     def look(self) -> list[ProcessEntry]:

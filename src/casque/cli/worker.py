@@ -259,11 +259,11 @@ def stop(
             complain(stopping.unknown_told(meant.unknown, [one.entry for one in found]))
             return NOT_FOUND
         told = stopping.tell(access, meant, pids or [])
-        stopping.clear_away(access, meant.gone)
         if wait and waiting.is_waited_for(told):
             complain("note: not waiting, as a worker that is to stop waits for this very job.")
             wait = False
         waited = waiting.wait(access, told, timeout_us, newcomers=everywhere) if wait else None
+        stopping.clear_away(access, [*meant.gone, *(waited.gone if waited else ())])
     gone = [one.entry for one in meant.gone if isinstance(one, Member)]
     names = {one.name for one in (*told.workers, *gone)}
     outcome = Outcome(
