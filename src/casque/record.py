@@ -20,6 +20,7 @@ PAUSE = "pause"
 QUEUE_LEASE = "queue_lease"
 LOCK = "lock"
 WORKER = "worker"
+MANAGER = "manager"
 CONFIG = "config"
 
 

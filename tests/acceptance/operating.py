@@ -75,10 +75,10 @@ class Operator:
         )
         return Ran(ran.returncode, ran.stdout, ran.stderr)
 
-    def begin(self, *arguments: str) -> subprocess.Popen[str]:
+    def begin(self, *arguments: str, before: Sequence[str] = ()) -> subprocess.Popen[str]:
         """Run it beside the test."""
         return subprocess.Popen(
-            [*QUEUECTL, *arguments],
+            [*before, *QUEUECTL, *arguments],
             cwd=self.folder,
             env=self.environment,
             stdin=subprocess.DEVNULL,

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import signal
 import stat
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from casque import JobStatus
+from casque.cli.access import Access
+from casque.record import MANAGER
 from casque.worker import presence
 from tests.acceptance.fleet import STORES, chore, until
-from tests.acceptance.operating import Operator
+from tests.acceptance.operating import QUEUECTL, Operator
 
 APP = ("--app", "chores:app")
 ELSEWHERE = ("unshare", "--uts", "sh", "-c", 'hostname elsewhere && exec "$@"', "sh")
@@ -152,6 +156,25 @@ def test_the_foreground_ends_by_a_signal_with_code_0(on_sqlite: Operator) -> Non
     assert on_sqlite.listed() == []
 
 
+def test_those_that_found_nothing_to_do_are_not_missed(on_sqlite: Operator) -> None:
+    on_sqlite.fleet.queue.enqueue_many([chore("wait_at_the_gate", "held")])
+    ran = on_sqlite.queuectl("worker", "start", "--count", "3", "--until-idle", *APP)
+    assert ran.code == 0, ran
+    assert "Started" in ran.out
+    assert on_sqlite.fleet.job("held").status is JobStatus.IN_PROGRESS
+    on_sqlite.fleet.open_gate()
+    until("they are done, and end", lambda: on_sqlite.processes() == [])
+
+
+def test_those_that_are_replaced_after_each_job_are_not_missed(on_sqlite: Operator) -> None:
+    on_sqlite.fleet.queue.enqueue_many([chore("note", f"job{n}") for n in range(1_000)])
+    ran = on_sqlite.queuectl("worker", "start", "--count", "4", "--max-jobs", "1", *APP)
+    assert ran.code == 0, ran
+    stopped = on_sqlite.queuectl("worker", "stop")
+    assert stopped.code == 0, stopped
+    assert on_sqlite.processes() == []
+
+
 # -- stopping ----------------------------------------------------------------------
 
 
@@ -208,6 +231,115 @@ def test_those_on_another_host_are_stopped_through_the_store(operator: Operator)
     assert re.fullmatch(r"Stopped 2 worker\(s\): \d+ on elsewhere, \d+ on elsewhere\.\n", ran.out)
     assert operator.listed() == []
     until("their manager has nobody left and ends", lambda: operator.processes() == [])
+
+
+@contextmanager
+def hung(operator: Operator, *arguments: str, before: tuple[str, ...] = ()) -> Iterator[int]:
+    """A manager whose worker is never registered."""
+    (operator.folder / "slow.py").write_text(
+        "import time\nopen('loading', 'w').close()\ntime.sleep(1_000)\n"
+    )
+    command = operator.begin(
+        "worker", "start", "--foreground", "--app", "slow:app", *arguments, before=before
+    )
+    try:
+        until("its worker loads the app", (operator.folder / "loading").exists)
+        yield command.pid
+    finally:
+        command.kill()
+        command.wait()
+        assert command.stdout is not None
+        command.stdout.close()  # its worker may have it still
+
+
+def test_a_manager_that_has_no_worker_is_stopped(operator: Operator) -> None:
+    with hung(operator) as manager:
+        assert operator.listed() == []
+        ran = operator.queuectl("worker", "stop")
+        assert (ran.code, ran.out) == (0, f"Stopped 1 manager(s) without workers: {manager}.\n"), (
+            ran
+        )
+        assert operator.processes() == []
+        again = operator.queuectl("worker", "stop")
+        assert (again.code, again.out) == (0, "No workers are running.\n")
+
+
+def test_a_manager_that_has_no_worker_is_stopped_by_its_pid(on_sqlite: Operator) -> None:
+    with hung(on_sqlite) as manager:
+        _, others = on_sqlite.started(*APP)
+        assert on_sqlite.queuectl("worker", "stop", str(manager)).code == 0
+        assert on_sqlite.pids() == others
+        assert presence.has_ended(manager, None)
+
+
+@pytest.mark.skipif(not has_a_host_of_its_own(), reason="no unshare --uts here")
+def test_a_manager_elsewhere_that_has_no_worker_is_stopped(operator: Operator) -> None:
+    with hung(operator, "--lease", "3s", before=ELSEWHERE) as manager:
+        assert operator.queuectl("worker", "stop").code == 0
+        assert not presence.has_ended(manager, None)
+        ran = operator.queuectl("worker", "stop", "--all")
+        told = f"Stopped 1 manager(s) without workers: {manager} on elsewhere.\n"
+        assert (ran.code, ran.out) == (0, told), ran
+        until("it ends", lambda: operator.processes() == [])
+
+
+def test_the_entry_of_a_manager_that_was_killed_is_cleared_away(on_sqlite: Operator) -> None:
+    with hung(on_sqlite) as manager:
+        os.kill(manager, signal.SIGKILL)
+        until("it is gone", lambda: presence.has_ended(manager, None))
+        with Access(on_sqlite.fleet.store) as access:
+            assert len(access.records(MANAGER)) == 1
+            ran = on_sqlite.queuectl("worker", "stop")
+            assert (ran.code, ran.out) == (0, "No workers are running.\n")
+            assert access.records(MANAGER) == []
+
+
+def test_a_job_may_stop_the_worker_that_runs_it(on_sqlite: Operator) -> None:
+    command = f"{shlex.join(QUEUECTL)} worker stop && touch after"
+    assert on_sqlite.queuectl("enqueue", "--id", "last", "--command", command).code == 0
+    on_sqlite.started()
+    until("it has ended", lambda: on_sqlite.processes() == [])
+    job = on_sqlite.fleet.job("last")
+    assert (job.status, job.attempts) == (JobStatus.COMPLETED, 1)
+    assert (on_sqlite.folder / "after").exists()
+
+
+PROGRAM = """
+import threading, sys
+from datetime import timedelta
+from chores import app
+
+worker = threading.Thread(target=app.work, kwargs={"lease": timedelta(seconds=2), "count": COUNT})
+worker.start()
+worker.join()
+print("the program goes on", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_program_that_has_a_worker_on_a_thread_goes_on(on_sqlite: Operator, count: int) -> None:
+    (on_sqlite.folder / "program.py").write_text(PROGRAM.replace("COUNT", str(count)))
+    program = subprocess.Popen(
+        [sys.executable, "program.py"],
+        cwd=on_sqlite.folder,
+        env=on_sqlite.environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        until("its workers are registered", lambda: len(on_sqlite.pids()) == count)
+        ran = on_sqlite.queuectl("worker", "stop")
+        assert ran.code == 0, ran
+        assert program.stdout is not None
+        assert program.stdout.readline() == "the program goes on\n"
+        assert program.poll() is None
+        program.communicate(timeout=60)
+        assert program.returncode == 0
+    finally:
+        program.kill()
+        program.wait()
 
 
 @pytest.mark.parametrize("how", ["here", "pid", "all"])
@@ -277,6 +409,16 @@ def test_those_that_take_too_long_are_told_of(on_sqlite: Operator) -> None:
     until("it has ended", lambda: on_sqlite.processes() == [])
 
 
+def test_a_manager_that_was_stopped_by_its_terminal_is_stopped_for_good(
+    on_sqlite: Operator,
+) -> None:
+    manager, _ = on_sqlite.started(*APP)
+    os.kill(manager, signal.SIGSTOP)
+    ran = on_sqlite.queuectl("worker", "stop")
+    assert ran.code == 0, ran
+    assert on_sqlite.processes() == []
+
+
 # -- what dies ---------------------------------------------------------------------
 
 
@@ -299,3 +441,21 @@ def test_a_worker_that_was_killed_is_shown_as_gone_and_cleared_away(operator: Op
     ran = operator.queuectl("worker", "stop")
     assert (ran.code, ran.out) == (0, f"Removed 1 worker(s) that had died: {worker}.\n"), ran
     assert operator.listed() == []
+
+
+def test_one_is_replaced_though_the_folder_it_was_started_in_is_removed(
+    on_sqlite: Operator,
+) -> None:
+    (on_sqlite.folder / "left").mkdir()
+    manager, [worker] = on_sqlite.started(before=("env", "-C", "left"))
+    (on_sqlite.folder / "left").rmdir()
+    try:
+        os.kill(worker, signal.SIGKILL)
+        until(
+            "another is there",
+            lambda: any(one["state"] == "working" for one in on_sqlite.listed()),
+        )
+        assert on_sqlite.queuectl("worker", "stop").code == 0
+    finally:
+        if not presence.has_ended(manager, None):
+            os.kill(manager, signal.SIGKILL)

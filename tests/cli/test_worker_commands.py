@@ -6,9 +6,11 @@ import json
 import os
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -22,7 +24,7 @@ from casque.cli.main import run
 from casque.cli.plan import Plan
 from casque.clock import MICROSECOND, SystemClock, to_datetime
 from casque.operations import PutRecord
-from casque.record import ABSENT, CONFIG, WORKER
+from casque.record import ABSENT, CONFIG, MANAGER, WORKER
 from casque.settings import Settings, encoded
 from casque.worker import presence
 from casque.worker.registry import WorkerEntry, live_workers, worker_entries
@@ -78,6 +80,7 @@ def write(store: str) -> Write:
             "manager": None,
             "machine": presence.machine(),
             "birth": vitals.birth,
+            "obeys_signals": True,
         }
         entry = WorkerEntry(**(given | changes))
         with Access(store) as access:
@@ -187,6 +190,14 @@ def test_a_signal_goes_to_the_process_that_is_meant_or_to_none(
     assert not presence.send(sleeper.pid, birth, signal.SIGTERM)
 
 
+def test_one_that_is_stopped_by_its_terminal_goes_on_to_heed_a_signal(
+    sleeper: subprocess.Popen[bytes],
+) -> None:
+    sleeper.send_signal(signal.SIGSTOP)
+    assert presence.send(sleeper.pid, birth_of(sleeper.pid), signal.SIGTERM)
+    assert sleeper.wait(60) == -signal.SIGTERM
+
+
 def test_a_name_with_a_parenthesis_does_not_confuse(tmp_path: Path) -> None:
     odd = tmp_path / "a) R 1 2 3 (b"
     odd.symlink_to("/bin/sleep")
@@ -250,6 +261,92 @@ def test_one_here_that_cannot_be_told_apart_is_dismissed_and_not_shot(
     assert capsys.readouterr().out == f"Told 1 worker(s) to stop: {sleeper.pid}.\n"
     assert run(["worker", "list", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)[0]["state"] == "stopping"
+
+
+def test_one_on_a_thread_of_another_program_is_dismissed_and_not_shot(
+    store: str, write: Write, sleeper: subprocess.Popen[bytes]
+) -> None:
+    write(pid=sleeper.pid, birth=birth_of(sleeper.pid), obeys_signals=False)
+    assert run(["worker", "stop", "--no-wait"]) == 0
+    assert entries(store)[0].is_dismissed
+    assert sleeper.poll() is None
+
+
+@pytest.mark.parametrize("off", [0, 1])
+def test_the_manager_of_one_that_died_is_stopped_and_nobody_else(
+    store: str, write: Write, sleeper: subprocess.Popen[bytes], off: int
+) -> None:
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    manager = {"manager": sleeper.pid, "manager_birth": birth_of(sleeper.pid) + off}
+    write(pid=ended.pid, birth=1, **manager)
+    assert run(["worker", "stop", "--no-wait"]) == 0
+    if off:
+        assert sleeper.poll() is None
+    else:
+        assert sleeper.wait(60) == -signal.SIGTERM
+    assert entries(store) == []
+
+
+def test_a_storage_that_takes_nothing_does_not_hold_up_a_signal(
+    tmp_path: Path, sleeper: subprocess.Popen[bytes], capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = f"{tmp_path}/jobs.db"
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    now = to_datetime(SystemClock().now())
+    with Access(store) as access:
+        for pid, birth in ((ended.pid, 1), (sleeper.pid, birth_of(sleeper.pid))):
+            entry = WorkerEntry(
+                name=f"of-{pid}",
+                host=socket.gethostname(),
+                pid=pid,
+                started_at=now,
+                beat_at=now,
+                concurrency=1,
+                queues=None,
+                entrypoints=(),
+                running=(),
+                machine=presence.machine(),
+                birth=birth,
+                obeys_signals=True,
+            )
+            value = msgspec.json.encode(entry)
+            access.submit(PutRecord(WORKER, entry.name, value, ABSENT, 2 * MINUTE_US))
+    with closing(sqlite3.connect(store, isolation_level=None)) as connection:
+        connection.execute("BEGIN IMMEDIATE")
+        assert run(["worker", "stop", "--store", store]) == 0
+        connection.execute("ROLLBACK")
+    assert sleeper.wait(60) == -signal.SIGTERM
+    captured = capsys.readouterr()
+    assert f"Stopped 1 worker(s): {sleeper.pid}.\n" in captured.out
+    assert "still registered" in captured.err
+
+
+def test_an_entry_that_cannot_be_read_breaks_nothing(
+    store: str, write: Write, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write()
+    with Access(store) as access:
+        for kind in (WORKER, MANAGER):
+            access.submit(PutRecord(kind, "odd\x1b", b'{"name": "odd", "v2": true}', ABSENT))
+    for command in (["status"], ["worker", "list"], ["worker", "check"]):
+        assert run(command) == 0, command
+    assert run(["worker", "stop", "1"]) == 3
+    captured = capsys.readouterr()
+    assert "\x1b" not in captured.err
+    assert str(os.getpid()) in captured.out
+
+
+def test_one_elsewhere_that_is_not_heard_of_any_more_is_not_said_to_have_stopped(
+    store: str, write: Write, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("casque.worker.registry._LATE_US", 0)
+    write(name="far", host="far-away", pid=17, lease_us=1_000_000)
+    assert run(["worker", "stop", "--all"]) == 1
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "1 worker(s) were not heard of any more: 17 on far-away." in captured.err
 
 
 def test_those_elsewhere_are_left_alone_unless_all_are_meant(

@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sqlite3
 import threading
+from contextlib import closing
 from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from casque import JobStatus
+from casque import JobStatus, Queue
 from tests.supervisor.programs import TASKS, Bench, is_there
 
 SUPERVISE = """
@@ -233,3 +235,18 @@ def test_a_supervisor_with_nothing_to_do_sleeps(bench: Bench) -> None:
     assert switches(program.pid) - before <= 1
     program.send(signal.SIGTERM)
     assert program.ends() == 0
+
+
+def test_a_storage_that_takes_no_entry_of_the_supervisor_holds_up_nobody(bench: Bench) -> None:
+    apart = bench.folder / "apart.db"
+    with Queue(f"{apart}") as queue:
+        queue.enqueue("anything", b"")
+    supervise = SUPERVISE.replace("log=log, pace", 'enrolled_in="apart.db", log=log, pace')
+    with closing(sqlite3.connect(apart, isolation_level=None)) as connection:
+        connection.execute("BEGIN IMMEDIATE")
+        bench.enqueue("quick")
+        program = bench.python("-c", supervise)
+        program.says("quick in")
+        program.send(signal.SIGTERM)
+        assert program.ends() == 0
+        connection.execute("ROLLBACK")

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,12 +18,15 @@ from casque.cli.location import STORE_VARIABLE
 from casque.cli.note import live_note
 from casque.cli.plan import Plan
 from casque.clock import SECOND_US, SystemClock
-from casque.errors import InvalidError
+from casque.errors import CASConflictError, InvalidError, StorageError
+from casque.record import ABSENT
 from casque.worker.childprocess import running
-from casque.worker.registry import WorkerEntry
+from casque.worker.registry import WorkerEntry, manager_entry, manager_put
 
 START_US = 30 * SECOND_US
 """How long workers may take to be registered."""
+_IDLE_US = 5 * SECOND_US
+"""How long after the first the others may take, which may have had nothing to do, and ended."""
 _LOOK_SECONDS = 0.1
 _END_SECONDS = 20.0
 """More than a manager takes that is told to stop at once."""
@@ -65,12 +69,20 @@ def start(plan: Plan, access: Access, address: str | None, log_file: str | None)
     """
     process, log = _launched(plan, address, log_file)
     try:
+        _enrol(process.pid, plan, access)
         with live_note() as note:
             workers = _registered(process, plan, access, log, note)
     except BaseException:  # whatever it is, Ctrl-C too: nothing stays behind
         _end(process)
         raise
     return Started(process.pid, workers, log)
+
+
+def _enrol(pid: int, plan: Plan, access: Access) -> None:
+    """Have `worker stop` find it while it still loads; it takes the entry over from us."""
+    entry = manager_entry(pid, plan.count, plan.options(access.settings()), access.store.clock)
+    with suppress(CASConflictError, StorageError):  # it was faster; or it has to tell of that
+        access.submit(manager_put(entry, ABSENT))
 
 
 def _launched(
@@ -130,21 +142,27 @@ def _registered(
 ) -> list[int]:
     clock = SystemClock()
     deadline = clock.monotonic() + START_US
+    seen: dict[str, int] = {}
     while True:
-        workers = [entry.pid for entry in _workers_of(process.pid, access)]
-        if len(workers) >= plan.count:
-            return workers
-        note(f"Waiting for {plan.count} worker(s) to register: {len(workers)} so far…")
+        # Some may have done what there was to do, and be replaced or not, before others are there.
+        seen |= {entry.name: entry.pid for entry in _workers_of(process.pid, access)}
+        if len(seen) >= plan.count:
+            return [*seen.values()]
+        note(f"Waiting for {plan.count} worker(s) to register: {len(seen)} so far…")
+        if seen and plan.until_idle:
+            deadline = min(deadline, clock.monotonic() + _IDLE_US)
         if clock.monotonic() >= deadline:
+            if seen and plan.until_idle:
+                return [*seen.values()]
             seconds = START_US // SECOND_US
-            reason = f"{len(workers)} of {plan.count} worker(s) were registered in {seconds} s"
+            reason = f"{len(seen)} of {plan.count} worker(s) were registered in {seconds} s"
             raise NotStartedError(f"only {reason}: stopped again", NOT_SO, log)
         try:
             code = process.wait(_LOOK_SECONDS)
         except subprocess.TimeoutExpired:
             continue
         if code == DONE and plan.until_idle:
-            return []
+            return [*seen.values()]
         raise NotStartedError("the workers did not start", code if code > 0 else NOT_SO, log)
 
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import lru_cache
 from typing import Literal, NamedTuple
 
 import msgspec
 
 from casque.cli.access import Access
 from casque.cli.asjson import instant
+from casque.cli.exits import complain
 from casque.clock import SECOND_US, to_us
-from casque.record import WORKER, Record
+from casque.record import MANAGER, WORKER, Record
 from casque.wording import plain
-from casque.worker.registry import WorkerEntry, worker_entries
+from casque.worker.registry import ManagerEntry, ProcessEntry, WorkerEntry, entry_of, manager_of
 
 
 class Member(NamedTuple):
@@ -19,6 +22,13 @@ class Member(NamedTuple):
 
     record: Record
     entry: WorkerEntry
+
+
+class Post(NamedTuple):
+    """A manager, and the record that tells of it."""
+
+    record: Record
+    entry: ManagerEntry
 
 
 class WorkerView(msgspec.Struct, frozen=True):
@@ -40,9 +50,26 @@ class WorkerView(msgspec.Struct, frozen=True):
 
 def members(access: Access) -> list[Member]:
     """All that are registered, those of one host and manager beside each other."""
-    records = access.records(WORKER)
-    found = map(Member, records, worker_entries(records))
+    found: list[Member] = []
+    for record in access.records(WORKER):
+        entry = entry_of(record)
+        if entry is None:
+            _tell_of_unreadable(record.name)
+        else:
+            found.append(Member(record, entry))
     return sorted(found, key=lambda one: (one.entry.host, one.entry.manager or 0, one.entry.pid))
+
+
+def posts(access: Access) -> list[Post]:
+    """The managers that are registered, with workers or without."""
+    found = ((record, manager_of(record)) for record in access.records(MANAGER))
+    return [Post(record, entry) for record, entry in found if entry is not None]
+
+
+@lru_cache
+def _tell_of_unreadable(name: str) -> None:
+    """Once, however often it is found."""
+    complain(f"note: the entry of worker {name} cannot be read, and is left out.")
 
 
 def state_of(entry: WorkerEntry) -> Literal["working", "stopping", "gone"]:
@@ -82,7 +109,7 @@ def ago(us: int) -> str:
     return f"{seconds}s ago"
 
 
-def named(entries: list[WorkerEntry]) -> str:
+def named(entries: Sequence[ProcessEntry]) -> str:
     """Their PIDs, with the host of those that are elsewhere."""
     return ", ".join(
         str(entry.pid) if entry.is_here else f"{entry.pid} on {plain(entry.host)}"

@@ -128,12 +128,17 @@ def _start_here(plan: Plan, told: str | None, log_file: str | None) -> int:
 
     with _reached(plan, told) as access:
         options = plan.options(access.settings())
+    place = told
+    if place is None and plan.target is not None:
+        from casque.worker.loading import load_app
+
+        place = load_app(plan.target).opened.address
     if log_file is not None:
         _write_to(log_file)
     log = LogOptions(format=plan.log_format)
     set_up(log)
     supervisor = Supervisor(  # noqa: S604 - it runs nothing by a shell: its workers take such jobs
-        plan.target, options, plan.count, told, shell=True, log=log
+        plan.target, options, plan.count, told, shell=True, enrolled_in=place, log=log
     )
     return DONE if supervisor.run() else NOT_SO
 
@@ -240,29 +245,39 @@ def stop(
     PID is not replaced. One on another host finds out within a third of its
     lease. Exit codes: 1 some have not ended in time, 3 no worker has that PID.
     """
-    from casque.cli import stopping
-    from casque.cli.fleet import members
+    from casque.cli import stopping, waiting
+    from casque.cli.fleet import Member, members, posts
+    from casque.cli.stopped import Outcome
 
     if pids and everywhere:
         raise InvalidError("PIDs are those of this host: give PIDs, or --all, not both.")
     timeout_us = None if timeout is None else span_us("--timeout", timeout)
     with opened(context, store) as access:
         found = members(access)
-        meant, unknown = stopping.chosen(found, pids or [], everywhere=everywhere)
-        if unknown:
-            complain(stopping.unknown_told(unknown, [one.entry for one in found]))
+        meant = stopping.chosen(found, posts(access), pids or [], everywhere=everywhere)
+        if meant.unknown:
+            complain(stopping.unknown_told(meant.unknown, [one.entry for one in found]))
             return NOT_FOUND
-        gone = [one for one in meant if one.entry.is_gone]
-        stopping.clear_away(access, gone)
-        told = stopping.tell(access, [one for one in meant if one not in gone], pids or [])
-        left = stopping.wait(access, told, timeout_us, newcomers=everywhere) if wait else None
-    elsewhere = [one.entry for one in found if one not in meant]
-    outcome = stopping.Outcome(told.entries, [one.entry for one in gone], left, elsewhere)
+        told = stopping.tell(access, meant, pids or [])
+        if wait and waiting.is_waited_for(told):
+            complain("note: not waiting, as a worker that is to stop waits for this very job.")
+            wait = False
+        waited = waiting.wait(access, told, timeout_us, newcomers=everywhere) if wait else None
+        stopping.clear_away(access, [*meant.gone, *(waited.gone if waited else ())])
+    gone = [one.entry for one in meant.gone if isinstance(one, Member)]
+    names = {one.name for one in (*told.workers, *gone)}
+    outcome = Outcome(
+        told.entries,
+        gone,
+        waited.left if waited else None,
+        waited.silent if waited else [],
+        [one.entry for one in found if one.entry.name not in names],
+    )
     if is_json(context, json):
         asjson.show(outcome.as_json())
     else:
         outcome.tell()
-    return NOT_SO if left else DONE
+    return DONE if outcome.is_done else NOT_SO
 
 
 @workers.command(

@@ -58,8 +58,8 @@ def _run(asked: argparse.Namespace) -> int:
         return STOPPED if supervisor.run() else HAD_TO_KILL
     app = load_app(asked.app, store=asked.store)
     worker = Worker(app, options, when_stuck=lambda _: leave_at_once(STOPPED))
-    with obeying(worker):
-        worker.run()
+    with obeying(worker) as obeys:
+        worker.run(obeys_signals=obeys)
     return STOPPED
 
 

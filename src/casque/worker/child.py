@@ -64,6 +64,7 @@ def _work(line: socket.socket, orders: lifeline.Orders) -> Ended:
         app,
         orders.options,
         manager=orders.manager,
+        manager_birth=orders.manager_birth,
         when_stuck=lambda why: leave_at_once(_CODES[why]),
     )
 
@@ -71,9 +72,9 @@ def _work(line: socket.socket, orders: lifeline.Orders) -> Ended:
         _log.warning("the supervisor is gone: stopping")
         worker.stop()
 
-    with obeying(worker, is_child=True):
+    with obeying(worker, is_child=True) as obeys:
         watcher = threading.Thread(
             target=lifeline.watch, args=(line, alone), name="casque-lifeline", daemon=True
         )
         watcher.start()
-        return worker.run()
+        return worker.run(obeys_signals=obeys)

@@ -22,8 +22,15 @@ def running(module: str) -> list[str]:
     The current folder is not looked in, as `-m` alone would: a `queue.py` that
     lies there would take the place of Python's own.
     """
-    is_from_here = Path(casque.__file__).resolve().parents[1] == Path.cwd()
-    return [sys.executable, *([] if is_from_here else ["-P"]), "-m", module]
+    return [sys.executable, *([] if _is_from_here() else ["-P"]), "-m", module]
+
+
+def _is_from_here() -> bool:
+    """Whether this code is that of the current folder."""
+    try:
+        return Path(casque.__file__).resolve().parents[1] == Path.cwd()
+    except OSError:  # the folder was removed
+        return False
 
 
 class ChildProcess:

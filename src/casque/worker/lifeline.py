@@ -47,6 +47,8 @@ class Orders(msgspec.Struct, frozen=True, kw_only=True):
     log: LogOptions
     manager: int
     """The supervisor's process."""
+    manager_birth: int | None = None
+    """When that was started; None when it is not to be sent signals."""
     path: list[str]
     """Where modules are looked for: a child finds what its supervisor found."""
 

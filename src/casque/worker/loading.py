@@ -8,6 +8,7 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from contextvars import ContextVar
 from pathlib import Path
 from types import ModuleType
@@ -53,7 +54,8 @@ def load_app(target: str | None, *, store: str | None = None, modules: Sequence[
     where, _, name = target.partition(":")
     if not where:
         raise InvalidError(f"{target!r} names no module: {FORM}.")
-    _first_on_path(Path.cwd())
+    with suppress(OSError):  # it was removed, and may not be needed
+        _first_on_path(Path.cwd())
     is_file = where.endswith(".py") or os.sep in where
     module = _import(_name_of_file(Path(where)) if is_file else where)
     if is_file and not _is_of(module, Path(where)):
@@ -124,10 +126,17 @@ def _first_on_path(folder: Path) -> None:
         sys.path.insert(0, str(folder))
 
 
+def _here() -> str:
+    try:
+        return str(Path.cwd())
+    except OSError:
+        return "the current folder, which was removed,"
+
+
 def _name_of_file(file: Path) -> str:
     """What to import to get at it, once the folder for that is on the path."""
     if not file.is_file():
-        raise InvalidError(f"there is no file {file} in {Path.cwd()}.")
+        raise InvalidError(f"there is no file {file} in {_here()}.")
     if file.suffix != ".py" or "." in file.stem:
         raise InvalidError(f"{file} is no file that Python can import: {FORM}.")
     whole = file.resolve()
@@ -152,7 +161,7 @@ def _import(name: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name is not None and f"{name}.".startswith(f"{error.name}."):
             raise InvalidError(
-                f"there is no module {error.name!r}: looked in {Path.cwd()} and where Python "
+                f"there is no module {error.name!r}: looked in {_here()} and where Python "
                 f"looks. Start it in the folder of your module; {FORM}."
             ) from None
         raise _failed(name, error) from error

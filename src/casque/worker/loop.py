@@ -73,9 +73,10 @@ class Worker:
         *,
         name: str | None = None,
         manager: int | None = None,
+        manager_birth: int | None = None,
         when_stuck: Callable[[Ended], None] | None = None,
     ) -> None:
-        """`manager` is the process that keeps it running, for the registry.
+        """`manager` is the process that keeps it running, for the registry, as is its birth.
 
         `when_stuck` is called, on another thread, when a task keeps `run` from returning.
         Everything is given back by then, and nothing is left to do but to end the process.
@@ -88,7 +89,8 @@ class Worker:
         self._app = app
         self._options = options
         self._name = name
-        self._manager = manager
+        self._manager = manager, manager_birth
+        self._obeys_signals = False
         self._when_stuck = when_stuck
         self._loop: asyncio.AbstractEventLoop | None = None
         self._crew: _Crew
@@ -96,8 +98,12 @@ class Worker:
 
     # -- from any thread -------------------------------------------------------
 
-    def run(self) -> Ended:
-        """Work until told to stop, or until the options say so. Blocks."""
+    def run(self, *, obeys_signals: bool = False) -> Ended:
+        """Work until told to stop, or until the options say so. Blocks.
+
+        `obeys_signals` is whether somebody has seen to it that SIGTERM stops it.
+        """
+        self._obeys_signals = obeys_signals
         if asyncio._get_running_loop() is not None:  # noqa: SLF001 - the quick check
             raise InvalidError(
                 "a worker has an event loop of its own and cannot run inside another: call it on "
@@ -136,6 +142,7 @@ class Worker:
             self._options,
             self._name,
             manager=self._manager,
+            obeys_signals=self._obeys_signals,
             when_stuck=self._when_stuck,
         )
         self._loop = asyncio.get_running_loop()
@@ -170,7 +177,8 @@ class _Crew:
         options: WorkerOptions,
         name: str | None,
         *,
-        manager: int | None,
+        manager: tuple[int | None, int | None],
+        obeys_signals: bool,
         when_stuck: Callable[[Ended], None] | None,
     ) -> None:
         self._when_stuck = when_stuck
@@ -189,7 +197,15 @@ class _Crew:
             "thread": self._threads,
             "process": self._processes,
         }
-        self._entry = Entry(session.worker, options, tuple(app.tasks), self._clock, manager)
+        self._entry = Entry(
+            session.worker,
+            options,
+            tuple(app.tasks),
+            self._clock,
+            manager=manager[0],
+            manager_birth=manager[1],
+            obeys_signals=obeys_signals,
+        )
         self._deck = Deck(session, options, self._entry, self._begin, self)
         self._attempts: set[Attempt] = set()
         """Those of whose jobs it is not stored yet what became of them."""

@@ -49,6 +49,11 @@ def vitals(pid: int) -> Vitals | None:
     return None if state in _GONE else Vitals(int(parent), int(others[17]))
 
 
+def birth_of(pid: int) -> int | None:
+    found = vitals(pid)
+    return None if found is None else found.birth
+
+
 def has_ended(pid: int, birth: int | None) -> bool:
     """Whether the process that was started then is there no more. In doubt it is there."""
     found = vitals(pid)
@@ -67,8 +72,9 @@ def has_ended(pid: int, birth: int | None) -> bool:
 def send(pid: int, birth: int | None, number: signal.Signals) -> bool:
     """Send a signal to the process that was started then, and to no other. False: it was not sent.
 
-    So it is when the process has ended, belongs to another user, or when the
-    system cannot say which process it is.
+    One that is stopped, as by Ctrl-Z, goes on, to heed it. It is not sent when
+    the process has ended, belongs to another user, or when the system cannot
+    say which process it is.
     """
     if birth is None or not hasattr(os, "pidfd_open"):
         return False
@@ -82,6 +88,7 @@ def send(pid: int, birth: int | None, number: signal.Signals) -> bool:
         if found is None or found.birth != birth:
             return False
         signal.pidfd_send_signal(process, number)
+        signal.pidfd_send_signal(process, signal.SIGCONT)
     except OSError:
         return False
     finally:

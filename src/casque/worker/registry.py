@@ -17,7 +17,7 @@ from casque.clock import SECOND_US, Clock, to_datetime
 from casque.errors import CASConflictError
 from casque.job import Job
 from casque.operations import DeleteRecord, Operation, PutRecord
-from casque.record import ABSENT, WORKER, Record
+from casque.record import ABSENT, MANAGER, WORKER, Record
 from casque.worker import presence
 from casque.worker.options import DEFAULT_GRACE_US, DEFAULT_LEASE_US, WorkerOptions
 
@@ -28,27 +28,21 @@ _LATE_US = 10 * SECOND_US
 _JOBS_NAMED = 100
 
 
-class WorkerEntry(msgspec.Struct, frozen=True):
-    """One worker as its entry has it; it is at most a third of a lease old."""
+class ProcessEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """One process that an entry tells of."""
 
     name: str
     host: str
     pid: int
     started_at: datetime
-    beat_at: datetime
-    concurrency: int
-    queues: tuple[str, ...] | None
-    """None: all of them."""
-    entrypoints: tuple[str, ...]
-    running: tuple[str, ...]
-    """The ids of the jobs in hand, or the first hundred of them."""
-    manager: int | None = None
-    """The process that keeps it running; None: nobody does."""
     lease_us: int = DEFAULT_LEASE_US
+    """It is renewed every third of it."""
     grace_us: int = DEFAULT_GRACE_US
     machine: str = ""
     birth: int | None = None
     """These two say which process `pid` is: see `presence`."""
+    obeys_signals: bool = False
+    """Whether SIGTERM stops it; one on a thread of a user's program it would end with that."""
     is_dismissed: bool = False
     """Whether it was told, by its entry, to stop and not to be replaced."""
 
@@ -63,25 +57,87 @@ class WorkerEntry(msgspec.Struct, frozen=True):
         return self.is_here and presence.has_ended(self.pid, self.birth)
 
 
+class WorkerEntry(ProcessEntry, frozen=True, kw_only=True):
+    """One worker as its entry has it; it is at most a third of a lease old."""
+
+    beat_at: datetime
+    concurrency: int
+    queues: tuple[str, ...] | None
+    """None: all of them."""
+    entrypoints: tuple[str, ...]
+    running: tuple[str, ...]
+    """The ids of the jobs in hand, or the first hundred of them."""
+    manager: int | None = None
+    """The process that keeps it running; None: nobody does."""
+    manager_birth: int | None = None
+    """Which process that is; None when it is not to be sent signals."""
+
+
+class ManagerEntry(ProcessEntry, frozen=True, kw_only=True):
+    """One supervisor as its entry has it: whoever starts the next worker, if there is none now."""
+
+    count: int
+
+
 def live_workers(entries: Sequence[WorkerEntry]) -> list[WorkerEntry]:
     """Those that are there, as far as can be told from here."""
     return [entry for entry in entries if not entry.is_gone]
 
 
 def worker_entries(records: Sequence[Record]) -> list[WorkerEntry]:
-    """The workers that the records of kind `worker` tell of."""
-    return [msgspec.json.decode(record.value, type=WorkerEntry) for record in records]
+    """The workers that the records of kind `worker` tell of, as far as they can be read."""
+    return [entry for record in records if (entry := entry_of(record)) is not None]
+
+
+def entry_of(record: Record) -> WorkerEntry | None:
+    """The worker that it tells of; None: it was written by another version, or by a stranger."""
+    try:
+        return msgspec.json.decode(record.value, type=WorkerEntry)
+    except msgspec.DecodeError:
+        return None
+
+
+def manager_of(record: Record) -> ManagerEntry | None:
+    """The same for the records of kind `manager`."""
+    try:
+        return msgspec.json.decode(record.value, type=ManagerEntry)
+    except msgspec.DecodeError:
+        return None
+
+
+def manager_entry(pid: int, count: int, options: WorkerOptions, clock: Clock) -> ManagerEntry:
+    """Of a supervisor in a process of this machine, which stops at SIGTERM."""
+    birth, host = presence.birth_of(pid), socket.gethostname()
+    return ManagerEntry(
+        name=f"{host}:{pid}:{birth}",
+        host=host,
+        pid=pid,
+        started_at=to_datetime(clock.now()),
+        lease_us=options.lease_us,
+        grace_us=options.grace_us,
+        machine=presence.machine(),
+        birth=birth,
+        obeys_signals=True,
+        count=count,
+    )
+
+
+def manager_put(entry: ManagerEntry, version: int) -> PutRecord:
+    ttl = ENTRY_LEASES * entry.lease_us
+    return PutRecord(MANAGER, entry.name, msgspec.json.encode(entry), version, ttl)
 
 
 def dismissal(record: Record) -> PutRecord:
     """What tells a worker, by its entry, to stop; whoever keeps it running will not replace it.
 
-    It finds out when it renews the entry, which it does every third of a lease.
+    Or a manager, with all its workers. They find out when they renew the entry,
+    which they do every third of a lease.
     """
-    entry = msgspec.json.decode(record.value, type=WorkerEntry)
+    kind = ManagerEntry if record.kind == MANAGER else WorkerEntry
+    entry = msgspec.json.decode(record.value, type=kind)
     value = msgspec.json.encode(msgspec.structs.replace(entry, is_dismissed=True))
     ttl = ENTRY_LEASES * entry.lease_us + _LATE_US
-    return PutRecord(WORKER, record.name, value, record.version, ttl)
+    return PutRecord(record.kind, record.name, value, record.version, ttl)
 
 
 class Entry:
@@ -93,7 +149,10 @@ class Entry:
         options: WorkerOptions,
         entrypoints: tuple[str, ...],
         clock: Clock,
+        *,
         manager: int | None = None,
+        manager_birth: int | None = None,
+        obeys_signals: bool = False,
     ) -> None:
         self.name = name
         self.entrypoints = entrypoints
@@ -101,11 +160,12 @@ class Entry:
         self._options = options
         self._clock = clock
         self._manager = manager
+        self._manager_birth = manager_birth
+        self._obeys_signals = obeys_signals
         self._started_at = to_datetime(clock.now())
         self._version = ABSENT
 
     def renewal(self, running: Sequence[Job]) -> PutRecord:
-        vitals = presence.vitals(os.getpid())
         value = WorkerEntry(
             name=self.name,
             host=socket.gethostname(),
@@ -117,10 +177,12 @@ class Entry:
             entrypoints=self.entrypoints,
             running=tuple(job.id for job in running[:_JOBS_NAMED]),
             manager=self._manager,
+            manager_birth=self._manager_birth,
             lease_us=self._options.lease_us,
             grace_us=self._options.grace_us,
             machine=presence.machine(),
-            birth=None if vitals is None else vitals.birth,
+            birth=presence.birth_of(os.getpid()),
+            obeys_signals=self._obeys_signals,
             is_dismissed=self.is_dismissed,
         )
         ttl = ENTRY_LEASES * self._options.lease_us
@@ -139,8 +201,8 @@ class Entry:
         """What the entries are, all of them: from now on it goes by its own among these."""
         own = next((record for record in records if record.name == self.name), None)
         self._version = ABSENT if own is None else own.version
-        if own is not None:
-            self.is_dismissed |= msgspec.json.decode(own.value, type=WorkerEntry).is_dismissed
+        entry = None if own is None else entry_of(own)
+        self.is_dismissed |= entry is not None and entry.is_dismissed
 
     def removal(self) -> list[Operation]:
         """What takes it away, if it is there."""

@@ -24,9 +24,16 @@ class Stoppable(Protocol):
     def stop_now(self) -> None: ...
 
 
+def is_heard() -> bool:
+    """Whether signals can be obeyed here: Python handles them on the main thread alone."""
+    return threading.current_thread() is threading.main_thread()
+
+
 @contextmanager
-def obeying(worker: Stoppable, *, is_child: bool = False) -> Iterator[None]:
+def obeying(worker: Stoppable, *, is_child: bool = False) -> Iterator[bool]:
     """Stop the worker at SIGTERM, SIGHUP, SIGQUIT or the first SIGINT; at the second, at once.
+
+    Gives whether they are obeyed: not on a thread besides the main one.
 
     A SIGINT counts as the second when the worker was asked to stop already,
     whichever way. To the child of a supervisor each SIGINT is the second: a
@@ -49,7 +56,7 @@ def obeying(worker: Stoppable, *, is_child: bool = False) -> Iterator[None]:
     handlers: dict[signal.Signals, Handler] = dict.fromkeys(GENTLE, gently)
     handlers[signal.SIGINT] = interrupted
     with handling(handlers, even_ignored=is_child):
-        yield
+        yield is_heard()
 
 
 @contextmanager
@@ -61,7 +68,7 @@ def handling(
     A signal that the process was started to ignore (SIGHUP by nohup, SIGINT by
     a shell's `&`) stays ignored unless `even_ignored`; SIGTERM never does.
     """
-    if threading.current_thread() is not threading.main_thread():
+    if not is_heard():
         yield
         return
     before: dict[signal.Signals, _There] = {}

@@ -13,20 +13,25 @@ import msgspec
 
 from casque.clock import SECOND_US, Clock, SystemClock
 from casque.errors import InvalidError
+from casque.stores.url import StoreAddress
 from casque.tasks import App
-from casque.worker import lifeline
+from casque.worker import lifeline, presence
 from casque.worker.childprocess import ChildProcess, reap_orphans, told
 from casque.worker.console import SUPERVISOR
+from casque.worker.enrolment import Enrolment
 from casque.worker.loading import WorkReached, is_loading, modules_of, path_of
 from casque.worker.logs import LogOptions
 from casque.worker.loop import Worker
 from casque.worker.options import WorkerOptions
-from casque.worker.signals import GENTLE, obeying
+from casque.worker.registry import manager_entry
+from casque.worker.signals import GENTLE, is_heard, obeying
 from casque.worker.wakeups import Wakeups
 
 _log = logging.getLogger(SUPERVISOR)
 
 INIT_PID = 1
+_ENROLLING_US = 3 * SECOND_US
+"""How long the first children wait for the storage to have taken the entry of their supervisor."""
 
 
 class Pace(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,10 +88,12 @@ class Supervisor:
         *,
         modules: Sequence[str] = (),
         shell: bool = False,
+        enrolled_in: StoreAddress | None = None,
         log: LogOptions = _LOG,
         pace: Pace = _PACE,
         clock: Clock | None = None,
     ) -> None:
+        """`enrolled_in` is where `queuectl worker stop` is to find it when it has no worker."""
         self._orders = lifeline.Orders(
             target=target,
             modules=list(modules),
@@ -97,6 +104,7 @@ class Supervisor:
             manager=os.getpid(),
             path=list(sys.path),
         )
+        self._enrolled_in = enrolled_in
         self._pace = pace
         self._clock = clock or SystemClock()
         self._posts = [_Post() for _ in range(count)]
@@ -112,11 +120,16 @@ class Supervisor:
         Raises InvalidError when not one of the first children can load the app.
         """
         is_init = os.getpid() == INIT_PID
+        if is_heard():
+            self._orders = msgspec.structs.replace(
+                self._orders, manager_birth=presence.birth_of(os.getpid())
+            )
         count = len(self._posts)
         fields = {"event": "supervising", "count": count}
         _log.info("supervisor of %d worker processes, pid %d", count, os.getpid(), extra=fields)
         also = (signal.SIGCHLD,) if is_init else ()
         with closing(self._wakeups), self._wakeups.on_signals(*GENTLE, *also):
+            enrolment = self._enrolled()
             try:
                 self._start_those_due()
                 while any(post.child or post.start_at_us is not None for post in self._posts):
@@ -130,8 +143,25 @@ class Supervisor:
                 for post in self._posts:
                     if post.child is not None:
                         post.child.let_go()
+                if enrolment is not None:
+                    enrolment.end()
         _log.info("all worker processes have ended", extra={"event": "all_ended"})
         return not self._has_killed
+
+    def _enrolled(self) -> Enrolment | None:
+        """Have it be found before there is a child; it does not wait long for the storage."""
+        if self._enrolled_in is None or not is_heard():
+            return None
+        entry = manager_entry(os.getpid(), len(self._posts), self._orders.options, self._clock)
+        enrolment = Enrolment(self._enrolled_in, entry, self._wakeups.ring, self.stop)
+        until = self._clock.monotonic() + _ENROLLING_US
+        while not enrolment.is_heard and self._kill_at_us is None:
+            left = until - self._clock.monotonic()
+            if left <= 0:
+                break
+            for number in self._wakeups.wait(left):
+                self._signalled(number)
+        return enrolment
 
     def stop(self) -> None:
         """As SIGTERM does. From any thread."""
@@ -271,8 +301,8 @@ def work(app: App, options: WorkerOptions, count: int = 1) -> None:
     is_recycled = options.max_jobs is not None or options.max_mib is not None
     if count == 1 and not is_recycled:
         worker = Worker(app, options)
-        with obeying(worker):
-            worker.run()
+        with obeying(worker) as obeys:
+            worker.run(obeys_signals=obeys)
         return
     if app.store.instant:
         raise InvalidError(
