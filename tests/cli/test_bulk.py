@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pty
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -90,6 +91,24 @@ def test_ctrl_c_says_how_many_are_in(tmp_path: Path) -> None:
         b"queuectl: interrupted: 10,001 jobs had been enqueued; the same lines again are safe "
         b"when they have ids.\n"
     )
+
+
+def test_a_producer_that_never_pauses_has_its_jobs_stored_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = f"{tmp_path}/jobs.db"
+    command = process("--store", store, "enqueue", "-")
+    assert command.stdin is not None
+    with command, Queue(store) as queue:
+        for number in range(2_000):
+            command.stdin.write(lines(f"job{number}"))
+            command.stdin.flush()
+            if queue.stats().pending:
+                break
+            time.sleep(0.05)  # more often than it takes for a pause
+        stored = queue.stats().pending
+        command.communicate(timeout=60)
+    assert stored
 
 
 def test_on_a_terminal_a_bar_moves(tmp_path: Path) -> None:

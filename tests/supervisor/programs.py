@@ -18,7 +18,7 @@ SECONDS = 30.0
 """How long anything may take that a test waits for; the machine may be busy."""
 
 TASKS = """
-import os, signal, subprocess, threading, time
+import asyncio, os, signal, subprocess, threading, time
 from pathlib import Path
 from casque import App
 
@@ -42,6 +42,12 @@ def hold() -> None:
 def freeze() -> None:
     say("freezes", os.getpid())
     os.kill(os.getpid(), signal.SIGSTOP)
+
+@app.task
+async def defy() -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    say("defies", os.getpid())
+    await asyncio.sleep(600)
 
 @app.task
 def leak() -> None:

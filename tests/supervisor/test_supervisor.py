@@ -113,13 +113,21 @@ def test_the_keyboard_of_the_terminal_reaches_only_the_supervisor(bench: Bench) 
 
 
 def test_a_child_that_does_not_stop_is_killed_and_the_exit_code_says_so(bench: Bench) -> None:
-    bench.enqueue("freeze")
+    bench.enqueue("defy")
     program = bench.python("-c", SUPERVISE)
-    [child] = program.says_pids(r"freezes (\d+)")
+    [child] = program.says_pids(r"defies (\d+)")
     program.send(signal.SIGTERM)
     assert program.ends(20) == 1
     assert f"worker process {child} did not stop in time: killed" in program.output
     assert not is_there(child)
+
+
+def test_a_child_that_somebody_has_stopped_heeds_all_the_same(bench: Bench) -> None:
+    bench.enqueue("freeze")
+    program = bench.python("-c", SUPERVISE)
+    program.says_pids(r"freezes (\d+)")
+    program.send(signal.SIGTERM)
+    assert program.ends(20) == 0
 
 
 def test_children_that_keep_dying_are_started_ever_later_and_that_is_said_once(

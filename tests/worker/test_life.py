@@ -271,6 +271,37 @@ def test_after_so_many_jobs_it_ends_to_be_replaced(app: App) -> None:
     assert app.queue.stats().pending == 3
 
 
+def test_the_last_job_before_a_worker_is_replaced_has_all_its_time(app: App) -> None:
+    ended: list[int] = []
+
+    @app.task
+    async def slow() -> None:
+        await asyncio.sleep(1)
+        ended.append(current_job().attempt)
+
+    handle = slow.enqueue()
+    assert work_off(app, max_jobs=1, grace_us=100_000) is Ended.RECYCLED
+    assert ended == [1]
+    assert handle.job().status is JobStatus.COMPLETED
+
+
+def test_one_that_is_to_be_replaced_can_still_be_told_to_stop(app: App) -> None:
+    begun = threading.Event()
+
+    @app.task
+    async def endless() -> None:
+        begun.set()
+        await asyncio.sleep(600)
+
+    handle = endless.enqueue()
+    with beside(app, max_jobs=1, grace_us=100_000) as worker:
+        until(begun)
+        worker.worker.stop()
+        worker.join()
+    job = handle.job()
+    assert (job.status, job.attempts) == (JobStatus.QUEUED, 0)
+
+
 def test_one_that_has_grown_too_large_ends_to_be_replaced(app: App) -> None:
     @app.task
     async def task() -> None: ...

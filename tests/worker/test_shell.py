@@ -520,3 +520,15 @@ def test_its_jobs_can_be_enqueued_by_name_where_the_task_is_known(app: App) -> N
     assert handle.result(timeout=timedelta(0)).command == "echo $A"
     with pytest.raises(InvalidError, match="command"):
         app.enqueue(SHELL, {"cmd": "true"})
+
+
+def test_a_command_that_begins_long_after_its_claim_is_not_taken_for_late(app: App) -> None:
+    @app.task
+    async def hog() -> None:
+        time.sleep(8)  # longer than the lease and what the guard adds to it; heartbeats go on
+
+    app.enqueue("hog", priority=-1)
+    app.queue.enqueue_many([command("sleep 1; echo fine")])
+    work_off(app, concurrency=2, lease_us=1_000_000)
+    job = job_of(app)
+    assert (job.status, job.attempts, job.output) == (JobStatus.COMPLETED, 1, b"fine\n")

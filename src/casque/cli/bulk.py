@@ -17,6 +17,7 @@ from casque.cli.access import Access
 from casque.cli.enqueue import Order
 from casque.cli.exits import DONE, InterruptedAtError, complain
 from casque.cli.newjobs import decoded, new_job
+from casque.clock import SECOND_US, SystemClock
 from casque.commit import BATCH_BYTES
 from casque.errors import CasqueError, InvalidError
 from casque.lineage import inherited
@@ -28,6 +29,8 @@ _BOM = b"\xef\xbb\xbf"
 _READ_BYTES = 1 << 18
 _PAUSE_SECONDS = 0.2
 """After which what has come so far is stored: whoever writes may take all day."""
+_LONGEST_US = SECOND_US
+"""And at the latest after this, though there is never a pause."""
 _AGAIN = "the same lines again are safe when they have ids"
 
 
@@ -128,9 +131,13 @@ def _numbered(stream: BinaryIO) -> Iterator[tuple[int, bytes] | None]:
 def _lines(stream: BinaryIO) -> Iterator[bytes | None]:
     """Line by line; None when nothing has come for a moment."""
     rest = b""
+    clock = SystemClock()
+    stored_us = clock.monotonic()
     while True:
-        if not select.select([stream], [], [], _PAUSE_SECONDS)[0]:
+        is_silent = not select.select([stream], [], [], _PAUSE_SECONDS)[0]
+        if is_silent or clock.monotonic() >= stored_us + _LONGEST_US:
             yield None
+            stored_us = clock.monotonic()
             select.select([stream], [], [])
         try:
             part = os.read(stream.fileno(), _READ_BYTES)

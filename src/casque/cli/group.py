@@ -72,7 +72,10 @@ def demo() -> int:
     """See it work: good, flaky and failing jobs, two workers, a store in a temporary folder."""
     from casque.cli.demo import demo
 
-    return demo()
+    code = demo()
+    if code == INTERRUPTED:
+        raise SystemExit(code)  # and it has said so itself
+    return code
 
 
 app.command(epilog=completion.EPILOG)(completion.completion)

@@ -15,8 +15,11 @@ DEBUG_VARIABLE = "CASQUE_DEBUG"
 
 def main() -> NoReturn:
     _open_streams()
-    code = run(sys.argv[1:])
-    sys.exit(_flushed(code))
+    code = _flushed(run(sys.argv[1:]))
+    if code == INTERRUPTED:
+        sys.stderr.flush()
+        os._exit(code)  # a thread that waits for a storage which hangs would be waited for
+    sys.exit(code)
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -68,6 +68,7 @@ class ChildProcess:
 
     def send(self, number: signal.Signals) -> None:
         self._process.send_signal(number)
+        self._process.send_signal(signal.SIGCONT)  # one that is stopped must be able to heed it
 
     def kill(self) -> None:
         """End it, and what its tasks started and left in its process group."""

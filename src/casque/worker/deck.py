@@ -408,7 +408,8 @@ class Deck:
                 self.let_go(attempt)
                 news.lost.append((attempt, str(outcome)))
             else:
-                attempt.lease_end_us = sent + self._options.lease_us
+                lease_end_us = sent + self._options.lease_us
+                attempt.lease_end_us = attempt.running.lease_end_us = lease_end_us
                 when_renewed = attempt.running.when_renewed
                 if when_renewed is not None:
                     when_renewed(attempt.lease_end_us - self._clock.monotonic())

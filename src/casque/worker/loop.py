@@ -211,6 +211,8 @@ class _Crew:
         """Those of whose jobs it is not stored yet what became of them."""
         self._why: Ended | None = None
         """Why it ends, once it does."""
+        self._is_told = False
+        """Whether somebody wants it to: what runs has the grace then, and else its time."""
         self._is_finishing = False
         self.is_unheard = False
         """Whether it ended without the storage's having taken all that it had to say."""
@@ -361,18 +363,21 @@ class _Crew:
     # -- the end ---------------------------------------------------------------
 
     def stop(self, why: Ended) -> None:
-        """Claim no more; end when what runs has ended, or when the grace is over."""
+        """Claim no more; end when what runs has ended, and if it was told to, within the grace."""
         is_told = why in (Ended.STOPPED, Ended.DISMISSED)
         for attempt in self._attempts:
             attempt.running.is_stopping |= is_told
-        if self._why is not None:
-            return
-        self._why = why
-        self._deck.stop_claiming()
-        seconds = self._options.grace_us / SECOND_US
-        self._report.stopping(len(self._attempts), seconds, is_told=is_told)
-        if self._attempts:
-            self._loop.call_later(seconds, self.give_back)
+        is_first, self._why = self._why is None, self._why or why
+        if is_first:
+            self._deck.stop_claiming()
+        if is_told and not self._is_told:
+            self._is_told = True
+            seconds = self._options.grace_us / SECOND_US
+            self._report.stopping(len(self._attempts), seconds)
+            if self._attempts:
+                self._loop.call_later(seconds, self.give_back)
+        elif is_first:
+            self._report.ending(len(self._attempts))
         self._end_if_done()
 
     def give_back(self) -> None:

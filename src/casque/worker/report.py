@@ -179,10 +179,14 @@ class Report:
     def registered(self) -> None:
         self._own(logging.DEBUG, "registered", "its entry is in the store")
 
-    def stopping(self, jobs: int, seconds: float, *, is_told: bool) -> None:
-        """`is_told`: by somebody, and not because it has done its share."""
-        event, level = "stopping" if is_told else "ending", logging.INFO if jobs else logging.DEBUG
-        self._own(level, event, "stops; %d jobs have %g s to end", jobs, seconds)
+    def stopping(self, jobs: int, seconds: float) -> None:
+        level = logging.INFO if jobs else logging.DEBUG
+        self._own(level, "stopping", "stops; %d jobs have %g s to end", jobs, seconds)
+
+    def ending(self, jobs: int) -> None:
+        """It has done its share, or is to work no longer than there is work."""
+        level = logging.INFO if jobs else logging.DEBUG
+        self._own(level, "ending", "claims no more, and ends with the %d jobs it has", jobs)
 
     def dismissed(self) -> None:
         self._own(logging.INFO, "dismissed", "is dismissed: it stops, and is not replaced")

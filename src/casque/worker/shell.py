@@ -17,7 +17,6 @@ from casque.calls import Call
 from casque.clock import SECOND_US
 from casque.current import RunningJob, current_job
 from casque.entrypoint import where
-from casque.errors import CasqueError
 from casque.job import Failure, JobStatus
 from casque.lineage import DEPTH_VARIABLE, JOB_ID_VARIABLE
 from casque.retry import Backoff, Snooze
@@ -155,9 +154,9 @@ class _Crew:
         def renewed(lease_us: int) -> None:
             self._guard.renew(group, lease_us / SECOND_US + _SLACK_SECONDS)
 
+        running.when_renewed = renewed  # first: a renewal that came in between would be missed
         if running.lease_end_us is not None:
             renewed(running.lease_end_us - self._app.store.clock.monotonic())
-        running.when_renewed = renewed
 
     def _put_off(self, error: Exception) -> Snooze:
         """It is not the job's fault, so it costs it no attempt."""
@@ -207,7 +206,7 @@ class _Crew:
         """A cancelled job is found out here long before its next heartbeat."""
         try:
             found = await self._app.async_queue.get(running.id)
-        except CasqueError:  # the storage is away; the worker says so
+        except Exception:  # noqa: BLE001 - the storage is away: the worker says so, and commands go on
             return
         is_ours = found is not None and found.token == running.job.token
         if found is None or not is_ours or found.status is not JobStatus.IN_PROGRESS:
