@@ -23,7 +23,7 @@ _BREATH_SECONDS = 0.005
 _LOOKS = 40_000
 """After so many tries something is wrong: with their pauses they last longer than a test may."""
 _LONG = 200_000
-
+_chance = random.Random()  # noqa: S311 - not a secret
 
 Limit = Literal["hashes", "folders"]
 """What some servers cannot do, and the ledger can do without.
@@ -208,4 +208,4 @@ async def _found(bucket: Bucket, key: str) -> tuple[bytes, Version] | None:
 
 
 async def _breathe() -> None:
-    await asyncio.sleep(random.uniform(0, _BREATH_SECONDS))  # noqa: S311 - not a secret
+    await asyncio.sleep(_chance.uniform(0, _BREATH_SECONDS))
