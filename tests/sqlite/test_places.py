@@ -13,7 +13,15 @@ from typing import Any
 
 import pytest
 
-from casque import BrokerQueue, DirectQueue, InvalidError, Queue, StorageError, open_store
+from casque import (
+    BrokerQueue,
+    DirectQueue,
+    InvalidError,
+    NewJob,
+    Queue,
+    StorageError,
+    open_store,
+)
 from casque import localdisk as disks
 from casque.stores.sqlite.store import SqliteStore
 from casque.testing.rig import FLAVOURS, Flavour
@@ -119,6 +127,19 @@ def test_durability_is_as_the_address_says(tmp_path: Path) -> None:
             assert connection is not None
             assert connection.execute("PRAGMA synchronous").fetchone() == (synchronous,)
             assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+
+
+def test_what_is_deleted_is_overwritten_in_its_page_however_sqlite_was_built(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "jobs.db"
+    with Queue(path) as q:
+        q.enqueue_many([NewJob("e", b"somebody's secret"), NewJob("e", b"another's")])
+        [job] = q.dequeue()
+        q.ack(job)
+    content = path.read_bytes()  # the last to close it has folded the log into it
+    assert b"another's" in content
+    assert b"somebody's secret" not in content
 
 
 # -- network drives ------------------------------------------------------------
