@@ -15,7 +15,8 @@ from casque.arguments import NewJob
 from casque.errors import InvalidError
 from casque.holding import Holding
 from casque.job import DEFAULT_MAX_ATTEMPTS, DEFAULT_QUEUE, Job, Lease, Stats
-from casque.queue import DEFAULT_MAX_DEPTH, AsyncQueue, as_lease
+from casque.management import as_lease
+from casque.queue import DEFAULT_MAX_DEPTH, AsyncQueue
 from casque.runner import Runner, runner_for, warn_inside_loop
 from casque.state import QueueState
 from casque.stores.port import Store
