@@ -11,10 +11,8 @@ Peers: pip install '.[bench]'.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import importlib.util
 import multiprocessing
-import sqlite3
 import statistics
 import sys
 import tempfile
@@ -23,239 +21,35 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
+from contenders import (
+    CALLERS,
+    DRAIN_BATCH,
+    PAYLOAD,
+    PEERS,
+    WITH_ACK,
+    BareRaw,
+    Casque,
+    CasqueInTens,
+    Contender,
+    Diskcache,
+    Huey,
+    HundredCallers,
+    Raw,
+)
 from report import Report, introduce
 
-from casque import BrokerQueue, NewJob, Queue
+from casque import NewJob
 
-PAYLOAD = bytes(range(100))
 MANY = 1_000
 DEEP = 10_000
-CALLERS = 100
 DRAINED = 10_000
 DRAINERS = 4
-DRAIN_BATCH = 10
 SLICE = 100
 """Jobs of one contender before it is the next one's turn."""
 
 Times = tuple[float, float]
-
-
-class Contender:
-    """Something that keeps jobs in a file. Made anew, in a folder of its own, for each round."""
-
-    name: ClassVar[str]
-    package: ClassVar[str | None] = None
-
-    def __init__(self, folder: Path) -> None:
-        raise NotImplementedError
-
-    def enqueue(self, count: int) -> None:
-        raise NotImplementedError
-
-    def work(self, count: int) -> int:
-        """Claim and ack one at a time, `count` times or until there is nothing; how many."""
-        raise NotImplementedError
-
-    def close(self) -> None:
-        raise NotImplementedError
-
-
-class Casque(Contender):
-    name = "casque"
-
-    def __init__(self, folder: Path) -> None:
-        self.q = Queue(folder / "jobs.db")
-
-    def enqueue(self, count: int) -> None:
-        for _ in range(count):
-            self.q.enqueue("work", PAYLOAD)
-
-    def work(self, count: int) -> int:
-        for done in range(count):
-            jobs = self.q.dequeue("work")
-            if not jobs:
-                return done
-            self.q.ack(jobs[0])
-        return count
-
-    def close(self) -> None:
-        self.q.close()
-
-
-class CasqueInTens(Casque):
-    """As a worker that takes ten at a time."""
-
-    name = "casque, batch_size=10"
-
-    def work(self, count: int) -> int:
-        done = 0
-        while done < count:
-            jobs = self.q.dequeue("work", batch_size=DRAIN_BATCH)
-            if not jobs:
-                break
-            self.q.ack_many(jobs)
-            done += len(jobs)
-        return done
-
-
-class Raw(Contender):
-    name = "raw sqlite3"
-    index: ClassVar[bool] = True
-
-    def __init__(self, folder: Path) -> None:
-        self.db = sqlite3.connect(folder / "jobs.db", isolation_level=None, timeout=30)
-        self.db.execute("PRAGMA journal_mode = WAL")
-        self.db.execute("PRAGMA synchronous = FULL")
-        self.db.execute(
-            "CREATE TABLE IF NOT EXISTS job (id INTEGER PRIMARY KEY, entrypoint TEXT, "
-            "payload BLOB, status INTEGER)"
-        )
-        if self.index:
-            self.db.execute("CREATE INDEX IF NOT EXISTS job_status ON job (status, id)")
-
-    def enqueue(self, count: int) -> None:
-        for _ in range(count):
-            self.db.execute(
-                "INSERT INTO job (entrypoint, payload, status) VALUES (?, ?, 0)", ("work", PAYLOAD)
-            )
-
-    def work(self, count: int) -> int:
-        for done in range(count):
-            row = self.db.execute(
-                "UPDATE job SET status = 1 WHERE id = (SELECT id FROM job WHERE status = 0 "
-                "ORDER BY id LIMIT 1) RETURNING id, payload"
-            ).fetchone()
-            if row is None:
-                return done
-            self.db.execute("DELETE FROM job WHERE id = ?", (row[0],))
-        return count
-
-    def enqueue_many(self, rows: list[tuple[Any, ...]]) -> None:
-        self.db.execute("BEGIN IMMEDIATE")
-        insert = "INSERT INTO job (entrypoint, payload, status) VALUES (?, ?, 0)"
-        self.db.executemany(insert, rows)
-        self.db.execute("COMMIT")
-
-    def close(self) -> None:
-        self.db.close()
-
-
-class BareRaw(Raw):
-    name = "raw sqlite3, bare"
-    index = False
-
-
-class Litequeue(Contender):
-    name = package = "litequeue"
-
-    def __init__(self, folder: Path) -> None:
-        from litequeue import LiteQueue
-
-        self.q = LiteQueue(folder / "jobs.db", timeout=30)
-        self.q.conn.execute("PRAGMA synchronous = FULL")
-        self.data = PAYLOAD.hex()[:100]  # it stores text
-
-    def enqueue(self, count: int) -> None:
-        for _ in range(count):
-            self.q.put(self.data)
-
-    def work(self, count: int) -> int:
-        for done in range(count):
-            message = self.q.pop()
-            if message is None:
-                return done
-            self.q.done(message.message_id)
-        return count
-
-    def close(self) -> None:
-        self.q.conn.close()
-
-
-class PersistQueue(Contender):
-    name = "persist-queue"
-    package = "persistqueue"
-
-    def __init__(self, folder: Path) -> None:
-        from persistqueue import SQLiteAckQueue
-
-        self.q = SQLiteAckQueue(str(folder), auto_commit=True, multithreading=True, timeout=30)
-        for connection in {self.q._getter, self.q._putter}:  # noqa: SLF001 - it has no option
-            connection.execute("PRAGMA synchronous = FULL")
-
-    def enqueue(self, count: int) -> None:
-        for _ in range(count):
-            self.q.put(PAYLOAD)
-
-    def work(self, count: int) -> int:
-        from persistqueue import Empty
-
-        for done in range(count):
-            try:
-                item = self.q.get(block=False)
-            except Empty:
-                return done
-            self.q.ack(item)
-        return count
-
-    def close(self) -> None:
-        self.q.close()
-
-
-class Huey(Contender):
-    """A dequeue of huey deletes the task: there is no ack, and a worker's death loses it."""
-
-    name = package = "huey"
-
-    def __init__(self, folder: Path) -> None:
-        from huey.storage import SqliteStorage
-
-        self.q = SqliteStorage(filename=str(folder / "jobs.db"), fsync=True, timeout=30)
-
-    def enqueue(self, count: int) -> None:
-        for _ in range(count):
-            self.q.enqueue(PAYLOAD)
-
-    def work(self, count: int) -> int:
-        for done in range(count):
-            if self.q.dequeue() is None:
-                return done
-        return count
-
-    def close(self) -> None:
-        self.q.close()
-
-
-class Diskcache(Contender):
-    """A popleft deletes the item: there is no ack either."""
-
-    name = package = "diskcache"
-
-    def __init__(self, folder: Path) -> None:
-        from diskcache import Cache, Deque
-
-        self.cache = Cache(str(folder), sqlite_synchronous=2, timeout=30)
-        self.q = Deque.fromcache(self.cache)
-
-    def enqueue(self, count: int) -> None:
-        for _ in range(count):
-            self.q.append(PAYLOAD)
-
-    def work(self, count: int) -> int:
-        for done in range(count):
-            try:
-                self.q.popleft()
-            except IndexError:
-                return done
-        return count
-
-    def close(self) -> None:
-        self.cache.close()
-
-
-PEERS: tuple[type[Contender], ...] = (Litequeue, PersistQueue, Huey, Diskcache)
-WITH_ACK = (Litequeue, PersistQueue)
 
 
 @contextmanager
@@ -305,7 +99,7 @@ def by_turns(
     order = list(contenders)
     for _ in range(0, jobs, SLICE):
         for kind in order:
-            taken[kind] += timed(partial(do, contenders[kind], SLICE))
+            taken[kind] += timed(partial(do, contenders[kind], SLICE * kind.share)) / kind.share
         order.append(order.pop(0))
     slices = -(-jobs // SLICE)
     return {kind: seconds / slices / SLICE for kind, seconds in taken.items()}
@@ -322,31 +116,6 @@ def many_casque(calls: int) -> float:
     with fresh(Casque) as (casque, _):
         casque.enqueue(1)
         return timed(lambda: [casque.q.enqueue_many(jobs) for _ in range(calls)]) / calls / MANY
-
-
-def hundred_callers(each: int) -> tuple[float, float]:
-    """Seconds a job of 100 tasks on one BrokerQueue: enqueueing, and dequeue and ack."""
-
-    async def produce(q: BrokerQueue) -> None:
-        for _ in range(each):
-            await q.enqueue("work", PAYLOAD)
-
-    async def consume(q: BrokerQueue) -> None:
-        for _ in range(each):
-            [job] = await q.dequeue("work")
-            await q.ack(job)
-
-    async def together(do: Callable[[BrokerQueue], Any], q: BrokerQueue) -> float:
-        start = time.perf_counter()
-        await asyncio.gather(*(do(q) for _ in range(CALLERS)))
-        return (time.perf_counter() - start) / CALLERS / each
-
-    async def run(path: Path) -> tuple[float, float]:
-        async with BrokerQueue(path) as q:
-            return await together(produce, q), await together(consume, q)
-
-    with tempfile.TemporaryDirectory(prefix="casque-bench-") as folder:
-        return asyncio.run(run(Path(folder) / "jobs.db"))
 
 
 def drain(kind: type[Contender], jobs: int) -> float:
@@ -437,15 +206,12 @@ def batches(report: Report, rounds: int, jobs: int) -> None:
         [a / b for a, b in zip(raw, ours, strict=True)],
         0.3,
     )
-    singles, together = [], []
-    for _ in range(rounds):
-        singles.append(one_at_a_time([Raw], jobs)[Raw])
-        together.append(hundred_callers(max(jobs // 20, 10)))
+    measured = [one_at_a_time([Raw, HundredCallers], jobs) for _ in range(rounds)]
     print(f"\n{CALLERS} concurrent callers on a BrokerQueue, against raw one at a time")
     for place, what in enumerate(("enqueue", "dequeue + ack")):
         report.ratios(
-            f"{what} ({micros([pair[place] for pair in together])} a job)",
-            [a[place] / b[place] for a, b in zip(singles, together, strict=True)],
+            f"{what} ({micros([times[HundredCallers][place] for times in measured])} a job)",
+            [times[Raw][place] / times[HundredCallers][place] for times in measured],
             6.0,
         )
 

@@ -1,0 +1,271 @@
+"""Contenders: casque, raw sqlite3 and its peers, each with its jobs in a file, all of it synced."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any, ClassVar
+
+from casque import BrokerQueue, Queue
+
+PAYLOAD = bytes(range(100))
+DRAIN_BATCH = 10
+CALLERS = 100
+
+
+class Contender:
+    """Something that keeps jobs in a file. Made anew, in a folder of its own, for each round."""
+
+    name: ClassVar[str]
+    package: ClassVar[str | None] = None
+    share: ClassVar[int] = 1
+    """How many times as many jobs it is given at its turn, since it is that much faster."""
+
+    def __init__(self, folder: Path) -> None:
+        raise NotImplementedError
+
+    def enqueue(self, count: int) -> None:
+        raise NotImplementedError
+
+    def work(self, count: int) -> int:
+        """Claim and ack one at a time, `count` times or until there is nothing; how many."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        raise NotImplementedError
+
+
+class Casque(Contender):
+    name = "casque"
+
+    def __init__(self, folder: Path) -> None:
+        self.q = Queue(folder / "jobs.db")
+
+    def enqueue(self, count: int) -> None:
+        for _ in range(count):
+            self.q.enqueue("work", PAYLOAD)
+
+    def work(self, count: int) -> int:
+        for done in range(count):
+            jobs = self.q.dequeue("work")
+            if not jobs:
+                return done
+            self.q.ack(jobs[0])
+        return count
+
+    def close(self) -> None:
+        self.q.close()
+
+
+class CasqueInTens(Casque):
+    """As a worker that takes ten at a time."""
+
+    name = "casque, batch_size=10"
+
+    def work(self, count: int) -> int:
+        done = 0
+        while done < count:
+            jobs = self.q.dequeue("work", batch_size=DRAIN_BATCH)
+            if not jobs:
+                break
+            self.q.ack_many(jobs)
+            done += len(jobs)
+        return done
+
+
+class HundredCallers(Contender):
+    """A hundred tasks on one BrokerQueue, each doing its part one job after the other."""
+
+    name = "casque, 100 callers"
+    share = 10
+
+    def __init__(self, folder: Path) -> None:
+        self.runner = asyncio.Runner()
+        self.q = BrokerQueue(folder / "jobs.db")
+        self.runner.run(self.q.__aenter__())
+
+    def enqueue(self, count: int) -> None:
+        self._together(self._produce, count)
+
+    def work(self, count: int) -> int:
+        self._together(self._consume, count)
+        return count
+
+    async def _produce(self, count: int) -> None:
+        for _ in range(count):
+            await self.q.enqueue("work", PAYLOAD)
+
+    async def _consume(self, count: int) -> None:
+        for _ in range(count):
+            [job] = await self.q.dequeue("work")
+            await self.q.ack(job)
+
+    def _together(self, do: Callable[[int], Coroutine[Any, Any, None]], count: int) -> None:
+        async def gathered() -> None:
+            await asyncio.gather(*(do(count // CALLERS) for _ in range(CALLERS)))
+
+        self.runner.run(gathered())
+
+    def close(self) -> None:
+        self.runner.run(self.q.close())
+        self.runner.close()
+
+
+class Raw(Contender):
+    name = "raw sqlite3"
+    index: ClassVar[bool] = True
+
+    def __init__(self, folder: Path) -> None:
+        self.db = sqlite3.connect(folder / "jobs.db", isolation_level=None, timeout=30)
+        self.db.execute("PRAGMA journal_mode = WAL")
+        self.db.execute("PRAGMA synchronous = FULL")
+        self.db.execute(
+            "CREATE TABLE IF NOT EXISTS job (id INTEGER PRIMARY KEY, entrypoint TEXT, "
+            "payload BLOB, status INTEGER)"
+        )
+        if self.index:
+            self.db.execute("CREATE INDEX IF NOT EXISTS job_status ON job (status, id)")
+
+    def enqueue(self, count: int) -> None:
+        for _ in range(count):
+            self.db.execute(
+                "INSERT INTO job (entrypoint, payload, status) VALUES (?, ?, 0)", ("work", PAYLOAD)
+            )
+
+    def work(self, count: int) -> int:
+        for done in range(count):
+            row = self.db.execute(
+                "UPDATE job SET status = 1 WHERE id = (SELECT id FROM job WHERE status = 0 "
+                "ORDER BY id LIMIT 1) RETURNING id, payload"
+            ).fetchone()
+            if row is None:
+                return done
+            self.db.execute("DELETE FROM job WHERE id = ?", (row[0],))
+        return count
+
+    def enqueue_many(self, rows: list[tuple[Any, ...]]) -> None:
+        self.db.execute("BEGIN IMMEDIATE")
+        insert = "INSERT INTO job (entrypoint, payload, status) VALUES (?, ?, 0)"
+        self.db.executemany(insert, rows)
+        self.db.execute("COMMIT")
+
+    def close(self) -> None:
+        self.db.close()
+
+
+class BareRaw(Raw):
+    name = "raw sqlite3, bare"
+    index = False
+
+
+class Litequeue(Contender):
+    name = package = "litequeue"
+
+    def __init__(self, folder: Path) -> None:
+        from litequeue import LiteQueue
+
+        self.q = LiteQueue(folder / "jobs.db", timeout=30)
+        self.q.conn.execute("PRAGMA synchronous = FULL")
+        self.data = PAYLOAD.hex()[:100]  # it stores text
+
+    def enqueue(self, count: int) -> None:
+        for _ in range(count):
+            self.q.put(self.data)
+
+    def work(self, count: int) -> int:
+        for done in range(count):
+            message = self.q.pop()
+            if message is None:
+                return done
+            self.q.done(message.message_id)
+        return count
+
+    def close(self) -> None:
+        self.q.conn.close()
+
+
+class PersistQueue(Contender):
+    name = "persist-queue"
+    package = "persistqueue"
+
+    def __init__(self, folder: Path) -> None:
+        from persistqueue import SQLiteAckQueue
+
+        self.q = SQLiteAckQueue(str(folder), auto_commit=True, multithreading=True, timeout=30)
+        for connection in {self.q._getter, self.q._putter}:  # noqa: SLF001 - it has no option
+            connection.execute("PRAGMA synchronous = FULL")
+
+    def enqueue(self, count: int) -> None:
+        for _ in range(count):
+            self.q.put(PAYLOAD)
+
+    def work(self, count: int) -> int:
+        from persistqueue import Empty
+
+        for done in range(count):
+            try:
+                item = self.q.get(block=False)
+            except Empty:
+                return done
+            self.q.ack(item)
+        return count
+
+    def close(self) -> None:
+        self.q.close()
+
+
+class Huey(Contender):
+    """A dequeue of huey deletes the task: there is no ack, and a worker's death loses it."""
+
+    name = package = "huey"
+
+    def __init__(self, folder: Path) -> None:
+        from huey.storage import SqliteStorage
+
+        self.q = SqliteStorage(filename=str(folder / "jobs.db"), fsync=True, timeout=30)
+
+    def enqueue(self, count: int) -> None:
+        for _ in range(count):
+            self.q.enqueue(PAYLOAD)
+
+    def work(self, count: int) -> int:
+        for done in range(count):
+            if self.q.dequeue() is None:
+                return done
+        return count
+
+    def close(self) -> None:
+        self.q.close()
+
+
+class Diskcache(Contender):
+    """A popleft deletes the item: there is no ack either."""
+
+    name = package = "diskcache"
+
+    def __init__(self, folder: Path) -> None:
+        from diskcache import Cache, Deque
+
+        self.cache = Cache(str(folder), sqlite_synchronous=2, timeout=30)
+        self.q = Deque.fromcache(self.cache)
+
+    def enqueue(self, count: int) -> None:
+        for _ in range(count):
+            self.q.append(PAYLOAD)
+
+    def work(self, count: int) -> int:
+        for done in range(count):
+            try:
+                self.q.popleft()
+            except IndexError:
+                return done
+        return count
+
+    def close(self) -> None:
+        self.cache.close()
+
+
+PEERS: tuple[type[Contender], ...] = (Litequeue, PersistQueue, Huey, Diskcache)
+WITH_ACK = (Litequeue, PersistQueue)
