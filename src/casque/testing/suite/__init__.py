@@ -6,7 +6,9 @@ from casque.testing.suite.leases import LeaseStatements
 from casque.testing.suite.lines import LineStatements
 from casque.testing.suite.order import OrderStatements
 from casque.testing.suite.outcomes import OutcomeStatements
+from casque.testing.suite.queues import QueueStatements
 from casque.testing.suite.records import RecordStatements
+from casque.testing.suite.waiting import WaitStatements
 
 
 class StoreSuite(
@@ -16,6 +18,8 @@ class StoreSuite(
     LineStatements,
     OrderStatements,
     OutcomeStatements,
+    QueueStatements,
     RecordStatements,
+    WaitStatements,
 ):
     """Subclass it, give a `harness` fixture, and add nothing."""
