@@ -2,6 +2,7 @@
 
 from casque.testing.suite.commits import CommitStatements
 from casque.testing.suite.enqueue import EnqueueStatements
+from casque.testing.suite.fencing import FencingStatements
 from casque.testing.suite.leases import LeaseStatements
 from casque.testing.suite.lines import LineStatements
 from casque.testing.suite.order import OrderStatements
@@ -14,6 +15,7 @@ from casque.testing.suite.waiting import WaitStatements
 class StoreSuite(
     CommitStatements,
     EnqueueStatements,
+    FencingStatements,
     LeaseStatements,
     LineStatements,
     OrderStatements,
