@@ -3,6 +3,7 @@
 from casque.testing.suite.commits import CommitStatements
 from casque.testing.suite.enqueue import EnqueueStatements
 from casque.testing.suite.fencing import FencingStatements
+from casque.testing.suite.hardships import HardshipStatements
 from casque.testing.suite.leases import LeaseStatements
 from casque.testing.suite.lines import LineStatements
 from casque.testing.suite.order import OrderStatements
@@ -16,6 +17,7 @@ class StoreSuite(
     CommitStatements,
     EnqueueStatements,
     FencingStatements,
+    HardshipStatements,
     LeaseStatements,
     LineStatements,
     OrderStatements,
