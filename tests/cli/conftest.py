@@ -1,12 +1,24 @@
-"""A command line on each kind of store that a machine has for itself."""
+"""A command line on each kind of store that a machine has for itself, and entries of workers."""
 
 from __future__ import annotations
 
+import os
+import socket
+from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
+from casque.cli.access import Access
+from casque.clock import MICROSECOND, SystemClock, to_datetime
+from casque.operations import PutRecord
+from casque.record import ABSENT, WORKER
+from casque.worker import presence
+from casque.worker.registry import WorkerEntry
 from tests.cli.control import STORES, Control
+from tests.cli.entries import MINUTE_US, Write
 
 
 @pytest.fixture(autouse=True)
@@ -33,3 +45,45 @@ def control(
 ) -> Control:
     """On SQLite."""
     return Control(f"{tmp_path}/jobs.db", capsys, monkeypatch)
+
+
+@pytest.fixture(params=STORES)
+def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    address = f"{tmp_path}/{request.param}"
+    monkeypatch.setenv("CASQUE_STORE", address)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.chdir(tmp_path)
+    return address
+
+
+@pytest.fixture
+def write(store: str) -> Write:
+    """Writes the entry of a worker: of this very process, unless it is told another."""
+
+    def written(age_us: int = 0, **changes: Any) -> WorkerEntry:
+        vitals = presence.vitals(os.getpid())
+        assert vitals is not None
+        now = to_datetime(SystemClock().now())
+        given: dict[str, Any] = {
+            "name": f"{socket.gethostname()}:{changes.get('pid', os.getpid())}",
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "started_at": now - timedelta(hours=2),
+            "beat_at": now - age_us * MICROSECOND,
+            "concurrency": 4,
+            "queues": None,
+            "entrypoints": ("shell",),
+            "running": ("job1",),
+            "manager": None,
+            "machine": presence.machine(),
+            "birth": vitals.birth,
+            "obeys_signals": True,
+        }
+        entry = WorkerEntry(**(given | changes))
+        with Access(store) as access:
+            value = msgspec.json.encode(entry)
+            access.submit(PutRecord(WORKER, entry.name, value, ABSENT, 2 * MINUTE_US))
+        return entry
+
+    return written

@@ -6,15 +6,41 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 
 from casque import App, Backoff
 from casque.worker.loop import Ended, Worker
 from casque.worker.options import WorkerOptions
 
 AT_ONCE = Backoff(base=timedelta(0))
+SHORT = 300_000
+"""A lease, in microseconds, that is over soon."""
+SAFE = 1_500_000
+"""One that is not over while a busy machine does something else."""
+SECOND = timedelta(seconds=1)
+SOON = timedelta(seconds=10)
+STORES = {"sqlite": "jobs.db", "json": "queue.json", "folder": "ledger/"}
+
+
+def in_memory() -> Iterator[App]:
+    """An app that no other process sees; to be made a fixture."""
+    with App("memory://") as app:
+        yield app
+
+
+def on_disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[App]:
+    """An app on each of STORES; to be made a fixture."""
+    place = STORES[request.param]
+    with App(f"{tmp_path}/{place}") as app:
+        yield app
+
+
+def until(condition: threading.Event) -> None:
+    assert condition.wait(20)
 
 
 def work_off(app: App, **options: Any) -> Ended:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
+
+import pytest
 
 from casque import App, Job, NewJob, Queue
 from casque.operations import PutRecord
@@ -15,9 +17,13 @@ from casque.record import ABSENT, CONFIG
 from casque.settings import encoded
 from casque.shelljob import SHELL, ShellCall, encode
 from casque.worker.shell import add_shell
+from tests.worker.apps import work_off
 
 PATIENCE = 60.0
 DAY = timedelta(days=1)
+LONG_US = 600_000_000
+"""A lease whose heartbeat no test lives to see."""
+STORES = ("jobs.db", "queue.json", "ledger/")
 
 
 def command(
@@ -37,6 +43,23 @@ def shell_app(store: str) -> App:
     app = App(store)
     add_shell(app)
     return app
+
+
+def on_each_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[App]:
+    """An app for commands on each of STORES; to be made a fixture."""
+    with shell_app(f"{tmp_path}/{request.param}") as app:
+        yield app
+
+
+def on_sqlite(tmp_path: Path) -> Iterator[App]:
+    """An app for commands; to be made a fixture."""
+    with shell_app(f"{tmp_path}/jobs.db") as app:
+        yield app
+
+
+def run(app: App, *jobs: NewJob) -> None:
+    app.queue.enqueue_many(jobs)
+    work_off(app)
 
 
 def configure(queue: Queue, **settings: str) -> None:

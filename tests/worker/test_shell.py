@@ -1,14 +1,10 @@
-"""Shell jobs: what becomes of a command, what it sees, and how all of it ends."""
+"""Shell jobs: what becomes of a command, what it sees, and what is kept of what it says."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
-import signal
 import sys
-import time
-from collections.abc import Iterator
 from datetime import timedelta
 from itertools import count
 from pathlib import Path
@@ -17,49 +13,29 @@ import pytest
 
 from casque import App, InvalidError, JobStatus, NewJob, Queue
 from casque.arguments import OUTPUT_BYTES
-from casque.current import RunningJob
 from casque.operations import PutRecord
 from casque.record import ABSENT, CONFIG
 from casque.shelljob import SHELL, ShellCall, exit_code_of, exit_failure, result_of
 from casque.stores.sqlite.store import SqliteStore
 from casque.testing.faults import STORE_FAULTS, Fault, FaultyStore
-from casque.worker import command as commands
-from casque.worker import shell
-from casque.worker.livesettings import LiveSettings
 from casque.worker.loading import load_app
-from casque.worker.shell import CANNOT_START, _Crew, add_shell
+from casque.worker.shell import CANNOT_START, add_shell
 from tests.worker.apps import beside, work_off
 from tests.worker.shells import (
+    LONG_US,
+    STORES,
     command,
     configure,
     job_of,
-    lives,
-    number_in,
-    open_files,
-    session_of,
+    on_each_store,
+    on_sqlite,
+    run,
     shell_app,
     until,
 )
 
-LONG_US = 600_000_000
-"""A lease whose heartbeat no test lives to see."""
-
-
-@pytest.fixture(params=["jobs.db", "queue.json", "ledger/"])
-def anywhere(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[App]:
-    with shell_app(f"{tmp_path}/{request.param}") as app:
-        yield app
-
-
-@pytest.fixture
-def app(tmp_path: Path) -> Iterator[App]:
-    with shell_app(f"{tmp_path}/jobs.db") as app:
-        yield app
-
-
-def run(app: App, *jobs: NewJob) -> None:
-    app.queue.enqueue_many(jobs)
-    work_off(app)
+app = pytest.fixture(on_sqlite)
+anywhere = pytest.fixture(params=STORES)(on_each_store)
 
 
 # -- what becomes of it ------------------------------------------------------------
@@ -237,215 +213,6 @@ def test_a_flood_is_cut_to_its_end(app: App) -> None:
     assert job_of(app, "other").output == b"dry\n"
 
 
-# -- how all of it ends ------------------------------------------------------------
-
-STUBBORN = (
-    "trap '' TERM; echo $$ > {0}/leader; (sleep 300 | sleep 301) & "
-    "sh -c 'echo $$ > {0}/child; exec sleep 302'; sleep 303"
-)
-"""Heeds nothing but SIGKILL, and neither do those whom it starts."""
-
-
-def pids(folder: Path) -> list[int]:
-    return [number_in(folder / "leader"), number_in(folder / "child")]
-
-
-def group_of(leader: int) -> list[int]:
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdecimal() and lives(int(entry.name)):
-            try:
-                if os.getpgid(int(entry.name)) == leader:
-                    found.append(int(entry.name))
-            except ProcessLookupError:
-                continue
-    return found
-
-
-def test_a_timeout_ends_all_of_a_group_that_does_not_heed(app: App, tmp_path: Path) -> None:
-    run(app, command(STUBBORN.format(tmp_path), timeout=timedelta(seconds=1)))
-    leader, child = pids(tmp_path)
-    assert not lives(leader)
-    assert not lives(child)
-    assert group_of(leader) == []
-    assert "timed out after 1 s" in str(job_of(app).error)
-
-
-GROUPS_OF_ITS_OWN = (
-    "echo $$ > {0}/leader; timeout 300 sh -c 'trap \"\" TERM; echo $$ > {0}/child; sleep 300'; "
-    "echo over"
-)
-"""`timeout` makes a process group of its own, and so do the jobs of a shell with job control."""
-
-
-def test_a_timeout_ends_what_made_a_group_of_its_own(app: App, tmp_path: Path) -> None:
-    run(app, command(GROUPS_OF_ITS_OWN.format(tmp_path), timeout=timedelta(seconds=1)))
-    leader, child = pids(tmp_path)
-    assert not lives(child)
-    assert session_of(leader) == []
-
-
-def test_the_end_of_one_ends_what_it_left_in_a_group_of_its_own(app: App, tmp_path: Path) -> None:
-    run(app, command(f"echo $$ > {tmp_path}/leader; set -m; sleep 300 & timeout 300 sleep 300 &"))
-    assert job_of(app).status is JobStatus.COMPLETED
-    assert session_of(number_in(tmp_path / "leader")) == []
-
-
-def test_a_cancel_ends_what_made_a_group_of_its_own(app: App, tmp_path: Path) -> None:
-    app.queue.enqueue_many([command(GROUPS_OF_ITS_OWN.format(tmp_path))])
-    with beside(app, lease_us=LONG_US):
-        leader, _ = pids(tmp_path)
-        app.queue.cancel("job")
-        until("all of it is ended", lambda: not session_of(leader))
-    assert job_of(app).output is None
-
-
-def test_one_that_heeds_may_clean_up(app: App, tmp_path: Path) -> None:
-    line = f"trap 'sleep 0.3; touch {tmp_path}/clean; exit 0' TERM; sleep 300 & wait"
-    run(app, command(line, timeout=timedelta(milliseconds=300)))
-    assert (tmp_path / "clean").exists()
-
-
-@pytest.mark.parametrize("how", ["cancel", "requeue"])
-def test_one_that_is_taken_away_is_ended_long_before_its_heartbeat(
-    anywhere: App, tmp_path: Path, how: str
-) -> None:
-    anywhere.queue.enqueue_many([command(STUBBORN.format(tmp_path), attempts=2)])
-    with beside(anywhere, lease_us=LONG_US):
-        leader, _ = pids(tmp_path)
-        anywhere.queue.pause("default")  # or it would be begun again
-        if how == "cancel":
-            anywhere.queue.cancel("job")
-        else:
-            anywhere.queue.requeue_stale(timedelta(0))
-        until("all of it is ended", lambda: not group_of(leader))
-    job = job_of(anywhere)
-    assert job.status is (JobStatus.CANCELLED if how == "cancel" else JobStatus.QUEUED)
-
-
-def test_one_that_a_worker_cannot_wait_for_is_ended_and_given_back(
-    app: App, tmp_path: Path
-) -> None:
-    app.queue.enqueue_many([command(f"echo kept; {STUBBORN.format(tmp_path)}")])
-    with beside(app, grace_us=200_000) as worker:
-        leader, _ = pids(tmp_path)
-        worker.worker.stop()
-        worker.join()
-        assert group_of(leader) == []
-    job = job_of(app)
-    assert (job.status, job.attempts, job.output) == (JobStatus.QUEUED, 0, b"kept\n")
-
-
-def test_what_it_leaves_in_the_background_ends_with_it(app: App, tmp_path: Path) -> None:
-    line = f"(trap '' TERM; sleep 300) & echo $! > {tmp_path}/left; echo done"
-    run(app, command(line))
-    job = job_of(app)
-    assert (job.status, job.output) == (JobStatus.COMPLETED, b"done\n")
-    assert not lives(number_in(tmp_path / "left"))
-
-
-def test_what_many_leave_at_once_ends_with_them(app: App, tmp_path: Path) -> None:
-    """Each looks for what of its own is left, while others do."""
-    line = "sleep 300 & echo $! > {}/left-{}"
-    app.queue.enqueue_many([command(line.format(tmp_path, n), f"job-{n}") for n in range(60)])
-    work_off(app, concurrency=20)
-    left = [number_in(tmp_path / f"left-{n}") for n in range(60)]
-    assert [pid for pid in left if lives(pid)] == []
-    assert app.queue.stats().completed == 60
-
-
-def test_one_that_is_done_stays_so_when_its_time_is_over_while_it_is_cleared_away(
-    app: App, tmp_path: Path
-) -> None:
-    line = f"(trap '' TERM; sleep 300) & echo $! > {tmp_path}/left; echo done"
-    run(app, command(line, timeout=timedelta(seconds=1)))
-    job = job_of(app)
-    assert (job.status, job.output) == (JobStatus.COMPLETED, b"done\n")
-    assert not lives(number_in(tmp_path / "left"))
-
-
-def test_it_ends_where_the_system_has_no_handles_for_processes(
-    app: App, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delattr(os, "pidfd_open", raising=False)
-    stubborn = command(STUBBORN.format(tmp_path), "bad", timeout=timedelta(seconds=1))
-    run(app, command("echo done; exit 7", "code"), stubborn)
-    assert exit_code_of(job_of(app, "code")) == 7
-    assert group_of(pids(tmp_path)[0]) == []
-
-
-def test_what_leaves_its_session_stays(app: App, tmp_path: Path) -> None:
-    run(app, command(f"setsid sh -c 'echo $$ > {tmp_path}/left; exec sleep 300' &"))
-    left = number_in(tmp_path / "left")
-    try:
-        assert job_of(app).status is JobStatus.COMPLETED
-        assert lives(left)
-    finally:
-        os.kill(left, signal.SIGKILL)
-
-
-def test_what_cannot_be_ended_is_told_of(
-    app: App, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(commands, "_TERM_SECONDS", -1.0)  # so it is not even tried
-    with caplog.at_level(logging.WARNING, "casque.worker"):
-        run(app, command(f"sleep 300 & echo $! > {tmp_path}/left"))
-    left = number_in(tmp_path / "left")
-    try:
-        [said] = caplog.messages
-        assert f"job job started cannot be ended, and is left: see `ps -s {os.getsid(left)}" in said
-    finally:
-        os.kill(left, signal.SIGKILL)
-
-
-def test_however_many_run_all_are_looked_at_in_three_turns(app: App) -> None:
-    app.queue.enqueue_many([command("true", f"job-{n}") for n in range(200)])
-    running = [RunningJob(job, None, lambda *_: None) for job in app.queue.dequeue(batch_size=200)]
-
-    async def turns() -> None:
-        crew = _Crew(app, LiveSettings(app))
-        crew._running.update(dict.fromkeys(running))
-        assert {one for _ in range(3) for one in crew._next()} == set(running)
-        crew._looking.cancel()
-
-    asyncio.run(turns())
-
-
-def test_one_that_was_stopped_by_a_signal_is_ended_too(app: App, tmp_path: Path) -> None:
-    line = f"echo $$ > {tmp_path}/leader; kill -STOP $$"
-    run(app, command(line, timeout=timedelta(milliseconds=300)))
-    assert not lives(number_in(tmp_path / "leader"))
-
-
-def test_a_hundred_at_once_and_nothing_is_left_open(app: App) -> None:
-    run(app, command("true", "warm"))
-    before = open_files()
-    app.queue.enqueue_many([command(f"echo {n}; sleep 0.2", f"job-{n}") for n in range(200)])
-    work_off(app, concurrency=100)
-    assert app.queue.stats().completed == 201
-    assert all(job_of(app, f"job-{n}").output == f"{n}\n".encode() for n in range(200))
-    assert open_files() <= before
-
-
-def test_a_task_that_holds_up_the_loop_ends_no_command_whose_lease_is_renewed(
-    app: App, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(shell, "_SLACK_SECONDS", 1.0)
-
-    @app.task
-    async def hold_up() -> None:
-        while not (tmp_path / "leader").exists():
-            await asyncio.sleep(0.01)
-        time.sleep(4)
-
-    hold_up.enqueue()
-    line = f"echo $$ > {tmp_path}/leader; sleep 6"
-    app.queue.enqueue_many([command(line)])
-    work_off(app, concurrency=2, lease_us=1_000_000)
-    job = job_of(app)
-    assert (job.status, job.attempts) == (JobStatus.COMPLETED, 1)
-
-
 # -- when the storage is in trouble ------------------------------------------------
 
 
@@ -520,15 +287,3 @@ def test_its_jobs_can_be_enqueued_by_name_where_the_task_is_known(app: App) -> N
     assert handle.result(timeout=timedelta(0)).command == "echo $A"
     with pytest.raises(InvalidError, match="command"):
         app.enqueue(SHELL, {"cmd": "true"})
-
-
-def test_a_command_that_begins_long_after_its_claim_is_not_taken_for_late(app: App) -> None:
-    @app.task
-    async def hog() -> None:
-        time.sleep(8)  # longer than the lease and what the guard adds to it; heartbeats go on
-
-    app.enqueue("hog", priority=-1)
-    app.queue.enqueue_many([command("sleep 1; echo fine")])
-    work_off(app, concurrency=2, lease_us=1_000_000)
-    job = job_of(app)
-    assert (job.status, job.attempts, job.output) == (JobStatus.COMPLETED, 1, b"fine\n")

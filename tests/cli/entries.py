@@ -1,0 +1,25 @@
+"""Entries of workers as a test writes and reads them, whoever they belong to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from casque.cli.access import Access
+from casque.record import WORKER
+from casque.worker import presence
+from casque.worker.registry import WorkerEntry, worker_entries
+
+MINUTE_US = 60_000_000
+
+Write = Callable[..., WorkerEntry]
+
+
+def birth_of(pid: int) -> int:
+    vitals = presence.vitals(pid)
+    assert vitals is not None
+    return vitals.birth
+
+
+def entries(store: str) -> list[WorkerEntry]:
+    with Access(store) as access:
+        return worker_entries(access.records(WORKER))

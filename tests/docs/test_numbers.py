@@ -1,0 +1,134 @@
+"""The numbers on the pages are those of the code."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from casque import (
+    Backoff,
+    arguments,
+    commit,
+    holding,
+    localdisk,
+    queue,
+    rules,
+    state,
+    tasks,
+    transaction,
+    transitions,
+)
+from casque.buckets import PAGE, obstore, replies
+from casque.clock import DAY_US, MINUTE_US, SECOND_US
+from casque.stores import document, port, url
+from casque.stores.ledger import asking, buckettime, pacing
+from casque.stores.ledger import store as ledger
+from casque.stores.sqlite import store, watch
+from casque.worker import __main__, deck, loop, options, supervisor
+from tests.docs.pages import DOCS, GUARANTEES, named, section
+
+
+def mib(size: int) -> str:
+    return f"{size // 2**20} MiB"
+
+
+def kib(size: int) -> str:
+    return f"{size // 2**10} KiB"
+
+
+def seconds(us: int) -> str:
+    return f"{us // SECOND_US} s"
+
+
+@pytest.mark.parametrize(
+    ("row", "limits"),
+    [
+        ("names", [f"{arguments.NAME_BYTES} bytes"]),
+        ("payload", [mib(arguments.PAYLOAD_BYTES)]),
+        ("result", [kib(arguments.RESULT_BYTES)]),
+        ("output", [kib(arguments.OUTPUT_BYTES)]),
+        ("error text", [kib(arguments.ERROR_BYTES)]),
+        ("history", [f"last {transitions.HISTORY_LIMIT} attempts"]),
+        ("durations", [f"{arguments.LONGEST_SPAN_US // (365 * DAY_US)} years"]),
+        (
+            "`enqueue_many`",
+            [f"{arguments.ENQUEUE_MANY_JOBS:,} jobs", mib(arguments.ENQUEUE_MANY_BYTES)],
+        ),
+        (
+            "one commit |",
+            [f"{commit.BATCH_OPERATIONS:,} operations", mib(commit.BATCH_BYTES)],
+        ),
+        ("operations waiting", [f"{commit.WAITING_CALLERS:,}"]),
+        ("one commit's tries", [seconds(port.COMMIT_DEADLINE_US)]),
+        ("one request to a bucket", [f"{asking.REQUEST_SECONDS} s"]),
+        ("pending work", [seconds(commit.CLOSE_PATIENCE_US)]),
+        ("waiting for a file's lock", [seconds(localdisk.LOCK_PATIENCE_US)]),
+        ("memory of a silent writer", [f"{state.WRITER_MEMORY_US // MINUTE_US} minutes"]),
+        ("claims", [f"{holding.HOLDINGS_KEPT:,}"]),
+        ("depth", [f"{queue.DEFAULT_MAX_DEPTH}"]),
+        ("dead", [f"{rules.DEAD_RETENTION_US // DAY_US} days"]),
+        ("pruned", [f"{transaction.PRUNED_AT_ONCE} jobs"]),
+    ],
+)
+def test_the_limits_are_those_of_the_code(row: str, limits: list[str]) -> None:
+    rows = section(GUARANTEES, "Limits").splitlines()
+    [found] = [line for line in rows if line.startswith(f"| {row}")]
+    for limit in limits:
+        assert limit in found
+
+
+def test_the_warning_of_the_document_is_where_the_guarantees_say() -> None:
+    told = " ".join(GUARANTEES.read_text().split())
+    assert f"{document.RECORDS_BEFORE_WARNING:,} jobs" in told
+
+
+def test_what_the_bucket_page_says_of_the_ledger_is_so() -> None:
+    told = " ".join((DOCS / "how-to" / "use-a-bucket.md").read_text().split())
+    assert f"asks every {ledger.POLL_US / SECOND_US} s" in told
+    assert f"in a folder every {ledger.POLL_LOCAL_US / SECOND_US} s" in told
+    assert f"{SECOND_US // ledger.POLL_US} GETs a second" in told
+    assert f"1 GET for each {pacing._LOOK_EVERY}" in told
+    assert f"more than {seconds(buckettime.BEHIND_US)} after the bucket's clock" in told
+    assert f"every {buckettime.ASK_EVERY_US // MINUTE_US} minutes" in told
+    assert f"{2 * MINUTE_US // ledger.CHECK_EVERY_US} GETs a minute" in told
+    assert f"up to {obstore._THREADS} entries at a time" in told
+    assert f"{PAGE:,} entries a request" in told
+    for service in (replies.S3, replies.GCS):
+        for permissions in service.permissions.values():
+            for permission in permissions.split(" and "):
+                assert f"`{permission.removeprefix('storage.objects.')}`" in told.replace(
+                    "storage.objects.", ""
+                )
+    for scheme in url._BUCKETS:
+        assert f"`{scheme}://" in told
+    for extra in url._BUCKETS.values():
+        assert f"`casque[{extra}]`" in told
+
+
+def test_what_the_pages_on_workers_say_is_so() -> None:
+    told = " ".join((DOCS / "how-to" / "run-workers.md").read_text().split())
+    lease, grace = seconds(options.DEFAULT_LEASE_US), seconds(options.DEFAULT_GRACE_US)
+    pace, backoff = supervisor.Pace(), Backoff()
+    assert f"{lease} after the last sign of life" in told
+    assert f"`--grace`, {grace}" in told
+    assert f"ever later, up to every {seconds(pace.longest_us)}" in told
+    assert f"not ended {seconds(pace.beyond_grace_us)} after the grace is killed" in told
+    assert f"the grace and the {seconds(pace.beyond_grace_us)} after it" in told
+    assert f"up to every {seconds(deck._LONGEST_PAUSE_US)}" in told
+    assert f"not gone {loop._CANCEL_SECONDS:g} s later" in told
+    assert f"up to {backoff.base.total_seconds():g} s, 4 s, 8 s and so on, at most an hour" in told
+    assert (backoff.factor, backoff.cap, deck.BEATS_PER_LEASE) == (2, timedelta(hours=1), 3)
+    assert (options.DEFAULT_CONCURRENCY, tasks.MAX_ATTEMPTS) == (32, 10)
+    assert f"by default {lease} after" in " ".join(GUARANTEES.read_text().split())
+    there = set(re.findall(r"--[a-z][a-z-]+", __main__._parser().format_help())) - {"--help"}
+    assert {option for option in there if option not in told} == set()
+
+
+@pytest.mark.parametrize("page", [GUARANTEES, DOCS / "how-to" / "use-sqlite.md"], ids=named)
+def test_the_pace_of_sqlite_is_as_the_pages_say(page: Path) -> None:
+    told = " ".join(page.read_text().split())
+    assert f"within about {watch.LOOK_LAZILY_US // 1000} ms" in told
+    assert f"{store.IDENTIFY_EVERY_US / SECOND_US} s" in told

@@ -1,0 +1,222 @@
+"""How a worker keeps the jobs that it has, whatever becomes of time and storage."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from casque import (
+    App,
+    JobNotFoundError,
+    JobStatus,
+    LeaseLostError,
+    Queue,
+    StorageError,
+    current_job,
+)
+from casque.operations import Ack
+from casque.stores.sqlite.store import SqliteStore
+from casque.testing.faults import STORE_FAULTS, Fault, FaultyStore
+from casque.worker.attempt import Attempt, Returned
+from casque.worker.news import Settlement, answered
+from tests.worker.apps import AT_ONCE, SAFE, SHORT, SOON, STORES, beside, on_disk, until, work_off
+
+app = pytest.fixture(params=STORES)(on_disk)
+
+
+def test_a_task_slower_than_its_lease_runs_once(app: App) -> None:
+    runs: list[int] = []
+
+    @app.task
+    async def slow() -> int:
+        runs.append(1)
+        await asyncio.sleep(3 * SAFE / 1e6)
+        return current_job().attempt
+
+    with beside(app, lease_us=SAFE), beside(app, lease_us=SAFE):
+        assert slow.enqueue().result(timeout=SOON) == 1
+    assert len(runs) == 1
+
+
+def test_one_that_blocks_its_event_loop_for_longer_runs_once_too(app: App) -> None:
+    runs: list[int] = []
+
+    @app.task
+    def other() -> None: ...
+
+    @app.task
+    async def blocks() -> int:
+        runs.append(1)
+        enqueueing = asyncio.ensure_future(other.aenqueue())
+        for _ in range(5):
+            await asyncio.sleep(0)  # it is under way, and will not go on
+        time.sleep(3 * SAFE / 1e6)
+        await enqueueing
+        return current_job().attempt
+
+    with beside(app, lease_us=SAFE), beside(app, lease_us=SAFE):
+        assert blocks.enqueue().result(timeout=2 * SOON) == 1
+    assert len(runs) == 1
+
+
+def test_a_job_that_was_cancelled_is_ended(app: App) -> None:
+    begun, ended = threading.Event(), threading.Event()
+
+    @app.task
+    async def long() -> None:
+        begun.set()
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.set()
+
+    with beside(app, lease_us=SHORT):
+        handle = long.enqueue()
+        until(begun)
+        handle.cancel(reason="enough")
+        until(ended)
+    assert handle.job().status is JobStatus.CANCELLED
+
+
+def test_a_thread_can_ask_whether_its_job_is_lost(
+    app: App, caplog: pytest.LogCaptureFixture
+) -> None:
+    begun, saw = threading.Event(), threading.Event()
+
+    @app.task
+    def long() -> None:
+        begun.set()
+        while not current_job().is_lost:
+            time.sleep(0.01)
+        saw.set()
+
+    with beside(app, lease_us=SHORT):
+        handle = long.enqueue()
+        until(begun)
+        handle.cancel()
+        until(saw)
+    assert f"job {handle.id}" in caplog.text
+    assert "the lease was lost" in caplog.text
+
+
+def _noting(runs: list[int]) -> Callable[[int], Coroutine[Any, Any, None]]:
+    async def task(number: int) -> None:
+        runs.append(number)
+
+    return task
+
+
+@pytest.mark.parametrize("fault", STORE_FAULTS)
+def test_one_lost_request_or_reply_anywhere_neither_loses_nor_doubles_a_job(
+    tmp_path: Path, fault: Fault
+) -> None:
+    for nth in count(1):
+        path = tmp_path / f"{nth}.db"
+        store = FaultyStore(SqliteStore(path), fault, nth)
+        app = App(store)
+        runs: list[int] = []
+
+        task = app.task(_noting(runs))
+
+        with Queue(path) as q:
+            q.enqueue_many([task.job(number) for number in range(5)])
+        work_off(app, concurrency=2)
+        assert sorted(runs) == list(range(5)), f"{fault.name} of commit {nth}"
+        with Queue(path) as q:
+            assert q.stats().completed == 5
+        if not store.fired:
+            return
+
+
+class Away(SqliteStore):
+    """A store that is not there for a while."""
+
+    is_away = False
+    asked = 0
+
+    async def commit(self, *args: object, **options: object) -> list[object]:
+        if self.is_away:
+            self.asked += 1
+            raise StorageError("nobody there", outcome_unknown=False)
+        return await super().commit(*args, **options)  # type: ignore[arg-type]
+
+
+def test_jobs_of_a_storage_that_fails_for_longer_are_not_lost(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = Away(tmp_path / "jobs.db")
+    app = App(store)
+    begun, go_on = threading.Event(), threading.Event()
+
+    @app.task(backoff=AT_ONCE)
+    def task() -> int:
+        begun.set()
+        go_on.wait(20)
+        return current_job().attempt
+
+    with beside(app):
+        handle = task.enqueue()
+        until(begun)
+        store.is_away = True
+        begun_us = store.clock.monotonic()
+        go_on.set()
+        while store.asked < 3:
+            pass
+        assert store.clock.monotonic() - begun_us > 100_000, "it gives the storage no rest"
+        store.is_away = False
+        assert handle.result(timeout=SOON) == 1
+    assert caplog.text.count("the storage is in trouble") == 1
+    assert caplog.text.count("the storage answers again") == 1
+
+
+def test_a_storage_that_is_away_for_a_whole_lease_ends_what_runs(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = Away(tmp_path / "jobs.db")
+    app = App(store)
+    begun, ended = threading.Event(), threading.Event()
+
+    @app.task
+    async def task() -> str:
+        if current_job().attempt > 1:
+            return "again"
+        begun.set()
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.set()
+        return "first"
+
+    with beside(app, lease_us=SHORT):
+        handle = task.enqueue()
+        until(begun)
+        store.is_away = True
+        until(ended)
+        store.is_away = False
+        assert handle.result(timeout=SOON) == "again"
+    assert "no heartbeat got through" in caplog.text
+
+
+@pytest.mark.parametrize("refusal", [JobNotFoundError(), LeaseLostError()])
+def test_what_was_stored_without_an_answer_is_not_taken_for_lost(
+    tmp_path: Path, refusal: Exception
+) -> None:
+    app = App(tmp_path / "jobs.db")
+
+    @app.task
+    def task() -> None: ...
+
+    job = app.queue.enqueue("task")
+    attempt = Attempt(job, app.tasks["task"], app.store.clock)
+    one = Settlement(attempt, Returned(None), Ack(job.id, 1))
+    assert answered(one, refusal) == (one, refusal)
+    one.is_unsure = True
+    assert answered(one, refusal) == (one, None)
+    app.close()

@@ -1,0 +1,169 @@
+"""Which jobs a worker takes, when, and how many."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from casque import App, JobNotFoundError, JobStatus, NewJob, Queue, current_job
+from casque.operations import Enqueue, Request
+from casque.stores.memory import MemoryStore
+from tests.worker.apps import SOON, STORES, beside, on_disk, until, work_off
+
+app = pytest.fixture(params=STORES)(on_disk)
+
+
+def test_a_worker_whose_loop_is_blocked_takes_no_more_jobs(app: App) -> None:
+    go_on, blocked = threading.Event(), threading.Event()
+
+    @app.task
+    async def blocks() -> None:
+        blocked.set()
+        go_on.wait(20)
+
+    @app.task
+    def other() -> None: ...
+
+    with beside(app) as worker:
+        blocks.enqueue()
+        until(blocked)
+        other.enqueue()  # for which it had asked before it was blocked
+        while app.queue.stats().processing < 2:
+            pass
+        waiting = {other.enqueue().id for _ in range(4)}
+        with Queue(app.store) as q:
+            taken = q.dequeue("other", batch_size=4, wait=SOON)
+            assert {job.id for job in taken} == waiting
+        go_on.set()
+        worker.worker.stop_now()
+        worker.join()
+
+
+def test_it_never_has_more_in_hand_than_it_has_slots(app: App) -> None:
+    lock, most, now = threading.Lock(), [0], [0]
+
+    @app.task
+    def counts() -> None:
+        with lock:
+            now[0] += 1
+            most[0] = max(most[0], now[0])
+        with Queue(app.store) as q:
+            assert q.stats().processing <= 3
+        with lock:
+            now[0] -= 1
+
+    app.enqueue_many([counts.job() for _ in range(30)])
+    work_off(app, concurrency=3)
+    assert app.queue.stats().completed == 30
+    assert most[0] <= 3
+
+
+def test_only_its_queues_are_worked_and_each_has_its_turn(app: App) -> None:
+    order: list[str] = []
+
+    @app.task
+    async def task() -> None:
+        order.append(current_job().queue)
+
+    for queue, jobs in (("a", 30), ("b", 30), ("c", 3), ("other", 3)):
+        app.enqueue_many([task.using(queue=queue).job() for _ in range(jobs)])
+    work_off(app, queues=("a", "b", "c"), concurrency=3)
+    assert sorted(order) == ["a"] * 30 + ["b"] * 30 + ["c"] * 3
+    assert set(order[:18]) == {"a", "b", "c"}
+    assert app.queue.stats("other").pending == 3
+
+
+class AddsBehind(MemoryStore):
+    """A store to which somebody adds a job between a dequeue's answer and its arrival."""
+
+    adds: Request | None = None
+
+    async def commit(self, *args: Any, **options: Any) -> list[Any]:
+        outcomes = await super().commit(*args, **options)
+        request, self.adds = self.adds, None
+        if request is not None:
+            await super().commit("another", 1, [Enqueue((request,), 16)])
+        return outcomes
+
+
+def test_a_job_that_comes_while_a_dequeue_is_under_way_is_not_overlooked() -> None:
+    store = AddsBehind()
+    app = App(store)
+
+    @app.task
+    async def task() -> str:
+        return "seen"
+
+    [minted], [order] = store.clock.mint(1)
+    store.adds = Request(
+        minted, "default", "task", b"{}", 0, 1, retain_us=10**9, order=order, minted=True
+    )
+    with beside(app):
+        deadline = store.clock.monotonic() + 10_000_000
+        while (job := app.queue.get(minted)) is None or job.status is not JobStatus.COMPLETED:
+            assert store.clock.monotonic() < deadline, "it waits for something that has been"
+
+
+def test_a_waiting_worker_picks_up_what_comes(app: App) -> None:
+    @app.task
+    async def task() -> int:
+        return 1
+
+    with beside(app):
+        for _ in range(3):
+            assert task.enqueue().result(timeout=SOON) == 1
+        later = task.using(delay=timedelta(milliseconds=300)).enqueue()
+        assert later.result(timeout=SOON) == 1
+
+
+def test_jobs_of_another_producer_run(app: App) -> None:
+    @app.task
+    async def task(number: int) -> int:
+        return number + 1
+
+    [job] = app.queue.enqueue_many([NewJob("task", b'{"number": 1}', retain=SOON)])
+    work_off(app)
+    done = app.queue.get(job.id)
+    assert done is not None
+    assert done.result == b"2"
+
+
+def test_jobs_that_a_task_enqueues_stand_below_it(app: App) -> None:
+    @app.task
+    def child() -> None: ...
+
+    @app.task
+    async def parent() -> str:
+        return (await child.aenqueue()).id
+
+    @app.task
+    def plain_parent() -> str:
+        return child.enqueue().id
+
+    handles = [parent.enqueue(), plain_parent.enqueue()]
+    work_off(app)
+    for handle in handles:
+        job = app.queue.get(handle.result(timeout=SOON))
+        assert job is not None
+        assert (job.depth, job.status) == (1, JobStatus.COMPLETED)
+
+
+def test_a_handle_is_found_by_the_id_of_its_job(app: App) -> None:
+    @app.task
+    async def task(number: int) -> int:
+        return number + 1
+
+    job_id = task.enqueue(1).id
+    work_off(app)
+    assert app.handle(job_id).result() == 2
+    assert asyncio.run(_result_of(app, job_id)) == 2
+    with pytest.raises(JobNotFoundError, match="there is no job 'nobody'"):
+        app.handle("nobody")
+
+
+async def _result_of(app: App, job_id: str) -> object:
+    return await (await app.ahandle(job_id))
