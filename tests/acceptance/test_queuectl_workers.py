@@ -7,11 +7,12 @@ import re
 import shlex
 import shutil
 import signal
+import sqlite3
 import stat
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ from casque import JobStatus
 from casque.cli.access import Access
 from casque.record import MANAGER
 from casque.worker import presence
-from tests.acceptance.fleet import STORES, chore, until
+from tests.acceptance.fleet import PATIENCE, STORES, chore, until
 from tests.acceptance.operating import QUEUECTL, Operator
 
 APP = ("--app", "chores:app")
@@ -49,6 +50,40 @@ def has_a_host_of_its_own() -> bool:
 
 def read(file: Path) -> str:
     return file.read_text() if file.exists() else ""
+
+
+# -- looking -----------------------------------------------------------------------
+
+
+def test_who_runs_a_job_is_known_at_once_and_so_is_who_stops(operator: Operator) -> None:
+    _, [pid] = operator.started()
+    operator.queuectl("enqueue", "--id", "long", "-c", "until test -e end; do sleep 0.1; done")
+    until("the job is named", lambda: [one["running"] for one in operator.listed()] == [["long"]])
+    told = operator.queuectl("worker", "stop", "--no-wait")
+    assert (told.code, told.out) == (0, f"Told 1 worker(s) to stop: {pid}.\n")
+    until("it says so", lambda: [one["state"] for one in operator.listed()] == ["stopping"])
+    (operator.folder / "end").touch()
+    assert operator.queuectl("worker", "stop").code == 0
+    job = operator.fleet.queue.get("long")
+    assert job is not None
+    assert job.status is JobStatus.COMPLETED
+
+
+def test_workers_that_cannot_write_for_long_are_found_and_stopped_all_the_same(
+    on_sqlite: Operator,
+) -> None:
+    manager, _ = on_sqlite.started("--lease", "1s", "--count", "2")
+    with closing(sqlite3.connect(on_sqlite.fleet.store, isolation_level=None)) as connection:
+        connection.execute("BEGIN IMMEDIATE")
+        until("they are forgotten", lambda: on_sqlite.listed() == [])
+        for command in (("worker", "list"), ("status",)):
+            ran = on_sqlite.queuectl(*command)
+            assert ran.code == 0
+            assert f"runs a manager ({manager})" in ran.err
+        stop = on_sqlite.begin("worker", "stop")
+        until("only the command is left", lambda: on_sqlite.processes() == [stop.pid])
+    out, _ = stop.communicate(timeout=PATIENCE)
+    assert (stop.returncode, out) == (0, f"Stopped 1 manager(s) without workers: {manager}.\n")
 
 
 # -- starting ----------------------------------------------------------------------

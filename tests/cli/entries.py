@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from casque import Queue
 from casque.cli.access import Access
 from casque.record import WORKER
 from casque.worker import presence
@@ -18,6 +19,14 @@ def birth_of(pid: int) -> int:
     vitals = presence.vitals(pid)
     assert vitals is not None
     return vitals.birth
+
+
+def claim(store: str, worker: str) -> str:
+    """Have a worker of that name hold a job: its id."""
+    with Queue(store, worker=worker) as q:
+        q.enqueue("e", id="job1")
+        [job] = q.dequeue("e")
+        return job.id
 
 
 def entries(store: str) -> list[WorkerEntry]:

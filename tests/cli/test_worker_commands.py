@@ -18,7 +18,7 @@ from casque.cli.plan import Plan
 from casque.operations import PutRecord
 from casque.record import ABSENT, CONFIG, MANAGER, WORKER
 from casque.settings import Settings, encoded
-from tests.cli.entries import MINUTE_US, Write
+from tests.cli.entries import MINUTE_US, Write, claim
 
 KEYS = {
     "name",
@@ -47,8 +47,10 @@ def test_no_workers_are_told_of_in_words_and_as_json(
     assert capsys.readouterr().out == "No workers are running.\n[]\n"
 
 
-def test_the_table_fits_into_80_columns(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
-    write(manager=4_000_001, queues=("mail", "reports"))
+def test_the_table_fits_into_80_columns(
+    store: str, write: Write, capsys: pytest.CaptureFixture[str]
+) -> None:
+    claim(store, write(manager=4_000_001, queues=("mail", "reports")).name)
     write(name="far", host="build-machine-17.example.org", pid=4_000_002, age_us=MINUTE_US)
     assert run(["worker", "list"]) == 0
     out = capsys.readouterr().out
@@ -58,12 +60,18 @@ def test_the_table_fits_into_80_columns(write: Write, capsys: pytest.CaptureFixt
         assert word in out
 
 
-def test_the_keys_of_its_json_stay(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
-    write()
+def test_the_keys_of_its_json_stay(
+    store: str, write: Write, capsys: pytest.CaptureFixture[str]
+) -> None:
+    entry = write(running=("a job of some time ago",))
+    assert claim(store, entry.name) == "job1"
+    assert run(["--json", "status"]) == 0
+    status = json.loads(capsys.readouterr().out)
     assert run(["--json", "worker", "list"]) == 0
     [told] = json.loads(capsys.readouterr().out)
     assert set(told) == KEYS
     assert (told["pid"], told["running"], told["lease_seconds"]) == (os.getpid(), ["job1"], 60)
+    assert [one["running"] for one in status["workers"]] == [["job1"]]
     assert told["beat_at"].endswith("Z")
     assert told["state"] == "working"
 

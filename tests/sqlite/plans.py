@@ -106,6 +106,7 @@ PLANS: dict[str, Plan] = {
     "live_stats_of_queue": at(LINE, DUE),
     "finished_stats": Plan((EXPIRY,), walks=FINISHED),
     "jobs": Plan((ROWID,), walks="a page of the list begins where the one before it ended"),
+    "jobs_in_progress": Plan((ROWID, DUE), walks=EVERYTHING),
     "live_queues": Plan((LINE,), walks=EVERYTHING),
     "finished_queues": Plan((EXPIRY,), walks=FINISHED, sorts="their names, each once"),
     "record": at(PRIMARY),

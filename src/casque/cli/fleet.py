@@ -13,8 +13,18 @@ from casque.cli.asjson import instant
 from casque.cli.exits import complain
 from casque.clock import SECOND_US, to_us
 from casque.record import MANAGER, WORKER, Record
+from casque.views import JobFilter
 from casque.wording import plain
-from casque.worker.registry import ManagerEntry, ProcessEntry, WorkerEntry, entry_of, manager_of
+from casque.worker.registry import (
+    ManagerEntry,
+    ProcessEntry,
+    WorkerEntry,
+    ends_us,
+    entry_of,
+    manager_of,
+)
+
+_JOBS_LOOKED_AT = 10_000
 
 
 class Member(NamedTuple):
@@ -61,9 +71,34 @@ def members(access: Access) -> list[Member]:
 
 
 def posts(access: Access) -> list[Post]:
-    """The managers that are registered, with workers or without."""
+    """The managers that are registered, with workers or without.
+
+    One on this host is there while its process is, be it heard of or not.
+    """
+    now = access.store.clock.now()
     found = ((record, manager_of(record)) for record in access.records(MANAGER))
-    return [Post(record, entry) for record, entry in found if entry is not None]
+    return [
+        Post(record, entry)
+        for record, entry in found
+        if entry is not None and (entry.is_here or ends_us(record) > now)
+    ]
+
+
+def unheard(access: Access, entries: Sequence[WorkerEntry]) -> list[ManagerEntry]:
+    """The managers of this host that run, and none of whose workers is registered."""
+    kept = {entry.manager for entry in entries if entry.is_here}
+    found = (one.entry for one in posts(access))
+    return [one for one in found if one.is_here and not one.is_gone and one.pid not in kept]
+
+
+def tell_of_unheard(access: Access, entries: Sequence[WorkerEntry]) -> None:
+    managers = unheard(access, entries)
+    if managers:
+        complain(
+            f"note: on this host runs a manager ({named(managers)}) without a worker that is "
+            "registered. Its workers are about to start, or the storage takes no writes: see their "
+            "log. `queuectl worker stop` finds it."
+        )
 
 
 @lru_cache
@@ -75,10 +110,18 @@ def _tell_of_unreadable(name: str) -> None:
 def state_of(entry: WorkerEntry) -> Literal["working", "stopping", "gone"]:
     if entry.is_gone:
         return "gone"
-    return "stopping" if entry.is_dismissed else "working"
+    return "stopping" if entry.is_dismissed or entry.is_stopping else "working"
 
 
-def view_of(entry: WorkerEntry) -> WorkerView:
+def running_by(access: Access) -> dict[str, list[str]]:
+    """By the name of a worker, what it has claimed and not ended: its entry would be older."""
+    found: dict[str, list[str]] = {}
+    for job in access.jobs(JobFilter("processing"), limit=_JOBS_LOOKED_AT):
+        found.setdefault(job.worker or "", []).append(job.id)
+    return found
+
+
+def view_of(entry: WorkerEntry, running: Sequence[str]) -> WorkerView:
     return WorkerView(
         name=entry.name,
         host=entry.host,
@@ -87,7 +130,7 @@ def view_of(entry: WorkerEntry) -> WorkerView:
         queues=None if entry.queues is None else list(entry.queues),
         entrypoints=list(entry.entrypoints),
         concurrency=entry.concurrency,
-        running=list(entry.running),
+        running=list(running),
         started_at=str(instant(to_us(entry.started_at))),
         beat_at=str(instant(to_us(entry.beat_at))),
         lease_seconds=entry.lease_us / SECOND_US,

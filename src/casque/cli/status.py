@@ -39,6 +39,8 @@ class Picture(msgspec.Struct, frozen=True):
 
     stats: Stats
     workers: list[WorkerEntry]
+    running: dict[str, list[str]]
+    """The ids of their jobs, by the name of the worker."""
     paused: list[str]
 
 
@@ -69,6 +71,7 @@ def status(
         if watch:
             return _watch(access, queue, interval_us, as_json=is_json(context, json))
         picture = _look(access, queue)
+        _tell_of_unheard(access, picture)
     if is_json(context, json):
         asjson.show(_object(picture))
     else:
@@ -77,13 +80,21 @@ def status(
 
 
 def _look(access: Access, queue: str | None) -> Picture:
+    from casque.cli.fleet import running_by
     from casque.worker.registry import live_workers, worker_entries
 
     return Picture(
         access.run(access.queue.stats(queue)),
         sorted(live_workers(worker_entries(access.records(WORKER))), key=lambda one: one.pid),
+        running_by(access),
         [record.name for record in access.records(PAUSE)],
     )
+
+
+def _tell_of_unheard(access: Access, picture: Picture) -> None:
+    from casque.cli.fleet import tell_of_unheard
+
+    tell_of_unheard(access, picture.workers)
 
 
 def _drawn(picture: Picture) -> Group:
@@ -106,7 +117,12 @@ def _object(picture: Picture) -> dict[str, Any]:
         **msgspec.structs.asdict(picture.stats),
         "total": picture.stats.total,
         "workers": [
-            {"name": one.name, "host": one.host, "pid": one.pid, "running": list(one.running)}
+            {
+                "name": one.name,
+                "host": one.host,
+                "pid": one.pid,
+                "running": picture.running.get(one.name, []),
+            }
             for one in picture.workers
         ],
         "paused": picture.paused,

@@ -17,7 +17,7 @@ from casque.clock import SECOND_US, SystemClock
 from casque.errors import StorageError
 from casque.lineage import JOB_ID_VARIABLE
 from casque.worker import presence
-from casque.worker.registry import ENTRY_LEASES, ProcessEntry, WorkerEntry
+from casque.worker.registry import ENTRY_LEASES, ProcessEntry, WorkerEntry, ends_us
 
 _LOOK_SECONDS = 0.1
 _BEYOND_GRACE_US = 20 * SECOND_US
@@ -130,9 +130,7 @@ class _Watch:
                 self.silent.append(entry)
         self._known = {name: one.entry for name, one in ours.items() if not _is_process(one.entry)}
         self._ends_us = {
-            name: one.record.expires_us - one.entry.lease_us // 2
-            for name, one in ours.items()
-            if one.record.expires_us is not None
+            name: ends_us(one.record) - one.entry.lease_us // 2 for name, one in ours.items()
         }
 
 

@@ -197,16 +197,18 @@ def list_(context: typer.Context, store: StoreOption = None, json: JsonOption = 
     One that died on this host is shown as gone until its entry ends, within two
     leases; of those on other hosts, the last beat tells.
     """
-    from casque.cli.fleet import members, view_of
+    from casque.cli.fleet import members, running_by, tell_of_unheard, view_of
 
     with looked_into(context, store) as access:
         entries = [one.entry for one in members(access)]
+        running = running_by(access)
+        tell_of_unheard(access, entries)
     if is_json(context, json):
-        asjson.show([view_of(entry) for entry in entries])
+        asjson.show([view_of(entry, running.get(entry.name, [])) for entry in entries])
     elif entries:
         from casque.cli.workertable import show_workers
 
-        show_workers(entries)
+        show_workers(entries, running)
     else:
         print("No workers are running.")
 

@@ -134,6 +134,7 @@ class Deck:
 
     def stop_claiming(self) -> None:
         self._is_claiming = False
+        self._entry.is_stopping = True
         with self._lock:
             if self._held:
                 self._beat_us = 0  # the entry says what is left to finish, to whoever waits for it

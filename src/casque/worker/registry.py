@@ -13,7 +13,7 @@ from datetime import datetime
 
 import msgspec
 
-from casque.clock import SECOND_US, Clock, to_datetime
+from casque.clock import DAY_US, SECOND_US, Clock, to_datetime
 from casque.errors import CASConflictError
 from casque.job import Job
 from casque.operations import DeleteRecord, Operation, PutRecord
@@ -23,6 +23,9 @@ from casque.worker.options import DEFAULT_GRACE_US, DEFAULT_LEASE_US, WorkerOpti
 
 ENTRY_LEASES = 2
 """For how many leases an entry is there without being renewed."""
+_UNHEARD_US = DAY_US
+"""How much longer a manager's is: on its own host its process tells that it is there, and by the
+entry it is found even if the storage has taken no write for a while."""
 _LATE_US = 10 * SECOND_US
 """How long a dismissal waits besides, for a worker that was held up and beats late."""
 _JOBS_NAMED = 100
@@ -71,6 +74,8 @@ class WorkerEntry(ProcessEntry, frozen=True, kw_only=True):
     """The process that keeps it running; None: nobody does."""
     manager_birth: int | None = None
     """Which process that is; None when it is not to be sent signals."""
+    is_stopping: bool = False
+    """Whether it claims no more, and ends when what it has in hand has ended."""
 
 
 class ManagerEntry(ProcessEntry, frozen=True, kw_only=True):
@@ -123,8 +128,14 @@ def manager_entry(pid: int, count: int, options: WorkerOptions, clock: Clock) ->
 
 
 def manager_put(entry: ManagerEntry, version: int) -> PutRecord:
-    ttl = ENTRY_LEASES * entry.lease_us
+    ttl = ENTRY_LEASES * entry.lease_us + _UNHEARD_US
     return PutRecord(MANAGER, entry.name, msgspec.json.encode(entry), version, ttl)
+
+
+def ends_us(record: Record) -> int:
+    """Until when somebody elsewhere is taken to be there who does not renew the entry."""
+    assert record.expires_us is not None
+    return record.expires_us - (_UNHEARD_US if record.kind == MANAGER else 0)
 
 
 def dismissal(record: Record) -> PutRecord:
@@ -137,6 +148,8 @@ def dismissal(record: Record) -> PutRecord:
     entry = msgspec.json.decode(record.value, type=kind)
     value = msgspec.json.encode(msgspec.structs.replace(entry, is_dismissed=True))
     ttl = ENTRY_LEASES * entry.lease_us + _LATE_US
+    if record.kind == MANAGER:
+        ttl += _UNHEARD_US
     return PutRecord(record.kind, record.name, value, record.version, ttl)
 
 
@@ -157,6 +170,7 @@ class Entry:
         self.name = name
         self.entrypoints = entrypoints
         self.is_dismissed = False
+        self.is_stopping = False
         self._options = options
         self._clock = clock
         self._manager = manager
@@ -184,6 +198,7 @@ class Entry:
             birth=presence.birth_of(os.getpid()),
             obeys_signals=self._obeys_signals,
             is_dismissed=self.is_dismissed,
+            is_stopping=self.is_stopping,
         )
         ttl = ENTRY_LEASES * self._options.lease_us
         return PutRecord(WORKER, self.name, msgspec.json.encode(value), self._version, ttl)

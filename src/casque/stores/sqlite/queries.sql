@@ -374,6 +374,17 @@ AND (
 )
 ORDER BY seq LIMIT ?6;
 
+-- The same, by the same parameters, of those in progress.
+-- name: jobs_in_progress
+SELECT {columns} FROM casque_job
+WHERE seq IN (
+    SELECT seq FROM casque_job INDEXED BY casque_job_due
+    WHERE line IS NOT NULL AND (stage = 2 OR stage = 3 AND due_us > ?2)
+)
+AND seq > ?1 AND (?3 IS NULL OR queue = ?3) AND (?4 IS NULL OR entrypoint = ?4)
+AND ?5 = 'processing'
+ORDER BY seq LIMIT ?6;
+
 -- name: live_queues
 SELECT DISTINCT queue FROM casque_line;
 
