@@ -89,6 +89,18 @@ def test_workers_that_cannot_write_for_long_are_found_and_stopped_all_the_same(
 # -- starting ----------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_whoever_ends_the_command_that_starts_them_leaves_nobody_behind(
+    on_sqlite: Operator, number: signal.Signals
+) -> None:
+    start = on_sqlite.begin("worker", "start", "--count", "3")
+    until("the manager is there", lambda: len(on_sqlite.processes()) > 1)
+    start.send_signal(number)
+    out, _ = start.communicate(timeout=PATIENCE)
+    assert (start.returncode, out) == (130, "queuectl: interrupted.\n")
+    until("all of them have ended", lambda: on_sqlite.processes() == [])
+
+
 def test_workers_are_there_when_the_command_returns_and_gone_when_they_are_stopped(
     operator: Operator,
 ) -> None:

@@ -211,6 +211,21 @@ def test_a_reader_that_leaves_is_no_error(control: Control) -> None:
         assert (command.returncode, err) == (141, b"")
 
 
+def test_whoever_reads_what_was_changed_may_leave_and_it_is_changed_all_the_same(
+    control: Control,
+) -> None:
+    control.done("enqueue", "-", stdin=b'{"command": "exit 1"}\n' * 900)
+    control.worked(lambda queue, job: queue.fail(job))
+    command = process("--store", control.store, "dlq", "retry", "--all", PYTHONUNBUFFERED="1")
+    assert command.stdout is not None
+    assert command.stderr is not None
+    with command:
+        command.stdout.readline()
+        command.stdout.close()
+        assert command.stderr.read() == b""
+    assert control("status", "--json").json["pending"] == 900
+
+
 @pytest.mark.parametrize("command", ["status", """enqueue '{"command": "a"}'"""])
 def test_closed_streams_are_no_error(control: Control, command: str) -> None:
     for closed in (">&-", ">&- 2>&-", "<&- >&- 2>&-", "2>&-"):
@@ -243,6 +258,37 @@ def test_letters_that_the_output_lacks_become_escapes(control: Control) -> None:
     told = told_by("--store", control.store, "list", PYTHONIOENCODING="ascii")
     assert told.code == 0
     assert "echo \\xfc" in told.out
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+def test_json_is_json_whatever_letters_the_output_lacks(control: Control, encoding: str) -> None:
+    control.done("enqueue", "-c", "echo ü ✓ 😀", "--id", "a")
+    told = told_by("--store", control.store, "list", "--json", PYTHONIOENCODING=encoding)
+    assert [one["command"] for one in told.json] == ["echo ü ✓ 😀"]
+
+
+def test_a_list_that_is_cut_says_so_to_programs_too(control: Control) -> None:
+    control.done("enqueue", "-", stdin=b'{"command": "a"}\n' * 3)
+    told = control("list", "--json", "--limit", "2")
+    assert len(told.json) == 2
+    assert "no more than 2 are listed" in told.err
+    assert control("list", "--json").err == ""
+
+
+def test_a_place_whose_path_is_not_text_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "d\udcff"
+    folder.mkdir()
+    for arguments in (("enqueue", "-c", "a"), ("worker", "start"), ("config", "list")):
+        ended = subprocess.run(
+            [*QUEUECTL, "--store", "jobs.db", *arguments],
+            cwd=folder,
+            capture_output=True,
+            check=False,
+            timeout=ANSWERED_WITHIN,
+        )
+        assert ended.returncode == 2
+        assert b"is not UTF-8 text" in ended.stderr
+    assert [*folder.iterdir()] == []
 
 
 def test_the_version_is_said(capsys: pytest.CaptureFixture[str]) -> None:

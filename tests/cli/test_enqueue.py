@@ -140,6 +140,9 @@ def test_inside_a_job_depth_is_counted_and_bounded(
     assert "max_depth" in control.refused("enqueue", "-c", "b")
     assert "Inside a job" in control.done("enqueue", "-c", "b", "--skip-inside-job")
     assert "Inside a job" in control.done("enqueue", "-", "--skip-inside-job", stdin=b"{}")
+    assert control("enqueue", "-c", "b", "--skip-inside-job", "--json").json is None
+    several = control("enqueue", "-", "--skip-inside-job", "--json", stdin=b"{}")
+    assert several.json == {"enqueued": 0, "already_there": 0}
     assert len(control.jobs()) == 1
 
 

@@ -57,15 +57,17 @@ def test_a_dead_job_goes_back_with_all_its_attempts(anywhere: Control) -> None:
 def test_all_dead_jobs_go_back_or_those_of_a_queue(
     anywhere: Control, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from casque.cli import dlq
+    from casque.cli import dlq, managing
 
     monkeypatch.setattr(dlq, "_PAGE", 2)
+    monkeypatch.setattr(managing, "_BATCH", 3)
     anywhere.dies("a", "b", "c", "d", "e")
     anywhere.done("enqueue", "-c", "a", "--id", "m", "-q", "mail")
     anywhere.worked(lambda queue, job: queue.fail(job))
     assert anywhere.done("dlq", "retry", "--all", "-q", "mail").count("\n") == 1
     assert anywhere.done("dlq", "retry", "--all").count("moved from DLQ") == 5
-    assert anywhere.done("dlq", "retry", "--all") == ""
+    assert anywhere.done("dlq", "retry", "--all") == "No dead jobs.\n"
+    assert anywhere("dlq", "retry", "--all", "--json").json == []
     assert set(states(anywhere).values()) == {JobStatus.QUEUED}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -56,6 +56,14 @@ class Access:
 
         async def submitted() -> Any:  # a committer is of the event loop that it is asked on
             return await self.queue._session.submit(operation)  # noqa: SLF001 - of one house
+
+        return self.run(submitted())
+
+    def submit_all(self, operations: Sequence[Operation]) -> list[Any]:
+        """Commit several together; per operation its result, or its refusal."""
+
+        async def submitted() -> list[Any]:
+            return await self.queue._session.submit_all(operations)  # noqa: SLF001 - of one house
 
         return self.run(submitted())
 

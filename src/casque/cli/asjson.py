@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import codecs
+import re
+import sys
 from collections.abc import Iterable
 from typing import Any
 
@@ -17,7 +20,24 @@ Object = dict[str, Any]
 
 def show(value: object) -> None:
     """Print one value; lists and objects with a line for each thing in them."""
-    print(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
+    print(_printable(msgspec.json.format(msgspec.json.encode(value), indent=2).decode()))
+
+
+def show_line(value: object) -> None:
+    """Print one value on a line of its own, at once."""
+    print(_printable(msgspec.json.encode(value).decode()), flush=True)
+
+
+def _printable(text: str) -> str:
+    """JSON as stdout can take it: whatever its encoding may lack, as an escape of JSON's own."""
+    if codecs.lookup(sys.stdout.encoding or "ascii").name == "utf-8":
+        return text
+    return re.sub("[^\x00-\x7f]", _escaped, text)
+
+
+def _escaped(letter: re.Match[str]) -> str:
+    units = letter[0].encode("utf-16-be").hex()
+    return "".join(f"\\u{units[place : place + 4]}" for place in range(0, len(units), 4))
 
 
 def instant(us: int | None) -> str | None:

@@ -6,8 +6,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -67,15 +67,30 @@ def start(plan: Plan, access: Access, address: str | None, log_file: str | None)
 
     `address` is the store that they are told of; None: the app's own.
     """
-    process, log = _launched(plan, address, log_file)
-    try:
-        _enrol(process.pid, plan, access)
-        with live_note() as note:
-            workers = _registered(process, plan, access, log, note)
-    except BaseException:  # whatever it is, Ctrl-C too: nothing stays behind
-        _end(process)
-        raise
+    with _interruptible():
+        process, log = _launched(plan, address, log_file)
+        try:
+            _enrol(process.pid, plan, access)
+            with live_note() as note:
+                workers = _registered(process, plan, access, log, note)
+        except BaseException:  # whatever it is, Ctrl-C too: nothing stays behind
+            _end(process)
+            raise
     return Started(process.pid, workers, log)
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """While this holds, who ends this command by a signal interrupts it, as Ctrl-C does."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    before = {number: one for number, one in before.items() if one is not signal.SIG_IGN}
+    for number in before:
+        signal.signal(number, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _enrol(pid: int, plan: Plan, access: Access) -> None:
@@ -147,7 +162,7 @@ def _registered(
         # Some may have done what there was to do, and be replaced or not, before others are there.
         seen |= {entry.name: entry.pid for entry in _workers_of(process.pid, access)}
         if len(seen) >= plan.count:
-            return [*seen.values()]
+            return [*seen.values()][-plan.count :]
         note(f"Waiting for {plan.count} worker(s) to register: {len(seen)} so far…")
         if seen and plan.until_idle:
             deadline = min(deadline, clock.monotonic() + _IDLE_US)

@@ -52,7 +52,10 @@ def enqueue_lines(order: Order) -> int:
     if order.fields:
         raise InvalidError("with - each line says everything of its job: give no other options.")
     if order.skip_inside_job and inherited().depth:
-        print("Inside a job: nothing enqueued.")
+        if order.is_json:
+            _say(_Tally(), is_json=True)
+        else:
+            print("Inside a job: nothing enqueued.")
         return DONE
     if sys.stdin is None:
         raise InvalidError("stdin is closed; pipe one JSON object a line into it.")

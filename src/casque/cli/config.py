@@ -142,7 +142,7 @@ def list_(context: typer.Context, store: StoreOption = None, json: JsonOption = 
     return DONE
 
 
-@config.command(epilog=epilog("queuectl config path", "sqlite3 $(queuectl config path)"))
+@config.command(epilog=epilog("queuectl config path", "queuectl config path --json"))
 def path(context: typer.Context, store: StoreOption = None, json: JsonOption = False) -> int:
     """Print which store is used here. It need not be there yet."""
     shown = without_password(str(anchored(address_of(context, store))))

@@ -27,7 +27,7 @@ from casque.cli.show import IdArgument, found, show_job
 from casque.durations import duration_us
 from casque.errors import InvalidError, JobNotFoundError
 from casque.job import Job
-from casque.operations import Purge
+from casque.operations import Purge, Retry
 from casque.views import JobFilter, view_of
 from casque.wording import counted
 
@@ -90,13 +90,17 @@ def retry(
         raise InvalidError("name the jobs, or say --all.")
     if queue is not None and not all_:
         raise InvalidError("--queue goes with --all; a job that is named needs none.")
+    as_json = is_json(context, json)
     with opened(context, store) as access:
+        wanted = list(_dead_ids(access, checked(queue))) if all_ else ids or []
+        if not wanted and not as_json:
+            print("No dead jobs.")
         return each(
             access,
-            _dead_ids(access, checked(queue)) if all_ else ids or (),
-            lambda id: access.run(access.queue.retry(id)),
+            wanted,
+            Retry,
             "Job {id} moved from DLQ to 'pending'.",
-            as_json=is_json(context, json),
+            as_json=as_json,
             others_too=all_,
         )
 

@@ -29,7 +29,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
 def enqueue(order: Order) -> int:
     """Enqueue the job that is asked for, and say so; the exit code."""
     if order.skip_inside_job and inherited().depth:
-        print("Inside a job: nothing enqueued.")
+        print("null" if order.is_json else "Inside a job: nothing enqueued.")
         return DONE
     fields = _fields(order)
     with Access(order.address) as access:

@@ -9,7 +9,7 @@ import typer
 
 from casque.cli import asjson, tables
 from casque.cli.access import Access
-from casque.cli.exits import DONE
+from casque.cli.exits import DONE, complain
 from casque.cli.options import (
     JsonOption,
     QueueOption,
@@ -32,7 +32,7 @@ _RARE = ("scheduled", "cancelled")
 LIST_EPILOG = epilog(
     "queuectl list --state pending",
     "queuectl list --state dead --queue mail --limit 10",
-    "queuectl list --json | jq -r '.[].id'",
+    "queuectl list --json --limit 1000000 | jq -r '.[].id'",
 )
 QUEUES_EPILOG = epilog("queuectl queues", "queuectl queues --json")
 
@@ -61,6 +61,8 @@ def show_jobs(access: Access, wanted: JobFilter, *, limit: int, as_json: bool) -
     found = access.jobs(wanted, limit=limit)
     if as_json:
         asjson.show(asjson.job_objects(found, access.store.clock.now()))
+        if len(found) == limit:
+            complain(f"note: no more than {limit:,} are listed; more by --limit.")
         return
     state = wanted.view or ""
     if not found:

@@ -34,12 +34,25 @@ def check_place(address: str, name: str) -> None:
     path = _path(name)
     if path is None:
         return
+    if not _is_text(str(path.absolute())):
+        raise InvalidError(
+            f"the path of {name!r} is not UTF-8 text, and workers could not be told of it. Choose "
+            "another place."
+        )
     # Stores make the folders that they lack; for a path that a person has typed, one is enough.
     folder = path.parent
     if not folder.is_dir() and address != default_address():
         raise InvalidError(
             f"{name}: there is no folder {folder}. Check the path, or make it: mkdir -p {folder}"
         )
+
+
+def _is_text(path: str) -> bool:
+    try:
+        path.encode()
+    except UnicodeEncodeError:  # bytes that are none, as lone surrogates
+        return False
+    return True
 
 
 def is_empty(name: str) -> bool:

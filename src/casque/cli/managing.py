@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from casque.arguments import name, text
 from casque.cli import asjson
 from casque.cli.access import Access
 from casque.cli.exits import DONE, INVALID, code_of, complain
@@ -16,13 +17,16 @@ from casque.cli.options import JsonOption, QueueOption, StoreOption, epilog, is_
 from casque.durations import duration_us
 from casque.errors import CASConflictError, InvalidError, JobNotFoundError
 from casque.job import Job
-from casque.operations import DeleteRecord
+from casque.operations import Cancel, DeleteRecord, Operation, Retry
 from casque.record import CONFIG, PAUSE, WORKER
 from casque.wording import counted, plain
 
 IdsArgument = Annotated[list[str], typer.Argument(metavar="ID…", help="The ids of jobs.")]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 QueueArgument = Annotated[str, typer.Argument(metavar="QUEUE", help="The name of a queue.")]
+
+_BATCH = 1_000
+"""How many are changed in one commit."""
 
 CANCEL_EPILOG = epilog("queuectl cancel job1", "queuectl cancel job1 job2 --reason 'not needed'")
 RETRY_EPILOG = epilog("queuectl retry job-fail", "queuectl dlq retry --all")
@@ -34,33 +38,35 @@ RESET_EPILOG = epilog("queuectl reset --yes")
 def each(
     access: Access,
     ids: Iterable[str],
-    change: Callable[[str], Job],
+    change: Callable[[str], Operation],
     told: str,
     *,
     as_json: bool,
     others_too: bool = False,
 ) -> int:
-    """Do it to every one of these jobs, and tell of each; the worst of the exit codes.
+    """Do it to every one of these jobs, and then tell of each; the worst of the exit codes.
 
     With `others_too` it is no mistake that somebody else has done it already.
     """
+    wanted = [name(id, "id") for id in dict.fromkeys(ids)]
     worst = DONE
     done: list[Job] = []
     try:
-        for id in dict.fromkeys(ids):
-            try:
-                done.append(change(id))
-            except (InvalidError, JobNotFoundError) as error:
-                if others_too:
-                    continue
-                complain(str(error))
-                worst = max(worst, code_of(error))
-            else:
-                if not as_json:
-                    print(told.format(id=plain(id)))
+        for first in range(0, len(wanted), _BATCH):
+            for outcome in access.submit_all([*map(change, wanted[first : first + _BATCH])]):
+                if isinstance(outcome, Job):
+                    done.append(outcome)
+                elif not isinstance(outcome, InvalidError | JobNotFoundError):
+                    raise outcome
+                elif not others_too:
+                    complain(str(outcome))
+                    worst = max(worst, code_of(outcome))
     finally:  # also when the storage went away in between
         if as_json:
             asjson.show(asjson.job_objects(done, access.store.clock.now()))
+        else:
+            for job in done:
+                print(told.format(id=plain(job.id)))
     return worst
 
 
@@ -76,7 +82,7 @@ def cancel(
         return each(
             access,
             ids,
-            lambda id: access.run(access.queue.cancel(id, reason=reason)),
+            lambda id: Cancel(id, text(reason, "reason")),
             "Job {id} cancelled.",
             as_json=is_json(context, json),
         )
@@ -90,7 +96,7 @@ def retry(
         return each(
             access,
             ids,
-            lambda id: access.run(access.queue.retry(id)),
+            Retry,
             "Job {id} is pending again.",
             as_json=is_json(context, json),
         )

@@ -140,7 +140,7 @@ def _watch(access: Access, queue: str | None, interval_us: int, *, as_json: bool
             while True:
                 picture = _look(access, queue)
                 if as_json:
-                    print(msgspec.json.encode(_object(picture)).decode(), flush=True)
+                    asjson.show_line(_object(picture))
                 else:
                     tables.show(_drawn(picture))
                     print(flush=True)
