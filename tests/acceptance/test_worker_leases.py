@@ -22,7 +22,7 @@ from tests.acceptance.fleet import (
     until,
 )
 
-LEASE = 1.0
+LEASE = 2.0
 NOW = timedelta(0)
 TRIES = 20
 """How often a stop that struck in a write is taken back."""

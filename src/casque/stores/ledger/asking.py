@@ -58,7 +58,7 @@ class Asking:
     async def glance(self, key: str) -> Found | None:
         """As `get`, but once, and not for long: for what is good to know and no more."""
         if self.bucket.blocking:
-            return await self._once(self.bucket.get(key), 0)
+            return await self._once(lambda: self.bucket.get(key), 0)
         async with asyncio.timeout(GLANCE_SECONDS):
             return await self.bucket.get(key)
 
@@ -70,7 +70,7 @@ class Asking:
 
     async def put(self, key: str, body: bytes, expect: Literal[Expect.ABSENT] | Version) -> Version:
         """Once. StorageError with `outcome_unknown` means that it may have landed."""
-        return await self._once(self.bucket.put(key, body, expect=expect), len(body))
+        return await self._once(lambda: self.bucket.put(key, body, expect=expect), len(body))
 
     async def together(self, *requests: Awaitable[Any]) -> Sequence[Any]:
         """What several requests are answered; all are, before one that failed is raised."""
@@ -96,7 +96,7 @@ class Asking:
         place = 0
         while True:
             try:
-                return await self._once(ask(), size)
+                return await self._once(ask, size)
             except StorageError as error:
                 if not error.outcome_unknown:
                     raise
@@ -105,10 +105,10 @@ class Asking:
             await self.pause(place)
             place += 1
 
-    async def _once(self, request: Awaitable[T], size: int) -> T:
+    async def _once(self, ask: Callable[[], Awaitable[T]], size: int) -> T:
         begun = self.clock.monotonic()
         try:
-            answer = await self._bounded(request, size)
+            answer = await self._bounded(ask, size)
         except CasqueError as error:
             if not isinstance(error, StorageError) or not error.outcome_unknown:
                 self._silent = None
@@ -119,12 +119,12 @@ class Asking:
         self.trip_us = self.clock.monotonic() - begun
         return answer
 
-    async def _bounded(self, request: Awaitable[T], size: int) -> T:
+    async def _bounded(self, ask: Callable[[], Awaitable[T]], size: int) -> T:
         try:
             if self.bucket.blocking:
-                return await request
+                return await ask()
             async with asyncio.timeout(REQUEST_SECONDS + size / _MIB):
-                return await request
+                return await ask()
         except CasqueError:
             raise
         except Exception as error:
