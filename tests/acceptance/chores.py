@@ -128,6 +128,14 @@ async def block_the_loop(seconds: float) -> None:
         time.sleep(seconds)
 
 
+@app.task
+def calculate(seconds: float) -> None:
+    with told():
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            pass
+
+
 # -- those that do not -------------------------------------------------------------
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import enum
+import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
@@ -50,6 +51,9 @@ Less than what a supervisor allows a child before it is killed.
 """
 _LOOKS_PER_LEASE = 20
 _LONGEST_LOOK_SECONDS = 1.0
+_SWITCH_SECONDS = 0.000_1
+"""How long one thread may keep Python from the others. By Python's own 5 ms, a heartbeat behind 32
+plain tasks that calculate would take longer than a lease."""
 _DEFAULT = WorkerOptions()
 
 
@@ -109,9 +113,12 @@ class Worker:
                 "a worker has an event loop of its own and cannot run inside another: call it on "
                 "a thread, as by `await asyncio.to_thread(app.work)`, or from plain code."
             )
+        before = sys.getswitchinterval()
+        sys.setswitchinterval(min(before, _SWITCH_SECONDS))
         try:
             return eventloop.run(self._run())
         finally:
+            sys.setswitchinterval(before)
             self._loop = None
 
     def stop(self) -> None:
