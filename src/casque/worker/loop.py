@@ -110,8 +110,8 @@ class Worker:
         self._obeys_signals = obeys_signals
         if asyncio._get_running_loop() is not None:  # noqa: SLF001 - the quick check
             raise InvalidError(
-                "a worker has an event loop of its own and cannot run inside another: call it on "
-                "a thread, as by `await asyncio.to_thread(app.work)`, or from plain code."
+                "a worker has an event loop of its own and cannot run inside another: call it from "
+                "plain code, or let it be a process of its own: python -m casque.worker module:app."
             )
         before = sys.getswitchinterval()
         sys.setswitchinterval(min(before, _SWITCH_SECONDS))
