@@ -61,6 +61,8 @@ class Ended(enum.Enum):
     RECYCLED = "recycled"
     DISMISSED = "dismissed"
     """Stopped by its entry, and not to be replaced."""
+    BROKEN = "broken"
+    """A task has broken its event loop. Told to `when_stuck` alone: `run` raises."""
 
 
 class Worker:
@@ -80,6 +82,8 @@ class Worker:
 
         `when_stuck` is called, on another thread, when a task keeps `run` from returning.
         Everything is given back by then, and nothing is left to do but to end the process.
+        So it is when a task has broken the event loop, though what ran is held until its
+        leases end.
         """
         if not app.tasks:
             raise InvalidError(
@@ -111,6 +115,12 @@ class Worker:
             )
         try:
             return eventloop.run(self._run())
+        except eventloop.BrokenLoopError as error:
+            LOGGER.critical("%s", error, extra={"event": "broken"})
+            if self._when_stuck is not None:
+                self._when_stuck(Ended.BROKEN)
+            self._crew.abandon()
+            raise
         finally:
             self._loop = None
 
@@ -220,6 +230,10 @@ class _Crew:
     def bound(self, grace_us: int) -> None:
         """Stopping takes at most so long, and what functions take to clean up. Signal-safe."""
         self._deck.stop_by(grace_us + int((_CANCEL_SECONDS + 1) * SECOND_US))
+
+    def abandon(self) -> None:
+        """No more is heard from the loop: the deck must not keep what it ran for ever."""
+        self._deck.stop_by(0)
 
     def start(self) -> None:
         self._report.starting(self._app.tasks, self._options.concurrency)
