@@ -36,6 +36,12 @@ def where(text: str) -> list:
     return [os.getpid(), text]
 
 @app.task(run_in="process")
+def prints(text: str) -> None:
+    print("printed", text)
+    sys.stderr = open("errors", "w")
+    print("complained", text, file=sys.stderr)
+
+@app.task(run_in="process")
 def environment() -> list:
     return [os.environ.get("PYTHONPATH"), os.environ.get("OF_THE_WORKER")]
 
@@ -103,6 +109,15 @@ def test_middleware_runs_there(tasks: ModuleType, capfd: pytest.CaptureFixture[s
     handle = tasks.where.enqueue("x")
     work_off(tasks.app)
     assert f"before where {handle.result()[0]}" in capfd.readouterr().out
+
+
+def test_what_it_prints_is_out_when_it_ends(
+    tasks: ModuleType, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    tasks.prints.enqueue("x")
+    work_off(tasks.app)
+    assert "printed x\n" in capfd.readouterr().out
+    assert (tmp_path / "errors").read_text() == "complained x\n"
 
 
 @pytest.mark.parametrize("python_path", [None, "/nowhere"])

@@ -11,6 +11,7 @@ import os
 import socket
 import sys
 import threading
+from contextlib import suppress
 from queue import SimpleQueue
 from typing import IO, Any
 
@@ -110,7 +111,16 @@ def serve(app: App, line: socket.socket, stream: IO[bytes]) -> None:
     while True:
         order = orders.get()
         _send(line, Begun())
-        _send(line, contextvars.copy_context().run(_run, app, order, line))
+        reply = contextvars.copy_context().run(_run, app, order, line)
+        _flush()
+        _send(line, reply)
+
+
+def _flush() -> None:
+    """What a task printed must be out before the process is idle, when it may be killed."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError, AttributeError):  # nobody reads it, or it is no stream
+            stream.flush()
 
 
 def _read(stream: IO[bytes], orders: SimpleQueue[Order]) -> None:
