@@ -61,7 +61,7 @@ def too_long() -> None:
 def dies(how: str) -> None:
     if how == "exit":
         os._exit(7)
-    os.kill(os.getpid(), signal.SIGSEGV)
+    os.kill(os.getpid(), int(how))
 
 @app.task(run_in="process", max_attempts=2, give_up_on=(KeyError,))
 def says(what: str):
@@ -168,7 +168,14 @@ def test_a_result_that_cannot_be_kept_is_dead(tasks: ModuleType) -> None:
     assert handle.job().status is JobStatus.DEAD
 
 
-@pytest.mark.parametrize(("how", "said"), [("exit", "exit code 7"), ("signal", "signal SIGSEGV")])
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ("exit", "the process that ran the task ended with exit code 7"),
+        (str(int(signal.SIGSEGV)), "the process that ran the task was killed by SIGSEGV"),
+        ("40", "the process that ran the task was killed by signal 40"),  # one without a name
+    ],
+)
 def test_a_process_that_dies_is_a_failed_attempt(tasks: ModuleType, how: str, said: str) -> None:
     handle, after = tasks.dies.enqueue(how), tasks.where.enqueue("next")
     work_off(tasks.app, concurrency=1)

@@ -24,6 +24,7 @@ from casque.retry import Discard, Retry, Snooze
 from casque.tasks import App
 from casque.worker import bench, logs
 from casque.worker.attempt import Attempt, InvalidResult, TaskError
+from casque.worker.childprocess import told
 from casque.worker.loading import modules_of, path_of
 
 _LENGTH_BYTES = 4
@@ -173,9 +174,8 @@ class _Child:
                 attempt.running.progress(reply.fraction, reply.note)
 
     def _death(self) -> Failure:
-        code = self._process.wait()
-        how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-        return Failure("ProcessDied", f"the process that ran the task ended with {how}")
+        how = told(self._process.wait())
+        return Failure("ProcessDied", f"the process that ran the task {how}")
 
     def kill(self) -> None:
         with suppress(ProcessLookupError, PermissionError):
