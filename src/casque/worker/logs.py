@@ -16,7 +16,7 @@ from weakref import ref
 import msgspec
 
 from casque.clock import SECOND_US, SystemClock, to_datetime
-from casque.worker.console import ConsoleLines, shown
+from casque.worker.console import SUPERVISOR, ConsoleLines, shown
 from casque.worker.outlet import Outlet
 
 WORKER = "casque.worker"
@@ -64,6 +64,16 @@ def set_up(options: LogOptions) -> None:
         handler.setFormatter(JsonLines() if options.format == "json" else TextLines())
     root.addHandler(handler)
     root.setLevel(options.level)
+
+
+def speak_again() -> None:
+    """Of modules that were imported: what they set up for logging must not silence workers.
+
+    `dictConfig` and `fileConfig` disable every logger that is there already,
+    unless told otherwise. Levels stay as they were set.
+    """
+    for name in ("casque", WORKER, SUPERVISOR):
+        logging.getLogger(name).disabled = False
 
 
 class Lines(logging.StreamHandler[TextIO]):
