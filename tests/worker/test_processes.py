@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from types import ModuleType
@@ -81,16 +82,22 @@ def says(what: str):
 """
 
 
-@pytest.fixture
-def tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
-    name = f"tasks_{os.getpid()}"
-    (tmp_path / f"{name}.py").write_text(TASKS)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
+@contextmanager
+def imported(name: str, text: str, folder: Path, patch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    name = f"{name}_{os.getpid()}"
+    (folder / f"{name}.py").write_text(text)
+    patch.chdir(folder)
+    patch.syspath_prepend(str(folder))
     module = importlib.import_module(name)
     with module.app:
         yield module
     del sys.modules[name]
+
+
+@pytest.fixture
+def tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    with imported("tasks", TASKS, tmp_path, monkeypatch) as module:
+        yield module
 
 
 def test_it_runs_in_another_process_which_serves_again(tasks: ModuleType) -> None:
@@ -243,3 +250,48 @@ def test_an_app_that_other_processes_cannot_find_is_refused(tmp_path: Path) -> N
 
         @app.task(run_in="process")
         def inner() -> None: ...
+
+
+SLOW = """
+import os, time
+from datetime import timedelta
+from casque import App, current_job
+
+app = App("jobs.db")
+time.sleep(float(os.environ.get("IMPORT_SECONDS", "0")))
+
+@app.task(run_in="process", timeout=timedelta(seconds=2), max_attempts=1)
+def late() -> float:
+    return current_job().deadline.timestamp() - time.time()
+
+@app.task(run_in="process", timeout=timedelta(seconds=2), max_attempts=1)
+def never() -> None:
+    time.sleep(60)
+"""
+
+
+@pytest.fixture
+def slow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    with imported("slow", SLOW, tmp_path, monkeypatch) as module:
+        yield module
+
+
+def test_the_start_of_a_process_takes_nothing_of_a_tasks_time(
+    slow: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("IMPORT_SECONDS", "3")
+    late, never = slow.late.enqueue(), slow.never.enqueue()
+    work_off(slow.app)
+    assert late.result() > 0
+    assert never.job().error == "TimeoutError: timed out after 2 s"
+
+
+def test_a_process_that_does_not_start_is_not_waited_for_without_end(
+    slow: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("IMPORT_SECONDS", "600")
+    monkeypatch.setattr("casque.worker.loop._START_SECONDS", 0.1)
+    handle = slow.late.enqueue()
+    work_off(slow.app)
+    error = "TimeoutError: timed out: its process did not start within 2 s"
+    assert handle.job().error == error

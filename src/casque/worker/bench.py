@@ -46,7 +46,6 @@ class Order(msgspec.Struct, frozen=True):
     """Run this job."""
 
     job: Job
-    deadline_us: int | None
 
 
 class Begun(msgspec.Struct, frozen=True, tag=True):
@@ -162,7 +161,7 @@ def _run(app: App, order: Order, line: socket.socket) -> Reply:
         if fraction is not None:
             _send(line, Progress(job_id, fraction, note))
 
-    attempt.running = RunningJob(order.job, order.deadline_us, tell)
+    attempt.running = RunningJob(order.job, attempt.deadline_us, tell)
     hooks = Hooks(app.middleware, Report(order.job.worker or "", clock))
 
     def call() -> Any:

@@ -48,6 +48,8 @@ _LAST_WORDS_SECONDS = LAST_WORDS_US / SECOND_US + 1.0
 
 Less than what a supervisor allows a child before it is killed.
 """
+_START_SECONDS = 60.0
+"""How long a process may take to import the app, if its task has a timeout; and as long as that."""
 _LOOKS_PER_LEASE = 20
 _LONGEST_LOOK_SECONDS = 1.0
 _DEFAULT = WorkerOptions()
@@ -200,7 +202,7 @@ class _Crew:
         self._clock = store.clock
         self._report = Report(session.worker, self._clock)
         hooks = Hooks(app.middleware, self._report) if app.middleware else None
-        self._processes = InProcesses(app)
+        self._processes = InProcesses(app, self._count_time)
         self._threads = InThreads(hooks)
         self.places: Mapping[str, Place] = {
             "loop": OnLoop(hooks),
@@ -310,18 +312,33 @@ class _Crew:
         attempt.work = self._loop.create_task(run_attempt(attempt, self))
         if attempt.job.timeout_us is not None:
             seconds = attempt.job.timeout_us / SECOND_US
-            attempt.timer = self._loop.call_later(seconds, self._time_out, attempt, seconds)
+            if attempt.task.run_in == "process":  # which says when the function begins
+                seconds = max(seconds, _START_SECONDS)
+                told = f"timed out: its process did not start within {seconds:g} s"
+                self._set_timer(attempt, seconds, told)
+            else:
+                self._count_time(attempt)
         return True
 
-    def _time_out(self, attempt: Attempt, seconds: float, hops: int = 2) -> None:
+    def _count_time(self, attempt: Attempt) -> None:
+        """Its function begins, and from now on has its time."""
+        if attempt.job.timeout_us is not None and not (attempt.is_settled or attempt.ending):
+            seconds = attempt.job.timeout_us / SECOND_US
+            self._set_timer(attempt, seconds, f"timed out after {seconds:g} s")
+
+    def _set_timer(self, attempt: Attempt, seconds: float, told: str) -> None:
+        if attempt.timer is not None:
+            attempt.timer.cancel()
+        attempt.timer = self._loop.call_later(seconds, self._time_out, attempt, told)
+
+    def _time_out(self, attempt: Attempt, told: str, hops: int = 2) -> None:
         if attempt.is_over or attempt.ending:
             return
         if hops:
             # When the loop was held up, what ended in time comes in together with this timer.
-            self._loop.call_soon(self._time_out, attempt, seconds, hops - 1)
+            attempt.timer = self._loop.call_later(0, self._time_out, attempt, told, hops - 1)
             return
-        error = TimeoutError(f"timed out after {seconds:g} s")
-        self._end_early(attempt, TimedOut(error), f"it timed out after {seconds:g} s")
+        self._end_early(attempt, TimedOut(TimeoutError(told)), f"it {told}")
 
     def _lose(self, attempt: Attempt, loss: Lost) -> None:
         self._deck.let_go(attempt)

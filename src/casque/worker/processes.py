@@ -14,6 +14,7 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
@@ -35,8 +36,10 @@ _STARTS = 3
 class InProcesses:
     """Plain functions, each in a process of its own while it runs."""
 
-    def __init__(self, app: App) -> None:
+    def __init__(self, app: App, when_begun: Callable[[Attempt], None]) -> None:
+        """`when_begun` is called when a function begins: to start its process takes a while."""
         self._app = app
+        self._when_begun = when_begun
         self._idle: list[_Child] = []
         self._serving: dict[Attempt, _Child] = {}
 
@@ -60,7 +63,7 @@ class InProcesses:
         self._serving[attempt] = child
         is_fit = False
         try:
-            reply = await child.serve(attempt)
+            reply = await child.serve(attempt, self._when_begun)
             is_fit = True
         finally:
             del self._serving[attempt]
@@ -153,8 +156,8 @@ class _Child:
         body = bench.encode(message)
         self._writer.write(len(body).to_bytes(_LENGTH_BYTES, "big") + body)
 
-    async def serve(self, attempt: Attempt) -> bench.Reply:
-        self._send(bench.Order(attempt.job, attempt.deadline_us))
+    async def serve(self, attempt: Attempt, when_begun: Callable[[Attempt], None]) -> bench.Reply:
+        self._send(bench.Order(attempt.job))
         has_begun = False
         while True:
             try:
@@ -167,6 +170,7 @@ class _Child:
                 raise TaskError(failure, gives_up=False) from None
             if isinstance(reply, bench.Begun):
                 has_begun = True
+                when_begun(attempt)
             elif not isinstance(reply, bench.Progress):
                 attempt.is_over = True
                 return reply
