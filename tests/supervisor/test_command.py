@@ -7,6 +7,7 @@ import logging
 import subprocess
 import sys
 
+import msgspec
 import pytest
 
 from casque.clock import SECOND_US
@@ -109,6 +110,48 @@ app = App("sqlite:///jobs.db")
 def fails() -> None:
     raise ValueError("no")
 """
+
+
+HALF = r"""
+import logging, sys
+from casque import App
+from casque.worker.logs import LogOptions, set_up
+
+app = App("sqlite:///jobs.db")
+
+@app.task(give_up_on=(ValueError,))
+def half() -> None:
+    logging.getLogger("mine").warning("of caf\udce9")
+    raise ValueError("caf\udce9")
+
+if __name__ == "__main__":
+    set_up(LogOptions(format=sys.argv[1]))
+    app.work(until_idle=True)
+"""
+
+
+@pytest.mark.parametrize("style", ["text", "json", "console"])
+def test_half_a_letter_is_told_as_an_escape_in_every_format(style: str, bench: Bench) -> None:
+    bench.write("half.py", HALF)
+    [id] = bench.enqueue("half")
+    program = bench.python("half.py", style)
+    assert program.ends() == 0
+    assert "Logging error" not in program.output
+    lines = program.output.splitlines()
+    if style == "json":
+        told = [json.loads(line) for line in lines]
+        assert r"of caf\udce9" in [one["message"] for one in told]
+        [dead] = [one for one in told if one.get("event") == "dead"]
+        assert dead["job_id"] == id
+        assert dead["traceback"].endswith(r"ValueError: caf\udce9")
+    else:
+        assert any(r"of caf\udce9" in line for line in lines), lines
+        assert any(f"{id}" in line and "ValueError: caf" in line for line in lines), lines
+
+
+def test_half_a_letter_anywhere_in_a_field_spoils_no_line() -> None:
+    told = msgspec.json.decode(JsonLines().format(record(deep={"k\udce9": ["é\udce9", 1.5, None]})))
+    assert told["deep"] == {r"k\udce9": [r"é\udce9", 1.5, None]}
 
 
 def record(**extra: object) -> logging.LogRecord:

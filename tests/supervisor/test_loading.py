@@ -13,6 +13,7 @@ from casque import App, InvalidError
 from casque.worker.loading import is_loading, load_app, path_of
 from casque.worker.options import WorkerOptions
 from casque.worker.supervisor import work
+from tests.supervisor.programs import Bench
 
 Write = Callable[[str, str], Path]
 APP = "from casque import App\napp = App('sqlite:///jobs.db')\n"
@@ -176,3 +177,33 @@ def test_an_app_of_an_interactive_session_is_found_by_nobody(
     monkeypatch.setitem(sys.modules, "__main__", main_with(app))
     with pytest.raises(InvalidError, match=r"interactive session.*write it into a file"):
         path_of(app)
+
+
+SILENCES = """
+import logging.config
+from casque import App
+
+logging.config.dictConfig({"version": 1, "loggers": {"loud": {"level": "ERROR"}}})
+app = App("sqlite:///jobs.db")
+
+@app.task
+def quick() -> None: ...
+"""
+
+
+@pytest.mark.parametrize("count", ["1", "2"])
+def test_what_an_app_sets_up_for_logging_silences_no_worker(count: str, bench: Bench) -> None:
+    bench.write("silences.py", SILENCES)
+    [id] = bench.enqueue("quick")
+    program = bench.worker("--until-idle", "--count", count, app="silences:app")
+    assert program.ends() == 0
+    program.says(rf"quick \(job {id}, attempt 1 of \d+\): done in")
+
+
+def test_a_level_that_an_app_sets_for_workers_holds(bench: Bench) -> None:
+    level = "logging.getLogger('casque.worker').setLevel('ERROR')\n"
+    bench.write("silences.py", f"{SILENCES}\n{level}")
+    bench.enqueue("quick")
+    program = bench.worker("--until-idle", app="silences:app")
+    assert program.ends() == 0
+    assert not program.output

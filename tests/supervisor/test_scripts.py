@@ -28,6 +28,16 @@ def test_a_script_without_a_guard_starts_its_workers_once(bench: Bench) -> None:
     assert program.output.count("after") == 1
 
 
+def test_what_a_script_does_below_its_guard_is_done_once(bench: Bench) -> None:
+    below = "if __name__ == '__main__':\n    for _ in range(5):\n        quick.enqueue()\n"
+    work = "    app.work(count=2, until_idle=True)\n    print(app.queue.stats().completed, 'done')"
+    bench.write("script.py", f"{SCRIPT}{below}{work}")
+    program = bench.python("script.py")
+    assert program.ends() == 0
+    assert "5 done" in program.output
+    assert program.output.count("quick in") == 5
+
+
 def test_what_a_script_sets_up_for_logging_holds_in_its_workers(bench: Bench) -> None:
     bench.write(
         "script.py",

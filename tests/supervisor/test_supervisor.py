@@ -258,3 +258,46 @@ def test_a_storage_that_takes_no_entry_of_the_supervisor_holds_up_nobody(bench: 
         program.send(signal.SIGTERM)
         assert program.ends() == 0
         connection.execute("ROLLBACK")
+
+
+CLOSES = """
+import os
+from casque import App
+
+app = App("jobs.db")
+
+@app.task
+async def closes():
+    os.closerange(3, 64)
+"""
+
+
+def test_a_worker_whose_event_loop_a_task_has_broken_leaves(bench: Bench) -> None:
+    bench.write("closing.py", CLOSES)
+    bench.enqueue("closes")
+    program = bench.worker(app="closing:app")
+    assert program.ends() == 1
+    told = [line for line in program.output.splitlines() if "has broken the event loop" in line]
+    assert len(told) == 1, program.output
+    assert program.output.count("interrupted its event loop") < 5
+    assert "Traceback" not in program.output
+
+
+def test_a_child_whose_event_loop_a_task_has_broken_is_replaced(bench: Bench) -> None:
+    bench.write("closing.py", CLOSES)
+    bench.enqueue("closes")
+    program = bench.worker("--count", "2", app="closing:app")
+    program.says(r"has broken the event loop")
+    program.says(r"worker process \d+ ended with exit code 1")
+    program.started(3)
+    program.send(signal.SIGTERM)
+    assert program.ends() == 0
+
+
+def test_a_program_whose_event_loop_a_task_has_broken_is_told(bench: Bench) -> None:
+    bench.write("closing.py", CLOSES)
+    bench.write("program.py", "import closing\nclosing.app.work()\n")
+    bench.enqueue("closes")
+    program = bench.python("program.py")
+    assert program.ends() == 1
+    assert "BrokenLoopError: a task has broken the event loop of its worker" in program.output

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from types import ModuleType
@@ -36,6 +37,12 @@ def where(text: str) -> list:
     return [os.getpid(), text]
 
 @app.task(run_in="process")
+def prints(text: str) -> None:
+    print("printed", text)
+    sys.stderr = open("errors", "w")
+    print("complained", text, file=sys.stderr)
+
+@app.task(run_in="process")
 def environment() -> list:
     return [os.environ.get("PYTHONPATH"), os.environ.get("OF_THE_WORKER")]
 
@@ -55,7 +62,7 @@ def too_long() -> None:
 def dies(how: str) -> None:
     if how == "exit":
         os._exit(7)
-    os.kill(os.getpid(), signal.SIGSEGV)
+    os.kill(os.getpid(), int(how))
 
 @app.task(run_in="process", max_attempts=2, give_up_on=(KeyError,))
 def says(what: str):
@@ -75,16 +82,22 @@ def says(what: str):
 """
 
 
-@pytest.fixture
-def tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
-    name = f"tasks_{os.getpid()}"
-    (tmp_path / f"{name}.py").write_text(TASKS)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
+@contextmanager
+def imported(name: str, text: str, folder: Path, patch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    name = f"{name}_{os.getpid()}"
+    (folder / f"{name}.py").write_text(text)
+    patch.chdir(folder)
+    patch.syspath_prepend(str(folder))
     module = importlib.import_module(name)
     with module.app:
         yield module
     del sys.modules[name]
+
+
+@pytest.fixture
+def tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    with imported("tasks", TASKS, tmp_path, monkeypatch) as module:
+        yield module
 
 
 def test_it_runs_in_another_process_which_serves_again(tasks: ModuleType) -> None:
@@ -103,6 +116,15 @@ def test_middleware_runs_there(tasks: ModuleType, capfd: pytest.CaptureFixture[s
     handle = tasks.where.enqueue("x")
     work_off(tasks.app)
     assert f"before where {handle.result()[0]}" in capfd.readouterr().out
+
+
+def test_what_it_prints_is_out_when_it_ends(
+    tasks: ModuleType, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    tasks.prints.enqueue("x")
+    work_off(tasks.app)
+    assert "printed x\n" in capfd.readouterr().out
+    assert (tmp_path / "errors").read_text() == "complained x\n"
 
 
 @pytest.mark.parametrize("python_path", [None, "/nowhere"])
@@ -153,7 +175,14 @@ def test_a_result_that_cannot_be_kept_is_dead(tasks: ModuleType) -> None:
     assert handle.job().status is JobStatus.DEAD
 
 
-@pytest.mark.parametrize(("how", "said"), [("exit", "exit code 7"), ("signal", "signal SIGSEGV")])
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ("exit", "the process that ran the task ended with exit code 7"),
+        (str(int(signal.SIGSEGV)), "the process that ran the task was killed by SIGSEGV"),
+        ("40", "the process that ran the task was killed by signal 40"),  # one without a name
+    ],
+)
 def test_a_process_that_dies_is_a_failed_attempt(tasks: ModuleType, how: str, said: str) -> None:
     handle, after = tasks.dies.enqueue(how), tasks.where.enqueue("next")
     work_off(tasks.app, concurrency=1)
@@ -221,3 +250,48 @@ def test_an_app_that_other_processes_cannot_find_is_refused(tmp_path: Path) -> N
 
         @app.task(run_in="process")
         def inner() -> None: ...
+
+
+SLOW = """
+import os, time
+from datetime import timedelta
+from casque import App, current_job
+
+app = App("jobs.db")
+time.sleep(float(os.environ.get("IMPORT_SECONDS", "0")))
+
+@app.task(run_in="process", timeout=timedelta(seconds=2), max_attempts=1)
+def late() -> float:
+    return current_job().deadline.timestamp() - time.time()
+
+@app.task(run_in="process", timeout=timedelta(seconds=2), max_attempts=1)
+def never() -> None:
+    time.sleep(60)
+"""
+
+
+@pytest.fixture
+def slow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    with imported("slow", SLOW, tmp_path, monkeypatch) as module:
+        yield module
+
+
+def test_the_start_of_a_process_takes_nothing_of_a_tasks_time(
+    slow: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("IMPORT_SECONDS", "3")
+    late, never = slow.late.enqueue(), slow.never.enqueue()
+    work_off(slow.app)
+    assert late.result() > 0
+    assert never.job().error == "TimeoutError: timed out after 2 s"
+
+
+def test_a_process_that_does_not_start_is_not_waited_for_without_end(
+    slow: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("IMPORT_SECONDS", "600")
+    monkeypatch.setattr("casque.worker.loop._START_SECONDS", 0.1)
+    handle = slow.late.enqueue()
+    work_off(slow.app)
+    error = "TimeoutError: timed out: its process did not start within 2 s"
+    assert handle.job().error == error

@@ -16,12 +16,12 @@ from casque.worker.child import run_child
 from casque.worker.leaving import leave, leave_at_once
 from casque.worker.loading import load_app
 from casque.worker.logs import FORMATS, LEVELS, LogOptions, set_up
-from casque.worker.loop import Worker
+from casque.worker.loop import Ended, Worker
 from casque.worker.options import WorkerOptions
 from casque.worker.signals import obeying
 from casque.worker.supervisor import INIT_PID, Supervisor
 
-STOPPED, HAD_TO_KILL, INVALID = 0, 1, 2
+STOPPED, HAD_TO_KILL, BROKEN, INVALID = 0, 1, 1, 2
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -57,10 +57,14 @@ def _run(asked: argparse.Namespace) -> int:
         supervisor = Supervisor(asked.app, options, asked.count, asked.store, log=log)
         return STOPPED if supervisor.run() else HAD_TO_KILL
     app = load_app(asked.app, store=asked.store)
-    worker = Worker(app, options, when_stuck=lambda _: leave_at_once(STOPPED))
+    worker = Worker(app, options, when_stuck=_leave_stuck)
     with obeying(worker) as obeys:
         worker.run(obeys_signals=obeys)
     return STOPPED
+
+
+def _leave_stuck(why: Ended) -> None:
+    leave_at_once(BROKEN if why is Ended.BROKEN else STOPPED)
 
 
 def _complain(error: CasqueError, code: int) -> int:
@@ -76,7 +80,8 @@ def _parser() -> argparse.ArgumentParser:
             "SIGTERM or Ctrl-C: claim no more jobs, let those that run finish within the grace, "
             "release the rest. Ctrl-C again: release them at once. DURATION: seconds, or with a "
             "unit: 500ms, 90s, 5m, 1h. Exit codes: 0 stopped or idle, 1 worker processes had to "
-            "be killed or the storage is unusable, 2 wrong arguments or no such app."
+            "be killed, a task broke the event loop or the storage is unusable, 2 wrong arguments "
+            "or no such app."
         ),
     )
     parser.add_argument(

@@ -11,6 +11,7 @@ import os
 import socket
 import sys
 import threading
+from contextlib import suppress
 from queue import SimpleQueue
 from typing import IO, Any
 
@@ -45,7 +46,6 @@ class Order(msgspec.Struct, frozen=True):
     """Run this job."""
 
     job: Job
-    deadline_us: int | None
 
 
 class Begun(msgspec.Struct, frozen=True, tag=True):
@@ -110,7 +110,16 @@ def serve(app: App, line: socket.socket, stream: IO[bytes]) -> None:
     while True:
         order = orders.get()
         _send(line, Begun())
-        _send(line, contextvars.copy_context().run(_run, app, order, line))
+        reply = contextvars.copy_context().run(_run, app, order, line)
+        _flush()
+        _send(line, reply)
+
+
+def _flush() -> None:
+    """What a task printed must be out before the process is idle, when it may be killed."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError, AttributeError):  # nobody reads it, or it is no stream
+            stream.flush()
 
 
 def _read(stream: IO[bytes], orders: SimpleQueue[Order]) -> None:
@@ -152,7 +161,7 @@ def _run(app: App, order: Order, line: socket.socket) -> Reply:
         if fraction is not None:
             _send(line, Progress(job_id, fraction, note))
 
-    attempt.running = RunningJob(order.job, order.deadline_us, tell)
+    attempt.running = RunningJob(order.job, attempt.deadline_us, tell)
     hooks = Hooks(app.middleware, Report(order.job.worker or "", clock))
 
     def call() -> Any:

@@ -25,6 +25,7 @@ _CODES = {
     Ended.IDLE: lifeline.IDLE,
     Ended.RECYCLED: lifeline.RECYCLED,
     Ended.DISMISSED: lifeline.DISMISSED,
+    Ended.BROKEN: 1,
 }
 
 

@@ -16,6 +16,7 @@ from types import ModuleType
 from casque.errors import InvalidError
 from casque.opened import Opened
 from casque.tasks import App
+from casque.worker.logs import speak_again
 
 _is_loading: ContextVar[bool] = ContextVar("casque_is_loading", default=False)
 
@@ -66,6 +67,7 @@ def load_app(target: str | None, *, store: str | None = None, modules: Sequence[
     app = _named(module, name) if name else _only(module)
     for one in modules:
         _import(_name_of_file(Path(one)) if one.endswith(".py") else one)
+    speak_again()
     if store is not None:
         app.opened = Opened(store)
     return app

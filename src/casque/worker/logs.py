@@ -16,7 +16,7 @@ from weakref import ref
 import msgspec
 
 from casque.clock import SECOND_US, SystemClock, to_datetime
-from casque.worker.console import ConsoleLines, shown
+from casque.worker.console import SUPERVISOR, ConsoleLines, shown
 from casque.worker.outlet import Outlet
 
 WORKER = "casque.worker"
@@ -64,6 +64,16 @@ def set_up(options: LogOptions) -> None:
         handler.setFormatter(JsonLines() if options.format == "json" else TextLines())
     root.addHandler(handler)
     root.setLevel(options.level)
+
+
+def speak_again() -> None:
+    """Of modules that were imported: what they set up for logging must not silence workers.
+
+    `dictConfig` and `fileConfig` disable every logger that is there already,
+    unless told otherwise. Levels stay as they were set.
+    """
+    for name in ("casque", WORKER, SUPERVISOR):
+        logging.getLogger(name).disabled = False
 
 
 class Lines(logging.StreamHandler[TextIO]):
@@ -214,7 +224,7 @@ class JsonLines(logging.Formatter):
     def line(self, time: str, message: str, fields: dict[str, Any]) -> str:
         """One of a worker's own, of level INFO."""
         told = {"time": time, "level": "info", "logger": WORKER, "message": message, "pid": _pid()}
-        return msgspec.json.encode(told | fields).decode()
+        return _json(told | fields)
 
     def format(self, record: logging.LogRecord) -> str:
         told: dict[str, Any] = {
@@ -227,7 +237,26 @@ class JsonLines(logging.Formatter):
         told |= _fields(record)
         if trouble := _trouble(record, self):
             told["traceback"] = trouble
+        return _json(told)
+
+
+def _json(told: dict[str, Any]) -> str:
+    try:
         return msgspec.json.encode(told, enc_hook=str).decode()
+    except UnicodeEncodeError:  # halves of letters: of a file's name that is not UTF-8, say
+        whole = _whole(msgspec.to_builtins(told, enc_hook=str))
+        return msgspec.json.encode(whole).decode()
+
+
+def _whole(value: Any) -> Any:
+    r"""The same with such halves as the text format shows them: `\udce9`."""
+    if isinstance(value, str):
+        return value.encode(errors="backslashreplace").decode()
+    if isinstance(value, dict):
+        return {_whole(key): _whole(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_whole(one) for one in value]
+    return value
 
 
 _IN_WORDS = frozenset({"event", "count", "child", "how", "what"})

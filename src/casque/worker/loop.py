@@ -49,6 +49,8 @@ _LAST_WORDS_SECONDS = LAST_WORDS_US / SECOND_US + 1.0
 
 Less than what a supervisor allows a child before it is killed.
 """
+_START_SECONDS = 60.0
+"""How long a process may take to import the app, if its task has a timeout; and as long as that."""
 _LOOKS_PER_LEASE = 20
 _LONGEST_LOOK_SECONDS = 1.0
 _SWITCH_SECONDS = 0.000_1
@@ -65,6 +67,8 @@ class Ended(enum.Enum):
     RECYCLED = "recycled"
     DISMISSED = "dismissed"
     """Stopped by its entry, and not to be replaced."""
+    BROKEN = "broken"
+    """A task has broken its event loop. Told to `when_stuck` alone: `run` raises."""
 
 
 class Worker:
@@ -84,6 +88,8 @@ class Worker:
 
         `when_stuck` is called, on another thread, when a task keeps `run` from returning.
         Everything is given back by then, and nothing is left to do but to end the process.
+        So it is when a task has broken the event loop, though what ran is held until its
+        leases end.
         """
         if not app.tasks:
             raise InvalidError(
@@ -117,6 +123,12 @@ class Worker:
         sys.setswitchinterval(min(before, _SWITCH_SECONDS))
         try:
             return eventloop.run(self._run())
+        except eventloop.BrokenLoopError as error:
+            LOGGER.critical("%s", error, extra={"event": "broken"})
+            if self._when_stuck is not None:
+                self._when_stuck(Ended.BROKEN)
+            self._crew.abandon()
+            raise
         finally:
             sys.setswitchinterval(before)
             self._loop = None
@@ -197,7 +209,7 @@ class _Crew:
         self._clock = store.clock
         self._report = Report(session.worker, self._clock)
         hooks = Hooks(app.middleware, self._report) if app.middleware else None
-        self._processes = InProcesses(app)
+        self._processes = InProcesses(app, self._count_time)
         self._threads = InThreads(hooks)
         self.places: Mapping[str, Place] = {
             "loop": OnLoop(hooks),
@@ -227,6 +239,10 @@ class _Crew:
     def bound(self, grace_us: int) -> None:
         """Stopping takes at most so long, and what functions take to clean up. Signal-safe."""
         self._deck.stop_by(grace_us + int((_CANCEL_SECONDS + 1) * SECOND_US))
+
+    def abandon(self) -> None:
+        """No more is heard from the loop: the deck must not keep what it ran for ever."""
+        self._deck.stop_by(0)
 
     def start(self) -> None:
         self._report.starting(self._app.tasks, self._options.concurrency)
@@ -303,18 +319,33 @@ class _Crew:
         attempt.work = self._loop.create_task(run_attempt(attempt, self))
         if attempt.job.timeout_us is not None:
             seconds = attempt.job.timeout_us / SECOND_US
-            attempt.timer = self._loop.call_later(seconds, self._time_out, attempt, seconds)
+            if attempt.task.run_in == "process":  # which says when the function begins
+                seconds = max(seconds, _START_SECONDS)
+                told = f"timed out: its process did not start within {seconds:g} s"
+                self._set_timer(attempt, seconds, told)
+            else:
+                self._count_time(attempt)
         return True
 
-    def _time_out(self, attempt: Attempt, seconds: float, hops: int = 2) -> None:
+    def _count_time(self, attempt: Attempt) -> None:
+        """Its function begins, and from now on has its time."""
+        if attempt.job.timeout_us is not None and not (attempt.is_settled or attempt.ending):
+            seconds = attempt.job.timeout_us / SECOND_US
+            self._set_timer(attempt, seconds, f"timed out after {seconds:g} s")
+
+    def _set_timer(self, attempt: Attempt, seconds: float, told: str) -> None:
+        if attempt.timer is not None:
+            attempt.timer.cancel()
+        attempt.timer = self._loop.call_later(seconds, self._time_out, attempt, told)
+
+    def _time_out(self, attempt: Attempt, told: str, hops: int = 2) -> None:
         if attempt.is_over or attempt.ending:
             return
         if hops:
             # When the loop was held up, what ended in time comes in together with this timer.
-            self._loop.call_soon(self._time_out, attempt, seconds, hops - 1)
+            attempt.timer = self._loop.call_later(0, self._time_out, attempt, told, hops - 1)
             return
-        error = TimeoutError(f"timed out after {seconds:g} s")
-        self._end_early(attempt, TimedOut(error), f"it timed out after {seconds:g} s")
+        self._end_early(attempt, TimedOut(TimeoutError(told)), f"it {told}")
 
     def _lose(self, attempt: Attempt, loss: Lost) -> None:
         self._deck.let_go(attempt)

@@ -14,6 +14,7 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
@@ -24,6 +25,7 @@ from casque.retry import Discard, Retry, Snooze
 from casque.tasks import App
 from casque.worker import bench, logs
 from casque.worker.attempt import Attempt, InvalidResult, TaskError
+from casque.worker.childprocess import told
 from casque.worker.loading import modules_of, path_of
 
 _LENGTH_BYTES = 4
@@ -34,8 +36,10 @@ _STARTS = 3
 class InProcesses:
     """Plain functions, each in a process of its own while it runs."""
 
-    def __init__(self, app: App) -> None:
+    def __init__(self, app: App, when_begun: Callable[[Attempt], None]) -> None:
+        """`when_begun` is called when a function begins: to start its process takes a while."""
         self._app = app
+        self._when_begun = when_begun
         self._idle: list[_Child] = []
         self._serving: dict[Attempt, _Child] = {}
 
@@ -59,7 +63,7 @@ class InProcesses:
         self._serving[attempt] = child
         is_fit = False
         try:
-            reply = await child.serve(attempt)
+            reply = await child.serve(attempt, self._when_begun)
             is_fit = True
         finally:
             del self._serving[attempt]
@@ -152,8 +156,8 @@ class _Child:
         body = bench.encode(message)
         self._writer.write(len(body).to_bytes(_LENGTH_BYTES, "big") + body)
 
-    async def serve(self, attempt: Attempt) -> bench.Reply:
-        self._send(bench.Order(attempt.job, attempt.deadline_us))
+    async def serve(self, attempt: Attempt, when_begun: Callable[[Attempt], None]) -> bench.Reply:
+        self._send(bench.Order(attempt.job))
         has_begun = False
         while True:
             try:
@@ -166,6 +170,7 @@ class _Child:
                 raise TaskError(failure, gives_up=False) from None
             if isinstance(reply, bench.Begun):
                 has_begun = True
+                when_begun(attempt)
             elif not isinstance(reply, bench.Progress):
                 attempt.is_over = True
                 return reply
@@ -173,9 +178,8 @@ class _Child:
                 attempt.running.progress(reply.fraction, reply.note)
 
     def _death(self) -> Failure:
-        code = self._process.wait()
-        how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-        return Failure("ProcessDied", f"the process that ran the task ended with {how}")
+        how = told(self._process.wait())
+        return Failure("ProcessDied", f"the process that ran the task {how}")
 
     def kill(self) -> None:
         with suppress(ProcessLookupError, PermissionError):
