@@ -124,7 +124,8 @@ def test_a_child_that_does_not_stop_is_killed_and_the_exit_code_says_so(bench: B
 
 def test_a_child_that_somebody_has_stopped_heeds_all_the_same(bench: Bench) -> None:
     bench.enqueue("freeze")
-    program = bench.python("-c", SUPERVISE)
+    patient = SUPERVISE.replace("beyond_grace_us=500_000", "beyond_grace_us=15_000_000")
+    program = bench.python("-c", patient)
     program.says_pids(r"freezes (\d+)")
     program.send(signal.SIGTERM)
     assert program.ends(20) == 0
