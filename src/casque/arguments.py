@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import msgspec
 
-from casque.clock import DAY_US, Minted, span_us, to_datetime, to_us
+from casque.clock import DAY_US, MICROSECOND, Minted, to_datetime, to_us
 from casque.errors import InvalidError
 from casque.job import DEFAULT_MAX_ATTEMPTS, DEFAULT_QUEUE, Failure, Job
 from casque.lineage import Lineage
@@ -208,7 +208,8 @@ def span(value: object, what: str) -> int:
         )
     if not isinstance(value, timedelta):
         raise InvalidError(f"`{what}` must be a timedelta, not {_kind(value)}.")
-    us = span_us(value)
+    # Not by its own `//`: a class derived from timedelta may have another.
+    us: int = timedelta.__floordiv__(value, MICROSECOND)
     if us < 0:
         raise InvalidError(f"`{what}` must not be negative: {value}.")
     if us > LONGEST_SPAN_US:
@@ -266,16 +267,16 @@ def failure(error: object) -> Failure:
     """What went wrong, from a text or an exception, cut to what is kept."""
     if isinstance(error, BaseException):
         lines = "".join(tracebacks.format_exception(error))
-        return Failure(type(error).__name__, _head(words_of(error)), _tail(lines))
+        return Failure(_head(type(error).__name__), _head(words_of(error)), _tail(lines))
     if not isinstance(error, str):
         raise InvalidError(f"`error` must be text or an exception, not {_kind(error)}.")
     return Failure(text=_head(error))
 
 
-def words_of(error: BaseException) -> str:
+def words_of(value: object) -> str:
     """What an exception says, if it can be brought to speak: its `__str__` is anybody's code."""
     try:
-        return str(error)
+        return str(value)
     except BaseException as mute:  # noqa: BLE001 - the failure must not be lost for its words
         return f"(it could not be put into words: its __str__ raised {type(mute).__name__})"
 
@@ -301,11 +302,12 @@ def tail(value: object) -> bytes:
 
 
 def _head(text: str) -> str:
-    return text.encode(errors="replace")[:ERROR_BYTES].decode(errors="ignore")
+    # Not by its own `encode`: a class derived from str may have another.
+    return str.encode(text, errors="replace")[:ERROR_BYTES].decode(errors="ignore")
 
 
 def _tail(text: str) -> str:
-    return text.encode(errors="replace")[-ERROR_BYTES:].decode(errors="ignore")
+    return str.encode(text, errors="replace")[-ERROR_BYTES:].decode(errors="ignore")
 
 
 def _kind(value: object) -> str:

@@ -10,12 +10,12 @@ from typing import Any, Protocol
 import msgspec
 
 from casque import arguments, operations
-from casque.clock import Clock, span_us
+from casque.clock import Clock
 from casque.current import RunningJob
 from casque.errors import InvalidError
 from casque.job import Failure, Job
 from casque.operations import Ack, Fail, Nack, Operation, Release
-from casque.retry import Discard, Retry, Snooze
+from casque.retry import Discard, Retry, Snooze, delay_of, reason_of
 from casque.tasks import Task
 
 _OUR_FOLDER = str(Path(__file__).parent)
@@ -204,7 +204,7 @@ def settlement(outcome: Outcome, job: Job, task: Task[..., Any], chance: float) 
         case Raised(error):
             return _of_error(error, job, task, chance)
         case TimedOut(error):
-            delay = task.backoff.delay_us(job.attempts, chance)
+            delay = _backoff(task, job.attempts, chance)
             return Nack(job.id, job.token, delay, failure_of(error))
         case Unfit(error):
             return Fail(job.id, job.token, _without_traceback(error))
@@ -217,18 +217,41 @@ def settlement(outcome: Outcome, job: Job, task: Task[..., Any], chance: float) 
 def _of_error(error: BaseException, job: Job, task: Task[..., Any], chance: float) -> Operation:
     """Retry on, give up on, or what the exception itself says."""
     hold = job.id, job.token
+    error = sound(error)
     if isinstance(error, Snooze):
-        return Release(*hold, span_us(error.delay))
+        return Release(*hold, delay_of(error) or 0)
     if isinstance(error, Discard):
-        return operations.Discard(*hold, error.reason)
-    delay = task.backoff.delay_us(job.attempts, chance)
+        return operations.Discard(*hold, reason_of(error))
+    delay = None
     if isinstance(error, Retry):
-        return Nack(
-            *hold, delay if error.delay is None else span_us(error.delay), failure_of(error)
-        )
-    if gives_up(error, task):
+        delay = delay_of(error)
+    elif gives_up(error, task):
         return Fail(*hold, failure_of(error))
+    if delay is None:
+        delay = _backoff(task, job.attempts, chance)
     return Nack(*hold, delay, failure_of(error))
+
+
+def sound(error: BaseException) -> BaseException:
+    """What a task raised; if it is an answer that nothing can be made of, what is wrong with it."""
+    try:
+        if isinstance(error, Retry | Snooze):
+            delay_of(error)
+        if isinstance(error, Retry | Discard):
+            reason_of(error)
+    except BaseException as wrong:  # noqa: BLE001 - a class of the user's may raise anything
+        return wrong
+    return error
+
+
+def _backoff(task: Task[..., Any], attempts: int, chance: float) -> int:
+    """How long to wait. InvalidError if a backoff of the user's own making says nonsense."""
+    delay = int(task.backoff.delay_us(attempts, chance))
+    if not 0 <= delay <= arguments.LONGEST_SPAN_US:
+        raise InvalidError(
+            f"{task.name}: its backoff waits {delay} µs; it must wait from 0 s to 100 years."
+        )
+    return delay
 
 
 def gives_up(error: BaseException, task: Task[..., Any]) -> bool:
