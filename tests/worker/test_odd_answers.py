@@ -9,8 +9,9 @@ import pytest
 
 from casque import App, Backoff, Discard, JobStatus, Retry, Snooze
 from casque.arguments import ERROR_BYTES
+from casque.worker import attempt
 from casque.worker.options import WorkerOptions
-from tests.worker.apps import STORES, Beside, on_disk
+from tests.worker.apps import AT_ONCE, STORES, Beside, on_disk
 
 app = pytest.fixture(on_disk, params=STORES)
 
@@ -141,3 +142,42 @@ def test_a_wait_of_a_backoff_is_made_whole(app: App) -> None:
     job = _worked_off(app, ValueError("no"), Wild(wait=3.6e9))
     assert job.status is JobStatus.QUEUED
     assert job.run_at - job.updated_at == timedelta(hours=1)
+
+
+class ClingingError(Exception):
+    def with_traceback(self, _: object) -> Any:
+        raise RuntimeError("no")
+
+
+class RootlessError(Exception):
+    @property
+    def __cause__(self) -> Any:  # type: ignore[override]
+        raise SystemExit(3)
+
+
+class TracelessError(Exception):
+    @property
+    def __traceback__(self) -> Any:  # type: ignore[override]
+        raise RuntimeError("no")
+
+
+@pytest.mark.parametrize("kind", [ClingingError, RootlessError, TracelessError])
+def test_an_error_that_resists_being_looked_at_is_a_failed_attempt(
+    app: App, kind: type[Exception], caplog: pytest.LogCaptureFixture
+) -> None:
+    job = _worked_off(app, kind("as told"), AT_ONCE)
+    assert f"dead: {kind.__name__}" in caplog.text
+    assert (job.status, job.attempts) == (JobStatus.DEAD, 2)
+    assert job.error.startswith(kind.__name__)
+
+
+def test_an_attempt_whose_end_fails_in_our_own_code_is_settled_all_the_same(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(error: BaseException) -> BaseException:
+        raise AssertionError("a fault of ours")
+
+    monkeypatch.setattr(attempt, "from_its_own_code", broken)
+    job = _worked_off(app, ValueError("no"))
+    assert (job.status, job.attempts) == (JobStatus.QUEUED, 1)
+    assert job.error == "AssertionError: a fault of ours"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -176,11 +177,15 @@ async def call_task(attempt: Attempt, world: World) -> Outcome:
 
 
 def from_its_own_code(error: BaseException) -> BaseException:
-    """The error, its traceback beginning where the task's own code does."""
-    part = error.__traceback__
-    while part is not None and part.tb_frame.f_code.co_filename.startswith(_OUR_FOLDER):
-        part = part.tb_next
-    return error if part is None else error.with_traceback(part)
+    """The error, its traceback beginning where the task's own code does. Never raises."""
+    # Not by its own methods: what a class of the user's has in their place may raise anything.
+    with suppress(BaseException):
+        part = error.__traceback__
+        while part is not None and part.tb_frame.f_code.co_filename.startswith(_OUR_FOLDER):
+            part = part.tb_next
+        if part is not None:
+            BaseException.with_traceback(error, part)
+    return error
 
 
 def settle(attempt: Attempt, outcome: Outcome, world: World) -> None:
@@ -190,7 +195,7 @@ def settle(attempt: Attempt, outcome: Outcome, world: World) -> None:
     chance = 0.0 if type(outcome) is Returned else world.chance()
     try:
         operation = settlement(outcome, attempt.job, attempt.task, chance)
-    except Exception as error:  # noqa: BLE001 - a backoff of the user's own making
+    except BaseException as error:  # noqa: BLE001 - a backoff of the user's own making
         outcome = Unfit(error)
         operation = Fail(attempt.job.id, attempt.job.token, failure_of(error))
     world.store(attempt, outcome, operation)
@@ -270,7 +275,7 @@ def failure_of(error: BaseException) -> Failure:
         return error.failure
     try:
         return arguments.failure(error)
-    except Exception as worse:  # noqa: BLE001 - its own `__str__` may raise
+    except BaseException as worse:  # noqa: BLE001 - its cause or its notes may raise anything
         return Failure(type(error).__name__, f"and to say why raised {type(worse).__name__}")
 
 
