@@ -206,11 +206,8 @@ def settlement(outcome: Outcome, job: Job, task: Task[..., Any], chance: float) 
     match outcome:
         case Returned(result):
             return Ack(job.id, job.token, result)
-        case Raised(error):
+        case Raised(error) | TimedOut(error):
             return _of_error(error, job, task, chance)
-        case TimedOut(error):
-            delay = _backoff(task, job.attempts, chance)
-            return Nack(job.id, job.token, delay, failure_of(error))
         case Unfit(error):
             return Fail(job.id, job.token, _without_traceback(error))
         case Stopped():
