@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import msgspec
 
-from casque.clock import DAY_US, MICROSECOND, Minted, to_datetime, to_us
+from casque.clock import DAY_US, Minted, span_us, to_datetime, to_us
 from casque.errors import InvalidError
 from casque.job import DEFAULT_MAX_ATTEMPTS, DEFAULT_QUEUE, Failure, Job
 from casque.lineage import Lineage
@@ -154,6 +154,7 @@ def several(values: Iterable[T], of: str) -> Iterable[T]:
 
 
 def name(value: object, what: str) -> str:
+    """A name, as a plain str: an enum's or another derived class's is the text that it holds."""
     if (
         type(value) is str
         and value.isascii()
@@ -163,6 +164,9 @@ def name(value: object, what: str) -> str:
         return value
     if not isinstance(value, str):
         raise InvalidError(f"`{what}` must be text, not {_kind(value)}.")
+    # Not by its own `__str__`: that of `class E(str, Enum)` is not its value. And no codec takes
+    # what is not a str exactly.
+    value = str.__str__(value)
     if not value:
         raise InvalidError(f"`{what}` must not be empty.")
     if "\0" in value:
@@ -196,6 +200,7 @@ def whole(value: object, what: str, at_least: int, hint: str = "") -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         aside = f" ({hint})" if hint else ""
         raise InvalidError(f"`{what}` must be a whole number{aside}, not {_kind(value)}.")
+    value = int.__index__(value)  # exactly an int, as names are exactly str
     if not at_least <= value <= LARGEST_INT:
         raise InvalidError(f"`{what}` must be between {at_least} and {LARGEST_INT}, not {value}.")
     return value
@@ -208,8 +213,7 @@ def span(value: object, what: str) -> int:
         )
     if not isinstance(value, timedelta):
         raise InvalidError(f"`{what}` must be a timedelta, not {_kind(value)}.")
-    # Not by its own `//`: a class derived from timedelta may have another.
-    us: int = timedelta.__floordiv__(value, MICROSECOND)
+    us = span_us(value)
     if us < 0:
         raise InvalidError(f"`{what}` must not be negative: {value}.")
     if us > LONGEST_SPAN_US:
@@ -271,6 +275,11 @@ def failure(error: object) -> Failure:
     if not isinstance(error, str):
         raise InvalidError(f"`error` must be text or an exception, not {_kind(error)}.")
     return Failure(text=_head(error))
+
+
+def kept(failure: Failure) -> Failure:
+    """A failure as others have put it, cut to what is kept."""
+    return Failure(_head(failure.kind), _head(failure.text), _tail(failure.traceback))
 
 
 def words_of(value: object) -> str:

@@ -269,7 +269,7 @@ def gives_up(error: BaseException, task: Task[..., Any]) -> bool:
 def failure_of(error: BaseException) -> Failure:
     """An error as it is kept with the job."""
     if isinstance(error, TaskError):
-        return error.failure
+        return arguments.kept(error.failure)
     try:
         return arguments.failure(error)
     except BaseException as worse:  # noqa: BLE001 - its cause or its notes may raise anything
