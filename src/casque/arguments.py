@@ -154,6 +154,7 @@ def several(values: Iterable[T], of: str) -> Iterable[T]:
 
 
 def name(value: object, what: str) -> str:
+    """A name, as a plain str: an enum's or another derived class's is the text that it holds."""
     if (
         type(value) is str
         and value.isascii()
@@ -163,6 +164,9 @@ def name(value: object, what: str) -> str:
         return value
     if not isinstance(value, str):
         raise InvalidError(f"`{what}` must be text, not {_kind(value)}.")
+    # Not by its own `__str__`: that of `class E(str, Enum)` is not its value. And no codec takes
+    # what is not a str exactly.
+    value = str.__str__(value)
     if not value:
         raise InvalidError(f"`{what}` must not be empty.")
     if "\0" in value:
@@ -196,6 +200,7 @@ def whole(value: object, what: str, at_least: int, hint: str = "") -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         aside = f" ({hint})" if hint else ""
         raise InvalidError(f"`{what}` must be a whole number{aside}, not {_kind(value)}.")
+    value = int.__index__(value)  # exactly an int, as names are exactly str
     if not at_least <= value <= LARGEST_INT:
         raise InvalidError(f"`{what}` must be between {at_least} and {LARGEST_INT}, not {value}.")
     return value
@@ -266,16 +271,21 @@ def failure(error: object) -> Failure:
     """What went wrong, from a text or an exception, cut to what is kept."""
     if isinstance(error, BaseException):
         lines = "".join(tracebacks.format_exception(error))
-        return Failure(type(error).__name__, _head(words_of(error)), _tail(lines))
+        return Failure(_head(type(error).__name__), _head(words_of(error)), _tail(lines))
     if not isinstance(error, str):
         raise InvalidError(f"`error` must be text or an exception, not {_kind(error)}.")
     return Failure(text=_head(error))
 
 
-def words_of(error: BaseException) -> str:
+def kept(failure: Failure) -> Failure:
+    """A failure as others have put it, cut to what is kept."""
+    return Failure(_head(failure.kind), _head(failure.text), _tail(failure.traceback))
+
+
+def words_of(value: object) -> str:
     """What an exception says, if it can be brought to speak: its `__str__` is anybody's code."""
     try:
-        return str(error)
+        return str(value)
     except BaseException as mute:  # noqa: BLE001 - the failure must not be lost for its words
         return f"(it could not be put into words: its __str__ raised {type(mute).__name__})"
 
@@ -301,11 +311,12 @@ def tail(value: object) -> bytes:
 
 
 def _head(text: str) -> str:
-    return text.encode(errors="replace")[:ERROR_BYTES].decode(errors="ignore")
+    # Not by its own `encode`: a class derived from str may have another.
+    return str.encode(text, errors="replace")[:ERROR_BYTES].decode(errors="ignore")
 
 
 def _tail(text: str) -> str:
-    return text.encode(errors="replace")[-ERROR_BYTES:].decode(errors="ignore")
+    return str.encode(text, errors="replace")[-ERROR_BYTES:].decode(errors="ignore")
 
 
 def _kind(value: object) -> str:

@@ -28,7 +28,8 @@ T = TypeVar("T")
 
 def to_us(instant: datetime) -> int:
     """Microseconds since 1970 UTC of an aware datetime, exactly."""
-    return (instant - EPOCH) // MICROSECOND
+    # Not by its own `-` and `//`, here and below: classes derived from these may have others.
+    return span_us(datetime.__sub__(instant, EPOCH))
 
 
 def to_datetime(us: int) -> datetime:
@@ -38,7 +39,7 @@ def to_datetime(us: int) -> datetime:
 
 def span_us(span: timedelta) -> int:
     """The whole microseconds of a timedelta, exactly."""
-    return span // MICROSECOND
+    return timedelta.__floordiv__(span, MICROSECOND)
 
 
 def drive(coroutine: Coroutine[Any, Any, T]) -> T:

@@ -20,11 +20,11 @@ class RunningJob:
     __slots__ = (
         "_deadline_us",
         "_job",
+        "_output",
         "_tell",
         "is_lost",
         "is_stopping",
         "lease_end_us",
-        "output",
         "when_renewed",
     )
 
@@ -38,9 +38,7 @@ class RunningJob:
         """Whether another worker may have the job by now: what this attempt does is in vain."""
         self.is_stopping = False
         """Whether its worker was told to stop."""
-        self.output: bytes | None = None
-        """The end of what it has written, if that is kept: stored by and by, and at its end."""
-
+        self._output: bytes | None = None
         self.lease_end_us: int | None = None
         """Until when it was ours for certain when it began, by the monotonic clock."""
         self.when_renewed: Callable[[int], None] | None = None
@@ -84,6 +82,15 @@ class RunningJob:
     def job(self) -> Job:
         """The job as it was claimed."""
         return self._job
+
+    @property
+    def output(self) -> bytes | None:
+        """The end of what it has written, if that is kept: stored by and by, and at its end."""
+        return self._output
+
+    @output.setter
+    def output(self, output: bytes | None) -> None:
+        self._output = None if output is None else arguments.tail(output)
 
     def beat(self) -> None:
         """Have its output stored, if there is any; and learn soon whether the job was lost."""

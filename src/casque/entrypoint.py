@@ -124,7 +124,7 @@ class Task(Enqueueing[P, R]):
     ) -> None:
         super().__init__(None, template)
         self.app = app
-        self.name = template.entrypoint
+        self.name = arguments.name(template.entrypoint, "entrypoint")
         self.function = function
         self.is_async = inspect.iscoroutinefunction(function)
         self.run_in: RunIn = _place(function, run_in, is_async=self.is_async)

@@ -50,8 +50,9 @@ class Holdings:
             return job.id, job.token
         if not isinstance(job, str):
             raise InvalidError(f"a Job or its id is due here, not {type(job).__name__}.")
-        held = self._holdings.get(arguments.name(job, "id"))
-        return job, NO_TOKEN if held is None else held.token
+        job_id = arguments.name(job, "id")
+        held = self._holdings.get(job_id)
+        return job_id, NO_TOKEN if held is None else held.token
 
     def find(self, job: Job | str) -> Holding | None:
         """What is known here of the claim that a caller means."""

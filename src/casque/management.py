@@ -69,7 +69,7 @@ class Management:
 
     async def resume(self, queue: str) -> None:
         """End a pause. Resuming a queue that is not paused is fine."""
-        arguments.name(queue, "queue")
+        queue = arguments.name(queue, "queue")
         for record in await self._session.records(PAUSE):
             if record.name == queue:
                 try:

@@ -8,6 +8,7 @@ from datetime import timedelta
 import msgspec
 
 from casque import arguments
+from casque.arguments import words_of
 from casque.errors import InvalidError
 
 
@@ -47,16 +48,20 @@ class Backoff(msgspec.Struct, frozen=True, kw_only=True):
 class Retry(Exception):  # noqa: N818 - not an error but an answer
     """Raised by a task: this attempt failed, try again after `delay`; None: the backoff decides."""
 
+    delay: timedelta | None = None
+    reason: str = ""
+
     def __init__(self, delay: timedelta | None = None, reason: str = "") -> None:
         if delay is not None:
             arguments.span(delay, "delay")
+        reason = arguments.text(reason, "reason")
         # Handed on as they are: an exception that crosses processes is made anew from them.
-        super().__init__(delay, arguments.text(reason, "reason"))
+        super().__init__(delay, reason)
         self.delay = delay
         self.reason = reason
 
     def __str__(self) -> str:
-        return self.reason
+        return reason_of(self)
 
 
 class Snooze(Exception):  # noqa: N818 - not an error but an answer
@@ -74,9 +79,29 @@ class Snooze(Exception):  # noqa: N818 - not an error but an answer
 class Discard(Exception):  # noqa: N818 - not an error but an answer
     """Raised by a task: the job is not worth doing. Cancelled, and never run again."""
 
+    reason: str = ""
+
     def __init__(self, reason: str = "") -> None:
-        super().__init__(arguments.text(reason, "reason"))
+        reason = arguments.text(reason, "reason")
+        super().__init__(reason)
         self.reason = reason
+
+
+# A class of the user's that is derived from these may have put anything into their fields, or
+# never have called their `__init__`. What goes to the store is therefore asked for by these two.
+
+
+def delay_of(answer: Retry | Snooze) -> int | None:
+    """After how many microseconds it is to be run again. InvalidError if that is no such time."""
+    if isinstance(answer, Retry) and answer.delay is None:
+        return None
+    return arguments.span(answer.delay, "delay")
+
+
+def reason_of(answer: Retry | Discard) -> str:
+    """Why, as a text that can be stored whatever it was."""
+    reason: object = answer.reason
+    return arguments.text(reason if isinstance(reason, str) else words_of(reason), "reason")
 
 
 def _is_number(value: object) -> bool:

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from casque import InvalidError, Job, current_job
+from casque.arguments import OUTPUT_BYTES
 from casque.current import RunningJob, running_as
 from casque.lineage import inherited
 
@@ -42,3 +43,13 @@ def test_progress_beyond_the_whole_is_refused() -> None:
     assert running.deadline is None
     with pytest.raises(InvalidError, match="from 0 to 1"):
         running.progress(40)
+
+
+def test_an_output_is_bytes_cut_to_what_is_kept() -> None:
+    running = RunningJob(JOB, None, lambda _fraction, _note: None)
+    running.output = b"x" * OUTPUT_BYTES + b"end"
+    assert running.output is not None
+    assert len(running.output) == OUTPUT_BYTES
+    assert running.output.endswith(b"end")
+    with pytest.raises(InvalidError, match="`output` must be bytes"):
+        running.output = "text"  # type: ignore[assignment]

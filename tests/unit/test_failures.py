@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from casque import Queue
-from casque.arguments import failure
+from casque.arguments import ERROR_BYTES, failure
+from casque.job import Failure
+from casque.worker.attempt import TaskError, failure_of
 
 
 class UnspeakableError(Exception):
@@ -30,3 +32,11 @@ def test_a_job_can_be_nacked_with_it() -> None:
         again = q.nack(job, error=UnspeakableError(RuntimeError()))
         assert again.error is not None
         assert again.error.startswith("UnspeakableError: ")
+
+
+def test_a_failure_that_others_have_put_into_words_is_cut_too() -> None:
+    told = Failure("Odd\udce9", "x" * 3_000_000, "y" * 3_000_000 + "end")
+    kept = failure_of(TaskError(told, gives_up=False))
+    assert kept.kind == "Odd?"
+    assert [len(kept.text), len(kept.traceback)] == [ERROR_BYTES, ERROR_BYTES]
+    assert kept.traceback.endswith("end")

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from casque import Backoff, CasqueError, Discard, InvalidError, Retry, Snooze
+from casque.arguments import ERROR_BYTES
 
 SECOND = timedelta(seconds=1)
 
@@ -77,6 +78,12 @@ def test_what_a_task_raises_comes_out_of_another_process_as_it_was(answer: Excep
     again = pickle.loads(pickle.dumps(answer))
     assert type(again) is type(answer)
     assert vars(again) == vars(answer)
+
+
+def test_a_reason_is_a_text_that_can_be_stored() -> None:
+    for answer in (Discard("caf\udce9"), Retry(reason="caf\udce9")):
+        assert answer.reason == str(answer) == "caf?"
+    assert len(Discard("x" * 3_000_000).reason) == ERROR_BYTES
 
 
 @pytest.mark.parametrize(

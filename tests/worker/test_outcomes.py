@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import threading
+import time
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -197,6 +198,40 @@ def test_an_attempt_that_takes_too_long_is_ended(app: App) -> None:
     assert ended.is_set()
     job = handle.job()
     assert (job.status, job.attempts) == (JobStatus.QUEUED, 1)
+    assert job.error == "TimeoutError: timed out after 0.05 s"
+
+
+@pytest.mark.parametrize(
+    ("options", "status"),
+    [
+        ({"give_up_on": (TimeoutError,)}, JobStatus.DEAD),
+        ({"give_up_on": (OSError,)}, JobStatus.DEAD),
+        ({"retry_on": (ConnectionError,)}, JobStatus.DEAD),
+        ({"retry_on": (TimeoutError,)}, JobStatus.QUEUED),
+        ({"give_up_on": (ConnectionError,)}, JobStatus.QUEUED),
+    ],
+)
+@pytest.mark.parametrize("kind", ["async", "plain"])
+def test_a_timeout_is_given_up_on_as_the_error_it_is(
+    app: App, kind: str, options: dict[str, Any], status: JobStatus
+) -> None:
+    over = threading.Event()
+
+    @app.task(timeout=timedelta(milliseconds=50), **options)
+    async def async_task() -> None:
+        await asyncio.sleep(60)
+
+    @app.task(timeout=timedelta(milliseconds=50), **options)
+    def plain_task() -> None:
+        over.wait(20)
+
+    handle = (async_task if kind == "async" else plain_task).enqueue()
+    deadline = time.monotonic() + 20
+    with beside(app):
+        while not (job := handle.job()).history:
+            assert time.monotonic() < deadline
+        over.set()
+    assert (job.status, job.attempts) == (status, 1)
     assert job.error == "TimeoutError: timed out after 0.05 s"
 
 

@@ -32,6 +32,19 @@ class Notes:
 app = App("jobs.db", middleware=[Notes()])
 AT_ONCE = Backoff(base=timedelta(0))
 
+class Odd(Discard):
+    def __init__(self, code):
+        self.reason = code
+
+class Never(Snooze):
+    @property
+    def delay(self):
+        return "never"
+
+    @delay.setter
+    def delay(self, value):
+        pass
+
 @app.task(run_in="process")
 def where(text: str) -> list:
     return [os.getpid(), text]
@@ -74,6 +87,12 @@ def says(what: str):
         raise Discard("not worth it")
     if what == "give up":
         raise KeyError("given up on")
+    if what == "discard oddly":
+        raise Odd(410)
+    if what == "snooze oddly":
+        raise Never(timedelta(0))
+    if what == "discard in no letters":
+        raise Discard("caf\\udce9")
     if what == "exit":
         sys.exit(3)
     if what == "strange":
@@ -147,6 +166,14 @@ def test_its_environment_is_the_workers(
         ("retry", JobStatus.QUEUED, 1, "Retry: later"),
         ("snooze", JobStatus.QUEUED, 0, None),
         ("discard", JobStatus.CANCELLED, 1, "not worth it"),
+        ("discard oddly", JobStatus.CANCELLED, 1, "410"),
+        ("discard in no letters", JobStatus.CANCELLED, 1, "caf?"),
+        (
+            "snooze oddly",
+            JobStatus.QUEUED,
+            1,
+            "InvalidError: `delay` must be a timedelta, not str.",
+        ),
         ("give up", JobStatus.DEAD, 1, "KeyError: 'given up on'"),
         ("exit", JobStatus.QUEUED, 1, "SystemExit: 3"),
         ("error", JobStatus.QUEUED, 1, "ValueError: plainly"),

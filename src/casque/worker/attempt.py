@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
 import msgspec
 
 from casque import arguments, operations
-from casque.clock import Clock, span_us
+from casque.clock import Clock
 from casque.current import RunningJob
 from casque.errors import InvalidError
 from casque.job import Failure, Job
 from casque.operations import Ack, Fail, Nack, Operation, Release
-from casque.retry import Discard, Retry, Snooze
+from casque.retry import Discard, Retry, Snooze, delay_of, reason_of
 from casque.tasks import Task
 
 _OUR_FOLDER = str(Path(__file__).parent)
@@ -176,11 +177,15 @@ async def call_task(attempt: Attempt, world: World) -> Outcome:
 
 
 def from_its_own_code(error: BaseException) -> BaseException:
-    """The error, its traceback beginning where the task's own code does."""
-    part = error.__traceback__
-    while part is not None and part.tb_frame.f_code.co_filename.startswith(_OUR_FOLDER):
-        part = part.tb_next
-    return error if part is None else error.with_traceback(part)
+    """The error, its traceback beginning where the task's own code does. Never raises."""
+    # Not by its own methods: what a class of the user's has in their place may raise anything.
+    with suppress(BaseException):
+        part = error.__traceback__
+        while part is not None and part.tb_frame.f_code.co_filename.startswith(_OUR_FOLDER):
+            part = part.tb_next
+        if part is not None:
+            BaseException.with_traceback(error, part)
+    return error
 
 
 def settle(attempt: Attempt, outcome: Outcome, world: World) -> None:
@@ -190,7 +195,7 @@ def settle(attempt: Attempt, outcome: Outcome, world: World) -> None:
     chance = 0.0 if type(outcome) is Returned else world.chance()
     try:
         operation = settlement(outcome, attempt.job, attempt.task, chance)
-    except Exception as error:  # noqa: BLE001 - a backoff of the user's own making
+    except BaseException as error:  # noqa: BLE001 - a backoff of the user's own making
         outcome = Unfit(error)
         operation = Fail(attempt.job.id, attempt.job.token, failure_of(error))
     world.store(attempt, outcome, operation)
@@ -201,11 +206,8 @@ def settlement(outcome: Outcome, job: Job, task: Task[..., Any], chance: float) 
     match outcome:
         case Returned(result):
             return Ack(job.id, job.token, result)
-        case Raised(error):
+        case Raised(error) | TimedOut(error):
             return _of_error(error, job, task, chance)
-        case TimedOut(error):
-            delay = task.backoff.delay_us(job.attempts, chance)
-            return Nack(job.id, job.token, delay, failure_of(error))
         case Unfit(error):
             return Fail(job.id, job.token, _without_traceback(error))
         case Stopped():
@@ -217,18 +219,41 @@ def settlement(outcome: Outcome, job: Job, task: Task[..., Any], chance: float) 
 def _of_error(error: BaseException, job: Job, task: Task[..., Any], chance: float) -> Operation:
     """Retry on, give up on, or what the exception itself says."""
     hold = job.id, job.token
+    error = sound(error)
     if isinstance(error, Snooze):
-        return Release(*hold, span_us(error.delay))
+        return Release(*hold, delay_of(error) or 0)
     if isinstance(error, Discard):
-        return operations.Discard(*hold, error.reason)
-    delay = task.backoff.delay_us(job.attempts, chance)
+        return operations.Discard(*hold, reason_of(error))
+    delay = None
     if isinstance(error, Retry):
-        return Nack(
-            *hold, delay if error.delay is None else span_us(error.delay), failure_of(error)
-        )
-    if gives_up(error, task):
+        delay = delay_of(error)
+    elif gives_up(error, task):
         return Fail(*hold, failure_of(error))
+    if delay is None:
+        delay = _backoff(task, job.attempts, chance)
     return Nack(*hold, delay, failure_of(error))
+
+
+def sound(error: BaseException) -> BaseException:
+    """What a task raised; if it is an answer that nothing can be made of, what is wrong with it."""
+    try:
+        if isinstance(error, Retry | Snooze):
+            delay_of(error)
+        if isinstance(error, Retry | Discard):
+            reason_of(error)
+    except BaseException as wrong:  # noqa: BLE001 - a class of the user's may raise anything
+        return wrong
+    return error
+
+
+def _backoff(task: Task[..., Any], attempts: int, chance: float) -> int:
+    """How long to wait. InvalidError if a backoff of the user's own making says nonsense."""
+    delay = int(task.backoff.delay_us(attempts, chance))
+    if not 0 <= delay <= arguments.LONGEST_SPAN_US:
+        raise InvalidError(
+            f"{task.name}: its backoff waits {delay} µs; it must wait from 0 s to 100 years."
+        )
+    return delay
 
 
 def gives_up(error: BaseException, task: Task[..., Any]) -> bool:
@@ -244,10 +269,10 @@ def gives_up(error: BaseException, task: Task[..., Any]) -> bool:
 def failure_of(error: BaseException) -> Failure:
     """An error as it is kept with the job."""
     if isinstance(error, TaskError):
-        return error.failure
+        return arguments.kept(error.failure)
     try:
         return arguments.failure(error)
-    except Exception as worse:  # noqa: BLE001 - its own `__str__` may raise
+    except BaseException as worse:  # noqa: BLE001 - its cause or its notes may raise anything
         return Failure(type(error).__name__, f"and to say why raised {type(worse).__name__}")
 
 

@@ -17,15 +17,16 @@ from typing import IO, Any
 
 import msgspec
 
-from casque import process
-from casque.clock import SystemClock, span_us
+from casque import arguments, process
+from casque.arguments import words_of
+from casque.clock import SystemClock
 from casque.current import RunningJob, become
 from casque.errors import InvalidError
 from casque.job import Failure, Job
 from casque.opened import Opened
-from casque.retry import Discard, Retry, Snooze
+from casque.retry import Discard, Retry, Snooze, delay_of, reason_of
 from casque.stores.port import Store
-from casque.tasks import App
+from casque.tasks import App, Task
 from casque.worker.logs import LogOptions, set_up
 
 
@@ -143,13 +144,7 @@ def _send(line: socket.socket, reply: Reply) -> None:
 
 def _run(app: App, order: Order, line: socket.socket) -> Reply:
     # Here and not above: processes.py, on the worker's end, needs only the replies.
-    from casque.worker.attempt import (  # noqa: PLC0415
-        Attempt,
-        InvalidResult,
-        failure_of,
-        from_its_own_code,
-        gives_up,
-    )
+    from casque.worker.attempt import Attempt, InvalidResult  # noqa: PLC0415
     from casque.worker.places import Hooks, encoded, leave_if_forked  # noqa: PLC0415
     from casque.worker.report import Report  # noqa: PLC0415
 
@@ -176,16 +171,28 @@ def _run(app: App, order: Order, line: socket.socket) -> Reply:
         finally:
             leave_if_forked(generation)
         return Returned(encoded(attempt, value))
-    except Retry as error:
-        return Retried(None if error.delay is None else span_us(error.delay), error.reason)
-    except Snooze as error:
-        return Snoozed(span_us(error.delay))
-    except Discard as error:
-        return Discarded(error.reason)
     except InvalidResult as unfit:
-        return Unfit(str(unfit.args[0]))
+        return Unfit(arguments.text(words_of(unfit.args[0]), "error"))
     except BaseException as error:  # noqa: BLE001 - whatever a task does, the bench lives
-        return Failed(failure_of(from_its_own_code(error)), gives_up(error, task))
+        return _of_error(error, task)
+
+
+def _of_error(error: BaseException, task: Task[..., Any]) -> Reply:
+    from casque.worker.attempt import (  # noqa: PLC0415 - as above
+        failure_of,
+        from_its_own_code,
+        gives_up,
+        sound,
+    )
+
+    error = sound(error)
+    if isinstance(error, Retry):
+        return Retried(delay_of(error), reason_of(error))
+    if isinstance(error, Snooze):
+        return Snoozed(delay_of(error) or 0)
+    if isinstance(error, Discard):
+        return Discarded(reason_of(error))
+    return Failed(failure_of(from_its_own_code(error)), gives_up(error, task))
 
 
 class _Elsewhere(Opened):

@@ -366,14 +366,17 @@ class _Crew:
         return False
 
     def _see_the_end(self, attempt: Attempt) -> None:
-        """An asyncio task that is cancelled before its first step ends without having begun."""
-        if attempt.is_over:
+        """An asyncio task that is cancelled before its first step ends without having begun.
+
+        And whatever else ended one before it could settle the job: that is a failed attempt.
+        """
+        if attempt.is_over and attempt.is_settled:
             return
         attempt.is_over = True
         if attempt.is_settled:
             self.free(attempt)
         else:
-            settle(attempt, attempt.ending or Raised(asyncio.CancelledError()), self)
+            settle(attempt, attempt.ending or Raised(_end_of(attempt)), self)
 
     def _leave_behind(self, attempt: Attempt, why: str) -> None:
         """The function does not end: settle its job all the same."""
@@ -477,3 +480,10 @@ class _Crew:
         else:
             self._report.stopped()
             self.ended.set_result(self._reason(Ended.IDLE))
+
+
+def _end_of(attempt: Attempt) -> BaseException:
+    """What ended its asyncio task."""
+    work = attempt.work
+    error = None if work is None or work.cancelled() else work.exception()
+    return error or asyncio.CancelledError()

@@ -61,15 +61,15 @@ class Report:
         error: BaseException | None = None,
     ) -> None:
         """Whatever a handler or a filter of the user's does, no job must suffer for it."""
-        exc_info = None if error is None else (type(error), error, error.__traceback__)
         try:
+            exc_info = None if error is None else (type(error), error, error.__traceback__)
             if LOGGER.isEnabledFor(level):
                 # Made here: to look up the caller, which is always this, takes as long as the rest.
                 record = LOGGER.makeRecord(
                     LOGGER.name, level, __file__, 0, pattern, args, exc_info, extra=fields
                 )
                 LOGGER.handle(record)
-        except Exception:  # noqa: BLE001
+        except (Exception, SystemExit):  # noqa: BLE001 - that of an error which is formatted, too
             with suppress(Exception):  # a field of that name may be taken: without them, then
                 LOGGER.log(level, pattern, *args)
 
