@@ -19,11 +19,11 @@ from casque.errors import (
     CASConflictError,
     CasqueError,
     CorruptError,
-    InvalidError,
     StorageError,
 )
 from casque.stores.ledger.asking import Asking
 from casque.stores.ledger.buckettime import BucketTime
+from casque.stores.ledger.foreign import ForeignError
 from casque.stores.ledger.log import number_in
 from casque.stores.ledger.pacing import WAITING
 from casque.stores.port import COMMIT_DEADLINE_US
@@ -108,7 +108,7 @@ async def _check_is_free(asking: Asking, watch: Stopwatch) -> None:
     while page := await asking.list("", after, watch):
         for one in page:
             if not _is_ours(one.key):
-                raise InvalidError(
+                raise ForeignError(
                     f"{asking.full_name(one.key)} is not ours: {asking.bucket.name} holds files of "
                     "something else. Nothing was written. Choose a prefix, or a folder, that is "
                     "empty."
