@@ -101,8 +101,17 @@ def process(*arguments: str, **environment: str) -> subprocess.Popen[bytes]:
 
 def told_by(*arguments: str, **environment: str) -> Told:
     """What the command says as a process."""
+    return _ended([*QUEUECTL, *arguments], environment)
+
+
+def told_on_a_full_disk(*arguments: str) -> Told:
+    """The same for one that may not write a byte to any file."""
+    return _ended(["sh", "-c", 'ulimit -f 0; exec "$@"', "sh", *QUEUECTL, *arguments], {})
+
+
+def _ended(command: list[str], environment: dict[str, str]) -> Told:
     ended = subprocess.run(
-        [*QUEUECTL, *arguments],
+        command,
         env={**os.environ, **environment},
         stdin=subprocess.DEVNULL,
         capture_output=True,

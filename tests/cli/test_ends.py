@@ -50,7 +50,7 @@ def test_these_are_all_commands() -> None:
         ("file://{tmp}/no/such", 2, "there is no folder"),
         ("{tmp}/text.db", 6, "not a database"),
         ("{tmp}/text.json", 6, "does not hold a queue"),
-        ("{tmp}/full/", 2, "holds files of something else"),
+        ("{tmp}/full/", 6, "holds files of something else"),
         ("/proc/jobs.db", 5, "cannot open"),
     ],
 )
@@ -76,6 +76,17 @@ def test_a_store_that_is_none_is_told_in_one_line(
     assert err.count("\n") == 1
     assert "secret" not in err
     assert not (tmp_path / "no").exists()
+
+
+@pytest.mark.parametrize("store", ["text.db", "text.json", "full"])
+def test_what_is_not_ours_is_code_6_for_those_who_only_look(store: str, tmp_path: Path) -> None:
+    (tmp_path / "text.db").write_text("hello" * 1_000)
+    (tmp_path / "text.json").write_text("hello")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "letter").write_text("dear")
+    for command in ("status", "list", "queues"):
+        assert run(["--store", f"{tmp_path}/{store}", command]) == 6
+    assert [path.name for path in (tmp_path / "full").iterdir()] == ["letter"]
 
 
 def test_a_missing_extra_is_named(tmp_path: Path) -> None:

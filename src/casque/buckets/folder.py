@@ -157,6 +157,9 @@ class FolderBucket:
     async def close(self) -> None:
         """Nothing is held open between calls."""
 
+    def time_us(self) -> int:
+        return self._clock.now()  # by which every file is dated
+
     # -- where -----------------------------------------------------------------
 
     def _path_of(self, key: str) -> str:

@@ -48,6 +48,15 @@ class Listed(NamedTuple):
 
 
 @runtime_checkable
+class Timed(Protocol):
+    """What a bucket may have besides: a clock that can be read without writing an object."""
+
+    def time_us(self) -> int:
+        """With what an object would be stamped that is written now: its `modified_us`."""
+        ...
+
+
+@runtime_checkable
 class Bucket(Protocol):
     """Named objects, each read whole and written whole. Many may use one bucket at once.
 

@@ -20,6 +20,7 @@ NOT_SO = 1
 """What was asked for is not the case, as by `worker check`."""
 INVALID = 2
 NOT_FOUND = 3
+NOT_OURS = 6
 INTERRUPTED = 130
 NOWHERE = 141
 """Whoever read the output has gone, as `head` does: 128 and the number of SIGPIPE."""
@@ -30,7 +31,7 @@ _CODES: dict[type[CasqueError], int] = {
     CASConflictError: 4,
     LeaseLostError: 4,
     StorageError: 5,
-    CorruptError: 6,
+    CorruptError: NOT_OURS,
 }
 
 
@@ -39,6 +40,10 @@ class InterruptedAtError(Exception):
 
 
 def code_of(error: CasqueError) -> int:
+    from casque.stores.ledger.foreign import ForeignError
+
+    if isinstance(error, ForeignError):  # as for a file of another program
+        return NOT_OURS
     return next((code for kind, code in _CODES.items() if isinstance(error, kind)), NOT_SO)
 
 

@@ -142,12 +142,11 @@ def tell(access: Access, meant: Meant, singly: Collection[int] = ()) -> Told:
         one for one in meant.managers if not (one.is_here and one.pid in signalled)
     ]
     for entry in workers:
-        if entry.pid not in singly and entry.is_here:
-            if entry.manager in signalled:
-                continue
-            # Who is kept running by another would be replaced, unless it is dismissed.
-            if entry.manager is None and _sent(entry):
-                continue
+        if entry.is_here and entry.manager in signalled and entry.pid not in singly:
+            continue
+        # Who is kept running by another would be replaced, unless it is dismissed.
+        if entry.manager is None and _sent(entry):
+            continue
         by_store.append(entry)
     remote: list[ProcessEntry] = []
     for one in by_store:

@@ -1,8 +1,10 @@
 """Opening: whether a place is a ledger, or may become one, and its bucket keeps its promises.
 
 A bucket that ignores conditions would let two writers overwrite each other's
-jobs without either being told, so every process that opens a ledger tries it
-out first. What it writes for that also tells it the bucket's time.
+jobs without either being told, so every process that writes to a ledger tries
+it out first. What it writes for that also tells it the bucket's time. Who only
+looks needs no more than the time, and where that can be read it writes nothing:
+a folder on a full disk can be looked at.
 """
 
 from __future__ import annotations
@@ -13,17 +15,17 @@ from typing import NamedTuple
 
 import msgspec
 
-from casque.buckets.port import ABSENT, Expect, Found, Version
+from casque.buckets.port import ABSENT, Expect, Found, Timed, Version
 from casque.clock import SECOND_US, Stopwatch
 from casque.errors import (
     CASConflictError,
     CasqueError,
     CorruptError,
-    InvalidError,
     StorageError,
 )
 from casque.stores.ledger.asking import Asking
 from casque.stores.ledger.buckettime import BucketTime
+from casque.stores.ledger.foreign import ForeignError
 from casque.stores.ledger.log import number_in
 from casque.stores.ledger.pacing import WAITING
 from casque.stores.port import COMMIT_DEADLINE_US
@@ -54,15 +56,21 @@ _decode = msgspec.json.Decoder(_Marker).decode
 _CONTENT = msgspec.json.encode(_Marker("ledger", FORMAT)) + b"\n"
 
 
-async def open_place(asking: Asking, time: BucketTime, watch: Stopwatch) -> None:
-    """Make sure that this is a ledger, or make it one. Raises, naming the object, if neither."""
+async def is_ledger(asking: Asking, watch: Stopwatch) -> bool:
+    """Whether this is one; False: it may become one. Raises, naming the object, if neither."""
     marker = await asking.get(MARKER, watch)
     if marker is None:
         await _check_is_free(asking, watch)
-    else:
-        _check_marker(asking, marker)
+        return False
+    _check_marker(asking, marker)
+    return True
+
+
+async def open_place(asking: Asking, time: BucketTime, watch: Stopwatch) -> None:
+    """Make sure that this is a ledger, or make it one. Raises, naming the object, if neither."""
+    is_made = await is_ledger(asking, watch)
     await _prove(asking, time, watch)
-    if marker is None:
+    if not is_made:
         await _put_surely(asking, MARKER, _CONTENT, watch)
         made = await asking.get(MARKER, watch)
         if made is None:
@@ -71,7 +79,10 @@ async def open_place(asking: Asking, time: BucketTime, watch: Stopwatch) -> None
 
 
 async def ask_time(asking: Asking, time: BucketTime, watch: Stopwatch) -> None:
-    """Write something, and see when the bucket says that was."""
+    """Look at the bucket's clock; or write something, and see when the bucket says that was."""
+    if isinstance(asking.bucket, Timed):
+        time.told(asking.bucket.time_us(), asking.clock.monotonic())
+        return
     stamps: list[_Stamp] = []
     while not stamps or (stamps[-1].took_us > _SURE_US and len(stamps) < _TRIES):
         key, begun = await _put_at_once(asking, watch)
@@ -108,7 +119,7 @@ async def _check_is_free(asking: Asking, watch: Stopwatch) -> None:
     while page := await asking.list("", after, watch):
         for one in page:
             if not _is_ours(one.key):
-                raise InvalidError(
+                raise ForeignError(
                     f"{asking.full_name(one.key)} is not ours: {asking.bucket.name} holds files of "
                     "something else. Nothing was written. Choose a prefix, or a folder, that is "
                     "empty."

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 from msgspec.structs import replace
 
-from casque.buckets.port import Bucket
+from casque.buckets.port import Bucket, Timed
 from casque.clock import SECOND_US, Bell, Clock, Stopwatch, SystemClock
 from casque.errors import CASConflictError, CorruptError, StorageError
 from casque.operations import Enqueue, Operation
@@ -24,7 +24,7 @@ from casque.stores.ledger.asking import Asking
 from casque.stores.ledger.buckettime import BEHIND_US, BucketTime
 from casque.stores.ledger.entry import FIRST, Entry, digest_of, encode
 from casque.stores.ledger.log import Ahead, Log, Vanished
-from casque.stores.ledger.opening import MARKER, ask_time, open_place
+from casque.stores.ledger.opening import MARKER, ask_time, is_ledger, open_place
 from casque.stores.ledger.pacing import Pacing
 from casque.stores.ledger.replica import Broken, Replica
 from casque.stores.ledger.turn import new_turn
@@ -77,6 +77,9 @@ class LedgerStore(Looking):
         self._turn = new_turn(blocking=bucket.blocking)
         self._replica: Replica | None = None
         self._is_open = False
+        """Whether it was tried out, and is a ledger."""
+        self._is_seen = False
+        """Whether it is a ledger, for all that can be seen without writing."""
         self._checked = Stopwatch(self.clock)
         """Since the last entry that we know of was seen to be there."""
         self._answers = Answers()
@@ -119,7 +122,7 @@ class LedgerStore(Looking):
         operations: Sequence[Operation],
         max_conflicts: int | None,
     ) -> list[Any]:
-        replica, is_current = await self._ready(blind=_can_be_blind(operations))
+        replica, is_current = await self._ready(blind=_can_be_blind(operations), to_write=True)
         watch, conflicts = Stopwatch(self.clock), 0
         while True:
             told = self._answers.recall(self._last_commit(replica, writer), writer, number)
@@ -227,7 +230,7 @@ class LedgerStore(Looking):
             return await work()
         except (Vanished, Broken):
             # Whatever happened there, it may be another queue by now, or none.
-            self._replica, self._is_open = None, False
+            self._replica, self._is_open, self._is_seen = None, False, False
             self._time.forget()
         try:
             return await work()
@@ -243,14 +246,22 @@ class LedgerStore(Looking):
                 "of the two was replaced. Nothing was overwritten. Restore them from a copy."
             ) from error
 
-    async def _ready(self, *, blind: bool) -> tuple[Replica, bool]:
+    async def _enter(self, watch: Stopwatch, *, to_write: bool) -> bool:
+        """Make sure that this is a ledger. False: it is none yet, and who only looks makes none."""
+        if not self._is_open and (to_write or not isinstance(self._bucket, Timed)):
+            await open_place(self._asking, self._time, watch)
+            self._is_open = True
+        elif not (self._is_open or self._is_seen):
+            self._is_seen = await is_ledger(self._asking, watch)
+        return self._is_open or self._is_seen
+
+    async def _ready(self, *, blind: bool, to_write: bool) -> tuple[Replica, bool]:
         """The log as we know it, and whether it has just been read to its end."""
         replica, watch = self._replica, Stopwatch(self.clock)
         if replica is not None:
             replica.undo()
-        if not self._is_open:
-            await open_place(self._asking, self._time, watch)
-            self._is_open = True
+        if not await self._enter(watch, to_write=to_write):
+            return Replica(blind=False), True
         if replica is not None and (blind or not replica.is_blind):
             await self._check_head(replica, watch)
             return replica, False
@@ -366,7 +377,7 @@ class LedgerStore(Looking):
             watch = Stopwatch(self.clock)
             async with self._turn:
                 self._asking.check_answers(watch)
-                replica, is_current = await self._ready(blind=False)
+                replica, is_current = await self._ready(blind=False, to_write=False)
                 await self._tell_time(watch)
                 number = replica.number
             # Outside of our turn, so that those who only look hold up nobody.
@@ -374,7 +385,7 @@ class LedgerStore(Looking):
                 is_current = await self._log.read(number + 1, watch) is None
             async with self._turn:
                 self._asking.check_answers(watch)
-                replica, _ = await self._ready(blind=False)
+                replica, _ = await self._ready(blind=False, to_write=False)
                 if not is_current:
                     await self._catch_up(replica, watch)
                 assert replica.state is not None

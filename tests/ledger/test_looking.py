@@ -1,0 +1,112 @@
+"""Who only looks at a ledger in a folder writes nothing there; who writes tries it out before."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from casque import Queue, StorageError
+from casque.buckets.folder import FolderBucket
+from casque.buckets.port import ABSENT, Expect, Version
+from casque.clock import drive
+from casque.testing import FakeClock
+from tests.conformance.untouched import disk
+from tests.ledger.places import FolderPlace, filled
+from tests.ledger.refusals import Use
+
+LOOKS: dict[str, Use] = {
+    "stats": lambda q: q.stats(),
+    "get": lambda q: q.get("j1"),
+    "peek": lambda q: q.peek(),
+    "queues": lambda q: q.queues(),
+    "read_state": lambda q: q.read_state(),
+}
+WRITES: dict[str, Use] = {
+    "enqueue": lambda q: q.enqueue("e"),
+    "enqueue of an id": lambda q: q.enqueue("e", id="new"),
+    "dequeue": lambda q: q.dequeue(),
+    "pause": lambda q: q.pause("a"),
+}
+
+
+class Unwritable(FolderBucket):
+    """As on a disk that is mounted to be read."""
+
+    async def put(self, key: str, body: bytes, *, expect: Any) -> Version:
+        raise StorageError(f"cannot write {key}", outcome_unknown=False)
+
+    async def delete(self, key: str) -> None:
+        raise StorageError(f"cannot delete {key}", outcome_unknown=False)
+
+
+class Careless(FolderBucket):
+    """It ignores conditions: each put is as good as any other."""
+
+    async def put(self, key: str, body: bytes, *, expect: Any) -> Version:
+        found = await self.get(key)
+        return await super().put(key, body, expect=ABSENT if found is None else found.version)
+
+
+@pytest.mark.parametrize("name", LOOKS)
+def test_who_only_looks_writes_nothing(name: str, tmp_path: Path) -> None:
+    place = FolderPlace(tmp_path / "queue")
+    with filled(place) as q:
+        before, seen = disk(place.path), LOOKS[name](q)
+    with Queue(Unwritable(place.path)) as q:
+        assert LOOKS[name](q) == seen
+        for use in WRITES.values():
+            with pytest.raises(StorageError, match="cannot write probe/"):
+                use(q)
+        assert LOOKS[name](q) == seen
+    assert disk(place.path) == before
+
+
+def test_who_only_looks_sees_what_others_write_after(tmp_path: Path) -> None:
+    place = FolderPlace(tmp_path / "queue")
+    with Queue(Unwritable(place.path)) as looking:
+        for total in (4, 5):
+            filled(place, total).close()
+            assert looking.stats().total == total
+        place.empty()
+        assert looking.stats().total == 0
+        filled(place, 2).close()
+        assert looking.stats().total == 2
+
+
+def test_a_look_where_nothing_is_makes_nothing_and_a_job_is_stored_there_later(
+    tmp_path: Path,
+) -> None:
+    place = FolderPlace(tmp_path / "queue")
+    with Queue(place.url) as q, Queue(place.url) as other:
+        for use in LOOKS.values():
+            use(q)
+        assert disk(tmp_path) == {}
+        other.enqueue("e", id="a")
+        assert q.stats().total == 1
+        q.enqueue("e", id="b")
+        assert other.stats().total == 2
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_a_folder_that_was_looked_at_is_tried_out_before_anything_is_written(
+    name: str, tmp_path: Path
+) -> None:
+    place = FolderPlace(tmp_path / "queue")
+    filled(place).close()
+    before = place.objects()
+    with Queue(Careless(place.path)) as q:
+        assert q.stats().total == 4
+        with pytest.raises(StorageError, match="ignores conditional writes"):
+            WRITES[name](q)
+    assert place.objects() == before
+
+
+def test_a_folder_tells_the_time_by_which_it_dates_what_is_written(tmp_path: Path) -> None:
+    clock = FakeClock()
+    bucket = FolderBucket(tmp_path / "queue", clock)
+    drive(bucket.put("a", b"", expect=Expect.ABSENT))
+    found = drive(bucket.get("a"))
+    assert found is not None
+    assert found.modified_us == bucket.time_us() == clock.now()
