@@ -89,6 +89,14 @@ def test_a_look_where_nothing_is_makes_nothing_and_a_job_is_stored_there_later(
         assert other.stats().total == 2
 
 
+def test_who_has_looked_where_nothing_is_knows_the_places_of_the_jobs_that_it_adds(
+    tmp_path: Path,
+) -> None:
+    with Queue(f"{tmp_path}/queue/") as q:
+        assert q.stats().total == 0
+        assert [q.enqueue("e").seq for _ in range(2)] == [1, 2]
+
+
 @pytest.mark.parametrize("name", WRITES)
 def test_a_folder_that_was_looked_at_is_tried_out_before_anything_is_written(
     name: str, tmp_path: Path

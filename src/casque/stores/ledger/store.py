@@ -261,7 +261,9 @@ class LedgerStore(Looking):
         if replica is not None:
             replica.undo()
         if not await self._enter(watch, to_write=to_write):
-            return Replica(blind=False), True
+            # Kept: who has looked knows how many jobs came before those that it adds.
+            self._replica = Replica(blind=False)
+            return self._replica, True
         if replica is not None and (blind or not replica.is_blind):
             await self._check_head(replica, watch)
             return replica, False
