@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,12 @@ def has_a_host_of_its_own() -> bool:
     return tried.returncode == 0
 
 
+def is_said(operator: Operator, what: str, *command: str) -> bool:
+    ran = operator.queuectl(*command)
+    assert ran.code == 0
+    return what in ran.err
+
+
 def read(file: Path) -> str:
     return file.read_text() if file.exists() else ""
 
@@ -76,10 +83,9 @@ def test_workers_that_cannot_write_for_long_are_found_and_stopped_all_the_same(
     with closing(sqlite3.connect(on_sqlite.fleet.store, isolation_level=None)) as connection:
         connection.execute("BEGIN IMMEDIATE")
         until("they are forgotten", lambda: on_sqlite.listed() == [])
+        told = f"runs a manager ({manager})"
         for command in (("worker", "list"), ("status",)):
-            ran = on_sqlite.queuectl(*command)
-            assert ran.code == 0
-            assert f"runs a manager ({manager})" in ran.err
+            until("it is told", partial(is_said, on_sqlite, told, *command))
         stop = on_sqlite.begin("worker", "stop")
         until("only the command is left", lambda: on_sqlite.processes() == [stop.pid])
     out, _ = stop.communicate(timeout=PATIENCE)

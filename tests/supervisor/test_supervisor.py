@@ -7,6 +7,7 @@ import os
 import signal
 import sqlite3
 import threading
+import time
 from contextlib import closing
 from datetime import datetime
 from itertools import pairwise
@@ -122,11 +123,20 @@ def test_a_child_that_does_not_stop_is_killed_and_the_exit_code_says_so(bench: B
     assert not is_there(child)
 
 
+def is_stopped(pid: int) -> bool:
+    state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    return state == "T"
+
+
 def test_a_child_that_somebody_has_stopped_heeds_all_the_same(bench: Bench) -> None:
     bench.enqueue("freeze")
     patient = SUPERVISE.replace("beyond_grace_us=500_000", "beyond_grace_us=15_000_000")
     program = bench.python("-c", patient)
-    program.says_pids(r"freezes (\d+)")
+    [pid] = program.says_pids(r"freezes (\d+)")
+    deadline = time.monotonic() + 60
+    while not is_stopped(pid):  # what it says, it says before
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
     program.send(signal.SIGTERM)
     assert program.ends(20) == 0
 

@@ -84,20 +84,17 @@ def posts(access: Access) -> list[Post]:
     ]
 
 
-def unheard(access: Access, entries: Sequence[WorkerEntry]) -> list[ManagerEntry]:
-    """The managers of this host that run, and none of whose workers is registered."""
-    kept = {entry.manager for entry in entries if entry.is_here}
-    found = (one.entry for one in posts(access))
-    return [one for one in found if one.is_here and not one.is_gone and one.pid not in kept]
-
-
-def tell_of_unheard(access: Access, entries: Sequence[WorkerEntry]) -> None:
-    managers = unheard(access, entries)
+def tell_of_unheard(access: Access) -> None:
+    """Of the managers here that run, though they have not renewed their entries in time."""
+    now = access.store.clock.now()
+    managers = [
+        one.entry for one in posts(access) if ends_us(one.record) <= now and not one.entry.is_gone
+    ]
     if managers:
         complain(
-            f"note: on this host runs a manager ({named(managers)}) without a worker that is "
-            "registered. Its workers are about to start, or the storage takes no writes: see their "
-            "log. `queuectl worker stop` finds it."
+            f"note: on this host runs a manager ({named(managers)}) that was not heard of for two "
+            "leases, nor were its workers: the storage takes no writes from them. See their log; "
+            "`queuectl worker stop` stops them."
         )
 
 

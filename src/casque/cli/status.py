@@ -71,7 +71,7 @@ def status(
         if watch:
             return _watch(access, queue, interval_us, as_json=is_json(context, json))
         picture = _look(access, queue)
-        _tell_of_unheard(access, picture)
+        _tell_of_unheard(access)
     if is_json(context, json):
         asjson.show(_object(picture))
     else:
@@ -91,10 +91,10 @@ def _look(access: Access, queue: str | None) -> Picture:
     )
 
 
-def _tell_of_unheard(access: Access, picture: Picture) -> None:
+def _tell_of_unheard(access: Access) -> None:
     from casque.cli.fleet import tell_of_unheard
 
-    tell_of_unheard(access, picture.workers)
+    tell_of_unheard(access)
 
 
 def _drawn(picture: Picture) -> Group:

@@ -202,7 +202,7 @@ def list_(context: typer.Context, store: StoreOption = None, json: JsonOption = 
     with looked_into(context, store) as access:
         entries = [one.entry for one in members(access)]
         running = running_by(access)
-        tell_of_unheard(access, entries)
+        tell_of_unheard(access)
     if is_json(context, json):
         asjson.show([view_of(entry, running.get(entry.name, [])) for entry in entries])
     elif entries:
