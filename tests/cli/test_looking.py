@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+from datetime import timedelta
 from pathlib import Path
 
 import msgspec
@@ -261,3 +262,16 @@ def test_everything_comes_before_the_command_or_after(control: Control, tmp_path
     assert control("--json", "list").out == told
     elsewhere = f"{tmp_path}/other.db"
     assert control("list", "--store", elsewhere, "--json").out == "[]\n"
+
+
+def test_a_job_whose_last_lease_is_over_is_dead_and_not_in_progress(anywhere: Control) -> None:
+    with Queue(anywhere.store) as queue:
+        queue.enqueue("e", id="spent", max_attempts=1)
+        queue.enqueue("e", id="held", max_attempts=1)
+        queue.dequeue(id="spent", lease=timedelta(microseconds=1))
+        queue.dequeue(id="held")
+    listed = {
+        state: [one["id"] for one in anywhere("list", "--state", state, "--json").json]
+        for state in ("processing", "dead")
+    }
+    assert listed == {"processing": ["held"], "dead": ["spent"]}
