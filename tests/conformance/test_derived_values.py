@@ -15,8 +15,7 @@ import pytest
 
 from casque import App, BrokerQueue, InvalidError, JobStatus, NewJob, Queue
 from casque.job import Job
-from casque.worker.options import WorkerOptions
-from tests.worker.apps import Beside
+from tests.worker.apps import work_off_in_time
 
 PLACES = {"memory": "memory://", "sqlite": "jobs.db", "json": "queue.json", "folder": "ledger/"}
 
@@ -123,11 +122,6 @@ def test_a_worker_runs_a_task_of_such_a_name(place: str, name: str, tmp_path: Pa
             return "done"
 
         handle = task.enqueue()
-        worker = Beside(app, WorkerOptions(until_idle=True))
-        try:
-            worker.join(15)
-        finally:
-            worker.worker.stop_now()
-            worker.join()
+        work_off_in_time(app)
         job = handle.job()
         assert (job.status, job.entrypoint) == (JobStatus.COMPLETED, "a")

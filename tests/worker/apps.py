@@ -73,6 +73,16 @@ class Beside:
         return self.ended
 
 
+def work_off_in_time(app: App) -> None:
+    """Let a worker do all that is due, which it must come to the end of."""
+    worker = Beside(app, WorkerOptions(until_idle=True))
+    try:
+        worker.join(60)
+    finally:
+        worker.worker.stop_now()
+        worker.join()
+
+
 @contextmanager
 def beside(app: App, options: WorkerOptions | None = None, **changes: Any) -> Iterator[Beside]:
     """A worker beside the test; stopped at its end."""

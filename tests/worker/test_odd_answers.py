@@ -10,8 +10,7 @@ import pytest
 from casque import App, Backoff, Discard, JobStatus, Retry, Snooze
 from casque.arguments import ERROR_BYTES
 from casque.worker import attempt
-from casque.worker.options import WorkerOptions
-from tests.worker.apps import AT_ONCE, STORES, Beside, on_disk
+from tests.worker.apps import AT_ONCE, STORES, on_disk, work_off_in_time
 
 app = pytest.fixture(on_disk, params=STORES)
 
@@ -73,12 +72,9 @@ def _worked_off(app: App, error: BaseException, backoff: Backoff | None = None) 
         return "done"
 
     handles = [neighbour.enqueue(), odd.enqueue(), neighbour.enqueue()]
-    worker = Beside(app, WorkerOptions(until_idle=True))
     try:
-        worker.join(15)
+        work_off_in_time(app)
     finally:
-        worker.worker.stop_now()
-        worker.join()
         # Those of a table live on, and would keep the attempts that their tracebacks lead to.
         BaseException.with_traceback(error, None)
     assert [handles[0].result(), handles[2].result()] == ["done", "done"]
