@@ -50,14 +50,17 @@ def test_a_task_that_takes_ten_leases_runs_once_and_so_does_one_that_blocks_the_
         assert rival.poll() is None
 
 
+@pytest.mark.parametrize("short", [0, 200], ids=["at the start", "after short ones"])
 def test_plain_tasks_that_calculate_do_not_keep_each_others_leases_from_being_renewed(
-    tmp_path: Path,
+    short: int, tmp_path: Path
 ) -> None:
     jobs = [chore("calculate", f"job{n}", seconds=8.0) for n in range(32)]
     with Fleet(tmp_path, "jobs.db") as fleet:
-        fleet.queue.enqueue_many(jobs)
+        fleet.queue.enqueue_many([chore("note_plainly", f"short{n}") for n in range(short)])
         fleet.start("--lease", "5", "--concurrency", "32")
-        fleet.until_completed(len(jobs))
+        fleet.until_completed(short)
+        fleet.queue.enqueue_many(jobs)
+        fleet.until_completed(short + len(jobs))
         assert set(fleet.times_run().values()) == {1}
         assert {job.attempts for job in fleet.jobs().values()} == {1}
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import enum
-import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
@@ -41,6 +40,7 @@ from casque.worker.places import Hooks, InThreads, OnLoop
 from casque.worker.processes import InProcesses
 from casque.worker.registry import Entry
 from casque.worker.report import LOGGER, Report
+from casque.worker.switching import Switching
 
 _CANCEL_SECONDS = 5.0
 """How long a cancelled function may take to clean up, before its job is given up without it."""
@@ -53,11 +53,6 @@ _START_SECONDS = 60.0
 """How long a process may take to import the app, if its task has a timeout; and as long as that."""
 _LOOKS_PER_LEASE = 20
 _LONGEST_LOOK_SECONDS = 1.0
-_SWITCH_SECONDS = 0.000_1
-"""How long one thread may keep Python from the others. By Python's own 5 ms, a heartbeat behind 32
-plain tasks that calculate would take longer than a lease. Short tasks end before that matters, and
-a fourth fewer of them would be done."""
-_LONG_US = SECOND_US // 2
 _DEFAULT = WorkerOptions()
 
 
@@ -121,7 +116,6 @@ class Worker:
                 "a worker has an event loop of its own and cannot run inside another: call it from "
                 "plain code, or let it be a process of its own: python -m casque.worker module:app."
             )
-        before = sys.getswitchinterval()
         try:
             return eventloop.run(self._run())
         except eventloop.BrokenLoopError as error:
@@ -131,7 +125,6 @@ class Worker:
             self._crew.abandon()
             raise
         finally:
-            sys.setswitchinterval(before)
             self._loop = None
 
     def stop(self) -> None:
@@ -208,11 +201,11 @@ class _Crew:
         self.ended: asyncio.Future[Ended] = self._loop.create_future()
         session = Session(store, owner="Worker", worker=name, blocking=store.blocking)
         self._clock = store.clock
-        self._switch_seconds = sys.getswitchinterval()
         self._report = Report(session.worker, self._clock)
         hooks = Hooks(app.middleware, self._report) if app.middleware else None
         self._processes = InProcesses(app, self._count_time)
-        self._threads = InThreads(hooks)
+        self._switching = Switching()
+        self._threads = InThreads(hooks, self._switching)
         self.places: Mapping[str, Place] = {
             "loop": OnLoop(hooks),
             "thread": self._threads,
@@ -244,6 +237,7 @@ class _Crew:
 
     def abandon(self) -> None:
         """No more is heard from the loop: the deck must not keep what it ran for ever."""
+        self._switching.close()
         self._deck.stop_by(0)
 
     def start(self) -> None:
@@ -252,6 +246,7 @@ class _Crew:
         self._look()
 
     def close(self) -> None:
+        self._switching.close()
         self._threads.close()
         self._processes.close()
 
@@ -396,12 +391,8 @@ class _Crew:
                 self._see_the_end(attempt)
             elif now >= attempt.lease_end_us and not attempt.is_settled:
                 self._lose(attempt, Lost("no heartbeat got through for the whole of it"))
-        # While functions in threads take long they may be calculating: see `_SWITCH_SECONDS`.
-        long = any(
-            attempt.task.run_in == "thread" and now - attempt.begun_us > _LONG_US
-            for attempt in self._attempts
-        )
-        sys.setswitchinterval(min(self._switch_seconds, _SWITCH_SECONDS if long else 1.0))
+        plain = (one for one in self._attempts if one.task.run_in == "thread")
+        self._switching.look(now - attempt.begun_us for attempt in plain)
         most = self._options.max_mib
         if most is not None and self._why is None and memory.resident_mib() > most:
             self._report.grown(most)

@@ -23,6 +23,7 @@ from casque.current import become
 from casque.errors import InvalidError
 from casque.worker.attempt import Attempt, InvalidResult
 from casque.worker.report import Report
+from casque.worker.switching import Switching
 
 
 def leave_if_forked(generation: int) -> None:
@@ -140,8 +141,9 @@ class OnLoop:
 class InThreads:
     """Plain functions, each in one of as many threads as there are slots."""
 
-    def __init__(self, hooks: Hooks | None) -> None:
+    def __init__(self, hooks: Hooks | None, switching: Switching) -> None:
         self._hooks = hooks
+        self._switching = switching
         self._loop = asyncio.get_running_loop()
         self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._threads = self._running = 0
@@ -172,6 +174,7 @@ class InThreads:
                     await ending
         finally:
             self._running -= 1
+            self._switching.ended()
         result, error = ending.result()
         if error is not None:
             raise error

@@ -1,0 +1,69 @@
+"""How often threads take turns in a worker: often, unless plain functions are short."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from casque.clock import SECOND_US
+from casque.worker.switching import Switching
+
+SHORT, LONG = SECOND_US // 10, SECOND_US
+
+
+@pytest.fixture
+def own() -> float:
+    """What Python itself does."""
+    return sys.getswitchinterval()
+
+
+@pytest.fixture
+def switching(own: float) -> Iterator[Switching]:
+    switching = Switching()
+    yield switching
+    switching.close()
+    assert sys.getswitchinterval() == own, "left as it was"
+
+
+def is_often(own: float) -> bool:
+    return sys.getswitchinterval() < own / 10
+
+
+def test_turns_are_short_before_anything_is_known(own: float, switching: Switching) -> None:
+    assert is_often(own)
+    switching.look([SHORT] * 32)
+    assert is_often(own), "they are young, which says nothing of how long they take"
+
+
+def test_short_functions_have_pythons_own_turns(own: float, switching: Switching) -> None:
+    switching.ended()
+    assert not is_often(own)
+    switching.look([SHORT] * 32)
+    assert not is_often(own)
+    switching.look([SHORT] * 32)
+    assert is_often(own), "none has ended since the last look"
+
+
+def test_one_that_takes_long_makes_turns_short_whatever_else_ends(
+    own: float, switching: Switching
+) -> None:
+    switching.ended()
+    switching.look([SHORT, LONG])
+    assert is_often(own)
+    switching.ended()
+    assert is_often(own)
+    switching.look([SHORT])
+    assert not is_often(own), "it has ended, as have others"
+
+
+def test_shorter_turns_that_somebody_has_chosen_stay(own: float) -> None:
+    sys.setswitchinterval(0.000_01)
+    try:
+        switching = Switching()
+        assert sys.getswitchinterval() == pytest.approx(0.000_01)
+        switching.close()
+        assert sys.getswitchinterval() == pytest.approx(0.000_01)
+    finally:
+        sys.setswitchinterval(own)
