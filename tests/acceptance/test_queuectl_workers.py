@@ -28,6 +28,20 @@ from tests.acceptance.operating import QUEUECTL, Operator
 APP = ("--app", "chores:app")
 ELSEWHERE = ("unshare", "--uts", "sh", "-c", 'hostname elsewhere && exec "$@"', "sh")
 """What runs a command on a host of another name."""
+STRUCK_AT_BIRTH = """
+import os, signal, subprocess
+
+number = os.environ.pop("STRIKE", None)
+
+class Popen(subprocess.Popen):
+    def _execute_child(self, *args):
+        super()._execute_child(*args)
+        signal.raise_signal(int(number))
+
+if number is not None:
+    subprocess.Popen = Popen
+"""
+"""Of each process that this one makes, it is interrupted before it knows of it."""
 
 
 @pytest.fixture(params=STORES)
@@ -104,6 +118,18 @@ def test_whoever_ends_the_command_that_starts_them_leaves_nobody_behind(
     start.send_signal(number)
     out, _ = start.communicate(timeout=PATIENCE)
     assert (start.returncode, out) == (130, "queuectl: interrupted.\n")
+    until("all of them have ended", lambda: on_sqlite.processes() == [])
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_nor_does_who_ends_it_just_when_it_has_made_their_process(
+    on_sqlite: Operator, number: signal.Signals
+) -> None:
+    (early := on_sqlite.folder / "early").mkdir()
+    (early / "sitecustomize.py").write_text(STRUCK_AT_BIRTH)
+    environment = {"PYTHONPATH": str(early), "STRIKE": str(int(number))}
+    ran = on_sqlite.queuectl("worker", "start", "--count", "3", **environment)
+    assert (ran.code, ran.err) == (130, "queuectl: interrupted.\n")
     until("all of them have ended", lambda: on_sqlite.processes() == [])
 
 

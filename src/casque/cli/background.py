@@ -6,14 +6,15 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 from casque.cli.access import Access
 from casque.cli.exits import DONE, NOT_SO, complain
 from casque.cli.fleet import members
+from casque.cli.interrupts import Interrupts
 from casque.cli.location import STORE_VARIABLE
 from casque.cli.note import live_note
 from casque.cli.plan import Plan
@@ -67,9 +68,11 @@ def start(plan: Plan, access: Access, address: str | None, log_file: str | None)
 
     `address` is the store that they are told of; None: the app's own.
     """
-    with _interruptible():
+    with Interrupts() as interrupts:
+        interrupts.hold_back()
         process, log = _launched(plan, address, log_file)
         try:
+            interrupts.let_come()
             _enrol(process.pid, plan, access)
             with live_note() as note:
                 workers = _registered(process, plan, access, log, note)
@@ -77,20 +80,6 @@ def start(plan: Plan, access: Access, address: str | None, log_file: str | None)
             _end(process)
             raise
     return Started(process.pid, workers, log)
-
-
-@contextmanager
-def _interruptible() -> Iterator[None]:
-    """While this holds, who ends this command by a signal interrupts it, as Ctrl-C does."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
-    before = {number: one for number, one in before.items() if one is not signal.SIG_IGN}
-    for number in before:
-        signal.signal(number, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _enrol(pid: int, plan: Plan, access: Access) -> None:
@@ -133,7 +122,10 @@ def _renamed(log: Path, pid: int) -> Path:
     while name.exists():
         number += 1
         name = _default_log(f"{pid}-{number}")
-    log.rename(name)
+    try:
+        log.rename(name)
+    except OSError:  # it is written to already, and may as well keep its name
+        return log
     return name
 
 

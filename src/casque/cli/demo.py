@@ -20,6 +20,7 @@ from pathlib import Path
 from casque.arguments import NewJob
 from casque.cli.demoscreen import SLOTS, WORKERS, Screen
 from casque.cli.exits import DONE, INTERRUPTED, NOT_SO
+from casque.cli.interrupts import Interrupts
 from casque.cli.location import STORE_VARIABLE
 from casque.clock import SystemClock, drive
 from casque.errors import CasqueError
@@ -76,14 +77,15 @@ def _job(job_id: str, command: str, *, priority: int = 0) -> NewJob:
 
 def demo() -> int:
     """Run it to its end; its exit code."""
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.default_int_handler)  # the workers must not stay behind
     slots = f"{WORKERS} worker processes with {SLOTS} slots each"
     print(f"casque demo: {JOBS} jobs, {slots}, one SQLite file\n", flush=True)
     screen = Screen(MAX_ATTEMPTS, LEASE_SECONDS)
     try:
-        with tempfile.TemporaryDirectory(prefix="casque-demo-") as folder:
-            adds_up = _run(Path(folder), screen)
+        with (
+            Interrupts() as interrupts,  # the workers must not stay behind
+            tempfile.TemporaryDirectory(prefix="casque-demo-") as folder,
+        ):
+            adds_up = _run(Path(folder), screen, interrupts)
     except KeyboardInterrupt:
         print(f"\n  Stopped by Ctrl-C after {screen.seconds:.1f} s{_whereabouts(screen.last)}")
         return INTERRUPTED
@@ -91,7 +93,7 @@ def demo() -> int:
     return DONE if adds_up else NOT_SO
 
 
-def _run(folder: Path, screen: Screen) -> bool:
+def _run(folder: Path, screen: Screen, interrupts: Interrupts) -> bool:
     """Enqueue, work, show. Whether the numbers add up at the end."""
     store = SqliteStore(folder / _QUEUE)
     with Queue(store) as queue:
@@ -100,7 +102,7 @@ def _run(folder: Path, screen: Screen) -> bool:
         queue.enqueue_many(jobs_to_do())
         with screen:
             try:
-                with _workers(folder) as process:
+                with _workers(folder, interrupts) as process:
                     _watch(queue, folder, screen, process)
             finally:
                 screen.show(queue.stats(), is_last=True)
@@ -110,12 +112,13 @@ def _run(folder: Path, screen: Screen) -> bool:
 
 
 @contextmanager
-def _workers(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+def _workers(folder: Path, interrupts: Interrupts) -> Iterator[subprocess.Popen[bytes]]:
     """Worker processes under a manager, as anyone would start them; stopped at the end."""
     command = [sys.executable, "-m", "casque.cli", "worker", "start", "--foreground"]
     command += [f"--count={WORKERS}", f"--concurrency={SLOTS}"]
     command += [f"--lease={LEASE_SECONDS}s", f"--grace={GRACE_SECONDS}s"]
     environment = {**os.environ, STORE_VARIABLE: str(folder / _QUEUE)}
+    interrupts.hold_back()
     with (
         (folder / _LOG).open("wb") as log,
         subprocess.Popen(  # noqa: S603 - our own module, by the same Python
@@ -123,6 +126,7 @@ def _workers(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
         ) as process,
     ):
         try:
+            interrupts.let_come()
             yield process
         finally:
             _stop(process)
