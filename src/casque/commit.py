@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from casque.clock import SECOND_US, Stopwatch, drive
 from casque.errors import InvalidError, StorageError
 from casque.operations import Ack, Enqueue, Operation
-from casque.stores.port import COMMIT_DEADLINE_US, Store
+from casque.stores.port import COMMIT_DEADLINE_US, Prompt, Store
 
 if TYPE_CHECKING:
     import asyncio
@@ -141,9 +141,18 @@ class ThreadCommitter(Batches):
         self._lock = threading.Lock()
         self._owner = 0
         """The thread that is committing."""
+        self._commit_now = store.commit_now if isinstance(store, Prompt) else self._driven
 
     async def submit(self, operations: Sequence[Operation]) -> list[Any]:
         """Commit these with whatever else is waiting. Per operation its result, or its error."""
+        return self.submit_now(operations)
+
+    async def submit_one(self, operation: Operation) -> Any:
+        """Commit this with whatever else is waiting; its result, or its error raised."""
+        return self.submit_one_now(operation)
+
+    def submit_now(self, operations: Sequence[Operation]) -> list[Any]:
+        """As `submit`."""
         thread = threading.get_ident()
         if self._owner == thread and self._lock.locked():
             raise InvalidError(
@@ -160,11 +169,9 @@ class ThreadCommitter(Batches):
                 try:
                     self._owner = thread
                     self._number += 1
-                    return await self._store.commit(
-                        self._writer, self._number, operations, max_conflicts=self._max_conflicts
-                    )
+                    return self._commit_now(self._writer, self._number, operations)
                 except StorageError as error:
-                    return await self._answered(operations, error, begun)
+                    return self._answered(operations, error, begun)
                 except Exception as error:  # noqa: BLE001 - as any other outcome
                     return (
                         [error] if len(operations) == 1 else [own_error(error) for _ in operations]
@@ -183,32 +190,34 @@ class ThreadCommitter(Batches):
                 self._owner = 0
         return [entry.outcome for entry in entries]
 
-    async def submit_one(self, operation: Operation) -> Any:
-        """Commit this with whatever else is waiting; its result, or its error raised."""
+    def submit_one_now(self, operation: Operation) -> Any:
+        """As `submit_one`."""
         if self._waiting or self._lock.locked():
-            [outcome] = await self.submit((operation,))
+            [outcome] = self.submit_now((operation,))
         else:
             begun = self._store.clock.monotonic()
             with self._lock:
                 try:
                     self._owner = threading.get_ident()
                     self._number += 1
-                    [outcome] = await self._store.commit(
-                        self._writer, self._number, (operation,), max_conflicts=self._max_conflicts
-                    )
+                    [outcome] = self._commit_now(self._writer, self._number, (operation,))
                 except StorageError as error:
-                    [outcome] = await self._answered((operation,), error, begun)
+                    [outcome] = self._answered((operation,), error, begun)
                 finally:
                     self._owner = 0
         if isinstance(outcome, Exception):
             raise outcome
         return outcome
 
-    async def _answered(
+    def _driven(self, writer: str, number: int, operations: Sequence[Operation]) -> list[Any]:
+        most = self._max_conflicts
+        return drive(self._store.commit(writer, number, operations, max_conflicts=most))
+
+    def _answered(
         self, operations: Sequence[Operation], error: StorageError, begun: int
     ) -> list[Any]:
         try:
-            return await self._settle(operations, error, begun, blocking=True)
+            return drive(self._settle(operations, error, begun, blocking=True))
         except Exception as last:  # noqa: BLE001 - as any other outcome
             return [own_error(last) for _ in operations]
 

@@ -10,6 +10,8 @@ from typing import Any, TypeVar
 from weakref import finalize
 
 from casque.errors import InvalidError
+from casque.operations import Operation
+from casque.session import Session
 
 T = TypeVar("T")
 
@@ -43,6 +45,12 @@ class LoopRunner:
             # dequeue that went on waiting would claim a job for nobody. Else it is done already.
             future.cancel()
             raise
+
+    def submit(self, session: Session, operation: Operation) -> Any:
+        async def submitted() -> Any:
+            return await session.submit(operation)  # on the loop, which it asks for
+
+        return self.run(submitted())
 
     def close(self) -> None:
         with self._closing:

@@ -33,6 +33,7 @@ from casque.operations import (
     Enqueue,
     Fail,
     Heartbeat,
+    Hold,
     Nack,
     Operation,
     Release,
@@ -137,8 +138,7 @@ class AsyncQueue(Management):
         sqlite3.Connection to the file the queue is in, the job is part of the
         transaction that is open there: stored when, and only if, that commits.
         """
-        [minted], [order] = self._session.clock.mint(1)
-        request = arguments.request(
+        operation = self._to_enqueue(
             entrypoint,
             payload,
             priority,
@@ -149,11 +149,7 @@ class AsyncQueue(Management):
             max_attempts=max_attempts,
             retain=retain,
             timeout=timeout,
-            lineage=inherited(),
-            minted=minted,
-            order=order,
         )
-        operation = Enqueue((request,), self._max_depth)
         if connection is not None:
             return self._session.enqueue_within(connection, operation)[0]
         added: list[Job] = await self._session.submit(operation)
@@ -190,19 +186,11 @@ class AsyncQueue(Management):
         holder at a time, but a lease that expires makes the job due again: work
         slower than its lease may run twice. `ack` checks the token.
         """
-        session = self._session
-        operation = Dequeue(
-            session.worker,
-            self._lease_us if lease is None else arguments.positive_span(lease, "lease"),
-            arguments.whole(batch_size, "batch_size", 1),
-            None if entrypoint is None else arguments.entrypoints(entrypoint),
-            None if queue is None else arguments.name(queue, "queue"),
-            None if id is None else arguments.name(id, "id"),
-        )
+        operation = self._to_dequeue(entrypoint, queue, id, batch_size, lease)
         if wait is not None:
             return await self._wait_for(operation, arguments.span(wait, "wait"))
-        asked = session.clock.monotonic()
-        leased: Leased = await session.submit(operation)
+        asked = self._session.clock.monotonic()
+        leased: Leased = await self._session.submit(operation)
         self._holdings.hand(leased.jobs, operation.lease_us, asked)
         return leased.jobs
 
@@ -226,15 +214,7 @@ class AsyncQueue(Management):
     ) -> None:
         """The work is done. Adds the jobs that follow in the same commit, or refuses both."""
         hold = self._holdings.of(job)
-        operation = Ack(
-            *hold,
-            None if result is None else arguments.data(result, "result", arguments.RESULT_BYTES),
-            ()
-            if enqueue == ()
-            else arguments.requests(enqueue, inherited(), self._session.clock.mint),
-            self._max_depth,
-        )
-        await self._session.submit(operation)
+        await self._session.submit(self._to_ack(hold, result, enqueue))
         self._holdings.drop(hold)
 
     async def ack_many(self, jobs: Iterable[Job | str]) -> None:
@@ -336,6 +316,67 @@ class AsyncQueue(Management):
 
     def _holding(self, job: Job | str) -> Holding | None:
         return self._holdings.find(job)
+
+    # -- what is asked for, checked: for the sync Queue, too -------------------
+
+    def _to_enqueue(
+        self,
+        entrypoint: str,
+        payload: bytes,
+        priority: int,
+        *,
+        queue: str,
+        id: str | None,
+        delay: timedelta | None,
+        run_at: datetime | None,
+        max_attempts: int,
+        retain: timedelta | None,
+        timeout: timedelta | None,
+    ) -> Enqueue:
+        [minted], [order] = self._session.clock.mint(1)
+        request = arguments.request(
+            entrypoint,
+            payload,
+            priority,
+            queue=queue,
+            id=id,
+            delay=delay,
+            run_at=run_at,
+            max_attempts=max_attempts,
+            retain=retain,
+            timeout=timeout,
+            lineage=inherited(),
+            minted=minted,
+            order=order,
+        )
+        return Enqueue((request,), self._max_depth)
+
+    def _to_dequeue(
+        self,
+        entrypoint: str | Collection[str] | None,
+        queue: str | None,
+        id: str | None,
+        batch_size: int,
+        lease: timedelta | None,
+    ) -> Dequeue:
+        return Dequeue(
+            self._session.worker,
+            self._lease_us if lease is None else arguments.positive_span(lease, "lease"),
+            arguments.whole(batch_size, "batch_size", 1),
+            None if entrypoint is None else arguments.entrypoints(entrypoint),
+            None if queue is None else arguments.name(queue, "queue"),
+            None if id is None else arguments.name(id, "id"),
+        )
+
+    def _to_ack(self, hold: Hold, result: bytes | None, enqueue: Iterable[NewJob]) -> Ack:
+        return Ack(
+            *hold,
+            None if result is None else arguments.data(result, "result", arguments.RESULT_BYTES),
+            ()
+            if enqueue == ()
+            else arguments.requests(enqueue, inherited(), self._session.clock.mint),
+            self._max_depth,
+        )
 
 
 class DirectQueue(AsyncQueue):

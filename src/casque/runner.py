@@ -13,6 +13,8 @@ from collections.abc import Coroutine
 from typing import Any, Protocol, TypeVar
 
 from casque.clock import drive
+from casque.operations import Operation
+from casque.session import Session
 from casque.stores.port import Store
 
 T = TypeVar("T")
@@ -21,6 +23,10 @@ T = TypeVar("T")
 class Runner(Protocol):
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T: ...
 
+    def submit(self, session: Session, operation: Operation) -> Any:
+        """What `session.submit` comes to."""
+        ...
+
     def close(self) -> None: ...
 
 
@@ -28,6 +34,7 @@ class InlineRunner:
     """For stores that never suspend."""
 
     run = staticmethod(drive)
+    submit = staticmethod(Session.submit_now)
 
     def close(self) -> None:
         """Nothing to let go of."""

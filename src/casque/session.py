@@ -48,9 +48,10 @@ class Session:
         """The store as this session's callers reach it."""
         self._committer: ThreadCommitter | LoopCommitter
         if blocking:
-            self._committer = ThreadCommitter(
+            committer = self._committer = ThreadCommitter(
                 self.access, alone=one_by_one, max_conflicts=max_conflicts
             )
+            self._submit_now = committer.submit_one_now
         else:
             from casque.loopcommit import LoopCommitter
             from casque.stores.onthread import OnThread
@@ -119,6 +120,16 @@ class Session:
         ):
             self.check_open()
         return self._committer.submit_one(operation)
+
+    def submit_now(self, operation: Operation) -> Any:
+        """As `submit`, for those who await nothing. Of a `blocking` session alone."""
+        if (
+            self._is_closed
+            or self._generation != process.generation
+            or (self._must_enter and not self._is_entered)
+        ):
+            self.check_open()
+        return self._submit_now(operation)
 
     async def submit_all(self, operations: Sequence[Operation]) -> list[Any]:
         """Commit several; per operation its result, or its error."""

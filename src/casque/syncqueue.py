@@ -1,4 +1,4 @@
-"""Queue: the same queue without `await`. A facade: every method hands over to the async one."""
+"""Queue: the same queue without `await`. A facade: its methods hand over to the async ones."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from casque.holding import Holding
 from casque.job import DEFAULT_MAX_ATTEMPTS, DEFAULT_QUEUE, Job, Lease, Stats
 from casque.management import as_lease
 from casque.queue import DEFAULT_MAX_DEPTH, AsyncQueue
+from casque.rules import Leased
 from casque.runner import Runner, runner_for, warn_inside_loop
 from casque.state import QueueState
 from casque.stores.port import Store
@@ -26,9 +27,67 @@ T = TypeVar("T")
 
 
 class _Behind(AsyncQueue):
-    """What a Queue hands over to, speaking in its name."""
+    """What a Queue hands over to, speaking in its name.
+
+    What is called most is here without `await`: the sync Queue pays for no coroutine either.
+    """
 
     _owner = "Queue"
+
+    def __init__(self, store: Store, runner: Runner, **options: Any) -> None:
+        super().__init__(store, _blocking=store.blocking, **options)
+        self._runner = runner
+
+    def enqueue_now(
+        self,
+        entrypoint: str,
+        payload: bytes,
+        priority: int,
+        *,
+        queue: str,
+        id: str | None,
+        delay: timedelta | None,
+        run_at: datetime | None,
+        max_attempts: int,
+        retain: timedelta | None,
+        timeout: timedelta | None,
+        connection: object,
+    ) -> Job:
+        operation = self._to_enqueue(
+            entrypoint,
+            payload,
+            priority,
+            queue=queue,
+            id=id,
+            delay=delay,
+            run_at=run_at,
+            max_attempts=max_attempts,
+            retain=retain,
+            timeout=timeout,
+        )
+        if connection is not None:
+            return self._session.enqueue_within(connection, operation)[0]
+        added: list[Job] = self._runner.submit(self._session, operation)
+        return added[0]
+
+    def dequeue_now(
+        self,
+        entrypoint: str | Collection[str] | None,
+        queue: str | None,
+        id: str | None,
+        batch_size: int,
+        lease: timedelta | None,
+    ) -> list[Job]:
+        operation = self._to_dequeue(entrypoint, queue, id, batch_size, lease)
+        asked = self._session.clock.monotonic()
+        leased: Leased = self._runner.submit(self._session, operation)
+        self._holdings.hand(leased.jobs, operation.lease_us, asked)
+        return leased.jobs
+
+    def ack_now(self, job: Job | str, result: bytes | None, enqueue: Iterable[NewJob]) -> None:
+        hold = self._holdings.of(job)
+        self._runner.submit(self._session, self._to_ack(hold, result, enqueue))
+        self._holdings.drop(hold)
 
 
 class Queue:
@@ -48,19 +107,20 @@ class Queue:
     ) -> None:
         address = anchored(store)  # a fork that goes to another folder opens it anew
 
-        def opened() -> tuple[AsyncQueue, Runner]:
+        def opened() -> tuple[_Behind, Runner]:
             at = open_store(address)
+            runner = runner_for(at)
             queue = _Behind(
                 at,
+                runner,
                 lease=lease,
                 worker=worker,
                 max_depth=max_depth,
                 stale_timeout=stale_timeout,
-                _blocking=at.blocking,
             )
-            return queue, runner_for(at)
+            return queue, runner
 
-        self._open: Callable[[], tuple[AsyncQueue, Runner]] = opened
+        self._open: Callable[[], tuple[_Behind, Runner]] = opened
         self._owns_store = not is_store(store)
         self._queue, self._runner = opened()
         self._generation = process.generation
@@ -120,7 +180,7 @@ class Queue:
         return self._runner.run(call)  # looked up now: what made `call` may have opened anew
 
     @property
-    def _live(self) -> AsyncQueue:
+    def _live(self) -> _Behind:
         """What does it, open and of this process."""
         if self._is_closed or self._generation != process.generation:
             self._check_open()
@@ -146,20 +206,18 @@ class Queue:
         connection: object = None,
     ) -> Job:
         """Add a job; when this returns, it is stored. See `BrokerQueue.enqueue`."""
-        return self._run(
-            self._live.enqueue(
-                entrypoint,
-                payload,
-                priority,
-                queue=queue,
-                id=id,
-                delay=delay,
-                run_at=run_at,
-                max_attempts=max_attempts,
-                retain=retain,
-                timeout=timeout,
-                connection=connection,
-            )
+        return self._live.enqueue_now(
+            entrypoint,
+            payload,
+            priority,
+            queue=queue,
+            id=id,
+            delay=delay,
+            run_at=run_at,
+            max_attempts=max_attempts,
+            retain=retain,
+            timeout=timeout,
+            connection=connection,
         )
 
     def enqueue_many(self, jobs: Iterable[NewJob], *, connection: object = None) -> list[Job]:
@@ -179,6 +237,8 @@ class Queue:
         wait: timedelta | None = None,
     ) -> list[Job]:
         """Lease up to `batch_size` due jobs. See `BrokerQueue.dequeue`."""
+        if wait is None:
+            return self._live.dequeue_now(entrypoint, queue, id, batch_size, lease)
         return self._run(
             self._live.dequeue(
                 entrypoint, queue=queue, id=id, batch_size=batch_size, lease=lease, wait=wait
@@ -189,7 +249,7 @@ class Queue:
         self, job: Job | str, *, result: bytes | None = None, enqueue: Iterable[NewJob] = ()
     ) -> None:
         """The work is done. Adds the jobs that follow in the same commit, or refuses both."""
-        return self._run(self._live.ack(job, result=result, enqueue=enqueue))
+        return self._live.ack_now(job, result, enqueue)
 
     def ack_many(self, jobs: Iterable[Job | str]) -> None:
         """Ack several. Raises LeaseLostError naming those that were lost; the rest is done."""

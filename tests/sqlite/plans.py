@@ -77,6 +77,7 @@ PLANS: dict[str, Plan] = {
     "claim_all": at(ROWID),
     "add_plain_swiftly": at(ROWID),
     "claim_swiftly": Plan((ROWID, DUE, VISIT, PRIMARY), walks=FEW),
+    "claim_leaping": Plan((ROWID, DUE, VISIT, PRIMARY), walks=f"{LEAPS}; {FEW}"),
     "held_until": Plan((ROWID, DUE), walks=LEAPS),
     "ack_swiftly": at(ROWID, DUE),
     "holds": at(ROWID),
@@ -118,7 +119,7 @@ PLANS: dict[str, Plan] = {
 # The steps that read no rows of ours: the recursion's own queue, what an inner SELECT gives, one
 # without a table, and a list that is passed in.
 OF_ITS_OWN = re.compile(
-    r"(SCAN|SEARCH) (rank$|CONSTANT ROW$|\(?subquery-\d+\)?|SUBQUERY \d+|\w+ VIRTUAL TABLE )"
+    r"(SCAN|SEARCH) ((rank|due)$|CONSTANT ROW$|\(?subquery-\d+\)?|SUBQUERY \d+|\w+ VIRTUAL TABLE )"
 )
 STEP = re.compile(
     r"(?P<how>SCAN|SEARCH) (TABLE )?\w+( AS \w+)?"

@@ -90,12 +90,13 @@ acked, errors, enqueued = [], [], ["held"]
 with Queue(path) as q:
     q.enqueue("e", id="held")
     [held] = q.dequeue()
-    for number in range(10_000):
-        try:
-            enqueued.append(q.enqueue("e", b"x" * 5_000, id=f"{number}").id)
-        except StorageError as error:
-            errors.append([str(error), error.outcome_unknown])
-            break
+    for size in (5_000, 0):
+        for number in range(10_000):
+            try:
+                enqueued.append(q.enqueue("e", b"x" * size, id=f"{size}-{number}").id)
+            except StorageError as error:
+                errors.append([str(error), error.outcome_unknown])
+                break
     for call in (lambda: q.ack(held), lambda: q.enqueue_many([NewJob("e")] * 50)):
         try:
             call()

@@ -60,7 +60,15 @@ def test_every_statement_does_as_its_plan_says(connection: sqlite3.Connection) -
 
 CLAIMS = {
     *("heads", "due_jobs", "earliest", "first_lines", "due_lines", "due_lines_of_entrypoint"),
-    *("claim", "claim_all", "claim_swiftly", "ack_swiftly", "holds", "holds_named"),
+    *(
+        "claim",
+        "claim_all",
+        "claim_swiftly",
+        "claim_leaping",
+        "ack_swiftly",
+        "holds",
+        "holds_named",
+    ),
     *("delete_jobs", "complete"),
     *("add", "add_plain", "add_plain_swiftly"),
 }
@@ -73,10 +81,10 @@ def test_no_claim_ack_or_enqueue_sorts_or_reads_all_jobs() -> None:
 
 
 WITHOUT = {
-    "casque_job_due": ("heads", "due_jobs", "earliest", "claim_swiftly"),
+    "casque_job_due": ("heads", "due_jobs", "earliest", "claim_swiftly", "claim_leaping"),
     "casque_job_name": ("holds_named", "job_named"),
     "casque_job_expiry": ("next_job_expiry", "delete_expired_jobs"),
-    "casque_line_visit": ("first_lines", "due_lines", "claim_swiftly"),
+    "casque_line_visit": ("first_lines", "due_lines", "claim_swiftly", "claim_leaping"),
     "casque_line_entrypoint": ("due_lines_of_entrypoint", "next_visit_of_entrypoint"),
     "casque_line_name": ("line", "lines_of_queue"),
     "casque_record_expiry": ("expired_records",),

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -28,6 +28,8 @@ from tests.sqlite.waiting import closed_behind
 
 LEASE = timedelta(milliseconds=50)
 HOUR = timedelta(hours=1)
+
+Learn = Callable[[Queue, int], None]
 
 
 @contextmanager
@@ -60,6 +62,22 @@ def learn(q: Queue, jobs: int) -> None:
     for _ in range(3):
         q.ack(q.dequeue()[0])
     assert claims_swiftly(q)
+
+
+def learn_to_leap(q: Queue, jobs: int) -> None:
+    """The same, with better ones ahead of them that are not due yet."""
+    for priority in (-3, -2):
+        q.enqueue_many([NewJob("e", priority=priority, delay=100 * HOUR)] * 2)
+    learn(q, jobs)
+    assert isinstance(q.store, SqliteStore)
+    assert q.store._known is not None
+    assert q.store._known.leaps
+
+
+@pytest.fixture(params=[learn, learn_to_leap])
+def learned(request: pytest.FixtureRequest) -> Learn:
+    learned: Learn = request.param
+    return learned
 
 
 @contextmanager
@@ -100,9 +118,11 @@ def test_a_stale_lease_cannot_ack_a_job_whose_id_was_minted(
         assert all(token > again[first.id].token for token in tokens)
 
 
-def test_tokens_rise_from_claim_to_claim_whoever_has_some_in_reserve(a: Queue, b: Queue) -> None:
-    learn(a, 60)
-    learn(b, 60)
+def test_tokens_rise_from_claim_to_claim_whoever_has_some_in_reserve(
+    a: Queue, b: Queue, learned: Learn
+) -> None:
+    learned(a, 60)
+    learned(b, 60)
     tokens = [0]
     for q in (a, a, a, b, b, b, b, a, b, a, a, a, a, a, b, b, b, a):
         [job] = q.dequeue()
@@ -117,9 +137,9 @@ def test_tokens_rise_from_claim_to_claim_whoever_has_some_in_reserve(a: Queue, b
 
 
 def test_a_token_in_reserve_is_not_handed_out_again_after_the_process(
-    tmp_path: Path, clock: FakeClock, a: Queue
+    tmp_path: Path, clock: FakeClock, a: Queue, learned: Learn
 ) -> None:
-    learn(a, 20)
+    learned(a, 20)
     tokens = [a.dequeue()[0].token for _ in range(5)]
     for _ in range(3):
         with opened(tmp_path / "jobs.db", clock) as another:
@@ -138,15 +158,15 @@ def test_claims_one_by_one_change_the_counters_now_and_then(tmp_path: Path, a: Q
     connection.close()
 
 
-def test_another_line_that_became_due_has_its_turn(a: Queue, b: Queue) -> None:
-    learn(a, 9)
+def test_another_line_that_became_due_has_its_turn(a: Queue, b: Queue, learned: Learn) -> None:
+    learned(a, 9)
     b.enqueue("e", queue="other")
     assert claims_swiftly(a)
     assert {job.queue for _ in range(2) for job in a.dequeue()} == {"default", "other"}
 
 
-def test_the_last_due_job_of_a_line_takes_the_line_along(a: Queue) -> None:
-    learn(a, 2)
+def test_the_last_due_job_of_a_line_takes_the_line_along(a: Queue, learned: Learn) -> None:
+    learned(a, 2)
     a.enqueue("e", delay=HOUR)
     for _ in range(2):
         assert a.queues(due=True) == ["default"]
@@ -154,8 +174,8 @@ def test_the_last_due_job_of_a_line_takes_the_line_along(a: Queue) -> None:
     assert a.queues(due=True) == []
 
 
-def test_a_queue_that_another_has_paused_gives_nothing(a: Queue, b: Queue) -> None:
-    learn(a, 9)
+def test_a_queue_that_another_has_paused_gives_nothing(a: Queue, b: Queue, learned: Learn) -> None:
+    learned(a, 9)
     b.pause("default")
     assert claims_swiftly(a)
     assert a.dequeue() == []
@@ -163,8 +183,8 @@ def test_a_queue_that_another_has_paused_gives_nothing(a: Queue, b: Queue) -> No
     assert a.dequeue()
 
 
-def test_a_line_that_was_paused_comes_back_to_its_place(a: Queue, b: Queue) -> None:
-    learn(a, 9)
+def test_a_line_that_was_paused_comes_back_to_its_place(a: Queue, b: Queue, learned: Learn) -> None:
+    learned(a, 9)
     b.enqueue("e", queue="other")
     b.pause("other")
     assert claims_swiftly(a)
@@ -175,9 +195,9 @@ def test_a_line_that_was_paused_comes_back_to_its_place(a: Queue, b: Queue) -> N
 
 @pytest.mark.parametrize("other", [NewJob("f"), NewJob("e", queue="other")])
 def test_a_line_that_has_the_number_of_another_is_not_taken_for_it(
-    a: Queue, b: Queue, other: NewJob
+    a: Queue, b: Queue, other: NewJob, learned: Learn
 ) -> None:
-    learn(a, 3)
+    learned(a, 3)
     b.drop("default")
     b.enqueue_many([other] * 3)
     assert claims_swiftly(a)
@@ -197,12 +217,12 @@ def test_nor_does_it_get_the_others_jobs(a: Queue, b: Queue) -> None:
 
 
 def test_a_job_whose_holder_was_lost_is_taken_over_with_its_history(
-    tmp_path: Path, clock: FakeClock
+    tmp_path: Path, clock: FakeClock, learned: Learn
 ) -> None:
     with opened(tmp_path / "jobs.db", clock, LEASE) as a:
         a.enqueue_many([NewJob("e", priority=-1), NewJob("e", priority=-1, max_attempts=1)])
         lost, spent = a.dequeue(batch_size=2)
-        learn(a, 9)
+        learned(a, 9)
         clock.advance(LEASE)
         assert claims_swiftly(a)
         [again] = a.dequeue()
@@ -213,13 +233,36 @@ def test_a_job_whose_holder_was_lost_is_taken_over_with_its_history(
         assert buried.status is JobStatus.DEAD
 
 
-def test_a_better_job_that_is_not_due_yet_waits(a: Queue, clock: FakeClock) -> None:
-    learn(a, 9)
+def test_a_better_job_that_is_not_due_yet_waits(a: Queue, clock: FakeClock, learned: Learn) -> None:
+    learned(a, 9)
     later = a.enqueue("e", priority=-1, delay=HOUR)
     assert claims_swiftly(a)
     assert later.id not in {job.id for _ in range(3) for job in a.dequeue()}
     clock.advance(HOUR)
     assert [job.id for job in a.dequeue()] == [later.id]
+
+
+def test_better_ones_that_are_not_due_yet_are_leapt_over_by_the_short_way(
+    a: Queue, b: Queue, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learn_to_leap(a, 20)
+    waiting = [job.id for job in a.peek(limit=20)]
+    assert len(waiting) == 20
+    with swiftly(monkeypatch):
+        claimed = [a.dequeue()[0] for _ in range(5)]
+        for job in claimed:
+            a.ack(job)
+    assert [job.id for job in claimed] == waiting[:5]
+    better = [b.enqueue("e", priority=priority) for priority in (-1, -9)]
+    worse = b.enqueue("e", priority=1)
+    assert claims_swiftly(a)
+    claimed = [a.dequeue()[0] for _ in range(3)]
+    assert [job.id for job in claimed] == [better[1].id, better[0].id, waiting[5]]
+    a.ack_many(claimed)
+    clock.advance(100 * HOUR)
+    assert [a.dequeue()[0].priority for _ in range(5)] == [-3, -3, -2, -2, 0]
+    rest = [a.dequeue()[0].id for _ in range(14)]
+    assert worse.id == rest[-1]
 
 
 def test_a_job_added_to_a_line_that_waits_for_another_is_due_at_once(a: Queue, b: Queue) -> None:

@@ -107,6 +107,19 @@ class Store(Protocol):
 
 
 @runtime_checkable
+class Prompt(Protocol):
+    """A `blocking` store that has its commits as a plain function, too.
+
+    It takes a tenth of the Python for a commit of one job to make no coroutine. Whoever overrides
+    one of both overrides the other.
+    """
+
+    def commit_now(self, writer: str, number: int, operations: Sequence[Operation]) -> list[Any]:
+        """As `commit`, of a store that has no conflicts."""
+        ...
+
+
+@runtime_checkable
 class Joinable(Protocol):
     """A store that can add jobs inside a transaction which the caller has open."""
 

@@ -56,7 +56,7 @@ class Claims:
         ):
             return []
         wanted = first.limit if len(run) == 1 else sum(one.limit for one in run)
-        heads = first_due(work.execute, line.id, wanted + 1, work.now)
+        heads, work.known.leaps = first_due(work.execute, line.id, wanted + 1, work.now)
         self.touched += len(heads)
         for place, (_, _, _, stage) in enumerate(heads):
             if stage >= HELD:

@@ -28,6 +28,11 @@ _OLDEST_SQLITE = (3, 35, 0)
 _BUSY_SECONDS = 0.05
 """How long SQLite waits for a lock by itself: briefly, so that Ctrl-C gets through in between."""
 _STATEMENTS_CACHED = 256
+_PAGE_BYTES = 2048
+"""Half of SQLite's own: a commit of one job changes two or three pages by a few hundred bytes, and
+writes them whole to its log. Smaller ones would cost large payloads and lists of jobs too much."""
+_LOG_BYTES = 4_096_000
+"""What SQLite's own thousand pages come to."""
 _FRAME_HEADER = 24
 _SHARE_OF_FREE_SPACE = 20
 """The log takes its full size early only where there is so many times as much room."""
@@ -255,9 +260,11 @@ class Database:
         self.patiently(lambda: self._check_whole(connection))
         # Before anything is changed: another's file keeps its journal mode.
         is_ours = self.patiently(lambda: self.check_schema(connection))
+        connection.execute(f"PRAGMA page_size = {_PAGE_BYTES}")  # of a file that is yet to be made
         [mode] = self.patiently(lambda: connection.execute("PRAGMA journal_mode = WAL").fetchone())
         if mode != "wal":
             raise sqlite3.OperationalError(f"its journal mode is {mode} and cannot be made WAL")
+        self._bound_log(connection)
         connection.execute(f"PRAGMA synchronous = {self._durability}")
         # Debian's SQLite overwrites what is deleted, to which end it writes pages that nobody needs
         # any more. This overwrites it too, where that writes nothing extra.
@@ -266,11 +273,18 @@ class Database:
         if not is_ours:
             self.patiently(lambda: self._make_schema(connection))
 
+    def _bound_log(self, connection: sqlite3.Connection) -> None:
+        """From this size on its content is moved to the file, whatever its pages."""
+        [page_size] = connection.execute("PRAGMA page_size").fetchone()
+        connection.execute(f"PRAGMA wal_autocheckpoint = {_LOG_BYTES // page_size}")
+
     def _check_whole(self, connection: sqlite3.Connection) -> None:
         """A file that was cut short in its last page opens like any other."""
-        [page_size] = connection.execute("PRAGMA page_size").fetchone()
-        connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
         size = _size(self.path) or 0
+        # After that, and after it was read: of a file that is only being made SQLite says what it
+        # would give it.
+        connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        [page_size] = connection.execute("PRAGMA page_size").fetchone()
         log = self.path.with_name(f"{self.path.name}-wal")
         # While a log is there, the file may have ended in the middle of a checkpoint.
         if size % page_size and not _size(log):

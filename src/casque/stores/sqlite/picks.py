@@ -51,14 +51,14 @@ class Pick(NamedTuple):
         return {line for line, count in self.seen.items() if count > taken[line]}
 
 
-def first_due(execute: Execute, line_id: int, limit: int, now: int) -> list[HeadRow]:
-    """The first due jobs of a line, in their order."""
+def first_due(execute: Execute, line_id: int, limit: int, now: int) -> tuple[list[HeadRow], bool]:
+    """The first due jobs of a line, in their order; and whether others had to be leapt over."""
     heads: list[HeadRow] = execute(SQL["heads"], (line_id, limit)).fetchall()
     for _, due_us, _, _ in heads:
         if due_us > now:  # better ones are not due yet: leap over them
             due: list[HeadRow] = execute(SQL["due_jobs"], (line_id, now)).fetchmany(limit)
-            return due
-    return heads
+            return due, True
+    return heads, False
 
 
 class Picker:
@@ -144,7 +144,7 @@ class Picker:
 
     def _due_jobs(self, line_id: int, share: int, seen: dict[int, int]) -> Iterator[Head]:
         """The due jobs of a line: as many as its `share` at once, as above."""
-        first = first_due(self._execute, line_id, share, self._now)
+        first, _ = first_due(self._execute, line_id, share, self._now)
         seen[line_id] = len(first)
         for priority, due_us, seq, stage in first:
             self.touched += 1

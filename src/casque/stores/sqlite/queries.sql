@@ -114,34 +114,12 @@ FROM rank CROSS JOIN casque_job AS job INDEXED BY casque_job_due
 WHERE job.line = ?1 AND job.priority = rank.priority AND job.due_us <= ?2;
 
 -- name: claim
-UPDATE casque_job SET
-    stage = CASE WHEN attempts + 1 >= max_attempts THEN 3 ELSE 2 END,
-    attempts = attempts + 1,
-    token = ?2,
-    worker = ?3,
-    due_us = ?5,
-    claimed_us = ?4,
-    heartbeat_us = ?4,
-    updated_us = ?4,
-    progress = NULL,
-    note = NULL,
-    output = NULL
+UPDATE casque_job SET token = ?2, {lease}
 WHERE seq = ?1
 RETURNING {claimed};
 
 -- name: claim_all
-UPDATE casque_job SET
-    stage = CASE WHEN attempts + 1 >= max_attempts THEN 3 ELSE 2 END,
-    attempts = attempts + 1,
-    token = ?2 + picked.key,
-    worker = ?3,
-    due_us = ?5,
-    claimed_us = ?4,
-    heartbeat_us = ?4,
-    updated_us = ?4,
-    progress = NULL,
-    note = NULL,
-    output = NULL
+UPDATE casque_job SET token = ?2 + picked.key, {lease}
 FROM json_each(?1) AS picked WHERE seq = picked.value
 RETURNING {claimed};
 
@@ -163,18 +141,7 @@ ON CONFLICT DO NOTHING;
 -- other line is due; and if nobody has taken a token since this handle took some in reserve. So
 -- nobody has paused a queue either, since that takes one: see `only_due_line`.
 -- name: claim_swiftly
-UPDATE casque_job SET
-    stage = CASE WHEN attempts + 1 >= max_attempts THEN 3 ELSE 2 END,
-    attempts = attempts + 1,
-    token = ?2,
-    worker = ?3,
-    due_us = ?5,
-    claimed_us = ?4,
-    heartbeat_us = ?4,
-    updated_us = ?4,
-    progress = NULL,
-    note = NULL,
-    output = NULL
+UPDATE casque_job SET token = ?2, {lease}
 WHERE seq = (
     SELECT seq FROM casque_job INDEXED BY casque_job_due WHERE line = ?1
     ORDER BY priority, due_us, seq LIMIT 1
@@ -184,6 +151,31 @@ AND (
     SELECT due_us <= ?4 FROM casque_job INDEXED BY casque_job_due WHERE line = ?1
     ORDER BY priority, due_us, seq LIMIT 1 OFFSET 1
 )
+AND (SELECT token = ?6 FROM casque_counter WHERE writer = '')
+AND NOT EXISTS (
+    SELECT 1 FROM casque_line INDEXED BY casque_line_visit
+    WHERE paused = 0 AND visit_us <= ?4 AND id <> ?1
+)
+RETURNING {claimed};
+
+-- The same where jobs of better priority are not due yet, and are leapt over.
+-- name: claim_leaping
+WITH RECURSIVE rank (priority) AS (
+    SELECT min(priority) FROM casque_job INDEXED BY casque_job_due WHERE line = ?1
+    UNION ALL
+    SELECT (
+        SELECT min(priority) FROM casque_job INDEXED BY casque_job_due
+        WHERE line = ?1 AND priority > rank.priority
+    )
+    FROM rank WHERE rank.priority IS NOT NULL
+),
+due (seq) AS MATERIALIZED (
+    SELECT job.seq FROM rank CROSS JOIN casque_job AS job INDEXED BY casque_job_due
+    WHERE job.line = ?1 AND job.priority = rank.priority AND job.due_us <= ?4 LIMIT 2
+)
+UPDATE casque_job SET token = ?2, {lease}
+WHERE seq = (SELECT seq FROM due) AND (SELECT count(*) FROM due) = 2
+AND stage < 2 AND queue = ?7 AND entrypoint = ?8
 AND (SELECT token = ?6 FROM casque_counter WHERE writer = '')
 AND NOT EXISTS (
     SELECT 1 FROM casque_line INDEXED BY casque_line_visit

@@ -29,6 +29,13 @@ CLAIMED_COLUMNS = (
 )
 """What of a job is not known already to whoever claims it."""
 
+_LEASE = (
+    "stage = CASE WHEN attempts + 1 >= max_attempts THEN 3 ELSE 2 END, attempts = attempts + 1, "
+    "worker = ?3, due_us = ?5, claimed_us = ?4, heartbeat_us = ?4, updated_us = ?4, "
+    "progress = NULL, note = NULL, output = NULL"
+)
+"""What a claim changes in a job, beside its token."""
+
 QUEUED, TRIED, HELD, LAST_HELD, COMPLETED, DEAD, CANCELLED = range(7)
 """The stages of a job: its status, told apart where a count or a claim needs it."""
 
@@ -70,6 +77,7 @@ def _load() -> dict[str, str]:
         .strip()
         .replace("{columns}", columns)
         .replace("{claimed}", claimed)
+        .replace("{lease}", _LEASE)
         for name, _, body in named
     }
 

@@ -85,6 +85,9 @@ class SqliteStore:
         *,
         max_conflicts: int | None = None,  # noqa: ARG002 - a lock has no conflicts
     ) -> list[Any]:
+        return self.commit_now(writer, number, operations)
+
+    def commit_now(self, writer: str, number: int, operations: Sequence[Operation]) -> list[Any]:
         with self._writer.lock:
             try:
                 done = self._swiftly(writer, number, operations)

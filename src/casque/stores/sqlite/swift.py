@@ -26,6 +26,7 @@ from casque.stores.sqlite.rows import STATEMENTS as SQL
 from casque.stores.sqlite.work import Known, Line
 
 _ADD, _CLAIM, _ACK = SQL["add_plain_swiftly"], SQL["claim_swiftly"], SQL["ack_swiftly"]
+_LEAP = SQL["claim_leaping"]
 _DATA_VERSION, _HEADS, _CLAIM_ALL = SQL["data_version"], SQL["heads"], SQL["claim_all"]
 
 _as_json = msgspec.json.Encoder().encode
@@ -85,7 +86,7 @@ def claim(
     by = worker, _, until = operation.worker, now, now + operation.lease_us
     token, reserved = known.token, known.reserved
     how = (line.id, token, worker, now, until, reserved, line.queue, line.entrypoint)
-    rows = connection.execute(_CLAIM, how).fetchall()
+    rows = connection.execute(_LEAP if known.leaps else _CLAIM, how).fetchall()
     return [Leased([claimed_of(rows[0], by)], None)] if rows else None
 
 
@@ -115,7 +116,7 @@ def several(
     rows = held(execute, acks) if acks else []
     if not _may_leave(execute, known, rows, acks, now=now, claimed=line):
         return None
-    seqs = [] if line is None or claims is None else _first(execute, line, claims.limit, now)
+    seqs = [] if line is None or claims is None else _first(execute, known, line, claims, now)
     if seqs is None:
         return None
     end(connection, rows, acks, now)
@@ -168,9 +169,12 @@ def _begun(known: Known, operation: Dequeue, now: int) -> Line | None:
     return line
 
 
-def _first(execute: Execute, line: Line, limit: int, now: int) -> list[int] | None:
+def _first(
+    execute: Execute, known: Known, line: Line, operation: Dequeue, now: int
+) -> list[int] | None:
     """The jobs to claim; None unless all are there, none was lost, and a due one is left."""
-    heads = first_due(execute, line.id, limit + 1, now)
+    limit = operation.limit
+    heads, known.leaps = first_due(execute, line.id, limit + 1, now)
     if len(heads) <= limit:
         return None
     for _, _, _, stage in heads:

@@ -65,6 +65,8 @@ class Known:
         self.lines_by_id: dict[int, Line] = {}
         self.first: tuple[Line, int] | None = None
         """The line to be visited first, and when the one after it is; None: to be looked up."""
+        self.leaps = False
+        """Whether the last claim had to leap over jobs of that line which are not due yet."""
         self.token = 0
         """The last token that was handed out."""
         self.reserved = 0
