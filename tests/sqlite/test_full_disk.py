@@ -86,27 +86,31 @@ from casque import NewJob, Queue, StorageError
 path = sys.argv[1] + "/jobs.db"
 with open(sys.argv[1] + "/ballast", "wb") as ballast:
     ballast.write(bytes(300_000))
-acked, errors, enqueued = [], [], ["held"]
+errors, enqueued = [], ["held"]
 with Queue(path) as q:
     q.enqueue("e", id="held")
     [held] = q.dequeue()
-    for size in (5_000, 0):
-        for number in range(10_000):
-            try:
-                enqueued.append(q.enqueue("e", b"x" * size, id=f"{size}-{number}").id)
-            except StorageError as error:
-                errors.append([str(error), error.outcome_unknown])
-                break
-    for call in (lambda: q.ack(held), lambda: q.enqueue_many([NewJob("e")] * 50)):
+    for number in range(10_000):
         try:
-            call()
+            enqueued.append(q.enqueue("e", b"x" * 5_000, id=f"{number}").id)
         except StorageError as error:
             errors.append([str(error), error.outcome_unknown])
+            break
+    try:
+        q.ack(held)  # there may be just enough room for it
+        enqueued.remove("held")
+    except StorageError as error:
+        errors.append([str(error), error.outcome_unknown])
+    try:
+        q.enqueue_many([NewJob("e")] * 50)
+    except StorageError as error:
+        errors.append([str(error), error.outcome_unknown])
     there = sorted(job.id for job in q.read_state().jobs)
     os.unlink(sys.argv[1] + "/ballast")
     q.enqueue("e", b"x" * 5_000, id="after")
     after = sorted(job.id for job in q.read_state().jobs)
-    q.ack(held)
+    if "held" in enqueued:
+        q.ack(held)
 with Queue(path) as q:
     last = sorted(job.id for job in q.read_state().jobs)
 print(json.dumps([sorted(enqueued), there, after, last, errors]))
@@ -123,7 +127,7 @@ def test_a_full_disk_loses_nothing_that_was_acknowledged(tmp_path: Path) -> None
     assert there == enqueued
     assert after == sorted([*enqueued, "after"])
     assert last == [name for name in after if name != "held"]
-    assert errors
+    assert len(errors) >= 2, "the first that found no room, and the many"
     for message, outcome_unknown in errors:
         assert str(tmp_path / "jobs.db") in message
         assert "make room" in message
