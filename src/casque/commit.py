@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from casque.clock import SECOND_US, Stopwatch, drive
@@ -45,6 +45,8 @@ class Entry:
         self.is_done = False
         self.outcome: Any = None
 
+
+Commit = Callable[[str, int, Sequence[Operation]], list[Any]]
 
 _LIGHT = (1, 0)
 
@@ -141,7 +143,7 @@ class ThreadCommitter(Batches):
         self._lock = threading.Lock()
         self._owner = 0
         """The thread that is committing."""
-        self._commit_now = store.commit_now if isinstance(store, Prompt) else self._driven
+        self._commit_now = _plainly(store, max_conflicts)
 
     async def submit(self, operations: Sequence[Operation]) -> list[Any]:
         """Commit these with whatever else is waiting. Per operation its result, or its error."""
@@ -209,10 +211,6 @@ class ThreadCommitter(Batches):
             raise outcome
         return outcome
 
-    def _driven(self, writer: str, number: int, operations: Sequence[Operation]) -> list[Any]:
-        most = self._max_conflicts
-        return drive(self._store.commit(writer, number, operations, max_conflicts=most))
-
     def _answered(
         self, operations: Sequence[Operation], error: StorageError, begun: int
     ) -> list[Any]:
@@ -243,6 +241,15 @@ class ThreadCommitter(Batches):
             for entry, outcome in zip(batch, outcomes, strict=True):
                 entry.outcome, entry.is_done = outcome, True
         return bool(batch)
+
+
+def _plainly(store: Store, most: int | None) -> Commit:
+    """The commits of a store that never suspends."""
+
+    def driven(writer: str, number: int, operations: Sequence[Operation]) -> list[Any]:
+        return drive(store.commit(writer, number, operations, max_conflicts=most))
+
+    return store.commit_now if isinstance(store, Prompt) else driven
 
 
 def _finish_all(entries: list[Entry], error: Exception) -> None:
