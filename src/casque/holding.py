@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 
 import msgspec
 
@@ -35,7 +36,8 @@ class Holdings:
             holdings.pop(job.id, None)  # the newest stands last
             holdings[job.id] = Holding(job.token, lease_us, taken_us)
         while len(holdings) > HOLDINGS_KEPT:
-            holdings.pop(next(iter(holdings)), None)
+            with suppress(RuntimeError):  # another thread has changed it between these two calls
+                holdings.pop(next(iter(holdings)), None)
 
     def drop(self, hold: Hold) -> None:
         """The claim is over; a newer one on the same job stays."""

@@ -1,0 +1,54 @@
+"""Claims that a queue object remembers: the newest, whichever threads it is called from."""
+
+from __future__ import annotations
+
+import sys
+import threading
+
+import pytest
+
+from casque import holding
+from casque.holding import Holdings
+from casque.job import Job
+
+THREADS, CLAIMS, KEPT = 4, 20_000, 10
+
+
+def claimed(name: str, token: int) -> Job:
+    return Job(id=name, entrypoint="e", payload=b"", token=token)
+
+
+def test_the_oldest_are_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(holding, "HOLDINGS_KEPT", KEPT)
+    holdings = Holdings()
+    for token in range(1, 3 * KEPT):
+        holdings.hand([claimed(f"job{token}", token)], 1, 1)
+    kept = [token for token in range(1, 3 * KEPT) if holdings.find(f"job{token}") is not None]
+    assert kept == list(range(2 * KEPT, 3 * KEPT))
+
+
+def test_threads_that_claim_at_once_do_not_trip_over_each_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(holding, "HOLDINGS_KEPT", KEPT)
+    holdings = Holdings()
+    wrong: list[Exception] = []
+
+    def claim(place: int) -> None:
+        try:
+            for token in range(CLAIMS):
+                holdings.hand([claimed(f"{place}-{token}", token)], 1, 1)
+        except Exception as error:  # noqa: BLE001 - told by the test
+            wrong.append(error)
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(0.000_001)
+    try:
+        threads = [threading.Thread(target=claim, args=(place,)) for place in range(THREADS)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(before)
+    assert wrong == []
