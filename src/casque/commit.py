@@ -12,11 +12,14 @@ import copy
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from casque.clock import SECOND_US, Stopwatch, drive
 from casque.errors import InvalidError, StorageError
-from casque.operations import Ack, Enqueue, Operation
+from casque.operations import Ack, Enqueue, Operation, Release
+from casque.reentry import called_within
+from casque.rules import Leased
 from casque.stores.port import COMMIT_DEADLINE_US, Prompt, Store
 
 if TYPE_CHECKING:
@@ -36,13 +39,15 @@ _LONGEST_PAUSE_US = 1_000_000
 class Entry:
     """One caller's operation and, once it is known, its outcome."""
 
-    __slots__ = ("future", "is_done", "operation", "outcome", "weight")
+    __slots__ = ("future", "is_done", "is_withdrawn", "operation", "outcome", "weight")
 
     def __init__(self, operation: Operation, future: asyncio.Future[Any] | None = None) -> None:
         self.operation = operation
         self.future = future
         self.weight = _weigh(operation)
         self.is_done = False
+        self.is_withdrawn = False
+        """Whether its caller was interrupted: nobody waits for its outcome."""
         self.outcome: Any = None
 
 
@@ -96,7 +101,7 @@ class Batches:
         count = size = 0
         while self._waiting:
             entry = self._waiting[0]
-            if entry.future is not None and entry.future.cancelled():
+            if entry.is_withdrawn or (entry.future is not None and entry.future.cancelled()):
                 self._waiting.popleft()
                 continue
             count, size = count + entry.weight[0], size + entry.weight[1]
@@ -143,6 +148,7 @@ class ThreadCommitter(Batches):
         self._lock = threading.Lock()
         self._owner = 0
         """The thread that is committing."""
+        self._is_closed = False
         self._commit_now = _plainly(store, max_conflicts)
 
     async def submit(self, operations: Sequence[Operation]) -> list[Any]:
@@ -157,11 +163,7 @@ class ThreadCommitter(Batches):
         """As `submit`."""
         thread = threading.get_ident()
         if self._owner == thread and self._lock.locked():
-            raise InvalidError(
-                "the queue was called from a signal handler, in the middle of a call to it on the "
-                "same thread, which cannot go on meanwhile. Set a flag in the handler, and look at "
-                "it outside."
-            )
+            raise called_within()
         # Alone, and little enough for one commit: then there is nothing to gather.
         few = len(operations) == 1 or (len(operations) <= _FEW and not self._alone)
         begun = self._store.clock.monotonic()
@@ -170,6 +172,7 @@ class ThreadCommitter(Batches):
             with self._lock:
                 try:
                     self._owner = thread
+                    self._check_open()
                     self._number += 1
                     return self._commit_now(self._writer, self._number, operations)
                 except StorageError as error:
@@ -182,14 +185,19 @@ class ThreadCommitter(Batches):
                     self._owner = 0
         entries = [Entry(operation) for operation in operations]
         self._join(entries)
-        with self._lock:
-            self._owner = thread
-            try:
-                while not entries[-1].is_done:
-                    if not self._commit_next():
-                        raise given_up(self._store.name)  # who took it along was interrupted
-            finally:
-                self._owner = 0
+        try:
+            with self._lock:
+                self._owner = thread
+                try:
+                    self._check_open()
+                    while not entries[-1].is_done:
+                        if not self._commit_next():
+                            raise given_up(self._store.name)  # who took it along was interrupted
+                finally:
+                    self._owner = 0
+        except BaseException:
+            self._withdraw(entries)
+            raise
         return [entry.outcome for entry in entries]
 
     def submit_one_now(self, operation: Operation) -> Any:
@@ -197,10 +205,12 @@ class ThreadCommitter(Batches):
         if self._waiting or self._lock.locked():
             [outcome] = self.submit_now((operation,))
         else:
-            begun = self._store.clock.monotonic()
+            begun, thread = self._store.clock.monotonic(), threading.get_ident()
             with self._lock:
                 try:
-                    self._owner = threading.get_ident()
+                    self._owner = thread  # before any call: a signal handler may strike there
+                    if self._is_closed:
+                        self._check_open()
                     self._number += 1
                     [outcome] = self._commit_now(self._writer, self._number, (operation,))
                 except StorageError as error:
@@ -220,10 +230,36 @@ class ThreadCommitter(Batches):
             return [own_error(last) for _ in operations]
 
     async def drain(self) -> None:
-        """Wait until everything that was asked is answered."""
+        """Wait until everything that was asked is answered. Nothing is taken after that.
+
+        In the middle of a call, by a signal handler, there is nothing to wait for: the call goes
+        on when that returns, or is given up with it.
+        """
+        if self._owner == threading.get_ident() and self._lock.locked():
+            self._is_closed = True
+            return
         with self._lock:
             while self._waiting:
                 self._commit_next()
+            self._is_closed = True
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise InvalidError("this queue was closed while the call was waiting.")
+
+    def _withdraw(self, entries: Sequence[Entry]) -> None:
+        """Their caller was interrupted. What is not begun is not done."""
+        for entry in entries:
+            entry.is_withdrawn = True
+            if entry.is_done:
+                self._waiting.extend(map(Entry, _releases(entry)))
+
+    def _give_back(self, batch: Sequence[Entry]) -> None:
+        """What was claimed for callers who were interrupted meanwhile, nobody knows of."""
+        releases = [one for entry in batch if entry.is_withdrawn for one in _releases(entry)]
+        if releases:
+            with suppress(Exception):  # then they come back when their leases end
+                drive(self._commit(releases, blocking=True))
 
     def _commit_next(self) -> bool:
         """Commit the next batch; False when nobody waits."""
@@ -240,6 +276,7 @@ class ThreadCommitter(Batches):
         else:
             for entry, outcome in zip(batch, outcomes, strict=True):
                 entry.outcome, entry.is_done = outcome, True
+            self._give_back(batch)
         return bool(batch)
 
 
@@ -249,7 +286,16 @@ def _plainly(store: Store, most: int | None) -> Commit:
     def driven(writer: str, number: int, operations: Sequence[Operation]) -> list[Any]:
         return drive(store.commit(writer, number, operations, max_conflicts=most))
 
-    return store.commit_now if isinstance(store, Prompt) else driven
+    # Somebody's own `commit`, in a derived class or in front of a store, is not passed by.
+    of = next((one for one in type(store).__mro__ if "commit" in vars(one)), object)
+    is_plain = "commit_now" in vars(of) and "commit" not in getattr(store, "__dict__", {})
+    return store.commit_now if is_plain and isinstance(store, Prompt) else driven
+
+
+def _releases(entry: Entry) -> list[Operation]:
+    """What gives back the jobs that were claimed by it."""
+    jobs = entry.outcome.jobs if isinstance(entry.outcome, Leased) else ()
+    return [Release(job.id, job.token) for job in jobs]
 
 
 def _finish_all(entries: list[Entry], error: Exception) -> None:

@@ -57,18 +57,35 @@ def sync_folder(path: Path) -> None:
 
 def network_filesystem(path: Path) -> str | None:
     """The kind of network drive that `path` lies on; None when it is local, or cannot be told."""
-    try:
-        mounts = _MOUNTS.read_text(errors="replace").splitlines()
-    except OSError:
-        return None
     kind, longest = None, -1
-    for line in mounts:
+    for point, of_kind in _mounts():
+        if len(point) > longest and Path(path).is_relative_to(point):
+            kind, longest = of_kind, len(point)
+    return kind if kind in _SHARED_BY_HOSTS else None
+
+
+def has_other_names(path: Path) -> bool:
+    """Whether a file can be reached by another name, in a folder where its neighbours are not.
+
+    By a hard link; or since it is mounted by itself, as containers do. False if there is none.
+    """
+    try:
+        links = path.stat().st_nlink
+    except OSError:
+        return False
+    return links > 1 or any(point == str(path.resolve()) for point, _ in _mounts())
+
+
+def _mounts() -> Iterator[tuple[str, str]]:
+    """Where something is mounted, and what kind it is of."""
+    try:
+        lines = _MOUNTS.read_text(errors="replace").splitlines()
+    except OSError:
+        return
+    for line in lines:
         fields, _, rest = line.partition(" - ")
         # The fifth field is where it is mounted, with blanks and the like as octal escapes.
-        point = fields.split()[4].encode().decode("unicode_escape")
-        if len(point) > longest and Path(path).is_relative_to(point):
-            kind, longest = rest.split()[0], len(point)
-    return kind if kind in _SHARED_BY_HOSTS else None
+        yield fields.split()[4].encode().decode("unicode_escape"), rest.split()[0]
 
 
 @contextmanager

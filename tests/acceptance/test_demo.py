@@ -116,6 +116,18 @@ def test_ctrl_c_ends_the_demo_with_every_running_job_finished(tmp_path: Path) ->
     assert "processing 0" in said.splitlines()[-4]
 
 
+def test_several_signals_at_once_end_the_demo_as_one_does(tmp_path: Path) -> None:
+    source, output = os.pipe()
+    with demo(tmp_path, output) as process:
+        read_until(source, r"attempt 1: .*; again in")
+        process.send_signal(signal.SIGSTOP)  # so that it gets the others together
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGCONT):
+            process.send_signal(number)
+        said = read_until(source, None)
+        os.close(source)
+        assert_stopped_cleanly(said, process.wait(PATIENCE), tmp_path)
+
+
 def test_on_a_terminal_the_demo_draws_one_block_within_its_width(tmp_path: Path) -> None:
     source, output = os.openpty()
     fcntl.ioctl(output, termios.TIOCSWINSZ, struct.pack("4H", 24, COLUMNS, 0, 0))

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from casque import NewJob, Queue
+from casque.stores.sqlite.connection import Database
+from casque.stores.sqlite.store import BUSY_AT
 
 LOG_BYTES = 4_096_000
 
@@ -52,3 +54,14 @@ def test_the_log_is_moved_to_the_file_at_the_same_size_whatever_the_pages(
         written = (tmp_path / "jobs.db-wal").stat().st_size
     assert page_size(path) == size
     assert LOG_BYTES <= written <= 1.2 * LOG_BYTES
+
+
+def test_the_log_is_given_its_size_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    grown: list[object] = []
+    monkeypatch.setattr(Database, "grow_log", lambda *args: grown.append(args))
+    with Queue(tmp_path / "jobs.db") as q:
+        for number in range(50):
+            q.enqueue("e")
+            for _ in range(3):
+                assert q.dequeue("nobody") == []
+            assert len(grown) == (number >= BUSY_AT - 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -106,6 +107,43 @@ def test_a_link_leads_to_the_one_queue(tmp_path: Path) -> None:
         one.enqueue("e", id="here")
         assert other.get("here") is not None
         assert not (tmp_path / "link.db-wal").exists()
+
+
+BY_MOUNT = """
+import sys
+from casque import InvalidError, Queue
+try:
+    with Queue(sys.argv[1]) as q:
+        q.enqueue("e")
+except InvalidError as error:
+    print(error)
+"""
+
+
+def _fails(command: list[str]) -> bool:
+    return subprocess.run(command, check=False).returncode != 0
+
+
+def test_a_file_with_another_name_is_refused(tmp_path: Path) -> None:
+    path, other = tmp_path / "jobs.db", tmp_path / "other" / "jobs.db"
+    other.parent.mkdir()
+    with Queue(path) as q:
+        q.enqueue("e", id="there")
+    other.hardlink_to(path)
+    for name in (path, other):
+        with Queue(name) as q, pytest.raises(InvalidError, match="another name"):
+            q.enqueue("e")
+    other.unlink()
+    with Queue(path) as q:
+        assert q.get("there") is not None
+    other.touch()
+    mounted = 'mount --bind "$1" "$2" && exec "$3" -c "$4" "$2"'
+    places = [str(path), str(other), sys.executable]
+    command = ["unshare", "-rm", "sh", "-c", mounted, "sh", *places, BY_MOUNT]
+    if shutil.which("unshare") is None or _fails([*command[:2], "true"]):
+        pytest.skip("nothing can be mounted here")
+    ran = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "mounted by itself" in ran.stdout
 
 
 def test_a_link_to_itself_is_refused_when_it_is_used_at_the_latest(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ def own() -> float:
 @pytest.fixture
 def switching(own: float) -> Iterator[Switching]:
     switching = Switching()
+    switching.look([])
     yield switching
     switching.close()
     assert sys.getswitchinterval() == own, "left as it was"
@@ -62,8 +63,35 @@ def test_shorter_turns_that_somebody_has_chosen_stay(own: float) -> None:
     sys.setswitchinterval(0.000_01)
     try:
         switching = Switching()
+        switching.look([])
         assert sys.getswitchinterval() == pytest.approx(0.000_01)
         switching.close()
         assert sys.getswitchinterval() == pytest.approx(0.000_01)
     finally:
         sys.setswitchinterval(own)
+
+
+def test_workers_of_one_process_leave_it_as_it_was_in_whichever_order_they_end(own: float) -> None:
+    for order in ((0, 1), (1, 0)):
+        workers = Switching(), Switching()
+        for worker in workers:
+            worker.look([LONG])
+        workers[order[0]].close()
+        assert is_often(own), "the other still wants it"
+        workers[order[0]].close()
+        workers[order[1]].look([])
+        workers[order[1]].close()
+        assert sys.getswitchinterval() == own
+
+
+def test_one_worker_with_short_functions_does_not_decide_for_another(own: float) -> None:
+    short, long = Switching(), Switching()
+    long.look([LONG])
+    short.look([])
+    short.ended()
+    assert is_often(own)
+    long.close()
+    long.ended()  # a function that outlives its worker
+    assert not is_often(own)
+    short.close()
+    assert sys.getswitchinterval() == own

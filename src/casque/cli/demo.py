@@ -129,14 +129,15 @@ def _workers(folder: Path, interrupts: Interrupts) -> Iterator[subprocess.Popen[
             interrupts.let_come()
             yield process
         finally:
-            _stop(process)
+            _stop(process, interrupts)
 
 
-def _stop(process: subprocess.Popen[bytes]) -> None:
+def _stop(process: subprocess.Popen[bytes], interrupts: Interrupts) -> None:
     """Let what runs end; on another Ctrl-C, give it back at once."""
     process.send_signal(signal.SIGTERM)  # changes nothing if Ctrl-C has reached it too
     while True:
         try:
+            interrupts.let_come()
             process.wait()
         except KeyboardInterrupt:
             process.send_signal(signal.SIGINT)

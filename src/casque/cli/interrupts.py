@@ -12,12 +12,13 @@ _NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 class Interrupts:
     """While this holds, whoever ends this command by a signal interrupts it, as Ctrl-C does.
 
-    Signals that it was started to ignore stay ignored.
+    Signals that it was started to ignore stay ignored. They interrupt it once: the next ones would
+    strike while it clears up. Whoever wants to know of another asks for it by `let_come`.
     """
 
     def __init__(self) -> None:
         self._before: dict[signal.Signals, Any] = {}
-        self._is_held_back = self._is_due = False
+        self._is_held_back = self._is_due = self._has_struck = False
 
     def __enter__(self) -> Self:
         before = {number: signal.getsignal(number) for number in _NUMBERS}
@@ -40,12 +41,15 @@ class Interrupts:
         self._is_held_back = True
 
     def let_come(self) -> None:
-        """From now on they strike, and one that came meanwhile does now."""
-        self._is_held_back = False
+        """From now on one strikes, and if it came while they were held back, now."""
+        self._is_held_back = self._has_struck = False
         if self._is_due:
-            raise KeyboardInterrupt
+            self._is_due = False
+            self._strike()
 
-    def _strike(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002 - a handler's
-        if not self._is_held_back:
+    def _strike(self, number: int = 0, frame: FrameType | None = None) -> None:  # noqa: ARG002 - a handler's
+        if self._is_held_back:
+            self._is_due = True
+        elif not self._has_struck:
+            self._has_struck = True
             raise KeyboardInterrupt
-        self._is_due = True

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+from casque import reentry
 from casque.clock import Bell, Clock, StoreTime, SystemClock
 from casque.errors import StorageError
 from casque.operations import Operation
@@ -30,7 +31,7 @@ class MemoryStore(Looking):
     def __init__(self, clock: Clock | None = None) -> None:
         self.clock = clock or SystemClock()
         self._time = StoreTime(self.clock)
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._state = State()
         self._answers = Answers()
         self._bells = Bells()
@@ -44,6 +45,7 @@ class MemoryStore(Looking):
         *,
         max_conflicts: int | None = None,  # noqa: ARG002 - a lock has no conflicts
     ) -> list[Any]:
+        reentry.refuse(self._lock)
         with self._lock:
             state = self._whole()
             told = self._answers.recall(state.number_of(writer), writer, number)
@@ -62,6 +64,7 @@ class MemoryStore(Looking):
             yield None
 
     async def _read(self, look: Callable[[State, int], T]) -> T:
+        reentry.refuse(self._lock)
         with self._lock:
             return look(self._whole(), self._time.now())
 

@@ -110,8 +110,8 @@ class Store(Protocol):
 class Prompt(Protocol):
     """A `blocking` store that has its commits as a plain function, too.
 
-    It takes a tenth of the Python for a commit of one job to make no coroutine. Whoever overrides
-    one of both overrides the other.
+    For the sync queue, which pays for no coroutine then. It is used where one class has both: whose
+    `commit` is overridden, that is called.
     """
 
     def commit_now(self, writer: str, number: int, operations: Sequence[Operation]) -> list[Any]:

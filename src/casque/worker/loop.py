@@ -159,9 +159,9 @@ class Worker:
             when_stuck=self._when_stuck,
         )
         self._loop = asyncio.get_running_loop()
-        crew.start()
-        self._heed()  # it may have been told to stop before there was anything to stop
         try:
+            crew.start()
+            self._heed()  # it may have been told to stop before there was anything to stop
             while not crew.ended.done():
                 # Not by awaiting it: a task that cancels all there are must not cancel this.
                 with suppress(asyncio.CancelledError):

@@ -15,7 +15,7 @@ from typing import Literal, TypeVar
 
 from casque.clock import SECOND_US, Clock
 from casque.errors import CasqueError, CorruptError, InvalidError, StorageError
-from casque.localdisk import make_folder, network_filesystem
+from casque.localdisk import has_other_names, make_folder, network_filesystem
 from casque.stores.port import COMMIT_DEADLINE_US
 from casque.stores.sqlite.rows import Connection, schema
 
@@ -94,8 +94,8 @@ class Database:
             raise CorruptError(
                 f"{self.name} was moved or replaced while it was in use, and its log "
                 f"{self.path.name}-wal belongs to the file that was there before. Nothing was "
-                "overwritten. Put that file back; or, if it is not needed, move the log and the "
-                f"{self.path.name}-shm away."
+                "overwritten. Put that file back; or, if it is not needed and no process uses "
+                f"either, move the log and the {self.path.name}-shm away."
             )
         self._logs = {file: known for file, known in self._logs.items() if file == identity}
 
@@ -231,6 +231,12 @@ class Database:
                 f"{self.name} lies on a network drive ({drive}), where SQLite's locks cannot be "
                 "trusted and jobs would be lost. Use a local disk; to share a queue between hosts, "
                 "use a bucket or PostgreSQL."
+            )
+        if has_other_names(self.path):
+            raise InvalidError(
+                f"{self.name} has another name (a hard link), or is mounted by itself. Its log "
+                "lies beside it, so who opens it by the other name has another log, and jobs would "
+                "be lost. Remove the link; into a container, mount the folder that the file is in."
             )
         self._check_not_emptied()
 

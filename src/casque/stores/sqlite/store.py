@@ -15,6 +15,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, TypeVar
 
+from casque import reentry
 from casque.clock import Bell, Clock, StoreTime, SystemClock
 from casque.errors import CasqueError, StorageError
 from casque.job import Job, Stats
@@ -35,7 +36,7 @@ from casque.stores.sqlite.within import enqueue_within
 from casque.stores.sqlite.work import SEEN_EVERY_US, Known, Upkeep, Work
 from casque.views import JobFilter
 
-_BUSY_AT = 32
+BUSY_AT = 32
 """A handle that has made so many commits will make more."""
 _FORK_SECONDS = 5.0
 IDENTIFY_EVERY_US = 100_000
@@ -65,6 +66,8 @@ class SqliteStore:
         self._bells = Bells()
         self._upkeep = Upkeep()
         self._known: Known | None = None
+        self._is_grown = False
+        """Whether the log was given its full size."""
         self._was_empty = False
         """Whether the last dequeue found nothing: the next one then looks before it locks."""
         self._unsure: tuple[str, int, swift.Try] | None = None
@@ -88,12 +91,12 @@ class SqliteStore:
         return self.commit_now(writer, number, operations)
 
     def commit_now(self, writer: str, number: int, operations: Sequence[Operation]) -> list[Any]:
-        with self._writer.lock:
+        writing = self._writer
+        reentry.refuse(writing.lock)
+        with writing.lock:
             try:
                 done = self._swiftly(writer, number, operations)
                 outcomes, rings = done or self._commit(writer, number, operations)
-                if self.commits == _BUSY_AT:
-                    self._writer.grow_log()
             except BaseException as error:
                 # An error, or Ctrl-C, may have struck between any two statements: what was
                 # believed may have been changed in part.
@@ -102,6 +105,10 @@ class SqliteStore:
                 if isinstance(error, sqlite3.Error):
                     raise self._database.trouble("use", error) from error
                 raise
+            if self.commits >= BUSY_AT and not self._is_grown:
+                self._is_grown = True
+                with suppress(sqlite3.Error):  # what was to be stored is
+                    writing.grow_log()
         if rings and self._bells.all:
             self._bells.ring()
         return outcomes
@@ -355,6 +362,7 @@ class SqliteStore:
         return self._read(lambda reads: reads.picture())
 
     def _read(self, read: Callable[[Reads], T]) -> T:
+        reentry.refuse(self._reader.lock)
         with self._reader.lock:
             try:
                 connection, _ = self._reader.connection(self._time.now())
@@ -374,6 +382,8 @@ class SqliteStore:
     async def close(self) -> None:
         self._watch.close()
         for handle in (self._writer, self._reader):
+            if reentry.is_mine(handle.lock):
+                continue  # a signal handler closes what it struck in; it is let go at the end
             with handle.lock:
                 handle.close()
         self._known = None
@@ -381,8 +391,9 @@ class SqliteStore:
     def before_fork(self) -> None:
         """Let go of the file: SQLite's locks and memory must not be shared with a child."""
         self._watch.before_fork()
-        # Not for ever: who forks may be a signal handler that struck in the middle of a commit.
-        handles = (self._writer, self._reader)
+        # Who forks may be a signal handler that struck in the middle of a commit; and another
+        # thread's is not waited for for ever.
+        handles = [one for one in (self._writer, self._reader) if not reentry.is_mine(one.lock)]
         self._forking = [one for one in handles if one.lock.acquire(timeout=_FORK_SECONDS)]
         for handle in self._forking:
             handle.close()
@@ -405,7 +416,7 @@ class _Handle:
     """A connection that is made when it is needed, and its lock."""
 
     def __init__(self, database: Database) -> None:
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()
         self._database = database
         self.opened: sqlite3.Connection | None = None
         """The connection, if there is one."""

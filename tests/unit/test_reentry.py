@@ -1,0 +1,127 @@
+"""Calls by signal handlers and finalizers, in the middle of a call: refused, and nobody hangs."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from casque import InvalidError, NewJob, Queue
+from casque.stores.memory import MemoryStore
+from casque.stores.port import Store
+from casque.stores.sqlite.reads import Reads
+from casque.stores.sqlite.store import SqliteStore
+
+STRIKES = 2_000
+
+
+def memory(_: Path) -> Store:
+    return MemoryStore()
+
+
+def sqlite(folder: Path) -> Store:
+    return SqliteStore(folder / "jobs.db", durability="normal")
+
+
+@pytest.fixture(params=[memory, sqlite])
+def q(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Queue]:
+    with Queue(request.param(tmp_path)) as queue:
+        yield queue
+
+
+CALLS: dict[str, tuple[Callable[[Queue], object], Callable[[Queue], object]]] = {
+    "enqueues": (lambda q: q.enqueue("e"), lambda q: q.enqueue("e")),
+    "claims": (lambda q: q.dequeue(), lambda q: q.dequeue()),
+    "reads": (lambda q: q.stats(), lambda q: q.stats()),
+    "adds many": (lambda q: q.enqueue_many([NewJob("e")] * 3), lambda q: q.pause("other")),
+    "uses another queue": (lambda q: q.enqueue("e"), lambda q: Queue(q.store).enqueue("e")),
+}
+
+
+@pytest.mark.timeout(100)
+@pytest.mark.parametrize("name", CALLS)
+def test_a_handler_that_calls_the_queue_is_answered_or_refused(q: Queue, name: str) -> None:
+    outside, inside = CALLS[name]
+    answered = refused = 0
+    told: set[str] = set()
+
+    def handle(*_: object) -> None:
+        nonlocal answered, refused
+        try:
+            inside(q)
+            answered += 1
+        except InvalidError as error:
+            told.add(str(error))
+            refused += 1
+
+    before = signal.signal(signal.SIGALRM, handle)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.000_13, 0.000_13)
+        while answered + refused < STRIKES:
+            outside(q)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert refused
+    assert all("signal handler" in one for one in told)
+    outside(q)
+
+
+CLOSING = """
+import signal, sys
+from casque import Queue
+q = Queue(sys.argv[1])
+q.enqueue("e")
+
+def stop(*_):
+    q.close()
+    sys.exit(7)
+
+signal.signal(signal.SIGALRM, stop)
+signal.setitimer(signal.ITIMER_REAL, float(sys.argv[2]))
+while True:
+    q.enqueue("e")
+"""
+
+
+@pytest.mark.parametrize("place", ["memory://", "jobs.db"])
+def test_a_handler_may_close_the_queue_and_end_the_program(place: str, tmp_path: Path) -> None:
+    for after in (0.01, 0.012_3, 0.05):
+        command = [sys.executable, "-c", CLOSING, place, str(after)]
+        done = subprocess.run(command, cwd=tmp_path, timeout=60, check=False, capture_output=True)
+        assert (done.returncode, done.stderr) == (7, b"")
+
+
+class Last:
+    """Something that looks into the queue when it is collected."""
+
+    def __init__(self, q: Queue, told: list[object]) -> None:
+        self._q, self._told = q, told
+
+    def __del__(self) -> None:
+        try:
+            self._told.append(self._q.get("job"))
+        except InvalidError as error:
+            self._told.append(error)
+
+
+def test_a_finalizer_that_reads_in_the_middle_of_a_read_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stats, told = Reads.stats, list[object]()
+    with Queue(tmp_path / "jobs.db") as q:
+        q.enqueue("e", id="job")
+
+        def collecting(*args: Any) -> Any:
+            Last(q, told)
+            return stats(*args)
+
+        monkeypatch.setattr(Reads, "stats", collecting)
+        assert q.stats().total == 1
+    [error] = told
+    assert isinstance(error, InvalidError)
