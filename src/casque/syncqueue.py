@@ -16,6 +16,7 @@ from casque.errors import InvalidError
 from casque.holding import Holding
 from casque.job import DEFAULT_MAX_ATTEMPTS, DEFAULT_QUEUE, Job, Lease, Stats
 from casque.management import as_lease
+from casque.operations import Enqueue
 from casque.queue import DEFAULT_MAX_DEPTH, AsyncQueue
 from casque.rules import Leased
 from casque.runner import Runner, runner_for, warn_inside_loop
@@ -38,33 +39,7 @@ class _Behind(AsyncQueue):
         super().__init__(store, _blocking=store.blocking, **options)
         self._runner = runner
 
-    def enqueue_now(
-        self,
-        entrypoint: str,
-        payload: bytes,
-        priority: int,
-        *,
-        queue: str,
-        id: str | None,
-        delay: timedelta | None,
-        run_at: datetime | None,
-        max_attempts: int,
-        retain: timedelta | None,
-        timeout: timedelta | None,
-        connection: object,
-    ) -> Job:
-        operation = self._to_enqueue(
-            entrypoint,
-            payload,
-            priority,
-            queue=queue,
-            id=id,
-            delay=delay,
-            run_at=run_at,
-            max_attempts=max_attempts,
-            retain=retain,
-            timeout=timeout,
-        )
+    def enqueue_now(self, operation: Enqueue, connection: object) -> Job:
         if connection is not None:
             return self._session.enqueue_within(connection, operation)[0]
         added: list[Job] = self._runner.submit(self._session, operation)
@@ -206,7 +181,8 @@ class Queue:
         connection: object = None,
     ) -> Job:
         """Add a job; when this returns, it is stored. See `BrokerQueue.enqueue`."""
-        return self._live.enqueue_now(
+        live = self._live
+        operation = live._to_enqueue(  # noqa: SLF001 - of one house
             entrypoint,
             payload,
             priority,
@@ -217,8 +193,8 @@ class Queue:
             max_attempts=max_attempts,
             retain=retain,
             timeout=timeout,
-            connection=connection,
         )
+        return live.enqueue_now(operation, connection)
 
     def enqueue_many(self, jobs: Iterable[NewJob], *, connection: object = None) -> list[Job]:
         """Add up to 10,000 jobs (64 MiB of payload), all or none, in their order."""
