@@ -101,7 +101,7 @@ def assert_stopped_cleanly(said: str, code: int, folder: Path) -> None:
     assert found is not None, said
     assert sum(map(int, found.groups())) == 60
     assert "the workers finished what was running, and the rest would wait for others." in said
-    assert "Traceback" not in said
+    assert "Traceback" not in said, said
     assert list(folder.iterdir()) == []
 
 
