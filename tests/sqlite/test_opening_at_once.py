@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
 import threading
+from contextlib import closing
 from pathlib import Path
 
 from casque import Queue
@@ -29,6 +31,29 @@ def test_a_file_that_is_just_being_made_is_not_taken_for_a_damaged_one(tmp_path:
             thread.start()
         for thread in threads:
             thread.join()
+        assert wrong == []
         with Queue(path) as q:
             assert q.stats().total == HANDLES
-    assert wrong == []
+
+
+def test_a_file_that_is_locked_while_it_is_made_is_waited_for(tmp_path: Path) -> None:
+    """Before it has a log, the lock of a writer keeps readers out, too: at whatever they ask."""
+    path, told = tmp_path / "jobs.db", list[object]()
+
+    def enqueue() -> None:
+        try:
+            with Queue(path) as q:
+                told.append(q.enqueue("e").id)
+        except Exception as error:  # noqa: BLE001 - told by the test
+            told.append(error)
+
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        other.execute("CREATE TABLE theirs (name)")
+        enqueueing = threading.Thread(target=enqueue)
+        enqueueing.start()
+        enqueueing.join(0.3)  # several times what SQLite waits for by itself
+        other.execute("COMMIT")
+    enqueueing.join()
+    with Queue(path) as q:
+        assert [job.id for job in q.peek()] == told

@@ -65,7 +65,8 @@ class Database:
             )
         try:
             with self.translated("open"):
-                self._prepare(connection)
+                # Any step may meet others who are making the file; all are safe to repeat.
+                self.patiently(lambda: self._prepare(connection))
         except BaseException:
             connection.close()
             raise
@@ -263,11 +264,11 @@ class Database:
                 "a Python built with SQLite 3.38 or later.",
                 outcome_unknown=False,
             ) from error
-        self.patiently(lambda: self._check_whole(connection))
+        self._check_whole(connection)
         # Before anything is changed: another's file keeps its journal mode.
-        is_ours = self.patiently(lambda: self.check_schema(connection))
+        is_ours = self.check_schema(connection)
         connection.execute(f"PRAGMA page_size = {_PAGE_BYTES}")  # of a file that is yet to be made
-        [mode] = self.patiently(lambda: connection.execute("PRAGMA journal_mode = WAL").fetchone())
+        [mode] = connection.execute("PRAGMA journal_mode = WAL").fetchone()
         if mode != "wal":
             raise sqlite3.OperationalError(f"its journal mode is {mode} and cannot be made WAL")
         self._bound_log(connection)
@@ -277,7 +278,7 @@ class Database:
         connection.execute("PRAGMA secure_delete = FAST")
         connection.execute("PRAGMA fullfsync = ON")  # on macOS fsync alone does not reach the disk
         if not is_ours:
-            self.patiently(lambda: self._make_schema(connection))
+            self._make_schema(connection)
 
     def _bound_log(self, connection: sqlite3.Connection) -> None:
         """From this size on its content is moved to the file, whatever its pages."""
