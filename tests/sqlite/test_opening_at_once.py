@@ -7,7 +7,10 @@ import threading
 from contextlib import closing
 from pathlib import Path
 
+import pytest
+
 from casque import Queue
+from casque.stores.sqlite import connection
 
 ROUNDS, HANDLES = 40, 6
 
@@ -57,3 +60,22 @@ def test_a_file_that_is_locked_while_it_is_made_is_waited_for(tmp_path: Path) ->
     enqueueing.join()
     with Queue(path) as q:
         assert [job.id for job in q.peek()] == told
+
+
+def test_a_queue_that_is_made_while_its_files_are_looked_at_is_no_damaged_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, size_of, made = tmp_path / "jobs.db", connection._size, list[Queue]()
+
+    def look(at: Path) -> int | None:
+        found = size_of(at)
+        if not made:  # between the first look and the second
+            made.append(Queue(path))
+            made[0].enqueue("e")
+        return found
+
+    monkeypatch.setattr(connection, "_size", look)
+    with Queue(path) as q:
+        q.enqueue("e")
+        assert q.stats().total == 2
+    made[0].close()

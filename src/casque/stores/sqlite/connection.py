@@ -243,8 +243,9 @@ class Database:
 
     def _check_not_emptied(self) -> None:
         """Where SQLite finds no database, it throws a log that lies there away unread."""
-        size, log = _size(self.path), Path(f"{self._text}-wal")
-        if size or not _size(log):
+        # The log first: who makes a queue meanwhile writes the file before the log.
+        log = Path(f"{self._text}-wal")
+        if not _size(log) or (size := _size(self.path)):
             return
         what = "is not there" if size is None else "is empty"
         raise CorruptError(
