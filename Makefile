@@ -1,7 +1,8 @@
 # Everything a contributor runs. `make` alone lists the targets.
 
 PYTHON ?= python3
-WORKERS ?= auto
+# Most tests wait for processes and disks, so there are more of them at a time than cores.
+WORKERS ?= 4
 SECONDS ?= 60
 PYTEST_ARGS ?=
 
@@ -10,14 +11,19 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 CODE := $(wildcard src tests benchmarks examples docs/images)
 PURE := evolve lines lineage operations picking retry rules sortedkeys state tally transaction transitions
+QUICK := tests/unit tests/tasks tests/memory tests/model/test_rollback.py tests/typing/test_at_run_time.py \
+	$(addprefix tests/conformance/test_,memory.py sqlite.py statements.py)
+QUICK_FLAVOUR := direct or not (TestMemory or TestSqlite)
 comma := ,
 empty :=
 space := $(empty) $(empty)
 PURE_FILES := $(subst $(space),$(comma),$(PURE:%=src/casque/%.py))
 
-# An editable install compiles nothing, and where Python is told to write no bytecode, every process
-# would compile all of it again.
-#
+# Where Python is told to write no bytecode, every process would compile again all that an editable
+# install left uncompiled, and every process of pytest all tests. So `install` compiles, and pytest
+# keeps what it compiled.
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
+
 # A stamp is written last, so a step that was interrupted is done again from its start. MADE is
 # put aside while pip works: if pip is killed, the next run makes the whole environment anew.
 MADE := $(VENV)/.made
@@ -41,7 +47,7 @@ endif
 
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help demo test check format bench torture coverage clean
+.PHONY: help demo test quick servers check format bench torture coverage clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -49,8 +55,14 @@ help: ## list the targets
 demo: $(BASE) ## see jobs enqueued, worked, retried and buried, by two worker processes
 	@$(BIN)/queuectl demo
 
-test: $(DEV) ## run the tests (WORKERS=2, PYTEST_ARGS="-k lease")
-	@$(BIN)/python -m pytest -n $(WORKERS) $(PYTEST_ARGS)
+test: servers ## run the tests, in at most 10 minutes on 2 cores (PYTEST_ARGS="-k lease")
+	@$(PYTEST) -n $(WORKERS) $(PYTEST_ARGS)
+
+quick: $(DEV) ## run the rules, the tasks, and two stores through one kind of queue (a minute)
+	@$(PYTEST) -n $(WORKERS) -k '$(QUICK_FLAVOUR)' $(QUICK) $(PYTEST_ARGS)
+
+servers: $(DEV) ## install the servers that the tests run against, once per user
+	@$(BIN)/python -m tests.servers
 
 check: $(DEV) ## check format, lint, types and the direction of imports
 	$(BIN)/python -m ruff format --check $(CODE)
@@ -68,13 +80,15 @@ bench: $(BENCH) ## run every benchmark, at the sizes whose limits we state (a qu
 	done; \
 	echo "== benchmarks/depth.py --store sqlite"; $(BIN)/python benchmarks/depth.py --store sqlite
 
-torture: $(DEV) ## run the tests under real and simulated faults for as long as you say (SECONDS=60)
+torture: servers ## run the tests under real and simulated faults for as long as you say (SECONDS=60)
 	@seed=$${SEED:-$$(date +%y%m%d%H%M%S)0000}; echo "simulating from seed $$seed on (SEED=$$seed)"; \
-		CASQUE_TORTURE_SECONDS=$(SECONDS) CASQUE_TORTURE_SEED=$$seed $(BIN)/python -m pytest \
-		tests/torture --timeout=$$(($(SECONDS) * 2 + 120)) $(PYTEST_ARGS)
+		CASQUE_TORTURE_SECONDS=$(SECONDS) CASQUE_TORTURE_SEED=$$seed \
+		CASQUE_MODEL_EXAMPLES=$(SECONDS) $(PYTEST) \
+		tests/torture tests/model/test_machine.py \
+		--timeout=$$(($(SECONDS) * 2 + 120)) $(PYTEST_ARGS)
 
-coverage: $(DEV) ## measure branch coverage; the pure modules must reach 100%
-	@$(BIN)/python -m pytest -n $(WORKERS) --cov --cov-report= --cov-fail-under=0 $(PYTEST_ARGS)
+coverage: servers ## measure branch coverage; the pure modules must reach 100%
+	@$(PYTEST) -n $(WORKERS) --cov --cov-report= --cov-fail-under=0 $(PYTEST_ARGS)
 	@$(BIN)/python -m coverage report --include='$(PURE_FILES)' --fail-under=100
 	@$(BIN)/python -m coverage report
 

@@ -21,10 +21,13 @@ from pathlib import Path
 from typing import Any
 
 from casque import App, Backoff, current_job
+from casque.worker import deck, loop
 
 FOLDER = Path(os.environ["CHORES_FOLDER"])
 GATE = FOLDER / "gate"
 """Chores that wait end when this file is there."""
+STOPPING = FOLDER / "stopping"
+"""Some end when this one is, which is made when workers have been told to stop."""
 RUNS = FOLDER / "runs.jsonl"
 
 LATER = Backoff(base=timedelta(hours=1), jitter=0.0)
@@ -68,19 +71,41 @@ class Said(logging.Handler):
 
 logging.getLogger("casque.worker").addHandler(Said())
 
+# How long a store tries before it says that there is no answer: half a minute, which is longer than
+# a test may take. Not in ledger.store, where it bounds the races that are lost to others: those go
+# on.
+PATIENT = [
+    importlib.import_module(f"casque.{place}")
+    for place in ("stores.sqlite.connection", "stores.ledger.asking", "stores.ledger.log", "commit")
+]
+IMPATIENT = FOLDER / "impatient"
+"""While this file is there, stores lose their patience sooner."""
+
+
+def be_impatient(us: int) -> None:
+    """At other times they have all of it: a busy machine is no storage that is away."""
+    before = [vars(module)["COMMIT_DEADLINE_US"] for module in PATIENT]
+    is_impatient = False
+    while True:
+        if IMPATIENT.exists() != is_impatient:
+            is_impatient = not is_impatient
+            for module, usual in zip(PATIENT, before, strict=True):
+                vars(module)["COMMIT_DEADLINE_US"] = us if is_impatient else usual
+            tell("patience.jsonl", is_impatient=is_impatient)
+        time.sleep(0.05)
+
+
 if patience := os.environ.get("CHORES_PATIENCE_US"):
-    # How long a store tries before it says that there is no answer: half a minute, which is
-    # longer than a test may take.
-    # Not in ledger.store, where it bounds the races that are lost to others: those go on.
-    for place in (
-        "stores.sqlite.connection",
-        "stores.ledger.asking",
-        "stores.ledger.log",
-        "commit",
-    ):
-        module = importlib.import_module(f"casque.{place}")
-        assert hasattr(module, "COMMIT_DEADLINE_US")
-        vars(module)["COMMIT_DEADLINE_US"] = int(patience)
+    threading.Thread(target=be_impatient, args=(int(patience),), daemon=True).start()
+
+if beats := os.environ.get("CHORES_BEATS_PER_LEASE"):
+    # Many, of a long lease: they come soon, and a busy machine does not lose it.
+    vars(deck)["BEATS_PER_LEASE"] = int(beats)
+
+if last_words := os.environ.get("CHORES_LAST_WORDS_US"):
+    # How long a worker that ends waits for a storage that is away.
+    vars(deck)["LAST_WORDS_US"] = int(last_words)
+    vars(loop)["_LAST_WORDS_SECONDS"] = int(last_words) / 1_000_000 + 1.0
 
 
 # -- those that behave -------------------------------------------------------------
@@ -116,6 +141,14 @@ def wait_plainly_at_the_gate() -> int:
     return os.getpid()
 
 
+@app.task
+async def wait_for_the_end() -> None:
+    """Of its worker, which says that it stops."""
+    with told():
+        while not STOPPING.exists():
+            await asyncio.sleep(0.01)
+
+
 @app.task(run_in="process")
 def wait_apart_at_the_gate() -> None:
     while not GATE.exists():
@@ -129,11 +162,12 @@ async def block_the_loop(seconds: float) -> None:
 
 
 @app.task
-def calculate(seconds: float) -> None:
+def calculate_at_the_gate() -> None:
     with told():
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
-            pass
+        while not GATE.exists():
+            end = time.monotonic() + 0.5
+            while time.monotonic() < end:
+                pass  # without a call that would let others have their turn
 
 
 # -- those that do not -------------------------------------------------------------

@@ -6,8 +6,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -20,6 +18,7 @@ import msgspec
 
 from casque import Job, JobStatus, NewJob, Queue
 from casque.record import WORKER, Record
+from tests.forkserver import Forked
 
 PATIENCE = 100.0
 """Seconds, of real time, after which something that must happen did not."""
@@ -33,12 +32,19 @@ STORES = ("jobs.db", "queue.json", "ledger/")
 def until(what: str, happened: Callable[[], object], within: float = PATIENCE) -> None:
     """Wait for it: it is looked for again and again, and missed when the time is over."""
     end = time.monotonic() + within
-    while not happened():
-        assert time.monotonic() < end, f"not within {within:g} s: {what}"
-        time.sleep(0.01)
+    pause = 0.005
+    while True:
+        began = time.monotonic()
+        if happened():
+            return
+        now = time.monotonic()
+        assert now < end, f"not within {within:g} s: {what}"
+        # To look takes time from those that are waited for: a fourth of it at most.
+        time.sleep(max(pause, 3 * (now - began)))
+        pause = min(1.3 * pause, 0.05)
 
 
-def left(worker: subprocess.Popen[bytes]) -> bool:
+def left(worker: Forked) -> bool:
     """Whether there is still a process of the group that a worker, which has ended, began."""
     try:
         os.killpg(worker.pid, 0)
@@ -82,7 +88,7 @@ class Fleet:
         self.folder = folder
         self.store = store if "://" in store else f"{folder}/{store}"
         self.queue = Queue(self.store)
-        self.workers: list[subprocess.Popen[bytes]] = []
+        self.workers: list[Forked] = []
         self._environment = os.environ | {
             "CHORES_STORE": self.store,
             "CHORES_FOLDER": str(folder),
@@ -111,23 +117,26 @@ class Fleet:
         ended = [worker for worker in self.workers if worker not in running]
         until("nothing that a worker started outlives it", lambda: not any(map(left, ended)), 20)
 
-    def start(self, *arguments: str) -> subprocess.Popen[bytes]:
+    def start(self, *arguments: str) -> Forked:
         """One more `python -m casque.worker`, with these arguments."""
         with (self.folder / f"worker-{len(self.workers)}.log").open("wb") as log:
-            worker = subprocess.Popen(
-                [sys.executable, "-m", "casque.worker", "chores:app", *arguments],
+            worker = Forked(
+                ["casque.worker", "chores:app", *arguments],
                 cwd=self.folder,
                 env=self._environment,
+                stdout=log.fileno(),
+                stderr=log.fileno(),
                 start_new_session=True,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
             )
         self.workers.append(worker)
         return worker
 
     def open_gate(self) -> None:
         (self.folder / "gate").touch()
+
+    def until_stopping(self, count: int) -> None:
+        """Wait until so many workers have said that what they run is to end."""
+        until("they stop", lambda: sum("stops; " in one.message for one in self.said()) >= count)
 
     # -- what they did -------------------------------------------------------------
 
@@ -146,6 +155,10 @@ class Fleet:
     def said(self, pid: int | None = None) -> list[Said]:
         said = (Said(**line) for line in self._lines("said.jsonl"))
         return [one for one in said if pid in (None, one.pid)]
+
+    def changes_of_patience(self) -> list[bool]:
+        """Each time that a worker's store lost its patience for the test, or has it again."""
+        return [line["is_impatient"] for line in self._lines("patience.jsonl")]
 
     def _lines(self, name: str) -> Iterator[Any]:
         path = self.folder / name

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from casque.worker import presence
+from tests import forkserver
 from tests.acceptance.fleet import PATIENCE, Fleet
 
 QUEUECTL = (sys.executable, "-m", "casque.cli")
@@ -33,6 +34,7 @@ class Operator:
     def __init__(self, folder: Path, store: str) -> None:
         self.fleet = Fleet(folder, store)
         self.folder = folder
+        self._resolved = folder.resolve()
         self.environment = os.environ | {
             "CASQUE_STORE": self.fleet.store,
             "CHORES_STORE": self.fleet.store,
@@ -63,6 +65,10 @@ class Operator:
 
     def queuectl(self, *arguments: str, before: Sequence[str] = (), **environment: str) -> Ran:
         """Run it to its end; `before` is what to run it by."""
+        if not before and "PYTHONPATH" not in environment:
+            command = ("casque.cli", *arguments)
+            told = self.environment | environment
+            return Ran(*forkserver.run(command, cwd=self.folder, env=told, timeout=PATIENCE))
         ran = subprocess.run(
             [*before, *QUEUECTL, *arguments],
             cwd=self.folder,
@@ -110,9 +116,9 @@ class Operator:
         return [pid for pid in pids if self._is(pid)]
 
     def _is(self, pid: int) -> bool:
-        if presence.vitals(pid) is None:
-            return False
         with suppress(OSError):
+            if Path(f"/proc/{pid}/cwd").readlink() != self._resolved:
+                return False
             is_casque = b"casque" in Path(f"/proc/{pid}/cmdline").read_bytes()
-            return is_casque and Path(f"/proc/{pid}/cwd").resolve() == self.folder.resolve()
+            return is_casque and presence.vitals(pid) is not None
         return False

@@ -8,12 +8,16 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from tests.acceptance.fleet import Fleet, assert_each_done_once, chore, until
+from tests.acceptance.fleet import PATIENCE, Fleet, assert_each_done_once, chore, until
 from tests.servers.client import BucketServer
 from tests.servers.openers import BUCKET
 
-JOBS = 200
-WORKERS = 4
+WORKERS = 3
+AT_ONCE = 2
+"""Jobs that a worker runs at a time."""
+IN_HAND = WORKERS * AT_ONCE
+"""Jobs that run when the storage goes away, and end while it is away."""
+JOBS = IN_HAND + 40
 LEASE = "60"
 GONE, BACK = "the storage is in trouble", "the storage answers again"
 """What a worker says of it, once each."""
@@ -22,34 +26,47 @@ FAULTS = ("fails", "hangs up", "is dead")
 
 
 def outlive(
-    fleet: Fleet, begin: Callable[[], object], end: Callable[[], object], seconds: float
+    fleet: Fleet,
+    begin: Callable[[], object],
+    end: Callable[[], object],
+    seconds: float,
+    patience: float | None,
 ) -> None:
-    """Have four busy workers lose their storage for so long, and until all have noticed."""
-    jobs = [chore("note", f"job-{number}", seconds=0.05) for number in range(JOBS)]
-    fleet.queue.enqueue_many(jobs)
-    workers = [fleet.start("--concurrency", "2", "--lease", LEASE) for _ in range(WORKERS)]
-    until("all are at it", lambda: len(fleet.pids()) == WORKERS)
+    """Have busy workers lose their storage for so long, and until all have noticed."""
+    ids = [f"job-{number}" for number in range(JOBS)]
+    fleet.queue.enqueue_many([chore("wait_at_the_gate", id) for id in ids[:IN_HAND]])
+    fleet.queue.enqueue_many([chore("note", id, seconds=0.02) for id in ids[IN_HAND:]])
+    settings = ("--concurrency", str(AT_ONCE), "--lease", LEASE)
+    workers = [fleet.start(*settings) for _ in range(WORKERS)]
+    until("all have their hands full", lambda: len(fleet.times_run()) == IN_HAND)
+    assert len(fleet.pids()) == WORKERS
     begin()
     over = time.monotonic() + seconds
     try:
+        if patience is not None:
+            (fleet.folder / "impatient").touch()
+        fleet.open_gate()
         until(
             "all have noticed",
             lambda: min(times_said(fleet, GONE)) and time.monotonic() >= over,
             within=seconds + 60,
         )
-        done_before = fleet.times_run().total()
+        if patience is not None:
+            (fleet.folder / "impatient").unlink()
+            until("all are patient again", lambda: len(fleet.changes_of_patience()) == 2 * WORKERS)
+            time.sleep(patience)  # what was asked impatiently is given up before anybody answers
+        assert fleet.times_run().total() == IN_HAND, "there is work left to go on with"
     finally:
         end()
     until("all go on", lambda: min(times_said(fleet, BACK)))
     fleet.until_completed(JOBS)
-    assert done_before < JOBS, "there was work left to go on with"
-    assert_each_done_once(fleet, [f"job-{number}" for number in range(JOBS)])
+    assert_each_done_once(fleet, ids)
     assert set(fleet.times_run().values()) == {1}, "a lease that outlasts it keeps the job"
     assert (times_said(fleet, GONE), times_said(fleet, BACK)) == ([1] * WORKERS,) * 2
     assert [worker.poll() for worker in workers] == [None] * WORKERS, "none was started anew"
     for worker in workers:
         worker.terminate()
-    assert [worker.wait(30) for worker in workers] == [0] * WORKERS
+    assert [worker.wait(PATIENCE) for worker in workers] == [0] * WORKERS
 
 
 def times_said(fleet: Fleet, words: str) -> list[int]:
@@ -58,9 +75,9 @@ def times_said(fleet: Fleet, words: str) -> list[int]:
     return [sum(said.pid == worker.pid for said in warned) for worker in fleet.workers]
 
 
-def outlive_a_locked_file(folder: Path, seconds: float, **environment: str) -> None:
+def outlive_a_locked_file(folder: Path, seconds: float, patience: float | None = None) -> None:
     with (
-        Fleet(folder, "jobs.db", **environment) as fleet,
+        Fleet(folder, "jobs.db", **impatience(patience)) as fleet,
         closing(sqlite3.connect(folder / "jobs.db", isolation_level=None)) as other,
     ):
         fleet.queue.stats()  # the file is ours before another opens a transaction in it
@@ -69,10 +86,13 @@ def outlive_a_locked_file(folder: Path, seconds: float, **environment: str) -> N
             lambda: other.execute("BEGIN EXCLUSIVE"),
             lambda: other.execute("ROLLBACK"),
             seconds,
+            patience,
         )
 
 
-def outlive_a_bucket(fault: str, folder: Path, seconds: float, **environment: str) -> None:
+def outlive_a_bucket(
+    fault: str, folder: Path, seconds: float, patience: float | None = None
+) -> None:
     with bucket_server(folder / "bucket") as server:
         store = f"s3://{BUCKET}/jobs?endpoint={server.url}&region=us-east-1"
         begin, end = {
@@ -80,8 +100,12 @@ def outlive_a_bucket(fault: str, folder: Path, seconds: float, **environment: st
             "hangs up": (server.drop_requests, server.clear),
             "is dead": (server.kill, server.restart),
         }[fault]
-        with Fleet(folder, store, **environment) as fleet:
-            outlive(fleet, begin, end, seconds)
+        with Fleet(folder, store, **impatience(patience)) as fleet:
+            outlive(fleet, begin, end, seconds, patience)
+
+
+def impatience(seconds: float | None) -> dict[str, str]:
+    return {} if seconds is None else {"CHORES_PATIENCE_US": str(int(seconds * 1_000_000))}
 
 
 @contextmanager

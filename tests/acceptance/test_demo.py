@@ -16,7 +16,24 @@ from pathlib import Path
 
 PATIENCE = 100
 COLUMNS = 80
-COMMAND = [sys.executable, "-W", "error", "-m", "casque.cli", "demo"]
+DEMO = """
+import sys
+from casque.cli import demo, main
+
+for setting in sys.argv[1:]:
+    name, _, number = setting.partition("=")
+    assert isinstance(getattr(demo, name), int)
+    setattr(demo, name, int(number))
+sys.argv[1:] = ["demo"]
+main.main()
+"""
+PATIENT = "LEASE_SECONDS=60"
+"""No lease is lost unless a worker is, however busy the machine is."""
+
+
+def command(*settings: str) -> list[str]:
+    """`queuectl demo`, with some of its numbers changed."""
+    return [sys.executable, "-W", "error", "-c", DEMO, *settings]
 
 
 def environment(folder: Path) -> dict[str, str]:
@@ -27,7 +44,7 @@ def environment(folder: Path) -> dict[str, str]:
 
 def test_the_demo_ends_with_a_table_that_adds_up(tmp_path: Path) -> None:
     done = subprocess.run(
-        COMMAND,
+        command(PATIENT),
         env=environment(tmp_path),
         capture_output=True,
         text=True,
@@ -64,10 +81,10 @@ def test_the_demo_ends_with_a_table_that_adds_up(tmp_path: Path) -> None:
 
 
 @contextmanager
-def demo(folder: Path, output: int) -> Iterator[subprocess.Popen[bytes]]:
+def demo(folder: Path, output: int, *settings: str) -> Iterator[subprocess.Popen[bytes]]:
     """The demo with its output going to `output`; killed if the test ends before it does."""
     with subprocess.Popen(
-        COMMAND,
+        command(*settings),
         env=environment(folder),
         stdin=subprocess.DEVNULL,
         stdout=output,
@@ -107,7 +124,7 @@ def assert_stopped_cleanly(said: str, code: int, folder: Path) -> None:
 
 def test_ctrl_c_ends_the_demo_with_every_running_job_finished(tmp_path: Path) -> None:
     source, output = os.pipe()
-    with demo(tmp_path, output) as process:
+    with demo(tmp_path, output, PATIENT) as process:
         read_until(source, r"attempt 1: .*; again in")  # both workers are busy by now
         process.send_signal(signal.SIGINT)
         said = read_until(source, None)
@@ -118,7 +135,7 @@ def test_ctrl_c_ends_the_demo_with_every_running_job_finished(tmp_path: Path) ->
 
 def test_several_signals_at_once_end_the_demo_as_one_does(tmp_path: Path) -> None:
     source, output = os.pipe()
-    with demo(tmp_path, output) as process:
+    with demo(tmp_path, output, PATIENT) as process:
         read_until(source, r"attempt 1: .*; again in")
         process.send_signal(signal.SIGSTOP)  # so that it gets the others together
         for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGCONT):
@@ -131,7 +148,7 @@ def test_several_signals_at_once_end_the_demo_as_one_does(tmp_path: Path) -> Non
 def test_on_a_terminal_the_demo_draws_one_block_within_its_width(tmp_path: Path) -> None:
     source, output = os.openpty()
     fcntl.ioctl(output, termios.TIOCSWINSZ, struct.pack("4H", 24, COLUMNS, 0, 0))
-    with demo(tmp_path, output) as process:
+    with demo(tmp_path, output, PATIENT) as process:
         drawn = read_until(source, r"worker \d+ +\w+-\d\d +attempt 2")
         process.send_signal(signal.SIGINT)
         drawn += read_until(source, None)
@@ -149,7 +166,7 @@ def test_on_a_terminal_the_demo_draws_one_block_within_its_width(tmp_path: Path)
 def test_a_worker_of_the_demo_may_be_killed(tmp_path: Path) -> None:
     source, output = os.openpty()
     fcntl.ioctl(output, termios.TIOCSWINSZ, struct.pack("4H", 24, COLUMNS, 0, 0))
-    with demo(tmp_path, output) as process:
+    with demo(tmp_path, output, "JOBS=24") as process:
         drawn = read_until(source, r"worker \d+ +\w+-\d\d +attempt 1")
         [pid] = set(re.findall(r"worker (\d+) +\w+-\d\d +attempt 1", drawn)[:1])
         os.kill(int(pid), signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Workers that are started, looked at and stopped from a shell, on each store: real processes."""
+"""Workers that are started, looked at and stopped from a shell: real processes."""
 
 from __future__ import annotations
 
@@ -76,18 +76,20 @@ def read(file: Path) -> str:
 # -- looking -----------------------------------------------------------------------
 
 
-def test_who_runs_a_job_is_known_at_once_and_so_is_who_stops(operator: Operator) -> None:
-    _, [pid] = operator.started()
-    operator.queuectl("enqueue", "--id", "long", "-c", "until test -e end; do sleep 0.1; done")
-    until("the job is named", lambda: [one["running"] for one in operator.listed()] == [["long"]])
-    told = operator.queuectl("worker", "stop", "--no-wait")
+def test_who_runs_a_job_is_known_at_once_and_so_is_who_stops(on_sqlite: Operator) -> None:
+    _, [pid] = on_sqlite.started()
+    command = "until test -e end; do sleep 0.1; done; touch done"
+    on_sqlite.queuectl("enqueue", "--id", "long", "-c", command)
+    until("the job is named", lambda: [one["running"] for one in on_sqlite.listed()] == [["long"]])
+    told = on_sqlite.queuectl("worker", "stop", "--no-wait")
     assert (told.code, told.out) == (0, f"Told 1 worker(s) to stop: {pid}.\n")
-    until("it says so", lambda: [one["state"] for one in operator.listed()] == ["stopping"])
-    (operator.folder / "end").touch()
-    assert operator.queuectl("worker", "stop").code == 0
-    job = operator.fleet.queue.get("long")
+    until("it says so", lambda: [one["state"] for one in on_sqlite.listed()] == ["stopping"])
+    (on_sqlite.folder / "end").touch()
+    assert on_sqlite.queuectl("worker", "stop").code == 0
+    job = on_sqlite.fleet.queue.get("long")
     assert job is not None
     assert job.status is JobStatus.COMPLETED
+    assert (on_sqlite.folder / "done").exists()
 
 
 def test_workers_that_cannot_write_for_long_are_found_and_stopped_all_the_same(
@@ -220,7 +222,7 @@ def test_ctrl_c_while_it_waits_stops_what_it_started(on_sqlite: Operator) -> Non
     command = on_sqlite.begin("worker", "start", "--app", "slow:app")
     until("the worker loads its app", lambda: len(on_sqlite.processes()) >= 3)
     command.send_signal(signal.SIGINT)
-    output, _ = command.communicate(timeout=60)
+    output, _ = command.communicate(timeout=PATIENCE)
     assert command.returncode == 130, output
     until("nothing is left", lambda: on_sqlite.processes() == [])
 
@@ -229,7 +231,7 @@ def test_the_foreground_ends_by_a_signal_with_code_0(on_sqlite: Operator) -> Non
     command = on_sqlite.begin("worker", "start", "--foreground", "--count", "2", *APP)
     until("both are registered", lambda: len(on_sqlite.pids()) == 2)
     command.send_signal(signal.SIGTERM)
-    output, _ = command.communicate(timeout=60)
+    output, _ = command.communicate(timeout=PATIENCE)
     assert command.returncode == 0, output
     assert on_sqlite.processes() == []
     assert on_sqlite.listed() == []
@@ -246,8 +248,8 @@ def test_those_that_found_nothing_to_do_are_not_missed(on_sqlite: Operator) -> N
 
 
 def test_those_that_are_replaced_after_each_job_are_not_missed(on_sqlite: Operator) -> None:
-    on_sqlite.fleet.queue.enqueue_many([chore("note", f"job{n}") for n in range(1_000)])
-    ran = on_sqlite.queuectl("worker", "start", "--count", "4", "--max-jobs", "1", *APP)
+    on_sqlite.fleet.queue.enqueue_many([chore("note", f"job{n}") for n in range(500)])
+    ran = on_sqlite.queuectl("worker", "start", "--count", "2", "--max-jobs", "1", *APP)
     assert ran.code == 0, ran
     stopped = on_sqlite.queuectl("worker", "stop")
     assert stopped.code == 0, stopped
@@ -257,20 +259,20 @@ def test_those_that_are_replaced_after_each_job_are_not_missed(on_sqlite: Operat
 # -- stopping ----------------------------------------------------------------------
 
 
-def test_one_that_is_stopped_by_its_pid_is_not_replaced(operator: Operator) -> None:
-    _, workers = operator.started("--count", "3", *APP)
-    ran = operator.queuectl("worker", "stop", str(workers[0]))
+def test_one_that_is_stopped_by_its_pid_is_not_replaced(on_sqlite: Operator) -> None:
+    _, workers = on_sqlite.started("--count", "3", *APP)
+    ran = on_sqlite.queuectl("worker", "stop", str(workers[0]))
     assert (ran.code, ran.out) == (0, f"Stopped 1 worker(s): {workers[0]}.\n"), ran
     # One that is not asked for would be there by the time that another is.
     os.kill(workers[1], signal.SIGKILL)
-    until("it is replaced", lambda: len(set(operator.pids()) - set(workers)) == 1)
-    alive = [one["pid"] for one in operator.listed() if one["state"] == "working"]
+    until("it is replaced", lambda: len(set(on_sqlite.pids()) - set(workers)) == 1)
+    alive = [one["pid"] for one in on_sqlite.listed() if one["state"] == "working"]
     assert len(alive) == 2
     assert workers[2] in alive
-    assert workers[0] not in operator.pids()
+    assert workers[0] not in on_sqlite.pids()
     for pid in alive:
-        assert operator.queuectl("worker", "stop", str(pid)).code == 0
-    until("their manager has nobody left and ends", lambda: operator.processes() == [])
+        assert on_sqlite.queuectl("worker", "stop", str(pid)).code == 0
+    until("their manager has nobody left and ends", lambda: on_sqlite.processes() == [])
 
 
 def test_a_manager_is_stopped_by_its_pid_and_others_are_not(on_sqlite: Operator) -> None:
@@ -293,7 +295,7 @@ def test_an_unknown_pid_stops_nobody_and_is_told_who_there_is(on_sqlite: Operato
 
 @pytest.mark.skipif(not has_a_host_of_its_own(), reason="no unshare --uts here")
 def test_those_on_another_host_are_stopped_through_the_store(operator: Operator) -> None:
-    operator.started("--count", "2", "--lease", "3s", *APP, before=ELSEWHERE)
+    operator.started("--count", "2", "--lease", "6s", *APP, before=ELSEWHERE)
     [here] = operator.started(*APP)[1]
     assert {one["host"] for one in operator.listed()} >= {"elsewhere"}
     ran = operator.queuectl("worker", "stop")
@@ -331,15 +333,15 @@ def hung(operator: Operator, *arguments: str, before: tuple[str, ...] = ()) -> I
         command.stdout.close()  # its worker may have it still
 
 
-def test_a_manager_that_has_no_worker_is_stopped(operator: Operator) -> None:
-    with hung(operator) as manager:
-        assert operator.listed() == []
-        ran = operator.queuectl("worker", "stop")
+def test_a_manager_that_has_no_worker_is_stopped(on_sqlite: Operator) -> None:
+    with hung(on_sqlite) as manager:
+        assert on_sqlite.listed() == []
+        ran = on_sqlite.queuectl("worker", "stop")
         assert (ran.code, ran.out) == (0, f"Stopped 1 manager(s) without workers: {manager}.\n"), (
             ran
         )
-        assert operator.processes() == []
-        again = operator.queuectl("worker", "stop")
+        assert on_sqlite.processes() == []
+        again = on_sqlite.queuectl("worker", "stop")
         assert (again.code, again.out) == (0, "No workers are running.\n")
 
 
@@ -352,14 +354,14 @@ def test_a_manager_that_has_no_worker_is_stopped_by_its_pid(on_sqlite: Operator)
 
 
 @pytest.mark.skipif(not has_a_host_of_its_own(), reason="no unshare --uts here")
-def test_a_manager_elsewhere_that_has_no_worker_is_stopped(operator: Operator) -> None:
-    with hung(operator, "--lease", "3s", before=ELSEWHERE) as manager:
-        assert operator.queuectl("worker", "stop").code == 0
+def test_a_manager_elsewhere_that_has_no_worker_is_stopped(on_sqlite: Operator) -> None:
+    with hung(on_sqlite, "--lease", "6s", before=ELSEWHERE) as manager:
+        assert on_sqlite.queuectl("worker", "stop").code == 0
         assert not presence.has_ended(manager, None)
-        ran = operator.queuectl("worker", "stop", "--all")
+        ran = on_sqlite.queuectl("worker", "stop", "--all")
         told = f"Stopped 1 manager(s) without workers: {manager} on elsewhere.\n"
         assert (ran.code, ran.out) == (0, told), ran
-        until("it ends", lambda: operator.processes() == [])
+        until("it ends", lambda: on_sqlite.processes() == [])
 
 
 def test_the_entry_of_a_manager_that_was_killed_is_cleared_away(on_sqlite: Operator) -> None:
@@ -414,7 +416,7 @@ def test_a_program_that_has_a_worker_on_a_thread_goes_on(on_sqlite: Operator, co
         assert program.stdout is not None
         assert program.stdout.readline() == "the program goes on\n"
         assert program.poll() is None
-        program.communicate(timeout=60)
+        program.communicate(timeout=PATIENCE)
         assert program.returncode == 0
     finally:
         program.kill()
@@ -422,58 +424,46 @@ def test_a_program_that_has_a_worker_on_a_thread_goes_on(on_sqlite: Operator, co
 
 
 @pytest.mark.parametrize("how", ["here", "pid", "all"])
-def test_a_job_that_runs_is_finished_first(operator: Operator, how: str) -> None:
-    operator.fleet.queue.enqueue_many([chore("wait_at_the_gate", "held")])
-    _, [worker] = operator.started("--concurrency", "1", *APP)
-    until("it runs", lambda: operator.fleet.runs("start"))
-    operator.fleet.queue.enqueue_many([chore("note", "later")])
+def test_a_job_that_runs_is_finished_first(on_sqlite: Operator, how: str) -> None:
+    on_sqlite.fleet.queue.enqueue_many([chore("wait_at_the_gate", "held")])
+    _, [worker] = on_sqlite.started("--concurrency", "1", *APP)
+    until("it runs", lambda: on_sqlite.fleet.runs("start"))
+    on_sqlite.fleet.queue.enqueue_many([chore("note", "later")])
     arguments = {"here": [], "pid": [str(worker)], "all": ["--all"]}[how]
-    stop = operator.begin("worker", "stop", *arguments)
-    until("it stops", lambda: any("stops; 1 jobs" in one.message for one in operator.fleet.said()))
-    operator.listed()  # which takes as long as a stop that would not wait
+    stop = on_sqlite.begin("worker", "stop", *arguments)
+    until("it stops", lambda: any("stops; 1 jobs" in one.message for one in on_sqlite.fleet.said()))
+    on_sqlite.listed()  # which takes as long as a stop that would not wait
     assert stop.poll() is None, "it waits for the job"
-    operator.fleet.open_gate()
-    output, _ = stop.communicate(timeout=60)
+    on_sqlite.fleet.open_gate()
+    output, _ = stop.communicate(timeout=PATIENCE)
     assert (stop.returncode, output) == (0, f"Stopped 1 worker(s): {worker}.\n")
-    assert operator.fleet.job("held").status is JobStatus.COMPLETED
-    assert operator.fleet.times_run() == {"held": 1}
-    until("their manager has nobody left and ends", lambda: operator.processes() == [])
+    assert on_sqlite.fleet.job("held").status is JobStatus.COMPLETED
+    assert on_sqlite.fleet.times_run() == {"held": 1}
+    until("their manager has nobody left and ends", lambda: on_sqlite.processes() == [])
 
 
 def test_what_does_not_end_within_the_grace_is_given_back_and_not_counted(
-    operator: Operator,
+    on_sqlite: Operator,
 ) -> None:
-    operator.fleet.queue.enqueue_many([chore("wait_at_the_gate", "held")])
-    operator.started("--grace", "1s", *APP)
-    until("it runs", lambda: operator.fleet.runs("start"))
-    ran = operator.queuectl("worker", "stop")
+    on_sqlite.fleet.queue.enqueue_many([chore("wait_at_the_gate", "held")])
+    on_sqlite.started("--grace", "1s", *APP)
+    until("it runs", lambda: on_sqlite.fleet.runs("start"))
+    ran = on_sqlite.queuectl("worker", "stop")
     assert ran.code == 0, ran
-    job = operator.fleet.job("held")
+    job = on_sqlite.fleet.job("held")
     assert (job.status, job.attempts) == (JobStatus.QUEUED, 0)
-    assert operator.processes() == []
+    assert on_sqlite.processes() == []
 
 
-def test_a_command_of_5_seconds_is_finished(operator: Operator) -> None:
-    enqueued = operator.queuectl("enqueue", "--id", "slow", "--command", "sleep 5 && touch done")
-    assert enqueued.code == 0, enqueued
-    operator.started()
-    until("it runs", lambda: operator.fleet.job("slow").status is JobStatus.IN_PROGRESS)
-    ran = operator.queuectl("worker", "stop")
+def test_a_command_that_outlasts_the_grace_is_ended_and_given_back(on_sqlite: Operator) -> None:
+    on_sqlite.queuectl("enqueue", "--id", "slow", "--command", "echo $$ > pid; sleep 60; true")
+    on_sqlite.started("--grace", "1s")
+    until("it runs", lambda: read(on_sqlite.folder / "pid"))
+    ran = on_sqlite.queuectl("worker", "stop")
     assert ran.code == 0, ran
-    assert operator.fleet.job("slow").status is JobStatus.COMPLETED
-    assert (operator.folder / "done").exists()
-    assert operator.processes() == []
-
-
-def test_a_command_that_outlasts_the_grace_is_ended_and_given_back(operator: Operator) -> None:
-    operator.queuectl("enqueue", "--id", "slow", "--command", "echo $$ > pid; sleep 60; true")
-    operator.started("--grace", "1s")
-    until("it runs", lambda: read(operator.folder / "pid"))
-    ran = operator.queuectl("worker", "stop")
-    assert ran.code == 0, ran
-    job = operator.fleet.job("slow")
+    job = on_sqlite.fleet.job("slow")
     assert (job.status, job.attempts) == (JobStatus.QUEUED, 0)
-    pid = int(read(operator.folder / "pid"))
+    pid = int(read(on_sqlite.folder / "pid"))
     until("the command has ended", lambda: presence.has_ended(pid, None))
 
 
@@ -501,25 +491,25 @@ def test_a_manager_that_was_stopped_by_its_terminal_is_stopped_for_good(
 # -- what dies ---------------------------------------------------------------------
 
 
-def test_workers_whose_manager_is_killed_end_by_themselves(operator: Operator) -> None:
-    manager, _ = operator.started("--count", "2", *APP)
+def test_workers_whose_manager_is_killed_end_by_themselves(on_sqlite: Operator) -> None:
+    manager, _ = on_sqlite.started("--count", "2", *APP)
     os.kill(manager, signal.SIGKILL)
-    until("they have ended", lambda: operator.processes() == [])
-    assert operator.listed() == []
+    until("they have ended", lambda: on_sqlite.processes() == [])
+    assert on_sqlite.listed() == []
 
 
-def test_a_worker_that_was_killed_is_shown_as_gone_and_cleared_away(operator: Operator) -> None:
-    manager, [worker] = operator.started(*APP)
+def test_a_worker_that_was_killed_is_shown_as_gone_and_cleared_away(on_sqlite: Operator) -> None:
+    manager, [worker] = on_sqlite.started(*APP)
     os.kill(manager, signal.SIGSTOP)  # so that nobody comes in its place
     os.kill(worker, signal.SIGKILL)
-    until("it is gone", lambda: [one["state"] for one in operator.listed()] == ["gone"])
-    check = operator.queuectl("worker", "check")
+    until("it is gone", lambda: [one["state"] for one in on_sqlite.listed()] == ["gone"])
+    check = on_sqlite.queuectl("worker", "check")
     assert check.code == 1
     assert "have died" in check.err
     os.kill(manager, signal.SIGKILL)
-    ran = operator.queuectl("worker", "stop")
+    ran = on_sqlite.queuectl("worker", "stop")
     assert (ran.code, ran.out) == (0, f"Removed 1 worker(s) that had died: {worker}.\n"), ran
-    assert operator.listed() == []
+    assert on_sqlite.listed() == []
 
 
 def test_one_is_replaced_though_the_folder_it_was_started_in_is_removed(

@@ -6,10 +6,8 @@ import re
 from datetime import timedelta
 from pathlib import Path
 
-import pytest
-
 from casque import JobStatus, NewJob
-from tests.acceptance.fleet import DAY, STORES, Fleet, chore, until
+from tests.acceptance.fleet import DAY, PATIENCE, Fleet, chore, until
 
 COMPLETED, DEAD, QUEUED = JobStatus.COMPLETED, JobStatus.DEAD, JobStatus.QUEUED
 FAILED = QUEUED
@@ -55,11 +53,10 @@ PAYLOADS = {
 """What the task `declare(number: int, word: str = "")` cannot be called with, and what is named."""
 
 
-@pytest.mark.parametrize("store", STORES)
 def test_each_bad_task_has_one_clear_outcome_and_the_worker_does_the_next_job(
-    store: str, tmp_path: Path
+    tmp_path: Path,
 ) -> None:
-    with Fleet(tmp_path, store) as fleet:
+    with Fleet(tmp_path, "jobs.db") as fleet:
         jobs = [chore(name, name, attempts=3) for name in OUTCOMES if name != "outstay"]
         jobs += [NewJob("outstay", b"{}", id="outstay", timeout=SOON)]
         jobs += [
@@ -90,7 +87,7 @@ def test_each_bad_task_has_one_clear_outcome_and_the_worker_does_the_next_job(
         assert worker.poll() is None
         # Its leaked thread is not waited for, nor is anything else that was left behind.
         worker.terminate()
-        assert worker.wait(20) == 0
+        assert worker.wait(PATIENCE) == 0
         assert fleet.registry() == []
 
 
@@ -103,13 +100,12 @@ def tried(fleet: Fleet) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("store", STORES)
 def test_a_task_that_ends_its_process_runs_out_of_attempts_and_the_process_is_replaced(
-    store: str, tmp_path: Path
+    tmp_path: Path,
 ) -> None:
-    with Fleet(tmp_path, store) as fleet:
+    with Fleet(tmp_path, "jobs.db") as fleet:
         fleet.queue.enqueue_many([chore("vanish", "vanish", attempts=2)])
-        supervisor = fleet.start("--count", "2", "--lease", "1", "--concurrency", "4")
+        supervisor = fleet.start("--count", "2", "--lease", "3", "--concurrency", "4")
         until("it is dead", lambda: fleet.job("vanish").status is DEAD)
         vanished = fleet.job("vanish")
         assert vanished.attempts == 2
@@ -124,4 +120,4 @@ def test_a_task_that_ends_its_process_runs_out_of_attempts_and_the_process_is_re
         fleet.until_completed(40)
         assert supervisor.poll() is None
         supervisor.terminate()
-        assert supervisor.wait(30) == 0
+        assert supervisor.wait(PATIENCE) == 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import threading
 from datetime import timedelta
 from functools import partial
@@ -14,6 +13,7 @@ import pytest
 
 from casque import Job, JobStatus
 from tests.acceptance.fleet import (
+    PATIENCE,
     STORES,
     Fleet,
     Said,
@@ -21,27 +21,33 @@ from tests.acceptance.fleet import (
     chore,
     until,
 )
+from tests.forkserver import Forked
 
 LEASE = 2.0
+LONG_LEASE = 6.0
+"""One that a worker which is renewing it does not lose on a busy machine."""
+RENEWED_CPU_SECONDS = 9.0
+"""Of a worker that begins 32 plain tasks and renews their leases. It took 1.7 to 3.2 in four runs;
+with Python's own turns between threads 3.0, 7.8, 9.3 and 13.4."""
 NOW = timedelta(0)
 TRIES = 20
 """How often a stop that struck in a write is taken back."""
 
 
 @pytest.mark.parametrize("store", STORES)
-def test_a_task_that_takes_ten_leases_runs_once_and_so_does_one_that_blocks_the_event_loop(
+def test_a_task_that_takes_two_leases_runs_once_and_so_does_one_that_blocks_the_event_loop(
     store: str, tmp_path: Path
 ) -> None:
     jobs = [
-        chore("note", "async", seconds=10 * LEASE),
-        chore("note_plainly", "plain", seconds=10 * LEASE),
-        chore("block_the_loop", "blocking", seconds=3 * LEASE),
+        chore("note", "async", seconds=2.2 * LONG_LEASE),
+        chore("note_plainly", "plain", seconds=2.2 * LONG_LEASE),
+        chore("block_the_loop", "blocking", seconds=1.5 * LONG_LEASE),
     ]
     with Fleet(tmp_path, store) as fleet:
         fleet.queue.enqueue_many(jobs)
-        fleet.start("--lease", str(LEASE))
+        fleet.start("--lease", str(LONG_LEASE))
         until("all run", lambda: len(fleet.times_run()) == len(jobs))
-        rival = fleet.start("--lease", str(LEASE))  # takes whatever becomes due
+        rival = fleet.start("--lease", str(LONG_LEASE))  # takes whatever becomes due
         fleet.queue.enqueue_many([chore("note", "for-the-rival")])
         fleet.until_completed(len(jobs) + 1)
         assert_each_done_once(fleet, ["async", "plain", "blocking", "for-the-rival"])
@@ -50,19 +56,40 @@ def test_a_task_that_takes_ten_leases_runs_once_and_so_does_one_that_blocks_the_
         assert rival.poll() is None
 
 
-@pytest.mark.parametrize("short", [0, 200], ids=["at the start", "after short ones"])
+@pytest.mark.parametrize("short", [0, 100], ids=["at the start", "after short ones"])
 def test_plain_tasks_that_calculate_do_not_keep_each_others_leases_from_being_renewed(
     short: int, tmp_path: Path
 ) -> None:
-    jobs = [chore("calculate", f"job{n}", seconds=8.0) for n in range(32)]
-    with Fleet(tmp_path, "jobs.db") as fleet:
+    """Measured in CPU time of the worker, which a busy machine does not stretch."""
+    jobs = [chore("calculate_at_the_gate", f"job{n}") for n in range(32)]
+    with Fleet(tmp_path, "jobs.db", CHORES_BEATS_PER_LEASE="60") as fleet:
         fleet.queue.enqueue_many([chore("note_plainly", f"short{n}") for n in range(short)])
-        fleet.start("--lease", "5", "--concurrency", "32")
+        worker = fleet.start("--lease", "60", "--concurrency", "32")
         fleet.until_completed(short)
+        before = cpu_seconds(worker.pid)
         fleet.queue.enqueue_many(jobs)
+        until("all calculate", lambda: len(fleet.times_run()) == short + len(jobs))
+        held = fleet.jobs()
+        until("all are renewed", lambda: are_renewed(fleet, held))
+        took = cpu_seconds(worker.pid) - before
+        fleet.open_gate()
         fleet.until_completed(short + len(jobs))
+        assert took < RENEWED_CPU_SECONDS
         assert set(fleet.times_run().values()) == {1}
         assert {job.attempts for job in fleet.jobs().values()} == {1}
+
+
+def are_renewed(fleet: Fleet, before: dict[str, Job]) -> bool:
+    """Whether all that run were."""
+    return not any(
+        job.status is JobStatus.IN_PROGRESS and job.heartbeat_at == before[id].heartbeat_at
+        for id, job in fleet.jobs().items()
+    )
+
+
+def cpu_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def refusals(fleet: Fleet, pid: int, job: str) -> list[Said]:
@@ -76,7 +103,13 @@ def is_renewed(fleet: Fleet, before: Job) -> bool:
     return fleet.job(before.id).heartbeat_at != before.heartbeat_at
 
 
-def stop_between_writes(fleet: Fleet, worker: subprocess.Popen[bytes], job: str) -> None:
+def has_stopped(pid: int) -> bool:
+    """Whether each of its threads has."""
+    tasks = Path(f"/proc/{pid}/task").glob("*/stat")
+    return {task.read_text().rpartition(")")[2].split()[0] for task in tasks} == {"T"}
+
+
+def stop_between_writes(fleet: Fleet, worker: Forked, job: str) -> None:
     """Stop it, but not while it holds the lock of the store: that would stop all others, too."""
 
     def write() -> None:
@@ -85,8 +118,7 @@ def stop_between_writes(fleet: Fleet, worker: subprocess.Popen[bytes], job: str)
 
     for _ in range(TRIES):
         worker.send_signal(signal.SIGSTOP)
-        _, status = os.waitpid(worker.pid, os.WUNTRACED)  # until its last thread has stopped
-        assert os.WIFSTOPPED(status)
+        until("it has stopped", lambda: has_stopped(worker.pid))
         writing = threading.Thread(target=write)
         writing.start()
         writing.join(LEASE / 4)  # less than what is left of a lease that is renewed by thirds
@@ -98,8 +130,15 @@ def stop_between_writes(fleet: Fleet, worker: subprocess.Popen[bytes], job: str)
     pytest.fail(f"stopped {TRIES} times, and each time nobody else could write")
 
 
-@pytest.mark.parametrize("store", STORES)
-@pytest.mark.parametrize("kind", ["wait_at_the_gate", "wait_plainly_at_the_gate"])
+@pytest.mark.parametrize(
+    ("store", "kind"),
+    [
+        ("jobs.db", "wait_at_the_gate"),
+        ("jobs.db", "wait_plainly_at_the_gate"),
+        ("queue.json", "wait_plainly_at_the_gate"),
+        ("ledger/", "wait_at_the_gate"),
+    ],
+)
 def test_a_stopped_worker_loses_its_job_to_another_and_is_refused_when_it_wakes(
     store: str, kind: str, tmp_path: Path
 ) -> None:
@@ -115,7 +154,7 @@ def test_a_stopped_worker_loses_its_job_to_another_and_is_refused_when_it_wakes(
         record = fleet.job("job")
         assert record.result == str(other.pid).encode()
         other.terminate()
-        assert other.wait(30) == 0
+        assert other.wait(PATIENCE) == 0
         stopped.send_signal(signal.SIGCONT)
         until("it says that it was refused", lambda: refusals(fleet, stopped.pid, "job"))
         fleet.queue.enqueue_many([chore("note", "next")])
@@ -124,7 +163,7 @@ def test_a_stopped_worker_loses_its_job_to_another_and_is_refused_when_it_wakes(
         assert fleet.runs("start")[-1].pid == stopped.pid, "it goes on with the next"
         assert len(refusals(fleet, stopped.pid, "job")) == 1, "said once"
         stopped.terminate()
-        assert stopped.wait(30) == 0
+        assert stopped.wait(PATIENCE) == 0
 
 
 def test_the_ack_of_a_job_that_was_taken_back_is_refused_and_told(tmp_path: Path) -> None:

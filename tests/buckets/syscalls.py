@@ -11,11 +11,12 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from itertools import count
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+
+from tests.buckets.forks import killed_at_each
 
 SHIM = r"""
 #define _GNU_SOURCE
@@ -121,37 +122,14 @@ def trace(shim: Path, folder: Path, code: str, *arguments: str) -> list[Call]:
     return _calls(folder / "shim.log")
 
 
-# Python starts once: each of those that are killed is a fork of that one.
-FORKS = """
-import os, sys
-folder = sys.argv[1]
-{begin}
-for nth in range(1, {limit}):
-    os.mkdir(f"{{folder}}/{{nth}}")
-    os.environ["SHIM_LOG"] = f"{{folder}}/{{nth}}/shim.log"
-    process = os.fork()
-    if not process:
-        os.environ["KILL_AT"] = str(nth)
-        run(f"{{folder}}/{{nth}}/bucket")
-        os._exit(0)
-    status = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
-    if status == 0:
-        sys.exit()
-    assert status == -9, status
-sys.exit("it never came to its end")
-"""
-
-
 def killed_at_every_call(shim: Path, folder: Path, begin: str) -> Iterator[tuple[Path, list[Call]]]:
-    """Call `run(path)`, which `begin` defines, killed at its first call, its second, and so on.
+    """Call `run(place)`, which `begin` defines, killed at its first call, its second, and so on.
 
-    Of each its path and what it did until then; the last one came to its end.
+    Of each its folder and what it did until then; the last one came to its end.
     """
-    _run(shim, folder / "shim.log", FORKS.format(begin=begin, limit=500), str(folder))
-    for nth in count(1):
-        if not (folder / str(nth)).exists():
-            return
-        yield folder / str(nth) / "bucket", _calls(folder / str(nth) / "shim.log")
+    environment = {"LD_PRELOAD": str(shim), "SHIM_LOG": str(folder / "shim.log")}
+    for place in killed_at_each(folder, begin, environment):
+        yield place, _calls(place / "shim.log")
 
 
 def _run(shim: Path, log: Path, code: str, *arguments: str) -> None:

@@ -27,8 +27,8 @@ def say(*words):
 def body(letter):
     return letter.encode() * 5_000
 
-def run(path):
-    bucket = FolderBucket(path)
+def run(place):
+    bucket = FolderBucket(f"{place}/bucket")
     say("create", "log/1", "a")
     version = drive(bucket.put("log/1", body("a"), expect=ABSENT))
     say("done", "log/1", "a")
@@ -79,8 +79,8 @@ def check(root: Path, calls: list[Call]) -> None:
 
 def kill_at_every_call(code: str, shim: Path, folder: Path) -> None:
     runs = list(killed_at_every_call(shim, folder, code))
-    for path, calls in runs:
-        check(path, calls)
+    for place, calls in runs:
+        check(place / "bucket", calls)
     last = runs[-1][1]
     assert last[-1].path == "end"
     assert len(runs) > 30

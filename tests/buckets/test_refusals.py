@@ -14,7 +14,6 @@ from casque.buckets.port import ABSENT, Version
 from tests.servers.client import BucketServer
 from tests.servers.fixtures import MakeBucket, unique_prefix
 from tests.servers.openers import BUCKET, azure_of, gcs_of, s3_of
-from tests.servers.others import Running
 from tests.servers.switches import Verb
 
 Call = Callable[[ObstoreBucket], Awaitable[Any]]
@@ -112,8 +111,8 @@ def test_a_missing_bucket_is_no_empty_one(
 
 
 @pytest.mark.parametrize("call", [*CALLS.values(), update], ids=[*CALLS, "update"])
-def test_a_missing_container_is_no_empty_one(call: Call, azurite: Running) -> None:
-    bucket = azure_of(azurite.url, "q", bucket="nobody-made-it")
+def test_a_missing_container_is_no_empty_one(call: Call, azurite: str) -> None:
+    bucket = azure_of(azurite, "q", bucket="nobody-made-it")
     assert "There is no such container: create it first" in str(refused(bucket, call))
 
 

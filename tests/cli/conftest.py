@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+import typer
 
 from casque.cli.access import Access
 from casque.clock import MICROSECOND, SystemClock, to_datetime
@@ -19,6 +21,15 @@ from casque.worker import presence
 from casque.worker.registry import WorkerEntry
 from tests.cli.control import STORES, Control
 from tests.cli.entries import MINUTE_US, Write
+from tests.forkserver import remember_commands
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _quickly() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(typer.main, "get_command", typer.main.get_command)  # so that it is put back
+        remember_commands()
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from io import TextIOWrapper
+from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any, NamedTuple
 
@@ -15,6 +16,7 @@ import pytest
 
 from casque import Job, Queue
 from casque.cli.main import run
+from tests import forkserver
 
 STORES = ("jobs.db", "queue.json", "ledger/")
 QUEUECTL = (sys.executable, "-m", "casque.cli")
@@ -101,17 +103,37 @@ def process(*arguments: str, **environment: str) -> subprocess.Popen[bytes]:
 
 def told_by(*arguments: str, **environment: str) -> Told:
     """What the command says as a process."""
-    return _ended([*QUEUECTL, *arguments], environment)
+    return _told(arguments, env={**os.environ, **environment})
+
+
+def told_in(folder: Path, *arguments: str) -> Told:
+    """The same for one in that folder."""
+    return _told(arguments, cwd=folder)
+
+
+def told_into(stdout: Path, *arguments: str) -> Told:
+    """The same for one whose output goes there."""
+    return _told(arguments, into=stdout)
 
 
 def told_on_a_full_disk(*arguments: str) -> Told:
     """The same for one that may not write a byte to any file."""
-    return _ended(["sh", "-c", 'ulimit -f 0; exec "$@"', "sh", *QUEUECTL, *arguments], {})
+    return _told(arguments, is_disk_full=True)
 
 
-def _ended(command: list[str], environment: dict[str, str]) -> Told:
+def _told(arguments: Sequence[str], **options: Any) -> Told:
+    given: dict[str, Any] = {
+        "cwd": Path.cwd(),
+        "env": os.environ,
+        "timeout": ANSWERED_WITHIN,
+    } | options
+    return Told(*forkserver.run(["casque.cli", *arguments], **given))
+
+
+def told_by_a_new_one(*arguments: str, **environment: str) -> Told:
+    """What the command says as a process that Python starts from scratch."""
     ended = subprocess.run(
-        command,
+        [*QUEUECTL, *arguments],
         env={**os.environ, **environment},
         stdin=subprocess.DEVNULL,
         capture_output=True,

@@ -11,7 +11,19 @@ import pytest
 
 from casque.cli import group
 from casque.cli.main import run
-from tests.cli.control import ANSWERED_WITHIN, QUEUECTL, Control, process, told_by
+from casque.stores.ledger import asking, log, opening
+from tests.cli.control import (
+    ANSWERED_WITHIN,
+    QUEUECTL,
+    Control,
+    process,
+    told_by,
+    told_by_a_new_one,
+    told_in,
+    told_into,
+)
+
+FULL = Path("/dev/full")
 
 COMMANDS = [
     (),
@@ -91,19 +103,22 @@ def test_what_is_not_ours_is_code_6_for_those_who_only_look(store: str, tmp_path
 
 def test_a_missing_extra_is_named(tmp_path: Path) -> None:
     (tmp_path / "obstore.py").write_text("raise ImportError('not here')")
-    told = told_by("--store", "s3://bucket/jobs", "status", PYTHONPATH=str(tmp_path))
+    told = told_by_a_new_one("--store", "s3://bucket/jobs", "status", PYTHONPATH=str(tmp_path))
     assert told.code == 2
     assert "pip install 'casque[s3]'" in told.err
     assert told.err.count("\n") == 1
 
 
-def test_a_storage_that_does_not_answer_is_code_5(tmp_path: Path) -> None:
+def test_a_storage_that_does_not_answer_is_code_5(
+    control: Control, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # Keys are given, so that nobody is asked for some; nobody listens on port 1.
-    keys = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_ALLOW_HTTP": "true"}
-    store = "s3://bucket/jobs?endpoint=http://127.0.0.1:1&region=us-east-1"
-    told = told_by("--store", store, "status", **keys)
-    assert told.code == 5
-    assert told.err.count("\n") == 1
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_ALLOW_HTTP"):
+        monkeypatch.setenv(name, "true")
+    for module in (asking, log, opening):
+        monkeypatch.setattr(module, "COMMIT_DEADLINE_US", 300_000)
+    control.store = "s3://bucket/jobs?endpoint=http://127.0.0.1:1&region=us-east-1"
+    control.refused("status", code=5)
 
 
 def test_the_store_comes_from_the_environment_and_by_default_is_a_file_of_ones_own(
@@ -175,11 +190,11 @@ def test_ctrl_c_is_told_in_one_line(control: Control, monkeypatch: pytest.Monkey
         assert told.err == "queuectl: interrupted.\n"
 
 
-def test_ctrl_c_while_waiting_for_a_lock_ends_at_once(tmp_path: Path) -> None:
+def test_ctrl_c_while_waiting_for_a_lock_ends_at_once(control: Control) -> None:
     import sqlite3
 
-    store = f"{tmp_path}/jobs.db"
-    assert told_by("--store", store, "enqueue", "-c", "a").code == 0
+    store = control.store
+    control.done("enqueue", "-c", "a")
     connection = sqlite3.connect(store, isolation_level=None)
     connection.execute("BEGIN IMMEDIATE")
     command = process("--store", store, "enqueue", "-c", "b", PYTHONFAULTHANDLER="")
@@ -196,7 +211,7 @@ def test_ctrl_c_while_waiting_for_a_lock_ends_at_once(tmp_path: Path) -> None:
     connection.close()
     assert (command.returncode, out) == (130, b"")
     assert re.fullmatch(rb"queuectl: interrupted[^\n]*\n", err)
-    assert told_by("--store", store, "status", "--json").json["pending"] == 1
+    assert control("status", "--json").json["pending"] == 1
 
 
 def _is_at_work(pid: int, store: str) -> bool:
@@ -208,9 +223,10 @@ def _is_at_work(pid: int, store: str) -> bool:
 
 
 def test_a_reader_that_leaves_is_no_error(control: Control) -> None:
-    lines = b'{"command": "echo something long enough"}\n' * 5_000
+    # More than a pipe takes, or it would have written all before its reader left.
+    lines = b'{"command": "echo something long enough"}\n' * 1_200
     control.done("enqueue", "-", stdin=lines)
-    for options in (("--limit", "5000"), ("--limit", "5000", "--json")):
+    for options in (("--limit", "1200"), ("--limit", "1200", "--json")):
         command = process("--store", control.store, "list", *options)
         assert command.stdout is not None
         assert command.stderr is not None
@@ -237,9 +253,17 @@ def test_whoever_reads_what_was_changed_may_leave_and_it_is_changed_all_the_same
     assert control("status", "--json").json["pending"] == 900
 
 
-@pytest.mark.parametrize("command", ["status", """enqueue '{"command": "a"}'"""])
-def test_closed_streams_are_no_error(control: Control, command: str) -> None:
-    for closed in (">&-", ">&- 2>&-", "<&- >&- 2>&-", "2>&-"):
+@pytest.mark.parametrize(
+    ("command", "streams"),
+    [
+        ("status", ("<&- >&- 2>&-",)),
+        ('enqueue \'{"command": "a"}\'', (">&-", ">&- 2>&-", "<&- >&- 2>&-", "2>&-")),
+    ],
+)
+def test_closed_streams_are_no_error(
+    control: Control, command: str, streams: tuple[str, ...]
+) -> None:
+    for closed in streams:
         shell = f"{' '.join(QUEUECTL)} --store {control.store} {command} {closed}"
         ended = subprocess.run(
             ["sh", "-c", shell], capture_output=True, text=True, check=False, timeout=100
@@ -248,17 +272,13 @@ def test_closed_streams_are_no_error(control: Control, command: str) -> None:
     assert control("status", "--json").code == 0
 
 
-def test_a_full_disk_under_the_output_is_said(control: Control) -> None:
-    if not Path("/dev/full").exists():
-        pytest.skip("only Linux has it")
-    for command in ("status", "status --json", "enqueue -c a"):
-        shell = f"{' '.join(QUEUECTL)} --store {control.store} {command} > /dev/full"
-        ended = subprocess.run(
-            ["sh", "-c", shell], capture_output=True, text=True, check=False, timeout=100
-        )
-        assert ended.returncode == 1
-        assert "No space left on device" in ended.stderr
-        assert ended.stderr.count("\n") == 1
+@pytest.mark.skipif(not FULL.exists(), reason="only Linux has it")
+@pytest.mark.parametrize("command", ["status", "status --json", "enqueue -c a"])
+def test_a_full_disk_under_the_output_is_said(control: Control, command: str) -> None:
+    told = told_into(FULL, "--store", control.store, *command.split())
+    assert told.code == 1
+    assert "No space left on device" in told.err
+    assert told.err.count("\n") == 1
 
 
 def test_letters_that_the_output_lacks_become_escapes(control: Control) -> None:
@@ -290,15 +310,9 @@ def test_a_place_whose_path_is_not_text_is_refused(tmp_path: Path) -> None:
     folder = tmp_path / "d\udcff"
     folder.mkdir()
     for arguments in (("enqueue", "-c", "a"), ("worker", "start"), ("config", "list")):
-        ended = subprocess.run(
-            [*QUEUECTL, "--store", "jobs.db", *arguments],
-            cwd=folder,
-            capture_output=True,
-            check=False,
-            timeout=ANSWERED_WITHIN,
-        )
-        assert ended.returncode == 2
-        assert b"is not UTF-8 text" in ended.stderr
+        told = told_in(folder, "--store", "jobs.db", *arguments)
+        assert told.code == 2
+        assert "is not UTF-8 text" in told.err
     assert [*folder.iterdir()] == []
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import msgspec
@@ -18,6 +16,7 @@ from casque.cli.plan import Plan
 from casque.operations import PutRecord
 from casque.record import ABSENT, CONFIG, MANAGER, WORKER
 from casque.settings import Settings, encoded
+from tests.cli.control import told_by
 from tests.cli.entries import MINUTE_US, Write, claim
 
 KEYS = {
@@ -247,11 +246,5 @@ def test_lease_and_pace_are_those_of_the_store_unless_told(store: str) -> None:
 
 @pytest.mark.parametrize("command", ["start", "list", "stop", "check"])
 def test_help_has_examples(command: str) -> None:
-    told = subprocess.run(
-        [sys.executable, "-m", "casque.cli", "worker", command, "--help"],
-        env=os.environ | {"COLUMNS": "80"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert f"$ queuectl worker {command}" in told.stdout
+    told = told_by("worker", command, "--help", COLUMNS="80")
+    assert f"$ queuectl worker {command}" in told.out

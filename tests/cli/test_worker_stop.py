@@ -20,6 +20,7 @@ from casque.cli.main import run
 from casque.clock import SystemClock, to_datetime
 from casque.operations import PutRecord
 from casque.record import ABSENT, WORKER
+from casque.stores.sqlite import connection
 from casque.worker import presence
 from casque.worker.registry import WorkerEntry, live_workers
 from tests.cli.entries import MINUTE_US, Write, birth_of, entries
@@ -171,8 +172,12 @@ def test_the_manager_of_one_that_died_is_stopped_and_nobody_else(
 
 
 def test_a_storage_that_takes_nothing_does_not_hold_up_a_signal(
-    tmp_path: Path, sleeper: subprocess.Popen[bytes], capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    sleeper: subprocess.Popen[bytes],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(connection, "COMMIT_DEADLINE_US", 500_000)
     store = f"{tmp_path}/jobs.db"
     ended = subprocess.Popen(["true"])
     ended.wait()
@@ -195,10 +200,10 @@ def test_a_storage_that_takes_nothing_does_not_hold_up_a_signal(
             )
             value = msgspec.json.encode(entry)
             access.submit(PutRecord(WORKER, entry.name, value, ABSENT, 2 * MINUTE_US))
-    with closing(sqlite3.connect(store, isolation_level=None)) as connection:
-        connection.execute("BEGIN IMMEDIATE")
+    with closing(sqlite3.connect(store, isolation_level=None)) as another:
+        another.execute("BEGIN IMMEDIATE")
         assert run(["worker", "stop", "--store", store]) == 0
-        connection.execute("ROLLBACK")
+        another.execute("ROLLBACK")
     assert sleeper.wait(60) == -signal.SIGTERM
     captured = capsys.readouterr()
     assert f"Stopped 1 worker(s): {sleeper.pid}.\n" in captured.out

@@ -29,7 +29,7 @@ from casque.arguments import (
 from casque.testing import Harness, Rig
 from casque.testing.rig import Flavour
 from casque.testing.suite.enqueue import BAD_NAMES
-from tests.conformance.harnesses import DocumentHarness, MemoryHarness
+from tests.conformance.harnesses import DocumentHarness
 from tests.conformance.untouched import KINDS, SECOND, disk
 
 With = Callable[[Any, Job, Any], Awaitable[object]]
@@ -50,9 +50,11 @@ class Wrong(NamedTuple):
     error: Refusal = InvalidError
 
 
-@pytest.fixture(params=["memory", "document"])
-def harness(request: pytest.FixtureRequest, tmp_path: Path) -> Harness:
-    return MemoryHarness() if request.param == "memory" else DocumentHarness(tmp_path)
+@pytest.fixture
+def harness(tmp_path: Path) -> Harness:
+    """What is wrong is seen above the stores. This one, a file, shows most surely whether anything
+    was written."""
+    return DocumentHarness(tmp_path)
 
 
 async def _entered(context: AbstractAsyncContextManager[object]) -> None:

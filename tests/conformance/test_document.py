@@ -1,4 +1,7 @@
-"""The document store passes the suite, on memory, on a file and on S3."""
+"""The document store passes the suite, on memory, on a file and on S3.
+
+Each with one kind of queue, and another one each.
+"""
 
 from __future__ import annotations
 
@@ -7,29 +10,29 @@ from pathlib import Path
 import pytest
 
 from casque.testing import StoreSuite
-from casque.testing.rig import Flavour
 from tests.conformance.harnesses import DocumentHarness, S3DocumentHarness
 from tests.servers.client import BucketServer
 from tests.servers.fixtures import unique_prefix
 
 
 class TestDocumentInMemory(StoreSuite):
+    flavours = ("queue",)
+
     @pytest.fixture
     def harness(self) -> DocumentHarness:
         return DocumentHarness(None)
 
 
 class TestDocumentInAFile(StoreSuite):
+    flavours = ("broker",)
+
     @pytest.fixture
     def harness(self, tmp_path: Path) -> DocumentHarness:
         return DocumentHarness(tmp_path)
 
 
 class TestDocumentOnS3(StoreSuite):
-    @pytest.fixture(params=["direct"])
-    def flavour(self, request: pytest.FixtureRequest) -> Flavour:
-        flavour: Flavour = request.param
-        return flavour
+    flavours = ("direct",)
 
     @pytest.fixture
     def harness(

@@ -1,4 +1,7 @@
-"""The ledger passes the suite, on every bucket."""
+"""The ledger passes the suite, on every bucket.
+
+With every kind of queue in memory; with one kind where the bytes alone are elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from casque.testing import StoreSuite
-from casque.testing.rig import Flavour
 from tests.conformance.harnesses import (
     LedgerHarness,
     ledger_in_a_folder,
@@ -15,7 +17,6 @@ from tests.conformance.harnesses import (
     ledger_on_a_server,
 )
 from tests.servers.fixtures import MakeBucket
-from tests.servers.others import Running
 
 
 @pytest.fixture
@@ -26,14 +27,8 @@ def s3_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_REGION", "us-east-1")
 
 
-def s3_address(bucket: MakeBucket, server: Running) -> str:
-    return f"{bucket().name}?endpoint={server.url}"
-
-
-def one_flavour(request: pytest.FixtureRequest) -> Flavour:
-    """On servers one kind of queue is enough: all three meet in memory and in a folder."""
-    flavour: Flavour = request.param
-    return flavour
+def s3_address(bucket: MakeBucket, server: str) -> str:
+    return f"{bucket().name}?endpoint={server}"
 
 
 class TestLedgerInMemory(StoreSuite):
@@ -43,39 +38,35 @@ class TestLedgerInMemory(StoreSuite):
 
 
 class TestLedgerInAFolder(StoreSuite):
+    flavours = ("queue",)
+
     @pytest.fixture
     def harness(self, tmp_path: Path) -> LedgerHarness:
         return ledger_in_a_folder(tmp_path)
 
 
 class TestLedgerOnMinistack(StoreSuite):
-    @pytest.fixture(params=["broker"])
-    def flavour(self, request: pytest.FixtureRequest) -> Flavour:
-        return one_flavour(request)
+    flavours = ("broker",)
 
     @pytest.fixture
     def harness(
-        self, s3_ministack: MakeBucket, ministack: Running, s3_environment: None
+        self, s3_ministack: MakeBucket, ministack: str, s3_environment: None
     ) -> LedgerHarness:
         return ledger_on_a_server(s3_ministack, s3_address(s3_ministack, ministack))
 
 
 class TestLedgerOnSeaweedfs(StoreSuite):
-    @pytest.fixture(params=["queue"])
-    def flavour(self, request: pytest.FixtureRequest) -> Flavour:
-        return one_flavour(request)
+    flavours = ("queue",)
 
     @pytest.fixture
     def harness(
-        self, s3_seaweedfs: MakeBucket, seaweedfs: Running, s3_environment: None
+        self, s3_seaweedfs: MakeBucket, seaweedfs: str, s3_environment: None
     ) -> LedgerHarness:
         return ledger_on_a_server(s3_seaweedfs, s3_address(s3_seaweedfs, seaweedfs))
 
 
 class TestLedgerOnAzurite(StoreSuite):
-    @pytest.fixture(params=["direct"])
-    def flavour(self, request: pytest.FixtureRequest) -> Flavour:
-        return one_flavour(request)
+    flavours = ("direct",)
 
     @pytest.fixture
     def harness(self, azure: MakeBucket) -> LedgerHarness:
@@ -83,9 +74,7 @@ class TestLedgerOnAzurite(StoreSuite):
 
 
 class TestLedgerOnGoogle(StoreSuite):
-    @pytest.fixture(params=["broker"])
-    def flavour(self, request: pytest.FixtureRequest) -> Flavour:
-        return one_flavour(request)
+    flavours = ("broker",)
 
     @pytest.fixture
     def harness(self, gcs: MakeBucket) -> LedgerHarness:

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -103,18 +104,18 @@ def test_every_link_leads_somewhere(page: Path) -> None:
             assert anchor in anchors(there), target
 
 
+@cache
+def names_in(path: Path) -> frozenset[str]:
+    return frozenset(
+        node.name
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.name.startswith("test_")
+    )
+
+
 def existing_tests(*folders: Path) -> set[str]:
-    names: set[str] = set()
-    for folder in folders:
-        for path in folder.rglob("*.py"):
-            tree = ast.parse(path.read_text())
-            names.update(
-                node.name
-                for node in ast.walk(tree)
-                if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-                and node.name.startswith("test_")
-            )
-    return names
+    return {name for folder in folders for path in folder.rglob("*.py") for name in names_in(path)}
 
 
 def test_every_guarantee_names_tests_that_exist() -> None:

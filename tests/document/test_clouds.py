@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import cache
 from typing import Any, NamedTuple
 
 import aioboto3
@@ -17,7 +18,6 @@ from casque.adapters.storage.s3 import S3Storage
 from tests.servers.client import BucketServer
 from tests.servers.fixtures import unique_prefix
 from tests.servers.openers import BUCKET
-from tests.servers.others import Running
 
 pytestmark = [
     # Of libraries that are not ours.
@@ -43,10 +43,15 @@ def by_obstore_s3(url: str) -> Cloud:
     )
 
 
+@cache
+def session() -> Any:
+    """One for all tests: each reads the description of S3 anew, which takes a quarter second."""
+    return aioboto3.Session("test", "testtest")
+
+
 def by_aioboto3(url: str) -> Cloud:
-    session = aioboto3.Session("test", "testtest")
     return Cloud(
-        lambda bucket, key: S3Storage(bucket, key, session, "us-east-1", url),
+        lambda bucket, key: S3Storage(bucket, key, session(), "us-east-1", url),
         "s3",
         "s3:PutObject",
         resends=True,
@@ -217,12 +222,12 @@ def test_a_lost_reply_is_no_answer(cloud: Cloud, key: str, bucket_server: Bucket
 
 @pytest.mark.parametrize("kind", [by_obstore_s3, by_aioboto3])
 def test_a_queue_on_a_server_of_others(
-    kind: Callable[[str], Cloud], ministack: Running, key: str, monkeypatch: pytest.MonkeyPatch
+    kind: Callable[[str], Cloud], ministack: str, key: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _set_environment(monkeypatch)
 
     async def go() -> None:
-        q = DirectQueue(kind(ministack.url).open(BUCKET, key))
+        q = DirectQueue(kind(ministack).open(BUCKET, key))
         await q.enqueue("send_email", b"1")
         [job] = await q.dequeue()
         await q.ack(job)
@@ -246,10 +251,10 @@ def test_a_session_without_credentials_is_told_where_they_come_from(
 
 
 def test_names_are_shown_and_secrets_are_not() -> None:
-    session = aioboto3.Session("test", "secret")
-    assert S3Storage("b", "a/jobs.json", session).name == "s3://b/a/jobs.json"
+    secret = aioboto3.Session("test", "secret")
+    assert S3Storage("b", "a/jobs.json", secret).name == "s3://b/a/jobs.json"
     assert GCSStorage("b", "a/jobs.json", google_client()).name == "gs://b/a/jobs.json"
-    for storage in (S3Storage("b", "jobs.json", session), GCSStorage("b", "j", google_client())):
+    for storage in (S3Storage("b", "jobs.json", secret), GCSStorage("b", "j", google_client())):
         assert isinstance(storage, ObjectStoragePort)
 
 

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import subprocess
 import sys
-from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from casque import CASConflictError, DirectQueue, LocalFileSystemStorage, StorageError
+from tests.buckets.forks import killed_at_each, quick_folder
 
 
 def write(storage: LocalFileSystemStorage, content: bytes, if_match: str | None) -> str:
@@ -165,37 +164,42 @@ asyncio.run(main())
 
 
 KILLED = """
-import os, signal, sys
+import os, signal
 from pathlib import Path
+import casque.loopcommit, casque.looprunner, casque.stores.document, casque.stores.onthread
 from casque import Queue
 from casque.adapters.storage import filesystem
-nth, after = int(sys.argv[2]), sys.argv[3] == "after"
+
 calls = 0
+
 def deadly(call):
     def wrapped(*args):
         global calls
         calls += 1
-        if calls == nth and not after:
+        fatal = calls == int(os.environ["KILL_AT"])
+        if fatal and MOMENT == "before":
             os.kill(os.getpid(), signal.SIGKILL)
         answer = call(*args)
-        if calls == nth:
+        if fatal:
             os.kill(os.getpid(), signal.SIGKILL)
         return answer
     return wrapped
-# Every call of the adapter that changes the disk, or makes a change last.
-os.fsync, os.open, Path.replace = deadly(os.fsync), deadly(os.open), deadly(Path.replace)
-say = lambda *words: print(*words, flush=True)
-with Queue(sys.argv[1]) as q:
-    for name in "ab":
-        say("enqueue", name)
-        q.enqueue("e", id=name)
-        say("enqueued", name)
-    for _ in "ab":
-        [job] = q.dequeue()
-        say("ack", job.id)
-        q.ack(job)
-        say("acked", job.id)
-say("end")
+
+def run(place):
+    # Every call of the adapter that changes the disk, or makes a change last.
+    os.fsync, os.open, Path.replace = deadly(os.fsync), deadly(os.open), deadly(Path.replace)
+    say = lambda *words: print(*words, flush=True)
+    with Queue(f"{place}/queue.json") as q:
+        for name in "ab":
+            say("enqueue", name)
+            q.enqueue("e", id=name)
+            say("enqueued", name)
+        for _ in "ab":
+            [job] = q.dequeue()
+            say("ack", job.id)
+            q.ack(job)
+            say("acked", job.id)
+    say("end")
 """
 
 
@@ -206,17 +210,14 @@ def run_child(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
-def test_a_kill_at_any_call_of_the_disk_leaves_what_was_acknowledged(
-    tmp_path: Path, moment: str
-) -> None:
-    for nth in count(1):
-        path = tmp_path / f"{nth}.json"
-        done = run_child(KILLED, str(path), str(nth), moment)
-        check_after_death(path, done.stdout)
-        if done.returncode == 0:
-            assert nth > 20  # the sweep really went over the calls of a run
-            return
-        assert done.returncode == -signal.SIGKILL, done.stderr
+def test_a_kill_at_any_call_of_the_disk_leaves_what_was_acknowledged(moment: str) -> None:
+    with quick_folder() as folder:
+        places = list(killed_at_each(folder, f"MOMENT = {moment!r}\n{KILLED}", {}))
+        assert len(places) > 20  # the sweep really went over the calls of a run
+        for place in places:
+            said = (place / "said").read_text()
+            check_after_death(place / "queue.json", said)
+            assert ("end" in said) == (place is places[-1])
 
 
 def check_after_death(path: Path, said: str) -> None:

@@ -63,4 +63,4 @@ def refuses(
     for use in uses:
         with Queue(place.url) as q:
             assert re.search(says, refused(q, use, error))
-            assert place.objects() == before
+    assert place.objects() == before

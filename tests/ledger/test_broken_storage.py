@@ -25,6 +25,7 @@ from tests.ledger.places import (
     filled,
     impatient,
     let_pass,
+    mostly_in_a_folder,
     place_of,
 )
 from tests.ledger.refusals import BLIND, SEEING, USES, refused, refuses
@@ -59,7 +60,7 @@ FOREIGN = (
 )
 
 
-@pytest.mark.parametrize("key", FOREIGN)
+@mostly_in_a_folder("key", FOREIGN)
 def test_what_holds_files_of_something_else_does_not_become_a_queue(place: Place, key: str) -> None:
     place.write(key, b"mine")
     says = rf"{key} is not ours.*Nothing was written.*empty"
@@ -105,7 +106,7 @@ DAMAGE: dict[str, tuple[Callable[[bytes], bytes], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", DAMAGE)
+@mostly_in_a_folder("name", DAMAGE)
 def test_a_damaged_entry_is_told_by_whoever_comes_to_it(place: Place, name: str) -> None:
     damage, says = DAMAGE[name]
     with filled(place) as q:
@@ -117,7 +118,7 @@ def test_a_damaged_entry_is_told_by_whoever_comes_to_it(place: Place, name: str)
         goes_on(place, q, *first(4))
 
 
-@pytest.mark.parametrize("name", DAMAGE)
+@mostly_in_a_folder("name", DAMAGE)
 def test_jobs_that_are_added_behind_a_damaged_entry_are_there_once_it_is_mended(
     place: Place, name: str
 ) -> None:
@@ -135,7 +136,7 @@ def test_jobs_that_are_added_behind_a_damaged_entry_are_there_once_it_is_mended(
         goes_on(place, producer, *expected)
 
 
-@pytest.mark.parametrize("name", set(DAMAGE) - {"one bit changed", "of a newer version"})
+@pytest.mark.parametrize("name", sorted(set(DAMAGE) - {"one bit changed", "of a newer version"}))
 def test_a_damaged_end_of_the_log_is_seen_before_something_is_written_after_it(
     request: pytest.FixtureRequest, name: str
 ) -> None:
@@ -286,7 +287,7 @@ MARKS: dict[str, tuple[bytes, str]] = {
 }
 
 
-@pytest.mark.parametrize("name", MARKS)
+@mostly_in_a_folder("name", MARKS)
 def test_a_mark_that_is_not_ours_is_left_alone(place: Place, name: str) -> None:
     body, says = MARKS[name]
     place.write("format", body)

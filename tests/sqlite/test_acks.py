@@ -6,20 +6,20 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from casque import Job, JobNotFoundError, JobStatus, LeaseLostError
+from casque import Job, JobNotFoundError, JobStatus, LeaseLostError, localdisk
 from casque.clock import drive
 from casque.job import Failure
 from casque.operations import Ack, Enqueue, Heartbeat, Nack
 from casque.stores.sqlite.store import SqliteStore
 from casque.testing import FakeClock
 from casque.transitions import HISTORY_LIMIT, completed
+from tests.buckets.forks import quick_folder
 from tests.sqlite.waiting import closed_behind
 from tests.sqlite.working import DAY_US, SECOND, Both, Worker, acks_of, request
 
@@ -178,7 +178,7 @@ STEPS = st.lists(st.one_of(WORKS, WORKS, WORKS, WORKS, ADDS, BACK, WAITS), max_s
 
 @settings(
     deadline=None,
-    max_examples=150,
+    max_examples=60,
     derandomize=True,
     report_multiple_bugs=False,
     suppress_health_check=list(HealthCheck),
@@ -186,8 +186,8 @@ STEPS = st.lists(st.one_of(WORKS, WORKS, WORKS, WORKS, ADDS, BACK, WAITS), max_s
 @given(st.lists(st.tuples(st.sampled_from([0, 0, 0, 1]), STEPS), min_size=1, max_size=4))
 def tell(stories: list[tuple[int, list[Any]]]) -> None:
     clock = FakeClock()
-    with TemporaryDirectory() as folder, ExitStack() as stack:
-        both = Both(Path(folder), clock, stack)
+    with quick_folder() as folder, ExitStack() as stack:
+        both = Both(folder, clock, stack, durability="normal")
         for who, steps in stories:
             both.add(who, "e", 6, DAY_US, 0)
             for _ in range(3):
@@ -212,6 +212,7 @@ def test_a_worker_is_answered_as_by_the_rules(monkeypatch: pytest.MonkeyPatch) -
             ways[done is not None] += 1
         return done
 
+    monkeypatch.setattr(localdisk, "_mounts", lambda: iter(()))  # which need not be read each time
     monkeypatch.setattr(SqliteStore, "_swiftly", counted)
     tell()
-    assert min(ways.values()) > 200, "else one way was compared with itself"
+    assert min(ways.values()) > 100, "else one way was compared with itself"

@@ -12,7 +12,7 @@ import pytest
 
 from casque import CorruptError, Queue, StorageError
 from casque.testing.rig import FLAVOURS, Flavour
-from tests.sqlite.refusals import disk, make_queue, opened, refuses
+from tests.sqlite.refusals import by_turns, disk, make_queue, opened, refuses
 
 
 @pytest.fixture(params=FLAVOURS)
@@ -41,7 +41,7 @@ NOT_DATABASES: dict[str, bytes] = {
 }
 
 
-@pytest.mark.parametrize("name", NOT_DATABASES)
+@by_turns("name", NOT_DATABASES)
 def test_a_file_that_is_no_database_is_left_alone(
     flavour: Flavour, tmp_path: Path, name: str
 ) -> None:
@@ -49,7 +49,7 @@ def test_a_file_that_is_no_database_is_left_alone(
     refuses(flavour, tmp_path, f"{LEAVE_IT}.*choose another path")
 
 
-@pytest.mark.parametrize("part", range(1, 10))
+@by_turns("part", range(1, 10))
 def test_a_database_that_was_cut_short_is_left_alone(
     flavour: Flavour, tmp_path: Path, part: int
 ) -> None:
@@ -58,7 +58,7 @@ def test_a_database_that_was_cut_short_is_left_alone(
     refuses(flavour, tmp_path, f"{LEAVE_IT}.*restore it from a backup")
 
 
-@pytest.mark.parametrize("pages", [1, 2, -1])
+@by_turns("pages", [1, 2, -1])
 def test_a_database_that_was_cut_between_two_pages_is_left_alone(
     flavour: Flavour, tmp_path: Path, pages: int
 ) -> None:
@@ -125,7 +125,7 @@ FOREIGN: dict[str, tuple[Callable[[Path], None], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", FOREIGN)
+@by_turns("name", FOREIGN)
 def test_a_database_that_we_cannot_read_is_left_alone(
     flavour: Flavour, tmp_path: Path, name: str
 ) -> None:

@@ -20,7 +20,7 @@ from casque.testing import FakeClock
 from tests.sqlite.waiting import closed_behind
 
 HOUR = timedelta(hours=1)
-CYCLES = 20
+CYCLES = 10
 
 CLAIMING: dict[str, dict[str, Any]] = {
     "anything": {},
@@ -34,22 +34,22 @@ READY = 2 * CYCLES * sum(options.get("batch_size", 1) for options in CLAIMING.va
 Jobs = Iterator[NewJob]
 
 SHAPES: dict[str, tuple[Callable[[int], Jobs], int]] = {
-    "ready jobs": (lambda count: (NewJob("work") for _ in range(count)), 20_000),
+    "ready jobs": (lambda count: (NewJob("work") for _ in range(count)), 5_000),
     "future jobs of better priority": (
         lambda count: (NewJob("work", priority=-1, delay=HOUR) for _ in range(count)),
-        20_000,
+        5_000,
     ),
     "idle queues": (
         lambda count: (NewJob("work", queue=f"idle-{n}", delay=HOUR) for n in range(count)),
-        5_000,
+        2_000,
     ),
     "idle entrypoints": (
         lambda count: (NewJob(f"idle-{n}", delay=HOUR) for n in range(count)),
-        5_000,
+        2_000,
     ),
     "jobs that are kept": (
         lambda count: (NewJob("kept", retain=HOUR) for _ in range(count)),
-        5_000,
+        2_000,
     ),
 }
 """What must not matter, and how many of it."""
@@ -71,8 +71,8 @@ def claim_and_ack(q: Queue, **options: Any) -> None:
 
 
 @contextmanager
-def counted(path: Path) -> Iterator[tuple[Queue, Callable[[], int]]]:
-    """A queue, and how many steps its writing connection has taken."""
+def counted(path: Path, *jobs: Iterable[NewJob]) -> Iterator[tuple[Queue, Callable[[], int]]]:
+    """A queue with these jobs, and how many steps its writing connection has taken since."""
     steps = 0
 
     def step() -> int:
@@ -85,8 +85,10 @@ def counted(path: Path) -> Iterator[tuple[Queue, Callable[[], int]]]:
         q.enqueue("work", id="first")
         connection = store._writer.opened
         assert connection is not None
-        connection.set_progress_handler(step, 1)
         q.ack(q.dequeue()[0])
+        for some in jobs:
+            fill(q, some)
+        connection.set_progress_handler(step, 1)
         yield q, lambda: steps
         assert store._writer.opened is connection, "another connection did the work"
 
@@ -94,9 +96,8 @@ def counted(path: Path) -> Iterator[tuple[Queue, Callable[[], int]]]:
 def steps_by_claim(path: Path, jobs: Iterable[NewJob]) -> dict[str, int]:
     """The steps that some claims with their acks take, by what is asked for."""
     taken: dict[str, int] = {}
-    with counted(path) as (q, steps):
-        fill(q, (NewJob("work") for _ in range(READY)))
-        fill(q, jobs)
+    ready = (NewJob("work") for _ in range(READY))
+    with counted(path, ready, jobs) as (q, steps):
         for name, options in CLAIMING.items():
             claim_and_ack(q, **options)  # the first may have to look up what the others know
             before = steps()
@@ -152,8 +153,7 @@ def test_a_dequeue_that_finds_nothing_costs_the_same_too(tmp_path: Path, shape: 
 
 
 def steps_of_nothing(path: Path, jobs: Iterable[NewJob]) -> int:
-    with counted(path) as (q, steps):
-        fill(q, jobs)
+    with counted(path, jobs) as (q, steps):
         assert not q.dequeue()
         before = steps()
         for options in CLAIMING.values():

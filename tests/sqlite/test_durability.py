@@ -114,6 +114,14 @@ def tracer(request: pytest.FixtureRequest, working: list[Tracer]) -> Tracer:
     return tracer
 
 
+@pytest.fixture
+def any_tracer(working: list[Tracer]) -> Tracer:
+    """The first that works: that each tells the truth is seen where each is tried."""
+    tracer = (working or TRACERS)[0]
+    require(tracer, working)
+    return tracer
+
+
 def answers(
     tracer: Tracer, folder: Path, code: str, *arguments: str, query: str = ""
 ) -> list[Answer]:
@@ -139,10 +147,10 @@ CHILDREN = {
 
 @pytest.mark.parametrize("child", CHILDREN)
 def test_every_answer_comes_after_the_sync_of_what_it_answers_for(
-    tmp_path: Path, tracer: Tracer, child: str
+    tmp_path: Path, any_tracer: Tracer, child: str
 ) -> None:
     code, count = CHILDREN[child]
-    told = answers(tracer, tmp_path, code, child)
+    told = answers(any_tracer, tmp_path, code, child)
     assert len(told) == count
     for answer in told[1:]:
         calls = answer.of(LOG)
@@ -170,9 +178,9 @@ def test_with_durability_normal_no_commit_waits_for_the_disk(
         assert "sync" not in calls, f"{answer.word} was synced"
 
 
-def test_a_dequeue_that_finds_nothing_writes_nothing(tmp_path: Path, tracer: Tracer) -> None:
+def test_a_dequeue_that_finds_nothing_writes_nothing(tmp_path: Path, any_tracer: Tracer) -> None:
     code = PLAIN.partition("    for round")[0] + "    q.enqueue('e', delay=timedelta(hours=1))\n"
-    told = answers(tracer, tmp_path, code + "    say('added')\n" + NOTHING)
+    told = answers(any_tracer, tmp_path, code + "    say('added')\n" + NOTHING)
     assert [answer.word for answer in told[2:]] == ["nothing"] * 5
     for answer in told[2:]:
         assert not [call for call in answer.calls if call.name.startswith("jobs.db")]

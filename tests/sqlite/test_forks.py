@@ -19,7 +19,7 @@ from datetime import timedelta
 from casque import NewJob, Queue
 
 path = sys.argv[1]
-MINUTE = timedelta(minutes=1)
+LONG = timedelta(minutes=10)
 
 def in_child(do):
     # Forks; the child does it and is gone, without a word to what it shares with its parent.
@@ -131,15 +131,15 @@ WHILE_WAITING = """
 with Queue(path) as q:
     assert q.dequeue() == []
     found = []
-    waiting = threading.Thread(target=lambda: found.extend(q.dequeue(wait=MINUTE)))
+    waiting = threading.Thread(target=lambda: found.extend(q.dequeue(wait=LONG)))
     waiting.start()
     while not any(thread.name == "casque-watch" for thread in threading.enumerate()):
         pass
     finished(in_child(lambda: None))
     finished(in_child(lambda: q.enqueue("e", id="job")))
-    waiting.join(30)
+    waiting.join(60)
     # And the child of a process that waits can wait itself.
-    child = in_child(lambda: q.ack(q.dequeue(wait=MINUTE)[0]))
+    child = in_child(lambda: q.ack(q.dequeue(wait=LONG)[0]))
     q.enqueue("e", id="for the child")
     finished(child)
     answer([[job.id for job in found], q.stats().processing, q.stats().total])

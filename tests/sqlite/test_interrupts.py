@@ -6,8 +6,7 @@ import gc
 import shutil
 import sqlite3
 import sys
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from datetime import timedelta
 from inspect import CO_COROUTINE, CO_GENERATOR
@@ -18,10 +17,11 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from casque import Job, NewJob, Queue
+from casque import Job, NewJob, Queue, localdisk
 from casque.clock import drive
 from casque.stores.sqlite.store import SqliteStore
 from casque.testing import FakeClock
+from tests.buckets.forks import quick_folder
 
 # An interrupt may strike when a connection has been made and nobody holds it yet: from Python 3.13
 # on, the collector says so when it closes it.
@@ -66,11 +66,12 @@ class Opened(NamedTuple):
 
 
 @pytest.fixture
-def folder() -> Iterator[Path]:
+def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """In memory, where there is such a disk: every round opens and closes a file or two."""
-    memory = Path("/dev/shm")
-    with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as name:
-        yield Path(name)
+    # Nor is the system asked each time what is mounted where: half as long as all the rest.
+    monkeypatch.setattr(localdisk, "_mounts", lambda: iter(()))
+    with quick_folder() as path:
+        yield path
 
 
 def make_template(path: Path, delay: timedelta) -> None:
@@ -158,10 +159,10 @@ def rows(path: Path) -> dict[str, list[Any]]:
     return found
 
 
-def check_goes_on(opened: Opened) -> None:
+def check_goes_on(opened: Opened, stored: dict[str, list[Any]]) -> None:
     """The same queue object sees what is stored, and can change it."""
     q = opened.q
-    there = {row[1] for row in rows(opened.path)["casque_job"]}
+    there = {row[1] for row in stored["casque_job"]}
     assert {job.id for job in q.read_state().jobs} == there
     q.enqueue("last", id="last", queue="last")
     [last] = q.dequeue("last")
@@ -185,10 +186,10 @@ def interrupted(opened: Opened, call: Callable[[Opened], object], nth: int) -> s
 
 
 def sweep(
-    open_again: Callable[[], Opened], call: Callable[[Opened], object]
+    open_again: Callable[[], Opened], call: Callable[[Opened], object], moments: Iterable[int]
 ) -> Iterator[tuple[Opened, str]]:
-    """Interrupt the call at its first moment, then at its second …"""
-    for nth in count(1):
+    """Interrupt the call at each of these moments, until it is over before the next one."""
+    for nth in moments:
         opened = open_again()
         try:
             fired = interrupted(opened, call, nth)
@@ -202,7 +203,18 @@ def sweep(
             return
 
 
-def check_whole(folder: Path, call: Callable[[Opened], object], delay: timedelta) -> None:
+def moments_of(name: str) -> Iterable[int]:
+    """Every moment of a swift call, and every second one of the others.
+
+    Calls that stand side by side in `CALLS` take turns: what all of them go through is
+    interrupted everywhere.
+    """
+    return count(1) if "swift" in name else count(1 + list(CALLS).index(name) % 2, 2)
+
+
+def check_whole(
+    folder: Path, call: Callable[[Opened], object], delay: timedelta, moments: Iterable[int]
+) -> None:
     template, path = folder / "template.db", folder / "jobs.db"
     make_template(template, delay)
     opened = open_one(template, path)
@@ -211,23 +223,24 @@ def check_whole(folder: Path, call: Callable[[Opened], object], delay: timedelta
     after = rows(path)
     opened.q.close()
     drive(opened.store.close())
-    for one, fired in sweep(lambda: open_one(template, path), call):
-        assert rows(path) in (before, after), f"torn at {fired}"
-        check_goes_on(one)
+    for one, fired in sweep(lambda: open_one(template, path), call, moments):
+        stored = rows(path)
+        assert stored in (before, after), f"torn at {fired}"
+        check_goes_on(one, stored)
 
 
 @pytest.mark.parametrize("name", CALLS)
 def test_an_interrupt_at_any_moment_leaves_all_of_a_call_or_nothing(
     folder: Path, name: str
 ) -> None:
-    check_whole(folder, CALLS[name], timedelta(0))
+    check_whole(folder, CALLS[name], timedelta(0), moments_of(name))
 
 
 @pytest.mark.parametrize("name", ["a swift enqueue", "a claim", "several claims", "a swift ack"])
 def test_so_it_does_where_only_one_line_is_due_and_there_is_a_shorter_way(
     folder: Path, name: str
 ) -> None:
-    check_whole(folder, CALLS[name], HOUR)
+    check_whole(folder, CALLS[name], HOUR, count(1))
 
 
 def test_an_interrupt_while_a_replaced_file_is_opened_leaves_nothing_of_the_old_one(
@@ -244,7 +257,10 @@ def test_an_interrupt_while_a_replaced_file_is_opened_leaves_nothing_of_the_old_
         replace_file(opened)
         return opened
 
-    for one, fired in sweep(open_and_replace, lambda one: one.q.enqueue("f", queue="a")):
+    def call(one: Opened) -> object:
+        return one.q.enqueue("f", queue="a")
+
+    for one, fired in sweep(open_and_replace, call, count(1)):
         one.q.enqueue("f", id="since", queue="a")
         stored = rows(path)
         lines = {(row[1], row[2]) for row in stored["casque_line"]}
@@ -264,6 +280,6 @@ def test_an_interrupt_while_the_file_is_first_opened_leaves_a_queue_that_works(
         held = Job(id="none", entrypoint="e", payload=b"")
         return Opened(path, store, Queue(store), held, held)
 
-    for one, _ in sweep(open_new, lambda one: one.q.enqueue("e", id="new")):
+    for one, _ in sweep(open_new, lambda one: one.q.enqueue("e", id="new"), count(1)):
         assert {job.id for job in one.q.read_state().jobs} <= {"new"}
-        check_goes_on(one)
+        check_goes_on(one, rows(path))

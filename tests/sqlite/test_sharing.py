@@ -26,7 +26,7 @@ from casque.testing import FakeClock
 from casque.testing.rig import FLAVOURS, Flavour
 from tests.sqlite.waiting import PROMPTLY, remove, waiting_dequeue
 
-MINUTE = timedelta(minutes=1)
+LONG = timedelta(minutes=10)
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ WAIT = """
 import asyncio, sys
 from datetime import timedelta
 from casque import BrokerQueue, DirectQueue, Queue
-MINUTE = timedelta(minutes=1)
+LONG = timedelta(minutes=10)
 
 def say(word):
     print(word, flush=True)
@@ -56,14 +56,14 @@ def plainly():
     with Queue(sys.argv[1]) as q:
         assert q.dequeue() == []
         say("waiting")
-        [job] = q.dequeue(wait=MINUTE)
+        [job] = q.dequeue(wait=LONG)
         say(job.id)
 
 async def awaiting(kind):
     async with kind(sys.argv[1]) as q:
         assert await q.dequeue() == []
         say("waiting")
-        [job] = await q.dequeue(wait=MINUTE)
+        [job] = await q.dequeue(wait=LONG)
         say(job.id)
 
 if sys.argv[2] == "queue":
@@ -88,7 +88,7 @@ def test_a_dequeue_that_waits_in_another_process_is_woken_promptly(
 def test_a_dequeue_that_waits_here_is_woken_promptly_from_another_process(path: Path) -> None:
     with Queue(path) as q, ThreadPoolExecutor(2) as threads:
         assert q.dequeue() == []
-        waiting = [threads.submit(q.dequeue, wait=MINUTE) for _ in range(2)]
+        waiting = [threads.submit(q.dequeue, wait=LONG) for _ in range(2)]
         for _ in range(2):
             subprocess.run([sys.executable, "-c", ENQUEUE, str(path)], check=True)
             q.enqueue("e", id="from inside")
@@ -100,7 +100,7 @@ def test_a_job_that_another_process_gives_back_wakes_too(path: Path) -> None:
     with Queue(path) as q, Queue(path) as other, ThreadPoolExecutor(1) as threads:
         q.enqueue("e", id="job")
         [job] = other.dequeue()
-        waiting = threads.submit(q.dequeue, wait=MINUTE)
+        waiting = threads.submit(q.dequeue, wait=LONG)
         other.release(job)
         assert [job.id for job in waiting.result(PROMPTLY)] == ["job"]
 
@@ -259,7 +259,7 @@ def open_files() -> list[str]:
 
 def use(path: Path) -> None:
     with Queue(path) as q, ThreadPoolExecutor(1) as threads:
-        waiting = threads.submit(q.dequeue, wait=MINUTE)
+        waiting = threads.submit(q.dequeue, wait=LONG)
         q.enqueue("e", id="job")
         [job] = waiting.result(PROMPTLY)
         q.stats()
@@ -268,7 +268,7 @@ def use(path: Path) -> None:
 
 async def use_awaiting(kind: type[DirectQueue | BrokerQueue], path: Path) -> None:
     async with kind(path) as q:
-        waiting = asyncio.create_task(q.dequeue(wait=MINUTE))
+        waiting = asyncio.create_task(q.dequeue(wait=LONG))
         await q.enqueue("e", id="job")
         [job] = await waiting
         await q.stats()

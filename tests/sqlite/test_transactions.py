@@ -25,8 +25,9 @@ from casque import (
     StorageError,
 )
 from casque.testing.rig import FLAVOURS, Flavour
+from tests.sqlite.waiting import PROMPTLY
 
-MINUTE = timedelta(minutes=1)
+LONG = timedelta(minutes=10)
 
 
 @pytest.fixture
@@ -236,7 +237,7 @@ from casque import Queue
 with Queue(sys.argv[1]) as q:
     q.stats()
     print("waiting", flush=True)
-    [job] = q.dequeue(wait=timedelta(minutes=1))
+    [job] = q.dequeue(wait=timedelta(minutes=10))
     print(job.id, flush=True)
 """
 
@@ -254,7 +255,7 @@ def test_a_commit_wakes_a_dequeue_that_waits_in_another_process(
         connection.rollback()
         q.enqueue("e", id="job", connection=connection)
         connection.commit()
-        assert child.communicate(timeout=30)[0] == "job\n"
+        assert child.communicate(timeout=PROMPTLY)[0] == "job\n"
 
 
 def test_a_commit_wakes_a_dequeue_that_waits_in_this_process(
@@ -263,10 +264,10 @@ def test_a_commit_wakes_a_dequeue_that_waits_in_this_process(
     connection.commit()
     with ThreadPoolExecutor(1) as threads:
         assert q.dequeue() == []
-        waiting = threads.submit(q.dequeue, wait=MINUTE)
+        waiting = threads.submit(q.dequeue, wait=LONG)
         q.enqueue("e", id="job", connection=connection)
         connection.commit()
-        [job] = waiting.result(timeout=30)
+        [job] = waiting.result(PROMPTLY)
         assert job.id == "job"
 
 

@@ -12,14 +12,14 @@ from casque import Job, Queue, Store
 from casque.clock import drive
 from casque.stores.sqlite.store import SqliteStore
 
-MINUTE = timedelta(minutes=1)
+LONG = timedelta(minutes=10)
 HOUR = timedelta(hours=1)
-PROMPTLY = 20
-"""Seconds; far below the minute that everybody is ready to wait for a job."""
+PROMPTLY = 60
+"""Seconds; far below the ten minutes that everybody is ready to wait for a job."""
 
 
 @contextmanager
-def waiting_dequeue(q: Queue, wait: timedelta = MINUTE) -> Iterator[Future[list[Job]]]:
+def waiting_dequeue(q: Queue, wait: timedelta = LONG) -> Iterator[Future[list[Job]]]:
     """A dequeue that waits, when the thread that looks out for other processes has looked once."""
     store = q.store
     assert isinstance(store, SqliteStore)

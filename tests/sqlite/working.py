@@ -16,6 +16,7 @@ from casque.operations import Ack, Dequeue, Enqueue, Nack, Operation, Release, R
 from casque.rules import Leased
 from casque.stores.memory import MemoryStore
 from casque.stores.port import Store
+from casque.stores.sqlite.connection import Durability
 from casque.stores.sqlite.store import SqliteStore
 from casque.testing import FakeClock
 from casque.views import JobFilter
@@ -79,9 +80,12 @@ def request(clock: FakeClock, **options: Any) -> Request:
 class Both:
     """Two handles on a file, and the rules in memory, told the same."""
 
-    def __init__(self, folder: Path, clock: FakeClock, stack: ExitStack) -> None:
+    def __init__(
+        self, folder: Path, clock: FakeClock, stack: ExitStack, durability: Durability = "full"
+    ) -> None:
         self.clock = clock
-        stores = [SqliteStore(folder / "jobs.db", clock=clock) for _ in range(2)]
+        path = folder / "jobs.db"
+        stores = [SqliteStore(path, clock=clock, durability=durability) for _ in range(2)]
         self.workers = [Worker(store, f"worker {n}") for n, store in enumerate(stores)]
         for store in stores:
             stack.enter_context(closed_behind(store))

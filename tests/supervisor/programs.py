@@ -14,7 +14,7 @@ from pathlib import Path
 
 from casque import JobStatus, Queue
 
-SECONDS = 30.0
+SECONDS = 100.0
 """How long anything may take that a test waits for; the machine may be busy."""
 
 TASKS = """

@@ -8,54 +8,59 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import sqlite3
 import subprocess
-import sys
-from itertools import count
 from pathlib import Path
 
 import pytest
 
 from casque import Queue
 from casque.job import JobStatus
+from tests.buckets.forks import killed_at_each, quick_folder
 
 STEPS = """
-import os, sys
+import os
 from casque import NewJob, Queue
+from casque.buckets.folder import FolderBucket
+from casque.stores.ledger.store import LedgerStore
+from casque.stores.sqlite.store import SqliteStore
 
 def say(*words):
     os.write(1, " ".join(words).encode() + b"\\n")
 
-with Queue(sys.argv[1]) as q:
-    for name in "abc":
-        say("enqueue", name)
-        q.enqueue("e", id=name, retain=None)
-        say("enqueued", name)
-    for place in range(3):
-        say("enqueue", "?")
-        say("enqueued", q.enqueue("e").id)
-    say("enqueue", "x", "y")
-    q.enqueue_many([NewJob("f", id="x"), NewJob("f", id="y", queue="other")])
-    say("enqueued", "x", "y")
-    held = []
-    for _ in range(5):
-        held += q.dequeue()
-    for job in held[:3]:
-        say("ack", job.id)
-        q.ack(job)
-        say("acked", job.id)
-    say("nack", held[3].id)
-    q.nack(held[3], error="no")
-    say("nacked", held[3].id)
-    say("ack", held[4].id)
-    say("enqueue", "next")
-    q.ack(held[4], enqueue=[NewJob("e", id="next")])
-    say("acked", held[4].id)
-    say("enqueued", "next")
-    if sys.argv[1].endswith(".db"):
-        q.store._writer.opened.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-say("end")
+def run(place):
+    path = f"{place}/{NAME}"
+    if NAME == "queue":
+        os.mkdir(path)  # a folder, and so a ledger
+    with Queue(path) as q:
+        for name in "abc":
+            say("enqueue", name)
+            q.enqueue("e", id=name, retain=None)
+            say("enqueued", name)
+        for place in range(3):
+            say("enqueue", "?")
+            say("enqueued", q.enqueue("e").id)
+        say("enqueue", "x", "y")
+        q.enqueue_many([NewJob("f", id="x"), NewJob("f", id="y", queue="other")])
+        say("enqueued", "x", "y")
+        held = []
+        for _ in range(5):
+            held += q.dequeue()
+        for job in held[:3]:
+            say("ack", job.id)
+            q.ack(job)
+            say("acked", job.id)
+        say("nack", held[3].id)
+        q.nack(held[3], error="no")
+        say("nacked", held[3].id)
+        say("ack", held[4].id)
+        say("enqueue", "next")
+        q.ack(held[4], enqueue=[NewJob("e", id="next")])
+        say("acked", held[4].id)
+        say("enqueued", "next")
+        if NAME == "jobs.db":
+            q.store._writer.opened.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    say("end")
 """
 
 
@@ -70,7 +75,8 @@ SHIM = r"""
 static void count(const char *call) {
     static int calls;
     const char *fatal = getenv("KILL_CALL");
-    if (fatal && !strcmp(fatal, call) && ++calls == atoi(getenv("KILL_AT")))
+    const char *at = getenv("KILL_AT"); // which only those have that are to be killed
+    if (fatal && at && !strcmp(fatal, call) && ++calls == atoi(at))
         kill(getpid(), SIGKILL);
 }
 
@@ -115,21 +121,6 @@ def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return library
 
 
-def killed_at(call: str, nth: int, path: Path, shim: Path) -> list[list[str]]:
-    """What the process had said when it was killed at its nth call of that kind."""
-    done = subprocess.run(
-        [sys.executable, "-c", STEPS, str(path)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        env={**os.environ, "LD_PRELOAD": str(shim), "KILL_CALL": call, "KILL_AT": str(nth)},
-    )
-    said = [line.split() for line in done.stdout.splitlines()]
-    assert done.returncode == -signal.SIGKILL or said[-1] == ["end"], done.stderr
-    return said
-
-
 def check(said: list[list[str]], path: Path) -> None:
     told = {
         verb: {name for words in said if words[0] == verb for name in words[1:]}
@@ -172,14 +163,13 @@ def check(said: list[list[str]], path: Path) -> None:
     ],
 )
 def test_a_process_killed_at_any_write_loses_and_doubles_nothing(
-    name: str, call: str, tmp_path: Path, shim: Path
+    name: str, call: str, shim: Path
 ) -> None:
-    for nth in count(1):
-        path = tmp_path / str(nth) / name
-        if name == "queue":
-            path.mkdir(parents=True)  # a folder, and so a ledger
-        said = killed_at(call, nth, path, shim)
-        check(said, path)
-        if ["end"] in said:
-            break
-    assert nth > 1, f"it never came to a {call}"
+    environment = {"LD_PRELOAD": str(shim), "KILL_CALL": call}
+    with quick_folder() as folder:
+        places = list(killed_at_each(folder, f"NAME = {name!r}\n{STEPS}", environment))
+        assert len(places) > 1, f"it never came to a {call}"
+        for place in places:
+            said = [line.split() for line in (place / "said").read_text().splitlines()]
+            check(said, place / name)
+            assert (["end"] in said) == (place is places[-1])

@@ -13,7 +13,7 @@ import pytest
 
 from casque.testing.simulation import FolderSimulation, Simulation
 
-SECONDS = float(os.environ.get("CASQUE_TORTURE_SECONDS", "2"))
+SECONDS = float(os.environ.get("CASQUE_TORTURE_SECONDS", "1"))
 FIRST = int(os.environ.get("CASQUE_TORTURE_SEED", "1000000"))
 
 

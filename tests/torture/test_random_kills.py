@@ -17,7 +17,7 @@ import pytest
 
 from casque import NewJob, Queue
 
-SECONDS = float(os.environ.get("CASQUE_TORTURE_SECONDS", "5"))
+SECONDS = float(os.environ.get("CASQUE_TORTURE_SECONDS", "3"))
 
 WORKER = """
 import sys

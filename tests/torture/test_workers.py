@@ -16,7 +16,7 @@ import pytest
 from tests.acceptance.fleet import STORES, Fleet, assert_each_done_once, chore, until
 from tests.acceptance.outages import FAULTS, outlive_a_bucket, outlive_a_locked_file
 
-SECONDS = float(os.environ.get("CASQUE_TORTURE_SECONDS", "5"))
+SECONDS = float(os.environ.get("CASQUE_TORTURE_SECONDS", "3"))
 AWAY = 30.0
 MOST_JOBS = 3_000
 """Their records all stay to be looked at, and the document writes them anew each time."""

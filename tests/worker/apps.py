@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -13,17 +14,31 @@ import msgspec
 import pytest
 
 from casque import App, Backoff
+from casque.testing import FakeClock
+from casque.worker import deck, loop
 from casque.worker.loop import Ended, Worker
 from casque.worker.options import WorkerOptions
 
 AT_ONCE = Backoff(base=timedelta(0))
-SHORT = 300_000
-"""A lease, in microseconds, that is over soon."""
-SAFE = 1_500_000
-"""One that is not over while a busy machine does something else."""
+PATIENCE = 100.0
+"""Seconds after which something that must happen has not, on however busy a machine."""
 SECOND = timedelta(seconds=1)
-SOON = timedelta(seconds=10)
+SOON = timedelta(seconds=PATIENCE)
 STORES = {"sqlite": "jobs.db", "json": "queue.json", "folder": "ledger/"}
+WAYS = ("sqlite", "json")
+"""A store whose calls block, and one whose calls suspend: a worker speaks to each in its own way.
+
+What a worker decides by itself is tested on these, and what stores do on all.
+"""
+
+
+def hasten(patch: pytest.MonkeyPatch) -> None:
+    """Heartbeats and looks come often, while leases stay as long as they are.
+
+    Whatever a heartbeat brings is there soon, and no busy machine loses a lease.
+    """
+    patch.setattr(deck, "BEATS_PER_LEASE", 600)
+    patch.setattr(loop, "_LONGEST_LOOK_SECONDS", 0.05)
 
 
 def in_memory() -> Iterator[App]:
@@ -40,12 +55,34 @@ def on_disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[App]:
 
 
 def until(condition: threading.Event) -> None:
-    assert condition.wait(20)
+    assert condition.wait(PATIENCE)
+
+
+def wait_for(what: str, happened: Callable[[], object], within: float = PATIENCE) -> None:
+    """Look for it again and again."""
+    end = time.monotonic() + within
+    while not happened():
+        assert time.monotonic() < end, f"not within {within:g} s: {what}"
+        time.sleep(0.005)
 
 
 def work_off(app: App, **options: Any) -> Ended:
     """Work until nothing is due."""
     return Worker(app, WorkerOptions(until_idle=True, **options)).run()
+
+
+def renewed_for(leases: int, lease: timedelta, clock: FakeClock, app: App, id: str) -> None:
+    """Let so many leases pass; the worker that has the job must use every beat of theirs."""
+    for _ in range(leases * deck.BEATS_PER_LEASE):
+        before = _heartbeat_us(app, id)
+        clock.advance(lease / deck.BEATS_PER_LEASE)
+        wait_for("the lease is renewed", lambda: _heartbeat_us(app, id) != before)  # noqa: B023
+
+
+def _heartbeat_us(app: App, id: str) -> int | None:
+    job = app.queue.get(id)
+    assert job is not None
+    return job.heartbeat_us
 
 
 class Beside:
@@ -64,7 +101,7 @@ class Beside:
         except BaseException as error:  # noqa: BLE001 - raised by `join`
             self.error = error
 
-    def join(self, seconds: float = 20) -> Ended:
+    def join(self, seconds: float = PATIENCE) -> Ended:
         self._thread.join(seconds)
         assert not self._thread.is_alive(), "the worker does not end"
         if self.error is not None:
@@ -77,7 +114,7 @@ def work_off_in_time(app: App) -> None:
     """Let a worker do all that is due, which it must come to the end of."""
     worker = Beside(app, WorkerOptions(until_idle=True))
     try:
-        worker.join(60)
+        worker.join()
     finally:
         worker.worker.stop_now()
         worker.join()

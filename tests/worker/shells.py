@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import timedelta
@@ -16,10 +15,12 @@ from casque.operations import PutRecord
 from casque.record import ABSENT, CONFIG
 from casque.settings import encoded
 from casque.shelljob import SHELL, ShellCall, encode
+from casque.stores.url import StoreAddress
+from casque.worker import loop
+from casque.worker.attempt import Attempt
 from casque.worker.shell import add_shell
-from tests.worker.apps import work_off
+from tests.worker.apps import wait_for, work_off
 
-PATIENCE = 60.0
 DAY = timedelta(days=1)
 LONG_US = 600_000_000
 """A lease whose heartbeat no test lives to see."""
@@ -39,7 +40,7 @@ def command(
     return NewJob(SHELL, payload, id=id, max_attempts=attempts, retain=DAY, timeout=timeout)
 
 
-def shell_app(store: str) -> App:
+def shell_app(store: StoreAddress) -> App:
     app = App(store)
     add_shell(app)
     return app
@@ -79,16 +80,27 @@ def job_of(app: App, id: str = "job") -> Job:
     return job
 
 
-def until(what: str, happened: Callable[[], object], within: float = PATIENCE) -> None:
-    end = time.monotonic() + within
-    while not happened():
-        assert time.monotonic() < end, f"not within {within:g} s: {what}"
-        time.sleep(0.01)
+def out_of_time_when(happened: Callable[[], object], patch: pytest.MonkeyPatch) -> None:
+    """Let a job's time be over as soon as something has happened, however long that takes."""
+
+    def look(crew: loop._Crew, attempt: Attempt, seconds: float, told: str) -> None:
+        if happened():
+            crew._time_out(attempt, told)
+        else:
+            again = crew._loop.call_later(0.01, look, crew, attempt, seconds, told)
+            attempt.timer = again
+
+    def begin(crew: loop._Crew, attempt: Attempt, seconds: float, told: str) -> None:
+        if attempt.timer is not None:
+            attempt.timer.cancel()
+        look(crew, attempt, seconds, told)
+
+    patch.setattr(loop._Crew, "_set_timer", begin)
 
 
 def number_in(path: Path) -> int:
     """The number in a file that a command writes, once it has."""
-    until(f"{path} is written", lambda: path.exists() and path.read_text().endswith("\n"))
+    wait_for(f"{path} is written", lambda: is_written(path))
     return int(path.read_text())
 
 
@@ -98,6 +110,11 @@ def lives(pid: int) -> bool:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
         return state not in "ZX"
     return False
+
+
+def is_written(*paths: Path) -> bool:
+    """Whether commands have written a line to each."""
+    return all(path.exists() and path.read_text().endswith("\n") for path in paths)
 
 
 def session_of(leader: int) -> list[int]:

@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from casque import App, Discard, Snooze
-from casque.worker import logs
+from casque.worker import logs, shell
 from casque.worker.console import SUPERVISOR, ConsoleLines, shown
 from casque.worker.logs import Lines, LogOptions
 from casque.worker.shell import add_shell
-from tests.worker.apps import beside, work_off
-from tests.worker.shells import command, configure, job_of, until
+from tests.worker.apps import beside, wait_for, work_off
+from tests.worker.shells import command, configure, job_of
 
 PID = os.getpid()
 
@@ -98,7 +98,7 @@ def test_of_tasks_it_names_the_entrypoint_and_the_error(app: App) -> None:
 def test_told_to_stop_it_says_so_and_what_it_gives_back(app: App, tmp_path: Path) -> None:
     app.queue.enqueue_many([command("sleep 300", "long")])
     with watching() as stream, beside(app, grace_us=0) as worker:
-        until("it runs", lambda: "Processing" in stream.getvalue())
+        wait_for("it runs", lambda: "Processing" in stream.getvalue())
         worker.worker.stop()
         worker.join()
         assert told(stream) == [
@@ -110,12 +110,15 @@ def test_told_to_stop_it_says_so_and_what_it_gives_back(app: App, tmp_path: Path
         ]
 
 
-def test_of_a_job_that_was_cancelled_it_says_that_it_was_lost(app: App) -> None:
+def test_of_a_job_that_was_cancelled_it_says_that_it_was_lost(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shell, "_LOOK_SECONDS", 0.1)
     app.queue.enqueue_many([command("sleep 300", "long")])
     with watching() as stream, beside(app):
-        until("it runs", lambda: "Processing" in stream.getvalue())
+        wait_for("it runs", lambda: "Processing" in stream.getvalue())
         app.queue.cancel("long")
-        until("it says so", lambda: "Job long lost: it was cancelled" in stream.getvalue())
+        wait_for("it says so", lambda: "Job long lost: it was cancelled" in stream.getvalue())
 
 
 def test_whoever_asks_for_less_sees_less(app: App) -> None:

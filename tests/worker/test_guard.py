@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,8 @@ import pytest
 
 from casque.worker import guard, guarding
 from casque.worker.guarding import Guard, UnguardedError
-from tests.worker.shells import lives, number_in, session_of, until
+from tests.worker.apps import PATIENCE, wait_for
+from tests.worker.shells import lives, number_in, session_of
 
 
 class Groups:
@@ -78,8 +78,8 @@ def test_it_ends_at_its_workers_end_what_it_knows_of_and_nothing_else(
         program.send_signal(number)
     assert program.stdin is not None
     program.stdin.close()
-    assert program.wait(20) == 0
-    until("it is ended", lambda: not lives(kept))
+    assert program.wait(PATIENCE) == 0
+    wait_for("it is ended", lambda: not lives(kept))
     assert lives(dropped)
     assert lives(never)
 
@@ -95,8 +95,8 @@ def test_it_ends_what_made_a_group_of_its_own(
         answer(program)
         assert program.stdin is not None
         program.stdin.close()
-        assert program.wait(20) == 0
-        until("all of it is ended", lambda: not session_of(started.pid))
+        assert program.wait(PATIENCE) == 0
+        wait_for("all of it is ended", lambda: not session_of(started.pid))
 
 
 def test_it_ends_what_is_late_and_nothing_that_was_renewed(
@@ -107,7 +107,7 @@ def test_it_ends_what_is_late_and_nothing_that_was_renewed(
         tell(program, f"+{group}")
         answer(program)
     tell(program, f"={renewed} 0.5\n={late} 1\n={renewed} 300")
-    until("it is ended", lambda: not lives(late))
+    wait_for("it is ended", lambda: not lives(late))
     assert lives(renewed)
     assert lives(boundless)
     tell(program, f"-{late}")
@@ -117,20 +117,30 @@ def test_it_ends_what_is_late_and_nothing_that_was_renewed(
 
 
 def test_one_that_was_frozen_hears_first_what_was_renewed_meanwhile(
-    program: subprocess.Popen[bytes], groups: Groups
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    renewed, late = groups.start(), groups.start()
-    for group in (renewed, late):
-        tell(program, f"+{group}")
-        answer(program)
-    tell(program, f"={renewed} 3")
-    program.send_signal(signal.SIGSTOP)
-    time.sleep(3.1)
-    tell(program, f"={renewed} 300")
-    tell(program, f"={late} 0")
-    program.send_signal(signal.SIGCONT)
-    until("the other is ended", lambda: not lives(late))
-    assert lives(renewed)
+    reads, writes = os.pipe()
+    ended: list[set[int]] = []
+    now, seconds_to = [0.0], guard._seconds_to
+
+    def end(sessions: set[int]) -> None:
+        ended.append(sessions)
+        if len(ended) == 1:
+            os.close(writes)
+
+    def frozen(ends: dict[int, float]) -> float | None:
+        if ends.get(1) == 3:  # just as it was to wait for that; and the worker goes on
+            now[0] = 100
+            os.write(writes, b"=1 300\n=2 0\n")
+        return seconds_to(ends)
+
+    patches = {"_IN": reads, "_IGNORED": (), "_end": end, "_now": lambda: now[0]}
+    for name, value in (patches | {"_seconds_to": frozen}).items():
+        monkeypatch.setattr(guard, name, value)
+    os.write(writes, b"+1\n+2\n=1 3\n")
+    guard.main()
+    os.close(reads)
+    assert ended == [{2}, {1, 2}], "the last of them when its worker has ended"
 
 
 def test_a_group_that_is_gone_keeps_it_from_nothing(
@@ -144,8 +154,8 @@ def test_a_group_that_is_gone_keeps_it_from_nothing(
         answer(program)
     assert program.stdin is not None
     program.stdin.close()
-    assert program.wait(20) == 0
-    until("the other is ended", lambda: not lives(there))
+    assert program.wait(PATIENCE) == 0
+    wait_for("the other is ended", lambda: not lives(there))
 
 
 def run(test: Callable[[Guard], Coroutine[Any, Any, None]]) -> None:
@@ -192,19 +202,25 @@ def test_one_that_was_killed_is_replaced_and_told_of_all_that_runs(groups: Group
         assert lives(first), "it must not be ended by that"
 
     run(test)
-    until("both are ended", lambda: not (lives(first) or lives(second)))
+    wait_for("both are ended", lambda: not (lives(first) or lives(second)))
 
 
 def test_one_that_does_not_answer_is_replaced_and_ends_nothing(
     groups: Groups, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = groups.start(), groups.start()
+    replace = Guard._replace
+
+    def replaced_by_one_with_time(guard: Guard) -> None:
+        monkeypatch.setattr(guarding, "_ANSWER_SECONDS", PATIENCE)
+        replace(guard)
 
     async def test(guard: Guard) -> None:
         await guard.add(first)
         stopped = pid_of(guard)
         os.kill(stopped, signal.SIGSTOP)
-        monkeypatch.setattr(guarding, "_ANSWER_SECONDS", 3.0)
+        monkeypatch.setattr(guarding, "_ANSWER_SECONDS", 0.3)
+        monkeypatch.setattr(Guard, "_replace", replaced_by_one_with_time)
         await guard.add(second)
         assert guard.pid != stopped
         assert not lives(stopped)
@@ -212,7 +228,7 @@ def test_one_that_does_not_answer_is_replaced_and_ends_nothing(
         assert lives(second)
 
     run(test)
-    until("both are ended", lambda: not (lives(first) or lives(second)))
+    wait_for("both are ended", lambda: not (lives(first) or lives(second)))
 
 
 def test_without_one_no_command_begins(
@@ -232,7 +248,9 @@ def test_without_one_no_command_begins(
 def killed(tmp_path: Path, script: str) -> None:
     """Run a script that kills itself."""
     (tmp_path / "script.py").write_text(script)
-    ended = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, check=False, timeout=60)
+    ended = subprocess.run(
+        [sys.executable, "script.py"], cwd=tmp_path, check=False, timeout=PATIENCE
+    )
     assert ended.returncode == -signal.SIGKILL
 
 
@@ -254,7 +272,7 @@ asyncio.run(main())
 """,
     )
     group = number_in(tmp_path / "group")
-    until("the gate is gone", lambda: not lives(group))
+    wait_for("the gate is gone", lambda: not lives(group))
     assert not (tmp_path / "ran").exists()
 
 
@@ -282,7 +300,7 @@ asyncio.run(main())
     )
     fork = number_in(tmp_path / "fork")
     try:
-        until("it is ended", lambda: not lives(group))
+        wait_for("it is ended", lambda: not lives(group))
         assert lives(fork)
     finally:
         os.kill(fork, signal.SIGKILL)

@@ -17,11 +17,24 @@ import pytest
 from casque import App, InvalidError, JobStatus
 from casque.operations import Ack, Dequeue, Heartbeat, PutRecord
 from casque.stores.memory import MemoryStore
+from casque.worker import deck
 from casque.worker.loop import Ended, Worker
 from casque.worker.options import WorkerOptions
-from tests.worker.apps import AT_ONCE, SECOND, SOON, Beside, beside, in_memory, work_off
+from tests.worker.apps import (
+    AT_ONCE,
+    PATIENCE,
+    SOON,
+    Beside,
+    beside,
+    hasten,
+    in_memory,
+    until,
+    wait_for,
+    work_off,
+)
 
 app = pytest.fixture(in_memory)
+A_LITTLE = timedelta(milliseconds=300)
 
 
 class Slow(MemoryStore):
@@ -34,7 +47,7 @@ class Slow(MemoryStore):
     async def commit(self, *args: Any, **options: Any) -> list[Any]:
         if any(isinstance(one, Dequeue) for one in args[2]):
             self.is_claiming.set()
-            self.go_on.wait(20)
+            self.go_on.wait(PATIENCE)
         return await super().commit(*args, **options)
 
 
@@ -47,7 +60,7 @@ def test_what_is_claimed_while_it_is_told_to_stop_is_given_back_uncounted() -> N
 
     handles = [task.enqueue() for _ in range(5)]
     worker = Beside(app, WorkerOptions())
-    assert store.is_claiming.wait(20)
+    assert store.is_claiming.wait(PATIENCE)
     worker.worker.stop()
     store.go_on.set()
     assert worker.join() is Ended.STOPPED
@@ -102,13 +115,12 @@ def test_a_thread_that_cannot_be_started_runs_nothing_twice(
     @app.task(backoff=AT_ONCE)
     def task(number: int) -> None:
         runs.append(number)
-        go_on.wait(20)
+        go_on.wait(PATIENCE)
 
     monkeypatch.setattr(threading.Thread, "start", failing)
     with beside(app, concurrency=4):
         first = task.enqueue(1)
-        while not runs:
-            pass
+        wait_for("it runs", lambda: runs)
         failures[0] = 1
         second = task.enqueue(2)
         go_on.set()
@@ -118,7 +130,9 @@ def test_a_thread_that_cannot_be_started_runs_nothing_twice(
 
 
 @pytest.mark.parametrize("kind", [Ack, Dequeue, PutRecord, Heartbeat])
-def test_whatever_a_store_raises_is_no_answer(kind: type) -> None:
+def test_whatever_a_store_raises_is_no_answer(kind: type, monkeypatch: pytest.MonkeyPatch) -> None:
+    hasten(monkeypatch)
+
     class Odd(MemoryStore):
         failures = 1
 
@@ -128,16 +142,18 @@ def test_whatever_a_store_raises_is_no_answer(kind: type) -> None:
                 raise ConnectionResetError("reset by peer")
             return await super().commit(*args, **options)
 
-    app = App(Odd())
+    store = Odd()
+    app = App(store)
     runs: list[int] = []
 
     @app.task
     async def task() -> int:
         runs.append(1)
-        await asyncio.sleep(0.2)
+        while store.failures and kind is not Ack:  # which comes after it
+            await asyncio.sleep(0.01)
         return 1
 
-    with beside(app, lease_us=300_000):
+    with beside(app):
         assert task.enqueue().result(timeout=SOON) == 1
     assert len(runs) == 1
 
@@ -148,15 +164,15 @@ def test_a_delayed_job_is_not_forgotten_over_one_that_is_due(app: App) -> None:
     @app.task
     def waits() -> None:
         begun.set()
-        go_on.wait(20)
+        go_on.wait(PATIENCE)
 
     @app.task
     def later() -> None: ...
 
     with beside(app):
-        handle = later.using(delay=SECOND).enqueue()
+        handle = later.using(delay=A_LITTLE).enqueue()
         waits.enqueue()
-        assert begun.wait(20)
+        until(begun)
         handle.result(timeout=SOON)
         go_on.set()
 
@@ -167,7 +183,7 @@ def test_nor_is_one_of_another_queue(app: App, queue: str) -> None:
     def later() -> None: ...
 
     with beside(app, queues=("a", "b")):
-        later.using(delay=SECOND, queue=queue).enqueue().result(timeout=SOON)
+        later.using(delay=A_LITTLE, queue=queue).enqueue().result(timeout=SOON)
 
 
 def test_an_app_that_is_closed_meanwhile_lets_its_worker_end(tmp_path: Path) -> None:
@@ -180,13 +196,17 @@ def test_an_app_that_is_closed_meanwhile_lets_its_worker_end(tmp_path: Path) -> 
 
     worker = Beside(app, WorkerOptions())
     task.enqueue()
-    assert begun.wait(20)
+    until(begun)
     app.close()
     worker.worker.stop()
     assert worker.join() is Ended.STOPPED
 
 
-def test_one_that_is_told_to_stop_without_its_storage_ends() -> None:
+def test_one_that_is_told_to_stop_without_its_storage_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(deck, "LAST_WORDS_US", 300_000)
+
     class Away(MemoryStore):
         is_away = False
 
@@ -202,14 +222,14 @@ def test_one_that_is_told_to_stop_without_its_storage_ends() -> None:
     @app.task
     async def task() -> None:
         begun.set()
-        await asyncio.sleep(60)
+        await asyncio.sleep(PATIENCE)
 
     worker = Beside(app, WorkerOptions(grace_us=100_000))
     task.enqueue()
-    assert begun.wait(20)
+    until(begun)
     store.is_away = True
     worker.worker.stop()
-    assert worker.join(30) is Ended.STOPPED
+    assert worker.join() is Ended.STOPPED
 
 
 def test_a_lease_that_no_heartbeat_can_keep_is_refused(app: App) -> None:
@@ -243,7 +263,7 @@ def test_tasks_of_other_modules_than_the_apps_are_known_to_every_process(tmp_pat
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE,
         check=False,
     )
     assert said.returncode == 0, said.stderr

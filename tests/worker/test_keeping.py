@@ -6,6 +6,8 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Coroutine
+from datetime import timedelta
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -20,64 +22,104 @@ from casque import (
     Queue,
     StorageError,
     current_job,
+    opened,
 )
+from casque.clock import span_us
 from casque.operations import Ack
 from casque.stores.sqlite.store import SqliteStore
+from casque.stores.url import open_store
+from casque.testing import FakeClock
 from casque.testing.faults import STORE_FAULTS, Fault, FaultyStore
 from casque.worker.attempt import Attempt, Returned
 from casque.worker.news import Settlement, answered
-from tests.worker.apps import AT_ONCE, SAFE, SHORT, SOON, STORES, beside, on_disk, until, work_off
+from tests.worker.apps import (
+    AT_ONCE,
+    PATIENCE,
+    SECOND,
+    SOON,
+    STORES,
+    beside,
+    hasten,
+    on_disk,
+    renewed_for,
+    until,
+    wait_for,
+    work_off,
+)
 
 app = pytest.fixture(params=STORES)(on_disk)
+LEASE = timedelta(seconds=6)
+LEASE_US = span_us(LEASE)
 
 
-def test_a_task_slower_than_its_lease_runs_once(app: App) -> None:
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
+    """The time of every store that an app opens: leases end when the test says so."""
+    clock = FakeClock()
+    monkeypatch.setattr(opened, "open_store", partial(open_store, clock=clock))
+    return clock
+
+
+def test_a_task_slower_than_its_lease_runs_once(clock: FakeClock, app: App) -> None:
     runs: list[int] = []
+    begun, go_on = threading.Event(), threading.Event()
 
     @app.task
-    async def slow() -> int:
-        runs.append(1)
-        await asyncio.sleep(3 * SAFE / 1e6)
-        return current_job().attempt
+    async def slow() -> None:
+        runs.append(current_job().attempt)
+        begun.set()
+        await asyncio.to_thread(go_on.wait, PATIENCE)
 
-    with beside(app, lease_us=SAFE), beside(app, lease_us=SAFE):
-        assert slow.enqueue().result(timeout=SOON) == 1
-    assert len(runs) == 1
+    handle = slow.enqueue()
+    with beside(app, lease_us=LEASE_US), beside(app, lease_us=LEASE_US):
+        until(begun)
+        renewed_for(3, LEASE, clock, app, handle.id)
+        go_on.set()
+        wait_for("it is done", lambda: handle.job().status is JobStatus.COMPLETED)
+    assert runs == [1]
 
 
-def test_one_that_blocks_its_event_loop_for_longer_runs_once_too(app: App) -> None:
+def test_one_that_blocks_its_event_loop_for_longer_runs_once_too(
+    clock: FakeClock, app: App
+) -> None:
     runs: list[int] = []
+    blocked, go_on = threading.Event(), threading.Event()
 
     @app.task
     def other() -> None: ...
 
     @app.task
-    async def blocks() -> int:
-        runs.append(1)
+    async def blocks() -> None:
+        runs.append(current_job().attempt)
         enqueueing = asyncio.ensure_future(other.aenqueue())
         for _ in range(5):
             await asyncio.sleep(0)  # it is under way, and will not go on
-        time.sleep(3 * SAFE / 1e6)
+        blocked.set()
+        go_on.wait(PATIENCE)
         await enqueueing
-        return current_job().attempt
 
-    with beside(app, lease_us=SAFE), beside(app, lease_us=SAFE):
-        assert blocks.enqueue().result(timeout=2 * SOON) == 1
-    assert len(runs) == 1
+    handle = blocks.enqueue()
+    with beside(app, lease_us=LEASE_US), beside(app, lease_us=LEASE_US):
+        until(blocked)
+        renewed_for(3, LEASE, clock, app, handle.id)
+        go_on.set()
+        wait_for("it is done", lambda: handle.job().status is JobStatus.COMPLETED)
+    assert runs == [1]
 
 
-def test_a_job_that_was_cancelled_is_ended(app: App) -> None:
+def test_a_job_that_was_cancelled_is_ended(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    hasten(monkeypatch)
     begun, ended = threading.Event(), threading.Event()
 
     @app.task
     async def long() -> None:
         begun.set()
         try:
-            await asyncio.sleep(60)
+            await asyncio.sleep(PATIENCE)
         finally:
             ended.set()
 
-    with beside(app, lease_us=SHORT):
+    with beside(app):
         handle = long.enqueue()
         until(begun)
         handle.cancel(reason="enough")
@@ -85,9 +127,11 @@ def test_a_job_that_was_cancelled_is_ended(app: App) -> None:
     assert handle.job().status is JobStatus.CANCELLED
 
 
+@pytest.mark.parametrize("app", ["sqlite"], indirect=True)
 def test_a_thread_can_ask_whether_its_job_is_lost(
-    app: App, caplog: pytest.LogCaptureFixture
+    app: App, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    hasten(monkeypatch)
     begun, saw = threading.Event(), threading.Event()
 
     @app.task
@@ -97,7 +141,7 @@ def test_a_thread_can_ask_whether_its_job_is_lost(
             time.sleep(0.01)
         saw.set()
 
-    with beside(app, lease_us=SHORT):
+    with beside(app):
         handle = long.enqueue()
         until(begun)
         handle.cancel()
@@ -158,7 +202,7 @@ def test_jobs_of_a_storage_that_fails_for_longer_are_not_lost(
     @app.task(backoff=AT_ONCE)
     def task() -> int:
         begun.set()
-        go_on.wait(20)
+        go_on.wait(PATIENCE)
         return current_job().attempt
 
     with beside(app):
@@ -167,8 +211,7 @@ def test_jobs_of_a_storage_that_fails_for_longer_are_not_lost(
         store.is_away = True
         begun_us = store.clock.monotonic()
         go_on.set()
-        while store.asked < 3:
-            pass
+        wait_for("it is asked again", lambda: store.asked >= 3)
         assert store.clock.monotonic() - begun_us > 100_000, "it gives the storage no rest"
         store.is_away = False
         assert handle.result(timeout=SOON) == 1
@@ -177,9 +220,11 @@ def test_jobs_of_a_storage_that_fails_for_longer_are_not_lost(
 
 
 def test_a_storage_that_is_away_for_a_whole_lease_ends_what_runs(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = Away(tmp_path / "jobs.db")
+    hasten(monkeypatch)
+    clock = FakeClock()
+    store = Away(tmp_path / "jobs.db", clock=clock)
     app = App(store)
     begun, ended = threading.Event(), threading.Event()
 
@@ -189,18 +234,22 @@ def test_a_storage_that_is_away_for_a_whole_lease_ends_what_runs(
             return "again"
         begun.set()
         try:
-            await asyncio.sleep(60)
+            await asyncio.sleep(PATIENCE)
         finally:
             ended.set()
         return "first"
 
-    with beside(app, lease_us=SHORT):
-        handle = task.enqueue()
+    handle = task.enqueue()
+    with beside(app, lease_us=LEASE_US):
         until(begun)
         store.is_away = True
+        clock.advance(LEASE)
         until(ended)
         store.is_away = False
-        assert handle.result(timeout=SOON) == "again"
+        while handle.job().status is not JobStatus.COMPLETED:
+            clock.advance(SECOND)  # it pauses between its questions
+            time.sleep(0.01)
+    assert handle.result() == "again"
     assert "no heartbeat got through" in caplog.text
 
 

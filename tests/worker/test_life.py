@@ -9,19 +9,34 @@ import pytest
 
 from casque import App, JobStatus, Queue, current_job
 from casque.record import WORKER
+from casque.worker import loop
 from casque.worker.loop import Ended, Worker
 from casque.worker.options import WorkerOptions
 from casque.worker.registry import WorkerEntry, worker_entries
-from tests.worker.apps import SHORT, SOON, STORES, Beside, beside, on_disk, until, work_off
+from tests.worker.apps import (
+    PATIENCE,
+    SOON,
+    WAYS,
+    Beside,
+    beside,
+    hasten,
+    on_disk,
+    until,
+    wait_for,
+    work_off,
+)
 
-app = pytest.fixture(params=STORES)(on_disk)
+app = pytest.fixture(params=WAYS)(on_disk)
+on_one = pytest.mark.parametrize("app", ["sqlite"], indirect=True)
 
 
+@on_one
 def test_a_worker_without_tasks_is_refused(app: App) -> None:
     with pytest.raises(Exception, match="has no tasks"):
         Worker(app)
 
 
+@on_one
 def test_a_worker_inside_an_event_loop_is_refused(app: App) -> None:
     @app.task
     def task() -> None: ...
@@ -33,29 +48,28 @@ def test_a_worker_inside_an_event_loop_is_refused(app: App) -> None:
         asyncio.run(inside())
 
 
-def test_it_is_in_the_registry_while_it_works(app: App) -> None:
+def test_it_is_in_the_registry_while_it_works(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    hasten(monkeypatch)
     begun, go_on = threading.Event(), threading.Event()
 
     @app.task
     def slow() -> None:
         begun.set()
-        go_on.wait(20)
+        go_on.wait(PATIENCE)
 
     def entries() -> list[WorkerEntry]:
         with Queue(app.store) as q:
             return worker_entries(q._run(q._live._session.records(WORKER)))
 
-    with beside(app, lease_us=SHORT, concurrency=3, queues=("default",)):
+    with beside(app, concurrency=3, queues=("default",)):
         handle = slow.enqueue()
         until(begun)
-        while not (seen := entries()) or not seen[0].running:
-            pass
-        [entry] = seen
+        wait_for("it says what it runs", lambda: [one for one in entries() if one.running])
+        [entry] = entries()
         assert entry.running == (handle.id,)
         assert (entry.concurrency, entry.queues, entry.entrypoints) == (3, ("default",), ("slow",))
         first = entry.beat_at
-        while entries()[0].beat_at == first:
-            pass
+        wait_for("it beats", lambda: entries()[0].beat_at != first)
         go_on.set()
     assert entries() == []
 
@@ -66,7 +80,7 @@ def test_stopping_lets_what_runs_end(app: App) -> None:
     @app.task
     async def slow() -> str:
         begun.set()
-        await asyncio.to_thread(go_on.wait, 20)
+        await asyncio.to_thread(go_on.wait, PATIENCE)
         return "ended"
 
     with beside(app, concurrency=1) as worker:
@@ -81,13 +95,16 @@ def test_stopping_lets_what_runs_end(app: App) -> None:
 
 
 @pytest.mark.parametrize("kind", ["async", "stubborn", "thread"])
-def test_after_the_grace_it_is_given_back_uncounted(app: App, kind: str) -> None:
+def test_after_the_grace_it_is_given_back_uncounted(
+    app: App, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "_CANCEL_SECONDS", 0.1)
     begun, go_on = threading.Event(), threading.Event()
 
     @app.task
     async def sleeps() -> None:
         begun.set()
-        await asyncio.sleep(60)
+        await asyncio.sleep(PATIENCE)
 
     @app.task
     async def stubborn() -> None:
@@ -101,7 +118,7 @@ def test_after_the_grace_it_is_given_back_uncounted(app: App, kind: str) -> None
     @app.task
     def thread() -> None:
         begun.set()
-        go_on.wait(20)
+        go_on.wait(PATIENCE)
 
     task = {"async": sleeps, "stubborn": stubborn, "thread": thread}[kind]
     worker = Beside(app, WorkerOptions(grace_us=100_000))
@@ -120,7 +137,7 @@ def test_stop_now_gives_back_at_once(app: App) -> None:
     @app.task
     async def sleeps() -> None:
         begun.set()
-        await asyncio.sleep(60)
+        await asyncio.sleep(PATIENCE)
 
     worker = Beside(app, WorkerOptions())
     handle = sleeps.enqueue()
@@ -131,6 +148,7 @@ def test_stop_now_gives_back_at_once(app: App) -> None:
     assert handle.job().attempts == 0
 
 
+@on_one
 def test_one_that_is_stopped_before_it_runs_ends(app: App) -> None:
     @app.task
     def task() -> None: ...
@@ -150,12 +168,13 @@ def test_after_so_many_jobs_it_ends_to_be_replaced(app: App) -> None:
     assert app.queue.stats().pending == 3
 
 
+@on_one
 def test_the_last_job_before_a_worker_is_replaced_has_all_its_time(app: App) -> None:
     ended: list[int] = []
 
     @app.task
     async def slow() -> None:
-        await asyncio.sleep(1)
+        await asyncio.sleep(0.5)
         ended.append(current_job().attempt)
 
     handle = slow.enqueue()
@@ -164,6 +183,7 @@ def test_the_last_job_before_a_worker_is_replaced_has_all_its_time(app: App) -> 
     assert handle.job().status is JobStatus.COMPLETED
 
 
+@on_one
 def test_one_that_is_to_be_replaced_can_still_be_told_to_stop(app: App) -> None:
     begun = threading.Event()
 
@@ -181,9 +201,14 @@ def test_one_that_is_to_be_replaced_can_still_be_told_to_stop(app: App) -> None:
     assert (job.status, job.attempts) == (JobStatus.QUEUED, 0)
 
 
-def test_one_that_has_grown_too_large_ends_to_be_replaced(app: App) -> None:
+@on_one
+def test_one_that_has_grown_too_large_ends_to_be_replaced(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hasten(monkeypatch)
+
     @app.task
     async def task() -> None: ...
 
-    with beside(app, max_mib=1, lease_us=SHORT) as worker:
+    with beside(app, max_mib=1) as worker:
         assert worker.join() is Ended.RECYCLED

@@ -10,9 +10,10 @@ import pytest
 from casque import App, Backoff, Discard, JobStatus, Retry, Snooze
 from casque.arguments import ERROR_BYTES
 from casque.worker import attempt
-from tests.worker.apps import AT_ONCE, STORES, on_disk, work_off_in_time
+from tests.worker.apps import AT_ONCE, STORES, hasten, on_disk, work_off_in_time
 
-app = pytest.fixture(on_disk, params=STORES)
+app = pytest.fixture(on_disk, params=["sqlite"])
+anywhere = pytest.mark.parametrize("app", STORES, indirect=True)
 
 
 class _Spoilt:
@@ -102,6 +103,7 @@ def test_any_reason_to_discard_becomes_text(app: App, error: Discard, reason: st
     assert (job.status, job.error or "") == (JobStatus.CANCELLED, reason)
 
 
+@anywhere
 def test_a_reason_that_cannot_be_put_into_words_is_told_so(app: App) -> None:
     job = _worked_off(app, SpoiltDiscard(reason=Mute()))
     assert job.status is JobStatus.CANCELLED
@@ -136,6 +138,7 @@ def test_a_backoff_that_says_no_time_costs_its_own_job_alone(app: App, wait: obj
     assert job.status is JobStatus.DEAD
 
 
+@anywhere
 def test_a_wait_of_a_backoff_is_made_whole(app: App) -> None:
     job = _worked_off(app, ValueError("no"), Wild(wait=3.6e9))
     assert job.status is JobStatus.QUEUED
@@ -175,6 +178,7 @@ def test_an_attempt_whose_end_fails_in_our_own_code_is_settled_all_the_same(
     def broken(error: BaseException) -> BaseException:
         raise AssertionError("a fault of ours")
 
+    hasten(monkeypatch)
     monkeypatch.setattr(attempt, "from_its_own_code", broken)
     job = _worked_off(app, ValueError("no"))
     assert (job.status, job.attempts) == (JobStatus.QUEUED, 1)

@@ -22,7 +22,17 @@ from casque.worker.attempt import Attempt
 from casque.worker.loop import Ended
 from casque.worker.options import WorkerOptions
 from casque.worker.report import Report
-from tests.worker.apps import AT_ONCE, SECOND, SOON, Beside, beside, in_memory, work_off
+from tests.worker.apps import (
+    AT_ONCE,
+    PATIENCE,
+    SECOND,
+    SOON,
+    Beside,
+    beside,
+    in_memory,
+    until,
+    work_off,
+)
 
 app = pytest.fixture(in_memory)
 
@@ -93,17 +103,19 @@ def test_a_task_that_interrupts_its_event_loop_harms_no_other(
 BLOCKED = """
 import asyncio, time
 from casque import App
+from casque.worker import loop
 
+loop._CANCEL_SECONDS = 0.1
 app = App("jobs.db")
 
 @app.task
 async def blocks():
     print("blocked", flush=True)
-    time.sleep(60)
+    time.sleep(100)
 
 @app.task
 async def waits():
-    await asyncio.sleep(60)
+    await asyncio.sleep(100)
 """
 
 
@@ -111,13 +123,13 @@ def test_a_blocked_event_loop_holds_up_no_orderly_end(tmp_path: Path) -> None:
     (tmp_path / "tasks.py").write_text(BLOCKED)
     app = App(tmp_path / "jobs.db")
     jobs = app.queue.enqueue_many([NewJob("waits", b"{}"), NewJob("blocks", b"{}")])
-    command = [sys.executable, "-m", "casque.worker", "tasks:app", "--grace", "1"]
+    command = [sys.executable, "-m", "casque.worker", "tasks:app", "--grace", "0.1"]
     worker = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True)
     assert worker.stdout is not None
     assert worker.stdout.readline() == "blocked\n"
     worker.terminate()
     try:
-        assert worker.wait(40) == 0
+        assert worker.wait(PATIENCE) == 0
     finally:
         worker.kill()
         worker.stdout.close()
@@ -131,17 +143,18 @@ def test_a_blocked_event_loop_holds_up_no_orderly_end(tmp_path: Path) -> None:
 def test_a_function_that_ended_in_time_is_done_however_late_that_is_heard(app: App) -> None:
     ended = threading.Event()
 
-    @app.task(timeout=SECOND)
+    @app.task(timeout=SECOND / 2)
     def quick() -> None:
         ended.set()
 
     @app.task
     async def blocks() -> None:
-        ended.wait(20)
-        time.sleep(1.5)
+        ended.wait(PATIENCE)
+        time.sleep(1)
 
+    # There before the worker is, so they begin together: no timer comes before the loop is blocked.
+    handle, other = quick.enqueue(), blocks.enqueue()
     with beside(app):
-        handle, other = quick.enqueue(), blocks.enqueue()
         other.result(timeout=SOON)
         handle.result(timeout=SOON)
     assert handle.job().attempts == 1
@@ -156,14 +169,14 @@ def test_a_function_that_finishes_when_it_is_told_to_end_has_finished(app: App, 
     async def tidy() -> str:
         begun.set()
         try:
-            await asyncio.sleep(60)
+            await asyncio.sleep(PATIENCE)
         except asyncio.CancelledError:
             return "tidied up"
         return "slept"
 
     worker = Beside(app, WorkerOptions(grace_us=50_000))
     handle = tidy.enqueue()
-    assert begun.wait(20)
+    until(begun)
     if how == "stopped":
         worker.worker.stop()
         worker.join()
@@ -180,7 +193,7 @@ def test_a_thread_that_ends_as_it_times_out_frees_its_slot_once(
     def late(report: Report, attempt: Attempt, why: str) -> None:
         release.set()
         while not attempt.is_over:
-            pass
+            time.sleep(0.001)
         goes_on(report, attempt, why)
 
     monkeypatch.setattr(Report, "goes_on", late)
@@ -188,7 +201,7 @@ def test_a_thread_that_ends_as_it_times_out_frees_its_slot_once(
 
     @app.task(timeout=timedelta(milliseconds=50), max_attempts=1)
     def stuck() -> None:
-        release.wait(20)
+        release.wait(PATIENCE)
 
     @app.task
     def counts() -> None:
@@ -315,7 +328,7 @@ def test_an_asyncio_task_that_a_job_left_behind_cannot_spoil_the_end(app: App) -
 
     async def stays() -> None:
         try:
-            await asyncio.sleep(60)
+            await asyncio.sleep(PATIENCE)
         except asyncio.CancelledError:
             raise SystemExit(3) from None
 

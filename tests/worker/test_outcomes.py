@@ -6,7 +6,6 @@ import asyncio
 import logging
 import os
 import threading
-import time
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -16,7 +15,7 @@ import pytest
 
 from casque import App, Discard, JobStatus, NewJob, Retry, Snooze, current_job
 from casque.worker.loop import Ended
-from tests.worker.apps import AT_ONCE, beside, work_off
+from tests.worker.apps import AT_ONCE, PATIENCE, SOON, beside, until, wait_for, work_off
 
 HOUR = timedelta(hours=1)
 
@@ -104,6 +103,7 @@ def test_the_backoff_says_when(app: App) -> None:
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else None,
 )
+@pytest.mark.parametrize("app", ["memory://"], indirect=True)
 @pytest.mark.parametrize("kind", ["async", "plain"])
 def test_what_an_exception_means(
     app: App, error: BaseException, status: JobStatus, attempts: int, kind: str
@@ -189,7 +189,7 @@ def test_an_attempt_that_takes_too_long_is_ended(app: App) -> None:
     @app.task(timeout=timedelta(milliseconds=50))
     async def slow() -> None:
         try:
-            await asyncio.sleep(60)
+            await asyncio.sleep(PATIENCE)
         finally:
             ended.set()
 
@@ -211,6 +211,7 @@ def test_an_attempt_that_takes_too_long_is_ended(app: App) -> None:
         ({"give_up_on": (ConnectionError,)}, JobStatus.QUEUED),
     ],
 )
+@pytest.mark.parametrize("app", ["memory://"], indirect=True)
 @pytest.mark.parametrize("kind", ["async", "plain"])
 def test_a_timeout_is_given_up_on_as_the_error_it_is(
     app: App, kind: str, options: dict[str, Any], status: JobStatus
@@ -219,18 +220,17 @@ def test_a_timeout_is_given_up_on_as_the_error_it_is(
 
     @app.task(timeout=timedelta(milliseconds=50), **options)
     async def async_task() -> None:
-        await asyncio.sleep(60)
+        await asyncio.sleep(PATIENCE)
 
     @app.task(timeout=timedelta(milliseconds=50), **options)
     def plain_task() -> None:
-        over.wait(20)
+        over.wait(PATIENCE)
 
     handle = (async_task if kind == "async" else plain_task).enqueue()
-    deadline = time.monotonic() + 20
     with beside(app):
-        while not (job := handle.job()).history:
-            assert time.monotonic() < deadline
+        wait_for("its time is over", lambda: handle.job().history)
         over.set()
+    job = handle.job()
     assert (job.status, job.attempts) == (status, 1)
     assert job.error == "TimeoutError: timed out after 0.05 s"
 
@@ -238,11 +238,12 @@ def test_a_timeout_is_given_up_on_as_the_error_it_is(
 def test_a_thread_that_takes_too_long_keeps_its_slot_until_it_ends(
     app: App, caplog: pytest.LogCaptureFixture
 ) -> None:
-    release, second = threading.Event(), threading.Event()
+    begun, release, second = threading.Event(), threading.Event(), threading.Event()
 
     @app.task(timeout=timedelta(milliseconds=50), max_attempts=1)
     def stuck() -> None:
-        release.wait(20)
+        begun.set()
+        release.wait(PATIENCE)
 
     @app.task
     def next_one() -> None:
@@ -251,11 +252,12 @@ def test_a_thread_that_takes_too_long_keeps_its_slot_until_it_ends(
     with beside(app, concurrency=1):
         handle = stuck.enqueue()
         with pytest.raises(Exception, match="timed out"):
-            handle.result(timeout=timedelta(seconds=10))
+            handle.result(timeout=SOON)
+        until(begun)
         after = next_one.enqueue()
         assert not second.wait(0.2)
         release.set()
-        after.result(timeout=timedelta(seconds=10))
+        after.result(timeout=SOON)
     assert "its slot is not used until it ends" in caplog.text
 
 
@@ -364,15 +366,14 @@ def test_progress_is_stored_with_the_job(app: App) -> None:
     @app.task
     def slow() -> None:
         current_job().progress(0.4, "resizing")
-        go_on.wait(20)
+        go_on.wait(PATIENCE)
 
     with beside(app):
         handle = slow.enqueue()
-        while handle.job().progress is None:
-            pass
+        wait_for("it is stored", lambda: handle.job().progress is not None)
         assert (handle.job().progress, handle.job().note) == (0.4, "resizing")
         go_on.set()
-        handle.result(timeout=timedelta(seconds=10))
+        handle.result(timeout=SOON)
 
 
 def test_a_deadline_can_be_seen(app: App) -> None:

@@ -8,7 +8,6 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import timedelta
 from pathlib import Path
 from types import ModuleType
 
@@ -16,9 +15,8 @@ import pytest
 
 from casque import App, InvalidError, JobStatus
 from casque.worker.loop import Ended
-from tests.worker.apps import beside, work_off
-
-SOON = timedelta(seconds=20)
+from tests.worker.apps import SOON, beside, hasten, wait_for, work_off
+from tests.worker.shells import is_written, number_in, out_of_time_when
 
 TASKS = """
 import os, signal, subprocess, sys, time
@@ -62,12 +60,12 @@ def environment() -> list:
 @app.task(run_in="process")
 def tells() -> None:
     current_job().progress(0.5, "half")
-    time.sleep(60)
+    time.sleep(100)
 
 @app.task(run_in="process", timeout=timedelta(seconds=2), max_attempts=1)
 def too_long() -> None:
-    child = subprocess.Popen(["sleep", "60"])
-    print("child", child.pid, flush=True)
+    child = subprocess.Popen(["sleep", "100"])
+    print(child.pid, file=open("child", "w"), flush=True)
     while True:
         pass
 
@@ -127,8 +125,7 @@ def test_it_runs_in_another_process_which_serves_again(tasks: ModuleType) -> Non
     assert os.getpid() not in pids
     assert [handle.result()[1] for handle in handles] == ["0", "1", "2", "3"]
     [pid] = pids
-    while _is_alive(pid):
-        pass
+    wait_for("it is gone", lambda: not _is_alive(pid))
 
 
 def test_middleware_runs_there(tasks: ModuleType, capfd: pytest.CaptureFixture[str]) -> None:
@@ -160,68 +157,52 @@ def test_its_environment_is_the_workers(
     assert handle.result() == [python_path, "yes"]
 
 
-@pytest.mark.parametrize(
-    ("what", "status", "attempts", "error"),
-    [
-        ("retry", JobStatus.QUEUED, 1, "Retry: later"),
-        ("snooze", JobStatus.QUEUED, 0, None),
-        ("discard", JobStatus.CANCELLED, 1, "not worth it"),
-        ("discard oddly", JobStatus.CANCELLED, 1, "410"),
-        ("discard in no letters", JobStatus.CANCELLED, 1, "caf?"),
-        (
-            "snooze oddly",
+def test_what_an_exception_means(tasks: ModuleType) -> None:
+    expected = {
+        "retry": (JobStatus.QUEUED, 1, "Retry: later"),
+        "snooze": (JobStatus.QUEUED, 0, None),
+        "discard": (JobStatus.CANCELLED, 1, "not worth it"),
+        "discard oddly": (JobStatus.CANCELLED, 1, "410"),
+        "discard in no letters": (JobStatus.CANCELLED, 1, "caf?"),
+        "snooze oddly": (
             JobStatus.QUEUED,
             1,
             "InvalidError: `delay` must be a timedelta, not str.",
         ),
-        ("give up", JobStatus.DEAD, 1, "KeyError: 'given up on'"),
-        ("exit", JobStatus.QUEUED, 1, "SystemExit: 3"),
-        ("error", JobStatus.QUEUED, 1, "ValueError: plainly"),
-    ],
-)
-def test_what_an_exception_means(
-    tasks: ModuleType, what: str, status: JobStatus, attempts: int, error: str | None
-) -> None:
-    handle = tasks.says.enqueue(what)
-    work_off(tasks.app)
-    job = handle.job()
-    assert (job.status, job.attempts, job.error) == (status, attempts, error)
-
-
-def test_the_traceback_is_that_of_the_task(tasks: ModuleType) -> None:
-    handle = tasks.says.enqueue("error")
-    work_off(tasks.app)
-    failure = handle.job().history[-1].failure
-    assert "in says" in failure.traceback
-    assert "casque/worker" not in failure.traceback
-
-
-def test_a_result_that_cannot_be_kept_is_dead(tasks: ModuleType) -> None:
-    handle = tasks.says.enqueue("strange")
-    work_off(tasks.app)
-    assert handle.job().status is JobStatus.DEAD
-
-
-@pytest.mark.parametrize(
-    ("how", "said"),
-    [
-        ("exit", "the process that ran the task ended with exit code 7"),
-        (str(int(signal.SIGSEGV)), "the process that ran the task was killed by SIGSEGV"),
-        ("40", "the process that ran the task was killed by signal 40"),  # one without a name
-    ],
-)
-def test_a_process_that_dies_is_a_failed_attempt(tasks: ModuleType, how: str, said: str) -> None:
-    handle, after = tasks.dies.enqueue(how), tasks.where.enqueue("next")
+        "give up": (JobStatus.DEAD, 1, "KeyError: 'given up on'"),
+        "exit": (JobStatus.QUEUED, 1, "SystemExit: 3"),
+        "error": (JobStatus.QUEUED, 1, "ValueError: plainly"),
+    }
+    handles = {what: tasks.says.enqueue(what) for what in expected}
+    strange = tasks.says.enqueue("strange")
     work_off(tasks.app, concurrency=1)
-    job = handle.job()
-    assert (job.status, job.attempts) == (JobStatus.DEAD, 2)
-    assert said in job.error
+    jobs = {what: handle.job() for what, handle in handles.items()}
+    assert {what: (job.status, job.attempts, job.error) for what, job in jobs.items()} == expected
+    failure = jobs["error"].history[-1].failure
+    assert "in says" in failure.traceback
+    assert "casque/worker" not in failure.traceback, "it is that of the task"
+    assert strange.job().status is JobStatus.DEAD, "its result cannot be kept"
+
+
+def test_a_process_that_dies_is_a_failed_attempt(tasks: ModuleType) -> None:
+    said = {
+        "exit": "the process that ran the task ended with exit code 7",
+        str(int(signal.SIGSEGV)): "the process that ran the task was killed by SIGSEGV",
+        "40": "the process that ran the task was killed by signal 40",  # one without a name
+    }
+    handles = {how: tasks.dies.enqueue(how) for how in said}
+    after = tasks.where.enqueue("next")
+    work_off(tasks.app, concurrency=1)
+    for how, handle in handles.items():
+        job = handle.job()
+        assert (job.status, job.attempts) == (JobStatus.DEAD, 2)
+        assert said[how] in job.error
     assert after.result()[1] == "next"
 
 
 def test_those_that_died_while_they_were_idle_cost_no_job_an_attempt(tasks: ModuleType) -> None:
     with beside(tasks.app):
-        handles = [tasks.where.enqueue("x") for _ in range(4)]
+        handles = [tasks.where.enqueue("x") for _ in range(2)]
         pids = {handle.result(timeout=SOON)[0] for handle in handles}
         for pid in pids:
             os.kill(pid, signal.SIGKILL)
@@ -230,14 +211,14 @@ def test_those_that_died_while_they_were_idle_cost_no_job_an_attempt(tasks: Modu
 
 
 def test_one_that_takes_too_long_is_killed_with_what_it_started(
-    tasks: ModuleType, capfd: pytest.CaptureFixture[str]
+    tasks: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    out_of_time_when(lambda: is_written(tmp_path / "child"), monkeypatch)
     handle = tasks.too_long.enqueue()
     work_off(tasks.app)
     assert handle.job().error == "TimeoutError: timed out after 2 s"
-    pid = int(capfd.readouterr().out.split("child ")[1].split()[0])
-    while _is_alive(pid):
-        pass
+    pid = number_in(tmp_path / "child")
+    wait_for("it is gone", lambda: not _is_alive(pid))
 
 
 def _is_alive(pid: int) -> bool:
@@ -250,8 +231,7 @@ def _is_alive(pid: int) -> bool:
 def test_progress_comes_through_and_stopping_kills_it_uncounted(tasks: ModuleType) -> None:
     with beside(tasks.app, grace_us=100_000) as worker:
         handle = tasks.tells.enqueue()
-        while handle.job().progress is None:
-            pass
+        wait_for("it tells", lambda: handle.job().progress is not None)
         assert (handle.job().progress, handle.job().note) == (0.5, "half")
         worker.worker.stop()
         assert worker.join() is Ended.STOPPED
@@ -259,11 +239,13 @@ def test_progress_comes_through_and_stopping_kills_it_uncounted(tasks: ModuleTyp
     assert (job.status, job.attempts) == (JobStatus.QUEUED, 0)
 
 
-def test_one_whose_job_was_cancelled_is_killed(tasks: ModuleType) -> None:
-    with beside(tasks.app, lease_us=300_000) as worker:
+def test_one_whose_job_was_cancelled_is_killed(
+    tasks: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hasten(monkeypatch)
+    with beside(tasks.app) as worker:
         handle = tasks.tells.enqueue()
-        while handle.job().progress is None:
-            pass
+        wait_for("it tells", lambda: handle.job().progress is not None)
         handle.cancel()
         after = tasks.where.enqueue("next")
         assert after.result(timeout=SOON)[1] == "next"
@@ -291,9 +273,9 @@ time.sleep(float(os.environ.get("IMPORT_SECONDS", "0")))
 def late() -> float:
     return current_job().deadline.timestamp() - time.time()
 
-@app.task(run_in="process", timeout=timedelta(seconds=2), max_attempts=1)
+@app.task(run_in="process", timeout=timedelta(seconds=0.2), max_attempts=1)
 def never() -> None:
-    time.sleep(60)
+    time.sleep(100)
 """
 
 
@@ -306,11 +288,11 @@ def slow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType
 def test_the_start_of_a_process_takes_nothing_of_a_tasks_time(
     slow: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("IMPORT_SECONDS", "3")
+    monkeypatch.setenv("IMPORT_SECONDS", "2.1")
     late, never = slow.late.enqueue(), slow.never.enqueue()
     work_off(slow.app)
     assert late.result() > 0
-    assert never.job().error == "TimeoutError: timed out after 2 s"
+    assert never.job().error == "TimeoutError: timed out after 0.2 s"
 
 
 def test_a_process_that_does_not_start_is_not_waited_for_without_end(
@@ -318,7 +300,7 @@ def test_a_process_that_does_not_start_is_not_waited_for_without_end(
 ) -> None:
     monkeypatch.setenv("IMPORT_SECONDS", "600")
     monkeypatch.setattr("casque.worker.loop._START_SECONDS", 0.1)
-    handle = slow.late.enqueue()
+    handle = slow.never.enqueue()
     work_off(slow.app)
-    error = "TimeoutError: timed out: its process did not start within 2 s"
+    error = "TimeoutError: timed out: its process did not start within 0.2 s"
     assert handle.job().error == error

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -18,34 +17,39 @@ from casque.operations import DeleteRecord, Operation
 from casque.record import WORKER, Record
 from casque.stores.memory import MemoryStore
 from casque.stores.port import Store
+from casque.testing import FakeClock
 from casque.testing.relays import Turnstile
 from casque.worker import presence
 from casque.worker.loop import Ended
 from casque.worker.registry import WorkerEntry, dismissal, worker_entries
-from tests.worker.apps import beside
+from tests.worker.apps import (
+    PATIENCE,
+    SECOND,
+    STORES,
+    beside,
+    hasten,
+    until,
+    wait_for,
+)
 
-SHORT = 3_000_000
-"""A lease, in microseconds, of which a third is over soon; and twice that, on no busy machine."""
 LONG = 600_000_000
-SECONDS = 20.0
+"""A lease, in microseconds, of which no third is over while a test runs."""
+SHORT = 60_000_000
+"""One of which, hastened, every beat is over soon."""
+ANYWHERE = pytest.mark.parametrize("app", STORES, indirect=True)
 
 
-@pytest.fixture(params=["sqlite", "json", "folder"])
-def app(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[App]:
-    place = {"sqlite": "jobs.db", "json": "queue.json", "folder": "ledger/"}[request.param]
-    with App(f"{tmp_path}/{place}") as app:
+@pytest.fixture(params=["sqlite"])
+def app(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[App]:
+    hasten(monkeypatch)
+    with App(f"{tmp_path}/{STORES[request.param]}") as app:
 
         @app.task
         def task() -> None: ...
 
         yield app
-
-
-def until(happened: Callable[[], object]) -> None:
-    end = time.monotonic() + SECONDS
-    while not happened():
-        assert time.monotonic() < end
-        time.sleep(0.005)
 
 
 def records(app: App) -> list[Record]:
@@ -58,7 +62,7 @@ def commit(store: Store, made_of: Callable[[Record], Operation]) -> None:
 
     with Access(store) as access:
         while True:
-            until(lambda: access.records(WORKER))
+            wait_for("it is there", lambda: access.records(WORKER))
             [record] = access.records(WORKER)
             try:
                 access.submit(made_of(record))
@@ -67,6 +71,7 @@ def commit(store: Store, made_of: Callable[[Record], Operation]) -> None:
             return
 
 
+@ANYWHERE
 def test_one_that_is_dismissed_ends_at_its_next_beat(app: App) -> None:
     with beside(app, lease_us=SHORT) as worker:
         commit(app.store, dismissal)
@@ -80,7 +85,7 @@ def test_one_that_is_dismissed_finishes_its_job_and_takes_no_other(app: App) -> 
     @app.task
     def slow() -> None:
         begun.set()
-        go_on.wait(SECONDS)
+        go_on.wait(PATIENCE)
 
     def entry() -> WorkerEntry:
         [found] = worker_entries(records(app))
@@ -88,12 +93,12 @@ def test_one_that_is_dismissed_finishes_its_job_and_takes_no_other(app: App) -> 
 
     handle = slow.enqueue()
     with beside(app, lease_us=SHORT, concurrency=1) as worker:
-        assert begun.wait(SECONDS)
+        until(begun)
         later = slow.enqueue()
         commit(app.store, dismissal)
         beat = entry().beat_at
         # It goes on beating, and its entry goes on saying so.
-        until(lambda: entry().beat_at > beat and entry().is_dismissed)
+        wait_for("it beats", lambda: entry().beat_at > beat and entry().is_dismissed)
         go_on.set()
         assert worker.join() is Ended.DISMISSED
     assert records(app) == []
@@ -110,19 +115,19 @@ def test_one_that_is_told_to_stop_finds_its_dismissal_at_its_end(app: App) -> No
 
 
 def test_one_that_is_held_up_for_long_still_finds_its_dismissal() -> None:
-    inner = MemoryStore()
+    clock = FakeClock()
+    inner = MemoryStore(clock)
     store = Turnstile(inner)
     app = App(store)
 
     @app.task
     def task() -> None: ...
 
-    with beside(app, lease_us=200_000) as worker:
-        until(lambda: drive(inner.records(WORKER)))
+    with beside(app, lease_us=1_000_000) as worker:
+        wait_for("it is there", lambda: drive(inner.records(WORKER)))
         store.gate.clear()
         commit(inner, dismissal)
-        end = time.monotonic() + 0.6
-        until(lambda: time.monotonic() > end)
+        clock.advance(3 * SECOND)
         store.gate.set()
         assert worker.join() is Ended.DISMISSED
 
@@ -133,13 +138,13 @@ def test_an_entry_says_what_is_left_to_finish(app: App) -> None:
     @app.task
     def slow() -> None:
         begun.set()
-        go_on.wait(SECONDS)
+        go_on.wait(PATIENCE)
 
     handle = slow.enqueue()
     with beside(app, lease_us=LONG) as worker:
-        assert begun.wait(SECONDS)
+        until(begun)
         worker.worker.stop()
-        until(lambda: worker_entries(records(app))[0].running == (handle.id,))
+        wait_for("it says so", lambda: worker_entries(records(app))[0].running == (handle.id,))
         go_on.set()
         assert worker.join() is Ended.STOPPED
 
@@ -147,7 +152,7 @@ def test_an_entry_says_what_is_left_to_finish(app: App) -> None:
 def test_an_entry_that_somebody_removed_is_there_again(app: App) -> None:
     with beside(app, lease_us=SHORT) as worker:
         commit(app.store, lambda record: DeleteRecord(WORKER, record.name, record.version))
-        until(lambda: records(app))
+        wait_for("it is there", lambda: records(app))
         worker.worker.stop()
         assert worker.join() is Ended.STOPPED
     assert records(app) == []
@@ -155,7 +160,7 @@ def test_an_entry_that_somebody_removed_is_there_again(app: App) -> None:
 
 def test_an_entry_says_which_process_it_is_of(app: App) -> None:
     with beside(app, lease_us=LONG, grace_us=7_000_000):
-        until(lambda: records(app))
+        wait_for("it is there", lambda: records(app))
         [entry] = worker_entries(records(app))
     vitals = presence.vitals(os.getpid())
     assert vitals is not None
@@ -181,4 +186,4 @@ def test_it_asks_as_often_as_it_is_told_to() -> None:
     def task() -> None: ...
 
     with beside(app, poll_us=10_000, lease_us=LONG):
-        until(lambda: store.commits > 10)
+        wait_for("it asks", lambda: store.commits > 10)

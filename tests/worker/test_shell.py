@@ -18,9 +18,11 @@ from casque.record import ABSENT, CONFIG
 from casque.shelljob import SHELL, ShellCall, exit_code_of, exit_failure, result_of
 from casque.stores.sqlite.store import SqliteStore
 from casque.testing.faults import STORE_FAULTS, Fault, FaultyStore
+from casque.worker import command as commands
+from casque.worker import livesettings
 from casque.worker.loading import load_app
 from casque.worker.shell import CANNOT_START, add_shell
-from tests.worker.apps import beside, work_off
+from tests.worker.apps import beside, wait_for, work_off
 from tests.worker.shells import (
     LONG_US,
     STORES,
@@ -29,9 +31,9 @@ from tests.worker.shells import (
     job_of,
     on_each_store,
     on_sqlite,
+    out_of_time_when,
     run,
     shell_app,
-    until,
 )
 
 app = pytest.fixture(on_sqlite)
@@ -79,16 +81,21 @@ def waits_us(app: App, id: str = "job") -> int:
     return job.run_us - job.updated_us
 
 
-def test_how_long_it_waits_is_what_the_settings_say_at_its_failure(anywhere: App) -> None:
+def test_how_long_it_waits_is_what_the_settings_say_at_its_failure(
+    anywhere: App, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(livesettings, "_FRESH_US", 0)
     configure(anywhere.queue, backoff_base="7")
     with beside(anywhere):
         anywhere.queue.enqueue_many([command("exit 1", "first", attempts=5)])
-        until("it failed", lambda: job_of(anywhere, "first").history)
+        wait_for("it failed", lambda: job_of(anywhere, "first").history)
         assert waits_us(anywhere, "first") == 7_000_000
-        configure(anywhere.queue, backoff_base="9", backoff_max="8s")
-        hold = command("sleep 1.5; exit 1", "second", attempts=5)
+        os.mkfifo(tmp_path / "gate")
+        hold = command(f"cat {tmp_path}/gate; exit 1", "second", attempts=5)
         anywhere.queue.enqueue_many([hold])
-        until("it failed", lambda: job_of(anywhere, "second").history)
+        with (tmp_path / "gate").open("w"):  # which waits until it is there
+            configure(anywhere.queue, backoff_base="9", backoff_max="8s")
+        wait_for("it failed", lambda: job_of(anywhere, "second").history)
         assert waits_us(anywhere, "second") == 8_000_000
 
 
@@ -188,14 +195,17 @@ def test_output_may_be_any_bytes(app: App) -> None:
     assert job_of(app).output == b"\x00\xff\x1b[31m"
 
 
-def test_output_is_to_be_seen_while_it_runs(anywhere: App, tmp_path: Path) -> None:
+def test_output_is_to_be_seen_while_it_runs(
+    anywhere: App, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commands, "_TELL_SECONDS", 0.1)
     anywhere.queue.enqueue_many([command(f"echo so far; cat {tmp_path}/gate; echo end")])
     os.mkfifo(tmp_path / "gate")
     with beside(anywhere, lease_us=LONG_US):
-        until("it is stored", lambda: job_of(anywhere).output == b"so far\n")
+        wait_for("it is stored", lambda: job_of(anywhere).output == b"so far\n")
         assert job_of(anywhere).status is JobStatus.IN_PROGRESS
         (tmp_path / "gate").write_text("")
-        until("it is done", lambda: job_of(anywhere).status is JobStatus.COMPLETED)
+        wait_for("it is done", lambda: job_of(anywhere).status is JobStatus.COMPLETED)
     assert job_of(anywhere).output == b"so far\nend\n"
 
 
@@ -207,8 +217,12 @@ def test_another_attempt_begins_with_no_output(app: App, tmp_path: Path) -> None
     assert (job.status, job.attempts, job.output) == (JobStatus.COMPLETED, 2, None)
 
 
-def test_a_flood_is_cut_to_its_end(app: App) -> None:
-    run(app, command("yes", timeout=timedelta(seconds=1)), command("echo dry", "other"))
+def test_a_flood_is_cut_to_its_end(
+    app: App, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out_of_time_when((tmp_path / "much").exists, monkeypatch)
+    flood = f"yes | head -c 1000000; touch {tmp_path}/much; exec yes"
+    run(app, command(flood, timeout=timedelta(seconds=1)), command("echo dry", "other"))
     assert job_of(app).output == b"y\n" * (OUTPUT_BYTES // 2)
     assert job_of(app, "other").output == b"dry\n"
 
@@ -240,12 +254,13 @@ def test_one_lost_request_or_reply_anywhere_costs_neither_a_job_nor_its_output(
 
 
 def test_settings_that_make_no_sense_are_told_of_once_and_harm_nobody(
-    app: App, caplog: pytest.LogCaptureFixture
+    app: App, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(livesettings, "_FRESH_US", 0)
     put = PutRecord(CONFIG, "backoff_base", b'"two"', ABSENT)
     app.queue._run(app.queue._queue._session.submit(put))
     with caplog.at_level(logging.WARNING, "casque.worker"):
-        run(app, command("sleep 1.2; exit 1", attempts=5), command("true", "other"))
+        run(app, command("exit 1", attempts=5), command("true", "other"))
     assert waits_us(app) == 2_000_000
     assert len([one for one in caplog.messages if "make no sense" in one]) == 1
     assert job_of(app, "other").status is JobStatus.COMPLETED

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 import signal
-import time
+import threading
 from datetime import timedelta
 from pathlib import Path
 
@@ -15,28 +15,50 @@ import pytest
 from casque import App, JobStatus
 from casque.current import RunningJob
 from casque.shelljob import exit_code_of
+from casque.stores.memory import MemoryStore
+from casque.testing import FakeClock
 from casque.worker import command as commands
-from casque.worker import shell
+from casque.worker import guarding, shell
 from casque.worker.livesettings import LiveSettings
+from casque.worker.options import WorkerOptions
 from casque.worker.shell import _Crew
-from tests.worker.apps import beside, work_off
+from tests.worker.apps import (
+    PATIENCE,
+    beside,
+    hasten,
+    renewed_for,
+    until,
+    wait_for,
+    work_off,
+)
 from tests.worker.shells import (
     LONG_US,
     STORES,
     command,
+    is_written,
     job_of,
     lives,
     number_in,
     on_each_store,
     on_sqlite,
     open_files,
+    out_of_time_when,
     run,
     session_of,
-    until,
+    shell_app,
 )
 
 app = pytest.fixture(on_sqlite)
 anywhere = pytest.fixture(params=STORES)(on_each_store)
+TIMEOUT = timedelta(seconds=1)
+
+
+@pytest.fixture(autouse=True)
+def _in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What does not heed is killed soon, and it is looked often whether a job is still wanted."""
+    monkeypatch.setattr(commands, "_TERM_SECONDS", 0.3)
+    monkeypatch.setattr(shell, "_LOOK_SECONDS", 0.1)
+
 
 STUBBORN = (
     "trap '' TERM; echo $$ > {0}/leader; (sleep 300 | sleep 301) & "
@@ -61,8 +83,15 @@ def group_of(leader: int) -> list[int]:
     return found
 
 
-def test_a_timeout_ends_all_of_a_group_that_does_not_heed(app: App, tmp_path: Path) -> None:
-    run(app, command(STUBBORN.format(tmp_path), timeout=timedelta(seconds=1)))
+def times_out_once_begun(folder: Path, patch: pytest.MonkeyPatch) -> None:
+    out_of_time_when(lambda: is_written(folder / "leader", folder / "child"), patch)
+
+
+def test_a_timeout_ends_all_of_a_group_that_does_not_heed(
+    app: App, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times_out_once_begun(tmp_path, monkeypatch)
+    run(app, command(STUBBORN.format(tmp_path), timeout=TIMEOUT))
     leader, child = pids(tmp_path)
     assert not lives(leader)
     assert not lives(child)
@@ -77,8 +106,11 @@ GROUPS_OF_ITS_OWN = (
 """`timeout` makes a process group of its own, and so do the jobs of a shell with job control."""
 
 
-def test_a_timeout_ends_what_made_a_group_of_its_own(app: App, tmp_path: Path) -> None:
-    run(app, command(GROUPS_OF_ITS_OWN.format(tmp_path), timeout=timedelta(seconds=1)))
+def test_a_timeout_ends_what_made_a_group_of_its_own(
+    app: App, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times_out_once_begun(tmp_path, monkeypatch)
+    run(app, command(GROUPS_OF_ITS_OWN.format(tmp_path), timeout=TIMEOUT))
     leader, child = pids(tmp_path)
     assert not lives(child)
     assert session_of(leader) == []
@@ -95,31 +127,36 @@ def test_a_cancel_ends_what_made_a_group_of_its_own(app: App, tmp_path: Path) ->
     with beside(app, lease_us=LONG_US):
         leader, _ = pids(tmp_path)
         app.queue.cancel("job")
-        until("all of it is ended", lambda: not session_of(leader))
+        wait_for("all of it is ended", lambda: not session_of(leader))
     assert job_of(app).output is None
 
 
-def test_one_that_heeds_may_clean_up(app: App, tmp_path: Path) -> None:
-    line = f"trap 'sleep 0.3; touch {tmp_path}/clean; exit 0' TERM; sleep 300 & wait"
-    run(app, command(line, timeout=timedelta(milliseconds=300)))
+def test_one_that_heeds_may_clean_up(
+    app: App, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commands, "_TERM_SECONDS", 60.0)
+    out_of_time_when((tmp_path / "begun").exists, monkeypatch)
+    trap = f"trap 'sleep 0.3; touch {tmp_path}/clean; exit 0' TERM"
+    run(app, command(f"{trap}; sleep 300 & touch {tmp_path}/begun; wait", timeout=TIMEOUT))
     assert (tmp_path / "clean").exists()
 
 
-@pytest.mark.parametrize("how", ["cancel", "requeue"])
 def test_one_that_is_taken_away_is_ended_long_before_its_heartbeat(
-    anywhere: App, tmp_path: Path, how: str
+    anywhere: App, tmp_path: Path
 ) -> None:
+    """Cancelled on one store and requeued on another, with the same end: it is ours no more."""
+    is_cancelled = not anywhere.store.blocking
     anywhere.queue.enqueue_many([command(STUBBORN.format(tmp_path), attempts=2)])
     with beside(anywhere, lease_us=LONG_US):
         leader, _ = pids(tmp_path)
         anywhere.queue.pause("default")  # or it would be begun again
-        if how == "cancel":
+        if is_cancelled:
             anywhere.queue.cancel("job")
         else:
             anywhere.queue.requeue_stale(timedelta(0))
-        until("all of it is ended", lambda: not group_of(leader))
+        wait_for("all of it is ended", lambda: not group_of(leader))
     job = job_of(anywhere)
-    assert job.status is (JobStatus.CANCELLED if how == "cancel" else JobStatus.QUEUED)
+    assert job.status is (JobStatus.CANCELLED if is_cancelled else JobStatus.QUEUED)
 
 
 def test_one_that_a_worker_cannot_wait_for_is_ended_and_given_back(
@@ -146,18 +183,20 @@ def test_what_it_leaves_in_the_background_ends_with_it(app: App, tmp_path: Path)
 def test_what_many_leave_at_once_ends_with_them(app: App, tmp_path: Path) -> None:
     """Each looks for what of its own is left, while others do."""
     line = "sleep 300 & echo $! > {}/left-{}"
-    app.queue.enqueue_many([command(line.format(tmp_path, n), f"job-{n}") for n in range(60)])
-    work_off(app, concurrency=20)
-    left = [number_in(tmp_path / f"left-{n}") for n in range(60)]
+    app.queue.enqueue_many([command(line.format(tmp_path, n), f"job-{n}") for n in range(30)])
+    work_off(app, concurrency=15)
+    left = [number_in(tmp_path / f"left-{n}") for n in range(30)]
     assert [pid for pid in left if lives(pid)] == []
-    assert app.queue.stats().completed == 60
+    assert app.queue.stats().completed == 30
 
 
 def test_one_that_is_done_stays_so_when_its_time_is_over_while_it_is_cleared_away(
-    app: App, tmp_path: Path
+    app: App, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    line = f"(trap '' TERM; sleep 300) & echo $! > {tmp_path}/left; echo done"
-    run(app, command(line, timeout=timedelta(seconds=1)))
+    leader = tmp_path / "leader"
+    out_of_time_when(lambda: is_written(leader) and not lives(number_in(leader)), monkeypatch)
+    left = f"(trap '' TERM; sleep 300) & echo $! > {tmp_path}/left"
+    run(app, command(f"echo $$ > {leader}; {left}; echo done", timeout=TIMEOUT))
     job = job_of(app)
     assert (job.status, job.output) == (JobStatus.COMPLETED, b"done\n")
     assert not lives(number_in(tmp_path / "left"))
@@ -167,7 +206,8 @@ def test_it_ends_where_the_system_has_no_handles_for_processes(
     app: App, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delattr(os, "pidfd_open", raising=False)
-    stubborn = command(STUBBORN.format(tmp_path), "bad", timeout=timedelta(seconds=1))
+    times_out_once_begun(tmp_path, monkeypatch)
+    stubborn = command(STUBBORN.format(tmp_path), "bad", timeout=TIMEOUT)
     run(app, command("echo done; exit 7", "code"), stubborn)
     assert exit_code_of(job_of(app, "code")) == 7
     assert group_of(pids(tmp_path)[0]) == []
@@ -210,48 +250,90 @@ def test_however_many_run_all_are_looked_at_in_three_turns(app: App) -> None:
     asyncio.run(turns())
 
 
-def test_one_that_was_stopped_by_a_signal_is_ended_too(app: App, tmp_path: Path) -> None:
-    line = f"echo $$ > {tmp_path}/leader; kill -STOP $$"
-    run(app, command(line, timeout=timedelta(milliseconds=300)))
-    assert not lives(number_in(tmp_path / "leader"))
+def is_stopped(pid: int) -> bool:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
+def test_one_that_was_stopped_by_a_signal_is_ended_too(
+    app: App, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leader = tmp_path / "leader"
+    out_of_time_when(lambda: is_written(leader) and is_stopped(number_in(leader)), monkeypatch)
+    run(app, command(f"echo $$ > {leader}; kill -STOP $$", timeout=TIMEOUT))
+    assert not lives(number_in(leader))
 
 
 def test_a_hundred_at_once_and_nothing_is_left_open(app: App) -> None:
     run(app, command("true", "warm"))
     before = open_files()
-    app.queue.enqueue_many([command(f"echo {n}; sleep 0.2", f"job-{n}") for n in range(200)])
+    app.queue.enqueue_many([command(f"echo {n}; sleep 0.2", f"job-{n}") for n in range(100)])
     work_off(app, concurrency=100)
-    assert app.queue.stats().completed == 201
-    assert all(job_of(app, f"job-{n}").output == f"{n}\n".encode() for n in range(200))
+    assert app.queue.stats().completed == 101
+    assert all(job_of(app, f"job-{n}").output == f"{n}\n".encode() for n in range(100))
     assert open_files() <= before
+
+
+NOTING = """
+import os, sys
+with open({path!r}, "ab", 0) as told:
+    for line in sys.stdin.buffer:
+        told.write(line)
+        if line.startswith(b"+"):
+            os.write(1, line[1:])
+"""
+"""A guard that ends nobody, and writes down what it is told."""
 
 
 def test_a_task_that_holds_up_the_loop_ends_no_command_whose_lease_is_renewed(
     app: App, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shell, "_SLACK_SECONDS", 1.0)
+    """The guard hears of every renewal meanwhile; that it ends nobody then is its own promise."""
+    hasten(monkeypatch)
+    told, is_heard = tmp_path / "told", threading.Event()
+    (tmp_path / "guard.py").write_text(NOTING.format(path=str(told)))
+    monkeypatch.setattr(guarding, "_PROGRAM", tmp_path / "guard.py")
+
+    def renewals() -> int:
+        return told.read_bytes().count(b"=")
 
     @app.task
     async def hold_up() -> None:
         while not (tmp_path / "leader").exists():
             await asyncio.sleep(0.01)
-        time.sleep(4)
+        before = renewals()
+        try:
+            wait_for("it is renewed", lambda: renewals() >= before + 3, within=60)
+            is_heard.set()
+        finally:
+            (tmp_path / "over").touch()
 
     hold_up.enqueue()
-    line = f"echo $$ > {tmp_path}/leader; sleep 6"
+    line = f"echo $$ > {tmp_path}/leader; until [ -e {tmp_path}/over ]; do sleep 0.1; done"
     app.queue.enqueue_many([command(line)])
-    work_off(app, concurrency=2, lease_us=1_000_000)
+    work_off(app, concurrency=2)
+    assert is_heard.is_set()
     job = job_of(app)
     assert (job.status, job.attempts) == (JobStatus.COMPLETED, 1)
+    assert all(float(line.split()[1]) > 60 for line in told.read_text().splitlines() if "=" in line)
 
 
-def test_a_command_that_begins_long_after_its_claim_is_not_taken_for_late(app: App) -> None:
-    @app.task
-    async def hog() -> None:
-        time.sleep(8)  # longer than the lease and what the guard adds to it; heartbeats go on
+def test_a_command_that_begins_long_after_its_claim_is_not_taken_for_late() -> None:
+    clock = FakeClock()
+    lease = timedelta(microseconds=WorkerOptions().lease_us)
+    held_up, go_on = threading.Event(), threading.Event()
+    with shell_app(MemoryStore(clock)) as app:
 
-    app.enqueue("hog", priority=-1)
-    app.queue.enqueue_many([command("sleep 1; echo fine")])
-    work_off(app, concurrency=2, lease_us=1_000_000)
-    job = job_of(app)
-    assert (job.status, job.attempts, job.output) == (JobStatus.COMPLETED, 1, b"fine\n")
+        @app.task
+        async def hog() -> None:
+            held_up.set()
+            go_on.wait(PATIENCE)
+
+        app.enqueue("hog", priority=-1)
+        app.queue.enqueue_many([command("sleep 0.3; echo fine")])
+        with beside(app, concurrency=2):
+            until(held_up)
+            renewed_for(3, lease, clock, app, "job")
+            go_on.set()
+            wait_for("it is done", lambda: job_of(app).status is JobStatus.COMPLETED)
+        job = job_of(app)
+        assert (job.attempts, job.output) == (1, b"fine\n")

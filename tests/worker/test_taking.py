@@ -12,9 +12,20 @@ import pytest
 from casque import App, JobNotFoundError, JobStatus, NewJob, Queue, current_job
 from casque.operations import Enqueue, Request
 from casque.stores.memory import MemoryStore
-from tests.worker.apps import SOON, STORES, beside, on_disk, until, work_off
+from tests.worker.apps import (
+    PATIENCE,
+    SOON,
+    STORES,
+    WAYS,
+    beside,
+    on_disk,
+    until,
+    wait_for,
+    work_off,
+)
 
-app = pytest.fixture(params=STORES)(on_disk)
+app = pytest.fixture(params=WAYS)(on_disk)
+anywhere = pytest.mark.parametrize("app", STORES, indirect=True)
 
 
 def test_a_worker_whose_loop_is_blocked_takes_no_more_jobs(app: App) -> None:
@@ -23,7 +34,7 @@ def test_a_worker_whose_loop_is_blocked_takes_no_more_jobs(app: App) -> None:
     @app.task
     async def blocks() -> None:
         blocked.set()
-        go_on.wait(20)
+        go_on.wait(PATIENCE)
 
     @app.task
     def other() -> None: ...
@@ -32,8 +43,7 @@ def test_a_worker_whose_loop_is_blocked_takes_no_more_jobs(app: App) -> None:
         blocks.enqueue()
         until(blocked)
         other.enqueue()  # for which it had asked before it was blocked
-        while app.queue.stats().processing < 2:
-            pass
+        wait_for("it has both", lambda: app.queue.stats().processing == 2)
         waiting = {other.enqueue().id for _ in range(4)}
         with Queue(app.store) as q:
             taken = q.dequeue("other", batch_size=4, wait=SOON)
@@ -43,6 +53,7 @@ def test_a_worker_whose_loop_is_blocked_takes_no_more_jobs(app: App) -> None:
         worker.join()
 
 
+@anywhere
 def test_it_never_has_more_in_hand_than_it_has_slots(app: App) -> None:
     lock, most, now = threading.Lock(), [0], [0]
 
@@ -56,9 +67,9 @@ def test_it_never_has_more_in_hand_than_it_has_slots(app: App) -> None:
         with lock:
             now[0] -= 1
 
-    app.enqueue_many([counts.job() for _ in range(30)])
+    app.enqueue_many([counts.job() for _ in range(15)])
     work_off(app, concurrency=3)
-    assert app.queue.stats().completed == 30
+    assert app.queue.stats().completed == 15
     assert most[0] <= 3
 
 
@@ -103,11 +114,15 @@ def test_a_job_that_comes_while_a_dequeue_is_under_way_is_not_overlooked() -> No
         minted, "default", "task", b"{}", 0, 1, retain_us=10**9, order=order, minted=True
     )
     with beside(app):
-        deadline = store.clock.monotonic() + 10_000_000
-        while (job := app.queue.get(minted)) is None or job.status is not JobStatus.COMPLETED:
-            assert store.clock.monotonic() < deadline, "it waits for something that has been"
+
+        def is_done() -> bool:
+            job = app.queue.get(minted)
+            return job is not None and job.status is JobStatus.COMPLETED
+
+        wait_for("what has been is seen", is_done)
 
 
+@anywhere
 def test_a_waiting_worker_picks_up_what_comes(app: App) -> None:
     @app.task
     async def task() -> int:

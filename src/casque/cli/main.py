@@ -82,8 +82,9 @@ def _flushed(code: int) -> int:
     except BrokenPipeError:
         code = NOWHERE
     except OSError as error:
-        complain(f"the output could not be written: {error.strerror}.")
-        code = code or NOT_SO
+        if not code:  # else it has been said
+            complain(f"the output could not be written: {error.strerror}.")
+            code = NOT_SO
     else:
         return code
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

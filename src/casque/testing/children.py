@@ -1,12 +1,11 @@
-"""What the suite runs in processes of their own: quick to start, so without the test tools."""
+"""What the suite runs in processes of their own."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-import subprocess
-import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -16,31 +15,15 @@ from casque.queue import BrokerQueue, DirectQueue
 from casque.stores.url import open_store
 from casque.syncqueue import Queue
 from casque.testing.faults import Fault, FaultyStore
-from casque.testing.rig import Flavour
+from casque.testing.rig import FLAVOURS, Flavour
 
 _BREATH_SECONDS = 0.05
 """Between two looks at what others still work on; these processes live in real time."""
 
 
-def run(name: str, *arguments: str, check: bool = True) -> list[str]:
-    """Run one of the functions below in a process of its own; the lines it printed."""
-    code = f"from casque.testing.children import {name}; import sys; {name}(*sys.argv[1:])"
-    done = subprocess.run(  # noqa: S603 - our own code, our own arguments
-        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", code, *arguments],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    if check and done.returncode:
-        raise AssertionError(f"{name} failed: {done.stderr}")
-    return done.stdout.splitlines()
-
-
-def work_until_empty(
-    address: Any, report: Callable[[str], None], place: int, flavour: Flavour
-) -> None:
-    """One of several workers: claim, ack and report until nothing is left to do."""
+def work_until_empty(address: Any, report: Callable[[str], None], place: int) -> None:
+    """One of several workers, which have all kinds of queues: claim, ack and report to the end."""
+    flavour = FLAVOURS[place % len(FLAVOURS)]
     if flavour == "queue":
         with Queue(address, worker=f"worker-{place}") as q:
             breaths = _breaths()
@@ -81,61 +64,57 @@ def _breaths() -> Iterator[None]:
     raise AssertionError("jobs are left that nobody can claim, for a minute already")
 
 
-def jobs_until_killed(address: str, flavour: str, fault: str, nth: str) -> None:
+def jobs_until_killed(
+    address: str, report: Callable[[str], None], run: str, fault: Fault, nth: int
+) -> None:
     """Say every step before it is asked for and after it is acknowledged; die at the nth commit."""
-    store: Any = FaultyStore(open_store(address), Fault[fault], int(nth))
-    run = f"{flavour}-{fault}-{nth}"
-
+    store: Any = FaultyStore(open_store(address), fault, nth)
     with Queue(store) as q:
         for name in "abc":
             job_id = f"{run}-{name}"
-            say("enqueue", job_id)
+            report(f"enqueue {job_id}")
             q.enqueue("e", id=job_id, queue=run)
-            say("enqueued", job_id)
+            report(f"enqueued {job_id}")
         for _ in range(3):
-            say("dequeue")
+            report("dequeue")
             [job] = q.dequeue(queue=run)
-            say("ack", job.id)
+            report(f"ack {job.id}")
             q.ack(job)
-            say("acked", job.id)
-    say("end")
+            report(f"acked {job.id}")
+    report("end")
 
 
-def fork_and_enqueue(address: str, flavour: str) -> None:
+def fork_and_enqueue(address: str, report: Callable[[str], None], flavour: Flavour) -> None:
     """Open a queue, fork, and use it on both sides."""
+    warnings.simplefilter("ignore", DeprecationWarning)  # of a fork where there are threads
     if flavour == "queue":
         q = Queue(address)
         q.enqueue("e", id="before")
         if (child := os.fork()) == 0:
-            _end_child(lambda: q.enqueue("e", id="child"))
+            _end_child(report, lambda: q.enqueue("e", id="child"))
         os.waitpid(child, 0)
         q.enqueue("e", id="parent")
     else:
-        asyncio.run(_fork_and_enqueue(address, "direct" if flavour == "direct" else "broker"))
-    say("parent: enqueued")
+        asyncio.run(_fork_and_enqueue(address, report, flavour))
+    report("parent: enqueued")
 
 
-async def _fork_and_enqueue(address: str, flavour: Flavour) -> None:
+async def _fork_and_enqueue(address: str, report: Callable[[str], None], flavour: Flavour) -> None:
     async with _kind(flavour)(address) as q:
         await q.enqueue("e", id="before")
         if (child := os.fork()) == 0:
-            _end_child(lambda: drive(q.enqueue("e", id="child")))
+            _end_child(report, lambda: drive(q.enqueue("e", id="child")))
         os.waitpid(child, 0)  # noqa: ASYNC222 - nothing else runs here
         await q.enqueue("e", id="parent")
 
 
-def _end_child(enqueue: Callable[[], object]) -> None:
+def _end_child(report: Callable[[str], None], enqueue: Callable[[], object]) -> None:
     try:
         enqueue()
-        say("child: enqueued")
+        report("child: enqueued")
     except CasqueError as error:
-        say(f"child: refused: {error}")
+        report(f"child: refused: {error}")
     os._exit(0)
-
-
-def say(*words: str) -> None:
-    """Tell the parent process."""
-    print(*words, flush=True)  # noqa: T201 - read by the parent
 
 
 def _kind(flavour: Flavour) -> type[DirectQueue | BrokerQueue]:

@@ -86,8 +86,9 @@ class FakeClock:
         with self._lock:
             if not self._sleepers or self._holds:
                 return False
-            self._move(self._sleepers[0][0] - self._steady)
-            return True
+            late = self._passed(self._sleepers[0][0] - self._steady)
+        _expire(late)
+        return True
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -110,10 +111,20 @@ class FakeClock:
 
     def _move(self, span: int) -> None:
         with self._lock:
-            self._wall += span
-            self._steady += span
-            while self._sleepers and self._sleepers[0][0] <= self._steady:
-                heapq.heappop(self._sleepers)[2].expire()
+            late = self._passed(span)
+        _expire(late)
+
+    def _passed(self, span: int) -> list[_FakeBell]:
+        """Those whose time is over then, to be woken without the lock.
+
+        A thread that waits holds the lock of its bell, and asks for the clock's.
+        """
+        self._wall += span
+        self._steady += span
+        late: list[_FakeBell] = []
+        while self._sleepers and self._sleepers[0][0] <= self._steady:
+            late.append(heapq.heappop(self._sleepers)[2])
+        return late
 
     def _wake_later(self, span: int, bell: _FakeBell) -> None:
         with self._lock:
@@ -126,6 +137,11 @@ class FakeClock:
             if any(sleeper[2] is bell for sleeper in self._sleepers):
                 self._sleepers = [one for one in self._sleepers if one[2] is not bell]
                 heapq.heapify(self._sleepers)
+
+
+def _expire(late: list[_FakeBell]) -> None:
+    for bell in late:
+        bell.expire()
 
 
 class _SkewedClock:

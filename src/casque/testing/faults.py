@@ -259,27 +259,27 @@ class SlowBucket:
         self._half_us = span_us(delay) // 2
 
     async def get(self, key: str) -> Found | None:
-        return await self._slowly(self._bucket.get(key))
+        return await self._slowly(lambda: self._bucket.get(key))
 
     async def put(
         self, key: str, body: bytes, *, expect: Literal[Expect.ABSENT] | Version
     ) -> Version:
-        return await self._slowly(self._bucket.put(key, body, expect=expect))
+        return await self._slowly(lambda: self._bucket.put(key, body, expect=expect))
 
     async def list(self, prefix: str = "", *, after: str = "") -> list[Listed]:
-        return await self._slowly(self._bucket.list(prefix, after=after))
+        return await self._slowly(lambda: self._bucket.list(prefix, after=after))
 
     async def delete(self, key: str) -> None:
-        await self._slowly(self._bucket.delete(key))
+        await self._slowly(lambda: self._bucket.delete(key))
 
     async def close(self) -> None:
         await self._bucket.close()
 
-    async def _slowly(self, request: Awaitable[T]) -> T:
+    async def _slowly(self, request: Callable[[], Awaitable[T]]) -> T:
         await self._clock.sleep(self._half_us, blocking=False)
         try:
             with self._clock.held():
-                return await request
+                return await request()
         finally:
             await self._clock.sleep(self._half_us, blocking=False)
 

@@ -15,7 +15,8 @@ from typing import Any, Literal, Protocol
 
 from casque.buckets.port import ABSENT, Bucket, Version
 from casque.errors import CASConflictError, StorageError
-from casque.testing.rig import Tier, in_processes, in_threads
+from casque.testing.processes import in_processes, in_threads
+from casque.testing.rig import Tier
 
 Opener = Callable[[], Bucket]
 _BREATH_SECONDS = 0.005

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import multiprocessing
-import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from datetime import timedelta
@@ -21,6 +19,7 @@ from casque.queue import AsyncQueue, BrokerQueue, DirectQueue
 from casque.stores.port import Store
 from casque.syncqueue import Queue
 from casque.testing.fakeclock import FakeClock
+from casque.testing.processes import in_processes, in_threads
 
 Flavour = Literal["direct", "broker", "queue"]
 FLAVOURS: tuple[Flavour, ...] = ("direct", "broker", "queue")
@@ -181,69 +180,6 @@ class Rig:
 
     async def close(self) -> None:
         await self._stack.aclose()
-
-
-def in_processes(
-    address: Any, count: int, work: Callable[..., None], args: tuple[Any, ...]
-) -> list[Any]:
-    """Run `work(address, report, place, *args)` in so many processes at once; their reports."""
-    context = multiprocessing.get_context("spawn")
-    reports: Any = context.SimpleQueue()
-    children = [
-        context.Process(target=_child, args=(work, address, reports, place, args))
-        for place in range(count)
-    ]
-    for child in children:
-        child.start()
-    values: list[Any] = []
-    running = count
-    while running:
-        kind, value = reports.get()
-        if kind == "value":
-            values.append(value)
-        else:
-            running -= 1
-            if value is not None:
-                for child in children:
-                    child.kill()
-                raise AssertionError(f"a process failed: {value}")
-    for child in children:
-        child.join()
-    return values
-
-
-def _child(
-    work: Callable[..., None], address: Any, reports: Any, place: int, args: tuple[Any, ...]
-) -> None:
-    try:
-        work(address, lambda value: reports.put(("value", value)), place, *args)
-    except BaseException as error:
-        reports.put(("end", repr(error)))
-        raise
-    reports.put(("end", None))
-
-
-def in_threads(
-    address: Any, count: int, work: Callable[..., None], args: tuple[Any, ...]
-) -> list[Any]:
-    """The same in threads of this process."""
-    values: list[Any] = []
-    errors: list[BaseException] = []
-
-    def run(place: int) -> None:
-        try:
-            work(address, values.append, place, *args)
-        except BaseException as error:  # noqa: BLE001 - handed to the test's thread
-            errors.append(error)
-
-    threads = [threading.Thread(target=run, args=(place,)) for place in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
-    return values
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -13,9 +13,13 @@ from casque.testing.rig import FLAVOURS, Flavour, Harness, Rig
 
 
 def statement(
-    *names: str,
+    *names: str, in_every_flavour: bool = True
 ) -> Callable[[Callable[[Any, Rig], Awaitable[None]]], Callable[..., None]]:
-    """The test proves the statements `names`. It becomes a plain test that pytest can run."""
+    """The test proves the statements `names`. It becomes a plain test that pytest can run.
+
+    What a store alone decides, and takes long to show, is not shown in every
+    flavour of queue: the first of the class is enough.
+    """
 
     def mark(proof: Callable[[Any, Rig], Awaitable[None]]) -> Callable[..., None]:
         @functools.wraps(proof)
@@ -32,6 +36,7 @@ def statement(
         # pytest reads the signature to find the fixtures; `wraps` would show it the proof's.
         del test.__dict__["__wrapped__"]
         test.__dict__["statements"] = names
+        test.__dict__["in_every_flavour"] = in_every_flavour
         return test
 
     return mark
@@ -57,7 +62,10 @@ class Unweakened:
 class Statements(Unweakened):
     """What every part of the suite shares: the flavours, and that nobody weakens a test."""
 
-    @pytest.fixture(params=FLAVOURS)
-    def flavour(self, request: pytest.FixtureRequest) -> Flavour:
-        flavour: Flavour = request.param
-        return flavour
+    flavours: ClassVar[tuple[Flavour, ...]] = FLAVOURS
+    """The queues through which every statement is tested. One is enough for a store that differs
+    from another one, which is tested with all, only in where its bytes are."""
+
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        in_every_flavour = metafunc.function.__dict__["in_every_flavour"]
+        metafunc.parametrize("flavour", self.flavours if in_every_flavour else self.flavours[:1])

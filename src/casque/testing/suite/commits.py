@@ -19,6 +19,7 @@ from casque.state import WRITER_MEMORY_US
 from casque.syncqueue import Queue
 from casque.testing import children
 from casque.testing.faults import Fault, FaultyStore
+from casque.testing.processes import run_in_process
 from casque.testing.relays import Turnstile
 from casque.testing.rig import Flavour, Rig
 from casque.testing.statement import Statements, statement
@@ -232,7 +233,9 @@ class CommitStatements(Statements):
     @statement("G13")
     async def test_the_child_of_a_fork_reopens_or_refuses(self, rig: Rig) -> None:
         address = rig.harness.address or "memory://"
-        said = await asyncio.to_thread(children.run, "fork_and_enqueue", address, rig.flavour)
+        said = await asyncio.to_thread(
+            run_in_process, children.fork_and_enqueue, address, rig.flavour
+        )
         assert said[1:] == ["parent: enqueued"]
         if said[0] == "child: enqueued":
             assert set(rig.harness.raw().jobs) == {"before", "child", "parent"}

@@ -7,7 +7,6 @@ section of the contract, one file.
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -21,6 +20,7 @@ from casque.job import Job, JobStatus, Stats
 from casque.lineage import running
 from casque.queue import AsyncQueue
 from casque.syncqueue import Queue
+from casque.testing.processes import meeting_of
 from casque.testing.rig import Rig, counted
 from casque.testing.statement import Statements, statement
 
@@ -158,8 +158,7 @@ class EnqueueStatements(Statements):
     @statement("E4")
     async def test_an_id_from_eight_processes_at_once_is_one_job(self, rig: Rig) -> None:
         rounds = 3
-        # Of the context the processes are started in; threads can meet at it as well.
-        meeting = multiprocessing.get_context("spawn").Barrier(PROCESSES)
+        meeting = meeting_of(PROCESSES)  # threads can meet there as well
         told = await rig.in_processes(PROCESSES, enqueue_the_same, meeting, rounds)
         assert len(told) == PROCESSES * rounds
         assert len({(job_id, *first) for job_id, _, *first in told}) == rounds

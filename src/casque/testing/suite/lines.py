@@ -22,7 +22,7 @@ _LONG = timedelta(hours=1)
 
 
 class LineStatements(Statements):
-    @statement("Q1")
+    @statement("Q1", in_every_flavour=False)
     async def test_a_line_has_one_record_after_any_number_of_operations(self, rig: Rig) -> None:
         q = await rig.worker()
         chance = random.Random(3)  # noqa: S311 - to be repeatable
@@ -45,7 +45,7 @@ class LineStatements(Statements):
             lines = rig.harness.raw().lines
             assert [(line.queue, line.entrypoint) for line in lines] == [("default", "e")]
 
-    @statement("Q1", "Q2", "Q4")
+    @statement("Q1", "Q2", "Q4", in_every_flavour=False)
     async def test_no_line_is_doubled_missing_left_over_or_late_after_random_operations(
         self, rig: Rig
     ) -> None:
@@ -143,7 +143,7 @@ class LineStatements(Statements):
         await q.ack(job)
         assert _lines(rig) == set()
 
-    @statement("Q5")
+    @statement("Q5", in_every_flavour=False)
     async def test_queues_with_nothing_due_cost_a_dequeue_nothing(self, rig: Rig) -> None:
         q, other = await rig.worker(), await rig.worker()
         queues = rig.size(100_000)
@@ -164,7 +164,7 @@ class LineStatements(Statements):
             assert touched() <= FEW
             assert written() == 0
 
-    @statement("Q6")
+    @statement("Q6", in_every_flavour=False)
     async def test_a_hot_queue_delays_the_single_jobs_of_others_by_one_visit_each(
         self, rig: Rig
     ) -> None:

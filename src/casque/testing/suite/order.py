@@ -97,7 +97,7 @@ class OrderStatements(Statements):
         assert ids(await q.dequeue(batch_size=3)) == ["b2", "b3", "c2"]
         assert ids(await q.dequeue(batch_size=3)) == ["a2", "a3", "c3"]
 
-    @statement("O1")
+    @statement("O1", in_every_flavour=False)
     async def test_the_order_is_the_same_for_whoever_opens_the_store_anew(self, rig: Rig) -> None:
         q = await rig.worker()
         chance = random.Random(2)  # noqa: S311 - to be repeatable
@@ -195,7 +195,7 @@ class OrderStatements(Statements):
                 for job in claimed:
                     await q.release(job)
 
-    @statement("O5")
+    @statement("O5", in_every_flavour=False)
     async def test_the_one_due_job_of_an_entrypoint_is_found_among_any_number_of_queues(
         self, rig: Rig
     ) -> None:

@@ -210,7 +210,7 @@ class QueueStatements(Statements):
         await q.drop("a")
         await counts_are(Stats())
 
-    @statement("Q9")
+    @statement("Q9", in_every_flavour=False)
     async def test_the_counts_equal_the_records_after_every_operation(self, rig: Rig) -> None:
         turmoil, observer = await Turmoil.begin(rig, seed=9), await rig.worker()
         for _ in range(steps(rig)):

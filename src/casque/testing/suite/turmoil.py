@@ -25,7 +25,7 @@ _MINUTE = timedelta(minutes=1)
 
 def steps(rig: Rig) -> int:
     """How many operations a store of this size can be expected to go through."""
-    return _STEPS if rig.harness.tier == "full" else _STEPS // 4
+    return _STEPS if rig.harness.tier == "full" else _STEPS // 8
 
 
 class Turmoil:

@@ -1,0 +1,330 @@
+"""Fork server: a process that has loaded casque and forks whatever command a test asks for.
+
+A fresh interpreter takes a third of a second of CPU to load `queuectl` or a worker, and tests run
+hundreds of them. A fork of one that has loaded them takes a hundredth, and is as real a process:
+it has its own number, streams, environment, folder and end. It has all but what Python itself
+reads when it starts, and what the start of casque is: tests of these start a fresh one. What
+casque itself starts, the supervisor and its workers, it starts as it always does.
+"""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import importlib
+import io
+import json
+import os
+import pkgutil
+import resource
+import runpy
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import redirect_stdout, suppress
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import typer
+
+_STATUS = struct.Struct("i")
+_SIZE = struct.Struct("I")
+
+
+# -- in the tests ------------------------------------------------------------------
+
+
+class Forked:
+    """A running `python -m MODULE ARGUMENTS…`, with what a test needs of `subprocess.Popen`."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        cwd: Path,
+        env: Mapping[str, str],
+        stdout: int,
+        stderr: int,
+        start_new_session: bool = False,
+        is_disk_full: bool = False,
+    ) -> None:
+        self.returncode: int | None = None
+        self._status, theirs = os.pipe()
+        request = {
+            "command": list(command),
+            "cwd": str(cwd),
+            "env": dict(env),
+            "start_new_session": start_new_session,
+            "is_disk_full": is_disk_full,
+        }
+        try:
+            self.pid = _server().fork(request, [stdout, stderr, theirs])
+        except BaseException:
+            os.close(self._status)
+            raise
+        finally:
+            os.close(theirs)
+
+    def poll(self) -> int | None:
+        if self.returncode is None and select.select([self._status], [], [], 0)[0]:
+            self._end()
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        if self.returncode is None:
+            if not select.select([self._status], [], [], timeout)[0]:
+                assert timeout is not None
+                raise subprocess.TimeoutExpired(f"process {self.pid}", timeout)
+            self._end()
+        assert self.returncode is not None
+        return self.returncode
+
+    def _end(self) -> None:
+        told = os.read(self._status, _STATUS.size)
+        os.close(self._status)
+        assert told, "the fork server is gone"
+        self.returncode = os.waitstatus_to_exitcode(*_STATUS.unpack(told))
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def __del__(self) -> None:
+        if self.returncode is None:
+            with suppress(AttributeError, OSError):
+                os.close(self._status)
+
+
+def run(
+    command: Sequence[str],
+    *,
+    cwd: Path,
+    env: Mapping[str, str],
+    timeout: float,
+    into: Path | None = None,
+    is_disk_full: bool = False,
+) -> tuple[int, str, str]:
+    """Run it to its end, and until nobody has its streams: the exit code, stdout and stderr.
+
+    Its output goes `into` a file if one is named. If `is_disk_full`, it can write to no file.
+    """
+    out, their_out = os.pipe()
+    err, their_err = os.pipe()
+    try:
+        try:
+            with Path(into or os.devnull).open("w") as file:
+                forked = Forked(
+                    command,
+                    cwd=cwd,
+                    env=env,
+                    stdout=file.fileno() if into else their_out,
+                    stderr=their_err,
+                    is_disk_full=is_disk_full,
+                )
+        finally:
+            os.close(their_out)
+            os.close(their_err)
+        said = _read_all([out, err], timeout)
+    finally:
+        os.close(out)
+        os.close(err)
+    return forked.wait(timeout), said[out].decode(), said[err].decode()
+
+
+def _read_all(descriptors: list[int], timeout: float) -> dict[int, bytes]:
+    said = dict.fromkeys(descriptors, b"")
+    reading = list(descriptors)
+    end = time.monotonic() + timeout
+    while reading:
+        ready = select.select(reading, [], [], max(0, end - time.monotonic()))[0]
+        assert ready, f"not ended within {timeout:g} s, after saying {said}"
+        for descriptor in ready:
+            more = os.read(descriptor, 65_536)
+            said[descriptor] += more
+            if not more:
+                reading.remove(descriptor)
+    return said
+
+
+class _Server:
+    """This end of the socket to the fork server, which ends when this is closed."""
+
+    def __init__(self) -> None:
+        self._socket, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(
+                # The last word is for whoever looks for processes of casque by their command line.
+                [sys.executable, __file__, str(theirs.fileno()), "casque"],
+                cwd=Path(__file__).parents[1],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+            )
+        atexit.register(self._close)
+
+    def fork(self, request: dict[str, Any], descriptors: list[int]) -> int:
+        """The number of the new process, which has these as stdout, stderr and for its status."""
+        body = json.dumps(request).encode()
+        socket.send_fds(self._socket, [_SIZE.pack(len(body))], descriptors)
+        self._socket.sendall(body)
+        answer = self._socket.recv(_SIZE.size, socket.MSG_WAITALL)
+        assert answer, "the fork server is gone"
+        pid: int = _SIZE.unpack(answer)[0]
+        return pid
+
+    def _close(self) -> None:
+        self._socket.close()
+        self._process.wait()
+
+
+@cache
+def _server() -> _Server:
+    return _Server()
+
+
+def remember_commands() -> None:
+    """Make the commands of Typer once: it makes all of them for each that is run, in 40 ms."""
+    make = typer.main.get_command
+    made: dict[tuple[object, ...], Any] = {}
+
+    def known(typer_instance: typer.Typer) -> Any:
+        app = typer_instance
+        parts = (*app.registered_commands, *app.registered_groups)
+        key = (id(app), app._add_completion, *map(id, parts))
+        if key not in made:
+            made[key] = make(app)
+        return made[key]
+
+    typer.main.get_command = known
+
+
+# -- in the server -----------------------------------------------------------------
+
+
+def _main() -> None:
+    _load()
+    request = _serve(socket.socket(fileno=int(sys.argv[1])))
+    if request is None:
+        return
+    module, *arguments = request["command"]
+    sys.argv[1:] = arguments
+    try:
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    except SystemExit as ended:
+        if module != "casque.cli":
+            raise
+        _leave(int(ended.code or 0))
+
+
+def _leave(code: int) -> None:
+    """End as Python does, but do not take apart all that was loaded: that takes 100 ms."""
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread() and not thread.daemon:
+            thread.join()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _load() -> None:
+    """All that commands and workers load, much of which they load late."""
+    for name in ("asyncio", "rich.console", "rich.live", "rich.table"):
+        importlib.import_module(name)
+    for name in ("buckets", "cli", "stores", "stores.ledger", "stores.sqlite", "worker"):
+        package = importlib.import_module(f"casque.{name}")
+        for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
+            # The one does not wait to be told to run, the other starts threads.
+            if module.name not in ("casque.cli.__main__", "casque.buckets.obstore"):
+                importlib.import_module(module.name)
+    remember_commands()
+    with redirect_stdout(io.StringIO()):
+        # Typer loads the rest when it first runs something.
+        importlib.import_module("casque.cli.main").run(["completion", "bash"])
+    gc.collect()
+    gc.freeze()  # so that no child copies all of it by looking at it
+
+
+def _serve(tests: socket.socket) -> dict[str, Any] | None:
+    """Fork until the tests have ended. Returns in each child, with what it is to be."""
+    wakes, wake = os.pipe()
+    os.set_blocking(wakes, False)
+    os.set_blocking(wake, False)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of the terminal: it is for the tests to end
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+    statuses: dict[int, int] = {}
+    while True:
+        ready = select.select([tests.fileno(), wakes], [], [])[0]
+        if wakes in ready:
+            with suppress(BlockingIOError):
+                os.read(wakes, 65_536)
+            _tell_of_ends(statuses)
+        if tests.fileno() not in ready:
+            continue
+        size, descriptors, _, _ = socket.recv_fds(tests, _SIZE.size, 3)
+        if not size:
+            return None
+        request: dict[str, Any] = json.loads(tests.recv(_SIZE.unpack(size)[0], socket.MSG_WAITALL))
+        pid = os.fork()
+        if pid == 0:
+            signal.set_wakeup_fd(-1)
+            for descriptor in (tests.detach(), wakes, wake, *statuses.values()):
+                os.close(descriptor)
+            _become(request, *descriptors)
+            return request
+        stdout, stderr, statuses[pid] = descriptors
+        os.close(stdout)
+        os.close(stderr)
+        tests.sendall(_SIZE.pack(pid))
+
+
+def _tell_of_ends(statuses: dict[int, int]) -> None:
+    with suppress(ChildProcessError):
+        while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+            descriptor = statuses.pop(ended[0])
+            with suppress(BrokenPipeError):  # nobody waits for it
+                os.write(descriptor, _STATUS.pack(ended[1]))
+            os.close(descriptor)
+
+
+def _become(request: dict[str, Any], stdout: int, stderr: int, status: int) -> None:
+    """Be as a process is that was just started so."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.dup2(stdout, 1)
+    os.dup2(stderr, 2)
+    for descriptor in (stdout, stderr, status):
+        os.close(descriptor)
+    if request["start_new_session"]:
+        os.setsid()
+    if request["is_disk_full"]:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+    os.environ.clear()
+    os.environ.update(request["env"])
+    # New objects, too: the server's know whether what they were made for is a terminal or a file.
+    encoding = os.environ.get("PYTHONIOENCODING", "utf-8")
+    sys.stdin = open(0, closefd=False, encoding=encoding)  # noqa: SIM115 - for ever
+    sys.stdout = open(1, "w", closefd=False, encoding=encoding)  # noqa: SIM115
+    sys.stderr = open(  # noqa: SIM115
+        2, "w", buffering=1, closefd=False, encoding=encoding, errors="backslashreplace"
+    )
+    time.tzset()
+    os.chdir(request["cwd"])
+    sys.path[0] = request["cwd"]  # as `-m` has it
+
+
+if __name__ == "__main__":
+    _main()

@@ -1,0 +1,38 @@
+"""Install the servers that the tests run against, and say how long that took.
+
+`python -m tests.servers`. A server that cannot be installed is named, and its tests will say the
+same: they are skipped, or with CI set in the environment they fail.
+"""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+from tests.servers.installed import Package, UnavailableError, cache
+from tests.servers.others import AZURITE, MINISTACK, SEAWEEDFS
+
+
+def install(package: Package) -> str:
+    began = time.monotonic()
+    try:
+        package.install()
+    except (UnavailableError, OSError) as error:
+        return f"  {package.name} {package.version}: {error}"
+    return f"  {package.name} {package.version}: {time.monotonic() - began:.0f} s"
+
+
+def main() -> None:
+    missing = [one for one in (AZURITE, MINISTACK, SEAWEEDFS) if not one.folder.is_dir()]
+    if not missing:
+        return
+    print(f"installing {len(missing)} servers for the tests into {cache()}, once", flush=True)
+    began = time.monotonic()
+    with ThreadPoolExecutor() as together:
+        for told in together.map(install, missing):
+            print(told, flush=True)
+    print(f"  all of them: {time.monotonic() - began:.0f} s", flush=True)
+
+
+if __name__ == "__main__":
+    main()
