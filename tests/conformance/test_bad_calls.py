@@ -281,6 +281,7 @@ async def _refuses(rig: Rig, folder: Path, calls: list[Wrong]) -> None:
         await rig.close()
 
 
+@pytest.mark.parametrize("flavour", ["direct", "queue"])  # a broker has the direct one's methods
 @pytest.mark.parametrize("name", CALLS)
 def test_a_wrong_call_is_refused_and_nothing_is_written(
     harness: Harness, flavour: Flavour, tmp_path: Path, name: str

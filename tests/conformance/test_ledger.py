@@ -45,16 +45,6 @@ class TestLedgerInAFolder(StoreSuite):
         return ledger_in_a_folder(tmp_path)
 
 
-class TestLedgerOnMinistack(StoreSuite):
-    flavours = ("broker",)
-
-    @pytest.fixture
-    def harness(
-        self, s3_ministack: MakeBucket, ministack: str, s3_environment: None
-    ) -> LedgerHarness:
-        return ledger_on_a_server(s3_ministack, s3_address(s3_ministack, ministack))
-
-
 class TestLedgerOnSeaweedfs(StoreSuite):
     flavours = ("queue",)
 

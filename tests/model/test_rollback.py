@@ -224,7 +224,7 @@ def tallied(tally: Tally, now: int) -> dict[str, Any]:
 
 repeatable = settings(
     deadline=None,
-    max_examples=150,
+    max_examples=100,
     derandomize=True,
     print_blob=True,
     report_multiple_bugs=False,

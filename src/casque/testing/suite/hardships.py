@@ -28,9 +28,10 @@ class HardshipStatements(Statements):
     async def test_one_lost_request_or_reply_anywhere_neither_loses_nor_doubles_a_job(
         self, rig: Rig
     ) -> None:
+        opened = rig.harness.open()  # once: where a log is kept, it grows with every run
         for fault in STORE_FAULTS:
             for nth in count(1):
-                store = FaultyStore(rig.harness.open(), fault, nth)
+                store = FaultyStore(opened, fault, nth)
                 run = f"{fault.name}-{nth}"
                 await three_jobs_start_to_finish(await rig.worker(store=store), rig, run)
                 assert not rig.harness.raw().jobs
