@@ -1,10 +1,10 @@
 """Fork server: a process that has loaded casque and forks whatever command a test asks for.
 
-A fresh interpreter takes a third of a second of CPU to load `queuectl` or a worker, and tests run
-hundreds of them. A fork of one that has loaded them takes a hundredth, and is as real a process:
-it has its own number, streams, environment, folder and end. It has all but what Python itself
-reads when it starts, and what the start of casque is: tests of these start a fresh one. What
-casque itself starts, the supervisor and its workers, it starts as it always does.
+A fresh interpreter takes a third of a second of CPU to load `queuectl` or a worker, and the tests
+run hundreds of them. A fork of a process that has loaded both takes a hundredth of a second. It is
+a real process with its own pid, streams, environment, folder and exit code. Only the start of the
+interpreter and of casque is left out; tests of these start a fresh one. Supervisors and workers
+that casque itself starts are fresh ones too.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ class _Server:
         self._socket, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
-                # The last word is for whoever looks for processes of casque by their command line.
+                # The last word lets tests find processes of casque by their command line.
                 [sys.executable, __file__, str(theirs.fileno()), "casque"],
                 cwd=Path(__file__).parents[1],
                 pass_fds=[theirs.fileno()],

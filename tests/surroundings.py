@@ -1,10 +1,12 @@
-"""The world that the tests run in: the same for everybody, however the run was started.
+"""What the tests inherit from the process that runs them: the same however a run is started.
 
-Tests start real programs, which inherit signals, environment, umask and home from pytest. A run
-under `nohup`, in the background of a script, at a terminal in another language or on a machine
-with credentials for a cloud has to see the same as any other, so all of that is set here. The
-process that starts the run also keeps its folder: it holds the home, the servers that every
-process of the run shares, and the pipe whose end tells these servers that the run is over.
+Tests start real programs, which inherit signals, environment, umask and home directory from
+pytest. This plugin sets all of them, so that a run under `nohup`, in the background of a script,
+in another time zone or on a machine with cloud credentials gives the same results as any other.
+
+The process that starts a run also makes a folder for it. The folder holds the home directory, the
+servers that all processes of the run share, and a pipe. These servers end when the pipe is closed,
+which happens however the run ends.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ import pytest
 from tests.servers.installed import CACHE, cache
 
 RUN = "CASQUE_TEST_RUN"
-"""Names the folder of the run to the processes of pytest-xdist."""
+"""The environment variable that tells the processes of pytest-xdist the folder of the run."""
 
 _KEPT = {"CI", "LD_LIBRARY_PATH", "PATH", "PYTHONDONTWRITEBYTECODE", "TMPDIR"}
 _KEPT_PREFIXES = (
@@ -33,7 +35,7 @@ _KEPT_PREFIXES = (
 _SET = {
     "LANG": "C.UTF-8",
     "TERM": "xterm",
-    # Nobody's local time is UTC here: code that takes the one for the other fails on any machine.
+    # Not UTC: code that mistakes local time for UTC fails on every machine.
     "TZ": "IST-5:30",
 }
 
@@ -66,9 +68,9 @@ def pytest_unconfigure() -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Thousands of tests stay where they are: no collection of garbage need look at them again.
+    """Collect garbage less often, and leave the thousands of collected tests out of it.
 
-    Nor so often at the rest: of a test with 100,000 jobs it took two fifths of the time.
+    It took two fifths of the time of a test with 100,000 jobs.
     """
     gc.collect()
     gc.freeze()
@@ -80,20 +82,20 @@ def run_folder() -> Path:
 
 
 def _set_environment(folder: Path) -> None:
-    servers = str(cache())  # where it is for the person who runs this
+    servers = str(cache())  # found by the home directory that is replaced below
     credentials = ("GOOGLE_",) if "CASQUE_TEST_GCS_URL" in os.environ else ()
     for name in set(os.environ) - _KEPT:
         if not name.startswith((*_KEPT_PREFIXES, *credentials)):
             del os.environ[name]
     ours = {"HOME": str(folder / "home"), RUN: str(folder), CACHE: servers}
-    # To read all authorities of this machine takes a client 8 ms, and nobody here needs any.
+    # A client of a cloud takes 8 ms to read the machine's certificates; no test needs them.
     certificates = {"SSL_CERT_FILE": str(_NO_AUTHORITY), "SSL_CERT_DIR": str(folder / "home")}
     os.environ.update(_SET | ours | certificates)
     time.tzset()
 
 
 def _set_signals() -> None:
-    """Those that our programs obey are not ignored, nor blocked, by whom we were started by."""
+    """Undo what the caller ignores or blocks: programs under test must obey these signals."""
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     for number in (signal.SIGTERM, signal.SIGQUIT, signal.SIGCHLD, signal.SIGTSTP):
         if signal.getsignal(number) is signal.SIG_IGN:
@@ -101,5 +103,5 @@ def _set_signals() -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
-        # Under nohup we go on when the terminal goes; what we start gets the default again.
+        # Under nohup, pytest survives the terminal. Programs it starts get the default handler.
         signal.signal(signal.SIGHUP, lambda *_: None)

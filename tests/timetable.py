@@ -1,4 +1,4 @@
-"""A run that took too long says where the time went: seconds per directory, the slowest first."""
+"""Prints the seconds per directory, slowest first, when a run took longer than it may."""
 
 from __future__ import annotations
 

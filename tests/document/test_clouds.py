@@ -45,7 +45,7 @@ def by_obstore_s3(url: str) -> Cloud:
 
 @cache
 def session() -> Any:
-    """One for all tests: each reads the description of S3 anew, which takes a quarter second."""
+    """Shared by all tests: a new one reads the description of S3 for a quarter of a second."""
     return aioboto3.Session("test", "testtest")
 
 

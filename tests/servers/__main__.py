@@ -1,7 +1,7 @@
 """Install the servers that the tests run against, and say how long that took.
 
-`python -m tests.servers`. A server that cannot be installed is named, and its tests will say the
-same: they are skipped, or with CI set in the environment they fail.
+`python -m tests.servers`. It names a server that it cannot install. The tests of that server are
+then skipped; with CI set in the environment they fail.
 """
 
 from __future__ import annotations

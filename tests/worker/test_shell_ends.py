@@ -55,7 +55,7 @@ TIMEOUT = timedelta(seconds=1)
 
 @pytest.fixture(autouse=True)
 def _in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What does not heed is killed soon, and it is looked often whether a job is still wanted."""
+    """Kill soon what ignores SIGTERM, and check often whether a job is still wanted."""
     monkeypatch.setattr(commands, "_TERM_SECONDS", 0.3)
     monkeypatch.setattr(shell, "_LOOK_SECONDS", 0.1)
 

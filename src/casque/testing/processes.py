@@ -1,8 +1,8 @@
-"""Processes: real ones for the statements of the suite, and threads where none can reach a storage.
+"""Processes: run a function in many processes at once, or in threads, and collect its reports.
 
-They are forked by a small server that has loaded casque already (Python's
-`forkserver`), not by the process that runs the tests: a fresh interpreter for
-each would take longer than what is tested in it.
+Processes are forked by Python's `forkserver`, which has loaded casque. A fresh
+interpreter for each would take longer than most tests. Threads serve storages
+that another process cannot reach.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def meeting_of(count: int) -> Any:
 
 
 def run_in_process(work: Work, address: Any, *args: Any) -> list[Any]:
-    """Run it to its end, which may be a kill; what it had reported by then."""
+    """Run it to its end, even if that is a kill. Returns what it reported."""
     child = Child(work, address, *args)
     while child.read():
         pass
@@ -93,7 +93,7 @@ def _run(
     environment: dict[str, str],
     args: tuple[Any, ...],
 ) -> None:
-    os.environ.clear()  # the server's, which was started with another test's
+    os.environ.clear()  # the fork server has the environment of an earlier test
     os.environ.update(environment)
     try:
         work(address, lambda value: writer.send((False, value)), *args)

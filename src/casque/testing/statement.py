@@ -17,8 +17,8 @@ def statement(
 ) -> Callable[[Callable[[Any, Rig], Awaitable[None]]], Callable[..., None]]:
     """The test proves the statements `names`. It becomes a plain test that pytest can run.
 
-    What a store alone decides, and takes long to show, is not shown in every
-    flavour of queue: the first of the class is enough.
+    `in_every_flavour=False` is for a statement that the store alone decides and
+    that takes long: it runs with the first flavour of the class.
     """
 
     def mark(proof: Callable[[Any, Rig], Awaitable[None]]) -> Callable[..., None]:
@@ -63,8 +63,8 @@ class Statements(Unweakened):
     """What every part of the suite shares: the flavours, and that nobody weakens a test."""
 
     flavours: ClassVar[tuple[Flavour, ...]] = FLAVOURS
-    """The queues through which every statement is tested. One is enough for a store that differs
-    from another one, which is tested with all, only in where its bytes are."""
+    """The kinds of queue that every statement runs with. One kind is enough for a store that
+    differs from a fully tested one only in where it keeps its bytes."""
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
         in_every_flavour = metafunc.function.__dict__["in_every_flavour"]
