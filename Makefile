@@ -2,7 +2,7 @@
 
 PYTHON ?= python3
 # Many tests wait, for processes and disks: 6 at a time took 8:16 on two cores, 4 took 9:42.
-WORKERS ?= 6
+WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n > 6 ? n : 6)))
 SECONDS ?= 60
 PYTEST_ARGS ?=
 
@@ -56,7 +56,7 @@ demo: $(BASE) ## see jobs enqueued, worked, retried and buried, by two worker pr
 	@$(BIN)/queuectl demo
 
 test: servers ## run the tests, in at most 10 minutes on 2 cores (PYTEST_ARGS="-k lease")
-	@$(PYTEST) -n $(WORKERS) $(PYTEST_ARGS)
+	@CASQUE_TEST_TIMETABLE=1 $(PYTEST) -n $(WORKERS) $(PYTEST_ARGS)
 
 quick: $(DEV) ## run the rules, the tasks, and two stores through one kind of queue (a minute)
 	@$(PYTEST) -n $(WORKERS) -k '$(QUICK_FLAVOUR)' $(QUICK) $(PYTEST_ARGS)
@@ -83,7 +83,7 @@ bench: $(BENCH) ## run every benchmark, at the sizes whose limits we state (a qu
 torture: servers ## run the tests under real and simulated faults for as long as you say (SECONDS=60)
 	@seed=$${SEED:-$$(date +%y%m%d%H%M%S)0000}; echo "simulating from seed $$seed on (SEED=$$seed)"; \
 		CASQUE_TORTURE_SECONDS=$(SECONDS) CASQUE_TORTURE_SEED=$$seed \
-		CASQUE_MODEL_EXAMPLES=$(SECONDS) $(PYTEST) \
+		CASQUE_MODEL_EXAMPLES=$$(($(SECONDS) / 10 + 3)) $(PYTEST) \
 		tests/torture tests/model/test_machine.py \
 		--timeout=$$(($(SECONDS) * 2 + 120)) $(PYTEST_ARGS)
 

@@ -68,6 +68,7 @@ class Forked:
             self.pid = _server().fork(request, [stdout, stderr, theirs])
         except BaseException:
             os.close(self._status)
+            self._status = -1
             raise
         finally:
             os.close(theirs)
@@ -87,8 +88,9 @@ class Forked:
         return self.returncode
 
     def _end(self) -> None:
-        told = os.read(self._status, _STATUS.size)
-        os.close(self._status)
+        status, self._status = self._status, -1
+        told = os.read(status, _STATUS.size)
+        os.close(status)
         assert told, "the fork server is gone"
         self.returncode = os.waitstatus_to_exitcode(*_STATUS.unpack(told))
 
@@ -104,9 +106,8 @@ class Forked:
         self.send_signal(signal.SIGKILL)
 
     def __del__(self) -> None:
-        if self.returncode is None:
-            with suppress(AttributeError, OSError):
-                os.close(self._status)
+        if self.returncode is None and self._status >= 0:
+            os.close(self._status)
 
 
 def run(

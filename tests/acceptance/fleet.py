@@ -156,6 +156,10 @@ class Fleet:
         said = (Said(**line) for line in self._lines("said.jsonl"))
         return [one for one in said if pid in (None, one.pid)]
 
+    def turns(self) -> list[float]:
+        """How short the turns of threads were, of each job that calculated."""
+        return [line["seconds"] for line in self._lines("turns.jsonl")]
+
     def changes_of_patience(self) -> list[bool]:
         """Each time that a worker's store lost its patience for the test, or has it again."""
         return [line["is_impatient"] for line in self._lines("patience.jsonl")]

@@ -283,8 +283,8 @@ def test_the_command_of_a_frozen_worker_ends_when_its_lease_is_over(on_sqlite: O
 
 
 def test_a_command_outlives_the_leases_of_a_worker_that_renews_them(on_sqlite: Operator) -> None:
-    enqueue(on_sqlite, "sleep 10")
-    ran = on_sqlite.queuectl("worker", "start", "--foreground", "--until-idle", "--lease", LEASE)
+    enqueue(on_sqlite, "sleep 13")
+    ran = on_sqlite.queuectl("worker", "start", "--foreground", "--until-idle", "--lease", "6s")
     assert ran.code == 0, ran
     job = on_sqlite.fleet.job("job")
     assert (job.status, job.attempts) == (JobStatus.COMPLETED, 1)

@@ -25,7 +25,7 @@ from tests.acceptance.fleet import (
 JOBS = 90
 EVERY = 10
 """After how many more runs that began the next worker is killed."""
-GRACE = 3
+GRACE = 8
 
 
 def enqueue(fleet: Fleet, count: int) -> list[str]:

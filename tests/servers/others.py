@@ -51,8 +51,15 @@ def shared(name: str, start: Start) -> str:
     with folder.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         address = folder.with_suffix(".url")
+        failure = folder.with_suffix(".failure")
+        if failure.exists():  # who asks next need not wait for the same
+            raise UnavailableError(failure.read_text())
         if not address.exists():
-            address.write_text(_started_at_last(folder, start))
+            try:
+                address.write_text(_started_at_last(folder, start))
+            except UnavailableError as error:
+                failure.write_text(str(error))
+                raise
         return address.read_text()
 
 

@@ -17,6 +17,8 @@ from typing import Any
 Work = Callable[..., None]
 """A module-level function, called with an address, a function that reports a value, and more."""
 
+_LONGEST_SECONDS = 100
+"""How long nothing may be reported: a process that hangs fails its test, and not the whole run."""
 _PRELOADED = ["casque.testing.children", "casque.testing.suite"]
 
 
@@ -36,6 +38,9 @@ class Child:
 
     def read(self) -> bool:
         """Take what was reported next. False when there is no more, because it has ended."""
+        if not self.reader.poll(_LONGEST_SECONDS):
+            self.process.kill()
+            raise AssertionError(f"nothing was reported within {_LONGEST_SECONDS} s")
         try:
             is_error, value = self.reader.recv()
         except EOFError:
@@ -70,7 +75,10 @@ def in_processes(address: Any, count: int, work: Work, args: tuple[Any, ...]) ->
     reading: dict[Any, Child] = {child.reader: child for child in children}
     try:
         while reading:
-            for reader in wait(list(reading)):
+            ready = wait(list(reading), _LONGEST_SECONDS)
+            if not ready:
+                raise AssertionError(f"nothing was reported within {_LONGEST_SECONDS} s")
+            for reader in ready:
                 child = reading[reader]
                 if child.read():
                     continue

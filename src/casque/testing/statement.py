@@ -66,6 +66,11 @@ class Statements(Unweakened):
     """The kinds of queue that every statement runs with. One kind is enough for a store that
     differs from a fully tested one only in where it keeps its bytes."""
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "flavour" in vars(cls):
+            raise TypeError(f"{cls.__name__}.flavour is not asked for; set `flavours`.")
+
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
         in_every_flavour = metafunc.function.__dict__["in_every_flavour"]
         metafunc.parametrize("flavour", self.flavours if in_every_flavour else self.flavours[:1])
