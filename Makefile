@@ -13,7 +13,9 @@ CODE := $(wildcard src tests benchmarks examples docs/images)
 PURE := evolve lines lineage operations picking retry rules sortedkeys state tally transaction transitions
 QUICK := tests/unit tests/tasks tests/memory tests/model/test_rollback.py tests/typing/test_at_run_time.py \
 	$(addprefix tests/conformance/test_,memory.py sqlite.py statements.py)
-QUICK_FLAVOUR := direct or not (TestMemory or TestSqlite)
+# One kind of queue, and not the statements that take 100,000 jobs to show.
+QUICK_ONES := (direct or not (TestMemory or TestSqlite)) and not (any_number_of_queues \
+	or nothing_due_cost or hot_queue or one_record_after or opens_the_store_anew)
 comma := ,
 empty :=
 space := $(empty) $(empty)
@@ -59,7 +61,7 @@ test: servers ## run the tests, in at most 10 minutes on 2 cores (PYTEST_ARGS="-
 	@CASQUE_TEST_TIMETABLE=1 $(PYTEST) -n $(WORKERS) $(PYTEST_ARGS)
 
 quick: $(DEV) ## run the rules, the tasks, and two stores through one kind of queue (a minute)
-	@$(PYTEST) -n $(WORKERS) -k '$(QUICK_FLAVOUR)' $(QUICK) $(PYTEST_ARGS)
+	@$(PYTEST) -n $(WORKERS) -k '$(QUICK_ONES)' $(QUICK) $(PYTEST_ARGS)
 
 servers: $(DEV) ## install the servers that the tests run against, once per user
 	@$(BIN)/python -m tests.servers
