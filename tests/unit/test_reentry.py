@@ -64,8 +64,8 @@ def test_a_handler_that_calls_the_queue_is_answered_or_refused(q: Queue, name: s
     before = signal.signal(signal.SIGALRM, handle)
     try:
         while answered + refused < STRIKES or not refused:
-            # Wound up out here alone: on a busy machine the next would strike inside the handler,
-            # and the next inside that. At another place each time.
+            # Start the timer here and never in the handler: on a busy machine the next signal would
+            # arrive inside the handler, and so on. It comes at another place each time.
             if has_struck:
                 has_struck = False
                 after = 0.000_05 + (answered + refused) % 17 * 0.000_01
