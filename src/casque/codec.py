@@ -83,7 +83,6 @@ class _Record(msgspec.Struct, omit_defaults=True):
 class _Line(msgspec.Struct):
     queue: str
     entrypoint: str
-    visit_at: str
     turn: int
 
 
@@ -130,10 +129,7 @@ def encode(state: State) -> bytes:
             seq=state.seq,
             turn=state.turn,
             time=_text(state.time_us),
-            lines=[
-                _Line(line.queue, line.entrypoint, _text(line.visit_us), line.turn)
-                for line in state.lines()
-            ],
+            lines=[_Line(line.queue, line.entrypoint, line.turn) for line in state.lines()],
             records=[_from_record(record) for record in state.records.values()],
             writers=[_Writer(name, n, _text(at)) for name, (n, at) in state.writers.items()],
         ),
@@ -191,7 +187,7 @@ def _to_state(document: _Document) -> State:
         for record in ours.records:
             state.put_record(_to_record(record))
         for line in ours.lines:
-            state.restore_line(line.queue, line.entrypoint, _instant(line.visit_at), line.turn)
+            state.restore_line(line.queue, line.entrypoint, line.turn)
         state.turn = ours.turn
         for row in ours.writers:
             state.restore_writer(row.writer, row.number, _instant(row.at))

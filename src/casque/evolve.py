@@ -54,7 +54,7 @@ def _claimed(state: State, event: Claimed) -> None:
         )
         token += 1
     state.token = max(state.token, token - 1)
-    state.settle(tuple(lines) if event.visited is None else event.visited)
+    state.settle(tuple(lines) if event.served is None else event.served)
 
 
 def _completed(state: State, event: Completed) -> None:

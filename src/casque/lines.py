@@ -1,9 +1,9 @@
 """Lines: the jobs of one queue and one entrypoint, and the rotation they take turns in.
 
 A line knows the earliest instant at which one of its jobs is due, at a cost of
-its distinct priorities, whatever its length. The rotation orders lines by
-`(visit_us, turn)`: a line that was served goes to the back, so one with a
-million jobs delays another's single job by one visit.
+its distinct priorities, whatever its length. The rotation hands out the due
+lines in the order of their `turn`: who was served longest ago comes first, so a
+line with a million jobs delays another's single job by one visit.
 """
 
 from __future__ import annotations
@@ -11,29 +11,41 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Collection, Iterator
 from heapq import merge
-from itertools import takewhile
+from itertools import chain, islice, takewhile
+from typing import Generic, TypeVar
 
 from casque.sortedkeys import SortedKeys
+
+LOOK = 100
+"""How many lines that have come due are brought into order at once, beside one for each job."""
 
 Due = tuple[int, int, str]
 """When a job is due, its enqueue order, its id."""
 
-Place = tuple[int, int, str, str]
-"""A line's place in the rotation: visit_us, turn, queue, entrypoint."""
+InRing = tuple[int, str, str]
+"""turn, queue, entrypoint."""
+
+Waiting = tuple[int, int, str, str]
+"""visit_us, turn, queue, entrypoint."""
+
+P = TypeVar("P", InRing, Waiting)
 
 
 class Line:
     """The claimable and to-be-claimable jobs of one queue and entrypoint, by priority."""
 
-    __slots__ = ("entrypoint", "place", "priorities", "queue", "ranks", "turn", "visit_us")
+    __slots__ = ("entrypoint", "lost_due", "priorities", "queue", "ranks", "turn", "visit_us")
 
     def __init__(self, queue: str, entrypoint: str) -> None:
         self.queue = queue
         self.entrypoint = entrypoint
-        self.visit_us = 0
         self.turn = 0
-        self.place: Place | None = None
-        """Where it stands in the rotation; None while it does not (paused, or being made)."""
+        """Who was served last has the highest; 0 while the line is being made."""
+        self.visit_us: int | None = None
+        """Of a line that waits, when the first of its jobs is due. None: it is in the ring, being
+        due when that was last looked at."""
+        self.lost_due = False
+        """Whether a due job has left it since then."""
         self.priorities: list[int] = []
         self.ranks: dict[int, SortedKeys[Due]] = {}
 
@@ -61,56 +73,89 @@ class Line:
             return ranks[self.priorities[0]].first[0]
         return min((rank.first[0] for rank in ranks.values()), default=None)
 
+    def visit_at(self, now: int) -> int | None:
+        """When it is worth a look; None: now."""
+        earliest = self.earliest()
+        return None if earliest is None or earliest <= now else earliest
+
     def ids(self) -> Iterator[str]:
         for rank in self.ranks.values():
             for _, _, job_id in rank:
                 yield job_id
 
 
-class Rotation:
-    """Lines in the order of their next visit, all together and by entrypoint."""
+class _Places(Generic[P]):
+    """Places of lines in their order, all together and by entrypoint."""
 
     def __init__(self) -> None:
-        self._all: SortedKeys[Place] = SortedKeys()
-        self._by_entrypoint: dict[str, SortedKeys[Place]] = {}
+        self.all: SortedKeys[P] = SortedKeys()
+        self.own: dict[str, SortedKeys[P]] = {}
+        """By entrypoint."""
 
-    def __len__(self) -> int:
-        return len(self._all)
+    def add(self, place: P) -> None:
+        self.all.add(place)
+        some = self.own.get(place[-1])
+        if some is None:
+            some = self.own[place[-1]] = SortedKeys()
+        some.add(place)
+
+    def discard(self, place: P) -> None:
+        if not self.all.discard(place):
+            return
+        some = self.own[place[-1]]
+        some.discard(place)
+        if not some:
+            del self.own[place[-1]]
+
+    def of(self, entrypoints: Collection[str] | None) -> Iterator[P]:
+        if entrypoints is None:
+            return iter(self.all)
+        wanted = (self.own.get(name) for name in entrypoints)
+        return merge(*(some for some in wanted if some is not None))
+
+
+class Rotation:
+    """Which lines may be due. Each is in one of two indexes, or in none while it is paused.
+
+    The ring has those that were due when that was last looked at, by `turn`. The others wait
+    there, by the instant at which the first of their jobs is due: this is exact, and no clock
+    has a part in it. So a clock that is wrong can put a line into the ring too soon, where it
+    costs a look, and never hides one.
+    """
+
+    def __init__(self) -> None:
+        self._ring: _Places[InRing] = _Places()
+        self._waiting: _Places[Waiting] = _Places()
 
     def enter(self, line: Line) -> None:
-        """Give the line the place that its `visit_us` and `turn` say, leaving its old one."""
-        self.leave(line)
-        place = (line.visit_us, line.turn, line.queue, line.entrypoint)
-        line.place = place
-        self._all.add(place)
-        own = self._by_entrypoint.get(line.entrypoint)
-        if own is None:
-            own = self._by_entrypoint[line.entrypoint] = SortedKeys()
-        own.add(place)
+        name = (line.turn, line.queue, line.entrypoint)
+        if line.visit_us is None:
+            self._ring.add(name)
+        else:
+            self._waiting.add((line.visit_us, *name))
 
     def leave(self, line: Line) -> None:
-        place = line.place
-        if place is None:
-            return
-        line.place = None
-        self._all.discard(place)
-        own = self._by_entrypoint[line.entrypoint]
-        own.discard(place)
-        if not own:
-            del self._by_entrypoint[line.entrypoint]
-
-    def next_visit(self, entrypoints: Collection[str] | None) -> int | None:
-        """When the first line, of all or of those asked for, is to be visited."""
-        if entrypoints is None:
-            return self._all.first[0] if self._all else None
-        wanted = [self._by_entrypoint.get(name) for name in entrypoints]
-        return min((own.first[0] for own in wanted if own is not None), default=None)
-
-    def due(self, entrypoints: Collection[str] | None, now: int) -> Iterator[Place]:
-        """The places whose visit is due, in order, of all lines or of those asked for."""
-        if entrypoints is None:
-            places: Iterator[Place] = iter(self._all)
+        """Take the line out, if it is in."""
+        name = (line.turn, line.queue, line.entrypoint)
+        if line.visit_us is None:
+            self._ring.discard(name)
         else:
-            wanted = [self._by_entrypoint.get(name) for name in entrypoints]
-            places = merge(*(own for own in wanted if own is not None))
-        return takewhile(lambda place: place[0] <= now, places)
+            self._waiting.discard((line.visit_us, *name))
+
+    def ring(self, entrypoints: Collection[str] | None) -> Iterator[InRing]:
+        """What is in the ring, by turn; it may be not due yet."""
+        return self._ring.of(entrypoints)
+
+    def first_waiting(self, entrypoints: Collection[str] | None) -> int | None:
+        """When the first of the lines that wait is due."""
+        return next((place[0] for place in self._waiting.of(entrypoints)), None)
+
+    def due(self, entrypoints: Collection[str] | None, now: int, limit: int) -> Iterator[InRing]:
+        """The lines that may be due, by turn.
+
+        When very many come due together, they are brought into order some at a time.
+        """
+        waiting = takewhile(lambda place: place[0] <= now, self._waiting.of(entrypoints))
+        names = (place[1:] for place in waiting)
+        some = sorted(islice(names, LOOK + limit))
+        return chain(merge(self.ring(entrypoints), some), names)

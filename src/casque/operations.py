@@ -190,14 +190,14 @@ class Added(msgspec.Struct, frozen=True, tag=1, array_like=True, gc=False):
 class Claimed(msgspec.Struct, frozen=True, tag=2, array_like=True, gc=False):
     """The jobs are leased, under consecutive tokens from `first_token` on.
 
-    `visited` are the lines that had their turn; None means the lines of `ids`.
+    `served` are the lines that go to the back; None means the lines of `ids`.
     """
 
     ids: tuple[str, ...]
     worker: str
     first_token: int
     lease_until_us: int
-    visited: tuple[tuple[str, str], ...] | None = None
+    served: tuple[tuple[str, str], ...] | None = None
 
 
 class Completed(msgspec.Struct, frozen=True, tag=3, array_like=True, gc=False):

@@ -1,6 +1,6 @@
 """picking: which jobs a dequeue takes, and in which order. Reads the state, changes nothing.
 
-Due lines are visited in the order of the rotation. The due lines of one queue
+Due lines are visited in the order of their turns. The due lines of one queue
 are visited together, and their jobs merged by priority, due time and enqueue
 order; inside a line only the head of each priority is looked at, so a million
 future jobs of a better priority cost one look.
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from heapq import heapify, heappop, heapreplace
+from itertools import chain
 
 import msgspec
 
@@ -17,22 +18,26 @@ from casque.job import Job
 from casque.lines import Due, Line
 from casque.state import LineKey, State
 
+_PUT_RIGHT_AT_ONCE = 100
+
 
 class Pick(msgspec.Struct, gc=False):
-    """The jobs to claim, those to bury on the way, and the lines that had their turn."""
+    """The jobs to claim, those to bury on the way, and the lines that were visited."""
 
     jobs: list[Job]
     spent: list[Job]
     visited: list[LineKey]
+    early: list[Line]
+    """Lines of the ring that are not due yet: somebody's clock is ahead of ours."""
 
 
 def pick(
     state: State, entrypoints: Collection[str] | None, queue: str | None, limit: int, now: int
 ) -> Pick:
     """Up to `limit` due jobs. Spent ones are met on the way and do not count."""
-    picked = Pick([], [], [])
-    for name in _due_queues(state, entrypoints, queue, now):
-        lines = _due_lines(state, name, entrypoints, now)
+    picked = Pick([], [], [], [])
+    for name in _queues(state, entrypoints, queue, limit, now):
+        lines = _due_lines(state, name, entrypoints, now, picked.early)
         picked.visited.extend((line.queue, line.entrypoint) for line in lines)
         for job in _merged(state, lines, now):
             if job.is_spent(now):
@@ -48,39 +53,67 @@ def pick_one(state: State, job_id: str, now: int) -> Pick:
     """The named job, if it is due and its queue is not paused."""
     job = state.find(job_id, now)
     state.touched += 1
+    picked = Pick([], [], [], [])
     if job is None or job.due_us is None or job.due_us > now or state.is_paused(job.queue):
-        return Pick([], [], [])
-    return Pick([], [job], []) if job.is_spent(now) else Pick([job], [], [])
+        return picked
+    (picked.spent if job.is_spent(now) else picked.jobs).append(job)
+    return picked
+
+
+def is_another_due(state: State, visited: Collection[LineKey], now: int) -> bool:
+    """Whether a line of a queue that was not visited is due: then those that were go behind it."""
+    queues = {queue for queue, _ in visited}
+    for _, queue, entrypoint in state.rotation.due(None, now, 0):
+        state.touched += 1
+        if queue not in queues and state.queues[queue].lines[entrypoint].visit_at(now) is None:
+            return True
+    return False
+
+
+def due_queues(state: State, now: int) -> list[str]:
+    """The queues with a due line that is not paused, by their turns."""
+    rotation = state.rotation
+    lines = [state.queues[queue].lines[name] for _, queue, name in rotation.due(None, now, 0)]
+    due = [line for line in lines if line.visit_at(now) is None]
+    return list(dict.fromkeys(line.queue for line in sorted(due, key=lambda line: line.turn)))
 
 
 def next_due(state: State, entrypoints: Collection[str] | None, queue: str | None) -> int | None:
     """The earliest instant at which such a job is due; None when there is none, or it is paused."""
     if queue is None:
-        return state.rotation.next_visit(entrypoints)
-    if queue not in state.queues or state.is_paused(queue):
+        lines = (state.queues[name].lines[own] for _, name, own in state.rotation.ring(entrypoints))
+        first = state.rotation.first_waiting(entrypoints)
+        instants = chain((line.earliest() for line in lines), (first,))
+    elif queue not in state.queues or state.is_paused(queue):
         return None
-    lines = state.queues[queue].lines.values()
-    asked = [line for line in lines if entrypoints is None or line.entrypoint in entrypoints]
-    return min((due for line in asked if (due := line.earliest()) is not None), default=None)
+    else:
+        asked = state.queues[queue].lines.values()
+        instants = chain(
+            line.earliest()
+            for line in asked
+            if entrypoints is None or line.entrypoint in entrypoints
+        )
+    return min((due for due in instants if due is not None), default=None)
 
 
-def _due_queues(
-    state: State, entrypoints: Collection[str] | None, queue: str | None, now: int
+def _queues(
+    state: State, entrypoints: Collection[str] | None, queue: str | None, limit: int, now: int
 ) -> Iterator[str]:
+    """The queues that may have something due, in the order of their turns."""
     if queue is not None:
         if queue in state.queues and not state.is_paused(queue):
             yield queue
         return
     seen: set[str] = set()
-    for place in state.rotation.due(entrypoints, now):
+    for _, name, _ in state.rotation.due(entrypoints, now, limit):
         state.touched += 1
-        if place[2] not in seen:
-            seen.add(place[2])
-            yield place[2]
+        if name not in seen:
+            seen.add(name)
+            yield name
 
 
 def _due_lines(
-    state: State, queue: str, entrypoints: Collection[str] | None, now: int
+    state: State, queue: str, entrypoints: Collection[str] | None, now: int, early: list[Line]
 ) -> list[Line]:
     lines = state.queues[queue].lines
     asked = (
@@ -88,8 +121,13 @@ def _due_lines(
         if entrypoints is None
         else [lines[name] for name in entrypoints if name in lines]
     )
-    due = [line for line in asked if line.visit_us <= now]
     state.touched += len(asked)
+    due: list[Line] = []
+    for line in asked:
+        if line.visit_at(now) is None:
+            due.append(line)
+        elif line.visit_us is None and len(early) < _PUT_RIGHT_AT_ONCE:
+            early.append(line)
     return due
 
 

@@ -59,7 +59,7 @@ from casque.operations import (
     Retried,
     Retry,
 )
-from casque.picking import Pick, next_due, pick, pick_one
+from casque.picking import Pick, is_another_due, next_due, pick, pick_one
 from casque.record import ABSENT, Record
 from casque.state import State
 
@@ -221,6 +221,7 @@ def _dequeue(state: State, operation: Dequeue, now: int) -> Decision:
         picked.spent = [job for job in picked.spent if _is_asked_for(job, operation)]
     else:
         picked = pick(state, operation.entrypoints, operation.queue, operation.limit, now)
+        state.put_right(picked.early)
     events: list[Event] = []
     if picked.spent:
         ids = tuple(job.id for job in picked.spent)
@@ -235,7 +236,7 @@ def _dequeue(state: State, operation: Dequeue, now: int) -> Decision:
             operation.worker,
             state.token + 1,
             now + operation.lease_us,
-            _visited_beyond(picked),
+            _served(state, picked, now),
         )
     )
     return Decision(events, lambda after: Leased([after.jobs[job_id] for job_id in ids], None))
@@ -256,8 +257,13 @@ def _is_asked_for(job: Job, operation: Dequeue) -> bool:
     )
 
 
-def _visited_beyond(picked: Pick) -> tuple[tuple[str, str], ...] | None:
-    """The visited lines; None when they are just those of the jobs, as they mostly are."""
+def _served(state: State, picked: Pick, now: int) -> tuple[tuple[str, str], ...] | None:
+    """The lines that go to the back; None when they are those of the jobs.
+
+    With nobody else due there is nobody to go behind of.
+    """
+    if not picked.visited or not is_another_due(state, picked.visited, now):
+        return ()
     implied = list(dict.fromkeys((job.queue, job.entrypoint) for job in picked.jobs))
     return None if implied == picked.visited else tuple(picked.visited)
 

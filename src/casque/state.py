@@ -7,7 +7,7 @@ race is undone. `QueueState` is the frozen view that callers are given.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import TypeVar
 
@@ -51,8 +51,8 @@ class _Undo:
         self.jobs: list[tuple[str, Job | None]] = []
         self.records: list[tuple[RecordKey, Record | None]] = []
         self.writers: list[tuple[str, tuple[int, int] | None]] = []
-        self.lines: dict[LineKey, tuple[int, int] | None] = {}
-        """Each touched line's first (visit_us, turn); None when there was no such line."""
+        self.lines: dict[LineKey, int | None] = {}
+        """Each touched line's first turn; None when there was no such line."""
 
 
 def _take_back(things: dict[K, V], changes: list[tuple[K, V | None]]) -> None:
@@ -74,7 +74,7 @@ class State:
         self.seq = 0
         """The enqueue order of the newest job."""
         self.turn = 0
-        """The last place at the back of the rotation."""
+        """The last one that a line was given."""
         self.time_us = 0
         """The instant of the last commit, or of the one being decided."""
         self.jobs: dict[str, Job] = {}
@@ -201,16 +201,14 @@ class State:
             self._swap_record(key, old_record)
         for name, row in reversed(undo.writers):
             self._put_writer(name, row)
-        for (queue, entrypoint), place in undo.lines.items():
-            index = self.queues.get(queue)
-            line = index.lines.get(entrypoint) if index else None
+        for key, turn in undo.lines.items():
+            line = self._line(*key)
             if line is None:
                 continue
-            if place is None:
+            if turn is None:
                 self._drop_line(line)
             else:
-                line.visit_us, line.turn = place
-                self._enter(line)
+                self._place(line, turn, line.visit_at(self.time_us))
         self._changed.clear()
         self._undo = _Undo(self)
         self.is_whole = True
@@ -224,10 +222,8 @@ class State:
         """
         undo = self._undo
         jobs, records, writers = dict(self.jobs), dict(self.records), dict(self.writers)
-        places = {
-            (line.queue, line.entrypoint): (line.visit_us, line.turn) for line in self.lines()
-        }
-        places |= {key: place for key, place in undo.lines.items() if place is not None}
+        turns = {(line.queue, line.entrypoint): line.turn for line in self.lines()}
+        turns |= {key: turn for key, turn in undo.lines.items() if turn is not None}
         _take_back(jobs, undo.jobs)
         _take_back(records, undo.records)
         _take_back(writers, undo.writers)
@@ -238,8 +234,8 @@ class State:
         for job in jobs.values():
             new.put(job)
         new.settle()
-        for key, (visit_us, turn) in places.items():
-            new.restore_line(*key, visit_us, turn)
+        for key, turn in turns.items():
+            new.restore_line(*key, turn)
         for name, (number, seen_us) in writers.items():
             new.restore_writer(name, number, seen_us)
         new.turn = undo.counters[3]
@@ -259,31 +255,41 @@ class State:
             self._undo.jobs.append((job_id, old))
             self._swap(job_id, None)
 
-    def settle(self, visited: tuple[LineKey, ...] = ()) -> None:
-        """Bring the lines of the jobs just changed to their place in the rotation.
-
-        A line's visit is never later than its first due job, so nothing waits
-        unseen; and never earlier than it was while a job is due, so a new job
-        does not jump the rotation. `visited` lines had their turn and go to the back.
-        """
+    def settle(self, served: tuple[LineKey, ...] = ()) -> None:
+        """Bring the lines of the jobs just changed to their place; `served` ones to the back."""
         now, changed = self.time_us, self._changed
-        for key in visited:
-            line = changed.pop(key, None) or self._line(*key)
+        for key in served:
+            line = self._line(*key)
             if line is not None:
+                changed[key] = line
                 # It may have had its turn with none of its jobs taken, and so not be noted yet.
-                self._undo.lines.setdefault(key, (line.visit_us, line.turn))
-                self._reschedule(line, now, served=True)
-        for line in changed.values():
-            self._reschedule(line, now, served=False)
-        changed.clear()
+                self._undo.lines.setdefault(key, line.turn)
+        for key in (*served, *changed):
+            line = changed.pop(key, None)
+            if line is None:
+                continue
+            earliest = line.earliest()
+            if earliest is None:
+                self._drop_line(line)
+                continue
+            if key in served or not line.turn:
+                self.turn += 1
+                turn = self.turn
+            else:
+                turn = line.turn
+            is_known = line.turn and line.visit_us is None and not line.lost_due
+            self._place(line, turn, None if is_known or earliest <= now else earliest)
 
-    def restore_line(self, queue: str, entrypoint: str, visit_us: int, turn: int) -> None:
-        """Put a line where a stored state says it was, but never later than its jobs allow."""
+    def put_right(self, lines: Iterable[Line]) -> None:
+        """Have lines wait that were in the ring and are not due yet. No turn changes."""
+        for line in lines:
+            self._place(line, line.turn, line.earliest())
+
+    def restore_line(self, queue: str, entrypoint: str, turn: int) -> None:
+        """Give a line the turn that it has in a stored state."""
         line = self._line(queue, entrypoint)
         if line is not None:
-            line.visit_us, line.turn = visit_us, turn
-            self._enter(line)
-            self._reschedule(line, self.time_us, served=False)
+            self._place(line, turn, line.visit_us)
 
     def restore_writer(self, name: str, number: int, seen_us: int) -> None:
         """Remember a writer as a stored state does."""
@@ -350,42 +356,29 @@ class State:
         line = index.lines[job.entrypoint]
         self._touch(line)
         line.discard(job.priority, (due_us, job.seq, job.id))
+        line.lost_due |= due_us <= self.time_us
         if job.status is JobStatus.IN_PROGRESS:
             del self.in_progress[job.id]
 
     def _touch(self, line: Line) -> None:
         key = (line.queue, line.entrypoint)
         self._changed[key] = line
-        self._undo.lines.setdefault(key, (line.visit_us, line.turn))
+        self._undo.lines.setdefault(key, line.turn)
 
     def _line(self, queue: str, entrypoint: str) -> Line | None:
         index = self.queues.get(queue)
         return index.lines.get(entrypoint) if index else None
 
-    def _reschedule(self, line: Line, now: int, *, served: bool) -> None:
-        earliest = line.earliest()
-        if earliest is None:
-            self._drop_line(line)
+    def _place(self, line: Line, turn: int, visit_us: int | None) -> None:
+        line.lost_due = False
+        if turn == line.turn and visit_us == line.visit_us:
             return
-        is_new = not line.turn
-        if served or is_new:
-            visit, self.turn = max(earliest, now), self.turn + 1
-            line.turn = self.turn
-        elif earliest >= line.visit_us:
-            visit = earliest
-        else:
-            visit = min(line.visit_us, max(earliest, now))
-            if visit < line.visit_us:  # it comes in among those that wait already: at their back
-                self.turn += 1
-                line.turn = self.turn
-        if served or is_new or visit != line.visit_us:
-            line.visit_us = visit
-            self._enter(line)
+        self.rotation.leave(line)
+        line.turn, line.visit_us = turn, visit_us
+        self._enter(line)
 
     def _enter(self, line: Line) -> None:
-        if self.is_paused(line.queue):
-            self.rotation.leave(line)
-        else:
+        if not self.is_paused(line.queue):
             self.rotation.enter(line)
 
     def _drop_line(self, line: Line) -> None:
@@ -410,6 +403,7 @@ class State:
         (self._paused.add if paused else self._paused.discard)(queue)
         index = self.queues.get(queue)
         for line in index.lines.values() if index else ():
+            self.rotation.leave(line)
             self._enter(line)
 
     def _set_writer(self, name: str, row: tuple[int, int] | None) -> None:

@@ -11,7 +11,7 @@ import msgspec
 
 from casque.errors import InvalidError
 from casque.job import Job, JobStatus
-from casque.picking import pick
+from casque.picking import due_queues, pick
 from casque.record import Record
 from casque.rules import shown
 from casque.state import QueueState, State
@@ -86,7 +86,7 @@ def records(state: State, kind: str, now: int) -> list[Record]:
 def queues(state: State, now: int, *, due: bool) -> list[str]:
     """The names of the queues that have jobs, or only of those with a job due now."""
     if due:
-        return list(dict.fromkeys(place[2] for place in state.rotation.due(None, now)))
+        return due_queues(state, now)
     gone = Counter(job.queue for job in state.gone_jobs(now))
     return sorted(name for name, index in state.queues.items() if index.tally.total > gone[name])
 

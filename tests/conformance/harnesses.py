@@ -117,10 +117,7 @@ class DocumentHarness:
     def raw(self) -> Raw:
         document = self._document()
         ours = document.get("casque", {})
-        lines = [
-            RawLine(line["queue"], line["entrypoint"], _us(line["visit_at"]))
-            for line in ours.get("lines", [])
-        ]
+        lines = [RawLine(line["queue"], line["entrypoint"], None) for line in ours.get("lines", [])]
         writers = {row["writer"]: row["number"] for row in ours.get("writers", [])}
         jobs = {job["id"]: _raw_job(job) for job in document["jobs"]}
         return Raw(jobs, lines, writers, ours.get("token", 0))

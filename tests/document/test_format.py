@@ -195,7 +195,7 @@ def test_what_is_written_is_read_back_the_same() -> None:
     assert again.jobs == state.jobs
     assert again.records == state.records
     assert again.writers == state.writers
-    assert [line.place for line in again.lines()] == [line.place for line in state.lines()]
+    assert [line.turn for line in again.lines()] == [line.turn for line in state.lines()]
     assert (again.version, again.token, again.seq, again.turn, again.time_us) == (
         state.version,
         state.token,

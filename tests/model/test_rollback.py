@@ -193,21 +193,36 @@ def fingerprint(state: State, now: int) -> dict[str, Any]:
         },
         "lines": {
             (line.queue, line.entrypoint): {
-                "place": (line.visit_us, line.turn, line.place),
+                "turn": line.turn,
                 "priorities": line.priorities[:],
                 "ranks": {priority: list(rank) for priority, rank in sorted(line.ranks.items())},
             }
             for line in sorted(state.lines(), key=lambda line: (line.queue, line.entrypoint))
         },
-        "rotation": list(state.rotation._all),
-        "rotation by entrypoint": {
-            name: list(places) for name, places in sorted(state.rotation._by_entrypoint.items())
-        },
+        "misplaced": misplaced(state),
         "in progress": sorted(state.in_progress),
         "paused": sorted(state._paused),
         "expiry": (list(state._job_expiry), list(state._record_expiry)),
         "unsettled": sorted(state._changed),
     }
+
+
+def misplaced(state: State) -> list[Any]:
+    """What is wrong with the rotation: nothing, in whichever of its indexes a line may be."""
+    ring: set[Any] = set()
+    waiting: set[Any] = set()
+    for line in state.lines():
+        assert line.visit_us in (None, line.earliest())
+        if not state.is_paused(line.queue):
+            name = (line.turn, line.queue, line.entrypoint)
+            (ring if line.visit_us is None else waiting).add((line.visit_us, *name))
+    wrong: list[Any] = []
+    for expected, places in ((ring, state.rotation._ring), (waiting, state.rotation._waiting)):
+        found: list[Any] = list(places.all)
+        own: list[Any] = [place for some in places.own.values() for place in some]
+        assert sorted(found) == sorted(own)
+        wrong += expected ^ {place if len(place) == 4 else (None, *place) for place in found}
+    return wrong
 
 
 def tallied(tally: Tally, now: int) -> dict[str, Any]:

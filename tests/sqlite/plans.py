@@ -38,12 +38,12 @@ def at(*indexes: str) -> Plan:
 
 
 DUE, NAME, EXPIRY = "casque_job_due", "casque_job_name", "casque_job_expiry"
-LINE, VISIT, ENTRYPOINT = "casque_line_name", "casque_line_visit", "casque_line_entrypoint"
+LINE = "casque_line_name"
+RING, RING_OWN = "casque_ring", "casque_ring_entrypoint"
+WAITING, WAITING_OWN = "casque_waiting", "casque_waiting_entrypoint"
 SEEN, RECORD_EXPIRY = "casque_counter_seen", "casque_record_expiry"
 
-LEAPS = "one step for each priority there is, over whatever is queued in it"
 FEW = "no more rows than its LIMIT, or the first one"
-AS_FAR_AS_READ = "its caller stops reading when it has what it needs"
 EVERYTHING = "an answer about all jobs; no claim waits for it but by the write lock"
 FINISHED = "only finished jobs that are kept are in this index"
 
@@ -58,27 +58,25 @@ PLANS: dict[str, Plan] = {
     "line": at(LINE),
     "line_by_id": at(ROWID),
     "insert_line": at(),
-    "move_line": at(ROWID),
-    "serve_line": at(ROWID),
+    "place_line": at(ROWID),
     "delete_line": at(ROWID),
     "delete_lines_of_queue": at(LINE),
     "pause_lines": at(LINE),
-    "due_lines": Plan((VISIT,), walks=AS_FAR_AS_READ),
-    "due_lines_of_entrypoint": Plan((ENTRYPOINT,), walks=AS_FAR_AS_READ),
+    "ring": Plan((RING,), walks=FEW),
+    "ring_of_entrypoint": at(RING_OWN),
+    "come_due": Plan((WAITING,), walks=FEW),
+    "come_due_of_entrypoint": Plan((WAITING_OWN,), walks=FEW),
     "lines_of_queue": at(LINE),
-    "is_any_paused": at(PRIMARY),
-    "first_lines": Plan((VISIT,), walks=FEW),
-    "next_visit": Plan((VISIT,), walks=FEW),
-    "next_visit_of_entrypoint": at(ENTRYPOINT),
-    "earliest": Plan((DUE,), walks=LEAPS),
+    "first_waiting": Plan((WAITING,), walks=FEW),
+    "first_waiting_of_entrypoint": Plan((WAITING_OWN,), walks=FEW),
     "heads": at(DUE),
-    "due_jobs": Plan((DUE,), walks=f"{LEAPS}; {AS_FAR_AS_READ}"),
+    "next_rank": Plan((DUE,), walks=FEW),
+    "due_of_rank": Plan((DUE,), walks=FEW),
     "claim": at(ROWID),
     "claim_all": at(ROWID),
     "add_plain_swiftly": at(ROWID),
-    "claim_swiftly": Plan((ROWID, DUE, VISIT, PRIMARY), walks=FEW),
-    "claim_leaping": Plan((ROWID, DUE, VISIT, PRIMARY), walks=f"{LEAPS}; {FEW}"),
-    "held_until": Plan((ROWID, DUE), walks=LEAPS),
+    "claim_swiftly": Plan((ROWID, DUE, RING, WAITING, PRIMARY), walks=FEW),
+    "held_until": at(ROWID, DUE),
     "ack_swiftly": at(ROWID, DUE),
     "holds": at(ROWID),
     "holds_named": at(NAME),
@@ -116,10 +114,10 @@ PLANS: dict[str, Plan] = {
     "delete_record": at(PRIMARY),
 }
 
-# The steps that read no rows of ours: the recursion's own queue, what an inner SELECT gives, one
-# without a table, and a list that is passed in.
+# The steps that read no rows of ours: what an inner SELECT gives, one without a table, and a list
+# that is passed in.
 OF_ITS_OWN = re.compile(
-    r"(SCAN|SEARCH) ((rank|due)$|CONSTANT ROW$|\(?subquery-\d+\)?|SUBQUERY \d+|\w+ VIRTUAL TABLE )"
+    r"(SCAN|SEARCH) (CONSTANT ROW$|\(?subquery-\d+\)?|SUBQUERY \d+|\w+ VIRTUAL TABLE )"
 )
 STEP = re.compile(
     r"(?P<how>SCAN|SEARCH) (TABLE )?\w+( AS \w+)?"

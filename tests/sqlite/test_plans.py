@@ -59,17 +59,10 @@ def test_every_statement_does_as_its_plan_says(connection: sqlite3.Connection) -
 
 
 CLAIMS = {
-    *("heads", "due_jobs", "earliest", "first_lines", "due_lines", "due_lines_of_entrypoint"),
-    *(
-        "claim",
-        "claim_all",
-        "claim_swiftly",
-        "claim_leaping",
-        "ack_swiftly",
-        "holds",
-        "holds_named",
-    ),
-    *("delete_jobs", "complete"),
+    *("heads", "next_rank", "due_of_rank", "ring", "ring_of_entrypoint"),
+    *("come_due", "come_due_of_entrypoint", "first_waiting", "place_line"),
+    *("claim", "claim_all", "claim_swiftly"),
+    *("ack_swiftly", "holds", "holds_named", "delete_jobs", "complete"),
     *("add", "add_plain", "add_plain_swiftly"),
 }
 
@@ -81,11 +74,13 @@ def test_no_claim_ack_or_enqueue_sorts_or_reads_all_jobs() -> None:
 
 
 WITHOUT = {
-    "casque_job_due": ("heads", "due_jobs", "earliest", "claim_swiftly", "claim_leaping"),
+    "casque_job_due": ("heads", "next_rank", "due_of_rank", "claim_swiftly", "held_until"),
     "casque_job_name": ("holds_named", "job_named"),
     "casque_job_expiry": ("next_job_expiry", "delete_expired_jobs"),
-    "casque_line_visit": ("first_lines", "due_lines", "claim_swiftly", "claim_leaping"),
-    "casque_line_entrypoint": ("due_lines_of_entrypoint", "next_visit_of_entrypoint"),
+    "casque_ring": ("ring", "claim_swiftly"),
+    "casque_ring_entrypoint": ("ring_of_entrypoint",),
+    "casque_waiting": ("come_due", "first_waiting", "claim_swiftly"),
+    "casque_waiting_entrypoint": ("come_due_of_entrypoint", "first_waiting_of_entrypoint"),
     "casque_line_name": ("line", "lines_of_queue"),
     "casque_record_expiry": ("expired_records",),
     "casque_counter_seen": ("forget_writers",),

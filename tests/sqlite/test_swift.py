@@ -96,7 +96,7 @@ def claims_swiftly(q: Queue) -> bool:
     """Whether a claim would go the short way, as far as its handle knows."""
     assert isinstance(q.store, SqliteStore)
     known = q.store._known
-    return known is not None and known.first is not None and known.token < known.reserved
+    return known is not None and known.ring is not None and known.token < known.reserved
 
 
 def test_a_stale_lease_cannot_ack_a_job_whose_id_was_minted(
@@ -185,12 +185,12 @@ def test_a_queue_that_another_has_paused_gives_nothing(a: Queue, b: Queue, learn
 
 def test_a_line_that_was_paused_comes_back_to_its_place(a: Queue, b: Queue, learned: Learn) -> None:
     learned(a, 9)
-    b.enqueue("e", queue="other")
+    b.enqueue_many([NewJob("e", queue="other")] * 3)
     b.pause("other")
     assert claims_swiftly(a)
     assert {job.queue for _ in range(3) for job in a.dequeue()} == {"default"}
     b.resume("other")
-    assert [job.queue for job in a.dequeue()] == ["other"]
+    assert [job.queue for _ in range(4) for job in a.dequeue()] == ["default", "other"] * 2
 
 
 @pytest.mark.parametrize("other", [NewJob("f"), NewJob("e", queue="other")])

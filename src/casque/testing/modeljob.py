@@ -119,14 +119,6 @@ class ModelJob:
 
 
 @dataclass
-class ModelLine:
-    """When a line is to be visited, and its place among those of that instant."""
-
-    visit_at: datetime
-    turn: int
-
-
-@dataclass
 class ModelRecord:
     """A record; its versions are counted with the tokens."""
 

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from casque.arguments import NewJob
 from casque.errors import CASConflictError, InvalidError, JobNotFoundError, LeaseLostError
-from casque.testing.modeljob import DEAD_STAYS, LineName, ModelJob, ModelLine, ModelRecord
+from casque.testing.modeljob import DEAD_STAYS, LineName, ModelJob, ModelRecord
 
 PAUSE = "pause"
 QUEUE_LEASE = "queue_lease"
@@ -42,7 +42,8 @@ class Oracle:
     def __init__(self, max_depth: int) -> None:
         self.max_depth = max_depth
         self.jobs: dict[str, ModelJob] = {}
-        self.lines: dict[LineName, ModelLine] = {}
+        self.turns: dict[LineName, int] = {}
+        """Of each line with a job that is or will be due: who was served last has the highest."""
         self.records: dict[tuple[str, str], ModelRecord] = {}
         self.tokens = 0
         """Of claims and of record versions: one counter."""
@@ -94,7 +95,7 @@ class Oracle:
             created_at=now,
             run_at=new.run_at or now + (new.delay or timedelta(0)),
         )
-        self._change(now)
+        self._change()
 
     # -- claiming --------------------------------------------------------------
 
@@ -127,6 +128,8 @@ class Oracle:
     def _claim(
         self, now: datetime, worker: str, lease: timedelta, picked: Picked
     ) -> list[ModelJob]:
+        visited = {queue for queue, _ in picked.visited}
+        is_another_due = any(queue not in visited for queue, _ in self._due_lines(now))
         for job in picked.spent:
             job.bury(now)
         for job in picked.jobs:
@@ -139,7 +142,7 @@ class Oracle:
             job.lease, job.lease_until = lease, now + lease
             job.progress = job.note = None
         if picked.jobs or picked.spent:
-            self._change(now, picked.visited)
+            self._change(picked.visited if is_another_due else ())
         return [self._shown(job, now) for job in picked.jobs]
 
     def _pick(
@@ -147,13 +150,8 @@ class Oracle:
     ) -> Picked:
         due = [
             name
-            for name, line in sorted(
-                self.lines.items(), key=lambda item: (item[1].visit_at, item[1].turn)
-            )
-            if line.visit_at <= now
-            and queue in (None, name[0])
-            and (entrypoints is None or name[1] in entrypoints)
-            and not self._is_paused(name[0], now)
+            for name in self._due_lines(now)
+            if queue in (None, name[0]) and (entrypoints is None or name[1] in entrypoints)
         ]
         picked = Picked([], [], [])
         for visited_queue in dict.fromkeys(name[0] for name in due):
@@ -166,6 +164,12 @@ class Oracle:
                 if len(picked.jobs) == limit:
                     return picked
         return picked
+
+    def _due_lines(self, now: datetime) -> list[LineName]:
+        """The lines with a due job, unless they are paused: who was served longest ago first."""
+        due = {job.line for job in self.jobs.values() if job.is_due(now)}
+        lines = [name for name in due if not self._is_paused(name[0], now)]
+        return sorted(lines, key=lambda name: self.turns[name])
 
     # -- what a holder does ----------------------------------------------------
 
@@ -186,7 +190,7 @@ class Oracle:
                 job.end_attempt(None)
                 job.finish("completed", now, job.retain)
                 job.payload, job.result, job.error = b"", result, None
-            self._change(now)
+            self._change()
             self._add_all(now, enqueue, depth=job.depth + 1, chain=(*job.chain, job.entrypoint))
 
     def ack_many(self, now: datetime, holds: Sequence[Hold]) -> None:
@@ -282,7 +286,7 @@ class Oracle:
         job = self._known(now, job_id)
         if job.is_spent(now):
             job.bury(now)
-            self._change(now)
+            self._change()
         if job.status != "dead":
             raise InvalidError("not dead", job_id=job_id)
         job.attempts, job.finished_at, job.gone_at = 0, None, None
@@ -303,9 +307,9 @@ class Oracle:
             else:
                 job.error = job.lose_attempt()
                 job.wait(now)
-                self._change(now)
+                self._change()
         if stale:
-            self._change(now)
+            self._change()
         return len(stale)
 
     def purge(self, now: datetime, *, older_than: timedelta, queue: str | None) -> int:
@@ -328,7 +332,7 @@ class Oracle:
         for job_id in ids:
             del self.jobs[job_id]
         if ids:
-            self._change(now)
+            self._change()
         return len(ids)
 
     # -- records ---------------------------------------------------------------
@@ -367,14 +371,14 @@ class Oracle:
         self.tokens += 1
         gone_at = None if ttl is None else now + ttl
         self.records[key] = ModelRecord(value, self.tokens, gone_at)
-        self._change(now)
+        self._change()
         return self.records[key]
 
     def delete_record(self, now: datetime, key: tuple[str, str], *, expect: int) -> None:
         self._expect(now, key, expect)
         if expect:
             del self.records[key]
-            self._change(now)
+            self._change()
 
     def _expect(self, now: datetime, key: tuple[str, str], version: int) -> None:
         record = self.records_of(now, key[0]).get(key[1])
@@ -454,32 +458,18 @@ class Oracle:
             raise
 
     def _changed(self, now: datetime, job: ModelJob) -> ModelJob:
-        self._change(now)
+        self._change()
         return self._shown(job, now)
 
-    def _change(self, now: datetime, visited: Sequence[LineName] = ()) -> None:
-        """Bring the lines to where the jobs now put them; the visited ones go to the back."""
+    def _change(self, served: Sequence[LineName] = ()) -> None:
+        """A line is there while it has jobs to come. One that is new or was served is last."""
         self.changes += 1
-        earliest: dict[LineName, datetime] = {}
-        for job in self.jobs.values():
-            if job.due_at is not None:
-                earliest[job.line] = min(job.due_at, earliest.get(job.line, job.due_at))
-        for name in [name for name in self.lines if name not in earliest]:
-            del self.lines[name]
-        for name, first in earliest.items():
-            line = self.lines.get(name)
-            if line is None:
+        lines = dict.fromkeys(job.line for job in self.jobs.values() if job.due_at is not None)
+        self.turns = {name: turn for name, turn in self.turns.items() if name in lines}
+        for name in (*lines, *served):
+            if name in lines and (name in served or name not in self.turns):
                 self._turns += 1
-                self.lines[name] = ModelLine(max(first, now), self._turns)
-            elif first > line.visit_at:
-                line.visit_at = first
-            elif max(first, now) < line.visit_at:
-                self._turns += 1
-                self.lines[name] = ModelLine(max(first, now), self._turns)
-        for name in visited:
-            if name in self.lines:
-                self._turns += 1
-                self.lines[name] = ModelLine(max(earliest[name], now), self._turns)
+                self.turns[name] = self._turns
 
 
 def _state(job: ModelJob, now: datetime) -> str:

@@ -32,7 +32,8 @@ class RawLine(NamedTuple):
 
     queue: str
     entrypoint: str
-    visit_us: int
+    visit_us: int | None
+    """When it is worth a look; None: it is believed to be due, or the store does not keep it."""
 
 
 class Raw(NamedTuple):

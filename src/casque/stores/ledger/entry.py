@@ -87,7 +87,7 @@ class _Claimed(msgspec.Struct, frozen=True, tag=2, array_like=True, gc=False):
     worker: str
     first_token: int
     lease_us: int
-    visited: tuple[tuple[str, str], ...] | None = None
+    served: tuple[tuple[str, str], ...] | None = None
 
 
 class _Removed(msgspec.Struct, frozen=True, tag=4, array_like=True, gc=False):
@@ -207,7 +207,7 @@ def _to_stored(event: Event, time: int) -> _Stored:
             event.worker,
             event.first_token,
             event.lease_until_us - time,
-            event.visited,
+            event.served,
         )
     if isinstance(event, Removed):
         return _Removed(tuple(map(_packed, event.ids)))
@@ -235,7 +235,7 @@ def _from_stored(stored: _Stored, time: int) -> Event:
     if isinstance(stored, _Claimed):
         ids = tuple(map(_unpacked, stored.ids))
         until = time + stored.lease_us
-        return Claimed(ids, stored.worker, stored.first_token, until, stored.visited)
+        return Claimed(ids, stored.worker, stored.first_token, until, stored.served)
     if isinstance(stored, _Removed):
         return Removed(tuple(map(_unpacked, stored.ids)))
     return stored

@@ -1,8 +1,8 @@
 """Claims: what a dequeue does, in a transaction.
 
-Mostly one line is due and the first of its jobs are taken; then a run of
-dequeues is one look at the index, and the line stays where it is: with nobody
-else due there is nobody to go behind of.
+Mostly few lines are due, and it is known which. Then nothing is asked of the
+file but the first jobs of the lines whose turn it is; and if just one line is
+due, a run of dequeues is one look at the index.
 """
 
 from __future__ import annotations
@@ -17,10 +17,17 @@ from casque import transitions
 from casque.job import Job
 from casque.operations import Dequeue
 from casque.rules import DEAD_RETENTION_US, Leased
-from casque.stores.sqlite.picks import Execute, Head, HeadRow, Picker, first_due
+from casque.stores.sqlite.picks import (
+    Execute,
+    Head,
+    HeadRow,
+    Picker,
+    first_due,
+)
 from casque.stores.sqlite.rows import HELD, claimed_jobs, job_of
 from casque.stores.sqlite.rows import STATEMENTS as SQL
-from casque.stores.sqlite.work import Line, Work
+from casque.stores.sqlite.turns import first_of, is_another_due, lines_at_turn
+from casque.stores.sqlite.work import Work
 
 _as_json = msgspec.json.Encoder().encode
 
@@ -34,28 +41,42 @@ class Claims:
 
     def dequeue_all(self, run: Sequence[Dequeue]) -> list[Leased]:
         """Answer a run of dequeues, in their order, each on what those before it left."""
-        self._work.reserves = run[0].limit if len(run) == 1 else 0
+        work = self._work
+        work.reserves = run[0].limit if len(run) == 1 else 0
         answers: list[Leased] = []
+        work.known.look(work.execute)
         while len(answers) < len(run):
             alike = _alike(run[len(answers) :])
-            done = self._from_the_only_line(alike)
-            if not done:
-                done = [self._dequeue(alike[0])]
-            answers.extend(done)
+            done = self._from_the_only_line(alike) if len(alike) > 1 else []
+            answers.extend(done or [self._at_turn(alike[0]) or self._dequeue(alike[0])])
         return answers
+
+    def _at_turn(self, one: Dequeue) -> Leased | None:
+        """One dequeue in the simple case; None when it is not so simple."""
+        work, known = self._work, self._work.known
+        lines = lines_at_turn(known, one, work.now)
+        self.touched += 2
+        if lines is None:
+            return None
+        heads = first_of(work.execute, known, lines, one.limit, work.now)
+        if heads is None:
+            return None
+        self.touched += len(heads) + 2 * len(lines)
+        rotates = is_another_due(work.execute, known, lines[0].queue, work.now)
+        jobs = self._claim(heads, one)
+        if rotates:
+            known.rotate(work.executemany, lines)
+        return Leased(jobs, None)
 
     def _from_the_only_line(self, run: Sequence[Dequeue]) -> list[Leased]:
         """Answer as many of the run as the one due line fills whole; none when it is not so."""
         work, first = self._work, run[0]
-        line = work.known.only_due_line(work.execute, work.now)
+        lines = lines_at_turn(work.known, first, work.now)
         self.touched += 2
-        if (
-            line is None
-            or first.queue not in (None, line.queue)
-            or not (first.entrypoints is None or line.entrypoint in first.entrypoints)
-        ):
+        if lines is None or work.known.ring != lines or len(lines) > 1:
             return []
-        wanted = first.limit if len(run) == 1 else sum(one.limit for one in run)
+        [line] = lines
+        wanted = sum(one.limit for one in run)
         heads, work.known.leaps = first_due(work.execute, line.id, wanted + 1, work.now)
         self.touched += len(heads)
         for place, (_, _, _, stage) in enumerate(heads):
@@ -77,27 +98,32 @@ class Claims:
         work = self._work
         picker = Picker(work.execute, work.now)
         picked = picker.pick(one.entrypoints, one.queue, one.limit)
+        rotates = bool(picked.jobs) and picker.is_another_due(picked.visited)
         self.touched += picker.touched
-        lines = [work.known.met(row) for row in picked.visited]
+        met, early = (
+            [work.known.met(row) for row in rows] for rows in (picked.visited, picked.early)
+        )
         for head in picked.spent:
             self._bury(head)
+        for line in early:
+            work.wrote = True
+            work.settle(line)
         if not picked.jobs:
-            # Visited for nothing: early, after a change by a process whose clock is behind.
-            for line in lines:
-                if self._still_there(line) and line.visit_us <= work.now:
-                    work.wrote = True
-                    work.settle(line)
             due = picker.next_due(one.entrypoints, one.queue)
             return Leased([], None if due is None else max(due - work.now, 0))
         jobs = self._claim([head[:4] for head in picked.jobs], one)
         leaves = picked.leaves()
-        for line in lines:
-            if self._still_there(line):
+        for line in met:
+            line.due_us = None
+            if line.id not in work.known.lines_by_id:
+                continue  # what was spent was the last of it
+            if rotates:
                 work.serve(line, is_due=line.id in leaves)
+            elif line.id not in leaves:
+                work.settle(line)
+            else:
+                work.place(line, None, line.turn)
         return Leased(jobs, None)
-
-    def _still_there(self, line: Line) -> bool:
-        return line.id in self._work.known.lines_by_id
 
     def _claim(self, heads: Sequence[HeadRow], one: Dequeue) -> list[Job]:
         """Lease these jobs; tokens in their order."""

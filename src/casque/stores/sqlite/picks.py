@@ -9,18 +9,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from heapq import merge
-from itertools import islice
 from typing import Any, NamedTuple
 
+from casque.lines import LOOK
 from casque.stores.sqlite.rows import LAST_HELD
 from casque.stores.sqlite.rows import STATEMENTS as SQL
 
 _LINES_AT_ONCE = 4
+_PUT_RIGHT_AT_ONCE = 100
 
 Execute = Callable[..., Any]
-LineRow = tuple[int, str, str, int, int, int]
+LineRow = tuple[int, str, str, int | None, int, int]
 """id, queue, entrypoint, visit_us, turn, paused."""
-
 
 HeadRow = tuple[int, int, int, int]
 """priority, due_us, seq, stage."""
@@ -37,11 +37,13 @@ class Head(NamedTuple):
 
 
 class Pick(NamedTuple):
-    """The jobs to claim, those to bury on the way, and the lines that had their turn."""
+    """The jobs to claim, those to bury on the way, and the lines that were visited."""
 
     jobs: list[Head]
     spent: list[Head]
     visited: list[LineRow]
+    early: list[LineRow]
+    """Lines of the ring that are not due yet: somebody's clock is ahead of ours."""
     seen: dict[int, int]
     """By line, how many due jobs were seen: those that were not picked are left."""
 
@@ -51,14 +53,35 @@ class Pick(NamedTuple):
         return {line for line, count in self.seen.items() if count > taken[line]}
 
 
+def ranks(execute: Execute, line_id: int) -> Iterator[HeadRow]:
+    """The first job of each priority of a line."""
+    head: HeadRow | None = execute(SQL["heads"], (line_id, 1)).fetchone()
+    while head is not None:
+        yield head
+        head = execute(SQL["next_rank"], (line_id, head[0])).fetchone()
+
+
+def earliest(execute: Execute, line_id: int) -> int | None:
+    """When the first job of a line is due; None when it has none."""
+    return min((due_us for _, due_us, _, _ in ranks(execute, line_id)), default=None)
+
+
 def first_due(execute: Execute, line_id: int, limit: int, now: int) -> tuple[list[HeadRow], bool]:
     """The first due jobs of a line, in their order; and whether others had to be leapt over."""
     heads: list[HeadRow] = execute(SQL["heads"], (line_id, limit)).fetchall()
     for _, due_us, _, _ in heads:
-        if due_us > now:  # better ones are not due yet: leap over them
-            due: list[HeadRow] = execute(SQL["due_jobs"], (line_id, now)).fetchmany(limit)
-            return due, True
-    return heads, False
+        if due_us > now:
+            break
+    else:
+        return heads, False
+    due: list[HeadRow] = []
+    for priority, due_us, _, _ in ranks(execute, line_id):
+        if due_us <= now:
+            rest = limit - len(due)
+            due += execute(SQL["due_of_rank"], (line_id, priority, now, rest)).fetchall()
+            if len(due) == limit:
+                break
+    return due, True
 
 
 class Picker:
@@ -71,87 +94,138 @@ class Picker:
 
     def pick(self, entrypoints: Collection[str] | None, queue: str | None, limit: int) -> Pick:
         """Up to `limit` due jobs. Spent ones are met on the way and do not count."""
-        picked = Pick([], [], [], {})
-        for name in self._due_queues(entrypoints, queue):
-            lines = self._due_lines(name, entrypoints)
-            picked.visited.extend(lines)
+        picked = Pick([], [], [], [], {})
+        for name in self._queues(entrypoints, queue, limit):
+            lines = self._lines(name, entrypoints)
             share = limit // max(len(lines), 1) + 2
-            for head in merge(*(self._due_jobs(line[0], share, picked.seen) for line in lines)):
+            heads = merge(*(self._due_jobs(line[0], share, picked.seen) for line in lines))
+            for head in heads:
                 if head.stage == LAST_HELD:
                     picked.spent.append(head)
                     continue
                 picked.jobs.append(head)
                 if len(picked.jobs) == limit:
-                    return picked
+                    break
+            for line in lines:
+                if picked.seen[line[0]]:
+                    picked.visited.append(line)
+                elif len(picked.early) < _PUT_RIGHT_AT_ONCE:
+                    picked.early.append(line)
+            if len(picked.jobs) == limit:
+                break
         return picked
+
+    def is_another_due(self, visited: Collection[LineRow]) -> bool:
+        """Whether a line of a queue that was not visited is due."""
+        queues = {line[1] for line in visited}
+        return any(line[1] not in queues and self._is_due(line) for line in self._places(None, 0))
+
+    def due_queues(self) -> list[str]:
+        """The queues with a due line that is not paused, by their turns."""
+        due = [line for line in self._places(None, 0) if self._is_due(line)]
+        return list(dict.fromkeys(line[1] for line in sorted(due, key=_turn)))
 
     def next_due(self, entrypoints: Collection[str] | None, queue: str | None) -> int | None:
         """The earliest instant at which such a job is due; None: there is none, or it is paused."""
         if queue is not None:
-            asked = [
-                line
-                for line in self._execute(SQL["lines_of_queue"], (queue,))
-                if not line[5] and (entrypoints is None or line[2] in entrypoints)
-            ]
-            return self.first_due_of(asked)
+            asked = self._lines_of_queue(queue, entrypoints)
+            return self.first_due_of([line for line in asked if not line[5]])
         if entrypoints is None:
-            rows = [self._execute(SQL["next_visit"]).fetchone()]
+            rows = [self._execute(SQL["first_waiting"]).fetchone()]
         else:
-            each = SQL["next_visit_of_entrypoint"]
+            each = SQL["first_waiting_of_entrypoint"]
             rows = [self._execute(each, (name,)).fetchone() for name in entrypoints]
-        return min((due for (due,) in rows if due is not None), default=None)
+        early = self.first_due_of(list(self._ring(entrypoints)))
+        return min(
+            (due for due in (early, *(row[0] for row in rows)) if due is not None), default=None
+        )
 
     def first_due_of(self, lines: Collection[LineRow]) -> int | None:
         """When the first job of these lines is due."""
-        each = (self._execute(SQL["earliest"], (line[0],)).fetchone()[0] for line in lines)
+        each = (earliest(self._execute, line[0]) for line in lines)
         return min((due for due in each if due is not None), default=None)
 
-    def _due_queues(self, entrypoints: Collection[str] | None, queue: str | None) -> Iterator[str]:
+    def _is_due(self, line: LineRow) -> bool:
+        if line[3] is not None:
+            return line[3] <= self._now
+        return any(due_us <= self._now for _, due_us, _, _ in ranks(self._execute, line[0]))
+
+    def _queues(
+        self, entrypoints: Collection[str] | None, queue: str | None, limit: int
+    ) -> Iterator[str]:
+        """The queues that may have something due, in the order of their turns."""
         if queue is not None:
             yield queue
             return
         seen: set[str] = set()
-        for line in self._due_places(entrypoints):
+        for line in self._places(entrypoints, limit):
             self.touched += 1
             if line[1] not in seen:
                 seen.add(line[1])
                 yield line[1]
 
-    def _due_places(self, entrypoints: Collection[str] | None) -> Iterator[LineRow]:
-        if entrypoints is None:
-            yield from self._execute(SQL["due_lines"], (self._now,))
-            return
-        wanted = [self._due_lines_of(name) for name in entrypoints]
-        yield from merge(*wanted, key=lambda line: (line[3], line[4]))
+    def _places(self, entrypoints: Collection[str] | None, limit: int) -> Iterator[LineRow]:
+        """The lines that may be due, as `Rotation.due` has them."""
+        look = LOOK + limit
+        come = self._come_due(entrypoints, look)
+        yield from merge(self._ring(entrypoints), sorted(come[:look], key=_turn), key=_turn)
+        if len(come) >= look:
+            yield from self._come_due(entrypoints, -1)[look:]
 
-    def _due_lines_of(self, entrypoint: str) -> Iterator[LineRow]:
+    def _ring(self, entrypoints: Collection[str] | None) -> Iterator[LineRow]:
+        if entrypoints is None:
+            return self._at_first_few(SQL["ring"], ())
+        each = SQL["ring_of_entrypoint"]
+        return merge(*(self._at_first_few(each, (name,)) for name in entrypoints), key=_turn)
+
+    def _at_first_few(self, statement: str, how: tuple[str, ...]) -> Iterator[LineRow]:
         # To run a statement that is being read from is to prepare it anew, which takes ten times
-        # as long: what is mostly enough is read at once, and the rest only when it is needed.
-        each, how = SQL["due_lines_of_entrypoint"], (self._now, entrypoint)
-        first = self._execute(each, how).fetchmany(_LINES_AT_ONCE)
+        # as long. So what is mostly enough is read at once, and the rest when it is needed.
+        first = self._execute(statement, (_LINES_AT_ONCE, *how)).fetchall()
         yield from first
         if len(first) == _LINES_AT_ONCE:
-            yield from islice(self._execute(each, how), _LINES_AT_ONCE, None)
+            yield from self._execute(statement, (-1, *how)).fetchall()[_LINES_AT_ONCE:]
 
-    def _due_lines(self, queue: str, entrypoints: Collection[str] | None) -> list[LineRow]:
+    def _come_due(self, entrypoints: Collection[str] | None, look: int) -> list[LineRow]:
+        """Lines that have waited until now, longest due first."""
         if entrypoints is None:
-            lines = self._execute(SQL["lines_of_queue"], (queue,)).fetchall()
-        else:
-            each = (self._execute(SQL["line"], (queue, name)).fetchone() for name in entrypoints)
-            lines = [line for line in each if line is not None]
+            lines: list[LineRow] = self._execute(SQL["come_due"], (self._now, look)).fetchall()
+            return lines
+        each = SQL["come_due_of_entrypoint"]
+        rows = [self._execute(each, (self._now, look, name)).fetchall() for name in entrypoints]
+        return list(merge(*rows, key=_visit))
+
+    def _lines_of_queue(self, queue: str, entrypoints: Collection[str] | None) -> list[LineRow]:
+        if entrypoints is None:
+            lines: list[LineRow] = self._execute(SQL["lines_of_queue"], (queue,)).fetchall()
+            return lines
+        each = (self._execute(SQL["line"], (queue, name)).fetchone() for name in entrypoints)
+        return [line for line in each if line is not None]
+
+    def _lines(self, queue: str, entrypoints: Collection[str] | None) -> list[LineRow]:
+        """The lines of a queue that may be due."""
+        lines = self._lines_of_queue(queue, entrypoints)
         self.touched += len(lines)
-        return [line for line in lines if not line[5] and line[3] <= self._now]
+        return [line for line in lines if not line[5] and (line[3] is None or line[3] <= self._now)]
 
     def _due_jobs(self, line_id: int, share: int, seen: dict[int, int]) -> Iterator[Head]:
         """The due jobs of a line: as many as its `share` at once, as above."""
-        first, _ = first_due(self._execute, line_id, share, self._now)
-        seen[line_id] = len(first)
-        for priority, due_us, seq, stage in first:
-            self.touched += 1
-            yield Head(priority, due_us, seq, stage, line_id)
-        if len(first) == share:
-            rest = self._execute(SQL["due_jobs"], (line_id, self._now))
-            for priority, due_us, seq, stage in islice(rest, share, None):
+        read = 0
+        while True:
+            due, _ = first_due(self._execute, line_id, share, self._now)
+            seen[line_id] = len(due)
+            for priority, due_us, seq, stage in due[read:]:
                 self.touched += 1
-                seen[line_id] += 1
                 yield Head(priority, due_us, seq, stage, line_id)
+            if len(due) < share:
+                return
+            read, share = share, share * 8
+
+
+def _turn(line: LineRow) -> int:
+    return line[4]
+
+
+def _visit(line: LineRow) -> int:
+    assert line[3] is not None
+    return line[3]

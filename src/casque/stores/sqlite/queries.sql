@@ -34,10 +34,7 @@ SELECT id, queue, entrypoint, visit_us, turn, paused FROM casque_line WHERE id =
 -- name: insert_line
 INSERT INTO casque_line (queue, entrypoint, visit_us, turn, paused) VALUES (?1, ?2, ?3, ?4, ?5);
 
--- name: move_line
-UPDATE casque_line SET visit_us = ?2 WHERE id = ?1;
-
--- name: serve_line
+-- name: place_line
 UPDATE casque_line SET visit_us = ?2, turn = ?3 WHERE id = ?1;
 
 -- name: delete_line
@@ -49,69 +46,50 @@ DELETE FROM casque_line INDEXED BY casque_line_name WHERE queue = ?1;
 -- name: pause_lines
 UPDATE casque_line INDEXED BY casque_line_name SET paused = ?2 WHERE queue = ?1;
 
--- name: due_lines
-SELECT id, queue, entrypoint, visit_us, turn, paused FROM casque_line INDEXED BY casque_line_visit
-WHERE paused = 0 AND visit_us <= ?1 ORDER BY visit_us, turn;
+-- name: ring
+SELECT id, queue, entrypoint, visit_us, turn, paused FROM casque_line INDEXED BY casque_ring
+WHERE visit_us IS NULL AND paused = 0 ORDER BY turn LIMIT ?1;
 
--- name: due_lines_of_entrypoint
+-- name: ring_of_entrypoint
 SELECT id, queue, entrypoint, visit_us, turn, paused
-FROM casque_line INDEXED BY casque_line_entrypoint
-WHERE paused = 0 AND entrypoint = ?2 AND visit_us <= ?1 ORDER BY visit_us, turn;
+FROM casque_line INDEXED BY casque_ring_entrypoint
+WHERE visit_us IS NULL AND paused = 0 AND entrypoint = ?2 ORDER BY turn LIMIT ?1;
+
+-- name: come_due
+SELECT id, queue, entrypoint, visit_us, turn, paused FROM casque_line INDEXED BY casque_waiting
+WHERE paused = 0 AND visit_us <= ?1 ORDER BY visit_us LIMIT ?2;
+
+-- name: come_due_of_entrypoint
+SELECT id, queue, entrypoint, visit_us, turn, paused
+FROM casque_line INDEXED BY casque_waiting_entrypoint
+WHERE paused = 0 AND entrypoint = ?3 AND visit_us <= ?1 ORDER BY visit_us LIMIT ?2;
 
 -- name: lines_of_queue
 SELECT id, queue, entrypoint, visit_us, turn, paused FROM casque_line INDEXED BY casque_line_name
 WHERE queue = ?1;
 
--- name: is_any_paused
-SELECT EXISTS (SELECT 1 FROM casque_record WHERE kind = 'pause');
+-- name: first_waiting
+SELECT min(visit_us) FROM casque_line INDEXED BY casque_waiting
+WHERE visit_us IS NOT NULL AND paused = 0;
 
--- name: first_lines
-SELECT id, queue, entrypoint, visit_us, turn, paused FROM casque_line INDEXED BY casque_line_visit
-WHERE paused = 0 ORDER BY visit_us, turn LIMIT 2;
-
--- name: next_visit
-SELECT min(visit_us) FROM casque_line INDEXED BY casque_line_visit WHERE paused = 0;
-
--- name: next_visit_of_entrypoint
-SELECT min(visit_us) FROM casque_line INDEXED BY casque_line_entrypoint
-WHERE paused = 0 AND entrypoint = ?1;
-
--- The first due time of a line: the head of each of its priorities, however many jobs there are.
--- name: earliest
-WITH RECURSIVE rank (priority) AS (
-    SELECT min(priority) FROM casque_job INDEXED BY casque_job_due WHERE line = ?1
-    UNION ALL
-    SELECT (
-        SELECT min(priority) FROM casque_job INDEXED BY casque_job_due
-        WHERE line = ?1 AND priority > rank.priority
-    )
-    FROM rank WHERE rank.priority IS NOT NULL
-)
-SELECT min((
-    SELECT min(due_us) FROM casque_job INDEXED BY casque_job_due
-    WHERE line = ?1 AND priority = rank.priority
-))
-FROM rank;
+-- name: first_waiting_of_entrypoint
+SELECT min(visit_us) FROM casque_line INDEXED BY casque_waiting_entrypoint
+WHERE visit_us IS NOT NULL AND paused = 0 AND entrypoint = ?1;
 
 -- The first jobs of a line, due or not: mostly they are what a claim takes.
 -- name: heads
 SELECT priority, due_us, seq, stage FROM casque_job INDEXED BY casque_job_due WHERE line = ?1
 ORDER BY priority, due_us, seq LIMIT ?2;
 
--- All due jobs of a line in their order, leaping over what is not due yet, priority by priority.
--- name: due_jobs
-WITH RECURSIVE rank (priority) AS (
-    SELECT min(priority) FROM casque_job INDEXED BY casque_job_due WHERE line = ?1
-    UNION ALL
-    SELECT (
-        SELECT min(priority) FROM casque_job INDEXED BY casque_job_due
-        WHERE line = ?1 AND priority > rank.priority
-    )
-    FROM rank WHERE rank.priority IS NOT NULL
-)
-SELECT job.priority, job.due_us, job.seq, job.stage
-FROM rank CROSS JOIN casque_job AS job INDEXED BY casque_job_due
-WHERE job.line = ?1 AND job.priority = rank.priority AND job.due_us <= ?2;
+-- The first job of the next priority of a line, however many jobs there are of this one. (Not all
+-- of them by one recursive statement: that would allocate tables of its own each time.)
+-- name: next_rank
+SELECT priority, due_us, seq, stage FROM casque_job INDEXED BY casque_job_due
+WHERE line = ?1 AND priority > ?2 ORDER BY priority, due_us, seq LIMIT 1;
+
+-- name: due_of_rank
+SELECT priority, due_us, seq, stage FROM casque_job INDEXED BY casque_job_due
+WHERE line = ?1 AND priority = ?2 AND due_us <= ?3 ORDER BY due_us, seq LIMIT ?4;
 
 -- name: claim
 UPDATE casque_job SET token = ?2, {lease}
@@ -133,13 +111,13 @@ INSERT INTO casque_job (
 )
 SELECT ?1, ?2, 0, ?3, ?4, ?5, ?6, 0, ?7, ?8, ?7, ?9
 WHERE (
-    SELECT queue = ?3 AND entrypoint = ?4 AND visit_us <= ?7 FROM casque_line WHERE id = ?5
+    SELECT queue = ?3 AND entrypoint = ?4 AND visit_us IS NULL FROM casque_line WHERE id = ?5
 )
 ON CONFLICT DO NOTHING;
 
 -- The first job of a line, if it is queued and due, and another due one stays behind it, and no
--- other line is due; and if nobody has taken a token since this handle took some in reserve. So
--- nobody has paused a queue either, since that takes one: see `only_due_line`.
+-- other line may be due; and if nobody has taken a token since this handle took some in reserve. So
+-- nobody has paused its queue either, since that takes one.
 -- name: claim_swiftly
 UPDATE casque_job SET token = ?2, {lease}
 WHERE seq = (
@@ -153,56 +131,26 @@ AND (
 )
 AND (SELECT token = ?6 FROM casque_counter WHERE writer = '')
 AND NOT EXISTS (
-    SELECT 1 FROM casque_line INDEXED BY casque_line_visit
-    WHERE paused = 0 AND visit_us <= ?4 AND id <> ?1
+    SELECT 1 FROM casque_line INDEXED BY casque_ring
+    WHERE visit_us IS NULL AND paused = 0 AND id <> ?1
 )
-RETURNING {claimed};
-
--- The same where jobs of better priority are not due yet, and are leapt over.
--- name: claim_leaping
-WITH RECURSIVE rank (priority) AS (
-    SELECT min(priority) FROM casque_job INDEXED BY casque_job_due WHERE line = ?1
-    UNION ALL
-    SELECT (
-        SELECT min(priority) FROM casque_job INDEXED BY casque_job_due
-        WHERE line = ?1 AND priority > rank.priority
-    )
-    FROM rank WHERE rank.priority IS NOT NULL
-),
-due (seq) AS MATERIALIZED (
-    SELECT job.seq FROM rank CROSS JOIN casque_job AS job INDEXED BY casque_job_due
-    WHERE job.line = ?1 AND job.priority = rank.priority AND job.due_us <= ?4 LIMIT 2
-)
-UPDATE casque_job SET token = ?2, {lease}
-WHERE seq = (SELECT seq FROM due) AND (SELECT count(*) FROM due) = 2
-AND stage < 2 AND queue = ?7 AND entrypoint = ?8
-AND (SELECT token = ?6 FROM casque_counter WHERE writer = '')
 AND NOT EXISTS (
-    SELECT 1 FROM casque_line INDEXED BY casque_line_visit
-    WHERE paused = 0 AND visit_us <= ?4 AND id <> ?1
+    SELECT 1 FROM casque_line INDEXED BY casque_waiting WHERE paused = 0 AND visit_us <= ?4
 )
 RETURNING {claimed};
 
--- The jobs of a line that are leased until then, under those tokens.
+-- The jobs of one priority of a line that are leased until then, under those tokens.
 -- name: held_until
-SELECT {claimed} FROM casque_job WHERE token BETWEEN ?3 AND ?4 AND seq IN (
-    WITH RECURSIVE rank (priority) AS (
-        SELECT min(priority) FROM casque_job INDEXED BY casque_job_due WHERE line = ?1
-        UNION ALL
-        SELECT (
-            SELECT min(priority) FROM casque_job INDEXED BY casque_job_due
-            WHERE line = ?1 AND priority > rank.priority
-        )
-        FROM rank WHERE rank.priority IS NOT NULL
-    )
-    SELECT job.seq FROM rank CROSS JOIN casque_job AS job INDEXED BY casque_job_due
-    WHERE job.line = ?1 AND job.priority = rank.priority AND job.due_us = ?2
+SELECT {claimed} FROM casque_job WHERE token BETWEEN ?4 AND ?5 AND seq IN (
+    SELECT seq FROM casque_job INDEXED BY casque_job_due
+    WHERE line = ?1 AND priority = ?2 AND due_us = ?3
 );
 
 -- name: ack_swiftly
 DELETE FROM casque_job
 WHERE seq = ?3 AND id = ?1 AND token = ?2 AND stage IN (2, 3) AND coalesce(retain_us, 0) = 0
-AND due_us > ?4 AND due_us > (SELECT visit_us FROM casque_line WHERE id = casque_job.line)
+AND due_us > ?4
+AND due_us > coalesce((SELECT visit_us FROM casque_line WHERE id = casque_job.line), 0)
 AND EXISTS (
     SELECT 1 FROM casque_job AS other INDEXED BY casque_job_due
     WHERE other.line = casque_job.line AND other.seq <> casque_job.seq

@@ -49,10 +49,10 @@ class Reads:
     def nothing_due(
         self, entrypoints: Collection[str] | None, queue: str | None
     ) -> int | Literal[False] | None:
-        """In how long something is, or None; False when there is something to claim or to bury."""
+        """In how long something is, or None; False when there is something to do."""
         picked = self._picker.pick(entrypoints, queue, 1)
-        if picked.jobs or picked.spent or picked.visited:
-            return False  # also when a line is visited for nothing, and is to be put right
+        if picked.jobs or picked.spent or picked.early:
+            return False
         due = self._picker.next_due(entrypoints, queue)
         return None if due is None else max(due - self._now, 0)
 
@@ -76,8 +76,7 @@ class Reads:
 
     def queues(self, *, due: bool) -> list[str]:
         if due:
-            rows = self._execute(SQL["due_lines"], (self._now,))
-            return list(dict.fromkeys(row[1] for row in rows))
+            return self._picker.due_queues()
         names = {name for (name,) in self._execute(SQL["live_queues"])}
         names.update(name for (name,) in self._execute(SQL["finished_queues"], (self._now,)))
         return sorted(names)

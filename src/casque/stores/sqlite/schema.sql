@@ -10,13 +10,19 @@ CREATE TABLE casque_line (
     id INTEGER PRIMARY KEY,
     queue TEXT NOT NULL,
     entrypoint TEXT NOT NULL,
-    visit_us INTEGER NOT NULL,           -- not before the first of its jobs is due
-    turn INTEGER NOT NULL,               -- who was served last stands at the back
-    paused INTEGER NOT NULL DEFAULT 0    -- and then it is in neither index
+    visit_us INTEGER,                    -- when the first of its jobs is due; NULL: it is in the
+                                         -- ring, being due when that was last looked at
+    turn INTEGER NOT NULL,               -- who was served last has the highest
+    paused INTEGER NOT NULL DEFAULT 0    -- and then it is in none of these
 );
 CREATE UNIQUE INDEX casque_line_name ON casque_line (queue, entrypoint);
-CREATE INDEX casque_line_visit ON casque_line (visit_us, turn) WHERE paused = 0;
-CREATE INDEX casque_line_entrypoint ON casque_line (entrypoint, visit_us, turn) WHERE paused = 0;
+CREATE INDEX casque_ring ON casque_line (turn) WHERE visit_us IS NULL AND paused = 0;
+CREATE INDEX casque_ring_entrypoint ON casque_line (entrypoint, turn)
+    WHERE visit_us IS NULL AND paused = 0;
+CREATE INDEX casque_waiting ON casque_line (visit_us)
+    WHERE visit_us IS NOT NULL AND paused = 0;
+CREATE INDEX casque_waiting_entrypoint ON casque_line (entrypoint, visit_us)
+    WHERE visit_us IS NOT NULL AND paused = 0;
 
 -- Instants and spans are microseconds; instants count from 1970 UTC.
 CREATE TABLE casque_job (

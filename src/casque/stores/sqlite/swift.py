@@ -14,22 +14,19 @@ import sqlite3
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-import msgspec
-
 from casque.clock import order_of
 from casque.operations import Ack, Dequeue, Enqueue, Operation
 from casque.rules import Leased, new_job
 from casque.stores.sqlite.acks import HeldRow, end, held
-from casque.stores.sqlite.picks import Execute, first_due
-from casque.stores.sqlite.rows import HELD, claimed_jobs, claimed_of, plain_addition_of
+from casque.stores.sqlite.claims import claim_queued
+from casque.stores.sqlite.picks import Execute, HeadRow, ranks
 from casque.stores.sqlite.rows import STATEMENTS as SQL
+from casque.stores.sqlite.rows import claimed_jobs, claimed_of, plain_addition_of
+from casque.stores.sqlite.turns import first_of, is_another_due, lines_at_turn
 from casque.stores.sqlite.work import Known, Line
 
 _ADD, _CLAIM, _ACK = SQL["add_plain_swiftly"], SQL["claim_swiftly"], SQL["ack_swiftly"]
-_LEAP = SQL["claim_leaping"]
-_DATA_VERSION, _HEADS, _CLAIM_ALL = SQL["data_version"], SQL["heads"], SQL["claim_all"]
-
-_as_json = msgspec.json.Encoder().encode
+_DATA_VERSION, _HEADS = SQL["data_version"], SQL["heads"]
 
 
 def shortly(
@@ -40,7 +37,7 @@ def shortly(
         [one] = operations
         if type(one) is Enqueue:
             return enqueue(connection, known, one, now)
-        if type(one) is Dequeue and one.limit == 1:
+        if type(one) is Dequeue and one.limit == 1 and _is_simple(known):
             return claim(connection, known, one, now)
         if type(one) is Ack:
             done = ack(connection, one, now)
@@ -80,13 +77,14 @@ def claim(
     connection: sqlite3.Connection, known: Known, operation: Dequeue, now: int
 ) -> list[Any] | None:
     """One statement, as for `enqueue`: the first job of the only due line, if more are due."""
-    line = _begun(known, operation, now)
-    if line is None:
+    lines = _begun(known, operation, now)
+    if lines is None:
         return None
+    [line] = lines
     by = worker, _, until = operation.worker, now, now + operation.lease_us
     token, reserved = known.token, known.reserved
     how = (line.id, token, worker, now, until, reserved, line.queue, line.entrypoint)
-    rows = connection.execute(_LEAP if known.leaps else _CLAIM, how).fetchall()
+    rows = connection.execute(_CLAIM, how).fetchall()
     return [Leased([claimed_of(rows[0], by)], None)] if rows else None
 
 
@@ -98,7 +96,7 @@ def several(
     In a transaction, where what is known is true if nobody else has written. It reads before it
     writes, so that when it has to be the long way after all, that goes on from here.
     """
-    last, line = operations[-1], None
+    last, lines = operations[-1], None
     claims = last if type(last) is Dequeue else None
     acks: dict[str, Ack] = {}
     for one in operations if claims is None else operations[:-1]:
@@ -106,23 +104,26 @@ def several(
             return None
         acks[one.id] = one
     if claims is not None:
-        line = _begun(known, claims, now)
-        if line is None:
+        lines = _begun(known, claims, now)
+        if lines is None:
             return None
     execute = connection.execute
     execute("BEGIN IMMEDIATE")
     if execute(_DATA_VERSION).fetchone()[0] != known.data_version:
         return None
     rows = held(execute, acks) if acks else []
-    if not _may_leave(execute, known, rows, acks, now=now, claimed=line):
+    if not _may_leave(execute, known, rows, acks, now=now, claimed=lines or ()):
         return None
-    seqs = [] if line is None or claims is None else _first(execute, known, line, claims, now)
-    if seqs is None:
-        return None
-    end(connection, rows, acks, now)
     answer: list[Any] = [None] * len(acks)
-    if claims is not None:
-        answer.append(_lease(execute, known, seqs, claims, now))
+    if lines is not None and claims is not None:
+        heads = first_of(execute, known, lines, claims.limit, now)
+        rotates = heads is not None and is_another_due(execute, known, lines[0].queue, now)
+        if heads is None or (rotates and known.turn + len(lines) > known.turns):
+            return None
+        answer.append(_lease(execute, known, heads, claims, now))
+        if rotates:
+            known.rotate(connection.executemany, lines)
+    end(connection, rows, acks, now)
     execute("COMMIT")
     return answer
 
@@ -134,7 +135,7 @@ def _may_leave(
     acks: Mapping[str, Ack],
     *,
     now: int,
-    claimed: Line | None,
+    claimed: Sequence[Line],
 ) -> bool:
     """Whether just these jobs are acked by their holders, and no line moves when they leave it."""
     leaving: dict[int, int] = {}
@@ -142,61 +143,46 @@ def _may_leave(
         one, line = acks.get(job_id), known.lines_by_id.get(line_id)
         if one is None or one.token != token or line is None:
             return False
-        if due_us <= now or due_us <= line.visit_us:
+        if due_us <= now or (line.visit_us is not None and due_us <= line.visit_us):
             return False
         leaving[line_id] = leaving.get(line_id, 0) + 1
-    if claimed is not None:
-        leaving.pop(claimed.id, None)  # a job that is due will be left in it
+    for line in claimed:
+        leaving.pop(line.id, None)  # a job that is due will be left in it
     for line_id, count in leaving.items():
         if len(execute(_HEADS, (line_id, count + 1)).fetchall()) <= count:
             return False
     return len(rows) == len(acks)
 
 
-def _begun(known: Known, operation: Dequeue, now: int) -> Line | None:
-    """The line to claim from, the tokens for it being taken; None when it is not so simple."""
-    first, limit = known.first, operation.limit
-    if first is None or known.token + limit > known.reserved or operation.id is not None:
-        return None
-    line, next_us = first
-    if (
-        not line.visit_us <= now < next_us
-        or (operation.queue is not None and operation.queue != line.queue)
-        or (operation.entrypoints is not None and line.entrypoint not in operation.entrypoints)
-    ):
-        return None
-    known.token += limit  # whatever comes of it: a token is never tried twice
-    return line
+def _is_simple(known: Known) -> bool:
+    """Whether just one line may be due, and its first job was the last time."""
+    return known.ring is not None and len(known.ring) == 1 and not known.leaps
 
 
-def _first(
-    execute: Execute, known: Known, line: Line, operation: Dequeue, now: int
-) -> list[int] | None:
-    """The jobs to claim; None unless all are there, none was lost, and a due one is left."""
-    limit = operation.limit
-    heads, known.leaps = first_due(execute, line.id, limit + 1, now)
-    if len(heads) <= limit:
+def _begun(known: Known, operation: Dequeue, now: int) -> list[Line] | None:
+    """The lines to claim from, the tokens for it being taken; None when it is not so simple."""
+    if known.token + operation.limit > known.reserved:
         return None
-    for _, _, _, stage in heads:
-        if stage >= HELD:
-            return None
-    return [seq for _, _, seq, _ in heads[:limit]]
+    lines = lines_at_turn(known, operation, now)
+    if lines is not None:
+        known.token += operation.limit  # whatever comes of it: a token is never tried twice
+    return lines
 
 
 def _lease(
-    execute: Execute, known: Known, seqs: Sequence[int], operation: Dequeue, now: int
+    execute: Execute, known: Known, heads: Sequence[HeadRow], operation: Dequeue, now: int
 ) -> Leased:
     """Claim these under the tokens that were taken last."""
     by = operation.worker, now, now + operation.lease_us
-    first_token = known.token - len(seqs) + 1
-    rows = execute(_CLAIM_ALL, (_as_json(seqs).decode(), first_token, *by)).fetchall()
+    rows = claim_queued(execute, heads, known.token - len(heads) + 1, by)
     return Leased(claimed_jobs(rows, by), None)
 
 
 class Try(NamedTuple):
     """A claim that was begun, of one job or of several."""
 
-    line: int
+    lines: tuple[int, ...]
+    """Those it may have been from."""
     first_token: int
     last_token: int
     worker: str
@@ -209,19 +195,22 @@ class Try(NamedTuple):
 def last_try(known: Known, operations: Sequence[Operation], now: int) -> Try:
     """What was tried with these, of which the last is a claim, when it raised an error."""
     operation = operations[-1]
-    assert known.first is not None
     assert isinstance(operation, Dequeue)
-    line, _ = known.first
+    lines = tuple(line.id for line in known.ring or ())
     first_token = known.token - operation.limit + 1
     until = now + operation.lease_us
     acks = len(operations) - 1
-    return Try(line.id, first_token, known.token, operation.worker, now, until, acks)
+    return Try(lines, first_token, known.token, operation.worker, now, until, acks)
 
 
 def landed(execute: Execute, tried: Try) -> list[Any] | None:
     """The answer to a claim of which it is not known whether it was stored; None if it was not."""
-    line, first_token, last_token, worker, now, until, acks = tried
-    rows = execute(SQL["held_until"], (line, until, first_token, last_token)).fetchall()
+    lines, first_token, last_token, worker, now, until, acks = tried
+    rows: list[Any] = []
+    for line in lines:
+        for priority, _, _, _ in list(ranks(execute, line)):
+            how = (line, priority, until, first_token, last_token)
+            rows += execute(SQL["held_until"], how).fetchall()
     if not rows:
         return None
     return [*[None] * acks, Leased(claimed_jobs(rows, (worker, now, until)), None)]

@@ -7,6 +7,7 @@ under the write lock, so what is believed is true.
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,6 +18,7 @@ from casque.job import Job
 from casque.operations import Request
 from casque.record import PAUSE, Record
 from casque.state import WRITER_MEMORY_US
+from casque.stores.sqlite.picks import earliest
 from casque.stores.sqlite.rows import STATEMENTS as SQL
 from casque.stores.sqlite.rows import (
     Connection,
@@ -34,6 +36,7 @@ SEEN_EVERY_US = MINUTE_US
 CLAIMS_AT_ONCE = 100
 """For how many more claims one that takes tokens takes them, if nobody else takes any."""
 
+_RING_KNOWN = 128
 _LINES_KNOWN = 10_000
 _WRITERS_KNOWN = 1_000
 _WRITERS_DROPPED_AT_ONCE = 8
@@ -44,15 +47,21 @@ _NEVER = 2**63 - 1
 LineKey = tuple[str, str]
 
 
-class Line(msgspec.Struct, gc=False):
+class Line(msgspec.Struct, gc=False, eq=False):
     """A row of casque_line."""
 
     id: int
     queue: str
     entrypoint: str
-    visit_us: int
+    visit_us: int | None
     turn: int
     paused: int
+    due_us: int | None = None
+    """When a job was due that is there yet; None: no such is known."""
+
+
+def _turn(line: Line) -> int:
+    return line.turn
 
 
 class Known:
@@ -63,8 +72,10 @@ class Known:
         """By writer, its last commit."""
         self.lines: dict[LineKey, Line] = {}
         self.lines_by_id: dict[int, Line] = {}
-        self.first: tuple[Line, int] | None = None
-        """The line to be visited first, and when the one after it is; None: to be looked up."""
+        self.ring: list[Line] | None = None
+        """The lines of the ring, by turn; None: to be looked up, or more than a few."""
+        self.next_us = 0
+        """No line that waits is due before; 0: to be looked up."""
         self.leaps = False
         """Whether the last claim had to leap over jobs of that line which are not due yet."""
         self.token = 0
@@ -72,32 +83,67 @@ class Known:
         self.reserved = 0
         """The last token that the file has as handed out. Those up to it are this handle's, for as
         long as the file has it so: whoever takes a token of its own takes it from above."""
+        self._is_crowded = False
         self.is_alone = False
         """Whether this handle was the last to take tokens from the file."""
+        self.turn = 0
+        """The last turn that a line was given."""
+        self.turns = 0
+        """As `reserved`, of turns."""
+        self.turns_alone = False
         self.learn_anew(execute, data_version)
 
     def learn_anew(self, execute: Any, data_version: int) -> None:
         """Somebody else has written: what was known may not be so any more."""
         self.data_version = data_version
-        reserved, self.turn = execute(SQL["counters"]).fetchone()
+        reserved, turns = execute(SQL["counters"]).fetchone()
         if reserved != self.reserved:
             self.token = self.reserved = reserved
             self.is_alone = False
+        if turns != self.turns:
+            self.turn = self.turns = turns
+            self.turns_alone = False
         self.numbers.clear()
         self.forget_lines()
 
-    def only_due_line(self, execute: Any, now: int) -> Line | None:
-        """The line that is due, if just one is."""
-        first = self.first
-        if first is None:
-            rows = execute(SQL["first_lines"]).fetchall()
-            # One that is paused may come back with its old place, before one that stays here.
-            if not rows or execute(SQL["is_any_paused"]).fetchone()[0]:
-                return None
-            next_us = rows[1][3] if len(rows) > 1 else _NEVER
-            first = self.first = self.met(rows[0]), next_us
-        line, next_us = first
-        return line if line.visit_us <= now < next_us else None
+    def look(self, execute: Any) -> None:
+        """Find out what is in the ring, if that is few lines, and when others come into it."""
+        if self.ring is None and not self._is_crowded:
+            rows = execute(SQL["ring"], (_RING_KNOWN + 1,)).fetchall()
+            self._is_crowded = len(rows) > _RING_KNOWN
+            if not self._is_crowded:
+                self.ring = [self.met(row) for row in rows]
+        if not self.next_us:
+            [first_us] = execute(SQL["first_waiting"]).fetchone()
+            self.next_us = _NEVER if first_us is None else first_us
+
+    def place(self, line: Line, visit_us: int | None, turn: int) -> None:
+        """Note where a line has been put."""
+        self.take_out(line)
+        line.visit_us, line.turn = visit_us, turn
+        if line.paused:
+            return
+        if visit_us is not None:
+            self.next_us = min(self.next_us, visit_us)
+        elif self.ring is not None:
+            insort(self.ring, line, key=_turn)
+            if len(self.ring) > _RING_KNOWN:
+                self.ring, self._is_crowded = None, True
+
+    def rotate(self, executemany: Any, lines: Sequence[Line]) -> None:
+        """Lines that are due, and stay so, had their turn: to the back with them."""
+        for line in lines:
+            self.turn += 1
+            self.place(line, None, self.turn)
+        executemany(SQL["place_line"], [(line.id, None, line.turn) for line in lines])
+
+    def take_out(self, line: Line) -> None:
+        """A line is no longer where it was."""
+        if line.visit_us is not None:
+            if line.visit_us <= self.next_us:
+                self.next_us = 0
+        elif self.ring is not None and line in self.ring:
+            self.ring.remove(line)
 
     def met(self, row: tuple[Any, ...]) -> Line:
         """The line that a row of casque_line tells of."""
@@ -117,7 +163,7 @@ class Known:
     def forget_lines(self) -> None:
         self.lines.clear()
         self.lines_by_id.clear()
-        self.first = None
+        self.ring, self._is_crowded, self.next_us = None, False, 0
 
 
 class Upkeep:
@@ -147,7 +193,6 @@ class Work:
         """Whether a job may have become claimable."""
         self.reserves = 0
         """For how many jobs a claim tokens are worth taking in advance."""
-        self._turn = known.turn
 
     # -- writers and counters --------------------------------------------------
 
@@ -180,14 +225,19 @@ class Work:
     def count(self) -> None:
         """Write down how far the store's counters are, if the file does not have it."""
         known = self.known
-        if known.token > known.reserved:
-            # Another process that takes tokens too would void what is taken in advance.
-            ahead = CLAIMS_AT_ONCE * self.reserves if known.is_alone else 0
-            known.reserved = known.token + ahead
-            known.is_alone = True
-        elif known.turn == self._turn:
+        if known.token <= known.reserved and known.turn <= known.turns:
             return
-        self.execute(SQL["count"], (known.reserved, known.turn))
+        # Another process that takes them too would void what is taken in advance.
+        if known.token > known.reserved:
+            known.reserved = known.token + self._ahead(is_alone=known.is_alone)
+            known.is_alone = True
+        if known.turn > known.turns:
+            known.turns = known.turn + self._ahead(is_alone=known.turns_alone)
+            known.turns_alone = True
+        self.execute(SQL["count"], (known.reserved, known.turns))
+
+    def _ahead(self, *, is_alone: bool) -> int:
+        return CLAIMS_AT_ONCE * self.reserves if is_alone else 0
 
     # -- lines -----------------------------------------------------------------
 
@@ -204,63 +254,54 @@ class Work:
 
     def new_line(self, queue: str, entrypoint: str, due_us: int) -> Line:
         paused = int(self.execute(SQL["record"], (PAUSE, queue)).fetchone() is not None)
-        self.known.turn += 1
-        visit, turn = max(due_us, self.now), self.known.turn
-        self.known.first = None
+        known = self.known
+        known.turn += 1
+        visit, turn = due_us if due_us > self.now else None, known.turn
         made = self.execute(SQL["insert_line"], (queue, entrypoint, visit, turn, paused))
-        return self.known.met((made.lastrowid, queue, entrypoint, visit, turn, paused))
+        line = known.met((made.lastrowid, queue, entrypoint, visit, turn, paused))
+        known.place(line, visit, turn)
+        return line
 
     def came(self, line: Line, due_us: int) -> None:
         """A job of this line is due then: the line is visited no later."""
-        visit = max(due_us, self.now)
-        if visit < line.visit_us:
-            self._to_the_back(line, visit)
+        if line.visit_us is not None:
+            first = min(due_us, line.visit_us)
+            self.place(line, first if first > self.now else None, line.turn)
 
     def left(self, line: Line, due_us: int) -> None:
         """A job that was due then is no more: if it was the first, the line is visited later."""
-        if due_us <= line.visit_us or due_us <= self.now:
+        if due_us <= (self.now if line.visit_us is None else line.visit_us):
             self.settle(line)
-        elif self.execute(SQL["heads"], (line.id, 1)).fetchone() is None:
-            self.drop(line)  # it was early, after a change by a process whose clock is behind
-
-    def settle(self, line: Line) -> None:
-        """Bring a line to its place: no later than its first job is due, no earlier than needed."""
-        [earliest] = self.execute(SQL["earliest"], (line.id,)).fetchone()
-        if earliest is None:
+        elif line.visit_us is None and not self.execute(SQL["heads"], (line.id, 1)).fetchone():
             self.drop(line)
-        elif earliest >= line.visit_us:
-            self._move(line, earliest)
+
+    def settle(self, line: Line, *, turn: int | None = None) -> None:
+        """Bring a line to its place: into the ring if it is due, else to wait until it is."""
+        first = earliest(self.execute, line.id)
+        if first is None:
+            self.drop(line)
         else:
-            self.came(line, earliest)
+            line.due_us = None
+            self.place(line, first if first > self.now else None, turn or line.turn)
 
     def serve(self, line: Line, *, is_due: bool) -> None:
         """The line had its turn: to the back with it. `is_due`: it is known to be due still."""
-        if is_due:
-            self._to_the_back(line, self.now)
-            return
-        [earliest] = self.execute(SQL["earliest"], (line.id,)).fetchone()
-        if earliest is None:
-            self.drop(line)
-            return
-        self._to_the_back(line, max(earliest, self.now))
-
-    def _to_the_back(self, line: Line, visit_us: int) -> None:
-        self.known.first = None
         self.known.turn += 1
-        line.visit_us, line.turn = visit_us, self.known.turn
-        self.execute(SQL["serve_line"], (line.id, line.visit_us, line.turn))
+        if is_due:
+            self.place(line, None, self.known.turn)
+        else:
+            self.settle(line, turn=self.known.turn)
+
+    def place(self, line: Line, visit_us: int | None, turn: int) -> None:
+        if visit_us != line.visit_us or turn != line.turn:
+            self.known.place(line, visit_us, turn)
+            self.execute(SQL["place_line"], (line.id, visit_us, turn))
 
     def drop(self, line: Line) -> None:
-        self.known.first = None
+        self.known.take_out(line)
         self.execute(SQL["delete_line"], (line.id,))
         self.known.lines.pop((line.queue, line.entrypoint), None)
         self.known.lines_by_id.pop(line.id, None)
-
-    def _move(self, line: Line, visit_us: int) -> None:
-        if visit_us != line.visit_us:
-            self.known.first = None
-            line.visit_us = visit_us
-            self.execute(SQL["move_line"], (line.id, visit_us))
 
     # -- jobs ------------------------------------------------------------------
 
@@ -281,8 +322,7 @@ class Work:
             if is_new:
                 self.drop(line)
             return None
-        if due < line.visit_us:
-            self.came(line, due)
+        self.came(line, due)
         return seq
 
     def _insert(self, request: Request, line: int, due: int) -> int | None:
@@ -316,7 +356,7 @@ class Work:
             line = lines.get((queue, entrypoint)) or self.line(queue, entrypoint)
             if line is None:
                 line = self.new_line(queue, entrypoint, due)
-            elif due < line.visit_us:
+            else:
                 self.came(line, due)
             rows.append(plain_addition_of(request, line.id, now))
         if None in rows:
@@ -369,7 +409,7 @@ class Work:
             self.execute(SQL["update_job"], update_of(new, at))
         if was is not None:
             assert line is not None
-            self.settle(line)
+            self.left(line, was)
 
     # -- records ---------------------------------------------------------------
 

@@ -231,7 +231,7 @@ def _plain(event: Event) -> Event:
     if isinstance(event, Buried):
         return replace(event, ids=tuple(sorted(event.ids)))
     if isinstance(event, Claimed):
-        return replace(event, visited=None)
+        return replace(event, served=None)
     if isinstance(event, Added):
         return Added(replace(event.job, seq=0))
     return event
@@ -258,8 +258,7 @@ def fingerprint(state: State) -> dict[str, Any]:
         "records": state.records,
         "writers": state.writers,
         "lines": sorted(
-            (line.queue, line.entrypoint, line.visit_us, line.turn, sorted(line.ids()))
-            for line in state.lines()
+            (line.queue, line.entrypoint, line.turn, sorted(line.ids())) for line in state.lines()
         ),
         "in progress": sorted(state.in_progress),
         "counts": state.stats(None, state.time_us),
