@@ -17,7 +17,8 @@ from typing import Generic, TypeVar
 from casque.sortedkeys import SortedKeys
 
 LOOK = 100
-"""How many lines that have come due are brought into order at once, beside one for each job."""
+"""How many lines that have come due are brought into order at once, beside one for each job. And
+how many that are in the ring too soon are put right at once."""
 
 Due = tuple[int, int, str]
 """When a job is due, its enqueue order, its id."""

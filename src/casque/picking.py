@@ -18,8 +18,6 @@ from casque.job import Job
 from casque.lines import Due, Line
 from casque.state import LineKey, State
 
-_PUT_RIGHT_AT_ONCE = 100
-
 
 class Pick(msgspec.Struct, gc=False):
     """The jobs to claim, those to bury on the way, and the lines that were visited."""
@@ -36,8 +34,8 @@ def pick(
 ) -> Pick:
     """Up to `limit` due jobs. Spent ones are met on the way and do not count."""
     picked = Pick([], [], [], [])
-    for name in _queues(state, entrypoints, queue, limit, now):
-        lines = _due_lines(state, name, entrypoints, now, picked.early)
+    for name in _due_queues(state, entrypoints, queue, limit, now, early=picked.early):
+        lines = _due_lines(state, name, entrypoints, now)
         picked.visited.extend((line.queue, line.entrypoint) for line in lines)
         for job in _merged(state, lines, now):
             if job.is_spent(now):
@@ -96,24 +94,35 @@ def next_due(state: State, entrypoints: Collection[str] | None, queue: str | Non
     return min((due for due in instants if due is not None), default=None)
 
 
-def _queues(
-    state: State, entrypoints: Collection[str] | None, queue: str | None, limit: int, now: int
+def _due_queues(
+    state: State,
+    entrypoints: Collection[str] | None,
+    queue: str | None,
+    limit: int,
+    now: int,
+    *,
+    early: list[Line],
 ) -> Iterator[str]:
-    """The queues that may have something due, in the order of their turns."""
+    """The queues that have something due, in the order of their turns."""
     if queue is not None:
         if queue in state.queues and not state.is_paused(queue):
             yield queue
         return
     seen: set[str] = set()
-    for _, name, _ in state.rotation.due(entrypoints, now, limit):
+    for _, name, entrypoint in state.rotation.due(entrypoints, now, limit):
         state.touched += 1
-        if name not in seen:
+        if name in seen:
+            continue
+        line = state.queues[name].lines[entrypoint]
+        if line.visit_at(now) is None:
             seen.add(name)
             yield name
+        else:
+            early.append(line)
 
 
 def _due_lines(
-    state: State, queue: str, entrypoints: Collection[str] | None, now: int, early: list[Line]
+    state: State, queue: str, entrypoints: Collection[str] | None, now: int
 ) -> list[Line]:
     lines = state.queues[queue].lines
     asked = (
@@ -122,13 +131,7 @@ def _due_lines(
         else [lines[name] for name in entrypoints if name in lines]
     )
     state.touched += len(asked)
-    due: list[Line] = []
-    for line in asked:
-        if line.visit_at(now) is None:
-            due.append(line)
-        elif line.visit_us is None and len(early) < _PUT_RIGHT_AT_ONCE:
-            early.append(line)
-    return due
+    return [line for line in asked if line.visit_at(now) is None]
 
 
 def _merged(state: State, lines: list[Line], now: int) -> Iterator[Job]:

@@ -23,6 +23,7 @@ from casque.errors import (
     LeaseLostError,
 )
 from casque.job import Job, JobStatus
+from casque.lines import LOOK
 from casque.operations import (
     Ack,
     Added,
@@ -221,7 +222,7 @@ def _dequeue(state: State, operation: Dequeue, now: int) -> Decision:
         picked.spent = [job for job in picked.spent if _is_asked_for(job, operation)]
     else:
         picked = pick(state, operation.entrypoints, operation.queue, operation.limit, now)
-        state.put_right(picked.early)
+        state.put_right(picked.early[:LOOK])
     events: list[Event] = []
     if picked.spent:
         ids = tuple(job.id for job in picked.spent)

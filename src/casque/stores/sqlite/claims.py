@@ -15,6 +15,7 @@ import msgspec
 
 from casque import transitions
 from casque.job import Job
+from casque.lines import LOOK
 from casque.operations import Dequeue
 from casque.rules import DEAD_RETENTION_US, Leased
 from casque.stores.sqlite.picks import (
@@ -101,7 +102,7 @@ class Claims:
         rotates = bool(picked.jobs) and picker.is_another_due(picked.visited)
         self.touched += picker.touched
         met, early = (
-            [work.known.met(row) for row in rows] for rows in (picked.visited, picked.early)
+            [work.known.met(row) for row in rows] for rows in (picked.visited, picked.early[:LOOK])
         )
         for head in picked.spent:
             self._bury(head)

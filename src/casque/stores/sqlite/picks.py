@@ -16,7 +16,6 @@ from casque.stores.sqlite.rows import LAST_HELD
 from casque.stores.sqlite.rows import STATEMENTS as SQL
 
 _LINES_AT_ONCE = 4
-_PUT_RIGHT_AT_ONCE = 100
 
 Execute = Callable[..., Any]
 LineRow = tuple[int, str, str, int | None, int, int]
@@ -95,7 +94,7 @@ class Picker:
     def pick(self, entrypoints: Collection[str] | None, queue: str | None, limit: int) -> Pick:
         """Up to `limit` due jobs. Spent ones are met on the way and do not count."""
         picked = Pick([], [], [], [], {})
-        for name in self._queues(entrypoints, queue, limit):
+        for name in self._due_queues(entrypoints, queue, limit, picked.early):
             lines = self._lines(name, entrypoints)
             share = limit // max(len(lines), 1) + 2
             heads = merge(*(self._due_jobs(line[0], share, picked.seen) for line in lines))
@@ -106,11 +105,7 @@ class Picker:
                 picked.jobs.append(head)
                 if len(picked.jobs) == limit:
                     break
-            for line in lines:
-                if picked.seen[line[0]]:
-                    picked.visited.append(line)
-                elif len(picked.early) < _PUT_RIGHT_AT_ONCE:
-                    picked.early.append(line)
+            picked.visited.extend(line for line in lines if picked.seen[line[0]])
             if len(picked.jobs) == limit:
                 break
         return picked
@@ -150,19 +145,27 @@ class Picker:
             return line[3] <= self._now
         return any(due_us <= self._now for _, due_us, _, _ in ranks(self._execute, line[0]))
 
-    def _queues(
-        self, entrypoints: Collection[str] | None, queue: str | None, limit: int
+    def _due_queues(
+        self,
+        entrypoints: Collection[str] | None,
+        queue: str | None,
+        limit: int,
+        early: list[LineRow],
     ) -> Iterator[str]:
-        """The queues that may have something due, in the order of their turns."""
+        """The queues that have something due, in the order of their turns."""
         if queue is not None:
             yield queue
             return
         seen: set[str] = set()
         for line in self._places(entrypoints, limit):
             self.touched += 1
-            if line[1] not in seen:
+            if line[1] in seen:
+                continue
+            if self._is_due(line):
                 seen.add(line[1])
                 yield line[1]
+            else:
+                early.append(line)
 
     def _places(self, entrypoints: Collection[str] | None, limit: int) -> Iterator[LineRow]:
         """The lines that may be due, as `Rotation.due` has them."""
