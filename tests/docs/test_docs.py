@@ -133,7 +133,7 @@ def test_every_guarantee_names_tests_that_exist() -> None:
     ("store", "folders"),
     [
         ("", [SOURCE / "testing" / "suite"]),
-        ("SQLite: ", [ROOT / "tests" / "sqlite"]),
+        ("SQLite: ", [ROOT / "tests" / name for name in ("sqlite", "model")]),
         ("Document: ", [ROOT / "tests" / "document"]),
         (
             "Ledger: ",

@@ -36,6 +36,7 @@ SEEN_EVERY_US = MINUTE_US
 CLAIMS_AT_ONCE = 100
 """For how many more claims one that takes tokens takes them, if nobody else takes any."""
 
+_TURNS_AT_ONCE = 1_000
 _RING_KNOWN = 128
 _LINES_KNOWN = 10_000
 _WRITERS_KNOWN = 1_000
@@ -132,10 +133,13 @@ class Known:
 
     def rotate(self, executemany: Any, lines: Sequence[Line]) -> None:
         """Lines that are due, and stay so, had their turn: to the back with them."""
+        assert self.ring is not None
+        ring, rows = [line for line in self.ring if line not in lines], []
         for line in lines:
-            self.turn += 1
-            self.place(line, None, self.turn)
-        executemany(SQL["place_line"], [(line.id, None, line.turn) for line in lines])
+            self.turn = line.turn = self.turn + 1
+            rows.append((line.id, None, line.turn))
+        self.ring = [*ring, *lines]
+        executemany(SQL["place_line"], rows)
 
     def take_out(self, line: Line) -> None:
         """A line is no longer where it was."""
@@ -229,15 +233,12 @@ class Work:
             return
         # Another process that takes them too would void what is taken in advance.
         if known.token > known.reserved:
-            known.reserved = known.token + self._ahead(is_alone=known.is_alone)
+            known.reserved = known.token + known.is_alone * CLAIMS_AT_ONCE * self.reserves
             known.is_alone = True
         if known.turn > known.turns:
-            known.turns = known.turn + self._ahead(is_alone=known.turns_alone)
+            known.turns = known.turn + known.turns_alone * _TURNS_AT_ONCE
             known.turns_alone = True
         self.execute(SQL["count"], (known.reserved, known.turns))
-
-    def _ahead(self, *, is_alone: bool) -> int:
-        return CLAIMS_AT_ONCE * self.reserves if is_alone else 0
 
     # -- lines -----------------------------------------------------------------
 
