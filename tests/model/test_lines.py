@@ -247,3 +247,15 @@ def test_lines_that_come_due_together_are_served_before_a_hot_one_again(tmp_path
     assert queues.pop("hot") == 2
     assert set(queues.values()) == {1}
     assert len(queues) == many
+
+
+def test_spent_jobs_of_many_lines_do_not_hide_the_one_that_is_left(tmp_path: Path) -> None:
+    story = Story(tmp_path / "jobs.db", 0)
+    now, many = story.clock.now(), LOOK + 50
+    once = tuple(Request(f"s{n}", f"s{n}", "x", b"", 0, 1, run_us=now - n) for n in range(many))
+    story.commit(0, Enqueue(once, 9))
+    assert len(story.commit(0, Dequeue("me", SECOND_US, many)).jobs) == many
+    last = Request("last", "last", "x", b"", 0, 1, run_us=now + 2 * SECOND_US)
+    story.commit(0, Enqueue((last,), 9))
+    story.clock.advance(timedelta(seconds=3))
+    assert [job.id for job in story.commit(0, Dequeue("me", SECOND_US, 1)).jobs] == ["last"]

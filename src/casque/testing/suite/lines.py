@@ -79,21 +79,25 @@ class LineStatements(Statements):
         q = await rig.worker()
         ahead = await rig.worker(clock=rig.clock.skewed(_MINUTE))
         behind = await rig.worker(clock=rig.clock.skewed(-_MINUTE))
-        for queue in "abc":
-            soon = to_datetime(rig.clock.now()) + 2 * _SECOND
-            await ahead.enqueue("e", queue=queue, run_at=soon)
+        soon = to_datetime(rig.clock.now()) + 2 * _SECOND
+        await ahead.enqueue_many([NewJob("e", queue=queue, run_at=soon) for queue in "abc"])
+        await ahead.enqueue_many([NewJob("f", queue=f"{n}", run_at=soon) for n in range(60)])
         if not await q.peek():  # unless all of them go by one time
             assert await q.dequeue() == []
-            with counted(rig.harness.writes) as written:
+            with (
+                counted(rig.harness.touched) as touched,
+                counted(rig.harness.writes) as written,
+            ):
                 assert await q.dequeue() == []
+            assert touched() <= FEW
             assert written() == 0
         rig.advance(seconds=3)
-        [first] = await q.dequeue()
+        [first] = await q.dequeue("e")
         await q.enqueue("e", queue="a")
         for _ in range(2):
             if not await behind.peek():
                 assert await behind.dequeue() == []
-        rest = [(await q.dequeue())[0] for _ in range(3)]
+        rest = [(await q.dequeue("e"))[0] for _ in range(3)]
         assert [job.queue for job in (first, *rest)] == list("abca")
 
     @statement("Q3")
