@@ -83,4 +83,19 @@ class StorageError(CasqueError):
 
 
 class CorruptError(CasqueError):
-    """Stored bytes are not a queue of ours, or are damaged. Nothing was overwritten."""
+    """Stored bytes are not a queue of ours, or are damaged. Nothing was overwritten.
+
+    `is_replaced` is True when the queue was open and its files were removed or
+    replaced meanwhile. Then this queue object is refused for good: open another.
+    """
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        job_id: str | None = None,
+        cause: BaseException | None = None,
+        is_replaced: bool = False,
+    ) -> None:
+        super().__init__(message, job_id=job_id, cause=cause)
+        self.is_replaced = is_replaced

@@ -7,11 +7,14 @@ in tests/torture for half a minute, under stores as they are.
 from __future__ import annotations
 
 import sqlite3
+import subprocess
+import sys
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from casque import App, Queue
 from casque.clock import SECOND_US
 from casque.worker.deck import LAST_WORDS_US
 from casque.worker.supervisor import Pace
@@ -65,3 +68,43 @@ def test_a_worker_that_is_told_to_end_does_so_without_its_storage(
 
 def test_a_supervisor_waits_for_the_last_words_of_a_worker_without_its_storage() -> None:
     assert Pace().beyond_grace_us > LAST_WORDS_US + SECOND_US
+
+
+GREETER = """
+from casque import App
+
+app = App("sqlite:///jobs.db")
+
+@app.task
+def greet() -> None: ...
+"""
+
+
+def test_workers_whose_log_is_removed_are_replaced(tmp_path: Path) -> None:
+    (tmp_path / "greeter.py").write_text(GREETER)
+    command = [sys.executable, "-m", "casque.worker", "greeter:app", "--count", "2"]
+
+    def completed() -> int:
+        with Queue(tmp_path / "jobs.db") as q:
+            return q.stats().completed
+
+    def ask() -> None:
+        app = App(tmp_path / "jobs.db")
+
+        @app.task
+        def greet() -> None: ...
+
+        greet.enqueue()
+        app.close()
+
+    with subprocess.Popen(command, cwd=tmp_path) as supervisor:
+        try:
+            ask()
+            until("they work", lambda: completed() == 1)
+            for part in ("-wal", "-shm"):
+                (tmp_path / f"jobs.db{part}").unlink()
+            ask()
+            until("those that came instead go on", lambda: completed() == 2)
+        finally:
+            supervisor.terminate()
+        assert supervisor.wait(PATIENCE) == 0

@@ -253,11 +253,14 @@ class SqliteHarness:
 
     def replace_stored(self, content: bytes) -> None:
         """As a restored backup would: another file in its place, and no log beside it."""
+        for store in self._stores:
+            drive(store.close())  # one that has it open then is refused for good
+        if self._monitor is not None:
+            self._monitor.close()
+            self._monitor = self._seen = None
         other = self.path.with_name("other")
         other.write_bytes(content)
         other.replace(self.path)
-        for store in self._stores:
-            store._doubt()  # as a tenth of a second would make them
         for suffix in ("-wal", "-shm"):
             self.path.with_name(self.path.name + suffix).unlink(missing_ok=True)
 

@@ -26,7 +26,7 @@ from casque.clock import DAY_US, MINUTE_US, SECOND_US
 from casque.stores import document, port, url
 from casque.stores.ledger import asking, buckettime, pacing
 from casque.stores.ledger import store as ledger
-from casque.stores.sqlite import store, watch
+from casque.stores.sqlite import watch
 from casque.worker import __main__, deck, loop, options, supervisor
 from tests.docs.pages import DOCS, GUARANTEES, named, section
 
@@ -131,4 +131,3 @@ def test_what_the_pages_on_workers_say_is_so() -> None:
 def test_the_pace_of_sqlite_is_as_the_pages_say(page: Path) -> None:
     told = " ".join(page.read_text().split())
     assert f"within about {watch.LOOK_LAZILY_US // 1000} ms" in told
-    assert f"{store.IDENTIFY_EVERY_US / SECOND_US} s" in told

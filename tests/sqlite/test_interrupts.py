@@ -101,18 +101,6 @@ def open_one(template: Path, path: Path) -> Opened:
     return Opened(path, store, q, held, also_held)
 
 
-def replace_file(opened: Opened) -> None:
-    """As from a backup: the same content in another file."""
-    with closing(sqlite3.connect(opened.path)) as connection:
-        copy = opened.path.with_name("copy")
-        copy.unlink(missing_ok=True)
-        connection.execute("VACUUM INTO ?", (str(copy),))
-    for suffix in ("-wal", "-shm"):
-        opened.path.with_name(opened.path.name + suffix).unlink()
-    copy.replace(opened.path)
-    opened.store._doubt()  # as a tenth of a second would make it
-
-
 def enqueue_within(opened: Opened) -> None:
     with closing(sqlite3.connect(opened.path)) as connection:
         try:
@@ -241,31 +229,6 @@ def test_so_it_does_where_only_one_line_is_due_and_there_is_a_shorter_way(
     folder: Path, name: str
 ) -> None:
     check_whole(folder, CALLS[name], HOUR, count(1))
-
-
-def test_an_interrupt_while_a_replaced_file_is_opened_leaves_nothing_of_the_old_one(
-    folder: Path,
-) -> None:
-    template, path = folder / "template.db", folder / "jobs.db"
-    make_template(template, timedelta(0))
-
-    def open_and_replace() -> Opened:
-        opened = open_one(template, path)
-        opened.q.enqueue("f", queue="a")
-        for job in opened.q.dequeue("f"):
-            opened.q.ack(job)  # and the line of f is gone again
-        replace_file(opened)
-        return opened
-
-    def call(one: Opened) -> object:
-        return one.q.enqueue("f", queue="a")
-
-    for one, fired in sweep(open_and_replace, call, count(1)):
-        one.q.enqueue("f", id="since", queue="a")
-        stored = rows(path)
-        lines = {(row[1], row[2]) for row in stored["casque_line"]}
-        assert ("a", "f") in lines, fired
-        assert {job.id for job in one.q.dequeue("f", batch_size=9)} >= {"since"}, fired
 
 
 def test_an_interrupt_while_the_file_is_first_opened_leaves_a_queue_that_works(

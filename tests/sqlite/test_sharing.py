@@ -1,4 +1,4 @@
-"""One file, many users: threads, processes, files that are replaced, and what a close leaves."""
+"""One file, many users: threads, processes, copies, and what a close leaves."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import timedelta
@@ -21,10 +20,9 @@ import pytest
 
 from casque import BrokerQueue, DirectQueue, InvalidError, NewJob, Queue
 from casque.clock import drive
-from casque.stores.sqlite.store import IDENTIFY_EVERY_US, SqliteStore
-from casque.testing import FakeClock
+from casque.stores.sqlite.store import SqliteStore
 from casque.testing.rig import FLAVOURS, Flavour
-from tests.sqlite.waiting import PROMPTLY, remove, waiting_dequeue
+from tests.sqlite.waiting import PROMPTLY, waiting_dequeue
 
 LONG = timedelta(minutes=10)
 
@@ -145,58 +143,7 @@ def test_event_loops_on_several_threads_share_one_store(path: Path) -> None:
     drive(store.close())
 
 
-# -- files that come and go ----------------------------------------------------
-
-
-def other_queue(path: Path) -> Path:
-    """Another queue's file, closed, to be put in the place of this one."""
-    other = path.with_name("other.db")
-    with Queue(other) as q:
-        q.enqueue_many([NewJob("e", id="theirs"), NewJob("f", id="theirs too")])
-    return other
-
-
-@pytest.mark.parametrize("span", [timedelta(microseconds=IDENTIFY_EVERY_US), timedelta(hours=1)])
-def test_a_file_that_was_deleted_is_made_anew_by_the_next_call(path: Path, span: timedelta) -> None:
-    clock = FakeClock()
-    store = SqliteStore(path, clock=clock)
-    with Queue(store) as q:
-        calls: list[Callable[[], object]] = [
-            lambda: q.enqueue("e", id="new"),
-            q.dequeue,
-            q.stats,
-        ]
-        for call in calls:
-            q.enqueue("e", id="old")
-            q.stats()
-            remove(path)
-            clock.advance(span)
-            call()
-            assert path.exists()
-            assert q.get("old") is None
-            assert not q.enqueue("e", id="old").duplicate
-    drive(store.close())
-
-
-@pytest.mark.parametrize("span", [timedelta(microseconds=IDENTIFY_EVERY_US), timedelta(hours=1)])
-def test_a_file_that_was_replaced_is_the_one_that_the_next_call_uses(
-    path: Path, span: timedelta
-) -> None:
-    clock = FakeClock()
-    store = SqliteStore(path, clock=clock)
-    with Queue(store) as q:
-        for _ in range(3):
-            q.enqueue("e", id="ours")
-        q.dequeue()
-        other = other_queue(path)
-        remove(path)
-        other.rename(path)
-        clock.advance(span)
-        job = q.enqueue("e")
-        assert {one.id for one in q.read_state().jobs} == {"theirs", "theirs too", job.id}
-        clock.advance(timedelta(days=100_000))  # the other queue was made by the machine's time
-        assert {one.id for one in q.dequeue("e", batch_size=5)} == {"theirs", job.id}
-    drive(store.close())
+# -- copies of the file --------------------------------------------------------
 
 
 def test_a_copy_that_sqlite_made_while_the_queue_was_open_is_a_queue(path: Path) -> None:

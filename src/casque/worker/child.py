@@ -8,7 +8,7 @@ import socket
 import sys
 import threading
 
-from casque.errors import InvalidError
+from casque.errors import CorruptError, InvalidError
 from casque.stores.memory import MemoryStore
 from casque.worker import lifeline
 from casque.worker.leaving import leave_at_once
@@ -45,6 +45,11 @@ def run_child(descriptor: int) -> int:
         except InvalidError as error:
             lifeline.complain(line, str(error))
             return lifeline.REFUSED
+        except CorruptError as error:
+            _log.critical(
+                "%s", error
+            )  # the file was replaced: the next process opens what is there
+            return _CODES[Ended.BROKEN]
     return _CODES[ended]
 
 

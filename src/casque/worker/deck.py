@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from casque.clock import SECOND_US, Bell, Clock, drive
-from casque.errors import CASConflictError, CasqueError, StorageError
+from casque.errors import CASConflictError, CasqueError, CorruptError, StorageError
 from casque.job import Job
 from casque.operations import Dequeue, Heartbeat, Operation, PutRecord, Release
 from casque.record import WORKER, Record
@@ -382,9 +382,10 @@ class Deck:
         self._beat_us = 0
         longest = min(2 * self._pause_us or _FIRST_PAUSE_US, _LONGEST_PAUSE_US)
         self._pause_us = int(longest * (0.5 + self._clock.random() / 2))
-        if self._silent_since is None:
+        is_final = isinstance(trouble, CorruptError) and trouble.is_replaced
+        if self._silent_since is None or is_final:
             self._silent_since = sent
-            self._listener.storage_failed(trouble)
+            self._listener.storage_failed(trouble, is_final=is_final)
 
     def _receive(
         self, asked: Dequeue, leased: Leased, sent: int, longest_us: int | None, news: News

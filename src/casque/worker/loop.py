@@ -451,8 +451,15 @@ class _Crew:
     def registered(self) -> None:
         self._report.registered()
 
-    def storage_failed(self, error: Exception) -> None:
-        self._report.storage_failed(error)
+    def storage_failed(self, error: Exception, *, is_final: bool) -> None:
+        if not is_final:
+            self._report.storage_failed(error)
+            return
+        # No more is stored through this store, nor may be: as after a kill, but for a word.
+        self.is_unheard = True
+        self._deck.stop_by(0)
+        with suppress(RuntimeError):  # closed: it has ended already
+            self._loop.call_soon_threadsafe(self._deck_ended, error)
 
     def storage_answers(self, silent_us: int) -> None:
         self._report.storage_answers(silent_us)

@@ -39,7 +39,7 @@ class Listener(Protocol):
         """The worker's entry is stored: said once."""
         ...
 
-    def storage_failed(self, error: Exception) -> None:
+    def storage_failed(self, error: Exception, *, is_final: bool) -> None:
         """Said once, when it begins."""
         ...
 

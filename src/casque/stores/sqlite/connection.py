@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -17,11 +18,10 @@ from casque.clock import SECOND_US, Clock
 from casque.errors import CasqueError, CorruptError, InvalidError, StorageError
 from casque.localdisk import has_other_names, make_folder, network_filesystem
 from casque.stores.port import COMMIT_DEADLINE_US
+from casque.stores.sqlite.files import Files, Identity, identity_of
 from casque.stores.sqlite.rows import Connection, schema
 
 Durability = Literal["full", "normal"]
-Identity = tuple[int, int]
-"""A file, whatever its name: its device and its inode."""
 
 SCHEMA = 1
 _OLDEST_SQLITE = (3, 35, 0)
@@ -37,6 +37,16 @@ _FRAME_HEADER = 24
 _SHARE_OF_FREE_SPACE = 20
 """The log takes its full size early only where there is so many times as much room."""
 
+_LOCKED = (
+    "locked by another program for {} s; nothing was written. Is a transaction left open, or a "
+    "process stopped? To enqueue inside a transaction of your own, pass `connection=`."
+)
+_LOG_REMOVED = (
+    "open in another program for {} s, though its log (-wal, -shm) is not there: it seems that "
+    "somebody removed the log. Nothing was written: by a new log, jobs would be lost. Stop or "
+    "restart every process that uses the file; the last to end saves what it has of the log."
+)
+
 T = TypeVar("T")
 
 
@@ -48,13 +58,27 @@ class Database:
         self.name = self._text = str(path)
         self._durability = durability
         self._clock = clock
-        self._logs: dict[Identity, Identity] = {}
-        """By file that was at the path, its log."""
+        self.files = Files(self._text)
+        self._open: set[sqlite3.Connection] = set()
 
     def connect(self) -> sqlite3.Connection:
         """A connection to a database that holds a queue; it is made when there is none."""
-        self.check_log()
+        if self.is_lost():
+            raise self.lost()
         self._check_place()
+        while True:
+            log = self._wait_for_log()
+            connection = self._connect()
+            if self.files.take(log):
+                self._open.add(connection)
+                return connection
+            # What it has open is not what is there: its close must not write to the file.
+            connection.interrupt()
+            connection.close()
+            if log is None or log == self.files.log():
+                raise self.lost()
+
+    def _connect(self) -> sqlite3.Connection:
         with self.translated("open"):
             connection = sqlite3.connect(
                 self.path,
@@ -70,47 +94,57 @@ class Database:
         except BaseException:
             connection.close()
             raise
-        self.note_log()
         return connection
 
-    def log_identity(self) -> Identity | None:
-        """Which file is its log now; None when there is none."""
-        return _identity(f"{self._text}-wal")
+    def close(self, connection: sqlite3.Connection) -> None:
+        """Let go of a connection that `connect` made."""
+        self._open.discard(connection)
+        if self.files.are_replaced():
+            # The last to close moves the log to the file. This log is gone, and others may have
+            # written to the file since by another one: SQLite leaves off when it is interrupted.
+            connection.interrupt()
+        elif not self.files.are_there():
+            # Nobody can have opened the file since: what is in the log can still be saved.
+            with suppress(sqlite3.Error):
+                connection.execute("PRAGMA wal_checkpoint").fetchall()
+        with suppress(sqlite3.Error):  # what is committed is; more cannot be done about it
+            connection.close()
 
-    def note_log(self) -> None:
-        """Remember which log the file at the path has, while it is known to be its own."""
-        identity, log = self.identity(), self.log_identity()
-        if identity is not None and log is not None:
-            self._logs[identity] = log
+    def is_lost(self) -> bool:
+        """Whether what is open here is not what is at the path any more."""
+        return self.files.is_lost or (bool(self._open) and not self.files.are_there())
 
-    def check_log(self) -> None:
-        """Refuse a file that came in the place of another, while the other's log is still there.
+    def lost(self) -> CorruptError:
+        """The error to raise from now on, since that is so."""
+        self.files.is_lost = self.files.is_lost or bool(self._open)
+        return CorruptError(
+            f"{self.name}: somebody removed or replaced the file, {self.path.name}-wal or "
+            f"{self.path.name}-shm while it was in use. The first call that failed may be stored "
+            "or not, and this queue object stores nothing more. Restart every process that uses "
+            "the file, and look the last jobs up by id. Stop them before you move or delete it: "
+            "docs/how-to/use-sqlite.md.",
+            is_replaced=True,
+        )
 
-        SQLite would play the log into the file that is there now, and so ruin it. Asked first
-        while the other is still open: then no new log can have come by the old one's number.
-        """
-        identity, log = self.identity(), self.log_identity()
-        others = [known for file, known in self._logs.items() if file != identity]
-        if log in others and _size(Path(f"{self._text}-wal")):
-            raise CorruptError(
-                f"{self.name} was moved or replaced while it was in use, and its log "
-                f"{self.path.name}-wal belongs to the file that was there before. Nothing was "
-                "overwritten. Put that file back; or, if it is not needed and no process uses "
-                f"either, move the log and the {self.path.name}-shm away."
-            )
-        self._logs = {file: known for file, known in self._logs.items() if file == identity}
+    def check_joined(self, connection: Connection) -> None:
+        """Raise if a connection of the user's, with a transaction open, is not to what is there."""
+        if self.is_lost():
+            raise self.lost()
+        [mode] = connection.execute("PRAGMA main.journal_mode").fetchone()
+        if mode == "wal" and not self._open and not self.files.take():
+            raise self.lost()
 
     def identity(self) -> Identity | None:
         """Which file is at the path now; None when there is none."""
-        return _identity(self._text)
+        return identity_of(self._text)
 
-    def grow_log(self, connection: sqlite3.Connection, identity: Identity | None) -> None:
+    def grow_log(self, connection: sqlite3.Connection) -> None:
         """Give the log its full size at once; afterwards it is written over and over.
 
         While a file grows, every sync has to bring its new size to disk too, which
         takes about as long again. Zeros behind the last frame are no frames to SQLite.
         """
-        if self._durability != "full" or self.identity() != identity:
+        if self._durability != "full":
             return
         [page_size] = connection.execute("PRAGMA page_size").fetchone()
         [pages] = connection.execute("PRAGMA wal_autocheckpoint").fetchone()
@@ -119,7 +153,9 @@ class Database:
         except sqlite3.OperationalError:
             return  # somebody does; then it grows as it may
         try:
-            with Path(f"{self._text}-wal").open("r+b", buffering=0) as log:
+            with Path(self.files.log_name).open("r+b", buffering=0) as log:
+                if self.is_lost():
+                    return  # and this may be another's
                 missing = pages * (page_size + _FRAME_HEADER) - log.seek(0, os.SEEK_END)
                 disk = os.fstatvfs(log.fileno())
                 if 0 < missing < disk.f_bavail * disk.f_frsize // _SHARE_OF_FREE_SPACE:
@@ -132,8 +168,11 @@ class Database:
         finally:
             connection.execute("ROLLBACK")
 
-    def patiently(self, attempt: Callable[[], T]) -> T:
-        """Try until no other process is in the way, for as long as a commit may take."""
+    def patiently(self, attempt: Callable[[], T], what: str = _LOCKED) -> T:
+        """Try until no other process is in the way, for as long as a commit may take.
+
+        After that, `what` says what was in the way, and what to do.
+        """
         give_up: int | None = None
         while True:
             try:
@@ -145,10 +184,7 @@ class Database:
                 give_up = give_up or now + COMMIT_DEADLINE_US
                 if now >= give_up:
                     raise StorageError(
-                        f"{self.name} has been locked by another program for "
-                        f"{COMMIT_DEADLINE_US // SECOND_US} s; nothing was written. Is a "
-                        "transaction left open, or a process stopped? To enqueue inside a "
-                        "transaction of your own, pass `connection=`.",
+                        f"{self.name} has been {what.format(COMMIT_DEADLINE_US // SECOND_US)}",
                         cause=error,
                         outcome_unknown=False,
                     ) from error
@@ -163,6 +199,8 @@ class Database:
 
     def trouble(self, verb: str, error: sqlite3.Error) -> CasqueError:
         kind = _kind_of(error)
+        if self.is_lost():
+            return self.lost()
         if isinstance(error, _Newer):
             return CorruptError(f"{self.name}: {error}. Nothing was overwritten.", cause=error)
         if kind.startswith(("SQLITE_NOTADB", "SQLITE_CORRUPT")) or isinstance(error, _Foreign):
@@ -254,6 +292,34 @@ class Database:
             "or move the log away to begin anew."
         )
 
+    def _wait_for_log(self) -> list[Identity] | None:
+        """Which log to open the file by; None for a new one, if nobody has another one open.
+
+        SQLite would make a new log beside the one that is in use, if that has lost its name. While
+        it is open somebody has the file locked for reading, so nobody can have it for themselves.
+        """
+
+        def ask() -> list[Identity] | None:
+            log = self.files.log()
+            if log is None and _size(self.path):
+                try:
+                    self._have_alone()
+                except sqlite3.OperationalError:
+                    # Those who ask at the same time are in each other's way.
+                    threading.Event().wait(self._clock.random() * _BUSY_SECONDS)
+                    raise
+            return log
+
+        try:
+            return self.patiently(ask, _LOG_REMOVED)
+        except sqlite3.Error:
+            return None  # it cannot be opened at all: whoever opens it is told why
+
+    def _have_alone(self) -> None:
+        with closing(sqlite3.connect(self.path, timeout=0)) as alone:
+            alone.execute("PRAGMA locking_mode = EXCLUSIVE")
+            alone.execute("SELECT count(*) FROM sqlite_master").fetchone()
+
     def _prepare(self, connection: sqlite3.Connection) -> None:
         try:
             connection.execute("SELECT 1 FROM json_each('[]')").fetchone()
@@ -280,6 +346,7 @@ class Database:
         connection.execute("PRAGMA fullfsync = ON")  # on macOS fsync alone does not reach the disk
         if not is_ours:
             self._make_schema(connection)
+        connection.execute("SELECT count(*) FROM casque_meta").fetchone()  # by now it has its log
 
     def _bound_log(self, connection: sqlite3.Connection) -> None:
         """From this size on its content is moved to the file, whatever its pages."""
@@ -350,14 +417,6 @@ def _remedy(kind: str, path: Path) -> str:
     if kind.startswith("SQLITE_IOERR"):
         return "The disk did not do what was asked: check its space and its health."
     return "Check the file, its folder and its disk."
-
-
-def _identity(path: str) -> Identity | None:
-    try:
-        found = os.stat(path)  # noqa: PTH116 - at every commit; a Path takes twice as long
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino
 
 
 def _size(path: Path) -> int | None:

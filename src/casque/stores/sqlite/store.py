@@ -28,7 +28,7 @@ from casque.stores.bells import Bells
 from casque.stores.sqlite import forks, swift
 from casque.stores.sqlite.changes import Changes, Clash
 from casque.stores.sqlite.claims import Claims
-from casque.stores.sqlite.connection import Database, Durability, Identity
+from casque.stores.sqlite.connection import Database, Durability
 from casque.stores.sqlite.reads import Reads
 from casque.stores.sqlite.rows import STATEMENTS as SQL
 from casque.stores.sqlite.watch import Watch
@@ -39,8 +39,8 @@ from casque.views import JobFilter
 BUSY_AT = 32
 """A handle that has made so many commits will make more."""
 _FORK_SECONDS = 5.0
-IDENTIFY_EVERY_US = 100_000
-"""How often a handle looks whether its file is still the one at the path."""
+_SURE_US = 10_000
+"""How long after a commit the next one does not look first whether its files are there."""
 
 T = TypeVar("T")
 
@@ -61,6 +61,8 @@ class SqliteStore:
         self.commits = 0
         """Commits by this handle that changed something."""
         self._database = Database(path, durability, self.clock)
+        self._files = self._database.files
+        self._sure_until_us = 0
         self._time = StoreTime(self.clock)
         self._answers = Answers()
         self._bells = Bells()
@@ -74,7 +76,7 @@ class SqliteStore:
         """A commit that was a claim by the short way and failed: it may be stored all the same."""
         self._writer = _Handle(self._database)
         self._reader = _Handle(self._database)
-        self._watch = Watch(self._database, self.clock, self._bells, self._doubt)
+        self._watch = Watch(self._database, self.clock, self._bells)
         self._forking: list[_Handle] = []
         forks.remember(self)
 
@@ -97,13 +99,15 @@ class SqliteStore:
             try:
                 done = self._swiftly(writer, number, operations)
                 outcomes, rings = done or self._commit(writer, number, operations)
+                # What was written to files that are gone is not stored, whatever SQLite says.
+                if not self._files.are_there():
+                    raise self._database.lost()  # noqa: TRY301 - what is open is closed below
             except BaseException as error:
                 # An error, or Ctrl-C, may have struck between any two statements: what was
                 # believed may have been changed in part.
                 self._known = None
                 self._writer.abandon()
-                if isinstance(error, sqlite3.Error):
-                    raise self._database.trouble("use", error) from error
+                self._tell("use", error, writing)
                 raise
             if self.commits >= BUSY_AT and not self._is_grown:
                 self._is_grown = True
@@ -116,10 +120,7 @@ class SqliteStore:
     def _commit(
         self, writer: str, number: int, operations: Sequence[Operation]
     ) -> tuple[list[Any], bool]:
-        if self._was_empty and _only_dequeues(operations) and self._writer.is_gone():
-            # Whoever only waits does not make the file anew: somebody may be putting another there.
-            return [Leased([], None) for _ in operations], False
-        connection, is_new = self._writer.connection(self._time.now())
+        connection, is_new = self._writer.connection()
         if is_new:
             self._known = None
         if self._was_empty:
@@ -184,7 +185,7 @@ class SqliteStore:
         if (
             known is None
             or connection is None
-            or now >= self._writer.sure_until_us
+            or (now >= self._sure_until_us and not self._files.are_there())
             or now >= upkeep.prune_us
             or now - upkeep.seen.get(writer, 0) > SEEN_EVERY_US
             or (told.number if told.writer == writer else self._answers.last_number(writer))
@@ -207,6 +208,7 @@ class SqliteStore:
             self.touched += 2
         if outcomes is None:
             return None
+        self._sure_until_us = now + _SURE_US
         self.commits += 1
         if told.writer == writer:
             told.number, told.outcomes, told.decided_us = number, outcomes, now
@@ -303,7 +305,7 @@ class SqliteStore:
 
         Without the write lock: an idle worker must not stand in a busy one's way.
         """
-        if not _only_dequeues(operations):
+        if not all(isinstance(one, Dequeue) and one.id is None for one in operations):
             return []
         reads = Reads(connection.execute, self._time.now())
         answers: list[Any] = []
@@ -320,7 +322,12 @@ class SqliteStore:
 
     def enqueue_within(self, connection: object, operation: Enqueue) -> list[Job]:
         """Add jobs inside the transaction that the caller has open on `connection`."""
-        return enqueue_within(self._database, self.clock, self._time.now(), connection, operation)
+        try:
+            return enqueue_within(
+                self._database, self.clock, self._time.now(), connection, operation
+            )
+        finally:
+            self._let_go()
 
     # -- waiting ---------------------------------------------------------------
 
@@ -328,10 +335,6 @@ class SqliteStore:
     def listen(self, bell: Bell) -> Iterator[int | None]:
         with self._bells.hung(bell), self._watch.kept():
             yield None
-
-    def _doubt(self) -> None:
-        for handle in (self._writer, self._reader):
-            handle.doubt()
 
     # -- reading ---------------------------------------------------------------
 
@@ -365,17 +368,39 @@ class SqliteStore:
         reentry.refuse(self._reader.lock)
         with self._reader.lock:
             try:
-                connection, _ = self._reader.connection(self._time.now())
+                connection, _ = self._reader.connection()
                 return self._database.patiently(lambda: self._read_on(connection, read))
             except BaseException as error:
                 self._reader.abandon()
-                if isinstance(error, sqlite3.Error):
-                    raise self._database.trouble("read", error) from error
+                self._tell("read", error, self._reader)
                 raise
 
     def _read_on(self, connection: sqlite3.Connection, read: Callable[[Reads], T]) -> T:
         with _snapshot(connection):
             return read(Reads(connection.execute, self._time.now()))
+
+    def _tell(self, verb: str, error: BaseException, here: _Handle) -> None:
+        """Raise an error of SQLite's, met with this handle's lock held, as ours."""
+        trouble: BaseException = error
+        if isinstance(error, sqlite3.Error):
+            trouble = self._database.trouble(verb, error)
+        self._let_go(here)
+        if trouble is not error:
+            raise trouble from error
+
+    def _let_go(self, here: _Handle | None = None) -> None:
+        """Close what is open if its files are gone, so that others can open what is there."""
+        if not self._files.is_lost:
+            return
+        for handle in (self._writer, self._reader):
+            if handle is here:
+                handle.close()
+            # Whoever is using it now meets the same.
+            elif not reentry.is_mine(handle.lock) and handle.lock.acquire(blocking=False):
+                try:
+                    handle.close()
+                finally:
+                    handle.lock.release()
 
     # -- life ------------------------------------------------------------------
 
@@ -387,6 +412,7 @@ class SqliteStore:
             with handle.lock:
                 handle.close()
         self._known = None
+        self._files.forget()
 
     def before_fork(self) -> None:
         """Let go of the file: SQLite's locks and memory must not be shared with a child."""
@@ -420,46 +446,26 @@ class _Handle:
         self._database = database
         self.opened: sqlite3.Connection | None = None
         """The connection, if there is one."""
-        self.sure_until_us = 0
-        """Until when its file need not be looked at."""
-        self._identity: Identity | None = None
 
-    def is_gone(self) -> bool:
-        """Whether the file that is open is not there any more, and none in its place."""
-        return self.opened is not None and self._database.identity() is None
-
-    def doubt(self) -> None:
-        """The next use looks at the file again. From any thread."""
-        self.sure_until_us = 0
-
-    def connection(self, now: int) -> tuple[sqlite3.Connection, bool]:
+    def connection(self) -> tuple[sqlite3.Connection, bool]:
         """The connection, and whether it was made just now. Call it with the lock held."""
-        if self.opened is not None:
-            if now < self.sure_until_us:
-                return self.opened, False
-            # The file may have been deleted or replaced: what is written to the old one is lost.
-            if self._database.identity() == self._identity:
-                self._database.note_log()
-                self.sure_until_us = now + IDENTIFY_EVERY_US
-                return self.opened, False
-            self.doubt()
-            try:
-                self._database.check_log()
-            finally:
-                self.close()
-        self.opened = self._database.connect()
-        self._identity = self._database.identity()
-        return self.opened, True
+        if self.opened is None:
+            self.opened = self._database.connect()
+            return self.opened, True
+        if self._database.is_lost():
+            raise self._database.lost()
+        return self.opened, False
 
     def of_a_child(self, *, is_free: bool) -> _Handle:
         """What the child of a fork uses instead, when this one was in use."""
         if not is_free and self.opened is not None:
             _inherited.append(self.opened)  # to close it would be to meddle with the parent's
+            self.opened = None
         return self if is_free else _Handle(self._database)
 
     def grow_log(self) -> None:
         if self.opened is not None:
-            self._database.grow_log(self.opened, self._identity)
+            self._database.grow_log(self.opened)
 
     def abandon(self) -> None:
         """Take back what is not committed, by closing the connection if need be."""
@@ -475,12 +481,9 @@ class _Handle:
     def close(self) -> None:
         connection, self.opened = self.opened, None
         if connection is not None:
-            with suppress(sqlite3.Error):  # what is committed is; more cannot be done about it
-                connection.close()
+            self._database.close(connection)
 
-
-def _only_dequeues(operations: Sequence[Operation]) -> bool:
-    return all(isinstance(one, Dequeue) and one.id is None for one in operations)
+    __del__ = close  # its files may be gone, and SQLite alone would not look
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from casque.clock import Bell, Clock, drive
@@ -22,7 +22,6 @@ LOOK_EVERY_US = 4_000
 LOOK_LAZILY_US = 9_000
 """When nothing has come for a while, a look every few milliseconds is spared."""
 _LAZY_AFTER = 500
-_IDENTIFY_EVERY = 25
 _PATIENCE_SECONDS = 1.0
 _LOOK_AGAIN_US = 500_000
 """After trouble with the file: a dequeue will tell its caller, this only tries again."""
@@ -31,12 +30,8 @@ _LOOK_AGAIN_US = 500_000
 class Watch:
     """The thread that looks, while anybody waits."""
 
-    def __init__(
-        self, database: Database, clock: Clock, bells: Bells, doubt: Callable[[], None]
-    ) -> None:
+    def __init__(self, database: Database, clock: Clock, bells: Bells) -> None:
         self._database = database
-        self._doubt = doubt
-        """Tells the store that the file at the path may be another one now."""
         self._clock = clock
         self._bells = bells
         self._lock = threading.Lock()
@@ -91,37 +86,28 @@ class Watch:
 
     def _look(self, stop: Bell) -> None:
         connection: sqlite3.Connection | None = None
-        identity: tuple[int, int] | None = None
         seen: tuple[object, ...] | None = None
         looks, pause = 0, LOOK_EVERY_US
         while not drive(stop.wait(pause)):
             looks += 1
             pause = LOOK_EVERY_US if looks < _LAZY_AFTER else LOOK_LAZILY_US
             try:
-                if connection is None or not looks % _IDENTIFY_EVERY:
-                    now = self._database.identity()
-                    if now != identity or connection is None:
-                        connection, identity = _close(connection), now
-                        self._doubt()  # or whoever is rung may look at the old one once more
-                    # One that is gone is not made anew by who only waits: somebody may be
-                    # putting another in its place.
-                    if identity is None:
-                        continue
                 if connection is None:
                     connection = self._database.connect()
-                told = (identity, *connection.execute(SQL["data_version"]).fetchone())
+                elif self._database.is_lost():
+                    raise self._database.lost()
+                told = connection.execute(SQL["data_version"]).fetchone()
             except (sqlite3.Error, CasqueError):
-                connection, told, pause = _close(connection), None, _LOOK_AGAIN_US
+                self._close(connection)
+                connection, told, pause = None, None, _LOOK_AGAIN_US
             if told != seen:
                 seen, looks = told, 0
                 self._bells.ring()
-        _close(connection)
+        self._close(connection)
 
-
-def _close(connection: sqlite3.Connection | None) -> sqlite3.Connection | None:
-    if connection is not None:
-        connection.close()
-    return None
+    def _close(self, connection: sqlite3.Connection | None) -> None:
+        if connection is not None:
+            self._database.close(connection)
 
 
 def _end(stopped: tuple[threading.Thread, Bell] | None) -> None:

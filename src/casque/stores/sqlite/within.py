@@ -85,6 +85,7 @@ def _add(
             raise outcome  # noqa: TRY301 - what was begun here is taken back below
         if work.wrote:
             work.count()
+        database.check_joined(borrowed)
     except BaseException:
         with suppress(sqlite3.Error):  # a full disk has taken the whole transaction back already
             borrowed.execute("ROLLBACK TO casque_within")

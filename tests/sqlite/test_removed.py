@@ -1,0 +1,286 @@
+"""The file or its log removed or replaced while processes have the queue open."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from datetime import timedelta
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+from casque import CorruptError, Queue, StorageError
+from casque.clock import drive
+from casque.stores.sqlite import connection as opening
+from casque.stores.sqlite.store import SqliteStore
+from tests.sqlite.actors import Actor, actor
+from tests.sqlite.waiting import PROMPTLY, closed_behind, remove, waiting_dequeue
+
+LOG = ("-wal", "-shm")
+PARTS = [LOG, ("-wal",), ("-shm",)]
+End = Literal["close", "kill", "leave"]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "jobs.db"
+
+
+def cut(path: Path, parts: tuple[str, ...] = LOG) -> None:
+    for part in parts:
+        path.with_name(path.name + part).unlink()
+
+
+def end(one: Actor, how: End) -> None:
+    if how == "close":
+        assert one.do("close") == ([], "")
+    elif how == "kill":
+        one.kill()
+    else:
+        one.leave()
+
+
+def there(path: Path) -> set[str]:
+    """The jobs that whoever comes next finds, in a file that is whole."""
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+    with Queue(path) as q:
+        return {job.id for job in q.read_state().jobs}
+
+
+# -- the log -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["close", "kill"])
+@pytest.mark.parametrize("parts", PARTS, ids="".join)
+def test_what_is_acknowledged_after_the_log_was_removed_is_stored(
+    path: Path, parts: tuple[str, ...], how: End
+) -> None:
+    with actor(path) as a, actor(path) as b:
+        before, _ = a.do("enqueue", "before", 10)
+        assert len(before) == 10
+        cut(path, parts)
+        a.begin("enqueue", "a", 100)
+        b.begin("enqueue", "b", 100)
+        (by_a, refused), (by_b, trouble) = a.end(), b.end()
+        assert by_a == []
+        assert "CorruptError" in refused
+        assert "somebody removed or replaced" in refused
+        assert (len(by_b), trouble) == (100, "")
+        assert a.do("stats") == ([], refused)
+        assert a.do("enqueue", "later", 1) == ([], refused)
+        end(a, how)
+        end(b, how)
+    # A had them in the log that was removed, and saved them when it saw that.
+    assert {*before, *by_b} <= there(path) <= {*before, *by_b, "a0"}
+
+
+@pytest.mark.parametrize("parts", PARTS, ids="".join)
+def test_processes_that_share_a_log_which_is_removed_save_what_is_in_it(
+    path: Path, parts: tuple[str, ...]
+) -> None:
+    with actor(path) as a, actor(path) as b, actor(path) as c:
+        told = {*a.do("enqueue", "a", 10)[0], *b.do("enqueue", "b", 10)[0]}
+        cut(path, parts)
+        c.begin("enqueue", "c", 10)
+        for one in (a, b):
+            assert "CorruptError" in one.do("stats")[1]
+        told |= {*c.end()[0]}
+        assert len(told) == 30
+    assert there(path) == told
+
+
+@pytest.mark.parametrize("parts", PARTS, ids="".join)
+def test_nobody_opens_a_file_by_a_new_log_while_another_is_in_use(
+    path: Path, parts: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(opening, "COMMIT_DEADLINE_US", 200_000)
+    with actor(path) as a:
+        before, _ = a.do("enqueue", "before", 10)
+        cut(path, parts)
+        with Queue(path) as q:
+            for _ in range(2):
+                with pytest.raises(StorageError, match=r"removed the log.*Stop or restart") as no:
+                    q.enqueue("e")
+                assert not no.value.outcome_unknown
+            end(a, "leave")  # and by that it saves its log
+            q.enqueue("e", id="after")
+    assert there(path) == {*before, "after"}
+
+
+# By SQLite alone, which does not ask who else has the file open.
+FOREIGN = """
+import os, sqlite3, sys
+db = sqlite3.connect(sys.argv[1], isolation_level=None)
+db.execute("CREATE TABLE theirs (content)")
+for _ in range(200):
+    db.execute("INSERT INTO theirs VALUES (randomblob(3000))")
+db.execute("PRAGMA wal_checkpoint")
+os.kill(os.getpid(), 9)
+"""
+
+
+@pytest.mark.parametrize("parts", [LOG, ("-shm",)], ids="".join)
+@pytest.mark.parametrize("how", ["close", "leave", "call"])
+def test_a_log_that_is_gone_is_not_written_over_what_others_wrote_since(
+    path: Path, parts: tuple[str, ...], how: Literal["close", "leave", "call"]
+) -> None:
+    with actor(path) as a:
+        a.do("enqueue", "a", 50)
+        cut(path, parts)
+        subprocess.run([sys.executable, "-c", FOREIGN, str(path)], check=False)
+        if how == "call":
+            assert "somebody removed or replaced" in a.do("enqueue", "late", 1)[1]
+            assert "somebody removed or replaced" in a.do("stats")[1]
+        else:
+            end(a, how)
+        with closing(sqlite3.connect(path)) as db:
+            assert db.execute("SELECT count(*) FROM theirs").fetchone() == (200,)
+            assert db.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+
+
+def test_a_process_that_dropped_its_locks_acknowledges_nothing_into_a_log_that_is_gone(
+    path: Path,
+) -> None:
+    with actor(path) as a:
+        told = a.do("enqueue", "a", 20)[0]
+        a.do("open_by_hand")
+        with actor(path) as b:
+            told += b.do("enqueue", "b", 20)[0]
+            b.do("close")  # as the last one, it believes, and deletes the log
+        assert list(path.parent.glob("*-wal")) == []
+        by_a, refused = a.do("enqueue", "late", 20)
+        assert by_a == []
+        assert "somebody removed or replaced" in refused
+        a.kill()
+    assert len(told) == 40
+    assert there(path) >= set(told)
+
+
+# -- the file ------------------------------------------------------------------
+
+
+def other_queue(path: Path) -> Path:
+    """Another queue's file, closed, with a job that a worker of this one might hold."""
+    other = path.with_name("other.db")
+    with Queue(other) as q:
+        q.enqueue("e", id="held")
+        q.enqueue("e", id="theirs")
+        [job] = q.dequeue(id="held", lease=timedelta(hours=1))
+        assert job.token > 0
+    return other
+
+
+@pytest.mark.parametrize("how", ["close", "kill"])
+def test_a_claim_from_before_does_not_act_on_the_file_that_came_instead(
+    path: Path, how: End
+) -> None:
+    with actor(path) as a, actor(path) as b:
+        a.do("enqueue", "a", 1)
+        with Queue(path) as q:
+            q.enqueue("e", priority=-1, id="held")
+        assert a.do("claim") == (["held"], "")
+        other = other_queue(path)
+        remove(path)
+        other.rename(path)
+        by_b, _ = b.do("enqueue", "b", 100)
+        for words in ("ack", "claim", "enqueue a 100", "stats"):
+            told, refused = a.do(words)
+            assert told == []
+            assert "somebody removed or replaced" in refused
+        end(a, how)
+        end(b, how)
+    assert there(path) == {"held", "theirs", *by_b}
+
+
+def test_an_open_queue_refuses_every_call_once_its_file_was_deleted(path: Path) -> None:
+    with Queue(path) as q:
+        q.enqueue("e", id="old")
+        q.stats()
+        remove(path)
+        for call in (lambda: q.enqueue("e"), q.dequeue, q.stats, q.peek, q.queues):
+            with pytest.raises(CorruptError, match="somebody removed or replaced"):
+                call()
+        assert not path.exists()
+        with Queue(path) as other:
+            assert other.stats().total == 0
+        with pytest.raises(CorruptError, match="somebody removed or replaced"):
+            q.enqueue("e")
+
+
+@pytest.mark.parametrize("parts", [("", *LOG), *PARTS], ids="".join)
+def test_a_dequeue_that_waits_is_told(path: Path, parts: tuple[str, ...]) -> None:
+    with Queue(path) as q, waiting_dequeue(q) as waiting:
+        cut(path, parts)
+        with pytest.raises(CorruptError, match="somebody removed or replaced"):
+            waiting.result(PROMPTLY)
+        assert path.exists() is ("" not in parts)
+
+
+# -- in one process ------------------------------------------------------------
+
+
+@pytest.mark.parametrize("parts", PARTS, ids="".join)
+def test_a_new_queue_in_the_same_process_goes_on(path: Path, parts: tuple[str, ...]) -> None:
+    with Queue(path) as q:
+        q.enqueue("e", id="before")
+        q.stats()
+        cut(path, parts)
+        with pytest.raises(CorruptError):
+            q.dequeue()
+        with Queue(path) as new:
+            new.enqueue("e", id="after")
+            assert {job.id for job in new.peek(limit=9)} == {"before", "after"}
+
+
+def test_a_connection_of_the_users_that_holds_on_to_the_old_log_is_refused(path: Path) -> None:
+    with Queue(path) as q:
+        q.enqueue("e", id="before")
+        with closing(sqlite3.connect(path)) as db:
+            q.enqueue("e", id="joined", connection=db)
+            db.commit()
+            cut(path)
+            subprocess.run([sys.executable, "-c", FOREIGN, str(path)], check=False)
+            with pytest.raises(CorruptError, match="somebody removed or replaced"):
+                q.enqueue("e", connection=db)
+            db.rollback()
+            # Both would use the -shm that is gone, and the log that is there.
+            for joined in (db, None):
+                with (
+                    Queue(path) as new,
+                    pytest.raises(CorruptError, match="somebody removed or replaced"),
+                ):
+                    new.enqueue("e", connection=joined)
+                db.rollback()
+        assert there(path) == set()  # what was acknowledged before went with the log
+
+
+def test_a_store_that_is_closed_under_others_who_share_it_goes_on(path: Path) -> None:
+    store = SqliteStore(path)
+    with closed_behind(store), Queue(store) as q, waiting_dequeue(q) as waiting:
+        drive(store.close())
+        with Queue(path) as other:
+            other.enqueue("e", id="job")
+            assert [job.id for job in waiting.result(PROMPTLY)] == ["job"]
+        q.enqueue("e")
+
+
+def test_a_file_that_came_instead_while_a_fork_let_go_of_it_is_refused(path: Path) -> None:
+    with Queue(path) as q:
+        q.enqueue("e", id="held")
+        [job] = q.dequeue()
+        child = os.fork()
+        if not child:
+            os._exit(0)
+        os.waitpid(child, 0)
+        other = other_queue(path)
+        remove(path)
+        other.rename(path)
+        for call in (lambda: q.ack(job), q.stats):
+            with pytest.raises(CorruptError, match="somebody removed or replaced"):
+                call()
+    assert there(path) == {"held", "theirs"}

@@ -1,0 +1,220 @@
+"""The log of a SQLite queue removed at random moments under busy processes, some of them killed.
+
+`make torture SECONDS=600` runs it for as long as it is told; CI takes a few seconds.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sqlite3
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import NamedTuple
+
+from casque import Queue
+
+SECONDS = float(os.environ.get("CASQUE_TORTURE_SECONDS", "3"))
+WORKERS = 3
+PATIENCE = 120
+TAIL = 1_000_000
+PARTS = [("-wal", "-shm"), ("-wal",), ("-shm",)]
+
+# One line per answer: what, which job, when it was asked, when it was answered.
+WORKER = """
+import random, sys, time
+from datetime import timedelta
+from casque import CorruptError, LeaseLostError, NewJob, Queue, StorageError
+
+path, name = sys.argv[1:]
+now = time.monotonic_ns
+made = 0
+
+def say(verb, job, asked):
+    print(verb, job, asked, now(), flush=True)
+
+def step(q):
+    global made
+    asked = now()
+    if random.random() < 0.6:
+        jobs = [NewJob("e", id=f"{name}-{made + n}") for n in range(random.choice([1, 1, 1, 50]))]
+        made += len(jobs)
+        for job in jobs:
+            say("enqueue", job.id, asked)
+        q.enqueue_many(jobs) if len(jobs) > 1 else q.enqueue("e", id=jobs[0].id)
+        for job in jobs:
+            say("enqueued", job.id, asked)
+        return
+    for job in q.dequeue(batch_size=random.choice([1, 10])):
+        asked = now()
+        say("ack", job.id, asked)
+        try:
+            q.ack(job)
+        except LeaseLostError:
+            continue
+        say("acked", job.id, asked)
+
+while True:
+    with Queue(path, lease=timedelta(seconds=2)) as q:
+        try:
+            q.stats()
+            say("opened", "-", now())
+            while True:
+                step(q)
+        except CorruptError as error:
+            assert error.is_replaced, error
+            say("refused", "-", now())
+        except StorageError as error:
+            assert "removed the log" in str(error), error
+"""
+
+
+class Line(NamedTuple):
+    verb: str
+    job: str
+    asked: int
+    told: int
+
+
+class Removal(NamedTuple):
+    """What was acknowledged in between may be lost, if nobody lived to save it."""
+
+    since: int
+    until: int
+
+
+class Fleet:
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "jobs.db"
+        self._folder = folder
+        self._logs: list[Path] = []
+        self.workers = [self._launch() for _ in range(WORKERS)]
+
+    def _launch(self) -> tuple[subprocess.Popen[bytes], Path]:
+        log = self._folder / f"worker-{len(self._logs)}.log"
+        self._logs.append(log)
+        command = [sys.executable, "-c", WORKER, str(self.path), f"w{len(self._logs)}"]
+        with log.open("wb") as output:
+            return subprocess.Popen(command, stdout=output), log
+
+    def kill(self, number: int) -> None:
+        worker, _ = self.workers[number]
+        assert worker.poll() is None, "it ended by itself"
+        worker.kill()
+        worker.wait()
+
+    def replace(self, number: int) -> None:
+        self.workers[number] = self._launch()
+
+    def until_all_have_opened(self, since: int) -> None:
+        give_up = time.monotonic() + PATIENCE
+        for worker, log in self.workers:
+            while last_opened(log) < since:
+                assert worker.poll() is None, "it ended by itself"
+                assert time.monotonic() < give_up, "it does not go on"
+                time.sleep(0.02)
+
+    def lines(self) -> Iterator[Line]:
+        for log in self._logs:
+            yield from lines_of(log)
+
+
+def lines_of(log: Path) -> Iterator[Line]:
+    whole, _, _ = log.read_text().rpartition("\n")
+    for line in whole.splitlines():
+        verb, job, asked, told = line.split()
+        yield Line(verb, job, int(asked), int(told))
+
+
+def last_opened(log: Path) -> int:
+    """When its worker last opened the queue, by the end of its log."""
+    with log.open("rb") as file:
+        file.seek(max(log.stat().st_size - TAIL, 0))
+        opened = [
+            line.split() for line in file if line.startswith(b"opened") and line[-1:] == b"\n"
+        ]
+    return int(opened[-1][-1]) if opened else -1
+
+
+def checkpoint(path: Path) -> int:
+    """Have all that is in the log moved to the file: since when nothing more is known to be."""
+    with closing(sqlite3.connect(path, timeout=30)) as db:
+        while True:
+            since = time.monotonic_ns()
+            [(_, there, moved)] = db.execute("PRAGMA wal_checkpoint").fetchall()
+            if there == moved:
+                return since
+
+
+def remove(path: Path, parts: tuple[str, ...]) -> int:
+    for part in parts:
+        path.with_name(path.name + part).unlink(missing_ok=True)
+    return time.monotonic_ns()
+
+
+def check(fleet: Fleet, removals: list[Removal]) -> tuple[int, int, int]:
+    def may_be_lost(line: Line) -> bool:
+        return any(one.since < line.told and line.asked < one.until for one in removals)
+
+    with closing(sqlite3.connect(fleet.path)) as db:
+        assert db.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+    with Queue(fleet.path) as q:
+        there = {job.id for job in q.read_state().jobs}
+    lines = list(fleet.lines())
+    asked = {line.job for line in lines if line.verb == "enqueue"}
+    acking = {line.job for line in lines if line.verb == "ack"}
+    enqueued = [line for line in lines if line.verb == "enqueued"]
+    acked = [line for line in lines if line.verb == "acked"]
+    missing = [line for line in enqueued if line.job not in there | acking]
+    assert [line for line in missing if not may_be_lost(line)] == [], "a job is lost"
+    assert there <= asked, "a job is there that nobody asked for"
+    sure = [line.job for line in acked if not may_be_lost(line)]
+    assert [job for job, times in Counter(sure).items() if times > 1] == [], "acked twice"
+    assert not set(sure) & there, "a job that was acked is there"
+    return len(enqueued), len(acked), len(missing)
+
+
+def test_the_log_removed_at_random_loses_nothing_that_is_acknowledged_after(
+    tmp_path: Path,
+) -> None:
+    seed = time.time_ns()
+    chance = random.Random(seed)
+    fleet, removals = Fleet(tmp_path), list[Removal]()
+    rounds = kills = 0
+    try:
+        fleet.until_all_have_opened(0)
+        end = time.monotonic() + SECONDS
+        while time.monotonic() < end or not removals or rounds == len(removals):
+            time.sleep(chance.uniform(0.0, 0.3))
+            rounds += 1
+            if chance.random() < 0.5:
+                # Nobody is killed until all have seen it: then nothing is lost at all.
+                removed = remove(fleet.path, chance.choice(PARTS))
+                fleet.until_all_have_opened(removed)
+                victims = [chance.randrange(WORKERS)]
+            else:
+                since = checkpoint(fleet.path)
+                removed = remove(fleet.path, chance.choice(PARTS))
+                removals.append(Removal(since, removed))
+                victims = list(range(chance.randint(1, WORKERS)))
+            for victim in victims:
+                fleet.kill(victim)
+                kills += 1
+            for victim in victims:
+                fleet.replace(victim)
+            fleet.until_all_have_opened(removed)
+    finally:
+        for worker, _ in fleet.workers:
+            worker.kill()
+            worker.wait()
+    stored, acked, missing = check(fleet, removals)
+    print(
+        f"{rounds} removals, {kills} kills, {stored} jobs enqueued, {acked} acked; "
+        f"{missing} lost with the log that only processes had which were killed (seed {seed})"
+    )
+    assert stored > rounds
