@@ -219,3 +219,25 @@ def test_a_closed_queue_refuses(path: Path, connection: sqlite3.Connection) -> N
     q.close()
     with pytest.raises(InvalidError, match="closed"):
         q.enqueue("e", connection=connection)
+
+
+@pytest.mark.parametrize("kind", ["TABLE casque_job (id)", "VIEW Casque_Line AS SELECT 1"])
+def test_a_temporary_table_in_the_way_is_refused(path: Path, q: Queue, kind: str) -> None:
+    q.enqueue("e", id="there")
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute(f"CREATE TEMP {kind}")
+        with pytest.raises(InvalidError, match=r"(?i)temporary table or view casque_.*Drop it"):
+            q.enqueue("e", connection=connection)
+        connection.execute(f"DROP {' '.join(kind.split()[:2])}")
+        q.enqueue("e", id="joined", connection=connection)
+        connection.commit()
+    assert ids(q) == ["there", "joined"]
+
+
+def test_a_temporary_table_hides_no_new_queue(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as connection, Queue(path) as q:
+        connection.execute("CREATE TABLE theirs (id)")
+        connection.execute("CREATE TEMP TABLE casque_line (id)")
+        with pytest.raises(InvalidError, match="temporary table or view casque_line"):
+            q.enqueue("e", connection=connection)
+        assert connection.execute("SELECT name FROM main.sqlite_master").fetchall() == [("theirs",)]

@@ -22,6 +22,10 @@ from casque.stores.sqlite.work import Known, Work
 
 _NOT_BELIEVED = -1
 _LEGACY = -1
+_SHADOWS = (
+    "SELECT name FROM sqlite_temp_master "
+    "WHERE type IN ('table', 'view') AND lower(name) GLOB 'casque_*'"
+)
 
 
 class Borrowed:
@@ -53,6 +57,7 @@ def enqueue_within(
     try:
         with _text_as_str(connection):
             _check_same_file(database, connection)
+            _check_not_shadowed(connection)
             with _in_transaction(connection):
                 return _add(database, Borrowed(connection), clock, now, operation)
     except sqlite3.ProgrammingError as error:
@@ -106,6 +111,16 @@ def _check_same_file(database: Database, connection: sqlite3.Connection) -> None
         raise InvalidError(
             f"`connection` is open on {path or 'a database in memory'}, and this queue is in "
             f"{database.name}: one transaction can only be in one file."
+        )
+
+
+def _check_not_shadowed(connection: sqlite3.Connection) -> None:
+    """A temporary table hides the one of its name that is in the file."""
+    row = Borrowed(connection).execute(_SHADOWS).fetchone()
+    if row is not None:
+        raise InvalidError(
+            f"`connection` has a temporary table or view {row[0]}, which hides the queue's own: "
+            "the job would be stored there, and be gone with it. Drop it, or name it otherwise."
         )
 
 
