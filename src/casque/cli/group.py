@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from casque.cli import completion, enqueueing, listing, managing, show, status
+from casque.cli import backup, completion, enqueueing, listing, managing, show, status
 from casque.cli.completion import COMPLETE_VARIABLE
 from casque.cli.config import config
 from casque.cli.dlq import dlq
@@ -64,6 +64,7 @@ app.command(epilog=listing.QUEUES_EPILOG)(listing.queues)
 app.add_typer(workers)
 app.add_typer(dlq)
 app.add_typer(config)
+app.command(epilog=backup.EPILOG)(backup.backup)
 app.command(epilog=managing.RESET_EPILOG)(managing.reset)
 
 

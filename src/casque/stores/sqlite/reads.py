@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+import sqlite3
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from typing import Any, Literal
 
 from casque.job import Job, Stats
@@ -92,3 +94,14 @@ class Reads:
         jobs = self.jobs(JobFilter(), _ALL, 0)
         [version] = self._execute(SQL["data_version"]).fetchone()
         return QueueState(tuple(jobs), version)
+
+
+@contextmanager
+def snapshot(connection: sqlite3.Connection) -> Iterator[None]:
+    """Everything read in here is of one moment."""
+    connection.execute("BEGIN")
+    try:
+        yield
+    finally:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")

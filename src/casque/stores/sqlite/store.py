@@ -26,10 +26,11 @@ from casque.state import QueueState
 from casque.stores.answers import Answers
 from casque.stores.bells import Bells
 from casque.stores.sqlite import forks, swift
+from casque.stores.sqlite.backup import Backup, Progress, back_up
 from casque.stores.sqlite.changes import Changes, Clash
 from casque.stores.sqlite.claims import Claims
 from casque.stores.sqlite.connection import Database, Durability
-from casque.stores.sqlite.reads import Reads
+from casque.stores.sqlite.reads import Reads, snapshot
 from casque.stores.sqlite.rows import STATEMENTS as SQL
 from casque.stores.sqlite.watch import Watch
 from casque.stores.sqlite.within import enqueue_within
@@ -309,7 +310,7 @@ class SqliteStore:
             return []
         reads = Reads(connection.execute, self._time.now())
         answers: list[Any] = []
-        with _snapshot(connection):
+        with snapshot(connection):
             for one in operations:
                 assert isinstance(one, Dequeue)
                 next_in = reads.nothing_due(one.entrypoints, one.queue)
@@ -328,6 +329,15 @@ class SqliteStore:
             )
         finally:
             self._let_go()
+
+    def backup(
+        self, target: str | Path, *, replace: bool = False, progress: Progress = lambda *_: None
+    ) -> Backup:
+        """Copy the queue as it is now to a file, while it is in use, and check the copy.
+
+        `target` must not be there, unless it may be `replace`d. It appears whole, or not at all.
+        """
+        return back_up(self._database, Path(target), replace=replace, progress=progress)
 
     # -- waiting ---------------------------------------------------------------
 
@@ -376,7 +386,7 @@ class SqliteStore:
                 raise
 
     def _read_on(self, connection: sqlite3.Connection, read: Callable[[Reads], T]) -> T:
-        with _snapshot(connection):
+        with snapshot(connection):
             return read(Reads(connection.execute, self._time.now()))
 
     def _tell(self, verb: str, error: BaseException, here: _Handle) -> None:
@@ -484,14 +494,3 @@ class _Handle:
             self._database.close(connection)
 
     __del__ = close  # its files may be gone, and SQLite alone would not look
-
-
-@contextmanager
-def _snapshot(connection: sqlite3.Connection) -> Iterator[None]:
-    """Everything read in here is of one moment."""
-    connection.execute("BEGIN")
-    try:
-        yield
-    finally:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")

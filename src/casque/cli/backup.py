@@ -1,0 +1,67 @@
+"""Backup: `queuectl backup`: a copy of a SQLite queue, while it is in use."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from casque.cli import asjson
+from casque.cli.exits import DONE
+from casque.cli.interrupts import Interrupts
+from casque.cli.options import JsonOption, StoreOption, epilog, is_json, looked_into
+from casque.stores.sqlite.backup import Progress, refusal
+from casque.stores.sqlite.store import SqliteStore
+from casque.wording import counted, plain
+
+EPILOG = epilog("queuectl backup copy.db", "queuectl backup --force /backups/jobs.db")
+
+
+def backup(
+    context: typer.Context,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Where to put the copy.")],
+    *,
+    force: Annotated[
+        bool, typer.Option("--force", "-f", help="Replace FILE if it is there.")
+    ] = False,
+    store: StoreOption = None,
+    json: JsonOption = False,
+) -> int:
+    """Copy a SQLite queue as it is now, while it is in use, and check the copy."""
+    with looked_into(context, store) as access, Interrupts(), _bar() as progress:
+        copied = access.store
+        if not isinstance(copied, SqliteStore):
+            raise refusal(copied.name, type(copied).__name__)
+        made = copied.backup(file, replace=force, progress=progress)
+    if is_json(context, json):
+        asjson.show({"file": str(made.path), "jobs": made.jobs, "bytes": made.size_bytes})
+    else:
+        size = f"{made.size_bytes / 2**20:,.1f} MiB"
+        print(
+            f"{counted(made.jobs, 'job')} copied to {plain(str(made.path))} ({size}), and checked."
+        )
+    return DONE
+
+
+@contextmanager
+def _bar() -> Iterator[Progress]:
+    """A progress bar on stderr, when that is a terminal."""
+    if not sys.stderr.isatty():
+        yield lambda _copied, _all: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (
+        TextColumn("Copying"),
+        BarColumn(),
+        DownloadColumn(binary_units=True),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("", total=None)
+        yield lambda copied, all_: progress.update(task, completed=copied, total=all_)

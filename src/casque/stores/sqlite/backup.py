@@ -1,0 +1,143 @@
+"""Backup: a copy of a database as it is at one instant, made while others write to it.
+
+All of it is read in one transaction, so no writer is held up and none can make it begin again, as
+the `.backup` of SQLite's shell does. It is checked before it gets its name.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing, suppress
+from pathlib import Path
+
+import msgspec
+
+from casque.errors import InvalidError, StorageError
+from casque.localdisk import make_folder
+from casque.stores.sqlite.connection import Database
+from casque.stores.sqlite.reads import snapshot
+
+Progress = Callable[[int, int], object]
+"""Is called with the bytes that are copied, and how many there are."""
+
+_PAGES_AT_ONCE = 2_000
+_COUNTS = "SELECT (SELECT count(*) FROM casque_job), (SELECT count(*) FROM casque_record)"
+
+
+class Backup(msgspec.Struct, frozen=True):
+    """A copy that was made."""
+
+    path: Path
+    jobs: int
+    """How many are in it, in all states."""
+    size_bytes: int
+
+
+def back_up(database: Database, target: Path, *, replace: bool, progress: Progress) -> Backup:
+    """Copy a database to a file that is not there; or, to `replace`, that may be."""
+    target = Path(os.path.abspath(target))  # noqa: PTH100 - a link is replaced, not followed
+    _check_free(database, target, replace=replace)
+    # Beside it, so that it can be renamed; and by a name that no other process uses.
+    copy = target.with_name(f".{target.name}.{os.getpid()}.part")
+    try:
+        make_folder(target.parent)
+        jobs = _copy(database, copy, progress)
+        with copy.open("rb") as file:
+            os.fsync(file.fileno())
+        _check_free(database, target, replace=replace)  # it has taken a while
+        copy.replace(target)
+        _sync_folder(target.parent)
+        return Backup(target, jobs, target.stat().st_size)
+    except OSError as error:
+        raise StorageError(
+            f"cannot write the copy {target}: {error.strerror or error}; no copy was made.",
+            cause=error,
+            outcome_unknown=False,
+        ) from error
+    finally:
+        for suffix in ("", "-journal"):
+            with suppress(OSError):
+                copy.with_name(copy.name + suffix).unlink()
+
+
+def _check_free(database: Database, target: Path, *, replace: bool) -> None:
+    if target.is_dir():
+        raise InvalidError(f"{target} is a folder: name a file for the copy.")
+    if target.exists() and target.samefile(database.path):
+        raise InvalidError(f"{target} is the queue itself: name another file for the copy.")
+    if target.exists() and not replace:
+        raise InvalidError(f"{target} is there already: name another file, or have it replaced.")
+    log = target.with_name(f"{target.name}-wal")
+    if log.exists():
+        raise InvalidError(
+            f"beside {target} is a log, {log.name}: it is a queue in use, or was one, and the copy "
+            "would be ruined by that log. Name another file."
+        )
+
+
+def _copy(database: Database, copy: Path, progress: Progress) -> int:
+    try:
+        source = database.connect()
+        try:
+            with closing(sqlite3.connect(copy)) as made:
+                made.execute("PRAGMA journal_mode = OFF")  # it is nothing until it is whole
+                made.execute("PRAGMA synchronous = OFF")
+                counts = _copy_pages(source, made, progress)
+        finally:
+            database.close(source)
+        _check_whole(copy, counts)
+    except sqlite3.Error as error:
+        raise database.trouble("copy", error) from error
+    jobs: int = counts[0]
+    return jobs
+
+
+def _copy_pages(
+    source: sqlite3.Connection, made: sqlite3.Connection, progress: Progress
+) -> tuple[int, int]:
+    [page_bytes] = source.execute("PRAGMA page_size").fetchone()
+
+    def copied(_: int, left: int, all_: int) -> None:
+        progress((all_ - left) * page_bytes, all_ * page_bytes)
+
+    with snapshot(source):
+        counts: tuple[int, int] = source.execute(_COUNTS).fetchone()
+        source.backup(made, pages=_PAGES_AT_ONCE, progress=copied)
+    return counts
+
+
+def _check_whole(copy: Path, counts: tuple[int, int]) -> None:
+    """Raise unless the copy is a whole database with all that was counted."""
+    # Nobody else knows of it: then it needs no log to be read.
+    with closing(sqlite3.connect(f"{copy.as_uri()}?immutable=1", uri=True)) as made:
+        found = made.execute("PRAGMA integrity_check(1)").fetchone()[0]
+        if found == "ok" and made.execute(_COUNTS).fetchone() == counts:
+            return
+    raise StorageError(
+        f"the copy is not what was copied ({found}); it was deleted. Check the disk, and the queue "
+        "by `PRAGMA integrity_check`.",
+        outcome_unknown=False,
+    )
+
+
+def _sync_folder(folder: Path) -> None:
+    number = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
+
+
+def refusal(name: str, kind: str) -> InvalidError:
+    """What to do instead, for a store that is not in a SQLite file."""
+    how = _INSTEAD.get(kind, "copy it by the tools of its storage, while no process uses it.")
+    return InvalidError(f"{name}: this copies only a queue in a SQLite file; {how}")
+
+
+_INSTEAD = {
+    "MemoryStore": "nothing is stored here, so there is nothing to copy.",
+    "DocumentStore": "copy the one file or object, at any time: it is always a whole version.",
+    "LedgerStore": "stop its workers, and copy everything in its folder or under its prefix.",
+}

@@ -1,0 +1,110 @@
+"""A copy of a queue that is made while others write to it."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from casque import InvalidError, NewJob, Queue, StorageError
+from casque.stores.sqlite import backup
+from casque.stores.sqlite.store import SqliteStore
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "jobs.db"
+
+
+def store_of(q: Queue) -> SqliteStore:
+    assert isinstance(q.store, SqliteStore)
+    return q.store
+
+
+def fill(q: Queue, jobs: int) -> None:
+    for start in range(0, jobs, 1_000):
+        q.enqueue_many([NewJob("e", b"x" * 1_000, id=f"{start + n}") for n in range(1_000)])
+
+
+def test_a_backup_beside_a_writer_is_of_one_instant_and_comes_to_an_end(path: Path) -> None:
+    copy, moved = path.with_name("copy.db"), list[tuple[int, int]]()
+    with Queue(path) as q, Queue(path) as writer:
+        fill(q, 10_000)
+
+        def write(copied: int, all_: int) -> None:
+            # Between any two steps somebody commits: that makes SQLite's own begin again.
+            moved.append((copied, all_))
+            writer.enqueue_many([NewJob("e", id=f"{side}-{len(moved)}") for side in ("l", "r")])
+
+        made = store_of(q).backup(copy, progress=write)
+        assert q.stats().total == 10_000 + 2 * len(moved)
+    assert made == backup.Backup(copy, 10_000, copy.stat().st_size)
+    assert len(moved) > 2
+    assert moved == sorted(moved)
+    assert moved[-1][0] == moved[-1][1] == made.size_bytes
+    assert sorted(one.name for one in path.parent.iterdir()) == ["copy.db", "jobs.db"]
+    with Queue(copy) as q:
+        assert q.stats().total == 10_000
+        assert len(q.dequeue(batch_size=5)) == 5
+
+
+def test_a_backup_holds_what_is_only_in_the_log(path: Path) -> None:
+    with Queue(path) as q:
+        q.enqueue("e", id="job")
+        store_of(q).backup(path.with_name("copy.db"))
+    with Queue(path.with_name("copy.db")) as q:
+        assert [job.id for job in q.dequeue()] == ["job"]
+
+
+def test_a_file_that_is_there_is_replaced_only_if_that_was_said(path: Path) -> None:
+    copy = path.with_name("copy.db")
+    copy.write_text("precious")
+    with Queue(path) as q:
+        q.enqueue("e")
+        with pytest.raises(InvalidError, match=r"copy\.db is there already"):
+            store_of(q).backup(copy)
+        assert copy.read_text() == "precious"
+        assert store_of(q).backup(copy, replace=True).jobs == 1
+        with pytest.raises(InvalidError, match="is the queue itself"):
+            store_of(q).backup(path, replace=True)
+        with pytest.raises(InvalidError, match="is a folder"):
+            store_of(q).backup(path.parent, replace=True)
+        with Queue(copy) as other:
+            other.enqueue("e")
+            with pytest.raises(InvalidError, match=r"a log, copy\.db-wal"):
+                store_of(q).backup(copy, replace=True)
+
+
+def test_a_copy_that_is_not_whole_is_told_and_deleted(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy_pages = backup._copy_pages
+
+    def copy_badly(
+        source: sqlite3.Connection, made: sqlite3.Connection, progress: backup.Progress
+    ) -> tuple[int, int]:
+        counts = copy_pages(source, made, progress)
+        made.execute("DELETE FROM casque_job WHERE seq IN (SELECT seq FROM casque_job LIMIT 1)")
+        made.commit()
+        return counts
+
+    monkeypatch.setattr(backup, "_copy_pages", copy_badly)
+    with Queue(path) as q:
+        fill(q, 1_000)
+        with pytest.raises(StorageError, match=r"not what was copied.*deleted"):
+            store_of(q).backup(path.with_name("copy.db"))
+    assert [one.name for one in path.parent.iterdir()] == ["jobs.db"]
+
+
+def test_a_backup_that_is_interrupted_leaves_nothing_behind(path: Path) -> None:
+    with Queue(path) as q:
+        fill(q, 10_000)
+
+        def interrupt(*_: int) -> None:
+            raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            store_of(q).backup(path.with_name("copy.db"), progress=interrupt)
+        q.enqueue("e")
+    assert [one.name for one in path.parent.iterdir()] == ["jobs.db"]
