@@ -38,7 +38,8 @@ app = App(os.environ["CHORES_STORE"])
 
 def tell(name: str, **what: object) -> None:
     """One line, in one write: lines of several processes do not mix, and a kill loses none."""
-    line = json.dumps({"at": time.time(), "pid": os.getpid(), **what}) + "\n"
+    now = {"at": time.time(), "steady": time.monotonic()}
+    line = json.dumps({**now, "pid": os.getpid(), **what}) + "\n"
     descriptor = os.open(FOLDER / name, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
     try:
         os.write(descriptor, line.encode())

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from tests.servers.installed import Package, UnavailableError, cache
+from tests.servers.installed import LIBFAKETIME, Package, UnavailableError, cache
 from tests.servers.others import AZURITE, MINISTACK, SEAWEEDFS
 
 
@@ -23,7 +23,8 @@ def install(package: Package) -> str:
 
 
 def main() -> None:
-    missing = [one for one in (AZURITE, MINISTACK, SEAWEEDFS) if not one.folder.is_dir()]
+    all_of_them = (AZURITE, LIBFAKETIME, MINISTACK, SEAWEEDFS)
+    missing = [one for one in all_of_them if not one.folder.is_dir()]
     if not missing:
         return
     print(f"installing {len(missing)} servers for the tests into {cache()}, once", flush=True)

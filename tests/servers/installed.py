@@ -88,6 +88,10 @@ def npm(folder: Path, pinned: str) -> list[str]:
     return ["npm", "install", *options, pinned]
 
 
+LIBFAKETIME = Package("libfaketime", "3.0.1", pip)
+"""No server: it makes the wall clock of a process step. Built from C by pip."""
+
+
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
     import fcntl
