@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Coroutine, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from casque import process
 
@@ -258,6 +258,57 @@ class Stopwatch:
         return max(clock.monotonic() - self._monotonic, clock.now() - self._wall)
 
 
+class Step(NamedTuple):
+    """A step of the wall clock, as one process saw it, and what it did to the store's time."""
+
+    seen_us: int
+    """The store's time when the process saw it."""
+    ahead_us: int
+    """How far the steps forward have put the store's time ahead of what was counted on."""
+    behind_us: int = 0
+    """How far the wall clock, set back, is behind the store's time, which does not go back."""
+
+    def judged_us(self, now: int, lease_us: int) -> int:
+        """The time by which leases are over, for whoever would take such a one now.
+
+        For one lease the earlier time counts: within it every holder that lives has renewed its
+        lease, by the later one.
+        """
+        return now - self.ahead_us if now < self.seen_us + max(lease_us, _LEAST_US) else now
+
+    def is_of_now(self, heartbeat_us: int, lease_until_us: int, now: int) -> bool:
+        """Whether a process that was started after a step back holds this lease.
+
+        It goes by the wall clock, which is behind our time for as long as we run.
+        """
+        return self.behind_us > 0 and heartbeat_us <= now - self.behind_us < lease_until_us
+
+
+NO_STEP = Step(0, 0)
+STEP_US = SECOND_US
+"""Time that leaps by more than this has stepped: by less, a clock is only being set right."""
+LOOK_US = SECOND_US
+"""How often at least a holder of leases looks whether the clock has stepped."""
+_LEAST_US = 3 * LOOK_US
+
+
+class StepWatch:
+    """Tells a holder that the wall clock has stepped, so that it renews its leases at once."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._moment = clock.moment
+        self._apart_us = self._read()
+
+    def has_stepped(self) -> bool:
+        """True when the wall clock and the monotonic one have parted since the last look."""
+        before, self._apart_us = self._apart_us, self._read()
+        return abs(self._apart_us - before) > STEP_US
+
+    def _read(self) -> int:
+        wall, monotonic = self._moment()
+        return wall - monotonic
+
+
 class StoreTime:
     """The time of one store as this process knows it: it never goes back and never stands still.
 
@@ -270,23 +321,29 @@ class StoreTime:
         self._moment = clock.moment
         self._lock = threading.RLock()
         self._generation = process.generation
-        self._last = 0
-        self._last_monotonic = clock.monotonic()
+        self._wall, self._monotonic = clock.moment()
+        self._last = self._wall
+        self.step = NO_STEP
+        """The last leap that this process saw."""
 
     def now(self) -> int:
         if self._generation != process.generation:
             self._lock, self._generation = threading.RLock(), process.generation
         with self._lock:
-            (wall, monotonic), last = self._moment(), self._last
-            carried = last + (monotonic - self._last_monotonic if last else 0)
-            self._last = last = max(carried, wall)
-            self._last_monotonic = monotonic
-            return last
+            return self._reach(0)
 
     def saw(self, instant: int) -> None:
         """Another process wrote at `instant`: time is at least that from now on."""
         with self._lock:
-            _, monotonic = self._moment()
-            carried = self._last + (monotonic - self._last_monotonic if self._last else 0)
-            self._last = max(carried, instant)
-            self._last_monotonic = monotonic
+            self._reach(instant)
+
+    def _reach(self, instant: int) -> int:
+        wall, monotonic = self._moment()
+        passed = monotonic - self._monotonic
+        carried = self._last + passed
+        now = max(carried, wall, instant)
+        if abs(wall - self._wall - passed) > STEP_US or now - carried > STEP_US:
+            behind = now - wall if now - wall > STEP_US else 0
+            self.step = Step(now, now - carried + self.step.ahead_us, behind)
+        self._wall, self._monotonic, self._last = wall, monotonic, now
+        return now

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from casque.clock import Bell, Clock, Stopwatch, drive
+from casque.clock import LOOK_US, Bell, Clock, StepWatch, Stopwatch, drive
 from casque.errors import CASConflictError, CasqueError, StorageError
 
 _RETRIES_PER_LEASE = 10
@@ -37,6 +37,9 @@ class Keeper:
         self._clock = clock
         # A lease runs from its claim, however late the work on it begins.
         self._renewed = Stopwatch(clock, taken_us)
+        self._steps = StepWatch(clock)
+        self._beat_us = 0
+        """When the next beat is due, by the monotonic clock."""
         self.loss: Exception | None = None
         """Why the claim is lost, once it is."""
         self._cancelling = 0
@@ -119,7 +122,7 @@ class Keeper:
     async def _keep(self) -> None:
         assert self._stop is not None
         pause = max(self._every_us - self._renewed.elapsed_us(), 0)
-        while not await self._stop.wait(pause):
+        while not await self._is_stopped_within(pause):
             sent = Stopwatch(self._clock)
             self._is_beating = True
             try:
@@ -141,6 +144,16 @@ class Keeper:
                 self._renewed, pause = sent, self._every_us
             finally:
                 self._is_beating = False
+
+    async def _is_stopped_within(self, span_us: int) -> bool:
+        """Wait so long, or until the clock steps: then others may take the lease for ended."""
+        assert self._stop is not None
+        self._beat_us = self._clock.monotonic() + span_us
+        while not await self._stop.wait(min(span_us, LOOK_US)):
+            span_us = self._beat_us - self._clock.monotonic()
+            if self._steps.has_stepped() or span_us <= 0:
+                return False
+        return True
 
     async def _beat_within_lease(self) -> bool:
         """One beat. In a task it is given up when the lease is over, however long it hangs."""

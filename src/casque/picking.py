@@ -27,18 +27,32 @@ class Pick(msgspec.Struct, gc=False):
     visited: list[LineKey]
     early: list[Line]
     """Lines of the ring that are not due yet: somebody's clock is ahead of ours."""
+    is_held: bool = False
+    """Whether a job was met whose lease is over by the time, but not by the earlier one."""
 
 
 def pick(
-    state: State, entrypoints: Collection[str] | None, queue: str | None, limit: int, now: int
+    state: State,
+    entrypoints: Collection[str] | None,
+    queue: str | None,
+    limit: int,
+    now: int,
+    *,
+    judged_us: int,
 ) -> Pick:
-    """Up to `limit` due jobs. Spent ones are met on the way and do not count."""
+    """Up to `limit` due jobs. Spent ones are met on the way and do not count.
+
+    `judged_us` is the time by which the leases of jobs in progress are over.
+    """
     picked = Pick([], [], [], [])
     for name in _due_queues(state, entrypoints, queue, limit, now, early=picked.early):
         lines = _due_lines(state, name, entrypoints, now)
         picked.visited.extend((line.queue, line.entrypoint) for line in lines)
         for job in _merged(state, lines, now):
-            if job.is_spent(now):
+            if _is_held(state, job, now, judged_us):
+                picked.is_held = True
+                continue
+            if job.is_spent(judged_us):
                 picked.spent.append(job)
                 continue
             picked.jobs.append(job)
@@ -47,14 +61,17 @@ def pick(
     return picked
 
 
-def pick_one(state: State, job_id: str, now: int) -> Pick:
+def pick_one(state: State, job_id: str, now: int, judged_us: int) -> Pick:
     """The named job, if it is due and its queue is not paused."""
     job = state.find(job_id, now)
     state.touched += 1
     picked = Pick([], [], [], [])
     if job is None or job.due_us is None or job.due_us > now or state.is_paused(job.queue):
         return picked
-    (picked.spent if job.is_spent(now) else picked.jobs).append(job)
+    if _is_held(state, job, now, judged_us):
+        picked.is_held = True
+    else:
+        (picked.spent if job.is_spent(judged_us) else picked.jobs).append(job)
     return picked
 
 
@@ -74,6 +91,15 @@ def due_queues(state: State, now: int) -> list[str]:
     lines = [state.queues[queue].lines[name] for _, queue, name in rotation.due(None, now, 0)]
     due = [line for line in lines if line.visit_at(now) is None]
     return list(dict.fromkeys(line.queue for line in sorted(due, key=lambda line: line.turn)))
+
+
+def _is_held(state: State, job: Job, now: int, judged_us: int) -> bool:
+    """Whether the job's lease, which is over by the store's time, is not by another that counts."""
+    until_us = job.lease_until_us
+    if until_us is None:
+        return False
+    assert job.heartbeat_us is not None
+    return until_us > judged_us or state.step.is_of_now(job.heartbeat_us, until_us, now)
 
 
 def next_due(state: State, entrypoints: Collection[str] | None, queue: str | None) -> int | None:

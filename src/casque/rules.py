@@ -14,7 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from casque import transitions
-from casque.clock import DAY_US
+from casque.clock import DAY_US, LOOK_US
 from casque.errors import (
     CASConflictError,
     CasqueError,
@@ -98,7 +98,7 @@ def shown(job: Job, now: int) -> Job:
 
 
 def _job_now(job_id: str, now: int) -> Answer:
-    return lambda state: shown(state.jobs[job_id], now)
+    return lambda state: shown(state.jobs[job_id], state.judged_us(now))
 
 
 def _held(state: State, job_id: str, token: int, now: int) -> Job:
@@ -139,7 +139,9 @@ def _enqueue(state: State, operation: Enqueue, now: int) -> Decision:
 
     def answer(after: State) -> list[Job]:
         return [
-            replace(shown(after.jobs[job_id], now), duplicate=True) if seen else after.jobs[job_id]
+            replace(shown(after.jobs[job_id], after.judged_us(now)), duplicate=True)
+            if seen
+            else after.jobs[job_id]
             for job_id, seen in answers
         ]
 
@@ -216,19 +218,21 @@ def _too_deep(request: Request, max_depth: int) -> str:
 
 
 def _dequeue(state: State, operation: Dequeue, now: int) -> Decision:
+    judged_us = state.judged_us(now, operation.lease_us)
     if operation.id is not None:
-        picked = pick_one(state, operation.id, now)
+        picked = pick_one(state, operation.id, now, judged_us)
         picked.jobs = [job for job in picked.jobs if _is_asked_for(job, operation)]
         picked.spent = [job for job in picked.spent if _is_asked_for(job, operation)]
     else:
-        picked = pick(state, operation.entrypoints, operation.queue, operation.limit, now)
+        wanted = operation.entrypoints, operation.queue, operation.limit
+        picked = pick(state, *wanted, now, judged_us=judged_us)
         state.put_right(picked.early[:LOOK])
     events: list[Event] = []
     if picked.spent:
         ids = tuple(job.id for job in picked.spent)
         events.append(Buried(ids, now + DEAD_RETENTION_US))
     if not picked.jobs:
-        next_in = _next_in(state, operation, now)
+        next_in = LOOK_US if picked.is_held else _next_in(state, operation, now)
         return Decision(events, lambda _: Leased([], next_in))
     ids = tuple(job.id for job in picked.jobs)
     events.append(
@@ -350,7 +354,7 @@ def _cancel(state: State, operation: Cancel, now: int) -> Decision:
     job = _known(state, operation.id, now)
     if job.status is JobStatus.CANCELLED:
         return Decision([], _job_now(job.id, now))
-    status = shown(job, now).status
+    status = shown(job, state.judged_us(now)).status
     if status not in (JobStatus.QUEUED, JobStatus.IN_PROGRESS):
         raise InvalidError(
             f"job {job.id} is {status.value} already; only a job that is queued or in progress "
@@ -365,7 +369,7 @@ def _cancel(state: State, operation: Cancel, now: int) -> Decision:
 def _retry(state: State, operation: Retry, now: int) -> Decision:
     job = _known(state, operation.id, now)
     events: list[Event] = []
-    if job.is_spent(now):
+    if job.is_spent(state.judged_us(now)):
         events.append(Buried((job.id,), now + DEAD_RETENTION_US))
     elif job.status is not JobStatus.DEAD:
         raise InvalidError(
@@ -376,7 +380,7 @@ def _retry(state: State, operation: Retry, now: int) -> Decision:
 
 
 def _requeue_stale(state: State, operation: RequeueStale, now: int) -> Decision:
-    unheard = now - operation.timeout_us
+    unheard = state.judged_us(now, operation.timeout_us) - operation.timeout_us
     again: list[str] = []
     spent: list[str] = []
     for job in sorted(map(state.jobs.__getitem__, state.in_progress), key=lambda job: job.seq):
@@ -400,9 +404,9 @@ def _purge(state: State, operation: Purge, now: int) -> Decision:
             finished_us is not None and finished_us <= before and operation.queue in (None, queue)
         )
 
-    held = (state.jobs[job_id] for job_id in state.in_progress)
+    held, judged_us = (state.jobs[job_id] for job_id in state.in_progress), state.judged_us(now)
     spent = tuple(
-        job.id for job in held if job.is_spent(now) and is_old(job.lease_until_us, job.queue)
+        job.id for job in held if job.is_spent(judged_us) and is_old(job.lease_until_us, job.queue)
     )
     finished = [
         job

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import msgspec
 
-from casque.clock import MINUTE_US
+from casque.clock import MINUTE_US, NO_STEP
 from casque.job import Job, JobStatus, Stats
 from casque.lines import Line, Rotation
 from casque.record import PAUSE, Record
@@ -22,6 +22,9 @@ from casque.tally import Tally
 
 WRITER_MEMORY_US = 15 * MINUTE_US
 """How long a silent writer's last commit number is kept."""
+
+READER_LEASE_US = 5 * MINUTE_US
+"""How long after a step of the clock readers, who take no lease, go by the earlier time."""
 
 _WRITERS_DROPPED_AT_ONCE = 8
 _NEVER = 2**63 - 1
@@ -87,6 +90,8 @@ class State:
         self.in_progress: dict[str, None] = {}
         self.is_whole = True
         """False from `begin` to `end` or `rollback`: if it stays so, use `mended`."""
+        self.step = NO_STEP
+        """The last leap of the store's time that the process saw which decides or reads here."""
         self.touched = 0
         """Index entries looked at by claims: what the statements about cost count."""
         self._paused: set[str] = set()
@@ -114,6 +119,10 @@ class State:
     def is_paused(self, queue: str) -> bool:
         return queue in self._paused
 
+    def judged_us(self, now: int, lease_us: int = READER_LEASE_US) -> int:
+        """The time by which the leases of jobs are over, for whoever would take such a one."""
+        return self.step.judged_us(now, lease_us)
+
     def stats(self, queue: str | None, now: int) -> Stats:
         if queue is None:
             tally = self.tally
@@ -121,7 +130,7 @@ class State:
             tally = self.queues[queue].tally
         else:
             return Stats()
-        stats = tally.stats(now)
+        stats = tally.stats(now, self.judged_us(now))
         gone = {JobStatus.COMPLETED: 0, JobStatus.DEAD: 0, JobStatus.CANCELLED: 0}
         for job in self.gone_jobs(now):
             if queue is None or job.queue == queue:

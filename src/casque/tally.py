@@ -68,13 +68,14 @@ class Tally:
             assert job.lease_until_us is not None
             self.last_attempts.discard((job.lease_until_us, job.seq))
 
-    def stats(self, now: int) -> Stats:
+    def stats(self, now: int, judged_us: int) -> Stats:
+        """The counts at `now`; leases are over by `judged_us`."""
         after_now = (now + 1, -1)
         scheduled = spent = 0
         if self.scheduled is not None:
             scheduled = len(self.scheduled) - self.scheduled.count_below(after_now)
         if self.last_attempts is not None:
-            spent = self.last_attempts.count_below(after_now)
+            spent = self.last_attempts.count_below((judged_us + 1, -1))
         return Stats(
             pending=self.queued - self.tried - scheduled,
             scheduled=scheduled,

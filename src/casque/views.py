@@ -44,13 +44,13 @@ class JobFilter(msgspec.Struct, frozen=True):
 
 
 def view_of(job: Job, now: int) -> View:
-    """Where a job is, in a person's words."""
+    """Where a job is, in a person's words: one that is `shown`."""
     if job.status is JobStatus.QUEUED:
         if job.attempts:
             return "failed"
         return "scheduled" if job.run_us > now else "pending"
     if job.status is JobStatus.IN_PROGRESS:
-        return "dead" if job.is_spent(now) else "processing"
+        return "processing"
     if job.status is JobStatus.COMPLETED:
         return "completed"
     return "dead" if job.status is JobStatus.DEAD else "cancelled"
@@ -58,24 +58,28 @@ def view_of(job: Job, now: int) -> View:
 
 def job(state: State, job_id: str, now: int) -> Job | None:
     found = state.find(job_id, now)
-    return None if found is None else shown(found, now)
+    return None if found is None else shown(found, state.judged_us(now))
 
 
 def jobs(state: State, wanted: JobFilter, limit: int, after: int, now: int) -> list[Job]:
     """Up to `limit` jobs in enqueue order, those with `seq` above `after`."""
+    judged_us = state.judged_us(now)
     matching = (
-        job
+        seen
         for job in state.jobs.values()
-        if job.seq > after and not job.is_gone(now) and wanted.admits(job, now)
+        if job.seq > after
+        and not job.is_gone(now)
+        and wanted.admits(seen := shown(job, judged_us), now)
     )
-    return [shown(job, now) for job in nsmallest(limit, matching, key=lambda job: job.seq)]
+    return nsmallest(limit, matching, key=lambda job: job.seq)
 
 
 def peek(
     state: State, entrypoints: Collection[str] | None, queue: str | None, limit: int, now: int
 ) -> list[Job]:
     """What a dequeue would take."""
-    return pick(state, entrypoints, queue, limit, now).jobs
+    judged_us = state.judged_us(now)
+    return pick(state, entrypoints, queue, limit, now, judged_us=judged_us).jobs
 
 
 def records(state: State, kind: str, now: int) -> list[Record]:
@@ -99,5 +103,6 @@ def next_run(state: State, queue: str) -> int | None:
 
 
 def picture(state: State, now: int) -> QueueState:
-    live = (shown(job, now) for job in state.jobs.values() if not job.is_gone(now))
+    judged_us = state.judged_us(now)
+    live = (shown(job, judged_us) for job in state.jobs.values() if not job.is_gone(now))
     return QueueState(tuple(sorted(live, key=lambda job: job.seq)), state.version)

@@ -233,7 +233,7 @@ def tallied(tally: Tally, now: int) -> dict[str, Any]:
         **counts,
         "scheduled": coming,
         "last_attempts": list(tally.last_attempts or ()),
-        "stats": [tally.stats(at) for at in (now, now + SECOND, now + 3600 * SECOND)],
+        "stats": [tally.stats(at, at) for at in (now, now + SECOND, now + 3600 * SECOND)],
     }
 
 

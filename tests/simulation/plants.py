@@ -146,8 +146,11 @@ def leases_cut_short(patch: pytest.MonkeyPatch) -> None:
     """Jobs are claimed a few seconds before they are due."""
     real = picking.pick
 
-    def pick(state: State, entrypoints: Any, queue: Any, limit: int, now: int) -> Any:
-        return real(state, entrypoints, queue, limit, now + 3 * SECOND_US)
+    def pick(
+        state: State, entrypoints: Any, queue: Any, limit: int, now: int, *, judged_us: int
+    ) -> Any:
+        early = 3 * SECOND_US
+        return real(state, entrypoints, queue, limit, now + early, judged_us=judged_us + early)
 
     patch.setattr(rules, "pick", pick)
 

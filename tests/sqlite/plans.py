@@ -89,6 +89,7 @@ PLANS: dict[str, Plan] = {
     "job_minted": at(ROWID),
     "job_named": at(NAME),
     "id_of": at(ROWID),
+    "heartbeat_of": at(ROWID),
     "job_by_seq": at(ROWID),
     "stale_jobs": Plan((ROWID, DUE), walks=EVERYTHING),
     "delete_expired_jobs": Plan((ROWID, EXPIRY), walks=FEW),

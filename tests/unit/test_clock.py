@@ -13,7 +13,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from casque.clock import (
+    NO_STEP,
     Clock,
+    StepWatch,
     Stopwatch,
     StoreTime,
     SystemClock,
@@ -86,6 +88,51 @@ def test_a_stores_time_never_goes_back_and_never_stands_still() -> None:
     time.saw(start + 10 * 3_600_000_000)
     clock.advance(timedelta(seconds=1))
     assert time.now() == start + 10 * 3_600_000_000 + 1_000_000
+
+
+def test_leases_are_judged_by_the_earlier_time_for_one_lease_after_a_step_forward() -> None:
+    clock, lease = FakeClock(), 60_000_000
+    time = StoreTime(clock)
+    assert time.step.judged_us(time.now(), lease) == time.now()
+    for together in (300, 600):  # the second step comes within a lease of the first
+        clock.jump(timedelta(seconds=300))
+        clock.advance(timedelta(seconds=20))
+        now = time.now()
+        assert now == clock.now()
+        assert now - time.step.judged_us(now, lease) == together * 1_000_000
+    clock.advance(timedelta(seconds=60))
+    assert time.step.judged_us(time.now(), lease) == time.now()
+    assert time.step.judged_us(time.now(), 2 * lease) == time.now() - 600_000_000
+
+
+def test_a_clock_that_is_only_being_set_right_does_not_step() -> None:
+    clock = FakeClock()
+    time, watch = StoreTime(clock), StepWatch(clock)
+    for _ in range(100):
+        clock.jump(timedelta(milliseconds=500))
+        clock.advance(timedelta(seconds=1))
+        time.now()
+        assert time.step == NO_STEP
+        assert not watch.has_stepped()
+    for step in (2, -2):
+        clock.jump(timedelta(seconds=step))
+        assert watch.has_stepped()
+        assert not watch.has_stepped()
+
+
+def test_who_was_set_back_tells_the_leases_of_those_that_go_by_the_wall_clock() -> None:
+    clock = FakeClock()
+    time = StoreTime(clock)
+    clock.jump(timedelta(hours=-1))
+    now, wall = time.now(), clock.now()
+    assert now - wall == 3_600_000_000
+    assert time.step.judged_us(now, 1) == now
+    assert time.step.is_of_now(wall - 1, wall + 1, now)
+    assert not time.step.is_of_now(wall - 2, wall, now)  # it is over by that clock too
+    assert not time.step.is_of_now(now - 2, now - 1, now)  # granted by our own time
+    clock.jump(timedelta(hours=1))
+    now = time.now()
+    assert not time.step.is_of_now(now - 2, now - 1, now)
 
 
 def test_a_stopwatch_believes_the_clock_that_moved_most() -> None:

@@ -74,12 +74,12 @@ def work_off(app: App, **options: Any) -> Ended:
 def renewed_for(leases: int, lease: timedelta, clock: FakeClock, app: App, id: str) -> None:
     """Let so many leases pass; the worker that has the job must use every beat of theirs."""
     for _ in range(leases * deck.BEATS_PER_LEASE):
-        before = _heartbeat_us(app, id)
+        before = heartbeat_us(app, id)
         clock.advance(lease / deck.BEATS_PER_LEASE)
-        wait_for("the lease is renewed", lambda: _heartbeat_us(app, id) != before)  # noqa: B023
+        wait_for("the lease is renewed", lambda: heartbeat_us(app, id) != before)  # noqa: B023
 
 
-def _heartbeat_us(app: App, id: str) -> int | None:
+def heartbeat_us(app: App, id: str) -> int | None:
     job = app.queue.get(id)
     assert job is not None
     return job.heartbeat_us

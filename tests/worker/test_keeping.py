@@ -40,6 +40,7 @@ from tests.worker.apps import (
     STORES,
     beside,
     hasten,
+    heartbeat_us,
     on_disk,
     renewed_for,
     until,
@@ -50,6 +51,7 @@ from tests.worker.apps import (
 app = pytest.fixture(params=STORES)(on_disk)
 LEASE = timedelta(seconds=6)
 LEASE_US = span_us(LEASE)
+DAY = timedelta(days=1)
 
 
 @pytest.fixture
@@ -77,6 +79,32 @@ def test_a_task_slower_than_its_lease_runs_once(clock: FakeClock, app: App) -> N
         go_on.set()
         wait_for("it is done", lambda: handle.job().status is JobStatus.COMPLETED)
     assert runs == [1]
+
+
+def test_what_a_worker_holds_is_renewed_at_once_when_the_clock_steps(
+    clock: FakeClock, app: App
+) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    @app.task
+    def slow() -> None:
+        begun.set()
+        go_on.wait(PATIENCE)
+
+    handle = slow.enqueue()
+
+    def is_renewed_since(before: int | None) -> bool:
+        clock.advance(SECOND)
+        return heartbeat_us(app, handle.id) != before
+
+    with beside(app, lease_us=span_us(DAY)):
+        until(begun)
+        for _ in range(2):  # a beat is due every 8 hours, which do not pass here
+            before = heartbeat_us(app, handle.id)
+            clock.jump(DAY)
+            wait_for("it is renewed", lambda: is_renewed_since(before))  # noqa: B023 - at once
+        go_on.set()
+        wait_for("it is done", lambda: handle.job().status is JobStatus.COMPLETED)
 
 
 def test_one_that_blocks_its_event_loop_for_longer_runs_once_too(

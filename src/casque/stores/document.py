@@ -106,7 +106,7 @@ class DocumentStore(Looking):
                 self._check_conflicts(conflicts, max_conflicts, watch)
             if quiet := self._pace.quiet_us(view.state.version):
                 await self.clock.sleep(quiet, blocking=False)
-            decided_us = self._time.now()
+            decided_us, view.state.step = self._time.now(), self._time.step
             done = transact(view.state, writer, number, operations, decided_us)
             if not done.events:
                 if is_fresh or await self._is_current(view):
@@ -141,7 +141,8 @@ class DocumentStore(Looking):
 
     async def _read(self, look: Callable[[State, int], T]) -> T:
         view = await self._load()
-        seen = look(view.state, self._time.now())
+        now, view.state.step = self._time.now(), self._time.step
+        seen = look(view.state, now)
         self._give_back(view)
         return seen
 

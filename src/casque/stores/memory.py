@@ -51,7 +51,7 @@ class MemoryStore(Looking):
             told = self._answers.recall(state.number_of(writer), writer, number)
             if told is not None:
                 return told
-            now = self._time.now()
+            now, state.step = self._time.now(), self._time.step
             done = transact(state, writer, number, operations, now)
             if done.events:
                 self._answers.keep(writer, number, done.outcomes, now)
@@ -66,7 +66,9 @@ class MemoryStore(Looking):
     async def _read(self, look: Callable[[State, int], T]) -> T:
         reentry.refuse(self._lock)
         with self._lock:
-            return look(self._whole(), self._time.now())
+            state, now = self._whole(), self._time.now()
+            state.step = self._time.step
+            return look(state, now)
 
     async def close(self) -> None:
         """Nothing is held but memory."""

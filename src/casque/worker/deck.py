@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from casque.clock import SECOND_US, Bell, Clock, drive
+from casque.clock import LOOK_US, SECOND_US, Bell, Clock, StepWatch, drive
 from casque.errors import CASConflictError, CasqueError, CorruptError, StorageError
 from casque.job import Job
 from casque.operations import Dequeue, Heartbeat, Operation, PutRecord, Release
@@ -30,8 +30,9 @@ BEATS_PER_LEASE = 3
 TELL_EVERY_US = SECOND_US
 """How often at most the progress of jobs is written for its own sake."""
 
-_LONGEST_SLEEP_US = SECOND_US
-"""A signal handler can only leave word: so often it is looked for."""
+_LONGEST_SLEEP_US = LOOK_US
+"""A signal handler can only leave word, and a clock that steps not even that: so often they are
+looked for."""
 _FIRST_PAUSE_US = 100_000
 _LONGEST_PAUSE_US = 5 * SECOND_US
 _REMOVALS = 3
@@ -76,6 +77,7 @@ class Deck:
         self._is_heard = True
         """Whether the other thread has taken what it was brought last."""
         self._appetite = Appetite(options.queues)
+        self._steps = StepWatch(self._clock)
         self._beat_us = 0
         self._tell_us = 0
         self._pause_us = 0
@@ -262,8 +264,8 @@ class Deck:
                 self._held.pop(one.attempt, None)
             if settlements and self._options.until_idle:
                 self._appetite.wake()  # what they did may have led to more
-            if now >= self._beat_us:
-                operations += self._beat(now)
+            if self._steps.has_stepped() or now >= self._beat_us:
+                operations += self._beat(now)  # before anybody's claim, ours too, judges by it
             if self._told and (operations or now >= self._tell_us):
                 operations += self._tell(now)
             claim = self._claim(now)

@@ -8,7 +8,7 @@ a round trip and the second that some buckets round down by.
 
 from __future__ import annotations
 
-from casque.clock import MINUTE_US, SECOND_US, Clock
+from casque.clock import MINUTE_US, NO_STEP, SECOND_US, STEP_US, Clock, Step
 
 ASK_EVERY_US = 10 * MINUTE_US
 """How often a process that writes asks the bucket anew."""
@@ -31,6 +31,10 @@ class BucketTime:
         """The time of the newest entry, and our monotonic clock when we learned of it."""
         self._newest = 0
         self._stands = False
+        self._last = 0, 0
+        """What time it was, and our monotonic clock then."""
+        self.step = NO_STEP
+        """The last leap that this process saw: a folder's clock is the machine's own."""
 
     def is_due(self) -> bool:
         """Whether the bucket is to be asked: not yet, not lately, or our clocks have parted."""
@@ -67,7 +71,13 @@ class BucketTime:
         return is_near
 
     def now(self) -> int:
-        return max(self._asked(), self._counted())
+        now, monotonic = max(self._asked(), self._counted()), self._clock.monotonic()
+        last, at = self._last
+        leap = now - last - (monotonic - at)
+        if last and leap > STEP_US:
+            self.step = Step(now, leap + self.step.ahead_us)
+        self._last = now, monotonic
+        return now
 
     def behind_us(self) -> int:
         """How far the log's time is ahead of the bucket's as we know it."""

@@ -150,8 +150,9 @@ class LedgerStore(Looking):
         self, replica: Replica, writer: str, number: int, operations: Sequence[Operation]
     ) -> _Sent:
         """Decide the batch on the state we have."""
-        now = self._time.now()
-        done = transact(replica.deciding(), writer, number, operations, now)
+        now, state = self._time.now(), replica.deciding()
+        state.step = self._time.step
+        done = transact(state, writer, number, operations, now)
         if not done.events:
             replica.undo()
             return _Sent(0, b"", number, done.outcomes, now, rings=False)
@@ -391,7 +392,8 @@ class LedgerStore(Looking):
                 if not is_current:
                     await self._catch_up(replica, watch)
                 assert replica.state is not None
-                return look(replica.state, self._time.now())
+                now, replica.state.step = self._time.now(), self._time.step
+                return look(replica.state, now)
 
         return await self._with_a_second_look(work)
 

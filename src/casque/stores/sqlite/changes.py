@@ -32,7 +32,7 @@ from casque.operations import (
 )
 from casque.record import PAUSE
 from casque.rules import decide, new_job
-from casque.state import State
+from casque.state import READER_LEASE_US, State
 from casque.stores.bells import makes_claimable
 from casque.stores.sqlite.acks import HeldRow, end, held
 from casque.stores.sqlite.rows import DEAD, job_of
@@ -161,6 +161,7 @@ class Changes:
     def _state_for(self, operation: Operation) -> State:
         """A state that holds what `operation` is about, and nothing else."""
         work, state = self._work, State()
+        state.step = work.step
         state.begin(work.now)
         jobs = (
             self._stale_jobs(operation.timeout_us)
@@ -215,7 +216,8 @@ class Changes:
         work = self._work
         before, queue = work.now - operation.older_than_us, operation.queue
         stage = DEAD if operation.only_dead else None
-        spent = work.execute(SQL["purge_spent"], (before, queue)).fetchall()
+        lost_by = min(before, work.step.judged_us(work.now, READER_LEASE_US))
+        spent = work.execute(SQL["purge_spent"], (lost_by, queue)).fetchall()
         for line_id, due_us in spent:
             if line_id in work.known.lines_by_id or self._is_line(line_id):
                 work.left(work.line_by_id(line_id), due_us)

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from casque import transitions
+from casque.clock import LOOK_US
 from casque.job import Job
 from casque.lines import LOOK
 from casque.operations import Dequeue
@@ -97,7 +98,7 @@ class Claims:
     def _dequeue(self, one: Dequeue) -> Leased:
         """One dequeue as `casque.picking` has it, with whatever it may meet."""
         work = self._work
-        picker = Picker(work.execute, work.now)
+        picker = Picker(work.execute, work.now, work.step, one.lease_us)
         picked = picker.pick(one.entrypoints, one.queue, one.limit)
         rotates = bool(picked.jobs) and picker.is_another_due(picked.visited)
         self.touched += picker.touched
@@ -109,6 +110,8 @@ class Claims:
         for line in early:
             work.wrote = True
             work.settle(line)
+        if picked.held and not picked.jobs:
+            return Leased([], LOOK_US)
         if not picked.jobs:
             due = picker.next_due(one.entrypoints, one.queue)
             return Leased([], None if due is None else max(due - work.now, 0))

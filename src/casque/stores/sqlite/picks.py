@@ -11,8 +11,9 @@ from collections.abc import Callable, Collection, Iterator
 from heapq import merge
 from typing import Any, NamedTuple
 
+from casque.clock import Step
 from casque.lines import LOOK
-from casque.stores.sqlite.rows import LAST_HELD
+from casque.stores.sqlite.rows import HELD, LAST_HELD
 from casque.stores.sqlite.rows import STATEMENTS as SQL
 
 _LINES_AT_ONCE = 4
@@ -45,6 +46,8 @@ class Pick(NamedTuple):
     """Lines of the ring that are not due yet: somebody's clock is ahead of ours."""
     seen: dict[int, int]
     """By line, how many due jobs were seen: those that were not picked are left."""
+    held: list[Head]
+    """Those whose lease is over by the time, but not by the earlier one."""
 
     def leaves(self) -> set[int]:
         """The lines of which a due job is left."""
@@ -84,21 +87,27 @@ def first_due(execute: Execute, line_id: int, limit: int, now: int) -> tuple[lis
 
 
 class Picker:
-    """Reads what is due at `now`, over one connection."""
+    """Reads what is due at `now`, over one connection, for whoever would lease it for so long."""
 
-    def __init__(self, execute: Execute, now: int) -> None:
+    def __init__(self, execute: Execute, now: int, step: Step, lease_us: int) -> None:
         self._execute = execute
         self._now = now
+        self._step = step
+        self.judged_us = step.judged_us(now, lease_us)
+        """The time by which leases are over."""
         self.touched = 0
 
     def pick(self, entrypoints: Collection[str] | None, queue: str | None, limit: int) -> Pick:
         """Up to `limit` due jobs. Spent ones are met on the way and do not count."""
-        picked = Pick([], [], [], [], {})
+        picked = Pick([], [], [], [], {}, [])
         for name in self._due_queues(entrypoints, queue, limit, picked.early):
             lines = self._lines(name, entrypoints)
             share = limit // max(len(lines), 1) + 2
             heads = merge(*(self._due_jobs(line[0], share, picked.seen) for line in lines))
             for head in heads:
+                if head.stage >= HELD and self._is_held(head):
+                    picked.held.append(head)
+                    continue
                 if head.stage == LAST_HELD:
                     picked.spent.append(head)
                     continue
@@ -119,6 +128,15 @@ class Picker:
         """The queues with a due line that is not paused, by their turns."""
         due = [line for line in self._places(None, 0) if self._is_due(line)]
         return list(dict.fromkeys(line[1] for line in sorted(due, key=_turn)))
+
+    def _is_held(self, head: Head) -> bool:
+        """As in `casque.picking`."""
+        if head.due_us > self.judged_us:
+            return True
+        if not self._step.behind_us:
+            return False
+        [heartbeat_us] = self._execute(SQL["heartbeat_of"], (head.seq,)).fetchone()
+        return self._step.is_of_now(heartbeat_us, head.due_us, self._now)
 
     def next_due(self, entrypoints: Collection[str] | None, queue: str | None) -> int | None:
         """The earliest instant at which such a job is due; None: there is none, or it is paused."""

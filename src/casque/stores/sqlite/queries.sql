@@ -231,6 +231,9 @@ SELECT id FROM casque_job WHERE seq = ?1;
 -- name: job_by_seq
 SELECT {columns} FROM casque_job WHERE seq = ?1;
 
+-- name: heartbeat_of
+SELECT heartbeat_us FROM casque_job WHERE seq = ?1;
+
 -- name: stale_jobs
 SELECT {columns} FROM casque_job
 WHERE seq IN (SELECT seq FROM casque_job WHERE line IS NOT NULL AND stage IN (2, 3))
@@ -275,13 +278,14 @@ DELETE FROM casque_job WHERE line IN (SELECT id FROM casque_line WHERE queue = ?
 -- name: drop_finished
 DELETE FROM casque_job WHERE expires_us IS NOT NULL AND queue = ?1;
 
+-- Leases are over by the last parameter, which after a step of the clock is not the time.
 -- name: live_stats
 SELECT
     total(stage = 0 AND due_us <= ?1),
     total(stage = 0 AND due_us > ?1),
     total(stage = 1),
-    total(stage = 2 OR stage = 3 AND due_us > ?1),
-    total(stage = 3 AND due_us <= ?1)
+    total(stage = 2 OR stage = 3 AND due_us > ?2),
+    total(stage = 3 AND due_us <= ?2)
 FROM casque_job WHERE line IS NOT NULL;
 
 -- name: live_stats_of_queue
@@ -289,8 +293,8 @@ SELECT
     total(job.stage = 0 AND job.due_us <= ?1),
     total(job.stage = 0 AND job.due_us > ?1),
     total(job.stage = 1),
-    total(job.stage = 2 OR job.stage = 3 AND job.due_us > ?1),
-    total(job.stage = 3 AND job.due_us <= ?1)
+    total(job.stage = 2 OR job.stage = 3 AND job.due_us > ?3),
+    total(job.stage = 3 AND job.due_us <= ?3)
 FROM casque_line AS line CROSS JOIN casque_job AS job
 WHERE line.queue = ?2 AND job.line = line.id;
 
@@ -307,9 +311,9 @@ AND (
     OR ?5 = 'pending' AND stage = 0 AND due_us <= ?2
     OR ?5 = 'scheduled' AND stage = 0 AND due_us > ?2
     OR ?5 = 'failed' AND stage = 1
-    OR ?5 = 'processing' AND (stage = 2 OR stage = 3 AND due_us > ?2)
+    OR ?5 = 'processing' AND (stage = 2 OR stage = 3 AND due_us > ?7)
     OR ?5 = 'completed' AND stage = 4
-    OR ?5 = 'dead' AND (stage = 5 OR stage = 3 AND due_us <= ?2)
+    OR ?5 = 'dead' AND (stage = 5 OR stage = 3 AND due_us <= ?7)
     OR ?5 = 'cancelled' AND stage = 6
 )
 ORDER BY seq LIMIT ?6;
@@ -319,7 +323,7 @@ ORDER BY seq LIMIT ?6;
 SELECT {columns} FROM casque_job
 WHERE seq IN (
     SELECT seq FROM casque_job INDEXED BY casque_job_due
-    WHERE line IS NOT NULL AND (stage = 2 OR stage = 3 AND due_us > ?2)
+    WHERE line IS NOT NULL AND (stage = 2 OR stage = 3 AND due_us > ?7)
 )
 AND seq > ?1 AND (?3 IS NULL OR queue = ?3) AND (?4 IS NULL OR entrypoint = ?4)
 AND ?5 = 'processing'

@@ -7,10 +7,11 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import Any, Literal
 
+from casque.clock import LOOK_US, Step
 from casque.job import Job, Stats
 from casque.record import Record
 from casque.rules import shown
-from casque.state import QueueState
+from casque.state import READER_LEASE_US, QueueState
 from casque.stores.sqlite.picks import Picker
 from casque.stores.sqlite.rows import STATEMENTS as SQL
 from casque.stores.sqlite.rows import find_job, job_of, record_of
@@ -23,10 +24,13 @@ _ALL = -1
 class Reads:
     """Everything that can be asked of one snapshot."""
 
-    def __init__(self, execute: Callable[..., Any], now: int) -> None:
+    def __init__(
+        self, execute: Callable[..., Any], now: int, step: Step, lease_us: int = READER_LEASE_US
+    ) -> None:
         self._execute = execute
         self._now = now
-        self._picker = Picker(execute, now)
+        self._picker = Picker(execute, now, step, lease_us)
+        self._judged_us = self._picker.judged_us
 
     @property
     def touched(self) -> int:
@@ -34,14 +38,14 @@ class Reads:
 
     def job(self, job_id: str) -> Job | None:
         job = find_job(self._execute, job_id)
-        return None if job is None or job.is_gone(self._now) else shown(job, self._now)
+        return None if job is None or job.is_gone(self._now) else shown(job, self._judged_us)
 
     def jobs(self, wanted: JobFilter, limit: int, after: int) -> list[Job]:
         filters = (wanted.queue, wanted.entrypoint, wanted.view)
         # Few are in progress, and the index of due jobs tells which.
         statement = SQL["jobs_in_progress" if wanted.view == "processing" else "jobs"]
-        rows = self._execute(statement, (after, self._now, *filters, limit))
-        return [shown(job_of(row), self._now) for row in rows]
+        rows = self._execute(statement, (after, self._now, *filters, limit, self._judged_us))
+        return [shown(job_of(row), self._judged_us) for row in rows]
 
     def peek(self, entrypoints: Collection[str] | None, queue: str | None, limit: int) -> list[Job]:
         picked = self._picker.pick(entrypoints, queue, limit)
@@ -55,14 +59,17 @@ class Reads:
         picked = self._picker.pick(entrypoints, queue, 1)
         if picked.jobs or picked.spent or picked.early:
             return False
+        if picked.held:
+            return LOOK_US
         due = self._picker.next_due(entrypoints, queue)
         return None if due is None else max(due - self._now, 0)
 
     def stats(self, queue: str | None) -> Stats:
         if queue is None:
-            live = self._execute(SQL["live_stats"], (self._now,)).fetchone()
+            live = self._execute(SQL["live_stats"], (self._now, self._judged_us)).fetchone()
         else:
-            live = self._execute(SQL["live_stats_of_queue"], (self._now, queue)).fetchone()
+            how = (self._now, queue, self._judged_us)
+            live = self._execute(SQL["live_stats_of_queue"], how).fetchone()
         over = self._execute(SQL["finished_stats"], (self._now, queue)).fetchone()
         pending, scheduled, failed, processing, spent = map(int, live)
         completed, dead, cancelled = map(int, over)

@@ -146,7 +146,8 @@ class SqliteStore:
     ) -> tuple[list[Any], bool]:
         self._begin(connection)
         now = self._time.now()
-        work = Work(connection, self._believed(connection.execute), self.clock, now)
+        known = self._believed(connection.execute)
+        work = Work(connection, known, self.clock, now, self._time.step)
         stored = max(self._answers.last_number(writer), work.number_of(writer))
         told = self._answers.recall(stored, writer, number) if stored >= number else None
         if told is None and self._unsure is not None:
@@ -308,11 +309,12 @@ class SqliteStore:
         """
         if not all(isinstance(one, Dequeue) and one.id is None for one in operations):
             return []
-        reads = Reads(connection.execute, self._time.now())
+        now = self._time.now()
         answers: list[Any] = []
         with snapshot(connection):
             for one in operations:
                 assert isinstance(one, Dequeue)
+                reads = Reads(connection.execute, now, self._time.step, one.lease_us)
                 next_in = reads.nothing_due(one.entrypoints, one.queue)
                 self.touched += reads.touched
                 if next_in is False:
@@ -387,7 +389,8 @@ class SqliteStore:
 
     def _read_on(self, connection: sqlite3.Connection, read: Callable[[Reads], T]) -> T:
         with snapshot(connection):
-            return read(Reads(connection.execute, self._time.now()))
+            now = self._time.now()
+            return read(Reads(connection.execute, now, self._time.step))
 
     def _tell(self, verb: str, error: BaseException, here: _Handle) -> None:
         """Raise an error of SQLite's, met with this handle's lock held, as ours."""

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from casque.clock import MINUTE_US, SECOND_US, Clock, order_of
+from casque.clock import MINUTE_US, NO_STEP, SECOND_US, Clock, Step, order_of
 from casque.job import Job
 from casque.operations import Request
 from casque.record import PAUSE, Record
@@ -182,11 +182,19 @@ class Upkeep:
 class Work:
     """One transaction. Whoever made it commits, if it `wrote`, or rolls back."""
 
-    def __init__(self, connection: Connection, known: Known, clock: Clock, now: int) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        known: Known,
+        clock: Clock,
+        now: int,
+        step: Step = NO_STEP,
+    ) -> None:
         self.execute = connection.execute
         self.executemany = connection.executemany
         self.known = known
         self.now = now
+        self.step = step
         self._clock = clock
         self.wrote = False
         self.stamps = False

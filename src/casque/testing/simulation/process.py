@@ -9,7 +9,7 @@ from typing import Any
 
 from casque import views
 from casque.buckets.port import Bucket
-from casque.clock import SECOND_US, Clock
+from casque.clock import SECOND_US, Clock, Step
 from casque.errors import (
     CasqueError,
     InvalidError,
@@ -52,10 +52,13 @@ class _NotedTime(BucketTime):
     def __init__(self, clock: Clock) -> None:
         super().__init__(clock)
         self.given: list[int] = []
+        self.steps: dict[int, Step] = {}
+        """By instant, the last leap of time that the process knew of."""
 
     def now(self) -> int:
         now = super().now()
         self.given.append(now)
+        self.steps[now] = self.step
         return now
 
 
@@ -84,7 +87,7 @@ class WatchedStore(Relay):
         replay, key = self._replay, (writer, number)
         asked = replay.commits.get(key)
         if asked is None:
-            asked = replay.commits[key] = Asked(key, operations, replay.number)
+            asked = replay.commits[key] = Asked(key, operations, replay.number, self._time.steps)
             self._marks[key] = len(self._time.given)
         try:
             outcomes = await super().commit(writer, number, operations, max_conflicts=max_conflicts)
@@ -111,6 +114,7 @@ class WatchedStore(Relay):
             told = sorted(answer) if name == "queues" else answer
 
             def explains(state: State, time: int) -> bool:
+                state.step = self._time.steps[time]
                 return facts.same(look(state, time, *args, **options), told)
 
             what = f"{name}{args} was answered {answer}"

@@ -8,13 +8,13 @@ to leave, and tokens and time only rise.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from msgspec.structs import replace
 
-from casque.clock import SECOND_US
+from casque.clock import NO_STEP, SECOND_US, Step
 from casque.errors import CasqueError, CorruptError
 from casque.evolve import evolve
 from casque.job import Job
@@ -39,13 +39,21 @@ BEHIND_US = 3 * SECOND_US // 2
 class Asked:
     """A commit as a store was asked for it, and what became of it."""
 
-    __slots__ = ("began_at", "commit", "expected", "is_refused", "number", "operations")
+    __slots__ = ("began_at", "commit", "expected", "is_refused", "number", "operations", "steps")
 
-    def __init__(self, commit: Commit, operations: Sequence[Operation], began_at: int) -> None:
+    def __init__(
+        self,
+        commit: Commit,
+        operations: Sequence[Operation],
+        began_at: int,
+        steps: Mapping[int, Step],
+    ) -> None:
         self.commit = commit
         self.operations = operations
         self.began_at = began_at
         """The last entry when it was asked."""
+        self.steps = steps
+        """By instant, the leap of time that its process knew of."""
         self.number: int | None = None
         """The entry that it became."""
         self.expected: list[Any] = []
@@ -155,6 +163,7 @@ class Replay:
         else:
             is_blind = False
         state = self.state
+        state.step = asked.steps.get(entry.time_us, NO_STEP)
         done = transact(state, *asked.commit, asked.operations, entry.time_us)
         asked.expected = done.outcomes
         if done.events:
@@ -260,6 +269,7 @@ class Replay:
             return
 
         def explains(state: State, time: int) -> bool:
+            state.step = asked.steps[time]
             done = transact(state, writer, commit, asked.operations, time)
             if done.events:
                 state.rollback()

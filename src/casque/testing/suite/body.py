@@ -79,8 +79,10 @@ class Body(Generic[Context]):
     async def beat(self, rig: Rig) -> None:
         """Let time pass to its next beat, and have that answered."""
         await self.asleep(rig)
-        if not self.context.lost:
-            rig.clock.advance_to_next()
+        keeper: Any = self.context._keeper
+        due_us = keeper._beat_us
+        while self._is_kept() and rig.clock.monotonic() < due_us:
+            rig.clock.advance_to_next()  # it looks at the clock more often than it beats
             await self.asleep(rig)
 
     async def asleep(self, rig: Rig) -> None:
@@ -88,15 +90,20 @@ class Body(Generic[Context]):
         for _ in range(5_000):
             keeper: Any = self.context._keeper
             waits = rig.clock._sleepers and not keeper._is_beating
-            if waits or self.context.lost or self._over.done():
+            if waits or not self._is_kept():
                 return
             await asyncio.wait({self._over}, timeout=0.001)
         raise AssertionError("it beats no more")
 
+    def _is_kept(self) -> bool:
+        """Whether there is somebody who beats."""
+        keeper: Any = self.context._keeper
+        return keeper.loss is None and not self._over.done()
+
     async def until_lost(self, rig: Rig) -> LeaseLostError:
         """Let time pass until the context is lost and the work is ended by that."""
         for _ in range(100):
-            if self.context.lost:
+            if not self._is_kept():
                 break
             await self.beat(rig)
         assert self.context.lost, "it was never told"

@@ -1,4 +1,4 @@
-"""How a lease is kept and how it ends: statements L1, L2, L6 to L8 and L11."""
+"""How a lease is kept and how it ends: statements L1, L2, L6 to L8, L11 and L14."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from casque.arguments import NewJob
 from casque.clock import span_us
 from casque.errors import LeaseLostError, StorageError
 from casque.heartbeat import HeartbeatManager
-from casque.job import Job, Lease
+from casque.job import Job, JobStatus, Lease
 from casque.operations import Dequeue
 from casque.queue import AsyncQueue
 from casque.testing.relays import Gate, Outage
@@ -239,6 +239,86 @@ class LeaseStatements(Statements):
         held = rig.clock.monotonic() - claimed
         assert span_us(LEASE) <= held <= span_us(LEASE * 4 / 3)
 
+    @statement("L14")
+    async def test_a_clock_that_steps_past_the_lease_takes_no_job_from_a_living_holder(
+        self, rig: Rig
+    ) -> None:
+        a, b = await rig.worker(lease=LEASE), await rig.worker(lease=LEASE)
+        await a.enqueue_many([NewJob("e", id="last", max_attempts=1), NewJob("e", id="first")])
+        held = await a.dequeue(batch_size=2)
+        await b.enqueue("e", id="later", delay=timedelta(minutes=30))
+        rig.advance(seconds=10)
+        for step in (timedelta(minutes=40), timedelta(minutes=2)):
+            rig.clock.jump(step)
+            for q in (b, a):
+                for job_id in ("last", "first"):
+                    assert await q.dequeue(id=job_id) == []
+                    assert (await found(q, job_id)).status is JobStatus.IN_PROGRESS
+                assert (await q.stats()).processing == len(held)
+                assert await q.requeue_stale(LEASE) == 0
+            # Queued jobs go by the wall clock: a delay is over, whatever made it so.
+            for job in await b.dequeue(batch_size=10):
+                assert job.id == "later"
+                await b.release(job)
+            await a.heartbeat_many(held)
+        rig.advance(seconds=30, milliseconds=-1)
+        await b.peek()  # with the newest state B loses no race, which would let time pass
+        assert {job.id for job in await b.dequeue(batch_size=10)} <= {"later"}
+        await a.ack_many(held)
+        assert set(rig.harness.raw().jobs) == {"later"}
+
+    @statement("L14")
+    async def test_a_handlers_lease_is_renewed_at_once_when_the_clock_steps(self, rig: Rig) -> None:
+        a = await rig.worker(lease=HOUR)
+        await a.enqueue("e", id="k")
+        [job] = await a.dequeue()
+        async with handling(rig, a, job) as handler:
+            rig.clock.jump(2 * HOUR)
+            for _ in range(30):  # seconds; a beat is due after 60
+                await handler.asleep(rig)
+                rig.advance(seconds=1)
+                await asyncio.sleep(0.01)
+                if (await found(a, "k")).heartbeat_us != job.heartbeat_us:
+                    break
+            else:
+                pytest.fail("it was not renewed")
+            await handler.finish()
+
+    @statement("L14")
+    async def test_after_a_step_of_the_clock_a_dead_holders_job_waits_for_one_lease_at_most(
+        self, rig: Rig
+    ) -> None:
+        a, b = await rig.worker(lease=LEASE), await rig.worker(lease=LEASE)
+        await a.enqueue("e", id="before")
+        await a.dequeue()  # and is never heard of again
+        rig.advance(seconds=10)
+        rig.clock.jump(HOUR)
+        assert await b.dequeue() == []
+        await b.enqueue("e", id="after")
+        assert [job.id for job in await a.dequeue()] == ["after"]
+        rig.advance(seconds=21)
+        assert [job.id for job in await b.dequeue(batch_size=10)] == ["before"]
+        rig.advance(seconds=10)
+        assert [job.id for job in await b.dequeue(batch_size=10)] == ["after"]
+
+    @statement("L14")
+    async def test_a_process_from_before_a_step_back_takes_no_job_from_one_that_came_after(
+        self, rig: Rig
+    ) -> None:
+        old = await rig.worker(lease=LEASE)
+        await old.peek()
+        rig.clock.jump(-HOUR)
+        new = await rig.worker(lease=LEASE)
+        await new.enqueue("e", id="now")
+        [held] = await new.dequeue()
+        for _ in range(3):
+            rig.advance(seconds=20)
+            assert await old.dequeue() == []
+            assert await old.dequeue(id="now") == []
+            await new.heartbeat(held)
+        rig.advance(seconds=30)  # and is never heard of again
+        assert [job.id for job in await old.dequeue()] == ["now"]
+
     @statement("L11")
     async def test_a_caller_cancelled_while_its_dequeue_commits_gives_its_jobs_back(
         self, rig: Rig
@@ -278,6 +358,12 @@ class LeaseStatements(Statements):
         rig.advance(seconds=30)
         [job] = await b.dequeue()
         assert (job.id, job.attempts, job.history[0].worker) == ("k", 2, "dead")
+
+
+async def found(q: AsyncQueue, job_id: str) -> Job:
+    job = await q.get(job_id)
+    assert job is not None
+    return job
 
 
 def handling(rig: Rig, q: AsyncQueue, job: Job | str) -> Body[HeartbeatManager]:
