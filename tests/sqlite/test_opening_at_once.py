@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
+import subprocess
+import sys
 import threading
 from contextlib import closing
 from pathlib import Path
@@ -13,6 +15,7 @@ from casque import Queue
 from casque.stores.sqlite import connection
 
 ROUNDS, HANDLES = 40, 6
+PLACES, PROCESSES = 4, 24
 
 
 def test_a_file_that_is_just_being_made_is_not_taken_for_a_damaged_one(tmp_path: Path) -> None:
@@ -37,6 +40,47 @@ def test_a_file_that_is_just_being_made_is_not_taken_for_a_damaged_one(tmp_path:
         assert wrong == []
         with Queue(path) as q:
             assert q.stats().total == HANDLES
+
+
+# Each process opens, enqueues and closes a few times: so the file is new, and has just been left
+# by the last one, again and again.
+AT_ONCE = """
+import os, sys
+from casque import Queue
+
+def take_part(path, number):
+    for turn in range(3):
+        with Queue(path) as q:
+            q.enqueue("e", id=f"{number}-{turn}")
+
+for path in sys.argv[2:]:
+    start, children = os.pipe(), []
+    for number in range(int(sys.argv[1])):
+        child = os.fork()
+        if not child:
+            os.close(start[1])
+            os.read(start[0], 1)  # until all are there
+            try:
+                take_part(path, number)
+            except BaseException as error:
+                os.write(1, f"{type(error).__name__}: {error}\\n".encode())
+            os._exit(0)
+        children.append(child)
+    os.close(start[1])
+    os.close(start[0])
+    for child in children:
+        os.waitpid(child, 0)
+"""
+
+
+def test_many_processes_that_make_the_same_file_at_once_all_get_their_turn(tmp_path: Path) -> None:
+    paths = [tmp_path / f"{number}.db" for number in range(PLACES)]
+    command = [sys.executable, "-c", AT_ONCE, str(PROCESSES), *map(str, paths)]
+    told = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    assert told.stdout == ""
+    for path in paths:
+        with Queue(path) as q:
+            assert q.stats().total == 3 * PROCESSES
 
 
 def test_a_file_that_is_locked_while_it_is_made_is_waited_for(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import os
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Literal
 
 import pytest
 
-from casque import CorruptError, Queue, StorageError
+from casque import CorruptError, NewJob, Queue, StorageError
 from casque.clock import drive
 from casque.stores.sqlite import connection as opening
 from casque.stores.sqlite.store import SqliteStore
@@ -92,6 +93,50 @@ def test_processes_that_share_a_log_which_is_removed_save_what_is_in_it(
         told |= {*c.end()[0]}
         assert len(told) == 30
     assert there(path) == told
+
+
+def test_a_log_is_saved_by_the_first_who_sees_that_it_is_gone(path: Path) -> None:
+    with actor(path) as a, actor(path) as b:
+        told = {*a.do("enqueue", "a", 10)[0], *b.do("enqueue", "b", 10)[0]}
+        cut(path)
+        assert "CorruptError" in a.do("stats")[1]
+        b.kill()  # it had the log to the last, and never saw it
+    assert there(path) == told
+
+
+CALLS: dict[str, Callable[[Queue], object]] = {
+    "an enqueue": lambda q: q.enqueue("e"),
+    "a new line": lambda q: q.enqueue("other", queue="new"),
+    "enqueue_many": lambda q: q.enqueue_many([NewJob("e")] * 3),
+    "a claim": lambda q: q.dequeue(),
+    "an ack": lambda q: q.ack("held"),
+    "a nack": lambda q: q.nack("held"),
+}
+
+
+@pytest.mark.parametrize("parts", [("", *LOG), *PARTS], ids="".join)
+@pytest.mark.parametrize("name", CALLS)
+def test_a_commit_during_which_the_log_is_removed_is_not_acknowledged(
+    path: Path, name: str, parts: tuple[str, ...]
+) -> None:
+    store = SqliteStore(path)
+    with closed_behind(store), Queue(store) as q:
+        q.enqueue("e", id="held")
+        q.dequeue(id="held")
+        for _ in range(5):
+            q.enqueue("e")
+        q.ack(q.dequeue()[0])
+        connection = store._writer.opened
+        assert connection is not None
+
+        def strike(_: str) -> None:  # at the first statement: it has looked already
+            connection.set_trace_callback(None)
+            cut(path, parts)
+
+        connection.set_trace_callback(strike)
+        with pytest.raises(CorruptError, match="somebody removed or replaced"):
+            CALLS[name](q)
+        assert store._writer.opened is None
 
 
 @pytest.mark.parametrize("parts", PARTS, ids="".join)

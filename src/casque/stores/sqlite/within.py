@@ -65,8 +65,8 @@ def enqueue_within(
     except sqlite3.OperationalError as error:
         if getattr(error, "sqlite_errorname", "").startswith("SQLITE_BUSY"):
             raise StorageError(
-                f"{database.name}: another connection is writing ({error}), so the job was not "
-                "added to this transaction. Begin such transactions with BEGIN IMMEDIATE, and give "
+                f"{database.name}: another connection is writing, so the job was not added "
+                "to this transaction. Begin such transactions with BEGIN IMMEDIATE, and give "
                 "the connection a timeout.",
                 cause=error,
                 outcome_unknown=False,
