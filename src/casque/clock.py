@@ -113,7 +113,7 @@ class SystemClock:
         self._lock = threading.RLock()
         self._last_order = 0
         self._drawn: list[int] = []
-        self._generation = process.generation
+        self._generation = process.generation()
 
     def now(self) -> int:
         return time.time_ns() // 1000
@@ -131,10 +131,10 @@ class SystemClock:
         return self.mint(1)[0][0]
 
     def mint(self, count: int) -> Minted:
-        if self._generation != process.generation:
+        if self._generation != process.generation():
             # A fork: somebody may have held it in the parent.
             self._lock = threading.RLock()
-            self._generation, self._drawn = process.generation, []
+            self._generation, self._drawn = process.generation(), []
         with self._lock:
             now_ms = time.time_ns() // 1_000_000
             if count == 1:  # some are drawn in advance, but never before a fork
@@ -320,21 +320,19 @@ class StoreTime:
     def __init__(self, clock: Clock) -> None:
         self._moment = clock.moment
         self._lock = threading.RLock()
-        self._generation = process.generation
+        self._generation = process.generation()
         self._wall, self._monotonic = clock.moment()
         self._last = self._wall
         self.step = NO_STEP
         """The last leap that this process saw."""
 
     def now(self) -> int:
-        if self._generation != process.generation:
-            self._lock, self._generation = threading.RLock(), process.generation
-        with self._lock:
+        with self._own_lock():
             return self._reach(0)
 
     def saw(self, instant: int) -> None:
         """Another process wrote at `instant`: time is at least that from now on."""
-        with self._lock:
+        with self._own_lock():
             self._reach(instant)
 
     def _reach(self, instant: int) -> int:
@@ -347,3 +345,8 @@ class StoreTime:
             self.step = Step(now, now - carried + self.step.ahead_us, behind)
         self._wall, self._monotonic, self._last = wall, monotonic, now
         return now
+
+    def _own_lock(self) -> threading.RLock:
+        if self._generation != process.generation():  # somebody may have held it in the parent
+            self._lock, self._generation = threading.RLock(), process.generation()
+        return self._lock

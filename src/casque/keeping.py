@@ -7,6 +7,7 @@ import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from casque import process
 from casque.clock import LOOK_US, Bell, Clock, StepWatch, Stopwatch, drive
 from casque.errors import CASConflictError, CasqueError, StorageError
 
@@ -51,6 +52,7 @@ class Keeper:
         self._trouble: Exception | None = None
         self._task: asyncio.Task[None] | None = None
         self._thread: threading.Thread | None = None
+        self._generation = 0
 
     @property
     def is_lost(self) -> bool:
@@ -105,10 +107,13 @@ class Keeper:
             target=lambda: drive(self._keep()), name="casque-keeper", daemon=True
         )
         self._thread.start()
+        self._generation = process.generation()
 
     def stop_thread(self, *, raised: BaseException | None) -> bool:
         assert self._stop is not None
         assert self._thread is not None
+        if self._generation != process.generation():
+            return False  # the thread is the parent's, and so is the claim
         self._stop.ring()
         self._thread.join()
         return self.is_lost and raised is None

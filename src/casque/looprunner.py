@@ -9,6 +9,7 @@ from concurrent.futures import CancelledError
 from typing import Any, TypeVar
 from weakref import finalize
 
+from casque import process
 from casque.errors import InvalidError
 from casque.operations import Operation
 from casque.session import Session
@@ -23,6 +24,7 @@ class LoopRunner:
         self._loop = asyncio.new_event_loop()
         self._closing = threading.Lock()
         self._is_closed = False
+        self._generation = process.generation()
         # A daemon: a queue that nobody closed must not keep the process from ending.
         self._thread = threading.Thread(
             target=_serve, args=(self._loop,), name="casque-loop", daemon=True
@@ -31,6 +33,12 @@ class LoopRunner:
         finalize(self, _stop, self._loop)  # nor a thread of one that nobody holds any more
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        if self._generation != process.generation():
+            coroutine.close()
+            raise InvalidError(
+                "this was opened before a fork, and the thread that serves it is in the parent "
+                "process; open a new one in the child."
+            )
         with self._closing:  # what comes after the end of the loop would wait for ever
             if self._is_closed:
                 coroutine.close()
@@ -53,6 +61,8 @@ class LoopRunner:
         return self.run(submitted())
 
     def close(self) -> None:
+        if self._generation != process.generation():
+            return
         with self._closing:
             if not self._is_closed:
                 self._is_closed = True

@@ -30,7 +30,7 @@ class Opened:
         self._address = anchored(address)  # whatever folder the process goes to later
         self._owns_store = not is_store(address)
         self._lock = threading.Lock()
-        self._generation = process.generation
+        self._generation = process.generation()
         self._is_closed = False
         self._store: Store | None = None
         self._queue: Queue | None = None
@@ -64,7 +64,7 @@ class Opened:
     @property
     def queue(self) -> Queue:
         queue = self._queue
-        if queue is not None and self._generation == process.generation:
+        if queue is not None and self._generation == process.generation():
             return queue  # the short way, at every enqueue; closing takes it away
         self._check()
         queue = self._queue
@@ -85,18 +85,23 @@ class Opened:
         return queue
 
     def _check(self) -> None:
-        if self._generation != process.generation:
-            # In the child of a fork. Somebody may have held the lock in the parent; and what was
-            # open belongs to that, threads and all.
-            self._lock, self._generation = threading.Lock(), process.generation
-            if self._store is not None and not self._store.instant:
-                self._store = self._queue = self._async_queue = None
+        if self._generation != process.generation():
+            self._begin_anew()
         if self._is_closed:
             raise InvalidError("this App is closed; make a new one.")
 
+    def _begin_anew(self) -> None:
+        """In the child of a fork: what was open belongs to the parent, threads and all."""
+        with process.own_lock():
+            if self._generation != process.generation():
+                self._lock = threading.Lock()  # somebody may have held it in the parent
+                if self._store is not None and not self._store.instant:
+                    self._store = self._queue = self._async_queue = None
+                self._generation = process.generation()
+
     def close(self) -> None:
         """Commit what is pending, within a bound, and let go. Calling it twice is fine."""
-        if self._is_closed or self._generation != process.generation:
+        if self._is_closed or self._generation != process.generation():
             self._is_closed = True
             return
         self._is_closed = True

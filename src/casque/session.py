@@ -62,7 +62,7 @@ class Session:
                 self.access, alone=one_by_one, max_conflicts=max_conflicts
             )
         self._bells = Bells()
-        self._generation = process.generation
+        self._generation = process.generation()
         self._is_entered = False
         self._is_closed = False
 
@@ -82,7 +82,8 @@ class Session:
 
     async def close(self) -> None:
         """Commit what is pending, within a bound, and let go. Calling it twice is fine."""
-        if self._is_closed:
+        if self._is_closed or self._generation != process.generation():
+            self._is_closed = True  # in the child of a fork there is nothing to do, or to wait for
             return
         self._is_closed = True
         self._bells.ring()
@@ -100,7 +101,7 @@ class Session:
         """Raise InvalidError, saying what to do, unless it may be used here and now."""
         if self._is_closed or (self._must_enter and not self._is_entered):
             raise self._not_open()
-        if self._generation != process.generation:
+        if self._generation != process.generation():
             remedy = (
                 f"{self.store.name} lives in the parent alone; use sqlite:/// to share a queue."
                 if self.store.instant
@@ -115,7 +116,7 @@ class Session:
         """Commit one operation; its result, or its refusal raised."""
         if (
             self._is_closed
-            or self._generation != process.generation
+            or self._generation != process.generation()
             or (self._must_enter and not self._is_entered)
         ):
             self.check_open()
@@ -125,7 +126,7 @@ class Session:
         """As `submit`, for those who await nothing. Of a `blocking` session alone."""
         if (
             self._is_closed
-            or self._generation != process.generation
+            or self._generation != process.generation()
             or (self._must_enter and not self._is_entered)
         ):
             self.check_open()

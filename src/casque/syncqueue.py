@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
@@ -98,8 +97,7 @@ class Queue:
         self._open: Callable[[], tuple[_Behind, Runner]] = opened
         self._owns_store = not is_store(store)
         self._queue, self._runner = opened()
-        self._generation = process.generation
-        self._reopening = threading.Lock()
+        self._generation = process.generation()
         self._is_closed = False
 
     @property
@@ -129,7 +127,7 @@ class Queue:
 
     def close(self) -> None:
         """Commit what is pending, within a bound, and let go. Calling it twice is fine."""
-        if self._is_closed or self._generation != process.generation:
+        if self._is_closed or self._generation != process.generation():
             self._is_closed = True
             return
         self._is_closed = True
@@ -141,15 +139,15 @@ class Queue:
     def _check_open(self) -> None:
         if self._is_closed:
             raise InvalidError("this Queue is closed; open a new one.")
-        if self._generation != process.generation and not self._queue.store.instant:
+        if self._generation != process.generation() and not self._queue.store.instant:
             self._reopen()
 
     def _reopen(self) -> None:
         """In the child of a fork: its own writer, its own thread, its own connection."""
-        with self._reopening:
-            if self._generation != process.generation:
+        with process.own_lock():
+            if self._generation != process.generation():
                 self._queue, self._runner = self._open()
-                self._generation = process.generation
+                self._generation = process.generation()
 
     def _run(self, call: Coroutine[Any, Any, T]) -> T:
         return self._runner.run(call)  # looked up now: what made `call` may have opened anew
@@ -157,7 +155,7 @@ class Queue:
     @property
     def _live(self) -> _Behind:
         """What does it, open and of this process."""
-        if self._is_closed or self._generation != process.generation:
+        if self._is_closed or self._generation != process.generation():
             self._check_open()
         if asyncio._get_running_loop() is not None:  # noqa: SLF001 - the quick check
             warn_inside_loop("the sync Queue", "BrokerQueue or DirectQueue")

@@ -22,7 +22,7 @@ class MemoryBucket:
         self._lock = threading.Lock()
         self._objects: dict[str, Found] = {}
         self._writes = 0
-        self._generation = process.generation
+        self._generation = process.generation()
 
     async def get(self, key: str) -> Found | None:
         with self._here():
@@ -57,7 +57,7 @@ class MemoryBucket:
 
     def _here(self) -> threading.Lock:
         """The lock, in the process whose objects these are."""
-        if self._generation != process.generation:
+        if self._generation != process.generation():
             raise StorageError(
                 f"{self.name} lives in the process that made it, and this is a fork of that "
                 "process: what is changed here nobody else would see. Use a folder to share a "

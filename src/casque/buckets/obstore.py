@@ -145,8 +145,8 @@ class ObstoreBucket:
     def _check_process(self) -> None:
         global _started_in  # noqa: PLW0603 - obstore has one set of threads for all of a process
         if _started_in is None:
-            _started_in = process.generation
-        if _started_in != process.generation:
+            _started_in = process.generation()
+        if _started_in != process.generation():
             raise StorageError(
                 f"{self.name}: this process was forked from one that had used a bucket before, and "
                 "what obstore needs did not come along: a request would hang. Nothing was sent. "

@@ -38,7 +38,7 @@ class Bells:
         try:
             yield
         finally:
-            del self.all[id(bell)]
+            self.all.pop(id(bell), None)  # none of a parent's are left in its child
 
     def ring_for(self, events: Iterable[Event]) -> None:
         """Wake the waiting if one of `events` can have made a job claimable."""

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from casque import reentry
+from casque import process, reentry
 from casque.clock import Bell, Clock, StoreTime, SystemClock
 from casque.errors import StorageError
 from casque.operations import Operation
@@ -35,7 +34,7 @@ class MemoryStore(Looking):
         self._state = State()
         self._answers = Answers()
         self._bells = Bells()
-        self._pid = os.getpid()
+        self._generation = process.generation()
 
     async def commit(
         self,
@@ -45,6 +44,7 @@ class MemoryStore(Looking):
         *,
         max_conflicts: int | None = None,  # noqa: ARG002 - a lock has no conflicts
     ) -> list[Any]:
+        self._check_process()
         reentry.refuse(self._lock)
         with self._lock:
             state = self._whole()
@@ -64,6 +64,7 @@ class MemoryStore(Looking):
             yield None
 
     async def _read(self, look: Callable[[State, int], T]) -> T:
+        self._check_process()
         reentry.refuse(self._lock)
         with self._lock:
             state, now = self._whole(), self._time.now()
@@ -75,13 +76,15 @@ class MemoryStore(Looking):
 
     def _whole(self) -> State:
         """The state, mended if an interrupted commit left it torn. Call it with the lock held."""
-        if os.getpid() != self._pid:
+        if not self._state.is_whole:
+            self._state = self._state.mended()
+        return self._state
+
+    def _check_process(self) -> None:
+        if self._generation != process.generation():
             raise StorageError(
                 "memory:// lives in the process that made it, and this is a fork of that process: "
                 "what is changed here nobody else would see. Use sqlite:/// to share a queue "
                 "between processes.",
                 outcome_unknown=False,
             )
-        if not self._state.is_whole:
-            self._state = self._state.mended()
-        return self._state

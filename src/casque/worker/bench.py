@@ -163,7 +163,7 @@ def _run(app: App, order: Order, line: socket.socket) -> Reply:
         args, kwargs = task.decode(order.job.payload)
         return task.function(*args, **kwargs)
 
-    generation = process.generation
+    generation = process.generation()
     become(attempt.running)
     try:
         try:

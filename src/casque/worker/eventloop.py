@@ -10,6 +10,7 @@ from typing import Any, NoReturn, TypeVar
 from weakref import WeakSet
 
 from casque.errors import CasqueError
+from casque.process import in_child
 from casque.worker.report import LOGGER
 
 T = TypeVar("T")
@@ -116,5 +117,4 @@ def _silence_loops() -> None:
             loop._selector = _NoMore()  # noqa: SLF001
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_silence_loops)
+in_child(_silence_loops)

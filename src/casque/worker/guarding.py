@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import IO
 from weakref import WeakSet
 
+from casque.process import in_child
+
 _log = logging.getLogger("casque.worker")
 
 _PROGRAM = Path(__file__).with_name("guard.py")
@@ -219,5 +221,4 @@ def _abandon_all() -> None:
         guard.abandon()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_abandon_all)
+in_child(_abandon_all)

@@ -16,6 +16,7 @@ from weakref import ref
 import msgspec
 
 from casque.clock import SECOND_US, SystemClock, to_datetime
+from casque.process import in_child
 from casque.worker.console import SUPERVISOR, ConsoleLines, shown
 from casque.worker.outlet import Outlet
 
@@ -164,8 +165,7 @@ def _begin_anew() -> None:
             handler.forget()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_begin_anew)
+in_child(_begin_anew)
 
 
 def _only(logger: logging.Logger) -> Lines | None:

@@ -28,7 +28,7 @@ from casque.worker.switching import Switching
 
 def leave_if_forked(generation: int) -> None:
     """If a task forked and this is the child: it is no worker, and has nothing more to do."""
-    if process.generation == generation:
+    if process.generation() == generation:
         return
     with suppress(Exception):
         sys.stdout.flush()
@@ -121,7 +121,7 @@ class OnLoop:
         self._hooks = hooks
 
     async def call(self, attempt: Attempt, args: list[Any], kwargs: dict[str, Any]) -> bytes | None:
-        function, generation = attempt.task.function, process.generation
+        function, generation = attempt.task.function, process.generation()
         become(attempt.running)
         try:
             if self._hooks is None:
@@ -192,7 +192,7 @@ class InThreads:
             self._threads += 1
 
     def _run(self, attempt: Attempt, args: list[Any], kwargs: dict[str, Any]) -> bytes | None:
-        function, generation = attempt.task.function, process.generation
+        function, generation = attempt.task.function, process.generation()
         become(attempt.running)
         try:
             if self._hooks is None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 
-from casque.errors import CASConflictError
+from casque import process
+from casque.errors import CASConflictError, StorageError
 
 
 class InMemoryStorage:
@@ -16,13 +17,14 @@ class InMemoryStorage:
         self._lock = threading.Lock()
         self._content = initial_content
         self._writes = 1 if initial_content else 0
+        self._generation = process.generation()
 
     async def read(self) -> tuple[bytes, str | None]:
-        with self._lock:
+        with self._here():
             return self._content, self._etag()
 
     async def write(self, content: bytes, if_match: str | None = None) -> str:
-        with self._lock:
+        with self._here():
             if if_match != self._etag():
                 raise CASConflictError(
                     f"the object is at etag {self._etag()}, not {if_match}: it was changed."
@@ -30,6 +32,17 @@ class InMemoryStorage:
             self._content = content
             self._writes += 1
             return str(self._writes)
+
+    def _here(self) -> threading.Lock:
+        """The lock, in the process whose object this is."""
+        if self._generation != process.generation():
+            raise StorageError(
+                "this object lives in the memory of the process that made it, and this is a fork "
+                "of that process: what is changed here nobody else would see. Use a file to share "
+                "a queue between processes.",
+                outcome_unknown=False,
+            )
+        return self._lock
 
     def _etag(self) -> str | None:
         return str(self._writes) if self._writes else None

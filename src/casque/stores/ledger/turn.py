@@ -41,11 +41,11 @@ class _ThreadTurn:
         self._lock = threading.Lock()
         self._owner = 0
         """The thread whose turn it is."""
-        self._generation = process.generation
+        self._generation = process.generation()
 
     async def __aenter__(self) -> None:
-        if self._generation != process.generation:
-            self._lock, self._generation = threading.Lock(), process.generation
+        if self._generation != process.generation():
+            self._lock, self._generation = threading.Lock(), process.generation()
             self._owner = 0
         thread = threading.get_ident()
         if self._owner == thread:
@@ -77,10 +77,10 @@ class _LoopTurn:
         self._mutex = threading.Lock()
         self._is_taken = False
         self._waiting: deque[_Waiter] = deque()
-        self._generation = process.generation
+        self._generation = process.generation()
 
     async def __aenter__(self) -> None:
-        if self._generation != process.generation:
+        if self._generation != process.generation():
             self._forget()
         loop = asyncio.get_running_loop()
         with self._mutex:

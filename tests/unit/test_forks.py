@@ -1,0 +1,73 @@
+"""What is open when C forks the process: locks, heartbeats and apps, on stores of each kind."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from casque import InMemoryStorage, Queue, StorageError
+
+CODE = """
+import ctypes, os, sys, time
+from casque import App, CasqueError, HeartbeatManager, InvalidError, Lock, Queue
+
+path = sys.argv[1]
+app = App(path)
+
+@app.task
+def task() -> None: ...
+
+task.enqueue()
+q = Queue(path)
+[job] = q.dequeue()
+parent = os.getpid()
+pid = 0
+try:
+    with Lock(path, "lock") as lock, HeartbeatManager(q, job) as beating:
+        pid = ctypes.PyDLL(None).fork()
+        if pid:
+            give_up = time.monotonic() + 60
+            while not (found := os.waitpid(pid, os.WNOHANG))[0] and time.monotonic() < give_up:
+                time.sleep(0.01)
+            assert found == (pid, 0), found
+            assert not lock.lost and not beating.lost
+        else:
+            task.enqueue()
+except InvalidError as error:
+    assert os.getpid() != parent and "fork" in str(error), error
+    os.write(1, b"refused ")
+    os._exit(0)  # at a plain end Python waits for threads that are the parent's
+q.ack(job)
+os.write(1, b"%d" % q.stats().pending)
+"""
+
+
+@pytest.mark.parametrize("place", ["jobs.db", "queue.json", "folder/"])
+def test_a_fork_in_c_leaves_the_parents_lock_and_heartbeats_alone(
+    place: str, tmp_path: Path
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", CODE, f"{tmp_path}/{place}"],
+        capture_output=True,
+        timeout=100,
+        check=False,
+    )
+    assert (done.stdout, done.stderr) == (b"refused 1", b"")
+
+
+def test_an_object_in_memory_is_refused_in_a_fork_where_jobs_would_be_lost() -> None:
+    q = Queue(InMemoryStorage())
+    q.enqueue("e")
+    child = os.fork()
+    if not child:
+        try:
+            q.enqueue("e")
+        except StorageError as error:
+            os._exit(0 if "fork" in str(error) else 2)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert q.stats().pending == 1
