@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import os
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Literal
 
 from casque.clock import drive
 from casque.errors import CasqueError
+from casque.job import Job
 from casque.queue import BrokerQueue, DirectQueue
 from casque.stores.url import open_store
 from casque.syncqueue import Queue
@@ -19,6 +21,8 @@ from casque.testing.rig import FLAVOURS, Flavour
 
 _BREATH_SECONDS = 0.05
 """Between two looks at what others still work on; these processes live in real time."""
+_JOBS = 5
+"""Of each side of a fork."""
 
 
 def work_until_empty(address: Any, report: Callable[[str], None], place: int) -> None:
@@ -84,36 +88,42 @@ def jobs_until_killed(
     report("end")
 
 
-def fork_and_enqueue(address: str, report: Callable[[str], None], flavour: Flavour) -> None:
-    """Open a queue, fork, and use it on both sides."""
+def fork_and_enqueue(
+    address: str, report: Callable[[str], None], flavour: Flavour, by: Literal["python", "c"]
+) -> None:
+    """Open a queue, fork, and use it on both sides. Python does not see a fork by C."""
     warnings.simplefilter("ignore", DeprecationWarning)  # of a fork where there are threads
+    fork: Callable[[], int] = ctypes.PyDLL(None).fork if by == "c" else os.fork
     if flavour == "queue":
         q = Queue(address)
-        q.enqueue("e", id="before")
-        if (child := os.fork()) == 0:
-            _end_child(report, lambda: q.enqueue("e", id="child"))
+        report(f"parent: {q.enqueue('e').id}")
+        if (child := fork()) == 0:
+            _end_child(report, lambda: q.enqueue("e"))
         os.waitpid(child, 0)
-        q.enqueue("e", id="parent")
+        for _ in range(_JOBS):
+            report(f"parent: {q.enqueue('e').id}")
     else:
-        asyncio.run(_fork_and_enqueue(address, report, flavour))
-    report("parent: enqueued")
+        asyncio.run(_fork_and_enqueue(address, report, flavour, fork))
 
 
-async def _fork_and_enqueue(address: str, report: Callable[[str], None], flavour: Flavour) -> None:
+async def _fork_and_enqueue(
+    address: str, report: Callable[[str], None], flavour: Flavour, fork: Callable[[], int]
+) -> None:
     async with _kind(flavour)(address) as q:
-        await q.enqueue("e", id="before")
-        if (child := os.fork()) == 0:
-            _end_child(report, lambda: drive(q.enqueue("e", id="child")))
+        report(f"parent: {(await q.enqueue('e')).id}")
+        if (child := fork()) == 0:
+            _end_child(report, lambda: drive(q.enqueue("e")))
         os.waitpid(child, 0)  # noqa: ASYNC222 - nothing else runs here
-        await q.enqueue("e", id="parent")
+        for _ in range(_JOBS):
+            report(f"parent: {(await q.enqueue('e')).id}")
 
 
-def _end_child(report: Callable[[str], None], enqueue: Callable[[], object]) -> None:
+def _end_child(report: Callable[[str], None], enqueue: Callable[[], Job]) -> None:
     try:
-        enqueue()
-        report("child: enqueued")
+        for _ in range(_JOBS):
+            report(f"child: {enqueue().id}")
     except CasqueError as error:
-        report(f"child: refused: {error}")
+        report(f"refused: {error}")
     os._exit(0)
 
 

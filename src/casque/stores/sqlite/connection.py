@@ -18,6 +18,7 @@ from casque.clock import SECOND_US, Clock
 from casque.errors import CasqueError, CorruptError, InvalidError, StorageError
 from casque.localdisk import has_other_names, make_folder, network_filesystem
 from casque.stores.port import COMMIT_DEADLINE_US
+from casque.stores.sqlite import forks
 from casque.stores.sqlite.files import Files, Identity, identity_of
 from casque.stores.sqlite.rows import Connection, schema
 
@@ -63,6 +64,7 @@ class Database:
 
     def connect(self) -> sqlite3.Connection:
         """A connection to a database that holds a queue; it is made when there is none."""
+        forks.check(self.name)
         if self.is_lost():
             raise self.lost()
         self._check_place()
@@ -109,6 +111,10 @@ class Database:
                 connection.execute("PRAGMA wal_checkpoint").fetchall()
         with suppress(sqlite3.Error):  # what is committed is; more cannot be done about it
             connection.close()
+
+    def let_go(self) -> None:
+        """In a child: what its parent has open is not open here."""
+        self._open.clear()
 
     def is_lost(self) -> bool:
         """Whether what is open here is not what is at the path any more."""

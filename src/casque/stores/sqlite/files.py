@@ -28,7 +28,7 @@ class Files:
         self._names = (path, f"{path}-wal", f"{path}-shm")
         self._held: list[Identity | None] = []
         """What is open here."""
-        self._file: Identity | None = None
+        self.file: Identity | None = None
         """The file that was first opened here."""
         self._quiet_ns = -1
         """When the folder was last changed, if all were in their places after that."""
@@ -56,8 +56,8 @@ class Files:
         found = self._found()
         if None in found or log not in (None, found[1:]) or not _are_open_here(found):
             return False
-        is_another = self._file not in (None, found[0])  # it was let go of before a fork, say
-        self._held, self._file = found, found[0]
+        is_another = self.file not in (None, found[0])  # it was let go of before a fork, say
+        self._held, self.file = found, found[0]
         self.is_lost = self.is_lost or is_another
         return not is_another
 
@@ -76,7 +76,7 @@ class Files:
 
     def forget(self) -> None:
         """Whoever has claimed something here is done: what is opened next may be another file."""
-        self._file, self.is_lost = None, False
+        self.file, self.is_lost = None, False
 
     def _compare(self, changed_ns: int) -> bool:
         try:

@@ -4,14 +4,52 @@ SQLite keeps a list of the files that are open in the process and of the locks
 it holds on them. A child inherits the list but not the locks, and would trust
 in them. So every store closes its connections before a fork, and parent and
 child open new ones when they need them.
+
+A fork that Python does not see leaves them open. Then the child closes them
+before it opens any, so that SQLite forgets the list. If another thread was in
+the middle of a call, the child can do neither: SQLite's own locks stay taken
+there for ever. So it refuses, whatever the file.
 """
 
 from __future__ import annotations
 
 import os
+import sqlite3
+import struct
+import sys
 import threading
-from typing import Protocol
-from weakref import WeakSet
+from pathlib import Path
+from typing import Any, Protocol
+from weakref import WeakSet, finalize
+
+from casque import process, reentry
+from casque.clock import SECOND_US, SystemClock, drive
+from casque.errors import StorageError
+
+if sys.platform == "linux":
+    import fcntl
+
+PATIENCE_SECONDS = 5.0
+"""How long a fork waits for the calls of other threads."""
+_PAUSE_US = 10_000
+_LOCK_BYTES = 0x40000000, 512
+"""Where SQLite's locks lie in a database file."""
+
+
+class Handle(Protocol):
+    """A connection, if there is one; used with the lock held."""
+
+    lock: Any
+    opened: sqlite3.Connection | None
+
+    @property
+    def file(self) -> tuple[Path, tuple[int, int] | None]:
+        """Where it is, and which file was opened there."""
+        ...
+
+    def open(self) -> sqlite3.Connection: ...
+
+    def close(self) -> None: ...
 
 
 class Forked(Protocol):
@@ -21,32 +59,156 @@ class Forked(Protocol):
 
 
 _stores: WeakSet[Forked] = WeakSet()
+_handles: set[Handle] = set()
 _lock = threading.Lock()
-_held: list[Forked] = []
+_ready: list[Handle] = []
+"""While a fork is under way: the handles whose locks it has, and whose connections are closed."""
+_told: list[Forked] = []
+_mine: list[sqlite3.Connection] = []
+"""In a new child: the connections whose calls go on in here."""
+_is_closing = False
+_refusal: str | None = None
 
 
-def remember(store: Forked) -> None:
+def remember(store: Forked, handles: tuple[Handle, ...]) -> None:
     """Have the store told of every fork, for as long as it lives."""
     with _lock:
         _stores.add(store)
+        _handles.update(handles)
+    finalize(store, _forget, handles).atexit = False
+
+
+def check(name: str) -> None:
+    """Raise StorageError where SQLite cannot be used."""
+    if _refusal is not None:
+        raise StorageError(
+            f"{name}: this process was forked from one that had a queue in SQLite open, {_refusal} "
+            "SQLite cannot be used safely in here; nothing was written. Open the queue after the "
+            "fork (uWSGI: set `lazy-apps`, or open it under `@postfork`), fork before you start "
+            'threads, or start processes with multiprocessing\'s "spawn" or "forkserver".',
+            outcome_unknown=False,
+        )
+
+
+def _forget(handles: tuple[Handle, ...]) -> None:
+    """Nobody has their store any more."""
+    process.generation()  # what a child inherited is closed in another way
+    if _is_closing:
+        return  # collected right in the middle of that
+    for handle in handles:
+        with handle.lock:
+            handle.close()
+        _handles.discard(handle)
 
 
 def _before() -> None:
     _lock.acquire()
+    clock = SystemClock()
+    give_up = clock.monotonic() + int(PATIENCE_SECONDS * SECOND_US)
     for store in list(_stores):
         store.before_fork()
-        _held.append(store)
+        _told.append(store)
+    for handle in list(_handles):
+        # Who forks may be a signal handler that struck in the middle of a call.
+        if reentry.is_mine(handle.lock):
+            continue
+        if handle.lock.acquire(timeout=max(give_up - clock.monotonic(), 0) / SECOND_US):
+            _ready.append(handle)
+            handle.close()
 
 
-def _after(*, in_child: bool) -> None:
-    while _held:
-        _held.pop().after_fork(in_child=in_child)
+def _in_parent() -> None:
+    while _ready:
+        _ready.pop().lock.release()
+    while _told:
+        _told.pop().after_fork(in_child=False)
     _lock.release()
 
 
+def _in_child() -> None:
+    global _lock, _is_closing  # noqa: PLW0603 - what SQLite keeps is one per process, too
+    _lock, _is_closing = threading.Lock(), True
+    try:
+        _let_go([handle for handle in _handles if handle not in _ready])
+    finally:
+        _is_closing = False
+    for handle in list(_handles):
+        handle.lock = threading.RLock()
+    _ready.clear()
+    _told.clear()
+    for store in list(_stores):
+        store.after_fork(in_child=True)
+
+
+def _let_go(handles: list[Handle]) -> None:
+    """Close what the child inherited; or never close it, and refuse."""
+    global _refusal  # noqa: PLW0603 - as above
+    mine = [handle.opened for handle in handles if reentry.is_mine(handle.lock)]
+    _mine[:] = [connection for connection in mine if connection is not None]
+    if mine or not all(handle.lock.acquire(blocking=False) for handle in handles):
+        _refusal = "while a call to it was under way."
+    for handle in handles:
+        connection, handle.opened = handle.opened, None
+        if connection is not None and (_refusal or not _close_apart(connection, *handle.file)):
+            _refusal = _refusal or "and its connection cannot be let go of."
+            _keep_for_ever(connection)
+
+
+def _deny() -> None:
+    """What goes on when this returns, in the thread that forked, must not write a second time.
+
+    Only now is it certain that it is that thread: a new one may go by the number of one that is
+    gone, and SQLite's lock would be taken for ever.
+    """
+    for connection in _mine:
+        connection.set_authorizer(lambda *_: sqlite3.SQLITE_DENY)
+
+
+def _close_apart(
+    connection: sqlite3.Connection, path: Path, identity: tuple[int, int] | None
+) -> bool:
+    """Close a connection of the parent's, and change nothing; False if that cannot be done.
+
+    The last connection to a file moves the log into it and deletes the log, and this one may seem
+    to be the last. But its log may be gone since the fork, and the one that is there another's.
+    So SQLite is kept from locking the file, by a lock that holds against this very process, too.
+    """
+    if sys.platform != "linux":
+        return False
+    try:
+        with path.open("rb") as file:
+            found = os.fstat(file.fileno())
+            if (found.st_dev, found.st_ino) != identity or not _lock_apart(file.fileno()):
+                return False
+            connection.close()
+    except (OSError, sqlite3.Error):
+        return False
+    return True
+
+
+def _lock_apart(file: int) -> bool:
+    """Lock it for reading, against anybody's writing lock; False if that cannot be done."""
+    clock = SystemClock()
+    wanted = struct.pack("hhqqi0q", fcntl.F_RDLCK, os.SEEK_SET, *_LOCK_BYTES, 0)
+    give_up = clock.monotonic() + int(PATIENCE_SECONDS * SECOND_US)
+    while True:
+        try:
+            fcntl.fcntl(file, fcntl.F_OFD_SETLK, wanted)
+        except BlockingIOError:  # somebody closes the file's last connection
+            if clock.monotonic() > give_up:
+                return False
+            drive(clock.sleep(_PAUSE_US, blocking=True))
+        else:
+            return True
+
+
+def _keep_for_ever(connection: sqlite3.Connection) -> None:
+    """Not even the end of the process closes it: that could wait for ever, or do harm."""
+    import ctypes  # noqa: PLC0415 - it takes long to load, and is hardly ever needed
+
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
+
+
+process.in_child(_in_child)
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(
-        before=_before,
-        after_in_parent=lambda: _after(in_child=False),
-        after_in_child=lambda: _after(in_child=True),
-    )
+    os.register_at_fork(before=_before, after_in_parent=_in_parent, after_in_child=_deny)

@@ -15,7 +15,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, TypeVar
 
-from casque import reentry
+from casque import process, reentry
 from casque.clock import Bell, Clock, StoreTime, SystemClock
 from casque.errors import CasqueError, StorageError
 from casque.job import Job, Stats
@@ -30,6 +30,7 @@ from casque.stores.sqlite.backup import Backup, Progress, back_up
 from casque.stores.sqlite.changes import Changes, Clash
 from casque.stores.sqlite.claims import Claims
 from casque.stores.sqlite.connection import Database, Durability
+from casque.stores.sqlite.files import Identity
 from casque.stores.sqlite.reads import Reads, snapshot
 from casque.stores.sqlite.rows import STATEMENTS as SQL
 from casque.stores.sqlite.watch import Watch
@@ -39,7 +40,6 @@ from casque.views import JobFilter
 
 BUSY_AT = 32
 """A handle that has made so many commits will make more."""
-_FORK_SECONDS = 5.0
 _SURE_US = 10_000
 """How long after a commit the next one does not look first whether its files are there."""
 
@@ -77,9 +77,9 @@ class SqliteStore:
         """A commit that was a claim by the short way and failed: it may be stored all the same."""
         self._writer = _Handle(self._database)
         self._reader = _Handle(self._database)
-        self._watch = Watch(self._database, self.clock, self._bells)
-        self._forking: list[_Handle] = []
-        forks.remember(self)
+        watching = _Handle(self._database)
+        self._watch = Watch(self._database, watching, self.clock, self._bells)
+        forks.remember(self, (self._writer, self._reader, watching))
 
     # -- changing --------------------------------------------------------------
 
@@ -94,6 +94,7 @@ class SqliteStore:
         return self.commit_now(writer, number, operations)
 
     def commit_now(self, writer: str, number: int, operations: Sequence[Operation]) -> list[Any]:
+        process.generation()  # in a child the lock is another
         writing = self._writer
         reentry.refuse(writing.lock)
         with writing.lock:
@@ -345,6 +346,7 @@ class SqliteStore:
 
     @contextmanager
     def listen(self, bell: Bell) -> Iterator[int | None]:
+        process.generation()
         with self._bells.hung(bell), self._watch.kept():
             yield None
 
@@ -377,6 +379,7 @@ class SqliteStore:
         return self._read(lambda reads: reads.picture())
 
     def _read(self, read: Callable[[Reads], T]) -> T:
+        process.generation()
         reentry.refuse(self._reader.lock)
         with self._reader.lock:
             try:
@@ -418,6 +421,7 @@ class SqliteStore:
     # -- life ------------------------------------------------------------------
 
     async def close(self) -> None:
+        process.generation()
         self._watch.close()
         for handle in (self._writer, self._reader):
             if reentry.is_mine(handle.lock):
@@ -428,27 +432,14 @@ class SqliteStore:
         self._files.forget()
 
     def before_fork(self) -> None:
-        """Let go of the file: SQLite's locks and memory must not be shared with a child."""
         self._watch.before_fork()
-        # Who forks may be a signal handler that struck in the middle of a commit; and another
-        # thread's is not waited for for ever.
-        handles = [one for one in (self._writer, self._reader) if not reentry.is_mine(one.lock)]
-        self._forking = [one for one in handles if one.lock.acquire(timeout=_FORK_SECONDS)]
-        for handle in self._forking:
-            handle.close()
-        self._known = None
 
     def after_fork(self, *, in_child: bool) -> None:
-        self._watch.after_fork(in_child=in_child)
-        for handle in self._forking:
-            handle.lock.release()
         if in_child:
-            self._writer = self._writer.of_a_child(is_free=self._writer in self._forking)
-            self._reader = self._reader.of_a_child(is_free=self._reader in self._forking)
-        self._forking = []
-
-
-_inherited: list[sqlite3.Connection] = []
+            self._known = None
+            self._database.let_go()
+            self._bells.all.clear()  # those who wait are the parent's
+        self._watch.after_fork(in_child=in_child)
 
 
 class _Handle:
@@ -463,18 +454,19 @@ class _Handle:
     def connection(self) -> tuple[sqlite3.Connection, bool]:
         """The connection, and whether it was made just now. Call it with the lock held."""
         if self.opened is None:
-            self.opened = self._database.connect()
-            return self.opened, True
+            return self.open(), True
         if self._database.is_lost():
             raise self._database.lost()
         return self.opened, False
 
-    def of_a_child(self, *, is_free: bool) -> _Handle:
-        """What the child of a fork uses instead, when this one was in use."""
-        if not is_free and self.opened is not None:
-            _inherited.append(self.opened)  # to close it would be to meddle with the parent's
-            self.opened = None
-        return self if is_free else _Handle(self._database)
+    def open(self) -> sqlite3.Connection:
+        """Make the connection. Call it with the lock held."""
+        self.opened = self._database.connect()
+        return self.opened
+
+    @property
+    def file(self) -> tuple[Path, Identity | None]:
+        return self._database.path, self._database.files.file
 
     def grow_log(self) -> None:
         if self.opened is not None:

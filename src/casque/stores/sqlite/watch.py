@@ -16,6 +16,7 @@ from casque.clock import Bell, Clock, drive
 from casque.errors import CasqueError
 from casque.stores.bells import Bells
 from casque.stores.sqlite.connection import Database
+from casque.stores.sqlite.forks import Handle
 from casque.stores.sqlite.rows import STATEMENTS as SQL
 
 LOOK_EVERY_US = 4_000
@@ -30,8 +31,9 @@ _LOOK_AGAIN_US = 500_000
 class Watch:
     """The thread that looks, while anybody waits."""
 
-    def __init__(self, database: Database, clock: Clock, bells: Bells) -> None:
+    def __init__(self, database: Database, handle: Handle, clock: Clock, bells: Bells) -> None:
         self._database = database
+        self._handle = handle
         self._clock = clock
         self._bells = bells
         self._lock = threading.Lock()
@@ -66,8 +68,10 @@ class Watch:
 
     def after_fork(self, *, in_child: bool) -> None:
         if in_child:
-            self._waiting = 0  # those who wait are the parent's
-        elif self._waiting:
+            self._lock, self._waiting = threading.Lock(), 0  # those who wait are the parent's
+            self._take()
+            return
+        if self._waiting:
             self._start()
         self._lock.release()
 
@@ -85,29 +89,26 @@ class Watch:
         return None if thread is None or stop is None else (thread, stop)
 
     def _look(self, stop: Bell) -> None:
-        connection: sqlite3.Connection | None = None
+        handle = self._handle
         seen: tuple[object, ...] | None = None
         looks, pause = 0, LOOK_EVERY_US
         while not drive(stop.wait(pause)):
             looks += 1
             pause = LOOK_EVERY_US if looks < _LAZY_AFTER else LOOK_LAZILY_US
-            try:
-                if connection is None:
-                    connection = self._database.connect()
-                elif self._database.is_lost():
-                    raise self._database.lost()
-                told = connection.execute(SQL["data_version"]).fetchone()
-            except (sqlite3.Error, CasqueError):
-                self._close(connection)
-                connection, told, pause = None, None, _LOOK_AGAIN_US
+            with handle.lock:
+                try:
+                    if handle.opened is not None and self._database.is_lost():
+                        raise self._database.lost()
+                    connection = handle.opened or handle.open()
+                    told = connection.execute(SQL["data_version"]).fetchone()
+                except (sqlite3.Error, CasqueError):
+                    handle.close()
+                    told, pause = None, _LOOK_AGAIN_US
             if told != seen:
                 seen, looks = told, 0
                 self._bells.ring()
-        self._close(connection)
-
-    def _close(self, connection: sqlite3.Connection | None) -> None:
-        if connection is not None:
-            self._database.close(connection)
+        with handle.lock:
+            handle.close()
 
 
 def _end(stopped: tuple[threading.Thread, Bell] | None) -> None:
