@@ -10,6 +10,7 @@ import traceback as tracebacks
 from collections.abc import Callable, Collection, Iterable
 from datetime import datetime, timedelta
 from functools import lru_cache
+from itertools import islice
 from typing import TypeVar
 
 import msgspec
@@ -120,9 +121,12 @@ def requests(
     jobs: Iterable[NewJob], lineage: Lineage, mint: Callable[[int], Minted]
 ) -> tuple[Request, ...]:
     """The checked form of a list of new jobs that stays whole."""
-    several_jobs = list(several(jobs, "NewJob"))
+    # No more of them than it takes to refuse: a generator may have millions, or no end.
+    several_jobs = list(islice(several(jobs, "NewJob"), ENQUEUE_MANY_JOBS + 1))
     if not several_jobs:
         return ()
+    if len(several_jobs) > ENQUEUE_MANY_JOBS:
+        raise _too_much(f"more than {ENQUEUE_MANY_JOBS:,} jobs")
     checked: list[Request] = []
     size = 0
     minted = zip(several_jobs, *mint(len(several_jobs)), strict=True)
@@ -135,13 +139,18 @@ def requests(
             raise InvalidError(f"job {place} of the list: {error}", job_id=error.job_id) from None
         checked.append(one)
         size += len(one.payload)
-    if len(checked) > ENQUEUE_MANY_JOBS or size > ENQUEUE_MANY_BYTES:
-        raise InvalidError(
-            f"{len(checked):,} jobs with {size:,} bytes of payload are too much for one commit: at "
-            f"most {ENQUEUE_MANY_JOBS:,} jobs and {ENQUEUE_MANY_BYTES:,} bytes go in together. "
-            "Split the list."
-        )
+    if size > ENQUEUE_MANY_BYTES:
+        raise _too_much(f"{len(checked):,} jobs with {size:,} bytes of payload")
     return tuple(checked)
+
+
+def _too_much(what: str) -> InvalidError:
+    return InvalidError(
+        f"{what} are too much for one commit: at most {ENQUEUE_MANY_JOBS:,} jobs and "
+        f"{ENQUEUE_MANY_BYTES:,} bytes go in together. Split the list, with "
+        "`iter(lambda: list(itertools.islice(jobs, 1000)), [])` or Python 3.12's "
+        "`itertools.batched(jobs, 1000)`."
+    )
 
 
 def several(values: Iterable[T], of: str) -> Iterable[T]:

@@ -9,15 +9,25 @@ from __future__ import annotations
 import asyncio
 import re
 from array import array
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager
 from datetime import UTC, date, datetime, timedelta, timezone
+from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
-from casque import CasqueError, DirectQueue, InvalidError, Job, JobNotFoundError, NewJob
+from casque import (
+    BrokerQueue,
+    CasqueError,
+    DirectQueue,
+    InvalidError,
+    Job,
+    JobNotFoundError,
+    NewJob,
+    Queue,
+)
 from casque.arguments import (
     ENQUEUE_MANY_BYTES,
     ENQUEUE_MANY_JOBS,
@@ -334,3 +344,27 @@ def test_a_direct_queue_is_not_made_with_wrong_retries() -> None:
     for wrong in (-1, "3", 1.5):
         with pytest.raises(InvalidError, match="`max_retries` must be"):
             DirectQueue("memory://", max_retries=wrong)
+
+
+def test_a_generator_without_an_end_is_refused_by_the_first_job_too_many() -> None:
+    asyncio.run(_refuses_an_endless_list())
+
+
+async def _refuses_an_endless_list() -> None:
+    def endless() -> Iterator[NewJob]:
+        return (NewJob("e", id=f"job-{number}") for number in count())
+
+    async with BrokerQueue("memory://") as broker:
+        with Queue("memory://") as plain:
+            jobs, others = endless(), endless()
+            with pytest.raises(
+                InvalidError, match=r"more than 10,000 jobs.*Split the list.*batched"
+            ):
+                await broker.enqueue_many(jobs)
+            with pytest.raises(
+                InvalidError, match=r"more than 10,000 jobs.*Split the list.*batched"
+            ):
+                await asyncio.to_thread(plain.enqueue_many, others)
+            for left in (jobs, others):
+                assert next(left).id == f"job-{ENQUEUE_MANY_JOBS + 1}"
+            assert (await broker.stats()).total == 0
