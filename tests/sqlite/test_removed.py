@@ -104,6 +104,39 @@ def test_a_log_is_saved_by_the_first_who_sees_that_it_is_gone(path: Path) -> Non
     assert there(path) == told
 
 
+_OTHER_PROGRAM = """
+import sqlite3, sys
+connection = sqlite3.connect(sys.argv[1], isolation_level=None)
+connection.execute("CREATE TABLE mine (x)")
+connection.execute("INSERT INTO mine VALUES (1)")
+print("stored", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("how", ["close", "leave"])
+def test_the_log_of_another_program_survives_who_had_the_one_before(path: Path, how: End) -> None:
+    with actor(path) as a:
+        told, _ = a.do("enqueue", "a", 10)
+        with closing(sqlite3.connect(path)) as connection:  # nothing is left to be moved
+            connection.execute("PRAGMA wal_checkpoint").fetchall()
+            cut(path)
+        other = subprocess.Popen(
+            [sys.executable, "-c", _OTHER_PROGRAM, path],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"stored\n"
+        other.kill()
+        other.communicate()
+        assert "CorruptError" in a.do("stats")[1]
+        end(a, how)
+    assert there(path) == set(told)
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("SELECT * FROM mine").fetchall() == [(1,)]
+
+
 CALLS: dict[str, Callable[[Queue], object]] = {
     "an enqueue": lambda q: q.enqueue("e"),
     "a new line": lambda q: q.enqueue("other", queue="new"),

@@ -19,6 +19,7 @@ from casque.errors import CasqueError, CorruptError, InvalidError, StorageError
 from casque.localdisk import has_other_names, make_folder, network_filesystem
 from casque.stores.port import COMMIT_DEADLINE_US
 from casque.stores.sqlite import forks
+from casque.stores.sqlite.apart import close_apart
 from casque.stores.sqlite.files import Files, Identity, identity_of
 from casque.stores.sqlite.rows import Connection, schema
 
@@ -75,8 +76,7 @@ class Database:
                 self._open.add(connection)
                 return connection
             # What it has open is not what is there: its close must not write to the file.
-            connection.interrupt()
-            connection.close()
+            close_apart(connection, self.path, self.identity())
             if log is None or log == self.files.log():
                 raise self.lost()
 
@@ -102,10 +102,10 @@ class Database:
         """Let go of a connection that `connect` made."""
         self._open.discard(connection)
         if self.files.are_replaced():
-            # The last to close moves the log to the file. This log is gone, and others may have
-            # written to the file since by another one: SQLite leaves off when it is interrupted.
-            connection.interrupt()
-        elif not self.files.are_there():
+            # Others may have written to the file since, by a log that is not this one's.
+            close_apart(connection, self.path, self.files.file)
+            return
+        if not self.files.are_there():
             # Nobody can have opened the file since: what is in the log can still be saved.
             with suppress(sqlite3.Error):
                 connection.execute("PRAGMA wal_checkpoint").fetchall()

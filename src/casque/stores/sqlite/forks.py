@@ -15,25 +15,19 @@ from __future__ import annotations
 
 import os
 import sqlite3
-import struct
-import sys
 import threading
 from pathlib import Path
 from typing import Any, Protocol
 from weakref import WeakSet, finalize
 
 from casque import process, reentry
-from casque.clock import SECOND_US, SystemClock, drive
+from casque.clock import SECOND_US, SystemClock
 from casque.errors import StorageError
-
-if sys.platform == "linux":
-    import fcntl
+from casque.stores.sqlite.apart import close_apart, keep_for_ever
+from casque.stores.sqlite.files import Identity
 
 PATIENCE_SECONDS = 5.0
 """How long a fork waits for the calls of other threads."""
-_PAUSE_US = 10_000
-_LOCK_BYTES = 0x40000000, 512
-"""Where SQLite's locks lie in a database file."""
 
 
 class Handle(Protocol):
@@ -43,7 +37,7 @@ class Handle(Protocol):
     opened: sqlite3.Connection | None
 
     @property
-    def file(self) -> tuple[Path, tuple[int, int] | None]:
+    def file(self) -> tuple[Path, Identity | None]:
         """Where it is, and which file was opened there."""
         ...
 
@@ -149,9 +143,10 @@ def _let_go(handles: list[Handle]) -> None:
         _refusal = "while a call to it was under way."
     for handle in handles:
         connection, handle.opened = handle.opened, None
-        if connection is not None and (_refusal or not _close_apart(connection, *handle.file)):
-            _refusal = _refusal or "and its connection cannot be let go of."
-            _keep_for_ever(connection)
+        if connection is not None and _refusal:
+            keep_for_ever(connection)  # to close it could wait for ever
+        elif connection is not None and not close_apart(connection, *handle.file):
+            _refusal = "and its connection cannot be let go of."
 
 
 def _deny() -> None:
@@ -162,51 +157,6 @@ def _deny() -> None:
     """
     for connection in _mine:
         connection.set_authorizer(lambda *_: sqlite3.SQLITE_DENY)
-
-
-def _close_apart(
-    connection: sqlite3.Connection, path: Path, identity: tuple[int, int] | None
-) -> bool:
-    """Close a connection of the parent's, and change nothing; False if that cannot be done.
-
-    The last connection to a file moves the log into it and deletes the log, and this one may seem
-    to be the last. But its log may be gone since the fork, and the one that is there another's.
-    So SQLite is kept from locking the file, by a lock that holds against this very process, too.
-    """
-    if sys.platform != "linux":
-        return False
-    try:
-        with path.open("rb") as file:
-            found = os.fstat(file.fileno())
-            if (found.st_dev, found.st_ino) != identity or not _lock_apart(file.fileno()):
-                return False
-            connection.close()
-    except (OSError, sqlite3.Error):
-        return False
-    return True
-
-
-def _lock_apart(file: int) -> bool:
-    """Lock it for reading, against anybody's writing lock; False if that cannot be done."""
-    clock = SystemClock()
-    wanted = struct.pack("hhqqi0q", fcntl.F_RDLCK, os.SEEK_SET, *_LOCK_BYTES, 0)
-    give_up = clock.monotonic() + int(PATIENCE_SECONDS * SECOND_US)
-    while True:
-        try:
-            fcntl.fcntl(file, fcntl.F_OFD_SETLK, wanted)
-        except BlockingIOError:  # somebody closes the file's last connection
-            if clock.monotonic() > give_up:
-                return False
-            drive(clock.sleep(_PAUSE_US, blocking=True))
-        else:
-            return True
-
-
-def _keep_for_ever(connection: sqlite3.Connection) -> None:
-    """Not even the end of the process closes it: that could wait for ever, or do harm."""
-    import ctypes  # noqa: PLC0415 - it takes long to load, and is hardly ever needed
-
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
 
 
 process.in_child(_in_child)

@@ -1,0 +1,72 @@
+"""Apart: closing a connection so that nothing changes for anybody else.
+
+The last connection to a file moves the log into it and deletes the log. One that
+was inherited by a fork, or whose log was removed, may seem to be the last: its
+log is gone, and the one that is there is another's. So SQLite is kept from
+locking the file, by a lock that holds against this very process, too.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import struct
+import sys
+from pathlib import Path
+
+from casque.clock import SECOND_US, SystemClock, drive
+from casque.stores.sqlite.files import Identity
+
+if sys.platform == "linux":
+    import fcntl
+
+_PATIENCE_US = 5 * SECOND_US
+_PAUSE_US = 10_000
+_LOCK_BYTES = 0x40000000, 512
+"""Where SQLite's locks lie in a database file."""
+
+
+def close_apart(connection: sqlite3.Connection, path: Path, identity: Identity | None) -> bool:
+    """Close a connection to the file that was at the path; False if it had to be left open.
+
+    Then it stays so until the process is gone. Not even Python's end closes it.
+    """
+    try:
+        is_closed = sys.platform == "linux" and _close(connection, path, identity)
+    except (OSError, sqlite3.Error):
+        is_closed = False
+    if not is_closed:
+        keep_for_ever(connection)
+    return is_closed
+
+
+def keep_for_ever(connection: sqlite3.Connection) -> None:
+    """Not even the end of the process closes it: that could wait for ever, or do harm."""
+    import ctypes  # noqa: PLC0415 - it takes long to load, and is hardly ever needed
+
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
+
+
+def _close(connection: sqlite3.Connection, path: Path, identity: Identity | None) -> bool:
+    with path.open("rb") as file:
+        found = os.fstat(file.fileno())
+        if (found.st_dev, found.st_ino) != identity or not _lock(file.fileno()):
+            return False
+        connection.close()
+    return True
+
+
+def _lock(file: int) -> bool:
+    """Lock it for reading, against anybody's writing lock; False if that cannot be done."""
+    clock = SystemClock()
+    wanted = struct.pack("hhqqi0q", fcntl.F_RDLCK, os.SEEK_SET, *_LOCK_BYTES, 0)
+    give_up = clock.monotonic() + _PATIENCE_US
+    while True:
+        try:
+            fcntl.fcntl(file, fcntl.F_OFD_SETLK, wanted)
+        except BlockingIOError:  # somebody closes the file's last connection
+            if clock.monotonic() > give_up:
+                return False
+            drive(clock.sleep(_PAUSE_US, blocking=True))
+        else:
+            return True
