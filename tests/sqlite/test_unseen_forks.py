@@ -24,12 +24,13 @@ SEEN = ["half seen", "seen"] if sys.version_info < (3, 13) else ["seen"]
 COMMON = """
 import ctypes, gc, json, os, sqlite3, subprocess, sys, threading, time, traceback
 from casque import CasqueError, Queue, StorageError
-from casque.stores.sqlite import forks
+from casque.stores.sqlite import connection, forks
 
 path = sys.argv[1]
-# Threads take turns where they wait, and only there: Python itself hangs in the child of a fork in
-# C if another thread has asked for a turn.
+# Python itself hangs in the child of a fork in C if another thread waits for its turn. So threads
+# take turns only where they wait, and who waits for SQLite's lock does nothing else.
 sys.setswitchinterval(1_000)
+connection._BUSY_SECONDS = 60
 unseen = ctypes.PyDLL(None).fork
 
 def half_seen():
@@ -121,7 +122,8 @@ PARENT_CLOSES = """
 crash = '''
 import os, sys
 from casque import Queue
-id = Queue(sys.argv[1]).enqueue("e").id
+q = Queue(sys.argv[1])  # it is not let go of
+id = q.enqueue("e").id
 os.write(1, ('["job", "' + id + '"]' + chr(10)).encode())
 os.kill(os.getpid(), 9)
 '''
@@ -132,6 +134,7 @@ ready, go = os.pipe()
 
 def child():
     global q
+    os.close(go)
     os.read(ready, 1)
     USE
 
@@ -166,6 +169,7 @@ thread.start()
 while q.store._writer.lock.acquire(blocking=False):
     q.store._writer.lock.release()
     time.sleep(0.001)
+time.sleep(0.1)
 
 def child():
     # A new thread may get the number of the one that is in the middle of its call in the parent.
@@ -216,6 +220,7 @@ def read(reads):
 thread = threading.Thread(target=lambda: q.store._read(read), daemon=True)
 thread.start()
 reading.wait()
+time.sleep(0.1)
 children = [in_child(lambda: told_refusal(lambda: told_ids(q, 3))) for _ in range(3)]
 told_ids(q, 20)
 for child in children:

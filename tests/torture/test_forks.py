@@ -31,11 +31,12 @@ for line in sys.stdin:
 PROGRAM = f"""
 import ctypes, os, random, signal, subprocess, sys, threading, time, traceback
 from casque import Queue, StorageError
-from casque.stores.sqlite import forks
+from casque.stores.sqlite import connection, forks
 
-# Threads take turns where they wait, and only there: Python itself hangs in the child of a fork in
-# C if another thread has asked for a turn.
+# Python itself hangs in the child of a fork in C if another thread waits for its turn. So threads
+# take turns only where they wait, and who waits for SQLite's lock does nothing else.
 sys.setswitchinterval(1_000)
+connection._BUSY_SECONDS = 60
 forks.PATIENCE_SECONDS = 0.2
 path, seconds = sys.argv[1], float(sys.argv[2])
 in_c = ctypes.PyDLL(None).fork
