@@ -111,6 +111,8 @@ class Database:
                 connection.execute("PRAGMA wal_checkpoint").fetchall()
         with suppress(sqlite3.Error):  # what is committed is; more cannot be done about it
             connection.close()
+        if not self._open:
+            self.files.let_go()
 
     def let_go(self) -> None:
         """In a child: what its parent has open is not open here."""

@@ -24,7 +24,9 @@ class Files:
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self._folder = ""
+        self._folder = -1
+        """A descriptor of the folder: to ask it takes half as long as by its name."""
+        self._opened: list[int] = []
         self._names = (path, f"{path}-wal", f"{path}-shm")
         self._held: list[Identity | None] = []
         """What is open here."""
@@ -50,23 +52,28 @@ class Files:
 
         `log` is what the log was before.
         """
-        if self.are_there():
-            return True
-        self._resolve()
-        found = self._found()
-        if None in found or log not in (None, found[1:]) or not _are_open_here(found):
-            return False
-        is_another = self.file not in (None, found[0])  # it was let go of before a fork, say
-        self._held, self.file = found, found[0]
-        self.is_lost = self.is_lost or is_another
-        return not is_another
+        if not self.are_there():
+            self._resolve()
+            found = self._found()
+            if None in found or log not in (None, found[1:]) or not _are_open_here(found):
+                return False
+            if self.file not in (None, found[0]):  # it was let go of before a fork, say
+                self.is_lost = True
+                return False
+            self._held, self.file = found, found[0]
+            self.let_go()
+        if self._folder < 0:
+            with suppress(OSError):  # then the files themselves are asked each time
+                self._opened.append(os.open(os.path.dirname(self.log_name), os.O_RDONLY))  # noqa: PTH120
+                self._folder = self._opened[-1]
+        return True
 
     def are_there(self) -> bool:
         """Whether all that is open here is still what is at the path. After each commit: quick."""
         try:
-            changed_ns = os.stat(self._folder).st_ctime_ns  # noqa: PTH116 - Path takes twice as long
+            changed_ns = os.fstat(self._folder).st_ctime_ns
         except OSError:
-            return False
+            changed_ns = None
         return changed_ns == self._quiet_ns or self._compare(changed_ns)
 
     def are_replaced(self) -> bool:
@@ -77,23 +84,32 @@ class Files:
     def forget(self) -> None:
         """Whoever has claimed something here is done: what is opened next may be another file."""
         self.file, self.is_lost = None, False
+        self.let_go()
 
-    def _compare(self, changed_ns: int) -> bool:
+    def let_go(self) -> None:
+        """Nothing is open here: the folder need not be, either."""
+        self._folder = self._quiet_ns = -1
+        with suppress(OSError, IndexError):
+            os.close(self._opened.pop())  # by one thread only, whoever else is here
+
+    __del__ = let_go
+
+    def _compare(self, changed_ns: int | None) -> bool:
         try:
-            found = [os.stat(name) for name in self._names]  # noqa: PTH116 - as above
+            found = [os.stat(name) for name in self._names]  # noqa: PTH116 - Path takes twice as long
         except OSError:
             return False
         if self.is_lost or [(one.st_dev, one.st_ino) for one in found] != self._held:
             return False
-        tick_ns = _TICK_NS if changed_ns % _SECOND_NS else _COARSE_TICK_NS
-        if found[1].st_mtime_ns - changed_ns > tick_ns:  # the log was written by the same clock
-            self._quiet_ns = changed_ns
+        if changed_ns is not None:
+            tick_ns = _TICK_NS if changed_ns % _SECOND_NS else _COARSE_TICK_NS
+            if found[1].st_mtime_ns - changed_ns > tick_ns:  # the log was written by the same clock
+                self._quiet_ns = changed_ns
         return True
 
     def _resolve(self) -> None:
         """The log is beside the file itself, wherever a link to it may be."""
         real = os.path.realpath(self._path)
-        self._folder = os.path.dirname(real)  # noqa: PTH120 - as above
         self._names = (self._path, f"{real}-wal", f"{real}-shm")
 
     def _found(self) -> list[Identity | None]:
