@@ -11,6 +11,7 @@ import importlib
 import json
 import logging
 import os
+import signal
 import sys
 import threading
 import time
@@ -275,6 +276,17 @@ def vanish_apart() -> None:
 @app.task(run_in="process", backoff=LATER)
 def exit_apart() -> None:
     sys.exit(3)
+
+
+@app.task
+async def ignore_signals() -> None:
+    """Then it waits, like a server, for what will not come."""
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, print)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
+    with told():
+        while not GATE.exists():
+            await asyncio.sleep(0.01)
 
 
 @app.task

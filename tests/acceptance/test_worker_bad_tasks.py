@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 from datetime import timedelta
 from pathlib import Path
 
+import pytest
+
 from casque import JobStatus, NewJob
 from tests.acceptance.fleet import DAY, PATIENCE, Fleet, chore, until
+from tests.forkserver import Forked
 
 COMPLETED, DEAD, QUEUED = JobStatus.COMPLETED, JobStatus.DEAD, JobStatus.QUEUED
 FAILED = QUEUED
@@ -89,6 +94,29 @@ def test_each_bad_task_has_one_clear_outcome_and_the_worker_does_the_next_job(
         worker.terminate()
         assert worker.wait(PATIENCE) == 0
         assert fleet.registry() == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_task_that_ignores_sigterm_leaves_its_worker_stoppable_by_it(
+    number: signal.Signals, tmp_path: Path
+) -> None:
+    with Fleet(tmp_path, "jobs.db") as fleet:
+        fleet.queue.enqueue_many([chore("ignore_signals", "job", attempts=3)])
+        worker = fleet.start("--grace", "0.1")
+        until("it runs", lambda: fleet.times_run() == {"job": 1})
+        # Again and again: for up to a second nobody hears of it.
+        until("it gives the job back", lambda: is_given_back(fleet, worker, number))
+        assert worker.wait(PATIENCE) == 0
+        assert (fleet.job("job").status, fleet.job("job").attempts) == (QUEUED, 0)
+        assert fleet.registry() == []
+
+
+def is_given_back(fleet: Fleet, worker: Forked, number: signal.Signals) -> bool:
+    """Whether the worker was stopped by that signal, which it is sent if it was not."""
+    is_held = fleet.job("job").status is JobStatus.IN_PROGRESS
+    if is_held:
+        os.kill(worker.pid, number)
+    return not is_held
 
 
 def tried(fleet: Fleet) -> list[str]:

@@ -58,8 +58,8 @@ def _run(asked: argparse.Namespace) -> int:
         return STOPPED if supervisor.run() else HAD_TO_KILL
     app = load_app(asked.app, store=asked.store)
     worker = Worker(app, options, when_stuck=_leave_stuck)
-    with obeying(worker) as obeys:
-        worker.run(obeys_signals=obeys)
+    with obeying(worker) as keep:
+        worker.run(keep_signals=keep)
     return STOPPED
 
 

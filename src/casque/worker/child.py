@@ -78,9 +78,9 @@ def _work(line: socket.socket, orders: lifeline.Orders) -> Ended:
         _log.warning("the supervisor is gone: stopping")
         worker.stop()
 
-    with obeying(worker, is_child=True) as obeys:
+    with obeying(worker, is_child=True) as keep:
         watcher = threading.Thread(
             target=lifeline.watch, args=(line, alone), name="casque-lifeline", daemon=True
         )
         watcher.start()
-        return worker.run(obeys_signals=obeys)
+        return worker.run(keep_signals=keep)

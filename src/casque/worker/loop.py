@@ -40,6 +40,7 @@ from casque.worker.places import Hooks, InThreads, OnLoop
 from casque.worker.processes import InProcesses
 from casque.worker.registry import Entry
 from casque.worker.report import LOGGER, Report
+from casque.worker.signals import Keep
 from casque.worker.switching import Switching
 
 _CANCEL_SECONDS = 5.0
@@ -97,7 +98,7 @@ class Worker:
         self._options = options
         self._name = name
         self._manager = manager, manager_birth
-        self._obeys_signals = False
+        self._keep_signals: Keep | None = None
         self._when_stuck = when_stuck
         self._loop: asyncio.AbstractEventLoop | None = None
         self._crew: _Crew
@@ -105,12 +106,12 @@ class Worker:
 
     # -- from any thread -------------------------------------------------------
 
-    def run(self, *, obeys_signals: bool = False) -> Ended:
+    def run(self, *, keep_signals: Keep | None = None) -> Ended:
         """Work until told to stop, or until the options say so. Blocks.
 
-        `obeys_signals` is whether somebody has seen to it that SIGTERM stops it.
+        `keep_signals` sees to it that SIGTERM still stops it; None when it does not.
         """
-        self._obeys_signals = obeys_signals
+        self._keep_signals = keep_signals
         if asyncio._get_running_loop() is not None:  # noqa: SLF001 - the quick check
             raise InvalidError(
                 "a worker has an event loop of its own and cannot run inside another: call it from "
@@ -155,7 +156,7 @@ class Worker:
             self._options,
             self._name,
             manager=self._manager,
-            obeys_signals=self._obeys_signals,
+            keep_signals=self._keep_signals,
             when_stuck=self._when_stuck,
         )
         self._loop = asyncio.get_running_loop()
@@ -191,10 +192,10 @@ class _Crew:
         name: str | None,
         *,
         manager: tuple[int | None, int | None],
-        obeys_signals: bool,
+        keep_signals: Keep | None,
         when_stuck: Callable[[Ended], None] | None,
     ) -> None:
-        self._when_stuck = when_stuck
+        self._keep_signals, self._when_stuck = keep_signals, when_stuck
         self._app = app
         self._options = options
         self._loop = asyncio.get_running_loop()
@@ -218,7 +219,7 @@ class _Crew:
             self._clock,
             manager=manager[0],
             manager_birth=manager[1],
-            obeys_signals=obeys_signals,
+            obeys_signals=keep_signals is not None,
         )
         self._deck = Deck(session, options, self._entry, self._begin, self)
         self._attempts: set[Attempt] = set()
@@ -384,13 +385,16 @@ class _Crew:
         settle(attempt, attempt.ending, self)
 
     def _look(self) -> None:
-        """Now and then: whether a lease has run out, and how large the process has become."""
+        """Now and then: leases that have run out, signals, and how large the process is."""
         now = self._clock.monotonic()
         for attempt in list(self._attempts):
             if attempt.work is not None and attempt.work.done():
                 self._see_the_end(attempt)
             elif now >= attempt.lease_end_us and not attempt.is_settled:
                 self._lose(attempt, Lost("no heartbeat got through for the whole of it"))
+        # An async task can have SIGTERM ignored, or taken by a server that it runs.
+        if self._keep_signals is not None and (taken := self._keep_signals()):
+            self._report.signals_taken(taken)
         plain = (one for one in self._attempts if one.task.run_in == "thread")
         self._switching.look(now - attempt.begun_us for attempt in plain)
         most = self._options.max_mib

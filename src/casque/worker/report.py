@@ -197,6 +197,10 @@ class Report:
     def grown(self, most_mib: int) -> None:
         self._own(logging.INFO, "grown", "has grown beyond %d MiB, and ends", most_mib)
 
+    def signals_taken(self, names: list[str]) -> None:
+        message = "a task has changed what %s does; it stops this worker again"
+        self._own(logging.WARNING, "signals_taken", message, ", ".join(names))
+
     def storage_failed(self, error: Exception) -> None:
         message = "the storage is in trouble; this worker tries again until it answers. (%s)"
         self._own(logging.WARNING, "storage_failed", message, error)

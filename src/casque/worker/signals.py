@@ -13,6 +13,8 @@ GENTLE = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 """Those by which a worker is asked to stop."""
 
 Handler = Callable[[int, FrameType | None], None]
+Keep = Callable[[], list[str]]
+"""Puts handlers back in their place; the names of the signals where that was needed."""
 _There = Callable[[int, FrameType | None], Any] | int | None
 
 
@@ -30,10 +32,11 @@ def is_heard() -> bool:
 
 
 @contextmanager
-def obeying(worker: Stoppable, *, is_child: bool = False) -> Iterator[bool]:
+def obeying(worker: Stoppable, *, is_child: bool = False) -> Iterator[Keep | None]:
     """Stop the worker at SIGTERM, SIGHUP, SIGQUIT or the first SIGINT; at the second, at once.
 
-    Gives whether they are obeyed: not on a thread besides the main one.
+    Gives a function that sees to it that they still are obeyed, whatever a task has done. None
+    when they are not: on a thread besides the main one.
 
     A SIGINT counts as the second when the worker was asked to stop already,
     whichever way. To the child of a supervisor each SIGINT is the second: a
@@ -55,23 +58,33 @@ def obeying(worker: Stoppable, *, is_child: bool = False) -> Iterator[bool]:
 
     handlers: dict[signal.Signals, Handler] = dict.fromkeys(GENTLE, gently)
     handlers[signal.SIGINT] = interrupted
-    with handling(handlers, even_ignored=is_child):
-        yield is_heard()
+    with handling(handlers, even_ignored=is_child) as keep:
+        yield keep if is_heard() else None
 
 
 @contextmanager
 def handling(
     handlers: Mapping[signal.Signals, Handler], *, even_ignored: bool = False
-) -> Iterator[None]:
+) -> Iterator[Keep]:
     """Install handlers, and put back those that were there. Off the main thread, do nothing.
+
+    Gives a function that installs them again where others have taken their place, and names those
+    signals.
 
     A signal that the process was started to ignore (SIGHUP by nohup, SIGINT by
     a shell's `&`) stays ignored unless `even_ignored`; SIGTERM never does.
     """
-    if not is_heard():
-        yield
-        return
     before: dict[signal.Signals, _There] = {}
+
+    def keep() -> list[str]:
+        taken = [number for number in before if signal.getsignal(number) is not handlers[number]]
+        for number in taken:
+            signal.signal(number, handlers[number])
+        return [number.name for number in taken]
+
+    if not is_heard():
+        yield keep
+        return
     try:
         for number, handler in handlers.items():
             there = signal.getsignal(number)
@@ -79,7 +92,7 @@ def handling(
                 continue
             before[number] = there
             signal.signal(number, handler)
-        yield
+        yield keep
     finally:
         for number, was in before.items():
             # None: a handler that is not Python's, which Python cannot put back.

@@ -301,8 +301,8 @@ def work(app: App, options: WorkerOptions, count: int = 1) -> None:
     is_recycled = options.max_jobs is not None or options.max_mib is not None
     if count == 1 and not is_recycled:
         worker = Worker(app, options)
-        with obeying(worker) as obeys:
-            worker.run(obeys_signals=obeys)
+        with obeying(worker) as keep:
+            worker.run(keep_signals=keep)
         return
     if app.store.instant:
         raise InvalidError(
