@@ -362,3 +362,24 @@ def test_a_file_that_came_instead_while_a_fork_let_go_of_it_is_refused(path: Pat
             with pytest.raises(CorruptError, match="somebody removed or replaced"):
                 call()
     assert there(path) == {"held", "theirs"}
+
+
+_LEFT_OPEN = """
+import sys
+from casque import App, Queue
+
+app, q = App(sys.argv[1]), Queue(sys.argv[1])
+
+@app.task
+def task() -> None: ...
+
+task.enqueue()
+q.enqueue("e")
+"""
+
+
+def test_a_program_may_end_with_its_queues_open(path: Path) -> None:
+    said = subprocess.run([sys.executable, "-c", _LEFT_OPEN, path], capture_output=True, check=True)
+    assert (said.stdout, said.stderr) == (b"", b"")
+    assert sorted(path.parent.iterdir()) == [path]
+    assert len(there(path)) == 2

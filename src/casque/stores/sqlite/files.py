@@ -92,8 +92,6 @@ class Files:
         with suppress(OSError, IndexError):
             os.close(self._opened.pop())  # by one thread only, whoever else is here
 
-    __del__ = let_go
-
     def _compare(self, changed_ns: int | None) -> bool:
         try:
             found = [os.stat(name) for name in self._names]  # noqa: PTH116 - Path takes twice as long

@@ -13,6 +13,7 @@ there for ever. So it refuses, whatever the file.
 
 from __future__ import annotations
 
+import atexit
 import os
 import sqlite3
 import threading
@@ -95,6 +96,15 @@ def _forget(handles: tuple[Handle, ...]) -> None:
         _handles.discard(handle)
 
 
+def _at_exit() -> None:
+    """Close what is open: its files may be gone, and SQLite alone would not look."""
+    process.generation()
+    for handle in list(_handles):
+        if handle.lock.acquire(blocking=False):
+            handle.close()
+            handle.lock.release()
+
+
 def _before() -> None:
     _lock.acquire()
     clock = SystemClock()
@@ -159,6 +169,7 @@ def _deny() -> None:
         connection.set_authorizer(lambda *_: sqlite3.SQLITE_DENY)
 
 
+atexit.register(_at_exit)
 process.in_child(_in_child)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_before, after_in_parent=_in_parent, after_in_child=_deny)

@@ -487,5 +487,3 @@ class _Handle:
         connection, self.opened = self.opened, None
         if connection is not None:
             self._database.close(connection)
-
-    __del__ = close  # its files may be gone, and SQLite alone would not look
