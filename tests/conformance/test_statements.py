@@ -13,6 +13,7 @@ STATEMENTS = {
     *(f"L{n}" for n in range(1, 15)),
     *(f"R{n}" for n in range(1, 10)),
     *(f"Q{n}" for n in range(1, 10)),
+    "Q2b",
     *(f"K{n}" for n in range(1, 5)),
     *(f"G{n}" for n in range(1, 14)),
 }
