@@ -29,6 +29,7 @@ SCHEMA = 1
 _OLDEST_SQLITE = (3, 35, 0)
 _BUSY_SECONDS = 0.05
 """How long SQLite waits for a lock by itself: briefly, so that Ctrl-C gets through in between."""
+_ASK_AGAIN_SECONDS = 0.05
 _STATEMENTS_CACHED = 256
 _PAGE_BYTES = 2048
 """Half of SQLite's own: a commit of one job changes two or three pages by a few hundred bytes, and
@@ -314,7 +315,7 @@ class Database:
                     self._have_alone()
                 except sqlite3.OperationalError:
                     # Those who ask at the same time are in each other's way.
-                    threading.Event().wait(self._clock.random() * _BUSY_SECONDS)
+                    threading.Event().wait(self._clock.random() * _ASK_AGAIN_SECONDS)
                     raise
             return log
 
