@@ -276,12 +276,17 @@ class Step(NamedTuple):
         """
         return now - self.ahead_us if now < self.seen_us + max(lease_us, _LEAST_US) else now
 
-    def is_of_now(self, heartbeat_us: int, lease_until_us: int, now: int) -> bool:
-        """Whether a process that was started after a step back holds this lease.
+    def spares(self, heartbeat_us: int, lease_until_us: int, now: int) -> bool:
+        """Whether this lease, though it is over for who would take such a one, is not to be taken.
 
-        It goes by the wall clock, which is behind our time for as long as we run.
+        After a step forward, for as long as it lasts itself. After one back, if a process holds it
+        that was started since: that goes by the wall clock, which is behind our time while we run.
         """
-        return self.behind_us > 0 and heartbeat_us <= now - self.behind_us < lease_until_us
+        if self.behind_us > 0 and heartbeat_us <= now - self.behind_us < lease_until_us:
+            return True
+        return now < self.seen_us + lease_until_us - heartbeat_us and (
+            lease_until_us > now - self.ahead_us
+        )
 
 
 NO_STEP = Step(0, 0)

@@ -99,7 +99,7 @@ def _is_held(state: State, job: Job, now: int, judged_us: int) -> bool:
     if until_us is None:
         return False
     assert job.heartbeat_us is not None
-    return until_us > judged_us or state.step.is_of_now(job.heartbeat_us, until_us, now)
+    return until_us > judged_us or state.step.spares(job.heartbeat_us, until_us, now)
 
 
 def next_due(state: State, entrypoints: Collection[str] | None, queue: str | None) -> int | None:

@@ -15,6 +15,7 @@ from typing import Self
 
 from casque import arguments
 from casque.arguments import NewJob
+from casque.clock import LOOK_US, Bell, StepWatch
 from casque.errors import (
     CasqueError,
     InvalidError,
@@ -197,7 +198,7 @@ class AsyncQueue(Management):
     async def _wait_for(self, operation: Dequeue, wait_us: int) -> list[Job]:
         clock = self._session.clock
         give_up = clock.monotonic() + wait_us
-        bell = clock.bell(blocking=self._session.blocking)
+        bell, steps = clock.bell(blocking=self._session.blocking), StepWatch(clock)
         with self._session.access.listen(bell) as longest, self._session.woken_by_close(bell):
             while True:
                 asked = clock.monotonic()
@@ -207,7 +208,16 @@ class AsyncQueue(Management):
                     self._holdings.hand(leased.jobs, operation.lease_us, asked)
                     return leased.jobs
                 sleeps = (left, longest, leased.next_in_us)
-                await bell.wait(max(min(us for us in sleeps if us is not None), 1))
+                await self._sleep(bell, min(us for us in sleeps if us is not None), steps)
+
+    async def _sleep(self, bell: Bell, span_us: int, steps: StepWatch) -> None:
+        """Until it rings, so long at most; or until the clock steps, and jobs may have come due."""
+        clock = self._session.clock
+        end = clock.monotonic() + span_us
+        while not await bell.wait(max(min(span_us, LOOK_US), 1)):
+            span_us = end - clock.monotonic()
+            if span_us <= 0 or steps.has_stepped():
+                return
 
     async def ack(
         self, job: Job | str, *, result: bytes | None = None, enqueue: Iterable[NewJob] = ()

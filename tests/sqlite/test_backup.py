@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -108,3 +111,53 @@ def test_a_backup_that_is_interrupted_leaves_nothing_behind(path: Path) -> None:
             store_of(q).backup(path.with_name("copy.db"), progress=interrupt)
         q.enqueue("e")
     assert [one.name for one in path.parent.iterdir()] == ["jobs.db"]
+
+
+def test_only_a_file_is_replaced(path: Path) -> None:
+    pipe = path.with_name("pipe")
+    os.mkfifo(pipe)
+    with Queue(path) as q:
+        q.enqueue("e")
+        with pytest.raises(InvalidError, match="is not a file"):
+            store_of(q).backup(pipe, replace=True)
+    assert pipe.is_fifo()
+
+
+_FORKS = """
+import os, sys, threading
+from casque import Queue, StorageError
+from casque.stores.sqlite import forks
+
+forks.PATIENCE_SECONDS = 0.1
+q, begun, go = Queue(sys.argv[1]), threading.Event(), threading.Event()
+q.enqueue("e")
+
+def wait(copied, of):
+    begun.set()
+    go.wait()
+
+copying = threading.Thread(target=q.store.backup, args=(sys.argv[2],), kwargs={"progress": wait})
+copying.start()
+begun.wait()
+if (child := os.fork()) == 0:
+    try:
+        q.enqueue("e")
+    except StorageError as error:
+        os._exit(7 if "fork" in str(error) else 1)
+    os._exit(2)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+go.set()
+copying.join()
+q.enqueue("e")
+print(q.stats().total)
+q.close()
+"""
+
+
+def test_the_child_of_a_fork_during_a_backup_is_refused(path: Path) -> None:
+    copy = path.with_name("copy.db")
+    command = [sys.executable, "-c", _FORKS, str(path), str(copy)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert (done.stdout, done.stderr) == ("2\n", "")
+    with Queue(copy) as q:
+        assert q.stats().total == 1

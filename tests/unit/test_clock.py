@@ -127,12 +127,12 @@ def test_who_was_set_back_tells_the_leases_of_those_that_go_by_the_wall_clock() 
     now, wall = time.now(), clock.now()
     assert now - wall == 3_600_000_000
     assert time.step.judged_us(now, 1) == now
-    assert time.step.is_of_now(wall - 1, wall + 1, now)
-    assert not time.step.is_of_now(wall - 2, wall, now)  # it is over by that clock too
-    assert not time.step.is_of_now(now - 2, now - 1, now)  # granted by our own time
+    assert time.step.spares(wall - 1, wall + 1, now)
+    assert not time.step.spares(wall - 2, wall, now)  # it is over by that clock too
+    assert not time.step.spares(now - 2, now - 1, now)  # granted by our own time
     clock.jump(timedelta(hours=1))
     now = time.now()
-    assert not time.step.is_of_now(now - 2, now - 1, now)
+    assert not time.step.spares(now - 2, now - 1, now)
 
 
 def test_a_stopwatch_believes_the_clock_that_moved_most() -> None:

@@ -17,6 +17,7 @@ import msgspec
 from casque.errors import InvalidError, StorageError
 from casque.localdisk import make_folder
 from casque.stores.sqlite.connection import Database
+from casque.stores.sqlite.forks import Handle
 from casque.stores.sqlite.reads import snapshot
 
 Progress = Callable[[int, int], object]
@@ -35,15 +36,20 @@ class Backup(msgspec.Struct, frozen=True):
     size_bytes: int
 
 
-def back_up(database: Database, target: Path, *, replace: bool, progress: Progress) -> Backup:
-    """Copy a database to a file that is not there; or, to `replace`, that may be."""
+def back_up(
+    database: Database, handle: Handle, target: Path, *, replace: bool, progress: Progress
+) -> Backup:
+    """Copy a database to a file that is not there; or, to `replace`, that may be.
+
+    Call it with the handle's lock held: it is opened for this.
+    """
     target = Path(os.path.abspath(target))  # noqa: PTH100 - a link is replaced, not followed
     _check_free(database, target, replace=replace)
     # Beside it, so that it can be renamed; and by a name that no other process uses.
     copy = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
         make_folder(target.parent)
-        jobs = _copy(database, copy, progress)
+        jobs = _copy(database, handle, copy, progress)
         with copy.open("rb") as file:
             os.fsync(file.fileno())
         _check_free(database, target, replace=replace)  # it has taken a while
@@ -68,7 +74,12 @@ def _check_free(database: Database, target: Path, *, replace: bool) -> None:
     if target.exists() and target.samefile(database.path):
         raise InvalidError(f"{target} is the queue itself: name another file for the copy.")
     if target.exists() and not replace:
-        raise InvalidError(f"{target} is there already: name another file, or have it replaced.")
+        raise InvalidError(
+            f"{target} is there already: name another file, or have it replaced (`--force`, "
+            "`replace=True`)."
+        )
+    if target.exists() and not target.is_file():
+        raise InvalidError(f"{target} is not a file: name another one for the copy.")
     log = target.with_name(f"{target.name}-wal")
     if log.exists():
         raise InvalidError(
@@ -77,16 +88,16 @@ def _check_free(database: Database, target: Path, *, replace: bool) -> None:
         )
 
 
-def _copy(database: Database, copy: Path, progress: Progress) -> int:
+def _copy(database: Database, handle: Handle, copy: Path, progress: Progress) -> int:
     try:
-        source = database.connect()
+        source = handle.open()
         try:
             with closing(sqlite3.connect(copy)) as made:
                 made.execute("PRAGMA journal_mode = OFF")  # it is nothing until it is whole
                 made.execute("PRAGMA synchronous = OFF")
                 counts = _copy_pages(source, made, progress)
         finally:
-            database.close(source)
+            handle.close()
         _check_whole(copy, counts)
     except sqlite3.Error as error:
         raise database.trouble("copy", error) from error
@@ -137,7 +148,7 @@ def refusal(name: str, kind: str) -> InvalidError:
 
 
 _INSTEAD = {
-    "MemoryStore": "nothing is stored here, so there is nothing to copy.",
+    "MemoryStore": "here is none, so there is nothing to copy.",
     "DocumentStore": "copy the one file or object, at any time: it is always a whole version.",
     "LedgerStore": "stop its workers, and copy everything in its folder or under its prefix.",
 }

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator
 from heapq import merge
 from typing import Any, NamedTuple
 
-from casque.clock import Step
+from casque.clock import NO_STEP, Step
 from casque.lines import LOOK
 from casque.stores.sqlite.rows import HELD, LAST_HELD
 from casque.stores.sqlite.rows import STATEMENTS as SQL
@@ -133,10 +133,10 @@ class Picker:
         """As in `casque.picking`."""
         if head.due_us > self.judged_us:
             return True
-        if not self._step.behind_us:
+        if self._step is NO_STEP:
             return False
         [heartbeat_us] = self._execute(SQL["heartbeat_of"], (head.seq,)).fetchone()
-        return self._step.is_of_now(heartbeat_us, head.due_us, self._now)
+        return self._step.spares(heartbeat_us, head.due_us, self._now)
 
     def next_due(self, entrypoints: Collection[str] | None, queue: str | None) -> int | None:
         """The earliest instant at which such a job is due; None: there is none, or it is paused."""

@@ -79,7 +79,8 @@ class SqliteStore:
         self._reader = _Handle(self._database)
         watching = _Handle(self._database)
         self._watch = Watch(self._database, watching, self.clock, self._bells)
-        forks.remember(self, (self._writer, self._reader, watching))
+        self._copier = _Handle(self._database)
+        forks.remember(self, (self._writer, self._reader, self._copier, watching))
 
     # -- changing --------------------------------------------------------------
 
@@ -340,7 +341,12 @@ class SqliteStore:
 
         `target` must not be there, unless it may be `replace`d. It appears whole, or not at all.
         """
-        return back_up(self._database, Path(target), replace=replace, progress=progress)
+        process.generation()
+        reentry.refuse(self._copier.lock)
+        with self._copier.lock:  # a fork waits for it
+            return back_up(
+                self._database, self._copier, Path(target), replace=replace, progress=progress
+            )
 
     # -- waiting ---------------------------------------------------------------
 

@@ -302,6 +302,22 @@ class LeaseStatements(Statements):
         assert [job.id for job in await b.dequeue(batch_size=10)] == ["after"]
 
     @statement("L14")
+    async def test_who_asks_for_a_short_lease_leaves_a_long_one_its_time_after_a_step(
+        self, rig: Rig
+    ) -> None:
+        a, b = await rig.worker(lease=LEASE), await rig.worker(lease=timedelta(seconds=1))
+        await a.enqueue("e")
+        [job] = await a.dequeue()
+        rig.clock.jump(HOUR)
+        for _ in range(3):
+            assert await b.dequeue() == []
+            rig.advance(seconds=5)
+        await a.heartbeat(job)
+        rig.advance(seconds=20)
+        assert await b.dequeue() == []
+        await a.ack(job)
+
+    @statement("L14")
     async def test_a_process_from_before_a_step_back_takes_no_job_from_one_that_came_after(
         self, rig: Rig
     ) -> None:

@@ -55,6 +55,16 @@ class WaitStatements(Statements):
         async with waiting(rig, q, batch_size=5) as task:
             assert ids(await rig.until_done(task)) == ["a", "b"]
 
+    @statement("O8")
+    async def test_a_waiting_dequeue_notices_that_the_clock_has_stepped(self, rig: Rig) -> None:
+        q, other = await rig.worker(), await rig.worker()
+        await q.enqueue("e", delay=_LONG / 2)
+        async with waiting(rig, q) as task:
+            await rig.until_asleep()
+            rig.clock.jump(_LONG)
+            if await other.peek():  # the storage's own time may not have stepped
+                await rig.until_done(task, step=_STEP, steps=_SOON_STEPS)
+
     @statement("O4")
     async def test_a_dequeue_that_claims_and_buries_nothing_writes_nothing(self, rig: Rig) -> None:
         q, other = await rig.worker(), await rig.worker()
