@@ -325,33 +325,29 @@ class StoreTime:
     def __init__(self, clock: Clock) -> None:
         self._moment = clock.moment
         self._lock = threading.RLock()
-        self._generation = process.generation()
+        self._generation = process.noticed
         self._wall, self._monotonic = clock.moment()
         self._last = self._wall
         self.step = NO_STEP
         """The last leap that this process saw."""
 
     def now(self) -> int:
-        with self._own_lock():
-            return self._reach(0)
+        return self._reach(0)
 
     def saw(self, instant: int) -> None:
         """Another process wrote at `instant`: time is at least that from now on."""
-        with self._own_lock():
-            self._reach(instant)
+        self._reach(instant)
 
     def _reach(self, instant: int) -> int:
-        wall, monotonic = self._moment()
-        passed = monotonic - self._monotonic
-        carried = self._last + passed
-        now = max(carried, wall, instant)
-        if abs(wall - self._wall - passed) > STEP_US or now - carried > STEP_US:
-            behind = now - wall if now - wall > STEP_US else 0
-            self.step = Step(now, now - carried + self.step.ahead_us, behind)
-        self._wall, self._monotonic, self._last = wall, monotonic, now
-        return now
-
-    def _own_lock(self) -> threading.RLock:
-        if self._generation != process.generation():  # somebody may have held it in the parent
-            self._lock, self._generation = threading.RLock(), process.generation()
-        return self._lock
+        if self._generation != process.noticed:  # somebody may have held it in the parent
+            self._lock, self._generation = threading.RLock(), process.noticed
+        with self._lock:
+            wall, monotonic = self._moment()
+            passed = monotonic - self._monotonic
+            carried = self._last + passed
+            now = max(carried, wall, instant)
+            if now - carried > STEP_US or not -STEP_US <= wall - self._wall - passed <= STEP_US:
+                behind = now - wall if now - wall > STEP_US else 0
+                self.step = Step(now, now - carried + self.step.ahead_us, behind)
+            self._wall, self._monotonic, self._last = wall, monotonic, now
+            return now

@@ -13,7 +13,8 @@ import threading
 from collections.abc import Callable
 
 _pid = os.getpid()
-_generation = 0
+noticed = 0
+"""What `generation` said last: for those who are called after it, and by the microsecond."""
 _busy_pid = 0
 _callbacks: list[Callable[[], None]] = []
 _locks: dict[int, threading.RLock] = {}
@@ -26,7 +27,7 @@ def generation() -> int:
     """
     if _pid != os.getpid():
         _notice()
-    return _generation
+    return noticed
 
 
 def in_child(callback: Callable[[], None]) -> None:
@@ -40,12 +41,12 @@ def own_lock() -> threading.RLock:
 
 
 def _notice() -> None:
-    global _pid, _generation, _busy_pid  # noqa: PLW0603 - which process this is, has one answer
+    global _pid, noticed, _busy_pid  # noqa: PLW0603 - which process this is, has one answer
     with own_lock():
         pid = os.getpid()
         if pid in (_pid, _busy_pid):  # another thread was first; or a callback asks
             return
-        _generation, _busy_pid = _generation + 1, pid
+        noticed, _busy_pid = noticed + 1, pid
         try:
             for callback in _callbacks:
                 callback()

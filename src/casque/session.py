@@ -126,7 +126,7 @@ class Session:
         """As `submit`, for those who await nothing. Of a `blocking` session alone."""
         if (
             self._is_closed
-            or self._generation != process.generation()
+            or self._generation != process.noticed  # its queue has looked
             or (self._must_enter and not self._is_entered)
         ):
             self.check_open()

@@ -113,7 +113,7 @@ class Claims:
         if picked.held and not picked.jobs:
             return Leased([], LOOK_US)
         if not picked.jobs:
-            due = picker.next_due(one.entrypoints, one.queue)
+            due = picker.next_after(picked, one.entrypoints, one.queue)
             return Leased([], None if due is None else max(due - work.now, 0))
         jobs = self._claim([head[:4] for head in picked.jobs], one)
         leaves = picked.leaves()

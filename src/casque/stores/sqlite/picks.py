@@ -96,6 +96,7 @@ class Picker:
         self.judged_us = step.judged_us(now, lease_us)
         """The time by which leases are over."""
         self.touched = 0
+        self._waiting_us: int | None = None
 
     def pick(self, entrypoints: Collection[str] | None, queue: str | None, limit: int) -> Pick:
         """Up to `limit` due jobs. Spent ones are met on the way and do not count."""
@@ -143,15 +144,16 @@ class Picker:
         if queue is not None:
             asked = self._lines_of_queue(queue, entrypoints)
             return self.first_due_of([line for line in asked if not line[5]])
-        if entrypoints is None:
-            rows = [self._execute(SQL["first_waiting"]).fetchone()]
-        else:
-            each = SQL["first_waiting_of_entrypoint"]
-            rows = [self._execute(each, (name,)).fetchone() for name in entrypoints]
-        early = self.first_due_of(list(self._ring(entrypoints)))
-        return min(
-            (due for due in (early, *(row[0] for row in rows)) if due is not None), default=None
-        )
+        either = self._first_waiting(entrypoints), self.first_due_of(list(self._ring(entrypoints)))
+        return min((due for due in either if due is not None), default=None)
+
+    def next_after(
+        self, picked: Pick, entrypoints: Collection[str] | None, queue: str | None
+    ) -> int | None:
+        """As `next_due`, when nothing was picked."""
+        if queue is None and not picked.early and not picked.spent:
+            return self._waiting_us  # the ring was empty
+        return self.next_due(entrypoints, queue)
 
     def first_due_of(self, lines: Collection[LineRow]) -> int | None:
         """When the first job of these lines is due."""
@@ -189,6 +191,9 @@ class Picker:
         """The lines that may be due, as `Rotation.due` has them."""
         look = LOOK + limit
         come = self._come_due(entrypoints, look)
+        if not come:
+            yield from self._ring(entrypoints)
+            return
         yield from merge(self._ring(entrypoints), sorted(come[:look], key=_turn), key=_turn)
         if len(come) >= look:
             yield from self._come_due(entrypoints, -1)[look:]
@@ -197,7 +202,8 @@ class Picker:
         if entrypoints is None:
             return self._at_first_few(SQL["ring"], ())
         each = SQL["ring_of_entrypoint"]
-        return merge(*(self._at_first_few(each, (name,)) for name in entrypoints), key=_turn)
+        lines = [self._at_first_few(each, (name,)) for name in entrypoints]
+        return lines[0] if len(lines) == 1 else merge(*lines, key=_turn)
 
     def _at_first_few(self, statement: str, how: tuple[str, ...]) -> Iterator[LineRow]:
         # To run a statement that is being read from is to prepare it anew, which takes ten times
@@ -209,12 +215,24 @@ class Picker:
 
     def _come_due(self, entrypoints: Collection[str] | None, look: int) -> list[LineRow]:
         """Lines that have waited until now, longest due first."""
+        first_us = self._waiting_us = self._first_waiting(entrypoints)
+        if first_us is None or first_us > self._now:
+            return []
         if entrypoints is None:
             lines: list[LineRow] = self._execute(SQL["come_due"], (self._now, look)).fetchall()
             return lines
         each = SQL["come_due_of_entrypoint"]
         rows = [self._execute(each, (self._now, look, name)).fetchall() for name in entrypoints]
         return list(merge(*rows, key=_visit))
+
+    def _first_waiting(self, entrypoints: Collection[str] | None) -> int | None:
+        """When the first of the lines that wait is due."""
+        if entrypoints is None:
+            first_us: int | None = self._execute(SQL["first_waiting"]).fetchone()[0]
+            return first_us
+        each = SQL["first_waiting_of_entrypoint"]
+        rows = [self._execute(each, (name,)).fetchone() for name in entrypoints]
+        return min((due for (due,) in rows if due is not None), default=None)
 
     def _lines_of_queue(self, queue: str, entrypoints: Collection[str] | None) -> list[LineRow]:
         if entrypoints is None:

@@ -61,7 +61,7 @@ class Reads:
             return False
         if picked.held:
             return LOOK_US
-        due = self._picker.next_due(entrypoints, queue)
+        due = self._picker.next_after(picked, entrypoints, queue)
         return None if due is None else max(due - self._now, 0)
 
     def stats(self, queue: str | None) -> Stats:

@@ -184,6 +184,9 @@ class SqliteStore:
 
         A transaction may be open then, in which nothing was written.
         """
+        claims = type(operations[-1]) is Dequeue
+        if claims and self._was_empty:
+            return None
         known, upkeep, now = self._known, self._upkeep, self._time.now()
         connection, told = self._writer.opened, self._answers.newest
         if (
@@ -195,9 +198,6 @@ class SqliteStore:
             or (told.number if told.writer == writer else self._answers.last_number(writer))
             >= number
         ):
-            return None
-        claims = type(operations[-1]) is Dequeue
-        if claims and self._was_empty:
             return None
         try:
             outcomes = swift.shortly(connection, known, operations, now)
