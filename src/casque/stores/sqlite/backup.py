@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from casque.errors import InvalidError, StorageError
-from casque.localdisk import make_folder
+from casque.localdisk import make_folder, sync_folder
 from casque.stores.sqlite.connection import Database
 from casque.stores.sqlite.forks import Handle
 from casque.stores.sqlite.reads import snapshot
@@ -54,7 +54,7 @@ def back_up(
             os.fsync(file.fileno())
         _check_free(database, target, replace=replace)  # it has taken a while
         copy.replace(target)
-        _sync_folder(target.parent)
+        sync_folder(target.parent)
         return Backup(target, jobs, target.stat().st_size)
     except OSError as error:
         raise StorageError(
@@ -131,14 +131,6 @@ def _check_whole(copy: Path, counts: tuple[int, int]) -> None:
         "by `PRAGMA integrity_check`.",
         outcome_unknown=False,
     )
-
-
-def _sync_folder(folder: Path) -> None:
-    number = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(number)
-    finally:
-        os.close(number)
 
 
 def refusal(name: str, kind: str) -> InvalidError:
