@@ -13,7 +13,6 @@ from __future__ import annotations
 import random  # noqa: TID251 - with a seed
 import sqlite3
 from collections import Counter
-from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -57,9 +56,10 @@ class Story:
         self.chance = random.Random(seed)
         self.clock = FakeClock()
         self.state = State()
-        self.path = path
+        self.file = sqlite3.connect(path)
         self.processes = [
-            (SqliteStore(path, clock=self.clock.skewed(skew)), span_us(skew)) for skew in SKEWS
+            (SqliteStore(path, durability="normal", clock=self.clock.skewed(skew)), span_us(skew))
+            for skew in SKEWS
         ]
         self.held: list[tuple[Job, Job]] = []
         self.numbers: Counter[int] = Counter()
@@ -133,9 +133,8 @@ class Story:
             if job.due_us is not None:
                 line = (job.queue, job.entrypoint)
                 earliest[line] = min(job.due_us, earliest.get(line, job.due_us))
-        with closing(sqlite3.connect(self.path)) as connection:
-            rows = connection.execute("SELECT queue, entrypoint, visit_us FROM casque_line")
-            stored = {(queue, entrypoint): visit for queue, entrypoint, visit in rows}
+        rows = self.file.execute("SELECT queue, entrypoint, visit_us FROM casque_line")
+        stored = {(queue, entrypoint): visit for queue, entrypoint, visit in rows}
         kept = {(line.queue, line.entrypoint): line.visit_us for line in self.state.lines()}
         for lines in (stored, kept):
             assert lines.keys() == earliest.keys()
@@ -169,10 +168,9 @@ class Story:
 
     def resume(self, place: int, queue: str) -> None:
         store, _ = self.processes[place]
-        with closing(sqlite3.connect(self.path)) as connection:
-            [version] = connection.execute(
-                "SELECT version FROM casque_record WHERE kind = ? AND name = ?", (PAUSE, queue)
-            ).fetchone()
+        [version] = self.file.execute(
+            "SELECT version FROM casque_record WHERE kind = ? AND name = ?", (PAUSE, queue)
+        ).fetchone()
         self.numbers[place] += 1
         number, now = self.numbers[place], self.clock.now() + self.processes[place][1]
         mine = self.state.records[PAUSE, queue].version

@@ -15,7 +15,7 @@ from casque import Queue
 from casque.stores.sqlite import connection
 
 ROUNDS, HANDLES = 40, 6
-PLACES, PROCESSES = 4, 24
+PLACES, PROCESSES = 2, 24
 
 
 def test_a_file_that_is_just_being_made_is_not_taken_for_a_damaged_one(tmp_path: Path) -> None:
