@@ -35,8 +35,7 @@ def started() -> Iterator[list[subprocess.Popen[bytes]]]:
         worker.wait()
 
 
-@pytest.mark.parametrize("store", STORES)
-@pytest.mark.parametrize("count", [1, 2], ids=["one worker", "two workers"])
+@pytest.mark.parametrize(("store", "count"), [*((store, 1) for store in STORES), (STORES[0], 2)])
 def test_a_job_runs_once_though_the_clock_steps_past_its_lease(
     count: int, store: str, tmp_path: Path, started: list[subprocess.Popen[bytes]]
 ) -> None:

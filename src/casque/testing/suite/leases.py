@@ -239,7 +239,7 @@ class LeaseStatements(Statements):
         held = rig.clock.monotonic() - claimed
         assert span_us(LEASE) <= held <= span_us(LEASE * 4 / 3)
 
-    @statement("L14")
+    @statement("L14", in_every_flavour=False)
     async def test_a_clock_that_steps_past_the_lease_takes_no_job_from_a_living_holder(
         self, rig: Rig
     ) -> None:
@@ -284,7 +284,7 @@ class LeaseStatements(Statements):
                 pytest.fail("it was not renewed")
             await handler.finish()
 
-    @statement("L14")
+    @statement("L14", in_every_flavour=False)
     async def test_after_a_step_of_the_clock_a_dead_holders_job_waits_for_one_lease_at_most(
         self, rig: Rig
     ) -> None:
@@ -301,7 +301,7 @@ class LeaseStatements(Statements):
         rig.advance(seconds=10)
         assert [job.id for job in await b.dequeue(batch_size=10)] == ["after"]
 
-    @statement("L14")
+    @statement("L14", in_every_flavour=False)
     async def test_who_asks_for_a_short_lease_leaves_a_long_one_its_time_after_a_step(
         self, rig: Rig
     ) -> None:
@@ -317,7 +317,7 @@ class LeaseStatements(Statements):
         assert await b.dequeue() == []
         await a.ack(job)
 
-    @statement("L14")
+    @statement("L14", in_every_flavour=False)
     async def test_a_process_from_before_a_step_back_takes_no_job_from_one_that_came_after(
         self, rig: Rig
     ) -> None:

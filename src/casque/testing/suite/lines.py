@@ -55,7 +55,7 @@ class LineStatements(Statements):
             # Read anew each time: a line must be right at every commit, not only in the end.
             _check_lines(rig.harness.raw())
 
-    @statement("Q2b")
+    @statement("Q2b", in_every_flavour=False)
     async def test_a_clock_a_day_ahead_hides_no_job_and_stops_no_rotation(self, rig: Rig) -> None:
         q = await rig.worker(lease=_SECOND)
         ahead = await rig.worker(lease=_SECOND, clock=rig.clock.skewed(timedelta(days=1)))
@@ -72,7 +72,7 @@ class LineStatements(Statements):
         assert [job.queue for job in claims] == list("bcdabcd")
         assert len(await q.dequeue(batch_size=100)) == 28
 
-    @statement("Q2b", "O4")
+    @statement("Q2b", "O4", in_every_flavour=False)
     async def test_a_clock_ahead_costs_one_write_and_a_clock_behind_no_place(
         self, rig: Rig
     ) -> None:
