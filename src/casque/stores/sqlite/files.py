@@ -10,9 +10,12 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 
+from casque.clock import SystemClock
+
 Identity = tuple[int, int]
 """A file, whatever its name: its device and its inode."""
 
+_CLOCK = SystemClock()
 _SECOND_NS = 1_000_000_000
 _TICK_NS, _COARSE_TICK_NS = _SECOND_NS // 10, 3 * _SECOND_NS
 """A folder that was changed so long ago is sure to show the next change by another time: kernels
@@ -101,7 +104,11 @@ class Files:
             return False
         if changed_ns is not None:
             tick_ns = _TICK_NS if changed_ns % _SECOND_NS else _COARSE_TICK_NS
-            if found[1].st_mtime_ns - changed_ns > tick_ns:  # the log was written by the same clock
+            # The log was written by the same clock. Who only reads goes by the wall clock.
+            if (
+                found[1].st_mtime_ns - changed_ns > tick_ns
+                or _CLOCK.now() * 1_000 - changed_ns > _COARSE_TICK_NS
+            ):
                 self._quiet_ns = changed_ns
         return True
 
