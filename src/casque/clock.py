@@ -269,7 +269,7 @@ class Step(NamedTuple):
     """How far the wall clock, set back, is behind the store's time, which does not go back."""
 
     def judged_us(self, now: int, lease_us: int) -> int:
-        """The time by which leases are over, for whoever would take such a one now.
+        """The time by which leases have ended, for a dequeue that asks for `lease_us`.
 
         For one lease the earlier time counts: within it every holder that lives has renewed its
         lease, by the later one.
@@ -277,7 +277,7 @@ class Step(NamedTuple):
         return now - self.ahead_us if now < self.seen_us + max(lease_us, _LEAST_US) else now
 
     def spares(self, heartbeat_us: int, lease_until_us: int, now: int) -> bool:
-        """Whether this lease, though it is over for who would take such a one, is not to be taken.
+        """Whether the holder of this lease keeps it, though it has ended by `judged_us`.
 
         After a step forward, for as long as it lasts itself. After one back, if a process holds it
         that was started since: that goes by the wall clock, which is behind our time while we run.

@@ -41,7 +41,7 @@ class Line:
         self.queue = queue
         self.entrypoint = entrypoint
         self.turn = 0
-        """Who was served last has the highest; 0 while the line is being made."""
+        """The line that was served last has the highest; 0 while the line is being made."""
         self.visit_us: int | None = None
         """Of a line that waits, when the first of its jobs is due. None: it is in the ring, being
         due when that was last looked at."""

@@ -120,7 +120,7 @@ class State:
         return queue in self._paused
 
     def judged_us(self, now: int, lease_us: int = READER_LEASE_US) -> int:
-        """The time by which the leases of jobs are over, for whoever would take such a one."""
+        """The time by which leases have ended, for a dequeue that asks for such a lease."""
         return self.step.judged_us(now, lease_us)
 
     def stats(self, queue: str | None, now: int) -> Stats:

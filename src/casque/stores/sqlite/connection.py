@@ -103,7 +103,7 @@ class Database:
         """Let go of a connection that `connect` made."""
         self._open.discard(connection)
         if self.files.are_replaced():
-            # Others may have written to the file since, by a log that is not this one's.
+            # Others may have written to the file since, by another log.
             close_apart(connection, self.path, self.files.file)
             return
         if not self.files.are_there():
@@ -322,7 +322,7 @@ class Database:
         try:
             return self.patiently(ask, _LOG_REMOVED)
         except sqlite3.Error:
-            return None  # it cannot be opened at all: whoever opens it is told why
+            return None  # it cannot be opened at all: the opening will say why
 
     def _have_alone(self) -> None:
         with closing(sqlite3.connect(self.path, timeout=0)) as alone:

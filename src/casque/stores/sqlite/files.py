@@ -1,8 +1,8 @@
 """Files: whether the database file and its log are still those that are open here.
 
 SQLite keeps a database in three files: the file itself, its log (`-wal`), and what all its users
-know of the log (`-shm`). When somebody removes or replaces one of them, whoever has it open goes
-on with a file that has no name any more, and whoever opens the queue next does not see it.
+know of the log (`-shm`). When somebody removes or replaces one of them, a process that has it open
+goes on with a file without a name. The next process to open the queue does not see that file.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Files:
         return any(found not in (None, held) for found, held in pairs)
 
     def forget(self) -> None:
-        """Whoever has claimed something here is done: what is opened next may be another file."""
+        """The queue was closed, and its claims are over: the next file opened may be another."""
         self.file, self.is_lost = None, False
         self.let_go()
 
@@ -93,7 +93,7 @@ class Files:
         """Nothing is open here: the folder need not be, either."""
         self._folder = self._quiet_ns = -1
         with suppress(OSError, IndexError):
-            os.close(self._opened.pop())  # by one thread only, whoever else is here
+            os.close(self._opened.pop())  # by one thread only
 
     def _compare(self, changed_ns: int | None) -> bool:
         try:

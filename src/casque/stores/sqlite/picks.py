@@ -87,7 +87,7 @@ def first_due(execute: Execute, line_id: int, limit: int, now: int) -> tuple[lis
 
 
 class Picker:
-    """Reads what is due at `now`, over one connection, for whoever would lease it for so long."""
+    """Reads what is due at `now`, over one connection, for a dequeue with a lease of `lease_us`."""
 
     def __init__(self, execute: Execute, now: int, step: Step, lease_us: int) -> None:
         self._execute = execute

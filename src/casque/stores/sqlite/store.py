@@ -417,7 +417,7 @@ class SqliteStore:
         for handle in (self._writer, self._reader):
             if handle is here:
                 handle.close()
-            # Whoever is using it now meets the same.
+            # A call that is using it now will see the same error.
             elif not reentry.is_mine(handle.lock) and handle.lock.acquire(blocking=False):
                 try:
                     handle.close()

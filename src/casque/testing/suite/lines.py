@@ -67,7 +67,7 @@ class LineStatements(Statements):
         assert (await q.stats()).pending == 35
         assert [job.queue for job in await q.peek(limit=1)] == ["b"]
         assert set(await q.queues(due=True)) == set("abcd")
-        # By turns from here on, whoever claims.
+        # By turns from here on, by either process.
         claims = [(await one.dequeue())[0] for one in (q, ahead, q, q, ahead, q, q)]
         assert [job.queue for job in claims] == list("bcdabcd")
         assert len(await q.dequeue(batch_size=100)) == 28
