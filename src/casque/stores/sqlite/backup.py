@@ -135,12 +135,13 @@ def _check_whole(copy: Path, counts: tuple[int, int]) -> None:
 
 def refusal(name: str, kind: str) -> InvalidError:
     """What to do instead, for a store that is not in a SQLite file."""
+    if kind == "MemoryStore":
+        return InvalidError(f"{name}: there is no queue here, so there is nothing to copy.")
     how = _INSTEAD.get(kind, "copy it by the tools of its storage, while no process uses it.")
     return InvalidError(f"{name}: this copies only a queue in a SQLite file; {how}")
 
 
 _INSTEAD = {
-    "MemoryStore": "here is none, so there is nothing to copy.",
     "DocumentStore": "copy the one file or object, at any time: it is always a whole version.",
     "LedgerStore": "stop its workers, and copy everything in its folder or under its prefix.",
 }
