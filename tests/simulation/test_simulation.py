@@ -20,7 +20,7 @@ from casque.testing.simulation import (
 )
 from casque.testing.simulation.history import LAST
 
-SHARE = 25
+SHARE = 15
 """How many seeds one test runs, so that the processes of a run can share them."""
 
 
