@@ -59,6 +59,7 @@ PLANS: dict[str, Plan] = {
     "line_by_id": at(ROWID),
     "insert_line": at(),
     "place_line": at(ROWID),
+    "turn_line": at(ROWID),
     "delete_line": at(ROWID),
     "delete_lines_of_queue": at(LINE),
     "pause_lines": at(LINE),

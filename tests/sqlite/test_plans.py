@@ -61,6 +61,7 @@ def test_every_statement_does_as_its_plan_says(connection: sqlite3.Connection) -
 CLAIMS = {
     *("heads", "next_rank", "due_of_rank", "ring", "ring_of_entrypoint"),
     *("come_due", "come_due_of_entrypoint", "first_waiting", "place_line"),
+    "turn_line",
     *("claim", "claim_all", "claim_swiftly"),
     *("ack_swiftly", "holds", "holds_named", "delete_jobs", "complete"),
     *("add", "add_plain", "add_plain_swiftly"),

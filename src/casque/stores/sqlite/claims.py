@@ -60,11 +60,11 @@ class Claims:
         self.touched += 2
         if lines is None:
             return None
+        rotates = is_another_due(work.execute, known, lines[0].queue, work.now)
         heads = first_of(work.execute, known, lines, one.limit, work.now)
         if heads is None:
             return None
         self.touched += len(heads) + 2 * len(lines)
-        rotates = is_another_due(work.execute, known, lines[0].queue, work.now)
         jobs = self._claim(heads, one)
         if rotates:
             known.rotate(work.executemany, lines)
@@ -118,7 +118,7 @@ class Claims:
         jobs = self._claim([head[:4] for head in picked.jobs], one)
         leaves = picked.leaves()
         for line in met:
-            line.due_us = None
+            line.front = []
             if line.id not in work.known.lines_by_id:
                 continue  # what was spent was the last of it
             if rotates:

@@ -37,6 +37,9 @@ INSERT INTO casque_line (queue, entrypoint, visit_us, turn, paused) VALUES (?1, 
 -- name: place_line
 UPDATE casque_line SET visit_us = ?2, turn = ?3 WHERE id = ?1;
 
+-- name: turn_line
+UPDATE casque_line SET turn = ?2 WHERE id = ?1;
+
 -- name: delete_line
 DELETE FROM casque_line WHERE id = ?1;
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from itertools import groupby
 from pathlib import Path
 from typing import Any, TypeVar
@@ -44,6 +44,7 @@ _SURE_US = 10_000
 """How long after a commit the next one does not look first whether its files are there."""
 
 T = TypeVar("T")
+Snapshot = Callable[[sqlite3.Connection], AbstractContextManager[object]]
 
 
 class SqliteStore:
@@ -359,7 +360,8 @@ class SqliteStore:
     # -- reading ---------------------------------------------------------------
 
     async def get(self, job_id: str) -> Job | None:
-        return self._read(lambda reads: reads.job(job_id))
+        # What one statement reads is of one moment anyway.
+        return self._read(lambda reads: reads.job(job_id), within=nullcontext)
 
     async def jobs(self, wanted: JobFilter, *, limit: int, after: int = 0) -> list[Job]:
         return self._read(lambda reads: reads.jobs(wanted, limit, after))
@@ -384,20 +386,22 @@ class SqliteStore:
     async def picture(self) -> QueueState:
         return self._read(lambda reads: reads.picture())
 
-    def _read(self, read: Callable[[Reads], T]) -> T:
+    def _read(self, read: Callable[[Reads], T], *, within: Snapshot = snapshot) -> T:
         process.generation()
         reentry.refuse(self._reader.lock)
         with self._reader.lock:
             try:
                 connection, _ = self._reader.connection()
-                return self._database.patiently(lambda: self._read_on(connection, read))
+                return self._database.patiently(lambda: self._read_on(connection, read, within))
             except BaseException as error:
                 self._reader.abandon()
                 self._tell("read", error, self._reader)
                 raise
 
-    def _read_on(self, connection: sqlite3.Connection, read: Callable[[Reads], T]) -> T:
-        with snapshot(connection):
+    def _read_on(
+        self, connection: sqlite3.Connection, read: Callable[[Reads], T], within: Snapshot
+    ) -> T:
+        with within(connection):
             now = self._time.now()
             return read(Reads(connection.execute, now, self._time.step))
 

@@ -59,6 +59,7 @@ def enqueue(
     row = plain_addition_of(request, line.id, now)
     if row is None or not connection.execute(_ADD, row).rowcount:
         return None
+    line.front = []
     return [[new_job(request, now, request.order)]]
 
 
@@ -81,6 +82,7 @@ def claim(
     if lines is None:
         return None
     [line] = lines
+    line.front = []
     by = worker, _, until = operation.worker, now, now + operation.lease_us
     token, reserved = known.token, known.reserved
     how = (line.id, token, worker, now, until, reserved, line.queue, line.entrypoint)
@@ -116,9 +118,11 @@ def several(
         return None
     answer: list[Any] = [None] * len(acks)
     if lines is not None and claims is not None:
+        rotates = is_another_due(execute, known, lines[0].queue, now)
+        if rotates and known.turn + len(lines) > known.turns:
+            return None
         heads = first_of(execute, known, lines, claims.limit, now)
-        rotates = heads is not None and is_another_due(execute, known, lines[0].queue, now)
-        if heads is None or (rotates and known.turn + len(lines) > known.turns):
+        if heads is None:
             return None
         answer.append(_lease(execute, known, heads, claims, now))
         if rotates:

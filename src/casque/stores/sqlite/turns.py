@@ -9,9 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from casque.operations import Dequeue
-from casque.stores.sqlite.picks import Execute, HeadRow, first_due, ranks
+from casque.stores.sqlite.picks import Execute, HeadRow, first_due
 from casque.stores.sqlite.rows import HELD
+from casque.stores.sqlite.rows import STATEMENTS as SQL
 from casque.stores.sqlite.work import Known, Line
+
+_AHEAD = 8
+"""How many jobs of a line are looked up at once: the next claims need not look again."""
 
 
 def lines_at_turn(known: Known, one: Dequeue, now: int) -> list[Line] | None:
@@ -33,39 +37,57 @@ def lines_at_turn(known: Known, one: Dequeue, now: int) -> list[Line] | None:
 def first_of(
     execute: Execute, known: Known, lines: Sequence[Line], limit: int, now: int
 ) -> list[HeadRow] | None:
-    """The jobs to claim; None unless all are there, none was lost, and each line stays due."""
+    """The jobs to claim; None unless all are there, none was lost, and each line stays due.
+
+    Whoever asks claims them, or forgets what is known: they are no longer in front.
+    """
     if len(lines) == 1:
-        [line] = lines
-        heads, known.leaps = first_due(execute, line.id, limit + 1, now)
+        heads = _first_few(execute, known, lines[0], limit + 1, now)
         if len(heads) <= limit:
             return None
-        line.due_us = heads.pop()[1]
+        heads = heads[:limit]
     else:
         merged: list[tuple[int, int, int, int, int]] = []
         for line in lines:
-            some, known.leaps = first_due(execute, line.id, limit // len(lines) + 2, now)
+            some = _first_few(execute, known, line, limit // len(lines) + 2, now)
             merged += [(*head, line.id) for head in some]
         merged.sort()
-        left = {line_id: due_us for _, due_us, _, _, line_id in merged[limit:]}
-        for line in lines:
-            if line.id not in left:  # or there may be jobs of it that go before some of these
-                return None
-            line.due_us = left[line.id]
+        left = {head[4] for head in merged[limit:]}
+        if len(left) < len(lines):  # there may be jobs of the others that go before some of these
+            return None
         heads = [head[:4] for head in merged[:limit]]
     for _, _, _, stage in heads:
         if stage >= HELD:
             return None
+    taken = {seq for _, _, seq, _ in heads}
+    for line in lines:
+        line.front = [head for head in line.front if head[2] not in taken]
     return heads
 
 
 def is_another_due(execute: Execute, known: Known, queue: str, now: int) -> bool:
     """Whether a line of another queue is due: then those that were visited go behind it."""
-    for line in known.ring or ():
-        if line.queue != queue:
-            if line.due_us is not None and line.due_us <= now:
-                return True
-            for _, due_us, _, _ in ranks(execute, line.id):
-                if due_us <= now:
-                    line.due_us = due_us
-                    return True
-    return False
+    return any(
+        line.queue != queue and _first_few(execute, known, line, 1, now)
+        for line in known.ring or ()
+    )
+
+
+def _first_few(execute: Execute, known: Known, line: Line, wanted: int, now: int) -> list[HeadRow]:
+    """The first due jobs of a line, as many as are `wanted`, if there are so many."""
+    known.leaps = False
+    if len(line.front) >= wanted and line.front[wanted - 1][1] <= now:
+        return line.front[:wanted]
+    heads: list[HeadRow] = execute(SQL["heads"], (line.id, max(wanted, _AHEAD))).fetchall()
+    due = alike = 0
+    for priority, due_us, _, stage in heads:
+        if due_us > now:
+            break
+        if alike == due and priority == heads[0][0] and stage < HELD:
+            alike += 1
+        due += 1
+    line.front = heads[:alike]
+    if due < min(wanted, len(heads)):
+        heads, known.leaps = first_due(execute, line.id, wanted, now)
+        return heads
+    return heads[: min(wanted, due)]

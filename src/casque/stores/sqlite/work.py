@@ -18,7 +18,7 @@ from casque.job import Job
 from casque.operations import Request
 from casque.record import PAUSE, Record
 from casque.state import WRITER_MEMORY_US
-from casque.stores.sqlite.picks import earliest
+from casque.stores.sqlite.picks import HeadRow, earliest
 from casque.stores.sqlite.rows import STATEMENTS as SQL
 from casque.stores.sqlite.rows import (
     Connection,
@@ -57,8 +57,9 @@ class Line(msgspec.Struct, gc=False, eq=False):
     visit_us: int | None
     turn: int
     paused: int
-    due_us: int | None = None
-    """When a job was due that is there yet; None: no such is known."""
+    front: list[HeadRow] = []
+    """Its first jobs, if they are known: queued, due, and of one priority. So none that is held
+    now ever comes between them."""
 
 
 def _turn(line: Line) -> int:
@@ -137,9 +138,9 @@ class Known:
         ring, rows = [line for line in self.ring if line not in lines], []
         for line in lines:
             self.turn = line.turn = self.turn + 1
-            rows.append((line.id, None, line.turn))
+            rows.append((line.id, line.turn))
         self.ring = [*ring, *lines]
-        executemany(SQL["place_line"], rows)
+        executemany(SQL["turn_line"], rows)
 
     def take_out(self, line: Line) -> None:
         """A line is no longer where it was."""
@@ -273,6 +274,7 @@ class Work:
 
     def came(self, line: Line, due_us: int) -> None:
         """A job of this line is due then: the line is visited no later."""
+        line.front = []
         if line.visit_us is not None:
             first = min(due_us, line.visit_us)
             self.place(line, first if first > self.now else None, line.turn)
@@ -290,7 +292,7 @@ class Work:
         if first is None:
             self.drop(line)
         else:
-            line.due_us = None
+            line.front = []
             self.place(line, first if first > self.now else None, turn or line.turn)
 
     def serve(self, line: Line, *, is_due: bool) -> None:
