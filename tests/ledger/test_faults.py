@@ -16,10 +16,11 @@ from casque.buckets.port import ABSENT, Bucket, Expect, Found, Listed, Version
 from casque.clock import SECOND_US, drive
 from casque.queue import AsyncQueue
 from casque.stores.ledger.log import key_of, number_in
-from casque.stores.ledger.opening import MARKER, PROBES
+from casque.stores.ledger.opening import MARKER
 from casque.stores.ledger.pacing import WAITING
 from casque.stores.ledger.replica import Replica
 from casque.stores.ledger.store import LedgerStore
+from casque.stores.ledger.tryout import PROBES
 from casque.testing import FakeClock
 from casque.testing.faults import PORT_FAULTS, Fault, FaultyBucket
 

@@ -24,9 +24,10 @@ from casque.stores.ledger.asking import Asking
 from casque.stores.ledger.buckettime import BEHIND_US, BucketTime
 from casque.stores.ledger.entry import FIRST, Entry, digest_of, encode
 from casque.stores.ledger.log import Ahead, Log, Vanished
-from casque.stores.ledger.opening import MARKER, ask_time, is_ledger, open_place
+from casque.stores.ledger.opening import MARKER, is_ledger, open_place
 from casque.stores.ledger.pacing import Pacing
 from casque.stores.ledger.replica import Broken, Replica
+from casque.stores.ledger.tryout import ask_time
 from casque.stores.ledger.turn import new_turn
 from casque.stores.looking import Looking
 from casque.stores.port import COMMIT_DEADLINE_US

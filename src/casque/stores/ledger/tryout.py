@@ -1,0 +1,170 @@
+"""Try-out: whether a bucket keeps its promises, and what time it is there.
+
+A bucket that ignores conditions would let two writers overwrite each other's
+jobs without either being told, so every process that writes to a ledger tries
+it out first. What it writes for that also tells it the bucket's time.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import NamedTuple
+
+from casque.buckets.port import ABSENT, Expect, Timed, Version
+from casque.clock import SECOND_US, Stopwatch
+from casque.errors import CASConflictError, CasqueError, StorageError
+from casque.stores.ledger.asking import Asking
+from casque.stores.ledger.buckettime import BucketTime
+from casque.stores.port import COMMIT_DEADLINE_US
+
+PROBES = "probe/"
+
+_SURE_US = SECOND_US
+"""A stamp is believed if its object was written within this: who knows when, else?"""
+_TRIES = 2
+"""Where nothing is written as quickly as that, the quicker of so many is believed."""
+
+
+async def ask_time(asking: Asking, time: BucketTime, watch: Stopwatch) -> None:
+    """Look at the bucket's clock; or write something, and see when the bucket says that was."""
+    if isinstance(asking.bucket, Timed):
+        time.told(asking.bucket.time_us(), asking.clock.monotonic())
+        return
+    stamps: list[_Stamp] = []
+    while not stamps or (stamps[-1].took_us > _SURE_US and len(stamps) < _TRIES):
+        key, begun = await _put_at_once(asking, watch)
+        stamps.append(await _read_stamp(asking, key, begun, watch))
+        await asking.delete(key, watch)
+    best = min(stamps)
+    time.told(best.modified_us, best.written_at)
+
+
+async def _put_at_once(asking: Asking, watch: Stopwatch) -> tuple[str, int]:
+    """Write a new object, answered at the first try; its key, and when that try began.
+
+    Of one that was sent twice nobody knows which of the two the bucket has stamped.
+    """
+    place = 0
+    while True:
+        key, begun = PROBES + asking.clock.new_id(), asking.clock.monotonic()
+        try:
+            await asking.put(key, key.encode(), ABSENT)
+        except CASConflictError:  # sent twice, by something on the way
+            if watch.elapsed_us() > COMMIT_DEADLINE_US:
+                raise unsteady(asking, key) from None
+        except StorageError as error:
+            if not error.outcome_unknown or watch.elapsed_us() > COMMIT_DEADLINE_US:
+                raise
+        else:
+            return key, begun
+        await asking.pause(place)
+        place += 1
+
+
+async def prove(asking: Asking, time: BucketTime, watch: Stopwatch) -> None:
+    """Try the bucket out, and leave nothing behind."""
+    one, other = (PROBES + asking.clock.new_id() for _ in range(2))
+    try:
+        await _try_out(asking, time, one, other, watch)
+    except CasqueError:
+        # Whoever is started again and again would leave more and more of them.
+        with suppress(CasqueError):
+            await asking.together(asking.delete(one, watch), asking.delete(other, watch))
+        raise
+    await asking.together(asking.delete(one, watch), asking.delete(other, watch))
+
+
+async def _try_out(
+    asking: Asking, time: BucketTime, one: str, other: str, watch: Stopwatch
+) -> None:
+    """Two creates of one object, an update that expects another, a look at what is not there."""
+    missing, begun = PROBES + asking.clock.new_id(), asking.clock.monotonic()
+    _, stale = await asking.together(
+        put_surely(asking, one, one.encode(), watch),
+        put_surely(asking, other, other.encode(), watch),
+    )
+    stamp = await _read_stamp(asking, one, begun, watch)
+    if stamp.took_us <= _SURE_US:  # else it is asked for that alone
+        time.told(stamp.modified_us, stamp.written_at)
+    is_kept, is_compared, found = await asking.together(
+        _is_refused(asking, one, ABSENT, watch),
+        _is_refused(asking, one, stale, watch),
+        asking.get(missing, watch),
+    )
+    if not is_kept:
+        raise _ignores_conditions(asking, f"{one} was created twice")
+    if not is_compared:
+        raise _ignores_conditions(asking, f"{one} was replaced by one who expected another")
+    if found is not None:
+        raise unsteady(asking, missing)
+
+
+class _Stamp(NamedTuple):
+    """When the bucket says that an object was written."""
+
+    took_us: int
+    """How long it took to write: by so much the bucket may be ahead of its stamp already."""
+    modified_us: int
+    written_at: int
+    """Our monotonic clock once it was written."""
+
+
+async def _read_stamp(asking: Asking, key: str, begun: int, watch: Stopwatch) -> _Stamp:
+    written_at = asking.clock.monotonic()
+    found = await asking.get(key, watch)
+    if found is None or found.body != key.encode():
+        raise unsteady(asking, key)
+    return _Stamp(written_at - begun, found.modified_us, written_at)
+
+
+async def put_surely(asking: Asking, key: str, body: bytes, watch: Stopwatch) -> Version:
+    """Create an object that nobody else writes differently."""
+    place = 0
+    while True:
+        try:
+            return await asking.put(key, body, ABSENT)
+        except CASConflictError:
+            found = await asking.get(key, watch)  # ours, of an answer that was lost; or as good
+            if found is None:
+                raise unsteady(asking, key) from None
+            return found.version
+        except StorageError as error:
+            if not error.outcome_unknown or watch.elapsed_us() > COMMIT_DEADLINE_US:
+                raise
+        await asking.pause(place)
+        place += 1
+
+
+async def _is_refused(asking: Asking, key: str, expect: Expect | Version, watch: Stopwatch) -> bool:
+    """Whether the bucket refuses to write over an object that is not as expected."""
+    place = 0
+    while True:
+        try:
+            await asking.put(key, b"overwritten", expect)
+        except CASConflictError:
+            return True
+        except StorageError as error:
+            if not error.outcome_unknown or watch.elapsed_us() > COMMIT_DEADLINE_US:
+                raise
+        else:
+            return False
+        await asking.pause(place)
+        place += 1
+
+
+def _ignores_conditions(asking: Asking, how: str) -> StorageError:
+    return StorageError(
+        f"{asking.bucket.name} ignores conditional writes: {how}. Two writers would overwrite each "
+        "other's jobs, so it cannot hold a queue. Use a storage that honours If-None-Match and "
+        "If-Match (S3, GCS, Azure, a local folder), or a newer version of this one.",
+        outcome_unknown=False,
+    )
+
+
+def unsteady(asking: Asking, key: str) -> StorageError:
+    return StorageError(
+        f"{asking.full_name(key)}: the storage does not show what was just written there, or shows "
+        "what never was: a cache stands before it, or something else writes and deletes under "
+        f"{asking.bucket.name}. It cannot hold a queue like this.",
+        outcome_unknown=False,
+    )
