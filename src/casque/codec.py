@@ -94,6 +94,7 @@ class _Writer(msgspec.Struct):
 
 class _Ours(msgspec.Struct):
     format: int
+    identity: str
     token: int
     seq: int
     turn: int
@@ -125,6 +126,7 @@ def encode(state: State) -> bytes:
         jobs=[_from_job(job) for job in sorted(state.jobs.values(), key=lambda job: job.seq)],
         casque=_Ours(
             format=FORMAT,
+            identity=state.identity,
             token=state.token,
             seq=state.seq,
             turn=state.turn,
@@ -167,9 +169,11 @@ def _to_state(document: _Document) -> State:
     state = State()
     ours = document.casque
     if ours is not None:
+        state.identity = ours.identity
         state.token, state.seq, state.turn = ours.token, ours.seq, ours.turn
         state.time_us = _instant(ours.time)
     state.version = document.version
+    given = state.token
     for place, stored in enumerate(document.jobs, start=1):
         if stored.id in state.jobs:
             raise ValueError(f"job id {stored.id!r} is there twice")
@@ -177,11 +181,13 @@ def _to_state(document: _Document) -> State:
         if not job.seq:
             job = msgspec.structs.replace(job, seq=place)
         if job.status is JobStatus.IN_PROGRESS and not job.token:
-            state.token += 1
-            job = msgspec.structs.replace(job, token=state.token)
+            given += 1
+            job = msgspec.structs.replace(job, token=given)
         state.seq = max(state.seq, job.seq)
-        state.token = max(state.token, job.token)
+        given = max(given, job.token)
         state.put(job)
+    if ours is not None:  # else our tokens are yet to begin, and above those of jqueue's claims
+        state.token = given
     state.settle()
     if ours is not None:
         for record in ours.records:

@@ -239,12 +239,17 @@ def _dequeue(state: State, operation: Dequeue, now: int) -> Decision:
         Claimed(
             ids,
             operation.worker,
-            state.token + 1,
+            next_token(state.token, now),
             now + operation.lease_us,
             _served(state, picked, now),
         )
     )
     return Decision(events, lambda after: Leased([after.jobs[job_id] for job_id in ids], None))
+
+
+def next_token(last: int, now: int) -> int:
+    """The token after `last`. The first is the time: no store that was here before gave it out."""
+    return (last or now) + 1
 
 
 def _next_in(state: State, operation: Dequeue, now: int) -> int | None:
@@ -442,7 +447,7 @@ def _put_record(state: State, operation: PutRecord, now: int) -> Decision:
         operation.kind,
         operation.name,
         operation.value,
-        state.token + 1,
+        next_token(state.token, now),
         None if operation.ttl_us is None else now + operation.ttl_us,
     )
     return Decision([RecordPut(record)], lambda _: record)

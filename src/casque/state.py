@@ -70,6 +70,8 @@ class State:
     """The jobs, records and writers of one store, with their indexes."""
 
     def __init__(self) -> None:
+        self.identity = ""
+        """Of the store, where that is kept with its state."""
         self.version = 0
         """Commits so far."""
         self.token = 0
@@ -237,6 +239,7 @@ class State:
         _take_back(records, undo.records)
         _take_back(writers, undo.writers)
         new = State()
+        new.identity = self.identity
         new.version, new.token, new.seq, new.turn, new.time_us = undo.counters
         for record in records.values():
             new.put_record(record)

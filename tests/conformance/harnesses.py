@@ -20,6 +20,7 @@ from casque.buckets.port import ABSENT, Bucket, Expect, Found, Listed, Version
 from casque.clock import Clock, SystemClock, drive, to_datetime, to_us
 from casque.state import State
 from casque.stores.document import DocumentStore
+from casque.stores.ledger.home import MARKER, Home
 from casque.stores.ledger.log import key_of
 from casque.stores.ledger.replica import Replica
 from casque.stores.ledger.store import LedgerStore
@@ -72,6 +73,9 @@ class MemoryHarness:
 
     def replace_stored(self, content: bytes) -> None:
         raise AssertionError("nothing is stored outside of the process")
+
+    def wipe(self) -> bool:
+        return False
 
     def slowed(self, delay: timedelta) -> Store | None:
         return None
@@ -143,6 +147,12 @@ class DocumentHarness:
         self._port._content = content
         self._port._writes += 1
 
+    def wipe(self) -> bool:
+        if isinstance(self._port, LocalFileSystemStorage):
+            self._port.path.unlink()
+            return True
+        return False
+
     def slowed(self, delay: timedelta) -> Store | None:
         return DocumentStore(SlowStorage(self._port, self.clock, delay), self.clock)
 
@@ -165,6 +175,10 @@ class S3DocumentHarness(DocumentHarness):
 
     def replace_stored(self, content: bytes) -> None:
         self._server.write(BUCKET, self._key, content)
+
+    def wipe(self) -> bool:
+        self._server.remove(BUCKET, self._key)
+        return True
 
 
 class SqliteHarness:
@@ -264,6 +278,14 @@ class SqliteHarness:
         for suffix in ("-wal", "-shm"):
             self.path.with_name(self.path.name + suffix).unlink(missing_ok=True)
 
+    def wipe(self) -> bool:
+        if self._monitor is not None:
+            self._monitor.close()
+            self._monitor = self._seen = None
+        for suffix in ("", "-wal", "-shm"):
+            self.path.with_name(self.path.name + suffix).unlink(missing_ok=True)
+        return True
+
     def slowed(self, delay: timedelta) -> Store | None:
         return None
 
@@ -316,7 +338,7 @@ class LedgerHarness:
         self._stores: list[LedgerStore] = []
         self._read: list[tuple[str, bytes]] = []
         self._replica = Replica(blind=False)
-        self._behind = bucket()
+        self._behind = Home(bucket())
         """By which it is looked and tampered behind the stores' backs."""
 
     def open(self, clock: Clock | None = None) -> Store:
@@ -358,6 +380,18 @@ class LedgerHarness:
         if content != entries[replica.number - 1][1]:
             wait_for(bucket.put(key, content, expect=ABSENT))
 
+    def wipe(self) -> bool:
+        async def remove_all() -> None:
+            bucket = self._bucket()
+            while page := await bucket.list():
+                for one in page:
+                    await bucket.delete(one.key)
+
+        wait_for(remove_all())
+        self._read.clear()
+        self._replica, self._behind = Replica(blind=False), Home(self._bucket())
+        return True
+
     def slowed(self, delay: timedelta) -> Store | None:
         return self._opened(SlowBucket(self._bucket(), self.clock, delay))
 
@@ -368,6 +402,11 @@ class LedgerHarness:
     async def _read_entries(self) -> list[tuple[str, bytes]]:
         """All of them; those that were read before are not read again, for none ever changes."""
         bucket = self._behind
+        if not bucket.identity:
+            mark = await bucket.get(MARKER)
+            if mark is None:
+                return []
+            bucket.identity = json.loads(mark.body)["identity"]
         while page := await bucket.list("log/", after=self._read[-1][0] if self._read else ""):
             for one in page:
                 found = await bucket.get(one.key)

@@ -10,7 +10,7 @@ STATEMENTS = {
     *(f"E{n}" for n in range(1, 10)),
     "E4b",
     *(f"O{n}" for n in range(1, 9)),
-    *(f"L{n}" for n in range(1, 15)),
+    *(f"L{n}" for n in range(1, 16)),
     *(f"R{n}" for n in range(1, 10)),
     *(f"Q{n}" for n in range(1, 10)),
     "Q2b",

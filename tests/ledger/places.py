@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Iterable
 from datetime import timedelta
@@ -12,8 +13,10 @@ from typing import Literal, Protocol
 import pytest
 
 from casque import Queue
-from casque.clock import SystemClock, to_datetime
-from casque.stores.ledger.log import key_of
+from casque.buckets.port import Bucket
+from casque.clock import SystemClock, drive, to_datetime
+from casque.stores.ledger.home import MARKER, Home, parted
+from casque.stores.ledger.log import key_of, number_in
 from casque.stores.url import open_store
 from casque.testing import FakeClock
 from tests.servers.client import BucketServer
@@ -31,7 +34,11 @@ class Place(Protocol):
     """What messages call it."""
 
     def objects(self) -> dict[str, bytes]:
-        """All that is stored there, by key."""
+        """All that is stored there, by key; an entry by the one it has in its ledger's folder."""
+        ...
+
+    def everything(self) -> dict[str, bytes]:
+        """The same, by the keys they have in the place."""
         ...
 
     def write(self, key: str, body: bytes) -> None:
@@ -52,6 +59,9 @@ class FolderPlace:
         self.url = self.name
 
     def objects(self) -> dict[str, bytes]:
+        return {parted(key)[1]: body for key, body in self.everything().items()}
+
+    def everything(self) -> dict[str, bytes]:
         return {
             str(path.relative_to(self.path)): path.read_bytes()
             for path in sorted(self.path.rglob("*"))
@@ -59,13 +69,13 @@ class FolderPlace:
         }
 
     def write(self, key: str, body: bytes) -> None:
-        path = self.path / key
+        path = self.path / path_of(key, self.everything())
         path.parent.mkdir(parents=True, exist_ok=True)
         path.unlink(missing_ok=True)
         path.write_bytes(body)
 
     def remove(self, key: str) -> None:
-        (self.path / key).unlink()
+        (self.path / path_of(key, self.everything())).unlink()
 
     def empty(self) -> None:
         shutil.rmtree(self.path)
@@ -80,18 +90,21 @@ class ServerPlace:
         self._shifted = 0.0
 
     def objects(self) -> dict[str, bytes]:
+        return {parted(key)[1]: body for key, body in self.everything().items()}
+
+    def everything(self) -> dict[str, bytes]:
         found = self.server.objects(BUCKET, self._root)
         return {key.removeprefix(self._root): body for key, body in found.items()}
 
     def write(self, key: str, body: bytes) -> None:
-        self.server.write(BUCKET, self._root + key, body)
+        self.server.write(BUCKET, self._root + path_of(key, self.everything()), body)
 
     def remove(self, key: str) -> None:
-        self.server.remove(BUCKET, self._root + key)
+        self.server.remove(BUCKET, self._root + path_of(key, self.everything()))
 
     def empty(self) -> None:
-        for key in self.objects():
-            self.remove(key)
+        for key in self.everything():
+            self.server.remove(BUCKET, self._root + key)
 
     def shift_clock(self, seconds: float) -> None:
         self._shifted += seconds
@@ -101,6 +114,12 @@ class ServerPlace:
         """The server serves others too."""
         self.server.clear()
         self.server.shift_clock(-self._shifted)
+
+
+def path_of(key: str, keys: Iterable[str]) -> str:
+    """Where an object is: an entry lies in the folder of its ledger, of which there is one."""
+    folders = {parted(one)[0] for one in keys} - {""}
+    return f"{folders.pop()}/{key}" if folders and number_in(key) else key
 
 
 def place_of(request: pytest.FixtureRequest, kind: Kind) -> Place:
@@ -146,3 +165,11 @@ def impatient(url: str) -> tuple[Queue, FakeClock]:
     # Each with chances of its own: two that begin in the same millisecond would mint equal ids.
     clock = FakeClock(to_datetime(SystemClock().now()), seed=next(_seeds))
     return Queue(open_store(url, clock=clock)), clock
+
+
+def home_of(bucket: Bucket) -> Home:
+    """The ledger in a bucket, as its processes see it."""
+    home, found = Home(bucket), drive(bucket.get(MARKER))
+    if found is not None:
+        home.identity = json.loads(found.body)["identity"]
+    return home

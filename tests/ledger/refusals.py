@@ -28,7 +28,7 @@ _NOT_FOR_USERS = re.compile(
     r"\n|Debug source|Error \{|Error\(|Some\(|(?<!-)None|object at 0x"
     r"|testtest|Credential=|Bearer|secret"
 )
-_LONGEST = 450
+_LONGEST = 530
 
 
 def message(error: CasqueError) -> str:

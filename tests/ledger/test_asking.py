@@ -11,6 +11,7 @@ from casque import CorruptError, StorageError
 from casque.buckets.memory import MemoryBucket
 from casque.clock import drive
 from casque.stores.ledger.asking import Asking, reason
+from casque.stores.ledger.home import Home
 from casque.testing import FakeClock
 
 
@@ -18,7 +19,7 @@ from casque.testing import FakeClock
 def test_all_are_answered_before_one_that_failed_is_raised(blocking: bool) -> None:
     bucket, answered = MemoryBucket(), list[int]()
     bucket.blocking = blocking
-    asking = Asking(bucket, FakeClock())
+    asking = Asking(Home(bucket), FakeClock())
 
     async def request(number: int) -> int:
         answered.append(number)

@@ -15,14 +15,14 @@ from casque.buckets.memory import MemoryBucket
 from casque.buckets.port import ABSENT, Bucket, Expect, Found, Listed, Version
 from casque.clock import SECOND_US, drive
 from casque.queue import AsyncQueue
+from casque.stores.ledger.home import MARKER, PROBES
 from casque.stores.ledger.log import key_of, number_in
-from casque.stores.ledger.opening import MARKER
 from casque.stores.ledger.pacing import WAITING
 from casque.stores.ledger.replica import Replica
 from casque.stores.ledger.store import LedgerStore
-from casque.stores.ledger.tryout import PROBES
 from casque.testing import FakeClock
 from casque.testing.faults import PORT_FAULTS, Fault, FaultyBucket
+from tests.ledger.places import home_of
 
 
 def run(test: Awaitable[None]) -> None:
@@ -61,8 +61,8 @@ class Passing:
 
 def replayed(bucket: MemoryBucket) -> Replica:
     """The log as it is stored."""
-    replica = Replica(blind=False)
-    while (found := drive(bucket.get(key_of(replica.number + 1)))) is not None:
+    replica, home = Replica(blind=False), home_of(bucket)
+    while (found := drive(home.get(key_of(replica.number + 1)))) is not None:
         replica.take(found.body, key_of(replica.number + 1))
     return replica
 
@@ -216,7 +216,7 @@ def test_a_place_that_is_made_by_others_at_this_moment_is_a_ledger() -> None:
 
         async def meanwhile() -> None:
             await DirectQueue(LedgerStore(Passing(bucket), clock)).enqueue("e", id="first")
-            await bucket.put(WAITING, b"1000", expect=ABSENT)
+            await home_of(bucket).put(WAITING, b"1000", expect=ABSENT)
 
         q = DirectQueue(LedgerStore(Early(bucket, meanwhile), clock))
         assert (await q.enqueue("e", id="first")).duplicate

@@ -85,7 +85,9 @@ PLACES: dict[tuple[str, bool], Callable[[str], Iterable[int]]] = {
 
 def contents(q: Queue) -> object:
     jobs = q.read_state().jobs
-    return [(job.id, job.status, job.token) for job in jobs], q.stats(), len(q.peek(limit=100))
+    order = sorted(job.token for job in jobs)
+    told = [(job.id, job.status, order.index(job.token)) for job in jobs]
+    return told, q.stats(), len(q.peek(limit=100))
 
 
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")

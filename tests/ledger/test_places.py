@@ -24,7 +24,7 @@ def test_a_file_beside_a_ledger_does_no_harm(tmp_path: Path) -> None:
     with Queue(tmp_path) as q:
         q.enqueue("e")
     (tmp_path / "notes.txt").write_text("mine")
-    (tmp_path / "log" / "app.log").write_text("mine")
+    (log_in(tmp_path) / "app.log").write_text("mine")
     with Queue(tmp_path) as q:
         assert q.stats().pending == 1
 
@@ -34,7 +34,12 @@ def filled(folder: Path) -> Path:
     with Queue(f"{folder}/") as q:
         for number in range(6):
             q.enqueue("e", id=f"job-{number}")
-    return folder / "log"
+    return log_in(folder)
+
+
+def log_in(folder: Path) -> Path:
+    [log] = folder.glob("*/log")
+    return log
 
 
 def pending(folder: Path) -> int:

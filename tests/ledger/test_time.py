@@ -12,6 +12,7 @@ from casque.buckets.memory import MemoryBucket
 from casque.clock import SECOND_US
 from casque.stores.ledger.asking import Asking
 from casque.stores.ledger.buckettime import BucketTime
+from casque.stores.ledger.home import Home
 from casque.stores.ledger.pacing import Pacing
 from casque.stores.ledger.replica import Replica
 from casque.stores.ledger.store import LedgerStore
@@ -36,7 +37,7 @@ def test_the_bucket_is_believed_after_a_sleep_of_days() -> None:
 
 def test_a_round_trip_of_hours_makes_nobody_wait_for_hours() -> None:
     clock = FakeClock()
-    asking = Asking(MemoryBucket(clock), clock)
+    asking = Asking(Home(MemoryBucket(clock)), clock)
     pacing, replica = Pacing(asking, BucketTime(clock)), Replica(blind=True)
     for number in range(1, 5):
         pacing.wrote("mine", number)

@@ -14,7 +14,7 @@ from typing import Literal
 
 import pytest
 
-from casque import CorruptError, NewJob, Queue, StorageError
+from casque import CorruptError, LeaseLostError, NewJob, Queue, StorageError
 from casque.clock import drive
 from casque.stores.sqlite import connection as opening
 from casque.stores.sqlite.store import SqliteStore
@@ -383,3 +383,24 @@ def test_a_program_may_end_with_its_queues_open(path: Path) -> None:
     assert (said.stdout, said.stderr) == (b"", b"")
     assert sorted(path.parent.iterdir()) == [path]
     assert len(there(path)) == 2
+
+
+def test_a_queue_whose_content_was_replaced_is_taken_for_no_other(tmp_path: Path) -> None:
+    path, other = tmp_path / "jobs.db", tmp_path / "other.db"
+    with Queue(other) as q:
+        q.enqueue("e", id="k")
+    with Queue(path) as q, Queue(path) as idle:
+        q.enqueue("e", id="k")
+        [lost] = q.dequeue()
+        idle.dequeue("nothing")
+        with closing(sqlite3.connect(other)) as source, closing(sqlite3.connect(path)) as here:
+            source.backup(here)  # as `.restore` does
+        for one in (q, idle):
+            with pytest.raises(CorruptError, match="holds another queue") as caught:
+                one.ack(lost)
+            assert caught.value.is_replaced
+        with Queue(path) as fresh:
+            [held] = fresh.dequeue()
+            with pytest.raises(LeaseLostError):
+                fresh.ack(lost)
+            fresh.ack(held)

@@ -31,6 +31,7 @@ from casque.stores.bells import Bells
 from casque.stores.looking import Looking
 from casque.stores.pace import Pace
 from casque.stores.port import COMMIT_DEADLINE_US
+from casque.stores.replaced import replaced
 from casque.transaction import transact
 
 RECORDS_BEFORE_WARNING = 5_000
@@ -72,6 +73,8 @@ class DocumentStore(Looking):
         # The newest view nobody is using: taken out by whoever works on it,
         # so that two event loops never share one.
         self._spare: list[_View] = []
+        self._identity = ""
+        """Of the queue that was here when it was first looked at; empty: none was."""
         self._has_warned = False
         self._pace = Pace(self.clock)
 
@@ -117,6 +120,7 @@ class DocumentStore(Looking):
             # Kept before it is sent: if the reply is lost and the next look
             # finds our number there, these are its results.
             self._answers.keep(writer, number, done.outcomes, decided_us)
+            view.state.identity = view.state.identity or self.clock.new_id()
             try:
                 view.etag = await self._write(encode(view.state), view.etag, watch)
             except CASConflictError as conflict:
@@ -136,6 +140,7 @@ class DocumentStore(Looking):
 
     async def close(self) -> None:
         self._spare.clear()
+        self._identity = ""
 
     # -- the object ------------------------------------------------------------
 
@@ -153,6 +158,8 @@ class DocumentStore(Looking):
         if spare is not None and spare.etag == etag:
             return spare
         if etag is None and not content:
+            if self._identity:
+                raise replaced(f"{self.name} is gone")
             return _View(State(), None)
         if not content:
             raise CorruptError(
@@ -161,6 +168,9 @@ class DocumentStore(Looking):
                 "to start a new queue."
             )
         state = decode(content, self.name)
+        if self._identity not in ("", state.identity):
+            raise replaced(f"{self.name} holds another queue")
+        self._identity = state.identity
         self._time.saw(state.time_us)
         return _View(state, etag)
 
@@ -266,6 +276,7 @@ class DocumentStore(Looking):
 
     def _wrote(self, view: _View) -> None:
         state = view.state
+        self._identity = state.identity
         self._pace.wrote(state.version)
         self._give_back(view)
         if not self._has_warned and len(state.jobs) > RECORDS_BEFORE_WARNING:

@@ -84,6 +84,10 @@ class Harness(Protocol):
         """Put other bytes in the place of `stored()`, as damage or another program would."""
         ...
 
+    def wipe(self) -> bool:
+        """Remove all that is stored, under whoever has it open. False when nobody can."""
+        ...
+
     def slowed(self, delay: timedelta) -> Store | None:
         """A handle whose every request takes `delay` on the clock; None when it makes none."""
         ...

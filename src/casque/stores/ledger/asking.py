@@ -10,9 +10,10 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Literal, TypeVar
 
-from casque.buckets.port import Bucket, Expect, Found, Listed, Version
+from casque.buckets.port import Expect, Found, Listed, Version
 from casque.clock import SECOND_US, Clock, Stopwatch
 from casque.errors import CasqueError, StorageError
+from casque.stores.ledger.home import Home
 from casque.stores.port import COMMIT_DEADLINE_US
 
 REQUEST_SECONDS = 10
@@ -30,7 +31,7 @@ T = TypeVar("T")
 class Asking:
     """A bucket, asked with patience."""
 
-    def __init__(self, bucket: Bucket, clock: Clock) -> None:
+    def __init__(self, bucket: Home, clock: Clock) -> None:
         self.bucket = bucket
         self.clock = clock
         self.trip_us = 0
@@ -49,7 +50,7 @@ class Asking:
             raise _unanswered(f"{self.bucket.name}: no answer")
 
     def full_name(self, key: str) -> str:
-        return f"{self.bucket.name.rstrip('/')}/{key}"
+        return f"{self.bucket.name.rstrip('/')}/{self.bucket.path_of(key)}"
 
     async def get(self, key: str, watch: Stopwatch, size: int = 0) -> Found | None:
         """The object; `size` is about how large it is, if that is known."""

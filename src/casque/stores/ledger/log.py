@@ -14,6 +14,7 @@ from casque.buckets.port import ABSENT, PAGE
 from casque.clock import Stopwatch
 from casque.errors import CASConflictError, CasqueError, StorageError
 from casque.stores.ledger.asking import Asking, reason
+from casque.stores.ledger.home import parted
 from casque.stores.port import COMMIT_DEADLINE_US
 
 FOLDER = "log/"
@@ -39,7 +40,7 @@ def key_of(number: int) -> str:
 
 def number_in(key: str) -> int | None:
     """Which entry a key is of; None when it is none's."""
-    match = _KEY.fullmatch(key)
+    match = _KEY.fullmatch(parted(key)[1])
     return None if match is None else int(match[1])
 
 

@@ -17,50 +17,66 @@ from casque.errors import CorruptError
 from casque.stores.ledger.asking import Asking
 from casque.stores.ledger.buckettime import BucketTime
 from casque.stores.ledger.foreign import ForeignError
+from casque.stores.ledger.home import MARKER, PROBES, is_identity, parted
 from casque.stores.ledger.log import number_in
 from casque.stores.ledger.pacing import WAITING
-from casque.stores.ledger.tryout import PROBES, prove, put_surely, unsteady
+from casque.stores.ledger.tryout import prove, put_surely, unsteady
+from casque.stores.replaced import replaced
 
 FORMAT = 1
-MARKER = "format"
-
 
 _PROBE = re.compile(PROBES + r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
 
 
 def _is_ours(key: str) -> bool:
-    return key in (MARKER, WAITING) or bool(number_in(key) or _PROBE.fullmatch(key))
+    identity, rest = parted(key)
+    if identity:
+        return rest == WAITING or number_in(rest) is not None
+    return key == MARKER or bool(_PROBE.fullmatch(key))
 
 
-class _Marker(msgspec.Struct):
+class _Mark(msgspec.Struct):
     casque: str
     format: int
+    identity: str = ""
+    """Tells this ledger from all others, those included that were here before it."""
 
 
-_decode = msgspec.json.Decoder(_Marker).decode
-_CONTENT = msgspec.json.encode(_Marker("ledger", FORMAT)) + b"\n"
+_decode = msgspec.json.Decoder(_Mark).decode
 
 
-async def is_ledger(asking: Asking, watch: Stopwatch) -> bool:
-    """Whether this is one; False: it may become one. Raises, naming the object, if neither."""
-    marker = await asking.get(MARKER, watch)
-    if marker is None:
+def _content(identity: str) -> bytes:
+    return msgspec.json.encode(_Mark("ledger", FORMAT, identity)) + b"\n"
+
+
+async def find_ledger(asking: Asking, watch: Stopwatch) -> str | None:
+    """The identity of the ledger here. None: it may become one. Raises if it is something else.
+
+    Raises, too, if another ledger was open here before.
+    """
+    known, found = asking.bucket.identity, await asking.get(MARKER, watch)
+    if found is None:
+        if known:
+            raise replaced(f"{asking.full_name(MARKER)} is gone")
         await _check_is_free(asking, watch)
-        return False
-    _check_marker(asking, marker)
-    return True
+        return None
+    identity = _identity_in(asking, found)
+    if known not in ("", identity):
+        raise replaced(f"{asking.full_name(MARKER)} is that of another queue")
+    return identity
 
 
-async def open_place(asking: Asking, time: BucketTime, watch: Stopwatch) -> None:
-    """Make sure that this is a ledger, or make it one. Raises, naming the object, if neither."""
-    is_made = await is_ledger(asking, watch)
+async def open_place(asking: Asking, time: BucketTime, watch: Stopwatch) -> str:
+    """The identity of the ledger here, which is made if there is none. Raises as `find_ledger`."""
+    identity = await find_ledger(asking, watch)
     await prove(asking, time, watch)
-    if not is_made:
-        await put_surely(asking, MARKER, _CONTENT, watch)
-        made = await asking.get(MARKER, watch)
-        if made is None:
-            raise unsteady(asking, MARKER)
-        _check_marker(asking, made)
+    if identity is not None:
+        return identity
+    await put_surely(asking, MARKER, _content(asking.clock.new_id()), watch)
+    made = await asking.get(MARKER, watch)  # it may be another's, who was first
+    if made is None:
+        raise unsteady(asking, MARKER)
+    return _identity_in(asking, made)
 
 
 async def _check_is_free(asking: Asking, watch: Stopwatch) -> None:
@@ -74,35 +90,42 @@ async def _check_is_free(asking: Asking, watch: Stopwatch) -> None:
                     "empty."
                 )
         after = page[-1].key
-        if any(number_in(one.key) for one in page):
-            # Made by another process just now; or else somebody took the marker away.
+        identity = next((found for found, _ in map(parted, (one.key for one in page)) if found), "")
+        if identity:
+            # Made by another process just now; or else somebody took the mark away.
             if await asking.get(MARKER, watch) is None:
                 raise CorruptError(
                     f"{asking.full_name(MARKER)} is gone, though there is a log beside it. Nothing "
                     f"was overwritten. If nothing but {MARKER} was lost, put it back: "
-                    f"{_CONTENT.decode().strip()}"
+                    f"{_content(identity).decode().strip()}"
                 )
             return
 
 
-def _check_marker(asking: Asking, found: Found) -> None:
+def _identity_in(asking: Asking, found: Found) -> str:
     name = asking.full_name(MARKER)
     try:
-        marker = _decode(found.body)
+        mark = _decode(found.body)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        raise _no_mark(name, str(error)) from error
+    if mark.format > FORMAT:
         raise CorruptError(
-            f"{name} is not the mark of a queue of ours ({error}). Nothing was overwritten. If it "
-            "is another program's, choose another prefix or folder; if it was damaged, it should "
-            f"read {_CONTENT.decode().strip()}",
-            cause=error,
-        ) from error
-    if marker.format > FORMAT:
-        raise CorruptError(
-            f"{name}: this queue was written by a newer casque: format {marker.format}, and this "
+            f"{name}: this queue was written by a newer casque: format {mark.format}, and this "
             f"one reads up to {FORMAT}. Nothing was overwritten. Upgrade casque here."
         )
-    if marker.casque != "ledger" or marker.format < 1:
+    if mark.casque != "ledger" or mark.format < 1:
         raise CorruptError(
-            f"{name} says {marker.casque!r}, format {marker.format}, which is no ledger. Nothing "
+            f"{name} says {mark.casque!r}, format {mark.format}, which is no ledger. Nothing "
             "was overwritten. Choose another prefix or folder."
         )
+    if not is_identity(mark.identity):
+        raise _no_mark(name, f"its identity is {mark.identity!r}")
+    return mark.identity
+
+
+def _no_mark(name: str, why: str) -> CorruptError:
+    return CorruptError(
+        f"{name} is not the mark of a queue of ours ({why}). Nothing was overwritten. If it is "
+        "another program's, choose another prefix or folder; if it was damaged, it should read "
+        f"{_content('…').decode().strip()}, with the name of the folder beside it as identity."
+    )

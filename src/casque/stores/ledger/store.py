@@ -8,12 +8,12 @@ it and decide anew. docs/design/ledger.md argues why nothing is lost or doubled.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple, TypeVar, cast
 
 from msgspec.structs import replace
 
-from casque.buckets.port import Bucket, Timed
+from casque.buckets.port import Bucket
 from casque.clock import SECOND_US, Bell, Clock, Stopwatch, SystemClock
 from casque.errors import CASConflictError, CorruptError, StorageError
 from casque.operations import Enqueue, Operation
@@ -23,8 +23,9 @@ from casque.stores.bells import Bells, makes_claimable
 from casque.stores.ledger.asking import Asking
 from casque.stores.ledger.buckettime import BEHIND_US, BucketTime
 from casque.stores.ledger.entry import FIRST, Entry, digest_of, encode
+from casque.stores.ledger.home import Home
 from casque.stores.ledger.log import Ahead, Log, Vanished
-from casque.stores.ledger.opening import MARKER, is_ledger, open_place
+from casque.stores.ledger.opening import find_ledger, open_place
 from casque.stores.ledger.pacing import Pacing
 from casque.stores.ledger.replica import Broken, Replica
 from casque.stores.ledger.tryout import ask_time
@@ -38,6 +39,8 @@ POLL_US = 500_000
 POLL_LOCAL_US = 50_000
 """The same, where looking costs next to nothing."""
 
+LOOK_EVERY_US = SECOND_US
+"""How long the mark is believed to be ours still, where looking costs a request."""
 CHECK_EVERY_US = 30 * SECOND_US
 """How long an entry that was there is believed to be there still, where looking costs a request."""
 
@@ -71,8 +74,8 @@ class LedgerStore(Looking):
         self.clock = clock or SystemClock()
         self.name = bucket.name
         self.blocking = bucket.blocking
-        self._bucket = bucket
-        self._asking = Asking(bucket, self.clock)
+        self._home = Home(bucket)
+        self._asking = Asking(self._home, self.clock)
         self._log = Log(self._asking)
         self._time = BucketTime(self.clock)
         self._turn = new_turn(blocking=bucket.blocking)
@@ -83,6 +86,8 @@ class LedgerStore(Looking):
         """Whether it is a ledger, for all that can be seen without writing."""
         self._checked = Stopwatch(self.clock)
         """Since the last entry that we know of was seen to be there."""
+        self._marked = Stopwatch(self.clock)
+        """Since the mark was seen to be ours."""
         self._answers = Answers()
         self._doubts: dict[str, _Sent] = {}
         """By writer: what it sent and does not know the fate of."""
@@ -192,10 +197,14 @@ class LedgerStore(Looking):
         return not others
 
     async def _write(self, sent: _Sent, watch: Stopwatch, ahead: int) -> list[bytes]:
+        # If there is no answer as to the mark, the entry is stored all the same, and in its place.
+        beside = [_but_for_storage(one) for one in await self._look_beside(watch)]
+        if self._pacing.is_to_look(sent.number):
+            beside.append(self._pacing.look(sent.number))
         write = self._log.append(sent.number, sent.content, watch, ahead=ahead)
-        if not self._pacing.is_to_look(sent.number):
+        if not beside:
             return await write
-        others, _ = await self._asking.together(write, self._pacing.look(sent.number))
+        others, *_ = await self._asking.together(write, *beside)
         return cast("list[bytes]", others)
 
     def _landed(self, writer: str, sent: _Sent) -> None:
@@ -250,12 +259,34 @@ class LedgerStore(Looking):
 
     async def _enter(self, watch: Stopwatch, *, to_write: bool) -> bool:
         """Make sure that this is a ledger. False: it is none yet, and who only looks makes none."""
-        if not self._is_open and (to_write or not isinstance(self._bucket, Timed)):
-            await open_place(self._asking, self._time, watch)
+        if not self._is_open and (to_write or self._home.timed is None):
+            self._home.identity = await open_place(self._asking, self._time, watch)
             self._is_open = True
         elif not (self._is_open or self._is_seen):
-            self._is_seen = await is_ledger(self._asking, watch)
+            identity = await find_ledger(self._asking, watch)
+            self._home.identity = identity or ""
+            self._is_seen = identity is not None
+        else:
+            return True
+        self._marked = Stopwatch(self.clock)
         return self._is_open or self._is_seen
+
+    async def _look_beside(self, watch: Stopwatch) -> list[Awaitable[None]]:
+        """What to ask beside the next request, to know whether the ledger is still the one we read.
+
+        Nothing, if that was seen just now. In a folder it is seen at once: it costs next to
+        nothing, and what is written to a folder that is not mounted would be in the way.
+        """
+        if self.blocking:
+            await self._look_at_mark(watch)
+        elif self._marked.elapsed_us() > LOOK_EVERY_US:
+            return [self._look_at_mark(watch)]
+        return []
+
+    async def _look_at_mark(self, watch: Stopwatch) -> None:
+        seen = Stopwatch(self.clock)
+        await find_ledger(self._asking, watch)
+        self._marked = seen
 
     async def _ready(self, *, blind: bool, to_write: bool) -> tuple[Replica, bool]:
         """The log as we know it, and whether it has just been read to its end."""
@@ -269,6 +300,8 @@ class LedgerStore(Looking):
         if replica is not None and (blind or not replica.is_blind):
             await self._check_head(replica, watch)
             return replica, False
+        for look in await self._look_beside(watch):
+            await look
         replica = Replica(blind=blind)
         if blind:
             await self._leap_to_end(replica)
@@ -301,15 +334,10 @@ class LedgerStore(Looking):
 
         Whoever removed it, what is written after it would be where nobody finds
         it. In a folder it costs little, so there each call looks for the last entry.
-        An expiry rule of a bucket takes the mark first: nothing is older.
         """
-        is_due = self._checked.elapsed_us() > CHECK_EVERY_US
-        if self.blocking or is_due:
+        if self.blocking or self._checked.elapsed_us() > CHECK_EVERY_US:
             head = await self._log.read(replica.number, watch)
             if digest_of(head or FIRST) != replica.digest:
-                raise Vanished(replica.number)
-        if is_due or (self.blocking and not replica.number):
-            if await self._asking.get(MARKER, watch) is None:
                 raise Vanished(replica.number)
             self._checked = Stopwatch(self.clock)
 
@@ -332,12 +360,21 @@ class LedgerStore(Looking):
 
         Not until nothing follows: to a slow process that may never happen.
         """
-        content = await self._log.read(replica.number + 1, watch)
+        content = await self._read_next(replica.number, watch)
         if content is None:
             return False
         self._take(replica, content)
         await self._read_to_end(replica)
         return True
+
+    async def _read_next(self, number: int, watch: Stopwatch) -> bytes | None:
+        """The entry after that one; None when there is none yet."""
+        beside = await self._look_beside(watch)
+        read = self._log.read(number + 1, watch)
+        if not beside:
+            return await read
+        content, *_ = await self._asking.together(read, *beside)
+        return cast("bytes | None", content)
 
     def _take(self, replica: Replica, content: bytes) -> None:
         """Take in an entry, and see what it means for the commits we are in doubt about."""
@@ -386,7 +423,7 @@ class LedgerStore(Looking):
                 number = replica.number
             # Outside of our turn, so that those who only look hold up nobody.
             if not is_current:
-                is_current = await self._log.read(number + 1, watch) is None
+                is_current = await self._read_next(number, watch) is None
             async with self._turn:
                 self._asking.check_answers(watch)
                 replica, _ = await self._ready(blind=False, to_write=False)
@@ -399,7 +436,16 @@ class LedgerStore(Looking):
         return await self._with_a_second_look(work)
 
     async def close(self) -> None:
-        await self._bucket.close()
+        # What is here when it is used again may be another queue.
+        self._replica, self._is_open, self._is_seen = None, False, False
+        self._home.identity = ""
+        self._time.forget()
+        await self._home.close()
+
+
+async def _but_for_storage(look: Awaitable[None]) -> None:
+    with suppress(StorageError):
+        await look
 
 
 def _can_be_blind(operations: Sequence[Operation]) -> bool:

@@ -10,14 +10,13 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import NamedTuple
 
-from casque.buckets.port import ABSENT, Expect, Timed, Version
+from casque.buckets.port import ABSENT, Expect, Version
 from casque.clock import SECOND_US, Stopwatch
 from casque.errors import CASConflictError, CasqueError, StorageError
 from casque.stores.ledger.asking import Asking
 from casque.stores.ledger.buckettime import BucketTime
+from casque.stores.ledger.home import PROBES
 from casque.stores.port import COMMIT_DEADLINE_US
-
-PROBES = "probe/"
 
 _SURE_US = SECOND_US
 """A stamp is believed if its object was written within this: who knows when, else?"""
@@ -27,8 +26,8 @@ _TRIES = 2
 
 async def ask_time(asking: Asking, time: BucketTime, watch: Stopwatch) -> None:
     """Look at the bucket's clock; or write something, and see when the bucket says that was."""
-    if isinstance(asking.bucket, Timed):
-        time.told(asking.bucket.time_us(), asking.clock.monotonic())
+    if asking.bucket.timed is not None:
+        time.told(asking.bucket.timed.time_us(), asking.clock.monotonic())
         return
     stamps: list[_Stamp] = []
     while not stamps or (stamps[-1].took_us > _SURE_US and len(stamps) < _TRIES):

@@ -18,7 +18,7 @@ from casque.clock import LOOK_US
 from casque.job import Job
 from casque.lines import LOOK
 from casque.operations import Dequeue
-from casque.rules import DEAD_RETENTION_US, Leased
+from casque.rules import DEAD_RETENTION_US, Leased, next_token
 from casque.stores.sqlite.picks import (
     Execute,
     Head,
@@ -135,12 +135,13 @@ class Claims:
         work.wrote = work.stamps = True
         by = (one.worker, work.now, work.now + one.lease_us)
         if all(stage < HELD for _, _, _, stage in heads):
-            rows = claim_queued(work.execute, heads, known.token + 1, by)
-            known.token += len(heads)
+            first = next_token(known.token, work.now)
+            rows = claim_queued(work.execute, heads, first, by)
+            known.token = first + len(heads) - 1
             return claimed_jobs(rows, by)
         jobs: list[Job] = []
         for head in heads:
-            known.token += 1
+            known.token = next_token(known.token, work.now)
             if head[3] < HELD:
                 jobs += claimed_jobs(claim_queued(work.execute, [head], known.token, by), by)
             else:

@@ -4,7 +4,7 @@
 PRAGMA data_version;
 
 -- name: counters
-SELECT token, turn FROM casque_counter WHERE writer = '';
+SELECT token, turn, identity FROM casque_counter WHERE writer = '';
 
 -- name: writer_number
 SELECT number FROM casque_counter WHERE writer = ?1;

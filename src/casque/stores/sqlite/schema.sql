@@ -78,13 +78,14 @@ CREATE TABLE casque_record (
 CREATE INDEX casque_record_expiry ON casque_record (expires_us) WHERE expires_us IS NOT NULL;
 
 -- What only counts up. One row for each writer: its last commit; and one, of the writer '', for
--- the store: its tokens and turns. In one table, so that a commit changes one page.
+-- the store: its tokens, turns and identity. In one table, so that a commit changes one page.
 CREATE TABLE casque_counter (
     writer TEXT PRIMARY KEY,
     number INTEGER NOT NULL,
     seen_us INTEGER,                     -- at most a minute behind; see stores/sqlite/work.py
     token INTEGER,                       -- none above it was handed out
-    turn INTEGER
+    turn INTEGER,
+    identity TEXT                        -- of the store: tells it from those in its place before
 ) WITHOUT ROWID;
 CREATE INDEX casque_counter_seen ON casque_counter (seen_us) WHERE seen_us IS NOT NULL;
 
@@ -111,5 +112,6 @@ SELECT
     strftime('%Y-%m-%d %H:%M:%f', finished_us / 1e6, 'unixepoch') AS finished_at
 FROM casque_job;
 
-INSERT INTO casque_counter (writer, number, token, turn) VALUES ('', 0, 0, 0);
+INSERT INTO casque_counter (writer, number, token, turn, identity)
+VALUES ('', 0, 0, 0, hex(randomblob(16)));
 INSERT INTO casque_meta (key, value) VALUES ('schema', '1');

@@ -25,6 +25,7 @@ from casque.rules import Leased
 from casque.state import QueueState
 from casque.stores.answers import Answers
 from casque.stores.bells import Bells
+from casque.stores.replaced import replaced
 from casque.stores.sqlite import forks, swift
 from casque.stores.sqlite.backup import Backup, Progress, back_up
 from casque.stores.sqlite.changes import Changes, Clash
@@ -70,6 +71,8 @@ class SqliteStore:
         self._bells = Bells()
         self._upkeep = Upkeep()
         self._known: Known | None = None
+        self._identity = ""
+        """Of the queue that was here at the first commit; empty: there was none yet."""
         self._is_grown = False
         """Whether the log was given its full size."""
         self._was_empty = False
@@ -262,6 +265,9 @@ class SqliteStore:
             known = self._known = Known(execute, data_version)
         elif known.data_version != data_version:
             known.learn_anew(execute, data_version)
+        if self._identity not in ("", known.identity):
+            raise replaced(f"{self.name} holds another queue")
+        self._identity = known.identity
         return known
 
     def _carry_out(
@@ -439,6 +445,7 @@ class SqliteStore:
             with handle.lock:
                 handle.close()
         self._known = None
+        self._identity = ""
         self._files.forget()
 
     def before_fork(self) -> None:

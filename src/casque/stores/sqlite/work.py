@@ -93,12 +93,14 @@ class Known:
         self.turns = 0
         """As `reserved`, of turns."""
         self.turns_alone = False
+        self.identity = ""
+        """Of the store."""
         self.learn_anew(execute, data_version)
 
     def learn_anew(self, execute: Any, data_version: int) -> None:
         """Somebody else has written: what was known may not be so any more."""
         self.data_version = data_version
-        reserved, turns = execute(SQL["counters"]).fetchone()
+        reserved, turns, self.identity = execute(SQL["counters"]).fetchone()
         if reserved != self.reserved:
             self.token = self.reserved = reserved
             self.is_alone = False

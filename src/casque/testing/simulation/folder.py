@@ -11,6 +11,7 @@ from typing import Any, Literal
 from casque.buckets.folder import FolderBucket
 from casque.buckets.port import Bucket, Expect, Found, Listed, Version
 from casque.errors import StorageError
+from casque.stores.ledger.home import is_identity
 from casque.stores.ledger.log import key_of, number_in
 from casque.testing.disk import GoneError, SimDisk, SimFiles
 from casque.testing.simulation.clock import SimClock
@@ -92,13 +93,16 @@ class FolderSimulation(Simulation):
             self.replay.landed(self.replay.number + 1, body, self.world.now())
 
     def _on_disk(self, number: int) -> bytes | None:
-        node: Any = self.disk.root
-        for name in f"{_PATH}/{key_of(number)}".split("/")[1:]:
-            node = node.names.get(name)
-            if node is None:
-                return None
-        body: bytes = node.body
+        place = self._node(self.disk.root, _PATH[1:])
+        homes = [name for name in getattr(place, "names", ()) if is_identity(name)]
+        found = self._node(place, f"{homes[0]}/{key_of(number)}") if homes else None
+        body: bytes | None = None if found is None else found.body
         return body
+
+    def _node(self, node: Any, path: str) -> Any:
+        for name in path.split("/"):
+            node = None if node is None else node.names.get(name)
+        return node
 
     def _before(self, files: SimFiles, what: str) -> None:
         if self._is_over:

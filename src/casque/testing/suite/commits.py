@@ -64,16 +64,19 @@ class CommitStatements(Statements):
     @statement("G2")
     async def test_a_refused_operation_changes_nothing_for_those_after_it(self, rig: Rig) -> None:
         store = rig.harness.open()
+        claim = Dequeue("me", 1_000_000)
+        _, before = await store.commit("w", 1, [Enqueue((request("first"),), 16), claim])
+        token = before.jobs[0].token + 1
         outcomes = await store.commit(
             "w",
-            1,
+            2,
             [
                 Enqueue((request("a"),), 16),
-                Ack("a", 1),
-                Dequeue("me", 1_000_000),
-                Ack("a", 2),
-                Ack("a", 1),
-                Ack("a", 1),
+                Ack("a", token),
+                claim,
+                Ack("a", token + 1),
+                Ack("a", token),
+                Ack("a", token),
             ],
         )
         assert isinstance(outcomes[1], LeaseLostError)
@@ -154,7 +157,7 @@ class CommitStatements(Statements):
         before = rig.harness.writes()
         assert await store.commit("w", 2, claim) == first
         assert rig.harness.writes() == before
-        assert rig.harness.raw().token == 1
+        assert rig.harness.raw().token == first[0].jobs[0].token
         assert rig.harness.raw().writers["w"] == 2
         with pytest.raises(CasqueError):
             await store.commit("w", 1, claim)

@@ -1,4 +1,4 @@
-"""Who may write about a job: statements L3 to L5, L9, L10, L12 and L13."""
+"""Who may write about a job: statements L3 to L5, L9, L10, L12, L13 and L15."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from casque.arguments import NewJob
 from casque.clock import span_us
-from casque.errors import CasqueError, JobNotFoundError, LeaseLostError
+from casque.errors import CasqueError, CorruptError, JobNotFoundError, LeaseLostError
 from casque.job import Job, JobStatus
 from casque.queue import AsyncQueue
 from casque.testing.rig import Rig, counted
@@ -50,6 +50,31 @@ class FencingStatements(Statements):
         assert rig.harness.raw() == before
         assert await c.get("k") == held
         await c.ack(held)
+
+    @statement("L15")
+    async def test_a_claim_on_a_store_that_was_wiped_is_none_on_the_one_made_in_its_place(
+        self, rig: Rig
+    ) -> None:
+        a = await rig.worker()
+        await a.enqueue("e", b"first", id="k")
+        [lost] = await a.dequeue()
+        if not rig.harness.wipe():
+            return
+        rig.advance(seconds=2)
+        b = await rig.worker()
+        await b.enqueue("e", b"second", id="k")
+        [held] = await b.dequeue()
+        before = rig.harness.raw()
+        for handle in (lost, "k"):
+            with pytest.raises((LeaseLostError, CorruptError)):
+                await a.ack(handle)
+        with pytest.raises((LeaseLostError, CorruptError)):
+            await a.heartbeat(lost)
+        with pytest.raises(LeaseLostError):
+            await (await rig.worker()).ack(lost)
+        assert rig.harness.raw() == before
+        assert await b.get("k") == held
+        await b.ack(held)
 
     @statement("L3")
     async def test_tokens_of_a_whole_store_come_from_one_counter_that_is_never_reset(

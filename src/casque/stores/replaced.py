@@ -1,0 +1,20 @@
+"""Replaced: the error for who had a queue open that is another by now, or is gone.
+
+A store has an identity, which it is given when it is made. Who has it open
+compares, and takes no other store in the same place for it: the claims are not
+the same, though the ids may be.
+"""
+
+from __future__ import annotations
+
+from casque.errors import CorruptError
+
+
+def replaced(what: str) -> CorruptError:
+    """`what` says which object was found to be gone, or another's."""
+    return CorruptError(
+        f"{what}: the queue that this process has open was removed or replaced, or is out of "
+        "reach. Nothing is acknowledged any more, and what was claimed from it is lost. Bring it "
+        "back; or start this process again, to use what is here now.",
+        is_replaced=True,
+    )
