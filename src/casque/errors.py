@@ -83,7 +83,7 @@ class StorageError(CasqueError):
 
 
 class CorruptError(CasqueError):
-    """Stored bytes are not a queue of ours, or are damaged. Nothing was overwritten.
+    """Stored bytes are not a queue of ours, or are damaged. They are left as they are.
 
     `is_replaced` is True when the queue was open and its files were removed or
     replaced meanwhile. Then this queue object is refused for good: open another.

@@ -69,13 +69,13 @@ class FolderPlace:
         }
 
     def write(self, key: str, body: bytes) -> None:
-        path = self.path / path_of(key, self.everything())
+        path = self.path / path_of(key, self)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.unlink(missing_ok=True)
         path.write_bytes(body)
 
     def remove(self, key: str) -> None:
-        (self.path / path_of(key, self.everything())).unlink()
+        (self.path / path_of(key, self)).unlink()
 
     def empty(self) -> None:
         shutil.rmtree(self.path)
@@ -97,10 +97,10 @@ class ServerPlace:
         return {key.removeprefix(self._root): body for key, body in found.items()}
 
     def write(self, key: str, body: bytes) -> None:
-        self.server.write(BUCKET, self._root + path_of(key, self.everything()), body)
+        self.server.write(BUCKET, self._root + path_of(key, self), body)
 
     def remove(self, key: str) -> None:
-        self.server.remove(BUCKET, self._root + path_of(key, self.everything()))
+        self.server.remove(BUCKET, self._root + path_of(key, self))
 
     def empty(self) -> None:
         for key in self.everything():
@@ -116,10 +116,12 @@ class ServerPlace:
         self.server.shift_clock(-self._shifted)
 
 
-def path_of(key: str, keys: Iterable[str]) -> str:
+def path_of(key: str, place: Place) -> str:
     """Where an object is: an entry lies in the folder of its ledger, of which there is one."""
-    folders = {parted(one)[0] for one in keys} - {""}
-    return f"{folders.pop()}/{key}" if folders and number_in(key) else key
+    if number_in(key) is None:
+        return key
+    folders = {parted(one)[0] for one in place.everything()} - {""}
+    return f"{folders.pop()}/{key}" if folders else key
 
 
 def place_of(request: pytest.FixtureRequest, kind: Kind) -> Place:

@@ -37,7 +37,9 @@ def test_every_job_is_there_once_that_was_enqueued_while_the_queue_was_made(plac
         jobs = q.read_state().jobs
         assert sorted(job.id for job in jobs) == sorted(new)
         assert len({job.payload for job in jobs}) == len(new) == 15
-    assert {key.partition("/")[0] for key in place.objects()} <= {"format", "log", "waiting"}
+    # A create that raced and was late may have left its probe: it goes in ten minutes.
+    kinds = {key.partition("/")[0] for key in place.objects()}
+    assert kinds <= {"format", "log", "waiting", "probe"}
 
 
 def test_who_waits_for_jobs_of_a_queue_that_is_not_there_yet_gets_them(place: Place) -> None:

@@ -85,6 +85,10 @@ class Handler(BaseHTTPRequestHandler):
             return dialect.error(failing.status, failing.code)
         blind = hit.get("ignore_conditions")
         is_blind = blind is not None and blind.only in (None, condition_of(asked))
+        late = hit.get("check_then_write")
+        if late is not None and server.objects.get(wanted.bucket, wanted.key) is None:
+            time.sleep(late.seconds)
+            is_blind = True
         answer = self._carried_out(dialect, asked, blind=is_blind)
         if "lose" in hit:
             return None

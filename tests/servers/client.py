@@ -67,6 +67,10 @@ class BucketServer:
         """
         self._switch("ignore_conditions", PUT, which, only=only)
 
+    def check_then_write(self, seconds: float, **which: Any) -> None:
+        """See that an object is not there, and write it so much later whatever has come."""
+        self._switch("check_then_write", PUT, which, seconds=seconds)
+
     def hide_missing(self, **which: Any) -> None:
         """Answer 403 for an object that is not there, as S3 does who may not list."""
         self._switch("hide_missing", GET, which)

@@ -9,7 +9,16 @@ from typing import Any, Literal
 
 Verb = Literal["get", "put", "list", "delete"]
 Condition = Literal["create", "update"]
-Fault = Literal["status", "lose", "drop", "delay", "ignore_conditions", "hide_missing", "pace"]
+Fault = Literal[
+    "status",
+    "lose",
+    "drop",
+    "delay",
+    "ignore_conditions",
+    "check_then_write",
+    "hide_missing",
+    "pace",
+]
 
 
 @dataclass

@@ -17,7 +17,7 @@ from casque.errors import CASConflictError, StorageError
 from casque.job import Job
 from casque.operations import Enqueue, Operation
 from casque.state import State
-from casque.stores.ledger import asking, store
+from casque.stores.ledger import asking, store, tryout
 from casque.stores.ledger.buckettime import BucketTime
 from casque.stores.ledger.entry import decode
 from casque.stores.ledger.log import Log, key_of
@@ -191,3 +191,42 @@ def unsynced_names(patch: pytest.MonkeyPatch) -> None:
         """Later, maybe."""
 
     patch.setattr(Durable, "sync", sync)
+
+
+def no_race(patch: pytest.MonkeyPatch) -> None:
+    """A server that refuses the second of two creates is believed to be atomic."""
+
+    async def race(*_: object) -> None:
+        """Nobody races."""
+
+    patch.setattr(tryout, "_race", race)
+
+
+def lists_believed(patch: pytest.MonkeyPatch) -> None:
+    """What a list does not show is taken not to be there."""
+
+    async def check_list(self: Log, last: int) -> None:
+        """It was whole."""
+
+    patch.setattr(Log, "check_list", check_list)
+    patch.setattr(tryout, "PAGE", 0)
+
+
+def gaps_unseen(patch: pytest.MonkeyPatch) -> None:
+    """The last entry that is listed is the end of the log, whatever is missing before it."""
+
+    async def check_gap(self: Log, first: int, end: int, watch: Stopwatch) -> None:
+        """It is nobody's concern."""
+
+    patch.setattr(Log, "_check_gap", check_gap)
+
+
+def half_read_log(patch: pytest.MonkeyPatch) -> None:
+    """A log that could not be read to its end is written to from where the reading stopped."""
+    real = LedgerStore._read_to_end
+
+    async def read_to_end(self: LedgerStore, replica: Replica) -> None:
+        self._is_read = True
+        await real(self, replica)
+
+    patch.setattr(LedgerStore, "_read_to_end", read_to_end)

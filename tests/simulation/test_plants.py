@@ -13,7 +13,14 @@ import sys
 
 import pytest
 
-from casque.testing.simulation import FolderSimulation, Simulation, Violation
+from casque.testing.simulation import (
+    FolderSimulation,
+    HoleSimulation,
+    RacySimulation,
+    ShortListSimulation,
+    Simulation,
+    Violation,
+)
 from tests.simulation import plants
 from tests.simulation.plants import Plant
 
@@ -27,7 +34,7 @@ FOUND: list[tuple[Plant, type[Simulation], list[int], str]] = [
     (
         plants.own_writer_believed,
         Simulation,
-        [14, 27, 41, 42, 88, 119],
+        [30, 31, 55, 59, 74, 103],
         "is not in the log and was",
     ),
     (plants.time_stands_still, Simulation, [0, 1, 2, 3], "time stands still"),
@@ -41,6 +48,10 @@ FOUND: list[tuple[Plant, type[Simulation], list[int], str]] = [
     (plants.leases_cut_short, Simulation, [0, 2, 3, 4], "leases overlap|before it is due"),
     (plants.refused_is_known, Simulation, [106, 149, 187, 210, 215, 223], "told that nothing"),
     (plants.patience_without_end, Simulation, [0, 2, 3, 4], "hangs for"),
+    (plants.no_race, RacySimulation, [0, 1, 2, 3], "breaks its promises"),
+    (plants.lists_believed, ShortListSimulation, [0, 1, 2, 3], "breaks its promises"),
+    (plants.gaps_unseen, HoleSimulation, [3, 4, 5, 7], r"though entry \d+ is missing"),
+    (plants.half_read_log, HoleSimulation, [3, 4, 6, 7], r"though entry \d+ is missing"),
 ]
 
 

@@ -13,7 +13,10 @@ import pytest
 
 from casque.testing.simulation import (
     FolderSimulation,
+    HoleSimulation,
     Outcome,
+    RacySimulation,
+    ShortListSimulation,
     Simulation,
     Violation,
     run_seed,
@@ -38,6 +41,17 @@ def test_every_promise_holds_whatever_a_seed_brings(share: int) -> None:
 @pytest.mark.parametrize("share", range(4))
 def test_every_promise_holds_when_the_power_is_cut(share: int) -> None:
     run_share(FolderSimulation, share)
+
+
+@pytest.mark.parametrize("kind", [RacySimulation, ShortListSimulation])
+def test_nothing_is_stored_on_a_server_that_breaks_its_promises(kind: type[Simulation]) -> None:
+    for seed in range(5):
+        assert kind(seed).run().calls > 0
+
+
+def test_nobody_writes_behind_an_entry_that_is_missing_and_nothing_is_lost() -> None:
+    for seed in range(8):
+        HoleSimulation(seed).run()
 
 
 def test_a_seed_leads_to_the_same_history_again() -> None:

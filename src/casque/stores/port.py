@@ -120,6 +120,19 @@ class Prompt(Protocol):
 
 
 @runtime_checkable
+class Doubtful(Protocol):
+    """A store on a stranger's server, which may not keep the promises that all rests on."""
+
+    def try_out(self) -> None:
+        """Have the server tried out before the next call, as thoroughly as for a new store.
+
+        Workers ask for it when they start; it takes up to two seconds. That call raises
+        StorageError if the server fails.
+        """
+        ...
+
+
+@runtime_checkable
 class Joinable(Protocol):
     """A store that can add jobs inside a transaction which the caller has open."""
 

@@ -18,7 +18,7 @@ from casque.errors import InvalidError
 from casque.job import Job
 from casque.operations import Operation
 from casque.session import Session
-from casque.stores.port import Store
+from casque.stores.port import Doubtful, Store
 from casque.tasks import App
 from casque.worker import eventloop, memory
 from casque.worker.attempt import (
@@ -150,6 +150,8 @@ class Worker:
     async def _run(self) -> Ended:
         store = self._app.opened.apart()
         is_its_own = store is not self._app.store
+        if isinstance(store, Doubtful):
+            store.try_out()
         self._crew = crew = _Crew(
             self._app,
             store,

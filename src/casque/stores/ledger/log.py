@@ -15,6 +15,7 @@ from casque.clock import Stopwatch
 from casque.errors import CASConflictError, CasqueError, StorageError
 from casque.stores.ledger.asking import Asking, reason
 from casque.stores.ledger.home import parted
+from casque.stores.ledger.tryout import lists_wrongly
 from casque.stores.port import COMMIT_DEADLINE_US
 
 FOLDER = "log/"
@@ -87,16 +88,42 @@ class Log:
         return entries
 
     async def ahead(self, after: int, watch: Stopwatch) -> Ahead:
-        """What there is above `after`, by its list: `PAGES_AHEAD` pages of it, or to the end."""
+        """What there is above `after`, by its list: `PAGES_AHEAD` pages of it, or to the end.
+
+        Raises Vanished where one is missing: who writes behind a gap is read by nobody.
+        """
         last, largest, key, pages = after, 0, key_of(after), 0
         while pages < PAGES_AHEAD or last == after:
             page = await self._asking.list(FOLDER, key, watch)
             for one in page:
-                last, largest = max(last, number_in(one.key) or 0), max(largest, one.size)
+                number = number_in(one.key) or 0
+                if number > last + 1:
+                    await self._check_gap(last + 1, number, watch)
+                last, largest = max(last, number), max(largest, one.size)
             if len(page) < PAGE:
                 return Ahead(last, largest, is_end=True)
             key, pages = page[-1].key, pages + 1
         return Ahead(last, largest, is_end=False)
+
+    async def _check_gap(self, first: int, end: int, watch: Stopwatch) -> None:
+        """Make sure that the entries before `end`, from `first` on, are there though not listed.
+
+        Written while the list was made they may be: a list is not of one moment.
+        """
+        for number in range(first, end):
+            if await self.read(number, watch) is None:
+                raise Vanished(number)
+
+    async def check_list(self, last: int) -> None:
+        """Make sure that the list of a log which ended with `last` was not short.
+
+        Raises StorageError if there is one more entry that a list made now does not show, either.
+        """
+        watch = Stopwatch(self._asking.clock)
+        if await self.read(last + 1, watch) is not None:
+            ahead = await self.ahead(last, watch)
+            if ahead.last == last:
+                raise lists_wrongly(self._asking, key_of(last + 1), key_of(last))
 
     async def append(
         self, number: int, content: bytes, watch: Stopwatch, *, ahead: int

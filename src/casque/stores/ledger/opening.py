@@ -66,10 +66,15 @@ async def find_ledger(asking: Asking, watch: Stopwatch) -> str | None:
     return identity
 
 
-async def open_place(asking: Asking, time: BucketTime, watch: Stopwatch) -> str:
-    """The identity of the ledger here, which is made if there is none. Raises as `find_ledger`."""
+async def open_place(
+    asking: Asking, time: BucketTime, watch: Stopwatch, *, racing: bool = False
+) -> str:
+    """The identity of the ledger here, which is made if there is none. Raises as `find_ledger`.
+
+    Where it makes one, and with `racing`, the bucket is tried out by creates that race, too.
+    """
     identity = await find_ledger(asking, watch)
-    await prove(asking, time, watch)
+    await prove(asking, time, watch, racing=racing or identity is None)
     if identity is not None:
         return identity
     await put_surely(asking, MARKER, _content(asking.clock.new_id()), watch)

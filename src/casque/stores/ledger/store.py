@@ -80,10 +80,14 @@ class LedgerStore(Looking):
         self._time = BucketTime(self.clock)
         self._turn = new_turn(blocking=bucket.blocking)
         self._replica: Replica | None = None
+        self._is_read = False
+        """Whether the replica was read to the end of the log. Nothing is written before it was."""
         self._is_open = False
         """Whether it was tried out, and is a ledger."""
         self._is_seen = False
         """Whether it is a ledger, for all that can be seen without writing."""
+        self._is_to_race = False
+        """Whether the next time that it is tried out creates are to race."""
         self._checked = Stopwatch(self.clock)
         """Since the last entry that we know of was seen to be there."""
         self._marked = Stopwatch(self.clock)
@@ -93,6 +97,9 @@ class LedgerStore(Looking):
         """By writer: what it sent and does not know the fate of."""
         self._bells = Bells()
         self._pacing = Pacing(self._asking, self._time)
+
+    def try_out(self) -> None:
+        self._is_to_race, self._is_open = True, False
 
     # -- changing --------------------------------------------------------------
 
@@ -249,19 +256,22 @@ class LedgerStore(Looking):
             raise CorruptError(
                 f"{self._log.name_of(error.number)} is missing: it was there before, or later "
                 "entries are. Something deletes objects of this queue, an expiry rule of the "
-                "bucket say. Nothing was overwritten. Stop that, and restore what was deleted."
+                "bucket say. Stop that, and restore what was deleted."
             ) from error
         except Broken as error:
             raise CorruptError(
                 f"{error} does not follow the entry before it: it belongs to another log, or one "
-                "of the two was replaced. Nothing was overwritten. Restore them from a copy."
+                "of the two was replaced, by somebody or by a server that lets two writers create "
+                "one object. Stop all who write, and restore both from a copy."
             ) from error
 
     async def _enter(self, watch: Stopwatch, *, to_write: bool) -> bool:
         """Make sure that this is a ledger. False: it is none yet, and who only looks makes none."""
         if not self._is_open and (to_write or self._home.timed is None):
-            self._home.identity = await open_place(self._asking, self._time, watch)
-            self._is_open = True
+            self._home.identity = await open_place(
+                self._asking, self._time, watch, racing=self._is_to_race
+            )
+            self._is_open, self._is_to_race = True, False
         elif not (self._is_open or self._is_seen):
             identity = await find_ledger(self._asking, watch)
             self._home.identity = identity or ""
@@ -297,19 +307,21 @@ class LedgerStore(Looking):
             # Kept: who has looked knows how many jobs came before those that it adds.
             self._replica = Replica(blind=False)
             return self._replica, True
-        if replica is not None and (blind or not replica.is_blind):
+        if replica is None or (replica.is_blind and not blind):
+            replica, self._is_read = Replica(blind=blind), False
+        elif self._is_read:
             await self._check_head(replica, watch)
             return replica, False
         for look in await self._look_beside(watch):
             await look
-        replica = Replica(blind=blind)
-        if blind:
+        if replica.is_blind:
             await self._leap_to_end(replica)
-            self._replica = replica
         else:
             # Kept from its first entry on: whoever gives up on a long log goes on from there.
             self._replica = replica
             await self._read_to_end(replica)
+        await self._log.check_list(replica.number)
+        self._replica, self._is_read = replica, True
         self._checked = Stopwatch(self.clock)
         return replica, True
 

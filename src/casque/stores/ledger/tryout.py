@@ -3,15 +3,19 @@
 A bucket that ignores conditions would let two writers overwrite each other's
 jobs without either being told, so every process that writes to a ledger tries
 it out first. What it writes for that also tells it the bucket's time.
+
+A bucket that honours conditions, but checks first and writes later, is found
+out by creates that race. Those are for whoever makes a ledger, and for workers.
 """
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import suppress
 from typing import NamedTuple
 
-from casque.buckets.port import ABSENT, Expect, Version
-from casque.clock import SECOND_US, Stopwatch
+from casque.buckets.port import ABSENT, PAGE, Expect, Version
+from casque.clock import MINUTE_US, SECOND_US, Stopwatch
 from casque.errors import CASConflictError, CasqueError, StorageError
 from casque.stores.ledger.asking import Asking
 from casque.stores.ledger.buckettime import BucketTime
@@ -22,6 +26,17 @@ _SURE_US = SECOND_US
 """A stamp is believed if its object was written within this: who knows when, else?"""
 _TRIES = 2
 """Where nothing is written as quickly as that, the quicker of so many is believed."""
+_STALE_US = 10 * MINUTE_US
+"""Whoever left a probe that is older than this is gone."""
+_SWEPT = 100
+"""How many stale probes one process deletes, at most."""
+
+_RACERS = 16
+_RACE_BYTES = 4 * 1024
+"""How much each of them writes: to check and then to write as much takes a server a while."""
+_QUIET_SECONDS = 0.25
+"""Some servers stall on racing creates. Once one has won and for so long no other was answered,
+the rest does not count."""
 
 
 async def ask_time(asking: Asking, time: BucketTime, watch: Stopwatch) -> None:
@@ -60,24 +75,37 @@ async def _put_at_once(asking: Asking, watch: Stopwatch) -> tuple[str, int]:
         place += 1
 
 
-async def prove(asking: Asking, time: BucketTime, watch: Stopwatch) -> None:
-    """Try the bucket out, and leave nothing behind."""
+async def prove(asking: Asking, time: BucketTime, watch: Stopwatch, *, racing: bool) -> None:
+    """Try the bucket out, and leave nothing behind. `racing`: with creates that race, too."""
+    begun = Stopwatch(asking.clock)
     one, other = (PROBES + asking.clock.new_id() for _ in range(2))
     try:
-        await _try_out(asking, time, one, other, watch)
+        stamp = await _try_out(asking, time, one, other, watch)
+        if racing:
+            await _race(asking, watch)
     except CasqueError:
         # Whoever is started again and again would leave more and more of them.
         with suppress(CasqueError):
-            await asking.together(asking.delete(one, watch), asking.delete(other, watch))
-        raise
-    await asking.together(asking.delete(one, watch), asking.delete(other, watch))
+            await _delete(asking, [one, other], watch)
+        if begun.elapsed_us() <= _STALE_US:
+            raise
+        # It slept, and others took its probes for stale.
+        await prove(asking, time, Stopwatch(asking.clock), racing=racing)
+        return
+    await _delete(asking, [one, other], watch)
+    with suppress(CasqueError):
+        await _sweep(asking, stamp.modified_us, watch)
 
 
 async def _try_out(
     asking: Asking, time: BucketTime, one: str, other: str, watch: Stopwatch
-) -> None:
-    """Two creates of one object, an update that expects another, a look at what is not there."""
+) -> _Stamp:
+    """Two creates of one object, an update that expects another, a look at what is not there.
+
+    And a list that begins in the middle. The stamp of the first object.
+    """
     missing, begun = PROBES + asking.clock.new_id(), asking.clock.monotonic()
+    low, high = sorted((one, other))
     _, stale = await asking.together(
         put_surely(asking, one, one.encode(), watch),
         put_surely(asking, other, other.encode(), watch),
@@ -85,10 +113,11 @@ async def _try_out(
     stamp = await _read_stamp(asking, one, begun, watch)
     if stamp.took_us <= _SURE_US:  # else it is asked for that alone
         time.told(stamp.modified_us, stamp.written_at)
-    is_kept, is_compared, found = await asking.together(
+    is_kept, is_compared, found, page = await asking.together(
         _is_refused(asking, one, ABSENT, watch),
         _is_refused(asking, one, stale, watch),
         asking.get(missing, watch),
+        asking.list(PROBES, low, watch),
     )
     if not is_kept:
         raise _ignores_conditions(asking, f"{one} was created twice")
@@ -96,6 +125,75 @@ async def _try_out(
         raise _ignores_conditions(asking, f"{one} was replaced by one who expected another")
     if found is not None:
         raise unsteady(asking, missing)
+    listed = [each.key for each in page]
+    if low in listed or (high not in listed and len(listed) < PAGE):
+        raise lists_wrongly(asking, high, low)
+    return stamp
+
+
+async def _race(asking: Asking, watch: Stopwatch) -> None:
+    """Let many create one object at once. One must win, and what it wrote must stay."""
+    if asking.bucket.blocking:
+        return  # one request is done before the next begins: here nothing can race
+    place = 0
+    while True:
+        key = PROBES + asking.clock.new_id()
+        won = await _winners(asking, key)
+        found = await asking.get(key, watch)
+        await asking.delete(key, watch)
+        if len(won) > 1:
+            raise _is_not_atomic(asking, f"of {_RACERS} creates of {key} at once {len(won)} won")
+        if won and found is None:
+            raise unsteady(asking, key)
+        if won and found is not None and found.body != won[0]:
+            raise _is_not_atomic(asking, f"a create of {key} won, and another replaced its object")
+        if won:
+            return
+        if watch.elapsed_us() > COMMIT_DEADLINE_US:
+            raise StorageError(
+                f"{asking.bucket.name}: of {_RACERS} creates of one object none was answered with "
+                "success. No queue was made or changed. Try again when the storage answers.",
+                outcome_unknown=False,
+            )
+        await asking.pause(place)
+        place += 1
+
+
+async def _winners(asking: Asking, key: str) -> list[bytes]:
+    """What those wrote who were told, of many at once, that they have created the object."""
+    bodies = [b"%02d\n" % number * (_RACE_BYTES // 3) for number in range(_RACERS)]
+    racers = [asyncio.ensure_future(_created(asking, key, body)) for body in bodies]
+    won, answered = list[bytes](), -1
+    try:
+        while answered < len(racers):
+            done, _ = await asyncio.wait(racers, timeout=_QUIET_SECONDS)
+            won = [body for one in done if (body := one.result())]
+            if won and len(done) == answered:
+                break
+            answered = len(done)
+    finally:
+        for racer in racers:
+            racer.cancel()
+    return won
+
+
+async def _created(asking: Asking, key: str, body: bytes) -> bytes:
+    """The object as it was created; empty unless the bucket says that it was."""
+    with suppress(CasqueError):
+        await asking.put(key, body, ABSENT)
+        return body
+    return b""
+
+
+async def _sweep(asking: Asking, now_us: int, watch: Stopwatch) -> None:
+    """Delete what processes that were killed have left; `now_us` by the bucket's stamps."""
+    page = await asking.list(PROBES, "", watch)
+    stale = [one.key for one in page if one.modified_us < now_us - _STALE_US]
+    await _delete(asking, stale[:_SWEPT], watch)
+
+
+async def _delete(asking: Asking, keys: list[str], watch: Stopwatch) -> None:
+    await asking.together(*(asking.delete(key, watch) for key in keys))
 
 
 class _Stamp(NamedTuple):
@@ -156,6 +254,24 @@ def _ignores_conditions(asking: Asking, how: str) -> StorageError:
         f"{asking.bucket.name} ignores conditional writes: {how}. Two writers would overwrite each "
         "other's jobs, so it cannot hold a queue. Use a storage that honours If-None-Match and "
         "If-Match (S3, GCS, Azure, a local folder), or a newer version of this one.",
+        outcome_unknown=False,
+    )
+
+
+def _is_not_atomic(asking: Asking, how: str) -> StorageError:
+    return StorageError(
+        f"{asking.bucket.name} lets several writers create one object: {how}. They would overwrite "
+        "each other's jobs, so it cannot hold a queue. Use a storage whose conditional writes are "
+        "atomic (S3, GCS, Azure, a local folder), or a newer version of this one.",
+        outcome_unknown=False,
+    )
+
+
+def lists_wrongly(asking: Asking, key: str, after: str) -> StorageError:
+    return StorageError(
+        f"{asking.bucket.name} lists its objects wrongly: {key} is there, and a list of what comes "
+        f"after {after} does not show it, or shows what comes before. A part of the queue would "
+        "stay unseen. Use another server, or a newer version of this one.",
         outcome_unknown=False,
     )
 

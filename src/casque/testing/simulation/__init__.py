@@ -5,5 +5,15 @@ from __future__ import annotations
 from casque.testing.simulation.folder import FolderSimulation
 from casque.testing.simulation.history import Violation
 from casque.testing.simulation.simulation import Outcome, Simulation, run_seed
+from casque.testing.simulation.strangers import HoleSimulation, RacySimulation, ShortListSimulation
 
-__all__ = ["FolderSimulation", "Outcome", "Simulation", "Violation", "run_seed"]
+__all__ = [
+    "FolderSimulation",
+    "HoleSimulation",
+    "Outcome",
+    "RacySimulation",
+    "ShortListSimulation",
+    "Simulation",
+    "Violation",
+    "run_seed",
+]

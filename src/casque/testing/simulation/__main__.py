@@ -11,6 +11,14 @@ from itertools import count
 from casque.testing.simulation.folder import FolderSimulation
 from casque.testing.simulation.history import Violation
 from casque.testing.simulation.simulation import Outcome, Simulation
+from casque.testing.simulation.strangers import HoleSimulation, RacySimulation, ShortListSimulation
+
+_KINDS: dict[str, tuple[type[Simulation], str]] = {
+    "folder": (FolderSimulation, "on a disk whose power is cut"),
+    "racy": (RacySimulation, "on a server that checks, then writes"),
+    "short-lists": (ShortListSimulation, "on a server that lists wrongly"),
+    "hole": (HoleSimulation, "where somebody deletes an entry for a while"),
+}
 
 
 def main() -> int:
@@ -18,10 +26,11 @@ def main() -> int:
     parser.add_argument("--seed", type=int, help="run this one")
     parser.add_argument("--seeds", help="run these, both included: 1-100")
     parser.add_argument("--seconds", type=float, help="run for so long, from --seed on or from 0")
-    parser.add_argument("--folder", action="store_true", help="on a disk whose power is cut")
+    for name, (_, what) in _KINDS.items():
+        parser.add_argument(f"--{name}", action="store_const", const=name, dest="kind", help=what)
     parser.add_argument("--verbose", action="store_true", help="print every step")
     asked = parser.parse_args()
-    kind = FolderSimulation if asked.folder else Simulation
+    kind = _KINDS[asked.kind][0] if asked.kind else Simulation
     began, failed, ran = time.perf_counter(), [], 0
     for seed in _seeds(asked.seed, asked.seeds, asked.seconds):
         try:

@@ -12,6 +12,7 @@ from casque.buckets.port import Bucket
 from casque.clock import SECOND_US, Clock, Step
 from casque.errors import (
     CasqueError,
+    CorruptError,
     InvalidError,
     JobNotFoundError,
     LeaseLostError,
@@ -100,6 +101,8 @@ class WatchedStore(Relay):
         return outcomes
 
     def _refused(self, asked: Asked, error: CasqueError) -> None:
+        if isinstance(error, CorruptError) and self._replay.is_damaged:
+            return
         if not isinstance(error, StorageError):
             raise Violation(f"commit {asked.commit} raised {error!r}")
         if not error.outcome_unknown:
@@ -187,8 +190,10 @@ class Process:
         except Violation:
             raise
         except CasqueError as error:
-            self._fail(Violation(f"{self.name}: {what} raised {error!r}"))
-            raise
+            if not isinstance(error, CorruptError) or not self.replay.is_damaged:
+                self._fail(Violation(f"{self.name}: {what} raised {error!r}"))
+                raise
+            answer = error
         took = self.loop.awake_us() - self.calls.pop(place)[1]
         self.longest_us = max(self.longest_us, took)
         self.answered += 1

@@ -100,6 +100,8 @@ class Replay:
         self.facts = facts.Facts()
         self.believed = 0
         """The last entry that an answer rests on."""
+        self.is_damaged = False
+        """Whether somebody has deleted entries: then a CorruptError is a right answer."""
 
     @property
     def number(self) -> int:

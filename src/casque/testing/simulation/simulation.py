@@ -119,6 +119,8 @@ class Simulation:
 
     command = "python -m casque.testing.simulation"
     """What runs one again, with its seed."""
+    way: type[SimBucket] = SimBucket
+    """How processes reach the bucket."""
 
     def __init__(self, seed: int, *, is_told: bool = False) -> None:
         self.seed = seed
@@ -203,7 +205,7 @@ class Simulation:
         loop = ProcessLoop(self.world, chance.randint(-_DRIFT, _DRIFT), chance.randrange(HOUR_US))
         clock = SimClock(self.world, loop, name, self._skew())
         slowness = chance.choice((1.0, 1.0, 1.0, 4.0))
-        bucket = SimBucket(
+        bucket = self.way(
             self.network, self._reached(name, loop, clock), loop, name, self, slowness=slowness
         )
         process = Process(
