@@ -70,6 +70,9 @@ class StorageError(CasqueError):
     without saying is taken to mean that it does not know.
     """
 
+    retry_after_us = 0
+    """How long the storage wants to be left alone, if it is known."""
+
     def __init__(
         self,
         message: str = "",

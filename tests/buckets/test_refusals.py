@@ -243,6 +243,20 @@ def test_a_page_of_something_else_is_no_empty_queue(bucket_server: BucketServer)
     assert "Is the endpoint right?" in str(refused(bucket, CALLS["get"]))
 
 
+@pytest.mark.parametrize("kind", ["s3", "gcs"])
+def test_an_empty_404_is_no_missing_object(
+    kind: str, request: pytest.FixtureRequest, bucket_server: BucketServer
+) -> None:
+    # As of an ingress that has no route to the storage.
+    bucket = request.getfixturevalue(kind)()
+    done(bucket, CALLS["put"])
+    bucket_server.fail(404, code="")
+    for call in CALLS.values():
+        assert "Is the endpoint right?" in str(refused(bucket, call))
+    bucket_server.clear()
+    assert done(bucket, CALLS["get"]).body == b"x"
+
+
 def test_no_secret_is_in_a_message(bucket_server: BucketServer) -> None:
     bucket_server.fail(403)
     bucket = s3_of(bucket_server.url, unique_prefix(), bucket=BUCKET)

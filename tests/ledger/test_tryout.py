@@ -20,7 +20,7 @@ from casque.stores.ledger.store import LedgerStore
 from casque.testing import FakeClock
 from casque.worker.loop import Worker
 from casque.worker.options import WorkerOptions
-from tests.ledger.places import ServerPlace, place_of
+from tests.ledger.places import ServerPlace, filled, place_of
 from tests.ledger.refusals import USES, message, refused
 
 STALE = timedelta(minutes=11)
@@ -243,6 +243,20 @@ def test_a_list_of_the_log_that_is_short_is_not_taken_for_the_queue() -> None:
         with Queue(bucket) as q:
             assert key_of(1) in refused(q, use, StorageError)
     assert len(bucket.keys("log/")) == 5
+
+
+@pytest.mark.parametrize("kind", ["s3", "gs"])
+def test_an_empty_404_is_not_taken_for_the_end_of_the_log(
+    request: pytest.FixtureRequest, kind: Literal["s3", "gs"]
+) -> None:
+    place = place_of(request, kind)
+    assert isinstance(place, ServerPlace)
+    with filled(place) as q, Queue(place.url) as other:
+        other.enqueue("e")
+        place.server.fail(404, ["get"], code="", match="/log/")
+        assert "Is the endpoint right?" in refused(q, USES["stats"], StorageError)
+        place.server.clear()
+        assert q.stats().pending == 5
 
 
 # -- what killed processes leave -----------------------------------------------

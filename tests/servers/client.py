@@ -40,7 +40,9 @@ class BucketServer:
         carried_out: bool = False,
         **which: Any,
     ) -> None:
-        """Answer with `status`; `carried_out`: after doing what was asked.
+        """Answer with `status`, and with nothing else if `code` is "".
+
+        `carried_out`: after doing what was asked.
 
         `which` requests, here and below: `match` (a part of the key), `skip`
         (so many first), `times` (then so many; all when not given),

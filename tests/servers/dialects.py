@@ -171,6 +171,8 @@ class Xml:
         )
 
     def error(self, status: int, code: str | None = None) -> Answer:
+        if code == "":  # as an ingress that knows no such route
+            return Answer(status)
         told = code or _CODES.get(status, "Error")
         body = f"<?xml version='1.0' encoding='UTF-8'?><Error><Code>{told}</Code></Error>"
         return Answer(status, body.encode(), {"Content-Type": "application/xml"})

@@ -8,8 +8,10 @@ and that becomes an error which names the object and the remedy.
 from __future__ import annotations
 
 import re
+from html import unescape
 from typing import Literal, NamedTuple
 
+from casque.clock import SECOND_US
 from casque.errors import CASConflictError, CasqueError, StorageError
 
 Verb = Literal["read", "write", "list", "delete"]
@@ -91,8 +93,10 @@ _NO_HOLDER = {
     "AccountNotFound",
     "ResourceNotFound",
 }
-_NO_OBJECT = {"NoSuchKey", "BlobNotFound", "NotFound", ""}
+_NO_OBJECT = {"NoSuchKey", "BlobNotFound", "NotFound"}
 _EXISTS = {"BlobAlreadyExists"}
+_MET = {"ConditionalRequestConflict", "OperationAborted"}
+"""Of two requests at once, S3 gave up on this one."""
 _BAD_CREDENTIALS = {
     "AuthenticationFailed",
     "AuthenticationRequired",
@@ -115,9 +119,18 @@ _CREDENTIAL_SOURCES = (
     "credential",
 )
 
-_STATUS = re.compile(r"status code: (\d{3})|\(code: (\d{3})\)")
+BUSY_PAUSE_US = SECOND_US
+"""How long to leave a server alone that says it is busy: obstore does not hand on Retry-After."""
+
+_STATUS = re.compile(r"status code: (\d{3})")
+# Azure's deletions go as a batch of one, whose answer has no code.
+_OF_BATCH = re.compile(r"Bulk delete request failed for key [^:]*: (.*?)\.? \(code: (\d{3})\)")
 _CODE = re.compile(r"<Code>([^<]+)</Code>")
 _MESSAGE = re.compile(r"<Message>([^<\n]+)")
+# Google's message is the same for all that is refused; its details say why.
+_DETAILS = re.compile(r"<Details>([^<\n]+)")
+_LONGEST_TEXT = 200
+_HELD = re.compile(r"(?i)retention|immutab|object ?lock|(active|legal|temporary|based) ?hold")
 # Not the storage's own answer, though it has a status: a 404 of these is not that of an object.
 _CREDENTIALS_REFUSED = re.compile(
     r"performing [A-Z]+ (https?://[^/ ]+)"
@@ -133,7 +146,10 @@ def reply_in(message: str) -> Reply:
     source = _CREDENTIALS_REFUSED.search(told)
     if source is not None:
         return Reply(None, "", f"no credentials from {source[1]} (it says {source[2]})")
-    status, code, text = _STATUS.search(told), _CODE.search(told), _MESSAGE.search(told)
+    of_batch = _OF_BATCH.search(told)
+    if of_batch is not None:
+        return _of_batch(of_batch[1], int(of_batch[2]))
+    status, code = _STATUS.search(told), _CODE.search(told)
     if status is None:
         if "redirect without LOCATION" in told:
             return Reply(301, "PermanentRedirect", "")
@@ -142,19 +158,28 @@ def reply_in(message: str) -> Reply:
             return Reply(None, "", told)
         return Reply(None, "", f"no answer from {asked[1]} ({told.rpartition(' - ')[2]})")
     if code is not None:
-        return Reply(int(status[1] or status[2]), code[1], text[1].rstrip(".") if text else "")
-    if status[2] is not None:  # one of a batch of deletions: the words are all there is
-        gone = "container does not exist" in told
-        return Reply(int(status[2]), "ContainerNotFound" if gone else "", "")
+        text = _DETAILS.search(told) or _MESSAGE.search(told)
+        words = unescape(text[1])[:_LONGEST_TEXT].rstrip(".") if text else ""
+        return Reply(int(status[1]), code[1], words)
     body = told[status.end() :].partition(": ")[2].strip()
     return Reply(int(status[1]), "unintelligible" if body else "", " ".join(body.split())[:80])
+
+
+def _of_batch(text: str, status: int) -> Reply:
+    if status == 404:  # noqa: PLR2004
+        # The words are all there is to tell them apart by.
+        return Reply(
+            404, "ContainerNotFound" if "container does not" in text else "BlobNotFound", ""
+        )
+    return Reply(status, "", text)
 
 
 def says_absent(reply: Reply) -> bool:
     """Whether the reply to a read or a deletion means that there is no such object.
 
-    A 404 that does not speak the storage's language is none: a proxy's or a
-    wrong endpoint's page must not pass for an empty queue.
+    A 404 that does not speak the storage's language is none: the page of a proxy
+    or of a wrong endpoint, or the empty one of an ingress without a route, must
+    not pass for an empty queue.
     """
     return reply.status == 404 and reply.code in _NO_OBJECT  # noqa: PLR2004
 
@@ -171,21 +196,26 @@ def error_for(request: Request, reply: Reply, cause: BaseException) -> CasqueErr
     if request.verb == "write" and says_conflict(reply):
         return CASConflictError(f"{request.bucket}: {request.key} is not as expected.", cause=cause)
     what = f"{request.bucket}: cannot {request.verb} {request.key or 'its objects'}: {reply}"
-    if _is_refusal(reply):
+    if _is_refusal(request.verb, reply):
         return StorageError(
             f"{what}. {_remedy(request, reply)}", cause=cause, outcome_unknown=False
         )
     done = {"write": "written", "delete": "deleted"}.get(request.verb)
     doubt = f"It may have been {done} all the same." if done else "Try again."
-    return StorageError(f"{what}. {doubt}", cause=cause, outcome_unknown=True)
+    error = StorageError(f"{what}. {doubt}", cause=cause, outcome_unknown=True)
+    if reply.status in (429, 503):
+        error.retry_after_us = BUSY_PAUSE_US
+    return error
 
 
-def _is_refusal(reply: Reply) -> bool:
+def _is_refusal(verb: Verb, reply: Reply) -> bool:
     """Whether the server, or this machine, declined; else nobody knows what became of it."""
     if reply.status is None:
         return _is_of_credentials(reply.text)
     if reply.code in _NO_HOLDER or reply.status == 501:  # noqa: PLR2004
         return True
+    if verb == "delete" and reply.status == 409:  # noqa: PLR2004
+        return reply.code not in _MET
     if reply.status in (408, 409, 429) or reply.code in _LATER:
         return False
     return reply.status < 500  # noqa: PLR2004
@@ -197,13 +227,16 @@ def _remedy(request: Request, reply: Reply) -> str:
         return f"No credentials were found: {service.credentials}."
     if reply.code in _NO_HOLDER:
         return f"There is no such {service.holder}: create it first, or mend its name."
-    if reply.code in _BAD_CREDENTIALS:
+    if reply.code in _BAD_CREDENTIALS or reply.status == 401:  # noqa: PLR2004
         return f"The credentials are not accepted: {service.credentials}."
     match reply.status:
-        case 401:
-            return f"The credentials are not accepted: {service.credentials}."
         case 403 if reply.code == "RequestTimeTooSkewed":
             return "This machine's clock is wrong: set it."
+        case 403 | 409 if reply.status == 409 or _HELD.search(f"{reply.code} {reply.text}"):  # noqa: PLR2004
+            return (
+                "Something holds the object: a retention or immutability policy, a hold, a lease. "
+                f"A queue must be able to delete what it wrote: use a {service.holder} without."
+            )
         case 403:
             return _permission(request)
         case 404:
