@@ -128,7 +128,7 @@ class Batches:
         """Ask again until the fate of the last commit is known, or its time is over."""
         clock, pause = self._store.clock, _FIRST_PAUSE_US
         watch = Stopwatch(clock, begun)
-        while error.outcome_unknown and watch.elapsed_us() <= COMMIT_DEADLINE_US:
+        while error.outcome_unknown and watch.elapsed_us() < COMMIT_DEADLINE_US:
             await clock.sleep(int(pause * (0.5 + clock.random() / 2)), blocking=blocking)
             pause = min(2 * pause, _LONGEST_PAUSE_US)
             try:
@@ -318,4 +318,22 @@ def given_up(name: str) -> StorageError:
         f"{name}: outcome unknown: the commit was interrupted before its answer came. Look the "
         "jobs up by id before doing this again.",
         outcome_unknown=True,
+    )
+
+
+def is_silence(error: Exception) -> bool:
+    """True when a commit was given up because the storage did not answer."""
+    if not isinstance(error, StorageError):
+        return False
+    return error.outcome_unknown or isinstance(error.cause, StorageError)
+
+
+def not_sent(name: str, error: Exception) -> StorageError:
+    """What a caller is told who waited behind a commit that the storage did not answer."""
+    return StorageError(
+        f"{name}: the storage does not answer: the commit before this one was given up after "
+        f"{COMMIT_DEADLINE_US // SECOND_US} s. Nothing was written; try again when the storage "
+        "answers.",
+        cause=error,
+        outcome_unknown=False,
     )

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary, ref
 
-from casque.commit import CLOSE_PATIENCE_US, Batches, Entry, given_up, own_error
+from casque.commit import (
+    CLOSE_PATIENCE_US,
+    Batches,
+    Entry,
+    given_up,
+    is_silence,
+    not_sent,
+    own_error,
+)
 from casque.operations import DeleteRecord, Operation, Release
 from casque.record import Record
 from casque.rules import Leased
@@ -110,6 +118,10 @@ class _LoopBatches(Batches):
             outcomes = await self._commit([entry.operation for entry in batch], blocking=False)
         except Exception as error:  # noqa: BLE001 - whatever it is, no caller may hang
             _settle_all(batch, error)
+            if is_silence(error):
+                # It took all the time that one call has. Those behind it have waited for as long.
+                _settle_all(self._waiting, not_sent(self._store.name, error))
+                self._waiting.clear()
         except BaseException:  # cancelled by `drain`, or interrupted
             _settle_all([*batch, *self._waiting], given_up(self._store.name))
             self._waiting.clear()
@@ -138,7 +150,7 @@ class _LoopBatches(Batches):
             self._worker = asyncio.get_running_loop().create_task(self._work())
 
 
-def _settle_all(entries: list[Entry], error: Exception) -> None:
+def _settle_all(entries: Iterable[Entry], error: Exception) -> None:
     for entry in entries:
         if entry.future is not None and not entry.future.done():
             entry.future.set_result(own_error(error))

@@ -21,7 +21,7 @@ from casque import (
     transaction,
     transitions,
 )
-from casque.buckets import PAGE, obstore, replies
+from casque.buckets import PAGE, replies
 from casque.clock import DAY_US, MINUTE_US, SECOND_US
 from casque.stores import document, port, url
 from casque.stores.ledger import asking, buckettime, pacing
@@ -64,6 +64,10 @@ def seconds(us: int) -> str:
         ("operations waiting", [f"{commit.WAITING_CALLERS:,}"]),
         ("one commit's tries", [seconds(port.COMMIT_DEADLINE_US)]),
         ("one request to a bucket", [f"{asking.REQUEST_SECONDS} s"]),
+        (
+            "one call on a bucket that does not answer",
+            [seconds(port.COMMIT_DEADLINE_US + asking.LEAST_US)],
+        ),
         ("pending work", [seconds(commit.CLOSE_PATIENCE_US)]),
         ("waiting for a file's lock", [seconds(localdisk.LOCK_PATIENCE_US)]),
         ("memory of a silent writer", [f"{state.WRITER_MEMORY_US // MINUTE_US} minutes"]),
@@ -94,7 +98,7 @@ def test_what_the_bucket_page_says_of_the_ledger_is_so() -> None:
     assert f"more than {seconds(buckettime.BEHIND_US)} after the bucket's clock" in told
     assert f"every {buckettime.ASK_EVERY_US // MINUTE_US} minutes" in told
     assert f"{2 * MINUTE_US // ledger.CHECK_EVERY_US} GETs a minute" in told
-    assert f"up to {obstore._THREADS} entries at a time" in told
+    assert f"up to {ledger._AT_ONCE} entries at a time" in told
     assert f"{PAGE:,} entries a request" in told
     for service in (replies.S3, replies.GCS):
         for permissions in service.permissions.values():

@@ -9,9 +9,10 @@ import pytest
 
 from casque import CorruptError, StorageError
 from casque.buckets.memory import MemoryBucket
-from casque.clock import drive
+from casque.clock import SECOND_US, Stopwatch, drive
 from casque.stores.ledger.asking import Asking, reason
 from casque.stores.ledger.home import Home
+from casque.stores.port import COMMIT_DEADLINE_US
 from casque.testing import FakeClock
 
 
@@ -35,6 +36,23 @@ def test_all_are_answered_before_one_that_failed_is_raised(blocking: bool) -> No
     with pytest.raises(StorageError, match="request 5 failed"):
         ask(5, 7, 6)
     assert answered[3:] == [5, 7, 6]
+
+
+def test_a_storage_that_asks_to_be_left_alone_is_within_the_time_of_the_call() -> None:
+    clock = FakeClock()
+    asking, watch = Asking(Home(MemoryBucket()), clock), Stopwatch(clock)
+
+    def paused(status: str, seconds: int = 0) -> int:
+        error, begun = StorageError(status), clock.monotonic()
+        error.retry_after_us = seconds * SECOND_US
+        drive(asking.pause(0, error, watch))
+        return clock.monotonic() - begun
+
+    assert paused("500") < SECOND_US
+    assert paused("429", 7) == 7 * SECOND_US
+    paused("429", 600)
+    assert watch.elapsed_us() == COMMIT_DEADLINE_US
+    assert asking.is_over(watch)
 
 
 def test_a_reason_is_what_happened_first_without_the_advice_that_does_not_fit() -> None:

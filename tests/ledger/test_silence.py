@@ -55,7 +55,7 @@ def test_many_who_wait_for_a_silent_storage_are_told_so_together() -> None:
 
         calls = [q.get("1") for _ in range(CALLERS)]
         await asyncio.gather(*map(ask, calls), ask(q.enqueue("e")), ask(other.enqueue("e")))
-        assert max(took) < 70  # who came a little later than the first tries for itself
+        assert max(took) <= 35  # the last request may take 5 s more
         bucket.is_silent = False
         assert (await q.stats()).pending == 1
 

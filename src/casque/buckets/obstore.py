@@ -49,7 +49,9 @@ REQUEST_SECONDS = 20
 CONNECT_SECONDS = 5
 _GIVE_UP_SECONDS = REQUEST_SECONDS + CONNECT_SECONDS
 """How long all of it may take, credentials fetched and a thread waited for."""
-_THREADS = 32
+_THREADS = 128
+"""How many requests may be under way. One that hangs keeps its thread until it times out, so these
+are more than are ever sent together."""
 
 # Once sent again, a write that had landed would report a conflict with itself.
 _NO_RETRIES: RetryConfig = {"max_retries": 0}

@@ -1,13 +1,15 @@
 """Asking: requests to a bucket, each within a bound, and the harmless ones until they are answered.
 
-No answer is not "no". Whoever reads, lists or deletes may simply ask again; a
-put that was not answered may have landed, and is the caller's to settle.
+No answer is not "no". A read, a list and a delete may simply be sent again: at once beside one
+that is slow to answer, and once more when all of them failed. A put that was not answered may have
+landed; the caller settles that.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from typing import Any, Literal, TypeVar
 
 from casque.buckets.port import Expect, Found, Listed, Version
@@ -21,7 +23,21 @@ REQUEST_SECONDS = 10
 
 GLANCE_SECONDS = 1
 
+LEAST_US = SECOND_US
+"""A request has at least this long, however little is left of its call's time: the process may have
+slept, and the answer be there to read."""
+
+_COPIES = 4
+"""How often a request is sent at most before one of them must be answered. One in a hundred hangs:
+with two copies it would still happen to a long log."""
+_TRIPS = 64
+"""From so many answers it is known what is slow."""
+_SLOW_US = SECOND_US
+"""What is slow before enough were answered to know."""
+_LEAST_SLOW_US = 50_000
+
 _MIB = 1024 * 1024
+_PAGE_BYTES = _MIB // 2
 _FIRST_PAUSE_US = 20_000
 _LONGEST_PAUSE_US = 1_000_000
 
@@ -36,18 +52,29 @@ class Asking:
         self.clock = clock
         self.trip_us = 0
         """How long the last answered request took."""
-        self._silent: Stopwatch | None = None
-        """Since the first of the requests that were not answered, with none answered after it."""
+        self._trips: deque[int] = deque(maxlen=_TRIPS)
+        """How long reads, lists and deletes took lately."""
+        self._silent: tuple[Stopwatch, StorageError] | None = None
+        """Since the first request that was not answered, with none answered after it; and why."""
 
-    def check_answers(self, watch: Stopwatch) -> None:
-        """Raise StorageError if both this call and the storage's silence have lasted too long.
+    def begin(self, called: Stopwatch) -> Stopwatch:
+        """The time of a call whose turn has come: it starts now, and COMMIT_DEADLINE_US ends it.
 
-        For whoever waited that long behind one who asked: of a hundred that wait for a storage
-        which does not answer, the last would otherwise be told so after an hour.
+        While the storage is silent it started when the call was made, or when the silence began:
+        every caller is told within the same time, however many were before it. Raises StorageError
+        if too little of that is left for a request.
         """
-        silent = self._silent
-        if silent is not None and min(watch.elapsed_us(), silent.elapsed_us()) > COMMIT_DEADLINE_US:
-            raise _unanswered(f"{self.bucket.name}: no answer")
+        if self._silent is None:
+            return Stopwatch(self.clock)
+        since, error = self._silent
+        watch = min(called, since, key=Stopwatch.elapsed_us)
+        if _left_us(watch) < REQUEST_SECONDS * SECOND_US:
+            raise _unanswered(reason(error), error) from error
+        return watch
+
+    def is_over(self, watch: Stopwatch) -> bool:
+        """True when a call has no time left."""
+        return _left_us(watch) <= 0
 
     def full_name(self, key: str) -> str:
         return f"{self.bucket.name.rstrip('/')}/{self.bucket.path_of(key)}"
@@ -59,19 +86,28 @@ class Asking:
     async def glance(self, key: str) -> Found | None:
         """As `get`, but once, and not for long: for what is good to know and no more."""
         if self.bucket.blocking:
-            return await self._once(lambda: self.bucket.get(key), 0)
+            return await self._once(lambda: self.bucket.get(key), 0, None)
         async with asyncio.timeout(GLANCE_SECONDS):
             return await self.bucket.get(key)
 
     async def list(self, prefix: str, after: str, watch: Stopwatch) -> list[Listed]:
-        return await self._until_answered(lambda: self.bucket.list(prefix, after=after), watch)
+        # A page takes longer than an object, and is not sent twice for that.
+        return await self._until_answered(
+            lambda: self.bucket.list(prefix, after=after), watch, _PAGE_BYTES
+        )
 
     async def delete(self, key: str, watch: Stopwatch) -> None:
         await self._until_answered(lambda: self.bucket.delete(key), watch)
 
-    async def put(self, key: str, body: bytes, expect: Literal[Expect.ABSENT] | Version) -> Version:
+    async def put(
+        self,
+        key: str,
+        body: bytes,
+        expect: Literal[Expect.ABSENT] | Version,
+        watch: Stopwatch | None = None,
+    ) -> Version:
         """Once. StorageError with `outcome_unknown` means that it may have landed."""
-        return await self._once(lambda: self.bucket.put(key, body, expect=expect), len(body))
+        return await self._once(lambda: self.bucket.put(key, body, expect=expect), len(body), watch)
 
     async def together(self, *requests: Awaitable[Any]) -> Sequence[Any]:
         """What several requests are answered; all are, before one that failed is raised."""
@@ -85,55 +121,106 @@ class Asking:
                 raise answer
         return answers
 
-    async def pause(self, place: int) -> None:
-        """Between two tries; longer from try to try."""
+    async def pause(
+        self, place: int, error: StorageError | None = None, watch: Stopwatch | None = None
+    ) -> None:
+        """Between two tries; longer from try to try, and as long as the storage asks for.
+
+        It ends with the time of the call, so that there is one more try.
+        """
         longest = min(_FIRST_PAUSE_US << min(place, 10), _LONGEST_PAUSE_US)
         span = int(longest * (0.5 + self.clock.random() / 2))
+        if error is not None:
+            span = max(span, error.retry_after_us)
+        if watch is not None:
+            span = min(span, max(_left_us(watch), 0))
         await self.clock.sleep(span, blocking=self.bucket.blocking)
 
     async def _until_answered(
-        self, ask: Callable[[], Awaitable[T]], watch: Stopwatch, size: int = 0
+        self, ask: Callable[[], Coroutine[Any, Any, T]], watch: Stopwatch, size: int = 0
     ) -> T:
         place = 0
         while True:
             try:
-                return await self._once(ask, size)
+                if self.bucket.blocking:
+                    return await self._once(ask, size, watch)
+                return await self._once(lambda: self._first_of_copies(ask, size), size, watch)
             except StorageError as error:
                 if not error.outcome_unknown:
                     raise
-                if watch.elapsed_us() > COMMIT_DEADLINE_US:
+                if self.is_over(watch):
                     raise _unanswered(reason(error), error) from error
-            await self.pause(place)
+                last = error
+            await self.pause(place, last, watch)
             place += 1
 
-    async def _once(self, ask: Callable[[], Awaitable[T]], size: int) -> T:
+    async def _first_of_copies(self, ask: Callable[[], Coroutine[Any, Any, T]], size: int) -> T:
+        """What the first of a few equal requests is answered, each sent when the last is slow."""
+        begun, slow = self.clock.monotonic(), self._slow_seconds() + size / _MIB
+        copies: set[asyncio.Task[T]] = set()
+        done: set[asyncio.Task[T]] = set()
+        try:
+            while not done:
+                is_last = len(copies) + 1 == _COPIES
+                copies.add(asyncio.create_task(ask()))
+                done, _ = await asyncio.wait(
+                    copies,
+                    timeout=None if is_last else slow * 2 ** (len(copies) - 1),
+                    return_when=asyncio.FIRST_COMPLETED,
+                )
+            answer = done.pop().result()
+        finally:
+            let_go(copies)
+        self._trips.append(self.clock.monotonic() - begun)
+        return answer
+
+    def _slow_seconds(self) -> float:
+        """After how long a request counts as slow: twice what 19 of 20 take."""
+        usual = sorted(self._trips)
+        if len(usual) < _TRIPS // 8:
+            return _SLOW_US / SECOND_US
+        return max(2 * usual[-1 - len(usual) // 20], _LEAST_SLOW_US) / SECOND_US
+
+    async def _once(self, ask: Callable[[], Awaitable[T]], size: int, watch: Stopwatch | None) -> T:
         begun = self.clock.monotonic()
         try:
-            answer = await self._bounded(ask, size)
+            answer = await self._bounded(ask, size, watch)
         except CasqueError as error:
             if not isinstance(error, StorageError) or not error.outcome_unknown:
                 self._silent = None
             elif self._silent is None:
-                self._silent = Stopwatch(self.clock, begun)
+                self._silent = Stopwatch(self.clock, begun), error
             raise
         self._silent = None
         self.trip_us = self.clock.monotonic() - begun
         return answer
 
-    async def _bounded(self, ask: Callable[[], Awaitable[T]], size: int) -> T:
+    async def _bounded(
+        self, ask: Callable[[], Awaitable[T]], size: int, watch: Stopwatch | None
+    ) -> T:
+        seconds = REQUEST_SECONDS + size / _MIB
+        if watch is not None:
+            seconds = min(seconds, max(_left_us(watch), LEAST_US) / SECOND_US)
         try:
             if self.bucket.blocking:
                 return await ask()
-            async with asyncio.timeout(REQUEST_SECONDS + size / _MIB):
+            async with asyncio.timeout(seconds):
                 return await ask()
         except CasqueError:
             raise
         except Exception as error:
-            late = f"no answer within {REQUEST_SECONDS} s"
+            late = f"no answer within {seconds:.3g} s"
             what = late if isinstance(error, TimeoutError) else f"{type(error).__name__}: {error}"
             raise StorageError(
                 f"{self.bucket.name}: {what}. Try again.", cause=error, outcome_unknown=True
             ) from error
+
+
+def let_go(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    """Cancel those that are not done, and wait for none: nobody needs what they return or raise."""
+    for task in tasks:
+        task.cancel()
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())
 
 
 async def _answer(request: Awaitable[T]) -> T | Exception:
@@ -155,7 +242,12 @@ def reason(error: CasqueError) -> str:
     return str(error).rstrip(".")
 
 
-def _unanswered(what: str, error: StorageError | None = None) -> StorageError:
+def _left_us(watch: Stopwatch) -> int:
+    """How much a call has left of its time."""
+    return COMMIT_DEADLINE_US - watch.elapsed_us()
+
+
+def _unanswered(what: str, error: StorageError) -> StorageError:
     return StorageError(
         f"{what}, for {COMMIT_DEADLINE_US // SECOND_US} s. Nothing was written; try again "
         "when the storage answers.",

@@ -6,17 +6,19 @@ n, the bucket lets one.
 
 from __future__ import annotations
 
+import asyncio
 import re
-from itertools import takewhile
+from collections import deque
+from collections.abc import Callable
+from itertools import islice, takewhile
 from typing import NamedTuple
 
 from casque.buckets.port import ABSENT, PAGE
 from casque.clock import Stopwatch
 from casque.errors import CASConflictError, CasqueError, StorageError
-from casque.stores.ledger.asking import Asking, reason
+from casque.stores.ledger.asking import Asking, let_go, reason
 from casque.stores.ledger.home import parted
 from casque.stores.ledger.tryout import lists_wrongly
-from casque.stores.port import COMMIT_DEADLINE_US
 
 FOLDER = "log/"
 
@@ -87,6 +89,32 @@ class Log:
             entries.append(content)
         return entries
 
+    async def read_each(
+        self, first: int, last: int, take: Callable[[bytes], object], *, at_once: int, size: int
+    ) -> None:
+        """Read the entries from `first` to `last`, and `take` them in their order.
+
+        `at_once` of them are under way, not in batches: a slow one holds up none but those after
+        it. Each has its own time, for a long log takes long. Raises Vanished if one is missing.
+        """
+        clock, blocking = self._asking.clock, self._asking.bucket.blocking
+        reads: deque[asyncio.Task[bytes | None]] = deque()
+        unsent = iter(range(first, last + 1))
+        try:
+            for number in range(first, last + 1):
+                if blocking:
+                    content = await self.read(number, Stopwatch(clock), size)
+                else:
+                    for later in islice(unsent, at_once - len(reads)):
+                        reads.append(asyncio.create_task(self.read(later, Stopwatch(clock), size)))
+                    content = await reads[0]
+                    reads.popleft()
+                if content is None:
+                    raise Vanished(number)
+                take(content)
+        finally:
+            let_go(reads)
+
     async def ahead(self, after: int, watch: Stopwatch) -> Ahead:
         """What there is above `after`, by its list: `PAGES_AHEAD` pages of it, or to the end.
 
@@ -139,7 +167,7 @@ class Log:
         place = 0
         while True:
             try:
-                await self._asking.put(key_of(number), content, ABSENT)
+                await self._asking.put(key_of(number), content, ABSENT, watch)
                 return []
             except CASConflictError as conflict:
                 # It can be our own, sent twice on the way: until it is read nothing is known.
@@ -151,13 +179,13 @@ class Log:
                 if doubt is None and not error.outcome_unknown:
                     raise
                 doubt = error
-            await self._asking.pause(place)
+            await self._asking.pause(place, doubt, watch)
             place += 1
             # However late it is: the process may have slept, and the answer be there to read.
             found = await self._look(number, ahead, doubt, watch)
             if found:
                 return [] if found[0] == content else found
-            if watch.elapsed_us() > COMMIT_DEADLINE_US:
+            if self._asking.is_over(watch):
                 raise self.unknown(number, doubt) from doubt
 
     async def _look(

@@ -112,14 +112,14 @@ class LedgerStore(Looking):
         max_conflicts: int | None = None,
     ) -> list[Any]:
         async def work() -> list[Any]:
-            outcomes = await self._commit(writer, number, operations, max_conflicts)
+            outcomes = await self._commit(writer, number, operations, max_conflicts, watch)
             await self._pacing.got_in()
             return outcomes
 
-        watch = Stopwatch(self.clock)
+        called = Stopwatch(self.clock)
         async with self._turn:
             try:
-                self._asking.check_answers(watch)
+                watch = self._asking.begin(called)
                 return await self._with_a_second_look(work)
             except StorageError as error:
                 sent = self._doubts.get(writer)
@@ -134,9 +134,13 @@ class LedgerStore(Looking):
         number: int,
         operations: Sequence[Operation],
         max_conflicts: int | None,
+        watch: Stopwatch,
     ) -> list[Any]:
-        replica, is_current = await self._ready(blind=_can_be_blind(operations), to_write=True)
-        watch, conflicts = Stopwatch(self.clock), 0
+        blind = _can_be_blind(operations)
+        replica, is_current = await self._ready(watch, blind=blind, to_write=True)
+        if is_current:  # a long log takes long to read, and that is not counted
+            watch = Stopwatch(self.clock)
+        conflicts = 0
         while True:
             told = self._answers.recall(self._last_commit(replica, writer), writer, number)
             if told is not None:
@@ -298,9 +302,11 @@ class LedgerStore(Looking):
         await find_ledger(self._asking, watch)
         self._marked = seen
 
-    async def _ready(self, *, blind: bool, to_write: bool) -> tuple[Replica, bool]:
+    async def _ready(
+        self, watch: Stopwatch, *, blind: bool, to_write: bool
+    ) -> tuple[Replica, bool]:
         """The log as we know it, and whether it has just been read to its end."""
-        replica, watch = self._replica, Stopwatch(self.clock)
+        replica = self._replica
         if replica is not None:
             replica.undo()
         if not await self._enter(watch, to_write=to_write):
@@ -357,15 +363,13 @@ class LedgerStore(Looking):
         """Read the entries that are listed."""
         # All share the line: large ones together would take longer than one request may.
         at_once = min(_AT_ONCE, max(_BYTES_AT_ONCE // max(ahead.largest, 1), 1))
-        while replica.number < ahead.last:
-            first, count = replica.number + 1, min(at_once, ahead.last - replica.number)
-            # Each for itself in time: a long log takes long.
-            watch = Stopwatch(self.clock)
-            contents = await self._log.read_ahead(first, count, watch, ahead.largest)
-            for content in contents:
-                self._take(replica, content)
-            if len(contents) < count:
-                raise Vanished(replica.number + 1)
+        await self._log.read_each(
+            replica.number + 1,
+            ahead.last,
+            lambda content: self._take(replica, content),
+            at_once=at_once,
+            size=ahead.largest,
+        )
 
     async def _catch_up(self, replica: Replica, watch: Stopwatch) -> bool:
         """Read the log to where it ends, or ended after this was asked; whether it had grown.
@@ -427,18 +431,20 @@ class LedgerStore(Looking):
         """What is seen of the log read to its end: no answer may rest on old memory."""
 
         async def work() -> T:
-            watch = Stopwatch(self.clock)
+            called = Stopwatch(self.clock)
             async with self._turn:
-                self._asking.check_answers(watch)
-                replica, is_current = await self._ready(blind=False, to_write=False)
+                watch = self._asking.begin(called)
+                replica, is_current = await self._ready(watch, blind=False, to_write=False)
+                if is_current:
+                    called = watch = Stopwatch(self.clock)
                 await self._tell_time(watch)
                 number = replica.number
             # Outside of our turn, so that those who only look hold up nobody.
             if not is_current:
                 is_current = await self._read_next(number, watch) is None
             async with self._turn:
-                self._asking.check_answers(watch)
-                replica, _ = await self._ready(blind=False, to_write=False)
+                watch = self._asking.begin(called)
+                replica, _ = await self._ready(watch, blind=False, to_write=False)
                 if not is_current:
                     await self._catch_up(replica, watch)
                 assert replica.state is not None

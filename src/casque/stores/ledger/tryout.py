@@ -20,7 +20,6 @@ from casque.errors import CASConflictError, CasqueError, StorageError
 from casque.stores.ledger.asking import Asking
 from casque.stores.ledger.buckettime import BucketTime
 from casque.stores.ledger.home import PROBES
-from casque.stores.port import COMMIT_DEADLINE_US
 
 _SURE_US = SECOND_US
 """A stamp is believed if its object was written within this: who knows when, else?"""
@@ -62,16 +61,17 @@ async def _put_at_once(asking: Asking, watch: Stopwatch) -> tuple[str, int]:
     while True:
         key, begun = PROBES + asking.clock.new_id(), asking.clock.monotonic()
         try:
-            await asking.put(key, key.encode(), ABSENT)
+            await asking.put(key, key.encode(), ABSENT, watch)
         except CASConflictError:  # sent twice, by something on the way
-            if watch.elapsed_us() > COMMIT_DEADLINE_US:
+            if asking.is_over(watch):
                 raise unsteady(asking, key) from None
+            await asking.pause(place, watch=watch)
         except StorageError as error:
-            if not error.outcome_unknown or watch.elapsed_us() > COMMIT_DEADLINE_US:
+            if not error.outcome_unknown or asking.is_over(watch):
                 raise
+            await asking.pause(place, error, watch)
         else:
             return key, begun
-        await asking.pause(place)
         place += 1
 
 
@@ -138,7 +138,7 @@ async def _race(asking: Asking, watch: Stopwatch) -> None:
     place = 0
     while True:
         key = PROBES + asking.clock.new_id()
-        won = await _winners(asking, key)
+        won = await _winners(asking, key, watch)
         found = await asking.get(key, watch)
         await asking.delete(key, watch)
         if len(won) > 1:
@@ -149,20 +149,20 @@ async def _race(asking: Asking, watch: Stopwatch) -> None:
             raise _is_not_atomic(asking, f"a create of {key} won, and another replaced its object")
         if won:
             return
-        if watch.elapsed_us() > COMMIT_DEADLINE_US:
+        if asking.is_over(watch):
             raise StorageError(
                 f"{asking.bucket.name}: of {_RACERS} creates of one object none was answered with "
                 "success. No queue was made or changed. Try again when the storage answers.",
                 outcome_unknown=False,
             )
-        await asking.pause(place)
+        await asking.pause(place, watch=watch)
         place += 1
 
 
-async def _winners(asking: Asking, key: str) -> list[bytes]:
+async def _winners(asking: Asking, key: str, watch: Stopwatch) -> list[bytes]:
     """What those wrote who were told, of many at once, that they have created the object."""
     bodies = [b"%02d\n" % number * (_RACE_BYTES // 3) for number in range(_RACERS)]
-    racers = [asyncio.ensure_future(_created(asking, key, body)) for body in bodies]
+    racers = [asyncio.ensure_future(_created(asking, key, body, watch)) for body in bodies]
     won, answered = list[bytes](), -1
     try:
         while answered < len(racers):
@@ -177,10 +177,10 @@ async def _winners(asking: Asking, key: str) -> list[bytes]:
     return won
 
 
-async def _created(asking: Asking, key: str, body: bytes) -> bytes:
+async def _created(asking: Asking, key: str, body: bytes, watch: Stopwatch) -> bytes:
     """The object as it was created; empty unless the bucket says that it was."""
     with suppress(CasqueError):
-        await asking.put(key, body, ABSENT)
+        await asking.put(key, body, ABSENT, watch)
         return body
     return b""
 
@@ -219,16 +219,16 @@ async def put_surely(asking: Asking, key: str, body: bytes, watch: Stopwatch) ->
     place = 0
     while True:
         try:
-            return await asking.put(key, body, ABSENT)
+            return await asking.put(key, body, ABSENT, watch)
         except CASConflictError:
             found = await asking.get(key, watch)  # ours, of an answer that was lost; or as good
             if found is None:
                 raise unsteady(asking, key) from None
             return found.version
         except StorageError as error:
-            if not error.outcome_unknown or watch.elapsed_us() > COMMIT_DEADLINE_US:
+            if not error.outcome_unknown or asking.is_over(watch):
                 raise
-        await asking.pause(place)
+            await asking.pause(place, error, watch)
         place += 1
 
 
@@ -237,15 +237,15 @@ async def _is_refused(asking: Asking, key: str, expect: Expect | Version, watch:
     place = 0
     while True:
         try:
-            await asking.put(key, b"overwritten", expect)
+            await asking.put(key, b"overwritten", expect, watch)
         except CASConflictError:
             return True
         except StorageError as error:
-            if not error.outcome_unknown or watch.elapsed_us() > COMMIT_DEADLINE_US:
+            if not error.outcome_unknown or asking.is_over(watch):
                 raise
+            await asking.pause(place, error, watch)
         else:
             return False
-        await asking.pause(place)
         place += 1
 
 

@@ -1,0 +1,164 @@
+"""Requests that hang: what they cost, and when a caller is told, however many are before it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from casque import BrokerQueue, DirectQueue, StorageError
+from casque.clock import SECOND_US
+from casque.stores.ledger.store import LedgerStore
+from casque.testing.simulation.clock import SimClock
+from tests.ledger.virtual import Distant, in_virtual_time
+
+ENTRIES = 2_000
+BOUND_US = 31 * SECOND_US
+
+
+async def fill(bucket: Distant, entries: int) -> None:
+    trip, bucket.trip_us = bucket.trip_us, 0
+    q = DirectQueue(LedgerStore(bucket, bucket.clock))
+    for _ in range(entries):
+        await q.enqueue("e")
+    bucket.trip_us = trip
+
+
+def test_one_request_in_a_hundred_that_hangs_costs_opening_little() -> None:
+    async def main(clock: SimClock) -> tuple[int, int]:
+        bucket = Distant(clock)
+        await fill(bucket, ENTRIES)
+
+        async def opening_takes() -> int:
+            begun = clock.monotonic()
+            assert (await DirectQueue(LedgerStore(bucket, clock)).stats()).pending == ENTRIES
+            return clock.monotonic() - begun
+
+        clean = await opening_takes()
+        bucket.share = 0.01
+        return clean, await opening_takes()
+
+    clean, hanging = in_virtual_time(main)
+    assert hanging <= 3 * clean, (clean, hanging)
+
+
+Call = Callable[[], Coroutine[Any, Any, Any]]
+
+
+async def told_after(clock: SimClock, delay_us: int, call: Call) -> int:
+    """How long it took a call to be told that the storage does not answer."""
+    await clock.sleep(delay_us, blocking=False)
+    begun = clock.monotonic()
+    with pytest.raises(StorageError):
+        await call()
+    return clock.monotonic() - begun
+
+
+@pytest.mark.parametrize("kind", [BrokerQueue, DirectQueue])
+def test_every_caller_of_a_hung_storage_is_told_in_time_however_many_are_before_it(
+    kind: type[BrokerQueue | DirectQueue],
+) -> None:
+    async def main(clock: SimClock) -> list[int]:
+        bucket = Distant(clock)
+        store = LedgerStore(bucket, clock)
+        async with kind(store) as q, kind(store) as other:
+            await q.enqueue("e", id="1")
+            await other.stats()
+            bucket.is_hung = True
+            calls: list[Call] = [
+                lambda: q.enqueue("e"),
+                lambda: q.get("1"),
+                lambda: other.enqueue("e", id="2"),
+                q.dequeue,
+                other.stats,
+                other.dequeue,
+            ]
+            told = [
+                told_after(clock, number * 700_000, calls[number % len(calls)])
+                for number in range(60)
+            ]
+            took = await asyncio.gather(*told)
+            bucket.is_hung = False
+            assert (await q.stats()).total == 1
+            await q.enqueue("e")  # and it goes on without being opened again
+        return took
+
+    took = in_virtual_time(main)
+    assert max(took) <= BOUND_US, [f"{one / SECOND_US:.1f}" for one in took]
+
+
+def test_a_dequeue_that_waits_on_a_hung_storage_ends_in_time() -> None:
+    wait = timedelta(seconds=2)
+
+    async def main(clock: SimClock) -> list[int]:
+        bucket = Distant(clock)
+        async with BrokerQueue(LedgerStore(bucket, clock)) as q:
+            await q.dequeue()
+            first = asyncio.create_task(told_after(clock, 0, lambda: q.dequeue(wait=wait)))
+            await clock.sleep(SECOND_US, blocking=False)
+            bucket.is_hung = True
+            behind = [
+                told_after(clock, 900_000 * number, lambda: q.dequeue(wait=wait))
+                for number in range(1, 20)
+            ]
+            return [await first, *await asyncio.gather(*behind)]
+
+    took = in_virtual_time(main)
+    assert max(took) <= 2 * SECOND_US + BOUND_US
+
+
+def test_opening_a_hung_storage_is_given_up_in_time() -> None:
+    async def main(clock: SimClock) -> list[int]:
+        bucket = Distant(clock)
+        await fill(bucket, 3)
+        took = list[int]()
+        for answered in range(4):
+
+            async def open_it(answered: int = answered) -> None:
+                store = LedgerStore(bucket, clock)
+                opening = asyncio.create_task(DirectQueue(store).stats())
+                await clock.sleep(answered * bucket.trip_us, blocking=False)
+                bucket.is_hung = True
+                await opening
+
+            took.append(await told_after(clock, 0, open_it))
+            bucket.is_hung = False
+        return took
+
+    assert max(in_virtual_time(main)) <= BOUND_US + SECOND_US  # it began to hang within the first
+
+
+def test_a_caller_behind_one_that_opens_a_long_log_waits_for_it() -> None:
+    async def main(clock: SimClock) -> int:
+        bucket = Distant(clock)
+        await fill(bucket, 400)
+        bucket.trip_us = 4 * SECOND_US
+        q = DirectQueue(LedgerStore(bucket, clock))
+        opening = asyncio.create_task(q.stats())
+        await clock.sleep(SECOND_US, blocking=False)
+        begun = clock.monotonic()
+        assert (await q.enqueue("e", id="1")).id == "1"
+        assert (await opening).pending >= 400
+        return clock.monotonic() - begun
+
+    assert in_virtual_time(main) > BOUND_US
+
+
+def test_a_put_that_hangs_is_never_sent_twice_at_once() -> None:
+    async def main(clock: SimClock) -> list[str]:
+        bucket = Distant(clock)
+        q = DirectQueue(LedgerStore(bucket, clock))
+        await q.enqueue("e")
+        bucket.asked.clear()
+        bucket.is_hung = True
+        call = asyncio.create_task(q.enqueue("e"))
+        await clock.sleep(9 * SECOND_US, blocking=False)
+        bucket.is_hung = False
+        sent = [request.rpartition("/")[2] for request in bucket.asked if "put" in request]
+        await call
+        return sent
+
+    assert in_virtual_time(main) == [f"{2:020}"]
