@@ -22,6 +22,7 @@ USES: dict[str, Use] = {
 }
 BLIND = "enqueue, which needs no state"
 SEEING = {name: use for name, use in USES.items() if name != BLIND}
+WRITING = {name: use for name, use in USES.items() if name != "stats"}
 
 # What a library's own words for it look like; and what the tests use for secrets.
 _NOT_FOR_USERS = re.compile(

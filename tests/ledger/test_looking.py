@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,8 @@ import pytest
 from casque import CorruptError, Queue, StorageError
 from casque.buckets.folder import FolderBucket
 from casque.buckets.port import ABSENT, Expect, Version
-from casque.clock import drive
+from casque.clock import Clock, drive
+from casque.stores.ledger.store import LedgerStore
 from casque.testing import FakeClock
 from tests.conformance.untouched import disk
 from tests.ledger.places import FolderPlace, filled
@@ -75,6 +77,29 @@ def test_who_only_looks_sees_what_others_write_after(tmp_path: Path) -> None:
                 use(looking)
     with Queue(Unwritable(place.path)) as looking:
         assert looking.stats().total == 0
+
+
+def test_a_clock_three_days_ahead_stops_those_who_write_and_not_those_who_look(
+    tmp_path: Path,
+) -> None:
+    place, clock = FolderPlace(tmp_path / "queue"), FakeClock()
+    with Queue(_folder(place, clock.skewed(timedelta(days=3)))) as ahead:
+        ahead.enqueue("e", id="j1")
+    before = disk(place.path)
+    with Queue(_folder(place, clock)) as q:
+        for look in LOOKS.values():
+            assert look(q)
+        for write in WRITES.values():
+            with pytest.raises(StorageError, match=r"is dated 259200 s after .* runs ahead"):
+                write(q)
+        assert q.stats().total == 1
+        assert disk(place.path) == before
+        clock.advance(timedelta(days=3))
+        q.enqueue("e")
+
+
+def _folder(place: FolderPlace, clock: Clock) -> LedgerStore:
+    return LedgerStore(FolderBucket(place.path, clock), clock)
 
 
 def test_a_look_where_nothing_is_makes_nothing_and_a_job_is_stored_there_later(

@@ -148,7 +148,7 @@ class LedgerStore(Looking):
             sent = self._doubts.get(writer)
             if sent is None or sent.commit != number:
                 self._check_patience(conflicts, max_conflicts, watch)
-                await self._tell_time(watch)
+                await self._tell_time(watch, to_write=True)
                 await self._pacing.wait(replica, watch if conflicts else None)
                 sent = self._decide(replica, writer, number, operations)
             elif sent.number > replica.number + 1:  # the log was cut off before it
@@ -403,11 +403,11 @@ class LedgerStore(Looking):
             elif sent.number <= entry.number:
                 del self._doubts[writer]  # its place is taken: it never will be stored
 
-    async def _tell_time(self, watch: Stopwatch) -> None:
-        """See to it that we know the time. Raises if the log is too far ahead of it."""
+    async def _tell_time(self, watch: Stopwatch, *, to_write: bool) -> None:
+        """See to it that we know the time. Raises, to write, if the log is too far ahead of it."""
         if self._time.is_due() or self._time.behind_us() > BEHIND_US:
             await ask_time(self._asking, self._time, watch)
-        if not self._time.may_write():
+        if not self._time.may_write() and to_write:
             assert self._replica is not None
             raise StorageError(
                 f"{self._log.name_of(self._replica.number)} is dated "
@@ -437,7 +437,7 @@ class LedgerStore(Looking):
                 replica, is_current = await self._ready(watch, blind=False, to_write=False)
                 if is_current:
                     called = watch = Stopwatch(self.clock)
-                await self._tell_time(watch)
+                await self._tell_time(watch, to_write=False)
                 number = replica.number
             # Outside of our turn, so that those who only look hold up nobody.
             if not is_current:
