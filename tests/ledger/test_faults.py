@@ -222,3 +222,47 @@ def test_a_place_that_is_made_by_others_at_this_moment_is_a_ledger() -> None:
         assert (await q.enqueue("e", id="first")).duplicate
 
     run(test())
+
+
+# -- lost races ----------------------------------------------------------------
+
+
+class Beaten(Passing):
+    """A rival writes some entries before each put to the log, as often as it `loses`."""
+
+    loses = 0
+    entries = 1
+    reads = 0
+
+    def __init__(self, bucket: Bucket, rival: DirectQueue) -> None:
+        super().__init__(bucket)
+        self._rival = rival
+
+    async def get(self, key: str) -> Found | None:
+        self.reads += number_in(key) is not None
+        return await super().get(key)
+
+    async def put(
+        self, key: str, body: bytes, *, expect: Literal[Expect.ABSENT] | Version
+    ) -> Version:
+        if number_in(key) and self.loses:
+            self.loses -= 1
+            for _ in range(self.entries):
+                await self._rival.enqueue("theirs")
+        return await super().put(key, body, expect=expect)
+
+
+@pytest.mark.parametrize(("entries", "most"), [(1, 4), (2, 4), (10, 24)])
+def test_a_lost_race_costs_few_reads_more_than_there_are_entries(entries: int, most: int) -> None:
+    async def test() -> None:
+        clock, losses = FakeClock(), 6
+        bucket = MemoryBucket(clock)
+        beaten = Beaten(bucket, DirectQueue(LedgerStore(Passing(bucket), clock)))
+        q = DirectQueue(LedgerStore(beaten, clock))
+        await q.stats()
+        beaten.reads, beaten.loses, beaten.entries = 0, losses, entries
+        await q.enqueue("mine", id="1")
+        assert not beaten.loses
+        assert beaten.reads <= losses * most
+
+    run(test())

@@ -45,7 +45,8 @@ CHECK_EVERY_US = 30 * SECOND_US
 """How long an entry that was there is believed to be there still, where looking costs a request."""
 
 _FEW = 4
-"""Where another has taken the next entry, as many are read at once; more if it happens again."""
+"""Where another has taken the next entry, as many are read at once; the next time it happens to the
+same commit, twice as many as there were."""
 _AT_ONCE = 32
 """How many entries are read together at most."""
 _BYTES_AT_ONCE = 4 * 1024 * 1024
@@ -140,7 +141,7 @@ class LedgerStore(Looking):
         replica, is_current = await self._ready(watch, blind=blind, to_write=True)
         if is_current:  # a long log takes long to read, and that is not counted
             watch = Stopwatch(self.clock)
-        conflicts = 0
+        conflicts, ahead = 0, _FEW
         while True:
             told = self._answers.recall(self._last_commit(replica, writer), writer, number)
             if told is not None:
@@ -158,10 +159,11 @@ class LedgerStore(Looking):
                     return sent.outcomes
                 is_current = True
             else:
-                ahead = min(_FEW << conflicts, _AT_ONCE)
+                last = replica.number
                 if await self._append(replica, writer, sent, watch, ahead):
                     return sent.outcomes
                 conflicts += 1
+                ahead = min(max(2 * (replica.number - last), _FEW), _AT_ONCE)
 
     def _decide(
         self, replica: Replica, writer: str, number: int, operations: Sequence[Operation]
