@@ -114,20 +114,25 @@ class Batches:
     async def _commit(self, operations: Sequence[Operation], *, blocking: bool) -> list[Any]:
         """One commit; repeated under the same number while its fate is unknown, which is safe."""
         self._number += 1
-        begun = self._store.clock.monotonic()
+        # Begun before the store's own: when that is over, so is this.
+        watch = Stopwatch(self._store.clock)
         try:
             return await self._store.commit(
                 self._writer, self._number, operations, max_conflicts=self._max_conflicts
             )
         except StorageError as error:
-            return await self._settle(operations, error, begun, blocking=blocking)
+            return await self._settle(operations, error, watch, blocking=blocking)
 
     async def _settle(
-        self, operations: Sequence[Operation], error: StorageError, begun: int, *, blocking: bool
+        self,
+        operations: Sequence[Operation],
+        error: StorageError,
+        watch: Stopwatch,
+        *,
+        blocking: bool,
     ) -> list[Any]:
         """Ask again until the fate of the last commit is known, or its time is over."""
         clock, pause = self._store.clock, _FIRST_PAUSE_US
-        watch = Stopwatch(clock, begun)
         while error.outcome_unknown and watch.elapsed_us() < COMMIT_DEADLINE_US:
             await clock.sleep(int(pause * (0.5 + clock.random() / 2)), blocking=blocking)
             pause = min(2 * pause, _LONGEST_PAUSE_US)
@@ -225,7 +230,8 @@ class ThreadCommitter(Batches):
         self, operations: Sequence[Operation], error: StorageError, begun: int
     ) -> list[Any]:
         try:
-            return drive(self._settle(operations, error, begun, blocking=True))
+            watch = Stopwatch(self._store.clock, begun)
+            return drive(self._settle(operations, error, watch, blocking=True))
         except Exception as last:  # noqa: BLE001 - as any other outcome
             return [own_error(last) for _ in operations]
 

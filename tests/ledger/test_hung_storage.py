@@ -110,6 +110,20 @@ def test_a_dequeue_that_waits_on_a_hung_storage_ends_in_time() -> None:
     assert max(took) <= 2 * SECOND_US + BOUND_US
 
 
+def test_a_wall_clock_set_forward_gives_a_call_no_more_time() -> None:
+    async def main(clock: SimClock) -> int:
+        bucket = Distant(clock)
+        q = DirectQueue(LedgerStore(bucket, clock))
+        await q.enqueue("e")
+        bucket.is_hung = True
+        call = asyncio.create_task(told_after(clock, 0, lambda: q.enqueue("e")))
+        await clock.sleep(SECOND_US, blocking=False)
+        clock.skew_us += 3600 * SECOND_US
+        return await call
+
+    assert in_virtual_time(main) <= BOUND_US
+
+
 def test_opening_a_hung_storage_is_given_up_in_time() -> None:
     async def main(clock: SimClock) -> list[int]:
         bucket = Distant(clock)

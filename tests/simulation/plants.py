@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from casque import picking, rules
+from casque import loopcommit, picking, rules
 from casque.buckets.durable import Durable
 from casque.buckets.folder import FolderBucket
 from casque.buckets.port import ABSENT
@@ -18,6 +18,7 @@ from casque.job import Job
 from casque.operations import Enqueue, Operation
 from casque.state import State
 from casque.stores.ledger import asking, store, tryout
+from casque.stores.ledger.asking import Asking
 from casque.stores.ledger.buckettime import BucketTime
 from casque.stores.ledger.entry import decode
 from casque.stores.ledger.log import Log, key_of
@@ -92,8 +93,8 @@ def stale_memory(patch: pytest.MonkeyPatch) -> None:
     """What is in memory is answered, without looking whether the log has grown."""
     real = LedgerStore._ready
 
-    async def ready(self: LedgerStore, **options: Any) -> tuple[Replica, bool]:
-        replica, _ = await real(self, **options)
+    async def ready(self: LedgerStore, watch: Stopwatch, **options: Any) -> tuple[Replica, bool]:
+        replica, _ = await real(self, watch, **options)
         return replica, True
 
     patch.setattr(LedgerStore, "_ready", ready)
@@ -173,6 +174,16 @@ def refused_is_known(patch: pytest.MonkeyPatch) -> None:
 def patience_without_end(patch: pytest.MonkeyPatch) -> None:
     """A request that is not answered is waited for."""
     patch.setattr(asking, "REQUEST_SECONDS", 10**9)
+
+
+def fresh_time_in_line(patch: pytest.MonkeyPatch) -> None:
+    """A call has all of its time when its turn comes, though the storage is silent."""
+    patch.setattr(Asking, "begin", lambda self, called: Stopwatch(self.clock))
+
+
+def gathered_calls_try_too(patch: pytest.MonkeyPatch) -> None:
+    """What gathered behind a commit that was not answered is sent next, with time of its own."""
+    patch.setattr(loopcommit, "is_silence", lambda error: False)
 
 
 def visible_is_durable(patch: pytest.MonkeyPatch) -> None:

@@ -131,10 +131,11 @@ async def produce(actor: Actor) -> None:
         if isinstance(added, list):
             actor.saw(*added)
     else:
-        # At once, so that they share commits.
+        # At once, so that they share commits, and a look that waits behind them.
         wanted = [actor.new_job(named=chance.random() < 0.3) for _ in range(chance.randint(2, 4))]
         await asyncio.gather(
-            *(actor.call(f"enqueue {one.get('id', '')}", q.enqueue(**one)) for one in wanted)
+            *(actor.call(f"enqueue {one.get('id', '')}", q.enqueue(**one)) for one in wanted),
+            actor.call("stats", q.stats()),
         )
 
 

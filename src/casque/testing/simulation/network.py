@@ -2,8 +2,8 @@
 
 A request takes its time to get there and its answer to come back, so requests
 overtake each other. It may be refused, be lost on the way there or on the way
-back, arrive long after its sender gave it up; and for a while nothing gets
-through at all.
+back, arrive long after its sender gave it up, or hang; and for a while nothing
+gets through at all, or everything hangs.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ class Mishap(Enum):
     """It is carried out, and its answer is lost."""
     LATE = auto()
     """It arrives after its sender has given it up, be it hours after."""
+    HUNG = auto()
+    """It arrives nowhere, and its sender hears nothing: the connection stays open."""
 
 
 class Conditions(NamedTuple):
@@ -91,6 +93,8 @@ class Network:
         self.conditions = conditions
         self.out_until_us = 0
         """Until when nothing gets through."""
+        self.hung_until_us = 0
+        """Until when every request hangs."""
         self._late: dict[int, _Request] = {}
         self._count = 0
 
@@ -110,21 +114,27 @@ class Network:
             self._put_off(request)
         if mishap is Mishap.BUSY:
             self._answer(request, _no_answer("it is busy: 503"), there + back)
-        elif self._random.random() < 0.6:
+        elif mishap is not Mishap.HUNG and self._random.random() < 0.6:
             self._answer(request, _no_answer("the connection broke"), there + back)
         # else silence: the sender gives up by itself
 
     def calm_down(self) -> None:
         """No more mishaps; what is late comes within a minute."""
-        self.conditions, self.out_until_us = CALM, 0
+        self.conditions, self.out_until_us, self.hung_until_us = CALM, 0, 0
         for number in list(self._late):
             span = int(self._random.random() * 60 * SECOND_US)
             self._world.after(span, partial(self._come_late, number))
+
+    @property
+    def is_hung(self) -> bool:
+        return self._world.elapsed_us < self.hung_until_us
 
     def has_late(self) -> bool:
         return bool(self._late)
 
     def _mishap(self) -> Mishap | None:
+        if self.is_hung:
+            return Mishap.HUNG
         if self._world.elapsed_us < self.out_until_us:
             return self._random.choice((Mishap.BUSY, Mishap.DROPPED, Mishap.LATE))
         drawn = self._random.random()

@@ -33,6 +33,10 @@ from casque.testing.simulation.replay import Asked, Replay
 LONGEST_CALL_US = 180 * SECOND_US
 """How long a call may take of the time its process is awake: a few deadlines, one after another."""
 
+LONGEST_HUNG_CALL_US = 40 * SECOND_US
+"""The same, while no request is answered: what is promised is 31 s and the wait of a dequeue, which
+is up to 3 s here. The answers that were on their way may take 6 s."""
+
 _ALLOWED = (StorageError, LeaseLostError, JobNotFoundError, InvalidError, TimeoutError)
 
 _LOOKS: dict[str, Callable[..., Any]] = {
@@ -220,14 +224,18 @@ class Process:
             self._fail(violation)
             raise violation
 
-    def overdue(self) -> str | None:
-        """A call that should have been answered by now."""
+    def overdue(self, longest_us: int = LONGEST_CALL_US, since_us: int = 0) -> str | None:
+        """A call that should have been answered by now; its time counts from `since_us` at least.
+
+        That and `longest_us` are of the time that the process is awake.
+        """
         if self.loop.is_dead:
             return None
         awake = self.loop.awake_us()
         for what, since in self.calls.values():
-            if awake - since > LONGEST_CALL_US:
-                return f"{self.name}: {what} hangs for {(awake - since) // SECOND_US} s"
+            took = awake - max(since, since_us)
+            if took > longest_us:
+                return f"{self.name}: {what} hangs for {took // SECOND_US} s"
         return None
 
     def check_replica(self) -> None:

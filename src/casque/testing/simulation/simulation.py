@@ -25,7 +25,7 @@ from casque.testing.simulation.clock import SimClock
 from casque.testing.simulation.history import History, Violation
 from casque.testing.simulation.loop import ProcessLoop
 from casque.testing.simulation.network import Conditions, Mishap, Network, SimBucket, log_uniform
-from casque.testing.simulation.process import Process
+from casque.testing.simulation.process import LONGEST_HUNG_CALL_US, Process
 from casque.testing.simulation.replay import Replay
 from casque.testing.simulation.world import World
 
@@ -61,6 +61,8 @@ class Trouble(Enum):
     """Its wall clock is set."""
     OUTAGE = auto()
     """Nobody gets through to the bucket."""
+    HANG = auto()
+    """The bucket takes every request and answers none."""
 
 
 class Plan(NamedTuple):
@@ -288,6 +290,11 @@ class Simulation:
                 span = log_uniform(chance, SECOND_US, 3 * MINUTE_US)
                 self.history.add("nothing gets through for", span)
                 self.network.out_until_us = self.world.elapsed_us + span
+            case Trouble.HANG:
+                span = log_uniform(chance, 30 * SECOND_US, 3 * MINUTE_US)
+                self.history.add("every request hangs for", span)
+                self.network.hung_until_us = self.world.elapsed_us + span
+                self._watch_hang({})
 
     def killed_in_call(self, loop: ProcessLoop) -> None:
         """A process was killed in the middle of a request."""
@@ -337,6 +344,20 @@ class Simulation:
             except Violation as violation:
                 self._fail(violation)
         self.world.after(_LOOK_EVERY_US, self._watch)
+
+    def _watch_hang(self, since: dict[Process, int]) -> None:
+        """While every request hangs, see that no call does for longer than is promised.
+
+        `since` is how long each process had been awake when that began.
+        """
+        if not self.network.is_hung:
+            return
+        for process in self.processes:
+            begun = since.setdefault(process, process.loop.awake_us())
+            overdue = process.overdue(LONGEST_HUNG_CALL_US, begun)
+            if overdue:
+                self._fail(Violation(f"{overdue}, with a bucket that hangs"))
+        self.world.after(SECOND_US, partial(self._watch_hang, since))
 
     # -- the end ---------------------------------------------------------------
 
