@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from casque import BrokerQueue, DirectQueue, StorageError
+from casque.buckets.port import Found
 from casque.clock import SECOND_US
+from casque.stores.ledger.log import key_of
 from casque.stores.ledger.store import LedgerStore
 from casque.testing.simulation.clock import SimClock
 from tests.ledger.virtual import Distant, in_virtual_time
@@ -145,20 +147,44 @@ def test_opening_a_hung_storage_is_given_up_in_time() -> None:
     assert max(in_virtual_time(main)) <= BOUND_US + SECOND_US  # it began to hang within the first
 
 
-def test_a_caller_behind_one_that_opens_a_long_log_waits_for_it() -> None:
+@pytest.mark.parametrize("opens", ["look", "commit"])
+def test_a_caller_behind_one_that_opens_a_long_log_waits_for_it(opens: str) -> None:
     async def main(clock: SimClock) -> int:
         bucket = Distant(clock)
         await fill(bucket, 400)
         bucket.trip_us = 4 * SECOND_US
         q = DirectQueue(LedgerStore(bucket, clock))
-        opening = asyncio.create_task(q.stats())
+        other = DirectQueue(q.store)
+        first = other.stats() if opens == "look" else other.dequeue()
+        opening = asyncio.create_task(first)
         await clock.sleep(SECOND_US, blocking=False)
         begun = clock.monotonic()
         assert (await q.enqueue("e", id="1")).id == "1"
-        assert (await opening).pending >= 400
+        assert await opening
         return clock.monotonic() - begun
 
     assert in_virtual_time(main) > BOUND_US
+
+
+def test_the_next_entry_is_asked_for_as_soon_as_the_first_is_there() -> None:
+    class FirstIsQuick(Distant):
+        async def get(self, key: str) -> Found | None:
+            self.trip_us = 10_000 if key == key_of(1) else 50_000
+            return await super().get(key)
+
+    async def main(clock: SimClock) -> list[str]:
+        bucket = FirstIsQuick(clock)
+        await fill(bucket, 40)
+        bucket.asked.clear()
+        opening = asyncio.create_task(DirectQueue(LedgerStore(bucket, clock)).stats())
+        while f"get {key_of(1)}" not in bucket.asked:
+            await clock.sleep(1_000, blocking=False)
+        await clock.sleep(20_000, blocking=False)
+        asked = list(bucket.asked)
+        assert (await opening).pending == 40
+        return asked
+
+    assert in_virtual_time(main)[-1] == f"get {key_of(33)}"
 
 
 def test_a_put_that_hangs_is_never_sent_twice_at_once() -> None:
