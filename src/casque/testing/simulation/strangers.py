@@ -31,6 +31,7 @@ class _Unfit(Simulation):
         return plan._replace(
             conditions=plan.conditions._replace(mishaps=()),
             troubles=tuple(one for one in plan.troubles if one is not Trouble.OUTAGE),
+            rounds=2,
         )
 
     def landed(self, key: str, body: bytes) -> None:
