@@ -12,7 +12,7 @@ import pytest
 from casque import BrokerQueue, DirectQueue, StorageError
 from casque.buckets.port import Found
 from casque.clock import SECOND_US
-from casque.stores.ledger.log import key_of
+from casque.stores.ledger.log import key_of, number_in
 from casque.stores.ledger.store import LedgerStore
 from casque.testing.simulation.clock import SimClock
 from tests.ledger.virtual import Distant, in_virtual_time
@@ -169,7 +169,7 @@ def test_a_caller_behind_one_that_opens_a_long_log_waits_for_it(opens: str) -> N
 def test_the_next_entry_is_asked_for_as_soon_as_the_first_is_there() -> None:
     class FirstIsQuick(Distant):
         async def get(self, key: str) -> Found | None:
-            self.trip_us = 10_000 if key == key_of(1) else 50_000
+            self.trip_us = 10_000 if number_in(key) == 1 else 50_000
             return await super().get(key)
 
     async def main(clock: SimClock) -> list[str]:
@@ -197,8 +197,8 @@ def test_a_put_that_hangs_is_never_sent_twice_at_once() -> None:
         call = asyncio.create_task(q.enqueue("e"))
         await clock.sleep(9 * SECOND_US, blocking=False)
         bucket.is_hung = False
-        sent = [request.rpartition("/")[2] for request in bucket.asked if "put" in request]
+        sent = list(bucket.asked)
         await call
         return sent
 
-    assert in_virtual_time(main) == [f"{2:020}"]
+    assert in_virtual_time(main) == [f"put {key_of(2)}"]
