@@ -28,7 +28,7 @@ from casque.operations import (
     Retried,
 )
 from casque.record import Record
-from casque.stores.ledger.entry import FIRST, FORMAT, Entry, decode, digest_of, encode
+from casque.stores.ledger.entry import FIRST, FORMAT, Entry, Guest, decode, digest_of, encode
 
 GOLDEN = Path(__file__).parent / "golden" / f"entry-{FORMAT}.bin"
 
@@ -88,7 +88,7 @@ EVENTS: list[Event] = [
     RecordPut(Record("pause", "q", b"", 13)),
     RecordsDeleted((("lock", "name"), ("pause", "q"))),
 ]
-ENTRY = Entry(3, ID, 41, TIME, bytes(range(8)), EVENTS)
+ENTRY = Entry(3, ID, 41, TIME, bytes(range(8)), EVENTS, Guest(ID, 2_000_000))
 
 
 def test_every_event_comes_back_as_it_was() -> None:

@@ -35,6 +35,10 @@ def test_the_bucket_is_believed_after_a_sleep_of_days() -> None:
     assert time.behind_us() == 0
 
 
+async def nothing_new(_: int) -> bool:
+    return False
+
+
 def test_a_round_trip_of_hours_makes_nobody_wait_for_hours() -> None:
     clock = FakeClock()
     asking = Asking(Home(MemoryBucket(clock)), clock)
@@ -45,7 +49,7 @@ def test_a_round_trip_of_hours_makes_nobody_wait_for_hours() -> None:
     replica.writers.extend(["mine", "theirs"])
     asking.trip_us = 5 * HOUR_US  # it was stopped while it waited for an answer
     began = clock.monotonic()
-    asyncio.run(pacing.wait(replica, None))
+    asyncio.run(pacing.wait(replica, None, nothing_new))
     assert 0 < clock.monotonic() - began <= 3 * SECOND_US
 
 

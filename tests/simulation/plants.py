@@ -22,6 +22,7 @@ from casque.stores.ledger.asking import Asking
 from casque.stores.ledger.buckettime import BucketTime
 from casque.stores.ledger.entry import decode
 from casque.stores.ledger.log import Log, key_of
+from casque.stores.ledger.pacing import WAITING, Pacing
 from casque.stores.ledger.replica import Replica
 from casque.stores.ledger.store import LedgerStore
 
@@ -241,3 +242,20 @@ def half_read_log(patch: pytest.MonkeyPatch) -> None:
         await real(self, replica)
 
     patch.setattr(LedgerStore, "_read_to_end", read_to_end)
+
+
+def others_words_deleted(patch: pytest.MonkeyPatch) -> None:
+    """A process that got in deletes every word, not its own alone."""
+    real = Pacing._retract
+
+    async def retract(self: Pacing) -> None:
+        await real(self)
+        for one in await self._asking.bucket.list(WAITING):
+            await self._asking.bucket.delete(one.key)
+
+    patch.setattr(Pacing, "_retract", retract)
+
+
+def guests_ignored(patch: pytest.MonkeyPatch) -> None:
+    """Nobody holds back for a guest."""
+    patch.setattr(Pacing, "_reserved_us", lambda _: 0)

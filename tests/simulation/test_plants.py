@@ -22,9 +22,12 @@ from casque.testing.simulation import (
     Violation,
 )
 from tests.simulation import plants
+from tests.simulation.contest import TwoWaiters
 from tests.simulation.plants import Plant
 
-FOUND: list[tuple[Plant, type[Simulation], list[int], str]] = [
+Kind = type[Simulation] | type[TwoWaiters]
+
+FOUND: list[tuple[Plant, Kind, list[int], str]] = [
     (
         plants.unknown_outcome_decided_anew,
         Simulation,
@@ -54,10 +57,12 @@ FOUND: list[tuple[Plant, type[Simulation], list[int], str]] = [
     (plants.half_read_log, HoleSimulation, [3, 4, 6, 7], r"though entry \d+ is missing"),
     (plants.fresh_time_in_line, Simulation, [37, 40, 41, 63, 70], "with a bucket that hangs"),
     (plants.gathered_calls_try_too, Simulation, [5, 36, 37, 62], "with a bucket that hangs"),
+    (plants.others_words_deleted, TwoWaiters, [0, 1, 2], "slow process"),
+    (plants.guests_ignored, TwoWaiters, [0, 1, 2], "slow process"),
 ]
 
 
-def finds(kind: type[Simulation], seed: int) -> str:
+def finds(kind: Kind, seed: int) -> str:
     """What a seed finds; nothing if all is well."""
     try:
         kind(seed).run()
@@ -71,7 +76,7 @@ def finds(kind: type[Simulation], seed: int) -> str:
 )
 def test_a_planted_bug_is_found(
     plant: Plant,
-    kind: type[Simulation],
+    kind: Kind,
     seeds: list[int],
     told: str,
     monkeypatch: pytest.MonkeyPatch,
@@ -83,7 +88,7 @@ def test_a_planted_bug_is_found(
     assert not finds(kind, found), "without the bug all is well"
 
 
-def first_line(kind: type[Simulation], seed: int) -> str:
+def first_line(kind: Kind, seed: int) -> str:
     return finds(kind, seed).partition("\n")[0]
 
 

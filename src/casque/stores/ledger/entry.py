@@ -48,6 +48,15 @@ FIRST = bytes(_DIGEST_BYTES)
 """What the first entry of a log follows."""
 
 
+class Guest(NamedTuple):
+    """A process that waits to be let in, and is: others hold back for it."""
+
+    word: str
+    """What it calls itself: see `pacing`."""
+    span_us: int
+    """For so long."""
+
+
 class Entry(NamedTuple):
     """One committed batch."""
 
@@ -60,6 +69,8 @@ class Entry(NamedTuple):
     previous: bytes
     """The digest of the entry before it."""
     events: list[Event]
+    guest: Guest | None = None
+    """Whose the next entry is meant to be. Advice, nothing else."""
 
 
 # The events that most entries are made of are stored in fewer bytes than the others: an id of
@@ -121,6 +132,7 @@ class _Body(msgspec.Struct, array_like=True):
     time_us: int
     previous: bytes
     events: list[_Stored]
+    guest: tuple[bytes, int] | None = None
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -136,6 +148,7 @@ def encode(entry: Entry) -> bytes:
         time,
         entry.previous,
         [_to_stored(event, time) for event in entry.events],
+        None if entry.guest is None else (_packed(entry.guest.word), entry.guest.span_us),
     )
     content = _HEAD + _encode(body)
     return content + _digest(content)
@@ -151,9 +164,10 @@ def decode(content: bytes, name: str) -> Entry:
         time = body.time_us
         events = [_from_stored(event, time) for event in body.events]
         writer = _unpacked(body.writer)
+        guest = None if body.guest is None else Guest(_unpacked(body.guest[0]), body.guest[1])
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise _corrupt(name, str(error)) from error
-    return Entry(body.number, writer, body.commit, time, body.previous, events)
+    return Entry(body.number, writer, body.commit, time, body.previous, events, guest)
 
 
 def digest_of(content: bytes) -> bytes:

@@ -19,7 +19,7 @@ from casque.stores.ledger.buckettime import BucketTime
 from casque.stores.ledger.foreign import ForeignError
 from casque.stores.ledger.home import MARKER, PROBES, is_identity, parted
 from casque.stores.ledger.log import number_in
-from casque.stores.ledger.pacing import WAITING
+from casque.stores.ledger.pacing import is_word
 from casque.stores.ledger.tryout import prove, put_surely, unsteady
 from casque.stores.replaced import replaced
 
@@ -31,7 +31,7 @@ _PROBE = re.compile(PROBES + r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.AS
 def _is_ours(key: str) -> bool:
     identity, rest = parted(key)
     if identity:
-        return rest == WAITING or number_in(rest) is not None
+        return is_word(rest) or number_in(rest) is not None
     return key == MARKER or bool(_PROBE.fullmatch(key))
 
 

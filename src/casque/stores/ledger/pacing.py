@@ -1,43 +1,76 @@
 """Pacing: how the processes that write to one ledger let each other in.
 
-Who has the newest view wins the next entry too, and the one after it: to let
-another in costs a round trip or two. So where others write as well, a process
-has the log for a few entries in a row, and then holds back a while.
+The process with the newest view wins the next entry too, and the one after it:
+to let another in costs a round trip or two. So where others write as well, a
+process writes a few entries in a row, and then holds back for a while.
 
-One that is slower than all others may still lose every race, and as long as it
-does, nothing in the log shows that it is there. So who keeps losing leaves a
-word beside the log, and those who write look for it now and then, while they
-write; when they find it, they hold back until that one must have got in.
+A process that is slower than all others may still lose every race, and then
+nothing in the log shows that it is there. It leaves a word beside the log,
+`waiting/<word>`. Those who write look for words now and then, beside a write.
+Who finds one writes into its next entry that the entry after it is the guest's.
+So everybody who could take that place knows, and holds back.
 """
 
 from __future__ import annotations
 
+import asyncio
+import re
 from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
+from typing import Any, Literal
 
-from casque.buckets.port import ABSENT, Found
+from casque.buckets.port import ABSENT, Expect, Version
 from casque.clock import SECOND_US, Stopwatch
-from casque.errors import CasqueError
+from casque.errors import CASConflictError
 from casque.stores.ledger.asking import Asking
 from casque.stores.ledger.buckettime import BucketTime
+from casque.stores.ledger.entry import Guest
 from casque.stores.ledger.replica import RECENT, Replica
 
-WAITING = "waiting"
-"""The object by which a writer that keeps losing says so: it holds its round trip, in us."""
+WAITING = "waiting/"
+"""Under this each process that keeps losing has a word: an id, and its round trip in us."""
+
+_WORD = re.compile(WAITING + r"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})-(\d{1,10})", re.ASCII)
 
 _IN_A_ROW = 4
 """How many entries a process writes before it lets another in."""
 _ASIDE_TRIPS = 2
 """How many round trips it holds back then, at least: as many as another needs."""
 _SPEAK_AFTER_US = 4 * SECOND_US
-"""Who has lost every race for so long says that it waits."""
+"""A process that has lost every race for so long says that it waits."""
+_HOPELESS = 8
+"""So does one that misses more entries than this in one try."""
+_SPEAK_AGAIN_US = 10 * SECOND_US
+"""How often it repeats its word while it waits."""
+_STALE_US = 3 * _SPEAK_AGAIN_US
+"""A word that was not repeated for so long is nobody's: it is ignored, and deleted."""
 _LOOK_EVERY = 16
-"""Once in so many entries of the log each writer looks whether somebody waits."""
-_GUEST_TRIPS = 3
-"""How many of its round trips one that waits is given."""
+"""Once in so many entries of the log each writer looks for words."""
+_FRESH_US = SECOND_US
+"""How long it remembers what it found."""
+_GUEST_TRIPS = 4
+"""How many of its round trips a guest is given."""
+_REST = 3
+"""How many times as long as the last guest took nobody else is let in: the others work, too."""
+_HOLD_TRIPS = 2
+"""While it holds back for a guest a process looks so often whether the guest has written."""
+_READS = 8
+"""So often a process that has said its word reads on, before it tries to write all the same."""
+_MANY = 1_000
+"""Of entries: as many as one asks for at once."""
+_BLINK_US = 5_000
+"""Nobody looks more often than this."""
+_SHORTEST_US = SECOND_US // 2
 _LONGEST_US = 3 * SECOND_US
 """How long anybody holds back at most: a round trip may have been one of hours, by a sleep."""
-_STALE_US = 60 * SECOND_US
+_TRIPS_KEPT = 8
+_BESIDE_SECONDS = 2
+"""How long a write waits for what goes with it."""
+
+
+def is_word(key: str) -> bool:
+    return _WORD.fullmatch(key) is not None
 
 
 class Pacing:
@@ -49,12 +82,32 @@ class Pacing:
         self._clock = asking.clock
         self._own: deque[str] = deque(maxlen=RECENT)
         """The writers of this process that wrote last: as many entries as a replica remembers."""
+        self._trips: deque[int] = deque(maxlen=_TRIPS_KEPT)
         self._last = 0
         self._in_a_row = 0
+        # As the log has it:
+        self._guest: Guest | None = None
+        """For whom the next entry is."""
+        self._guest_since = 0
+        self._rest_until = 0
+        self._served = ""
+        """Who had its turn last: it says another word if it has to wait again."""
+        # As the words have it:
         self._looked = 0
-        self._guest_us = 0
-        """The round trip of one that waits; 0 when nobody is known to."""
-        self._is_waiting = False
+        self._found: tuple[int, Guest] | None = None
+        """Who has waited longest, and when that was seen."""
+        # While this process loses:
+        self._losing: Stopwatch | None = None
+        self._word = self._key = ""
+        self._version: Literal[Expect.ABSENT] | Version = ABSENT
+        self._spoken: Stopwatch | None = None
+        """Since our word is there."""
+        self._tried = 0
+        """The last entry that was known when this process tried to write."""
+        self._is_hopeless = False
+        """Whether others wrote so much meanwhile that it cannot win a race, but by luck."""
+
+    # -- what is stored --------------------------------------------------------
 
     def wrote(self, writer: str, number: int) -> None:
         """An entry of ours is stored."""
@@ -62,57 +115,130 @@ class Pacing:
         self._in_a_row = self._in_a_row + 1 if number == self._last + 1 else 1
         self._last = number
 
-    async def wait(self, replica: Replica, losing: Stopwatch | None) -> None:
+    def saw(self, time_us: int, guest: Guest | None) -> None:
+        """The newest entry, ours or another's, is of this time, and the next is for `guest`."""
+        if self._guest is not None:
+            # By the guest's clock it may have taken less: it is behind the others' by its trip.
+            least_us, most_us = self._guest.span_us // _GUEST_TRIPS, self._guest.span_us
+            took_us = min(max(time_us - self._guest_since, least_us), most_us)
+            self._rest_until = self._guest_since + (1 + _REST) * took_us
+            self._served = self._guest.word
+        self._guest, self._guest_since = guest, time_us
+
+    # -- before a write --------------------------------------------------------
+
+    async def wait(
+        self, replica: Replica, losing: Stopwatch | None, read_on: Callable[[int], Awaitable[bool]]
+    ) -> None:
         """Hold back for as long as is fair, before deciding what follows `replica`.
 
-        `losing` tells since when every race for this commit was lost.
+        `losing` tells since when every race for this commit was lost; `read_on`
+        takes in up to so many entries that follow, and tells whether there was any.
         """
-        if losing is not None:
-            if losing.elapsed_us() > _SPEAK_AFTER_US:
-                await self._speak_up()
-            return
+        self._losing = losing
+        if losing is not None and replica.number - self._tried > _HOPELESS:
+            self._is_hopeless = True
+        self._trips.append(self._asking.trip_us)
+        await self._make_room(read_on)
         others = len(set(replica.writers).difference(self._own))
-        trip, span = self._asking.trip_us, 0
-        if self._guest_us:
-            span = _GUEST_TRIPS * self._guest_us + 2 * others * trip
-            self._guest_us = 0
-        elif others and self._in_a_row >= _IN_A_ROW and replica.number == self._last:
-            span = int((_ASIDE_TRIPS + 2 * self._clock.random() * others) * trip)
-        if span:
+        is_long = self._in_a_row >= _IN_A_ROW and replica.number == self._last
+        if losing is None and others and is_long:
             self._in_a_row = 0
-            blocking = self._asking.bucket.blocking
-            await self._clock.sleep(min(span, _LONGEST_US), blocking=blocking)
+            span = (_ASIDE_TRIPS + 2 * self._clock.random() * others) * self._trip_us()
+            await self._sleep(int(span))
+        self._tried = replica.number
 
-    def is_to_look(self, number: int) -> bool:
-        """Whether, with entry `number`, it is time to look for one that waits."""
-        return number // _LOOK_EVERY != self._looked
+    async def _make_room(self, read_on: Callable[[int], Awaitable[bool]]) -> None:
+        """Hold back while the next entry is a guest's; or read on until it is ours."""
+        is_waiting, reads = self._spoken is not None, 0
+        while True:
+            left = self._reserved_us()
+            if left > 0:
+                self._in_a_row = 0
+                pause = 0 if is_waiting else _HOLD_TRIPS * self._trip_us()
+                await self._sleep(min(left, max(pause, _BLINK_US)))
+                await read_on(_MANY if is_waiting else 1)
+            elif is_waiting and self._guest is None and reads < _READS and await read_on(_MANY):
+                reads += 1  # to write before the entry that is ours would be in vain
+            else:
+                return
 
-    async def look(self, number: int) -> None:
-        self._looked = number // _LOOK_EVERY
-        with suppress(Exception):  # whatever it is: the write it goes with matters, not this
-            found = await self._asking.glance(WAITING)
-            if found is not None and not self._is_waiting and not self._is_stale(found):
-                self._guest_us = int(found.body)
+    def _trip_us(self) -> int:
+        """The median of the last ones: a single one may have waited for something else."""
+        return sorted(self._trips)[len(self._trips) // 2]
+
+    def _reserved_us(self) -> int:
+        """For how long the next entry is somebody else's."""
+        if self._guest is None or self._guest.word == self._word:
+            return 0
+        return self._guest_since + self._guest.span_us - self._time.now()
+
+    async def _sleep(self, span_us: int) -> None:
+        blocking = self._asking.bucket.blocking
+        await self._clock.sleep(min(span_us, _LONGEST_US), blocking=blocking)
+
+    def next_guest(self, now: int) -> Guest | None:
+        """Whom to let in after the entry that is decided now."""
+        found, self._found = self._found, None
+        if found is None or now < self._rest_until or now - found[0] > _FRESH_US:
+            return None
+        return None if found[1].word == self._served else found[1]
+
+    # -- beside a write --------------------------------------------------------
+
+    def beside(self, number: int) -> Coroutine[Any, Any, None] | None:
+        """What is to be done while entry `number` is being written: words are said or read."""
+        losing, spoken = self._losing, self._spoken
+        if spoken is not None and self._guest is not None and self._guest.word == self._word:
+            return self._briefly(self._retract())
+        is_long = losing is not None and losing.elapsed_us() > _SPEAK_AFTER_US
+        if self._is_hopeless or is_long:
+            if spoken is None or spoken.elapsed_us() > _SPEAK_AGAIN_US:
+                return self._briefly(self._speak())
+        elif number // _LOOK_EVERY != self._looked and self._time.now() >= self._rest_until:
+            self._looked = number // _LOOK_EVERY
+            return self._briefly(self._look())
+        return None
 
     async def got_in(self) -> None:
         """What was asked is done: nobody needs to make room any more."""
-        if self._is_waiting:
-            self._is_waiting = False
-            with suppress(CasqueError):
-                await self._asking.delete(WAITING, Stopwatch(self._clock))
+        self._is_hopeless = self._is_hopeless and self._losing is not None
+        if self._spoken is not None:
+            await self._briefly(self._retract())
+        self._word = self._key = ""
 
-    async def _speak_up(self) -> None:
-        if self._is_waiting:
-            return
-        self._is_waiting = True
-        watch, word = Stopwatch(self._clock), b"%d" % self._asking.trip_us
-        # If it fails, or another's word is there already, room is made all the same.
-        with suppress(CasqueError):
-            found = await self._asking.get(WAITING, watch)
-            if found is not None and self._is_stale(found):
-                await self._asking.delete(WAITING, watch)
-            await self._asking.put(WAITING, word, ABSENT)
+    async def _briefly(self, work: Coroutine[Any, Any, None]) -> None:
+        with suppress(Exception):  # whatever it is: the write it goes with matters, not this
+            if self._asking.bucket.blocking:
+                return await work
+            async with asyncio.timeout(_BESIDE_SECONDS):
+                return await work
 
-    def _is_stale(self, found: Found) -> bool:
-        """Whether who left it there must be gone: nobody waits for so long."""
-        return self._time.now() - found.modified_us > _STALE_US
+    async def _speak(self) -> None:
+        bucket = self._asking.bucket
+        if not self._key:
+            self._word, self._version = self._clock.new_id(), ABSENT
+            self._key = f"{WAITING}{self._word}-{min(self._trip_us(), _LONGEST_US)}"
+        body = self._clock.new_id().encode()  # another each time, so that its version is
+        try:
+            self._version = await bucket.put(self._key, body, expect=self._version)
+            self._spoken = Stopwatch(self._clock)
+        except CASConflictError:  # one that was not answered, or somebody took it for stale
+            found = await bucket.get(self._key)
+            self._version = ABSENT if found is None else found.version
+
+    async def _retract(self) -> None:
+        key, self._key, self._spoken = self._key, "", None
+        await self._asking.bucket.delete(key)
+
+    async def _look(self) -> None:
+        now, waiting = self._time.now(), []
+        for one in await self._asking.bucket.list(WAITING):
+            if now - one.modified_us > _STALE_US:
+                await self._asking.bucket.delete(one.key)
+            elif (match := _WORD.fullmatch(one.key)) is not None and match[1] != self._served:
+                span_us = min(max(_GUEST_TRIPS * int(match[2]), _SHORTEST_US), _LONGEST_US)
+                waiting.append((one.modified_us, Guest(match[1], span_us)))
+        self._found = (now, min(waiting)[1]) if waiting else None
+        if len(waiting) > 1:
+            self._looked = -1  # there will be somebody to let in after this one

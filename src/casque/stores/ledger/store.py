@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any, NamedTuple, TypeVar, cast
 
 from msgspec.structs import replace
@@ -22,7 +23,7 @@ from casque.stores.answers import Answers
 from casque.stores.bells import Bells, makes_claimable
 from casque.stores.ledger.asking import Asking
 from casque.stores.ledger.buckettime import BEHIND_US, BucketTime
-from casque.stores.ledger.entry import FIRST, Entry, digest_of, encode
+from casque.stores.ledger.entry import FIRST, Entry, Guest, digest_of, encode
 from casque.stores.ledger.home import Home
 from casque.stores.ledger.log import Ahead, Log, Vanished
 from casque.stores.ledger.opening import find_ledger, open_place
@@ -45,8 +46,7 @@ CHECK_EVERY_US = 30 * SECOND_US
 """How long an entry that was there is believed to be there still, where looking costs a request."""
 
 _FEW = 4
-"""Where another has taken the next entry, as many are read at once; the next time it happens to the
-same commit, twice as many as there were."""
+"""Where another has taken the next entry, as many are read at once."""
 _AT_ONCE = 32
 """How many entries are read together at most."""
 _BYTES_AT_ONCE = 4 * 1024 * 1024
@@ -63,6 +63,7 @@ class _Sent(NamedTuple):
     commit: int
     outcomes: list[Any]
     decided_us: int
+    guest: Guest | None
     rings: bool
 
 
@@ -96,6 +97,8 @@ class LedgerStore(Looking):
         self._answers = Answers()
         self._doubts: dict[str, _Sent] = {}
         """By writer: what it sent and does not know the fate of."""
+        self._ahead = _FEW
+        """How many entries are asked for where another has taken the next."""
         self._bells = Bells()
         self._pacing = Pacing(self._asking, self._time)
 
@@ -141,7 +144,7 @@ class LedgerStore(Looking):
         replica, is_current = await self._ready(watch, blind=blind, to_write=True)
         if is_current:  # a long log takes long to read, and that is not counted
             watch = Stopwatch(self.clock)
-        conflicts, ahead = 0, _FEW
+        conflicts = 0
         while True:
             told = self._answers.recall(self._last_commit(replica, writer), writer, number)
             if told is not None:
@@ -150,7 +153,8 @@ class LedgerStore(Looking):
             if sent is None or sent.commit != number:
                 self._check_patience(conflicts, max_conflicts, watch)
                 await self._tell_time(watch, to_write=True)
-                await self._pacing.wait(replica, watch if conflicts else None)
+                losing = watch if conflicts else None
+                await self._pacing.wait(replica, losing, partial(self._read_on, replica, watch))
                 sent = self._decide(replica, writer, number, operations)
             elif sent.number > replica.number + 1:  # the log was cut off before it
                 raise Vanished(replica.number + 1)
@@ -159,11 +163,9 @@ class LedgerStore(Looking):
                     return sent.outcomes
                 is_current = True
             else:
-                last = replica.number
-                if await self._append(replica, writer, sent, watch, ahead):
+                if await self._append(replica, writer, sent, watch):
                     return sent.outcomes
                 conflicts += 1
-                ahead = min(max(2 * (replica.number - last), _FEW), _AT_ONCE)
 
     def _decide(
         self, replica: Replica, writer: str, number: int, operations: Sequence[Operation]
@@ -174,23 +176,22 @@ class LedgerStore(Looking):
         done = transact(state, writer, number, operations, now)
         if not done.events:
             replica.undo()
-            return _Sent(0, b"", number, done.outcomes, now, rings=False)
+            return _Sent(0, b"", number, done.outcomes, now, None, rings=False)
         assert replica.digest is not None
-        entry = Entry(replica.number + 1, writer, number, now, replica.digest, done.events)
+        guest = self._pacing.next_guest(now)
+        entry = Entry(replica.number + 1, writer, number, now, replica.digest, done.events, guest)
         outcomes = _without_places(done.outcomes) if replica.is_blind else done.outcomes
         rings = any(map(makes_claimable, done.events))
-        return _Sent(entry.number, encode(entry), number, outcomes, now, rings)
+        return _Sent(entry.number, encode(entry), number, outcomes, now, guest, rings)
 
-    async def _append(
-        self, replica: Replica, writer: str, sent: _Sent, watch: Stopwatch, ahead: int
-    ) -> bool:
+    async def _append(self, replica: Replica, writer: str, sent: _Sent, watch: Stopwatch) -> bool:
         """Store a commit as the next entry; False when another came first, and is read."""
         # Noted before it is sent: whatever strikes from here on, its fate is not forgotten, and
         # nothing else is decided for this commit until it is known.
         is_new = self._doubts.get(writer) is not sent
         self._doubts[writer] = sent
         try:
-            others = await self._write(sent, watch, ahead)
+            others = await self._write(sent, watch)
         except BaseException as error:
             replica.undo()
             if is_new and isinstance(error, StorageError) and not error.outcome_unknown:
@@ -203,18 +204,16 @@ class LedgerStore(Looking):
             self._take(replica, sent.content)
         else:
             replica.undo()
-            for content in others:
-                self._take(replica, content)
-            if len(others) == ahead:
-                await self._catch_up(replica, watch)
+            await self._take_others(replica, others)
         return not others
 
-    async def _write(self, sent: _Sent, watch: Stopwatch, ahead: int) -> list[bytes]:
+    async def _write(self, sent: _Sent, watch: Stopwatch) -> list[bytes]:
         # If there is no answer as to the mark, the entry is stored all the same, and in its place.
         beside = [_but_for_storage(one) for one in await self._look_beside(watch)]
-        if self._pacing.is_to_look(sent.number):
-            beside.append(self._pacing.look(sent.number))
-        write = self._log.append(sent.number, sent.content, watch, ahead=ahead)
+        words = self._pacing.beside(sent.number)
+        if words is not None:
+            beside.append(words)
+        write = self._log.append(sent.number, sent.content, watch, ahead=self._ahead)
         if not beside:
             return await write
         others, *_ = await self._asking.together(write, *beside)
@@ -224,6 +223,7 @@ class LedgerStore(Looking):
         del self._doubts[writer]
         self._answers.keep(writer, sent.commit, sent.outcomes, sent.decided_us)
         self._time.saw(sent.decided_us)
+        self._pacing.saw(sent.decided_us, sent.guest)
         self._pacing.wrote(writer, sent.number)
         if sent.rings:
             self._bells.ring()
@@ -394,10 +394,29 @@ class LedgerStore(Looking):
         content, *_ = await self._asking.together(read, *beside)
         return cast("bytes | None", content)
 
+    async def _read_on(self, replica: Replica, watch: Stopwatch, most: int) -> bool:
+        """Take in what follows, up to so many entries; whether there was any."""
+        count = min(self._ahead, most)
+        contents = await self._log.read_ahead(replica.number + 1, count, watch)
+        await self._take_others(replica, contents)
+        return bool(contents)
+
+    async def _take_others(self, replica: Replica, contents: Sequence[bytes]) -> None:
+        """Take in what others wrote meanwhile, to the end of the log."""
+        before = replica.number
+        for content in contents:
+            self._take(replica, content)
+        if len(contents) == self._ahead:
+            await self._read_to_end(replica)
+        if contents:
+            missed = replica.number - before
+            self._ahead = min(max(missed + missed // 2 + 1, self._ahead // 3, _FEW), _AT_ONCE)
+
     def _take(self, replica: Replica, content: bytes) -> None:
         """Take in an entry, and see what it means for the commits we are in doubt about."""
         entry = replica.take(content, self._log.name_of(replica.number + 1))
         self._time.saw(entry.time_us)
+        self._pacing.saw(entry.time_us, entry.guest)
         self._bells.ring_for(entry.events)
         for writer, sent in list(self._doubts.items()):
             if sent.content == content:
