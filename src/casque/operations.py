@@ -145,21 +145,21 @@ class Drop(msgspec.Struct, frozen=True, gc=False):
 
 
 class PutRecord(msgspec.Struct, frozen=True, gc=False):
-    """Write a record if it is at version `expect` (`ABSENT`: if there is none)."""
+    """Write a record if it is at version `expect` (`ABSENT`: if there is none; None: anyway)."""
 
     kind: str
     name: str
     value: bytes
-    expect: int
+    expect: int | None
     ttl_us: int | None = None
 
 
 class DeleteRecord(msgspec.Struct, frozen=True, gc=False):
-    """Delete a record if it is at version `expect`."""
+    """Delete a record if it is at version `expect` (None: whatever it is)."""
 
     kind: str
     name: str
-    expect: int
+    expect: int | None
 
 
 Operation = (

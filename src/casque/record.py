@@ -22,6 +22,13 @@ LOCK = "lock"
 WORKER = "worker"
 MANAGER = "manager"
 CONFIG = "config"
+DISMISSAL = "dismissal"
+
+EPHEMERAL = frozenset({WORKER, MANAGER})
+"""The kinds that only the owner of a record writes, without expecting a version.
+
+A reader may see them three minutes late, and they may vanish: the owner writes them again.
+"""
 
 
 class Record(msgspec.Struct, frozen=True):

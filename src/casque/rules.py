@@ -455,7 +455,7 @@ def _put_record(state: State, operation: PutRecord, now: int) -> Decision:
 
 def _delete_record(state: State, operation: DeleteRecord, now: int) -> Decision:
     _expect(state, operation, now)
-    if operation.expect == ABSENT:
+    if state.record((operation.kind, operation.name), now) is None:
         return Decision([], lambda _: None)
     return Decision([RecordsDeleted(((operation.kind, operation.name),))], lambda _: None)
 
@@ -463,7 +463,7 @@ def _delete_record(state: State, operation: DeleteRecord, now: int) -> Decision:
 def _expect(state: State, operation: PutRecord | DeleteRecord, now: int) -> None:
     current = state.record((operation.kind, operation.name), now)
     version = ABSENT if current is None else current.version
-    if version != operation.expect:
+    if operation.expect not in (None, version):
         found = "is not there" if version == ABSENT else f"is at version {version}"
         raise CASConflictError(
             f"{operation.kind} {operation.name!r} {found}, not at {operation.expect}: somebody "

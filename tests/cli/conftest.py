@@ -20,7 +20,7 @@ from casque.record import ABSENT, WORKER
 from casque.worker import presence
 from casque.worker.registry import WorkerEntry
 from tests.cli.control import STORES, Control
-from tests.cli.entries import MINUTE_US, Write
+from tests.cli.entries import Write
 from tests.forkserver import remember_commands
 
 
@@ -94,7 +94,7 @@ def write(store: str) -> Write:
         entry = WorkerEntry(**(given | changes))
         with Access(store) as access:
             value = msgspec.json.encode(entry)
-            access.submit(PutRecord(WORKER, entry.name, value, ABSENT, 2 * MINUTE_US))
+            access.submit(PutRecord(WORKER, entry.name, value, ABSENT, 2 * entry.lease_us))
         return entry
 
     return written

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 from casque import Queue
 from casque.cli.access import Access
-from casque.record import WORKER
+from casque.cli.fleet import members
 from casque.worker import presence
-from casque.worker.registry import WorkerEntry, worker_entries
+from casque.worker.registry import WorkerEntry
 
 MINUTE_US = 60_000_000
 
@@ -31,4 +31,4 @@ def claim(store: str, worker: str) -> str:
 
 def entries(store: str) -> list[WorkerEntry]:
     with Access(store) as access:
-        return worker_entries(access.records(WORKER))
+        return [one.entry for one in members(access)]

@@ -11,7 +11,7 @@ import pytest
 
 from casque.cli import group
 from casque.cli.main import run
-from casque.stores.ledger import asking, log, tryout
+from casque.stores.ledger import asking
 from tests.cli.control import (
     ANSWERED_WITHIN,
     QUEUECTL,
@@ -115,8 +115,7 @@ def test_a_storage_that_does_not_answer_is_code_5(
     # Keys are given, so that nobody is asked for some; nobody listens on port 1.
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_ALLOW_HTTP"):
         monkeypatch.setenv(name, "true")
-    for module in (asking, log, tryout):
-        monkeypatch.setattr(module, "COMMIT_DEADLINE_US", 300_000)
+    monkeypatch.setattr(asking, "COMMIT_DEADLINE_US", 300_000)
     control.store = "s3://bucket/jobs?endpoint=http://127.0.0.1:1&region=us-east-1"
     control.refused("status", code=5)
 

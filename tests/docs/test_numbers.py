@@ -94,10 +94,14 @@ def test_what_the_bucket_page_says_of_the_ledger_is_so() -> None:
     assert f"asks every {ledger.POLL_US / SECOND_US} s" in told
     assert f"in a folder every {ledger.POLL_LOCAL_US / SECOND_US} s" in told
     assert f"{SECOND_US // ledger.POLL_US} GETs a second" in told
-    assert f"1 GET for each {pacing._LOOK_EVERY}" in told
+    assert f"1 LIST for each {pacing._LOOK_EVERY}" in told
+    assert f"after {seconds(pacing._STALE_US)}" in told
+    assert f"another PUT every {seconds(pacing._SPEAK_AGAIN_US)}" in told
     assert f"more than {seconds(buckettime.BEHIND_US)} after the bucket's clock" in told
     assert f"every {buckettime.ASK_EVERY_US // MINUTE_US} minutes" in told
-    assert f"{2 * MINUTE_US // ledger.CHECK_EVERY_US} GETs a minute" in told
+    assert f"{MINUTE_US // ledger.CHECK_EVERY_US} GETs a minute for the last entry" in told
+    assert f"{SECOND_US // ledger.LOOK_EVERY_US} GET a second at most" in told
+    assert f"1 more every {seconds(ledger.IDLE_LOOK_US)}" in told
     assert f"up to {ledger._AT_ONCE} entries at a time" in told
     assert f"{PAGE:,} entries a request" in told
     for service in (replies.S3, replies.GCS):

@@ -10,11 +10,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from casque import App, CASConflictError, JobStatus
+from casque import App, JobStatus
 from casque.cli.access import Access
 from casque.clock import drive
 from casque.operations import DeleteRecord, Operation
-from casque.record import WORKER, Record
+from casque.record import DISMISSAL, WORKER, Record
 from casque.stores.memory import MemoryStore
 from casque.stores.port import Store
 from casque.testing import FakeClock
@@ -57,18 +57,17 @@ def records(app: App) -> list[Record]:
         return access.records(WORKER)
 
 
-def commit(store: Store, made_of: Callable[[Record], Operation]) -> None:
-    """Change the entry of the only worker, which may change it meanwhile."""
+def orders(app: App) -> list[Record]:
+    with Access(app.store) as access:
+        return access.records(DISMISSAL)
 
+
+def commit(store: Store, made_of: Callable[[WorkerEntry], Operation]) -> None:
+    """Do something about the only worker."""
     with Access(store) as access:
-        while True:
-            wait_for("it is there", lambda: access.records(WORKER))
-            [record] = access.records(WORKER)
-            try:
-                access.submit(made_of(record))
-            except CASConflictError:
-                continue
-            return
+        wait_for("it is there", lambda: access.records(WORKER))
+        [entry] = worker_entries(access.records(WORKER))
+        access.submit(made_of(entry))
 
 
 @ANYWHERE
@@ -76,7 +75,7 @@ def test_one_that_is_dismissed_ends_at_its_next_beat(app: App) -> None:
     with beside(app, lease_us=SHORT) as worker:
         commit(app.store, dismissal)
         assert worker.join() is Ended.DISMISSED
-    assert records(app) == []
+    assert records(app) == orders(app) == []
 
 
 def test_one_that_is_dismissed_finishes_its_job_and_takes_no_other(app: App) -> None:
@@ -151,7 +150,7 @@ def test_an_entry_says_what_is_left_to_finish(app: App) -> None:
 
 def test_an_entry_that_somebody_removed_is_there_again(app: App) -> None:
     with beside(app, lease_us=SHORT) as worker:
-        commit(app.store, lambda record: DeleteRecord(WORKER, record.name, record.version))
+        commit(app.store, lambda entry: DeleteRecord(WORKER, entry.name, None))
         wait_for("it is there", lambda: records(app))
         worker.worker.stop()
         assert worker.join() is Ended.STOPPED

@@ -7,12 +7,13 @@ from functools import lru_cache
 from typing import Literal, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from casque.cli.access import Access
 from casque.cli.asjson import instant
 from casque.cli.exits import complain
 from casque.clock import SECOND_US, to_us
-from casque.record import MANAGER, WORKER, Record
+from casque.record import DISMISSAL, MANAGER, WORKER, Record
 from casque.views import JobFilter
 from casque.wording import plain
 from casque.worker.registry import (
@@ -61,12 +62,14 @@ class WorkerView(msgspec.Struct, frozen=True):
 def members(access: Access) -> list[Member]:
     """All that are registered, those of one host and manager beside each other."""
     found: list[Member] = []
+    dismissed = {one.name for one in access.records(DISMISSAL)}
     for record in access.records(WORKER):
         entry = entry_of(record)
         if entry is None:
             _tell_of_unreadable(record.name)
         else:
-            found.append(Member(record, entry))
+            is_dismissed = entry.is_dismissed or entry.name in dismissed
+            found.append(Member(record, replace(entry, is_dismissed=is_dismissed)))
     return sorted(found, key=lambda one: (one.entry.host, one.entry.manager or 0, one.entry.pid))
 
 

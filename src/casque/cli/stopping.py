@@ -10,20 +10,10 @@ import msgspec
 from casque.cli.access import Access
 from casque.cli.exits import complain
 from casque.cli.fleet import Member, Post, named
-from casque.errors import CASConflictError, StorageError
+from casque.errors import StorageError
 from casque.operations import DeleteRecord
-from casque.record import MANAGER, WORKER, Record
 from casque.worker import presence
-from casque.worker.registry import (
-    ManagerEntry,
-    ProcessEntry,
-    WorkerEntry,
-    dismissal,
-    entry_of,
-    manager_of,
-)
-
-_TRIES = 50
+from casque.worker.registry import ManagerEntry, ProcessEntry, WorkerEntry, dismissal
 
 
 class Meant(msgspec.Struct, frozen=True):
@@ -123,9 +113,7 @@ def clear_away(access: Access, gone: Sequence[Member | Post]) -> None:
     """Remove the entries of those that died without a word, if the storage lets us."""
     for one in gone:
         try:
-            access.submit(DeleteRecord(one.record.kind, one.record.name, one.record.version))
-        except CASConflictError:
-            continue  # removed meanwhile
+            access.submit(DeleteRecord(one.record.kind, one.record.name, None))
         except StorageError as error:
             complain(f"note: what has ended is still registered, and will not be for long: {error}")
             return
@@ -163,22 +151,5 @@ def _sent(one: ProcessEntry) -> bool:
 
 
 def dismiss(access: Access, one: ProcessEntry) -> None:
-    """Write into an entry that its owner is to stop, while the owner itself writes there too."""
-    for _ in range(_TRIES):
-        record = _record(access, one)
-        found = None
-        if record is not None:
-            found = manager_of(record) if record.kind == MANAGER else entry_of(record)
-        if record is None or found is None or found.is_dismissed:
-            return
-        try:
-            access.submit(dismissal(record))
-        except CASConflictError:
-            continue
-        return
-    raise CASConflictError(f"the entry of worker {one.name} changes all the time; try again.")
-
-
-def _record(access: Access, one: ProcessEntry) -> Record | None:
-    kind = MANAGER if isinstance(one, ManagerEntry) else WORKER
-    return next((record for record in access.records(kind) if record.name == one.name), None)
+    """Leave the order to stop in the store."""
+    access.submit(dismissal(one))

@@ -14,10 +14,10 @@ from collections.abc import Callable
 from typing import Any
 
 from casque.clock import LOOK_US, SECOND_US, Bell, Clock, StepWatch, drive
-from casque.errors import CASConflictError, CasqueError, CorruptError, StorageError
+from casque.errors import CasqueError, CorruptError, StorageError
 from casque.job import Job
 from casque.operations import Dequeue, Heartbeat, Operation, PutRecord, Release
-from casque.record import WORKER, Record
+from casque.record import DISMISSAL, Record
 from casque.rules import Leased
 from casque.session import Session
 from casque.worker.appetite import Appetite
@@ -35,8 +35,6 @@ _LONGEST_SLEEP_US = LOOK_US
 looked for."""
 _FIRST_PAUSE_US = 100_000
 _LONGEST_PAUSE_US = 5 * SECOND_US
-_REMOVALS = 3
-"""How often it is tried to remove the entry, which somebody may be changing at that moment."""
 LAST_WORDS_US = 7 * SECOND_US
 """How long a worker that ends tries to store what is left to be said."""
 
@@ -203,24 +201,18 @@ class Deck:
         await self._session.close()
 
     async def _take_entry_away(self) -> None:
-        for _ in range(_REMOVALS):
-            removal = self._entry.removal()
-            if not removal or self._silent_since is not None:
-                return
-            [outcome] = await self._session.submit_all(removal)
-            if not isinstance(outcome, CASConflictError):
-                return
-            await self._look_at_entry()
+        if self._is_registered and self._silent_since is None:
+            await self._look_for_orders()
+            await self._session.submit_all(self._entry.removal())
 
-    async def _look_at_entry(self) -> None:
-        """Somebody has changed it."""
-        was_dismissed = self._entry.is_dismissed
+    async def _look_for_orders(self) -> None:
         try:
-            self._entry.found(await self._session.records(WORKER))
-        except Exception:  # noqa: BLE001 - no answer; the next renewal is refused, and it looks again
+            orders = await self._session.records(DISMISSAL)
+        except Exception:  # noqa: BLE001 - no answer; it looks again after the next renewal
             return
-        self._beat_us = 0
-        if self._entry.is_dismissed and not was_dismissed:
+        if not self._entry.is_dismissed and any(one.name == self._entry.name for one in orders):
+            self._entry.is_dismissed = True
+            self._beat_us = 0
             self._listener.dismissed()
 
     def _is_over(self) -> bool:
@@ -340,7 +332,7 @@ class Deck:
             outcomes = await self._session.submit_all(operations)
         news = News([], [], [])
         trouble: Exception | None = None
-        is_changed = False
+        is_renewed = False
         kept: list[Settlement] = []
         for place, (operation, outcome) in enumerate(zip(operations, outcomes, strict=True)):
             if is_no_answer(operation, outcome):
@@ -353,15 +345,15 @@ class Deck:
             elif isinstance(operation, Heartbeat):
                 self._renew(operation, outcome, sent, news)
             elif isinstance(operation, PutRecord):
-                is_changed = not self._entry.was_put(outcome)
+                is_renewed = True
                 self._say_registered(outcome)
         self._note(trouble, sent, kept)
         if any(news):
             with self._lock:
                 self._is_heard = self._is_heard and not news.claimed
             self._listener.bring(news)
-        if is_changed:
-            await self._look_at_entry()
+        if is_renewed:
+            await self._look_for_orders()
 
     def _say_registered(self, outcome: object) -> None:
         if not self._is_registered and isinstance(outcome, Record):

@@ -10,22 +10,21 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 
 import msgspec
 
 from casque.clock import SECOND_US, Bell, drive
-from casque.errors import CASConflictError, CasqueError
+from casque.errors import CasqueError
 from casque.operations import DeleteRecord
-from casque.record import ABSENT, MANAGER, Record
+from casque.record import DISMISSAL, MANAGER, Record
 from casque.session import Session
 from casque.stores.port import Store
 from casque.stores.url import StoreAddress, open_store
 from casque.worker.console import SUPERVISOR
-from casque.worker.registry import ManagerEntry, manager_of, manager_put
+from casque.worker.registry import ManagerEntry, manager_put
 
 _RENEWALS_PER_LEASE = 3
-_TRIES = 3
-"""How often it is tried to change the entry, which somebody else may be changing."""
 _PAUSE_US = SECOND_US
 """While the storage does not answer."""
 _LAST_SECONDS = 5.0
@@ -38,7 +37,7 @@ class Enrolment:
     """Keeps the entry, on a thread of its own: a storage that is away holds up nobody.
 
     `when_heard` is called once, when the storage has taken it or has not answered,
-    and `when_dismissed` when somebody has written into it that all are to stop.
+    and `when_dismissed` when there is an order that all are to stop.
     """
 
     def __init__(
@@ -51,7 +50,7 @@ class Enrolment:
         self.is_heard = False
         self._address = address
         self._entry = entry
-        self._version = ABSENT
+        self._is_there = False
         self._when_heard = when_heard
         self._when_dismissed = when_dismissed
         self._bell: Bell | None = None
@@ -98,37 +97,21 @@ class Enrolment:
     async def _renew(self, session: Session) -> bool:
         """Whether the entry is as it should be."""
         try:
-            for _ in range(_TRIES):
-                [outcome] = await session.submit_all([manager_put(self._entry, self._version)])
-                if isinstance(outcome, Record):
-                    self._version = outcome.version
-                    return True
-                if not isinstance(outcome, CASConflictError):
-                    return False
-                await self._look(session)
+            [outcome] = await session.submit_all([manager_put(self._entry)])
+            if not isinstance(outcome, Record):
+                return False
+            self._is_there = True
+            orders = await session.records(DISMISSAL)
         except CasqueError:
             return False
-        return False
-
-    async def _look(self, session: Session) -> None:
-        """Somebody has changed it: whoever started this process, or who wants it to stop."""
-        records = await session.records(MANAGER)
-        own = next((one for one in records if one.name == self._entry.name), None)
-        self._version = ABSENT if own is None else own.version
-        found = None if own is None else manager_of(own)
-        if found is not None and found.is_dismissed and not self._entry.is_dismissed:
+        if not self._entry.is_dismissed and any(one.name == self._entry.name for one in orders):
             self._entry = msgspec.structs.replace(self._entry, is_dismissed=True)
             self._when_dismissed()
+        return True
 
     async def _remove(self, session: Session) -> None:
-        try:
-            for _ in range(_TRIES):
-                if self._version == ABSENT:
-                    return
-                removal = DeleteRecord(MANAGER, self._entry.name, self._version)
-                [outcome] = await session.submit_all([removal])
-                if not isinstance(outcome, CASConflictError):
-                    return
-                await self._look(session)
-        except CasqueError:
-            return
+        if self._is_there:
+            name = self._entry.name
+            order = [DeleteRecord(DISMISSAL, name, None)] if self._entry.is_dismissed else []
+            with suppress(CasqueError):
+                await session.submit_all([DeleteRecord(MANAGER, name, None), *order])

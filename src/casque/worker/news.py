@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
-from casque.errors import CASConflictError, InvalidError, JobNotFoundError, LeaseLostError
+from casque.errors import InvalidError, JobNotFoundError, LeaseLostError
 from casque.operations import Dequeue, Heartbeat, Operation, PutRecord
 from casque.worker.attempt import Attempt, Outcome
 
@@ -64,9 +64,7 @@ def is_no_answer(operation: Operation, outcome: object) -> bool:
     """
     if not isinstance(outcome, Exception):
         return False
-    if isinstance(operation, PutRecord):
-        return not isinstance(outcome, CASConflictError)
-    if isinstance(operation, Dequeue | Heartbeat):
+    if isinstance(operation, PutRecord | Dequeue | Heartbeat):
         return True
     return not isinstance(outcome, LeaseLostError | JobNotFoundError | InvalidError)
 

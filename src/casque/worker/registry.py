@@ -1,7 +1,7 @@
 """Registry: the workers of a store, each an entry that goes away by itself when it is not renewed.
 
-An entry is a record, so it is there on every store, and is written by the same
-commits as everything else.
+An entry is an ephemeral record, which its owner alone writes. Orders to a worker
+are records of another kind, which the worker looks for when it has renewed its entry.
 """
 
 from __future__ import annotations
@@ -14,10 +14,9 @@ from datetime import datetime
 import msgspec
 
 from casque.clock import DAY_US, SECOND_US, Clock, to_datetime
-from casque.errors import CASConflictError
 from casque.job import Job
 from casque.operations import DeleteRecord, Operation, PutRecord
-from casque.record import ABSENT, MANAGER, WORKER, Record
+from casque.record import DISMISSAL, MANAGER, WORKER, Record
 from casque.worker import presence
 from casque.worker.options import DEFAULT_GRACE_US, DEFAULT_LEASE_US, WorkerOptions
 
@@ -47,7 +46,7 @@ class ProcessEntry(msgspec.Struct, frozen=True, kw_only=True):
     obeys_signals: bool = False
     """Whether SIGTERM stops it; one on a thread of a user's program it would end with that."""
     is_dismissed: bool = False
-    """Whether it was told, by its entry, to stop and not to be replaced."""
+    """Whether it was told to stop, and is not to be replaced."""
 
     @property
     def is_here(self) -> bool:
@@ -127,9 +126,9 @@ def manager_entry(pid: int, count: int, options: WorkerOptions, clock: Clock) ->
     )
 
 
-def manager_put(entry: ManagerEntry, version: int) -> PutRecord:
+def manager_put(entry: ManagerEntry, expect: int | None = None) -> PutRecord:
     ttl = ENTRY_LEASES * entry.lease_us + _UNHEARD_US
-    return PutRecord(MANAGER, entry.name, msgspec.json.encode(entry), version, ttl)
+    return PutRecord(MANAGER, entry.name, msgspec.json.encode(entry), expect, ttl)
 
 
 def ends_us(record: Record) -> int:
@@ -138,19 +137,16 @@ def ends_us(record: Record) -> int:
     return record.expires_us - (_UNHEARD_US if record.kind == MANAGER else 0)
 
 
-def dismissal(record: Record) -> PutRecord:
-    """What tells a worker, by its entry, to stop; whoever keeps it running will not replace it.
+def dismissal(one: ProcessEntry) -> PutRecord:
+    """An order to a worker to stop; the process that keeps it running does not replace it.
 
-    Or a manager, with all its workers. They find out when they renew the entry,
-    which they do every third of a lease.
+    Or to a manager, with all its workers. They look for it when they renew
+    their entries, which they do every third of a lease.
     """
-    kind = ManagerEntry if record.kind == MANAGER else WorkerEntry
-    entry = msgspec.json.decode(record.value, type=kind)
-    value = msgspec.json.encode(msgspec.structs.replace(entry, is_dismissed=True))
-    ttl = ENTRY_LEASES * entry.lease_us + _LATE_US
-    if record.kind == MANAGER:
+    ttl = ENTRY_LEASES * one.lease_us + _LATE_US
+    if isinstance(one, ManagerEntry):
         ttl += _UNHEARD_US
-    return PutRecord(record.kind, record.name, value, record.version, ttl)
+    return PutRecord(DISMISSAL, one.name, b"", None, ttl)
 
 
 class Entry:
@@ -177,7 +173,6 @@ class Entry:
         self._manager_birth = manager_birth
         self._obeys_signals = obeys_signals
         self._started_at = to_datetime(clock.now())
-        self._version = ABSENT
 
     def renewal(self, running: Sequence[Job]) -> PutRecord:
         value = WorkerEntry(
@@ -201,26 +196,9 @@ class Entry:
             is_stopping=self.is_stopping,
         )
         ttl = ENTRY_LEASES * self._options.lease_us
-        return PutRecord(WORKER, self.name, msgspec.json.encode(value), self._version, ttl)
-
-    def was_put(self, outcome: Record | CASConflictError) -> bool:
-        """Whether it was as it was left. If not, look for what is there.
-
-        It may have gone by time, or somebody has written a dismissal into it.
-        """
-        if isinstance(outcome, Record):
-            self._version = outcome.version
-        return isinstance(outcome, Record)
-
-    def found(self, records: Sequence[Record]) -> None:
-        """What the entries are, all of them: from now on it goes by its own among these."""
-        own = next((record for record in records if record.name == self.name), None)
-        self._version = ABSENT if own is None else own.version
-        entry = None if own is None else entry_of(own)
-        self.is_dismissed |= entry is not None and entry.is_dismissed
+        return PutRecord(WORKER, self.name, msgspec.json.encode(value), None, ttl)
 
     def removal(self) -> list[Operation]:
-        """What takes it away, if it is there."""
-        if self._version == ABSENT:
-            return []
-        return [DeleteRecord(WORKER, self.name, self._version)]
+        """What takes it away, and the order that was carried out."""
+        order = [DeleteRecord(DISMISSAL, self.name, None)] if self.is_dismissed else []
+        return [DeleteRecord(WORKER, self.name, None), *order]

@@ -20,6 +20,7 @@ from casque.stores.ledger.foreign import ForeignError
 from casque.stores.ledger.home import MARKER, PROBES, is_identity, parted
 from casque.stores.ledger.log import number_in
 from casque.stores.ledger.pacing import is_word
+from casque.stores.ledger.presence import is_presence
 from casque.stores.ledger.tryout import prove, put_surely, unsteady
 from casque.stores.replaced import replaced
 
@@ -31,7 +32,7 @@ _PROBE = re.compile(PROBES + r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.AS
 def _is_ours(key: str) -> bool:
     identity, rest = parted(key)
     if identity:
-        return is_word(rest) or number_in(rest) is not None
+        return number_in(rest) is not None or is_word(rest) or is_presence(rest)
     return key == MARKER or bool(_PROBE.fullmatch(key))
 
 
@@ -95,7 +96,7 @@ async def _check_is_free(asking: Asking, watch: Stopwatch) -> None:
                     "empty."
                 )
         after = page[-1].key
-        identity = next((found for found, _ in map(parted, (one.key for one in page)) if found), "")
+        identity = next((parted(one.key)[0] for one in page if number_in(one.key)), "")
         if identity:
             # Made by another process just now; or else somebody took the mark away.
             if await asking.get(MARKER, watch) is None:

@@ -18,6 +18,7 @@ from casque.buckets.port import Bucket
 from casque.clock import SECOND_US, Bell, Clock, Stopwatch, SystemClock
 from casque.errors import CASConflictError, CorruptError, StorageError
 from casque.operations import Enqueue, Operation
+from casque.record import EPHEMERAL, Record
 from casque.state import State
 from casque.stores.answers import Answers
 from casque.stores.bells import Bells, makes_claimable
@@ -28,6 +29,7 @@ from casque.stores.ledger.home import Home
 from casque.stores.ledger.log import Ahead, Log, Vanished
 from casque.stores.ledger.opening import find_ledger, open_place
 from casque.stores.ledger.pacing import Pacing
+from casque.stores.ledger.presence import Presence, is_ephemeral
 from casque.stores.ledger.replica import Broken, Replica
 from casque.stores.ledger.tryout import ask_time
 from casque.stores.ledger.turn import new_turn
@@ -42,6 +44,8 @@ POLL_LOCAL_US = 50_000
 
 LOOK_EVERY_US = SECOND_US
 """How long the mark is believed to be ours still, where looking costs a request."""
+IDLE_LOOK_US = 10 * SECOND_US
+"""The same, to answer that there is nothing to do."""
 CHECK_EVERY_US = 30 * SECOND_US
 """How long an entry that was there is believed to be there still, where looking costs a request."""
 
@@ -101,6 +105,7 @@ class LedgerStore(Looking):
         """How many entries are asked for where another has taken the next."""
         self._bells = Bells()
         self._pacing = Pacing(self._asking, self._time)
+        self._presence = Presence(self._asking)
 
     def try_out(self) -> None:
         self._is_to_race, self._is_open = True, False
@@ -114,6 +119,25 @@ class LedgerStore(Looking):
         operations: Sequence[Operation],
         *,
         max_conflicts: int | None = None,
+    ) -> list[Any]:
+        lasting = [one for one in operations if not is_ephemeral(one)]
+        if len(lasting) == len(operations):
+            return await self._commit_lasting(writer, number, operations, max_conflicts)
+        now, stored = await self._time_to_write(), iter(())
+        if lasting:
+            stored = iter(await self._commit_lasting(writer, number, lasting, max_conflicts))
+        # From here on nothing is raised: the others are stored.
+        return [
+            await self._presence.change(one, now) if is_ephemeral(one) else next(stored)
+            for one in operations
+        ]
+
+    async def _commit_lasting(
+        self,
+        writer: str,
+        number: int,
+        operations: Sequence[Operation],
+        max_conflicts: int | None,
     ) -> list[Any]:
         async def work() -> list[Any]:
             outcomes = await self._commit(writer, number, operations, max_conflicts, watch)
@@ -287,7 +311,9 @@ class LedgerStore(Looking):
         self._marked = Stopwatch(self.clock)
         return self._is_open or self._is_seen
 
-    async def _look_beside(self, watch: Stopwatch) -> list[Awaitable[None]]:
+    async def _look_beside(
+        self, watch: Stopwatch, every_us: int = LOOK_EVERY_US
+    ) -> list[Awaitable[None]]:
         """What to ask beside the next request, to know whether the ledger is still the one we read.
 
         Nothing, if that was seen just now. In a folder it is seen at once: it costs next to
@@ -295,7 +321,7 @@ class LedgerStore(Looking):
         """
         if self.blocking:
             await self._look_at_mark(watch)
-        elif self._marked.elapsed_us() > LOOK_EVERY_US:
+        elif self._marked.elapsed_us() > every_us:
             return [self._look_at_mark(watch)]
         return []
 
@@ -378,16 +404,18 @@ class LedgerStore(Looking):
 
         Not until nothing follows: to a slow process that may never happen.
         """
-        content = await self._read_next(replica.number, watch)
+        content = await self._read_next(replica.number, watch, IDLE_LOOK_US)
         if content is None:
             return False
         self._take(replica, content)
         await self._read_to_end(replica)
         return True
 
-    async def _read_next(self, number: int, watch: Stopwatch) -> bytes | None:
+    async def _read_next(
+        self, number: int, watch: Stopwatch, every_us: int = LOOK_EVERY_US
+    ) -> bytes | None:
         """The entry after that one; None when there is none yet."""
-        beside = await self._look_beside(watch)
+        beside = await self._look_beside(watch, every_us)
         read = self._log.read(number + 1, watch)
         if not beside:
             return await read
@@ -439,6 +467,16 @@ class LedgerStore(Looking):
                 outcome_unknown=False,
             )
 
+    async def _time_to_write(self) -> int:
+        """The time, and that this is a ledger, for what is not written to the log."""
+        called = Stopwatch(self.clock)
+        async with self._turn:
+            watch = self._asking.begin(called)
+            await self._enter(watch, to_write=True)
+            if self._time.is_due():
+                await ask_time(self._asking, self._time, watch)
+            return self._time.now()
+
     # -- waiting ---------------------------------------------------------------
 
     @contextmanager
@@ -473,6 +511,11 @@ class LedgerStore(Looking):
                 return look(replica.state, now)
 
         return await self._with_a_second_look(work)
+
+    async def records(self, kind: str) -> list[Record]:
+        if kind not in EPHEMERAL:
+            return await super().records(kind)
+        return await self._presence.records(kind, await self._read(lambda _, now: now))
 
     async def close(self) -> None:
         # What is here when it is used again may be another queue.

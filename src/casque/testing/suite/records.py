@@ -13,7 +13,7 @@ from casque.clock import span_us
 from casque.errors import CASConflictError
 from casque.lock import Lock
 from casque.operations import DeleteRecord, Operation, PutRecord
-from casque.record import ABSENT, LOCK, Record
+from casque.record import ABSENT, LOCK, WORKER, Record
 from casque.stores.port import Store
 from casque.stores.url import StoreAddress, open_store
 from casque.testing.relays import Gate, Outage
@@ -82,6 +82,18 @@ class RecordStatements(Statements):
         assert again.version > second.version
         await refused(rig, a, PutRecord(KIND, "r", b"5", first.version))
         assert rig.harness.raw().token >= again.version
+
+    @statement("K2")
+    async def test_a_change_that_names_no_version_is_made_whatever_is_there(self, rig: Rig) -> None:
+        a, b = Writer(rig.harness.open()), Writer(rig.harness.open())
+        for kind in (KIND, WORKER):
+            for value, writer in ((b"1", a), (b"2", a), (b"3", b)):
+                [record] = await writer.commit(PutRecord(kind, "r", value, None, span_us(LEASE)))
+                assert record.value == value
+                assert await a.records(kind) == await b.records(kind) == [record]
+            for _ in range(2):
+                assert await a.commit(DeleteRecord(kind, "r", None)) == [None]
+                assert await b.records(kind) == []
 
     @statement("K2")
     async def test_a_stale_change_fails_alone_in_its_batch(self, rig: Rig) -> None:

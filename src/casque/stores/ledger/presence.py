@@ -1,0 +1,122 @@
+"""Presence: ephemeral records, as objects beside the log that their owners write over.
+
+A worker renews its entry several times a minute. In the log each renewal would
+be an entry for all to read, for as long as the log is kept.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import TypeGuard
+
+import msgspec
+
+from casque.buckets.port import ABSENT, PAGE, Expect, Version
+from casque.clock import Stopwatch
+from casque.errors import CASConflictError, CasqueError, StorageError
+from casque.operations import DeleteRecord, Operation, PutRecord
+from casque.record import ABSENT as NO_RECORD
+from casque.record import EPHEMERAL, Record
+from casque.stores.ledger.asking import Asking
+
+FOLDER = "presence/"
+
+_KEY = re.compile(FOLDER + r"[a-z]+-[0-9a-f]{32}", re.ASCII)
+_DIGEST_BYTES = 16
+_AT_ONCE = 32
+
+_decode = msgspec.json.Decoder(Record).decode
+
+
+def is_presence(key: str) -> bool:
+    return _KEY.fullmatch(key) is not None
+
+
+def is_ephemeral(operation: Operation) -> TypeGuard[PutRecord | DeleteRecord]:
+    return isinstance(operation, PutRecord | DeleteRecord) and operation.kind in EPHEMERAL
+
+
+def _key_of(kind: str, name: str) -> str:
+    # A name may hold what a key may not, and be longer than one.
+    digest = hashlib.blake2b(name.encode(), digest_size=_DIGEST_BYTES)
+    return f"{FOLDER}{kind}-{digest.hexdigest()}"
+
+
+class Presence:
+    """The ephemeral records of a ledger."""
+
+    def __init__(self, asking: Asking) -> None:
+        self._asking = asking
+        self._versions: dict[str, Version] = {}
+        """Of the objects that were written here."""
+
+    async def change(
+        self, operation: PutRecord | DeleteRecord, now: int
+    ) -> Record | CasqueError | None:
+        """What `Store.commit` answers to the operation."""
+        key, watch = _key_of(operation.kind, operation.name), Stopwatch(self._asking.clock)
+        try:
+            if isinstance(operation, DeleteRecord):
+                self._versions.pop(key, None)
+                await self._asking.delete(key, watch)
+                return None
+            ends_us = None if operation.ttl_us is None else now + operation.ttl_us
+            record = Record(operation.kind, operation.name, operation.value, now, ends_us)
+            await self._put(key, record, watch, is_new=operation.expect == NO_RECORD)
+        except CasqueError as error:
+            return error
+        return record
+
+    async def _put(self, key: str, record: Record, watch: Stopwatch, *, is_new: bool) -> None:
+        body, place = msgspec.json.encode(record), 0
+        expect: Expect | Version = ABSENT if is_new else self._versions.get(key, ABSENT)
+        while True:
+            try:
+                self._versions[key] = await self._asking.put(key, body, expect, watch)
+                return
+            except CASConflictError:
+                if is_new or self._asking.is_over(watch):
+                    raise
+                found = await self._asking.get(key, watch)  # ours, of an answer that was lost
+                expect = ABSENT if found is None else found.version
+            except StorageError as error:
+                if not error.outcome_unknown or self._asking.is_over(watch):
+                    raise
+                await self._asking.pause(place, error, watch)
+                place += 1
+
+    async def records(self, kind: str, now: int) -> list[Record]:
+        """Those that are there; the ones whose time is over are deleted on the way."""
+        watch = Stopwatch(self._asking.clock)
+        found: list[Record | None] = []
+        keys = await self._keys(f"{FOLDER}{kind}-", watch)
+        for place in range(0, len(keys), _AT_ONCE):
+            found += await self._asking.together(
+                *(self._read(key, now, watch) for key in keys[place : place + _AT_ONCE])
+            )
+        return sorted((one for one in found if one is not None), key=lambda one: one.name)
+
+    async def _keys(self, prefix: str, watch: Stopwatch) -> Sequence[str]:
+        keys: list[str] = []
+        while page := await self._asking.list(prefix, keys[-1] if keys else "", watch):
+            keys += [one.key for one in page]
+            if len(page) < PAGE:
+                break
+        return keys
+
+    async def _read(self, key: str, now: int, watch: Stopwatch) -> Record | None:
+        found = await self._asking.get(key, watch)
+        if found is None:
+            return None
+        try:
+            record = _decode(found.body)
+        except msgspec.DecodeError:
+            return None  # a stranger's: it tells of nobody
+        if not record.is_gone(now):
+            return record
+        with suppress(CasqueError):  # its owner has died, or will write it again
+            await self._asking.delete(key, watch)
+        return None

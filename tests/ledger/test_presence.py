@@ -1,0 +1,161 @@
+"""Workers on a ledger: their entries are kept beside the log, which an idle worker leaves alone."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from casque import App, Queue
+from casque.buckets.memory import MemoryBucket
+from casque.buckets.port import Version
+from casque.cli.access import Access
+from casque.clock import drive
+from casque.errors import StorageError
+from casque.operations import DeleteRecord, Operation, PutRecord
+from casque.record import ABSENT, WORKER, Record
+from casque.stores.ledger.home import parted
+from casque.stores.ledger.presence import FOLDER, is_presence
+from casque.stores.ledger.store import LedgerStore
+from casque.testing import FakeClock
+from tests.worker.apps import beside, hasten, wait_for
+
+MINUTE_US = 60_000_000
+
+
+def test_idle_workers_write_no_entries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hasten(monkeypatch)  # 600 beats a minute
+    app = App(f"{tmp_path}/ledger/")
+
+    @app.task
+    def task() -> None: ...
+
+    with app, Access(app.store) as access:
+
+        def versions() -> list[int]:
+            return [one.version for one in access.records(WORKER)]
+
+        with beside(app, lease_us=MINUTE_US), beside(app, lease_us=MINUTE_US):
+            wait_for("both are there", lambda: len(versions()) == 2)
+            first = set(versions())
+            wait_for("both beat", lambda: not first & set(versions()))
+        assert access.records(WORKER) == []
+    assert list(tmp_path.glob("ledger/*/log/*")) == []
+
+
+class Ledger:
+    """A ledger in memory, and processes that open it."""
+
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        self.bucket = MemoryBucket(self.clock)
+        self._number = 0
+
+    def opened(self) -> LedgerStore:
+        return LedgerStore(self.bucket, self.clock)
+
+    def commit(self, store: LedgerStore, *operations: Operation) -> list[Any]:
+        self._number += 1
+        return drive(store.commit("writer", self._number, operations))
+
+    def keys(self, folder: str) -> list[str]:
+        keys = [parted(one.key)[1] for one in drive(self.bucket.list())]
+        return [key for key in keys if key.startswith(folder)]
+
+
+@pytest.fixture
+def ledger() -> Ledger:
+    return Ledger()
+
+
+def put(value: bytes, *, expect: int | None = None, name: str = "host:1/ü") -> PutRecord:
+    return PutRecord(WORKER, name, value, expect, MINUTE_US)
+
+
+def test_an_entry_is_one_object_that_is_written_over(ledger: Ledger) -> None:
+    one, other = ledger.opened(), ledger.opened()
+    for value in (b"1", b"2", b"3"):
+        [record] = ledger.commit(one, put(value))
+        assert isinstance(record, Record)
+        assert drive(other.records(WORKER)) == [record]
+        assert record.value == value
+        ledger.clock.advance(timedelta(seconds=1))
+    [key] = ledger.keys(FOLDER)
+    assert is_presence(key)
+    assert ledger.keys("log/") == []
+    ledger.commit(one, DeleteRecord(WORKER, "host:1/ü", None))
+    assert ledger.keys(FOLDER) == []
+
+
+def test_what_else_is_committed_with_an_entry_is_stored_in_the_log(ledger: Ledger) -> None:
+    store = ledger.opened()
+    ordinary = PutRecord("config", "a", b"1", ABSENT)
+    before, record, after = ledger.commit(store, ordinary, put(b"2"), ordinary)
+    assert (before.kind, record.kind) == ("config", WORKER)
+    assert isinstance(after, Exception), "it is there already"
+    assert len(ledger.keys("log/")) == 1
+
+
+def test_an_entry_that_is_refused_fails_alone(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, real = ledger.opened(), ledger.bucket.put
+
+    async def refused(key: str, body: bytes, *, expect: Any) -> Version:
+        if f"/{FOLDER}" in key:
+            raise StorageError("403", outcome_unknown=False)
+        return await real(key, body, expect=expect)
+
+    monkeypatch.setattr(ledger.bucket, "put", refused)
+    refusal, record = ledger.commit(store, put(b"1"), PutRecord("config", "a", b"1", ABSENT))
+    assert isinstance(refusal, StorageError)
+    assert drive(store.records("config")) == [record]
+
+
+def test_an_entry_whose_time_is_over_is_swept_by_the_next_to_look(ledger: Ledger) -> None:
+    store = ledger.opened()
+    ledger.commit(store, put(b"1"), put(b"2", name="other"))
+    ledger.clock.advance(timedelta(seconds=40))
+    ledger.commit(store, put(b"3", name="other"))
+    ledger.clock.advance(timedelta(seconds=40))
+    assert [one.name for one in drive(ledger.opened().records(WORKER))] == ["other"]
+    assert len(ledger.keys(FOLDER)) == 1
+
+
+def test_an_entry_is_made_for_another_only_where_there_is_none(ledger: Ledger) -> None:
+    owner, other = ledger.opened(), ledger.opened()
+    ledger.commit(other, put(b"for another", expect=ABSENT))
+    [record] = ledger.commit(owner, put(b"own"))
+    [refusal] = ledger.commit(other, put(b"for another", expect=ABSENT))
+    assert isinstance(refusal, Exception)
+    assert drive(other.records(WORKER)) == [record]
+
+
+def test_a_lost_answer_or_an_entry_that_vanished_does_not_stop_the_next(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = ledger.opened()
+    ledger.commit(store, put(b"1"))
+    real, lost = ledger.bucket.put, [True]
+
+    async def unanswered(key: str, body: bytes, *, expect: Any) -> Version:
+        version = await real(key, body, expect=expect)
+        if lost and f"/{FOLDER}" in key:
+            lost.pop()
+            raise StorageError("no answer", outcome_unknown=True)
+        return version
+
+    monkeypatch.setattr(ledger.bucket, "put", unanswered)
+    ledger.commit(store, put(b"2"))
+    [key] = [one.key for one in drive(ledger.bucket.list()) if f"/{FOLDER}" in one.key]
+    drive(ledger.bucket.delete(key))
+    [record] = ledger.commit(store, put(b"3"))
+    assert drive(store.records(WORKER)) == [record]
+
+
+def test_a_place_with_nothing_but_entries_may_become_a_ledger(ledger: Ledger) -> None:
+    ledger.commit(ledger.opened(), put(b"1"))
+    drive(ledger.bucket.delete("format"))
+    assert Queue(ledger.opened()).enqueue("e").id
