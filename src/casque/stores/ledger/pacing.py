@@ -53,6 +53,8 @@ _GUEST_TRIPS = 4
 """How many of its round trips a guest is given."""
 _REST = 3
 """How many times as long as the last guest took nobody else is let in: the others work, too."""
+_CHEAP_US = SECOND_US // 10
+"""What a guest may take at no cost: about what it costs to let anybody in."""
 _HOLD_TRIPS = 2
 """While it holds back for a guest a process looks so often whether the guest has written."""
 _READS = 8
@@ -121,7 +123,8 @@ class Pacing:
             # By the guest's clock it may have taken less: it is behind the others' by its trip.
             least_us, most_us = self._guest.span_us // _GUEST_TRIPS, self._guest.span_us
             took_us = min(max(time_us - self._guest_since, least_us), most_us)
-            self._rest_until = self._guest_since + (1 + _REST) * took_us
+            rest_us = _REST * max(took_us - _CHEAP_US, 0)
+            self._rest_until = self._guest_since + took_us + rest_us
             self._served = self._guest.word
         self._guest, self._guest_since = guest, time_us
 
