@@ -1,0 +1,256 @@
+"""Proxy: a process before a real server that does to its requests what networks do.
+
+Run as `python proxy.py PORT SEED RATE [FAULT]`, it prints its own port. A share of the requests
+meets a fault, drawn from the seed or always the named one, until a line on standard input ends the
+faults. Then it prints how many there were of each kind. It ends when standard input does.
+
+Requests and answers pass unchanged, so the signature of S3 stays right: it covers the address that
+the client asked, which is the proxy's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import re
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from types import TracebackType
+from typing import Self
+
+# -- in the tests ------------------------------------------------------------------
+
+
+class Proxy:
+    """A running proxy. `calm` ends its faults, for good."""
+
+    def __init__(self, server: str, seed: int, rate: float, only: str = "") -> None:
+        port = server.rpartition(":")[2]
+        self._process = subprocess.Popen(
+            [sys.executable, __file__, port, str(seed), str(rate), only],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.url = f"http://127.0.0.1:{self._told()}"
+
+    def calm(self) -> Counter[str]:
+        """Let everything pass from now on. How many requests met which fault, and how many none."""
+        assert self._process.stdin is not None
+        print(file=self._process.stdin, flush=True)
+        return Counter(json.loads(self._told()))
+
+    def _told(self) -> str:
+        assert self._process.stdout is not None
+        return self._process.stdout.readline().rstrip("\n")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+
+# -- in the process ----------------------------------------------------------------
+
+LONGEST_HEAD = 1024 * 1024
+_LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
+_CHUNKED = re.compile(rb"\r\ntransfer-encoding: *chunked", re.IGNORECASE)
+_NO_BODY = re.compile(rb"HTTP/1\.1 (1\d\d|204|304) ")
+_ANSWERS = {
+    409: "Conflict ConditionalRequestConflict",
+    429: "Too-Many-Requests SlowDown",
+    500: "Internal-Server-Error InternalError",
+    503: "Service-Unavailable SlowDown",
+}
+
+
+class Cut(Exception):  # noqa: N818 - it is what is done to the connection
+    """The connection ends here."""
+
+
+async def read_message(reader: asyncio.StreamReader) -> bytes:
+    """One request or answer, with its body, as it came."""
+    head = await reader.readuntil(b"\r\n\r\n")
+    length = _LENGTH.search(head)
+    if length is not None and not head.startswith(b"HEAD"):
+        return head + await reader.readexactly(int(length[1]))
+    if _CHUNKED.search(head) is None or _NO_BODY.match(head):
+        return head
+    parts = [head]
+    while True:
+        size = await reader.readuntil(b"\r\n")
+        length_of_chunk = int(size.partition(b";")[0], 16)
+        parts += [size, await reader.readexactly(length_of_chunk + 2)]
+        if not length_of_chunk:
+            return b"".join(parts)
+
+
+class Connection:
+    """A client, and what happens to its requests."""
+
+    def __init__(self, passage: Passage, writer: asyncio.StreamWriter) -> None:
+        self._passage = passage
+        self._writer = writer
+        self._chance = passage.chance
+
+    async def answer(self, content: bytes) -> None:
+        self._writer.write(content)
+        await self._writer.drain()
+
+    async def pass_on(self, request: bytes) -> bytes:
+        """Have the server carry it out. Its answer."""
+        reader, writer = await asyncio.open_connection(
+            "127.0.0.1", self._passage.port, limit=LONGEST_HEAD
+        )
+        try:
+            writer.write(request)
+            return await read_message(reader)
+        finally:
+            writer.close()
+
+    def pass_on_later(self, request: bytes) -> None:
+        async def later() -> None:
+            await self._passage.sleep(self._chance.uniform(0.05, 4))
+            with suppress(OSError, asyncio.IncompleteReadError):
+                await self.pass_on(request)
+
+        self._passage.keep(asyncio.create_task(later()))
+
+    # -- the faults ------------------------------------------------------------
+
+    async def cut_before(self, request: bytes) -> None:
+        raise Cut
+
+    async def cut_after(self, request: bytes) -> None:
+        await self.pass_on(request)
+        raise Cut
+
+    async def cut_and_carried_out_late(self, request: bytes) -> None:
+        self.pass_on_later(request)
+        raise Cut
+
+    async def cut_in_the_answer(self, request: bytes) -> None:
+        answer = await self.pass_on(request)
+        await self.answer(answer[: self._chance.randrange(len(answer))])
+        raise Cut
+
+    async def delay(self, request: bytes) -> None:
+        await self._passage.sleep(self._chance.uniform(0, 2))
+        answer = await self.pass_on(request)
+        await self._passage.sleep(self._chance.uniform(0, 2))
+        await self.answer(answer)
+
+    async def duplicate(self, request: bytes) -> None:
+        both = await asyncio.gather(self.pass_on(request), self.pass_on(request))
+        await self.answer(self._chance.choice(both))
+
+    async def duplicate_late(self, request: bytes) -> None:
+        await self.answer(await self.pass_on(request))
+        self.pass_on_later(request)
+
+    async def refuse(self, request: bytes) -> None:
+        await self._maybe_pass_on(request)
+        status = self._chance.choice(list(_ANSWERS))
+        words, code = _ANSWERS[status].replace("-", " ").rsplit(" ", 1)
+        body = self._chance.choice(("", f"<Error><Code>{code}</Code></Error>"))
+        head = f"HTTP/1.1 {status} {words}\r\nContent-Length: {len(body)}\r\n\r\n"
+        await self.answer(f"{head}{body}".encode())
+
+    async def hang(self, request: bytes) -> None:
+        await self._maybe_pass_on(request)
+        await self._passage.is_calm.wait()
+        raise Cut
+
+    async def trickle(self, request: bytes) -> None:
+        answer = await self.pass_on(request)
+        pause = self._chance.uniform(0, 4) / len(answer)
+        for byte in answer:
+            await self.answer(bytes([byte]))
+            await self._passage.sleep(pause)
+
+    async def _maybe_pass_on(self, request: bytes) -> None:
+        if self._chance.random() < 0.5:
+            await self.pass_on(request)
+
+
+Fault = Callable[[Connection, bytes], Awaitable[None]]
+FAULTS: dict[Fault, float] = {
+    Connection.cut_before: 1,
+    Connection.cut_after: 2,
+    Connection.cut_and_carried_out_late: 2,
+    Connection.cut_in_the_answer: 1,
+    Connection.delay: 2,
+    Connection.duplicate: 1,
+    Connection.duplicate_late: 1,
+    Connection.refuse: 2,
+    Connection.hang: 0.3,
+    Connection.trickle: 0.7,
+}
+"""Each with its share. Those that leave a caller in doubt come more often, a hang less."""
+
+
+class Passage:
+    """The way to one server, and what happens on it."""
+
+    def __init__(self, port: int, seed: int, rate: float, only: str) -> None:
+        self.port = port
+        self.chance = random.Random(seed)
+        self.is_calm = asyncio.Event()
+        self.counts: Counter[str] = Counter()
+        self._rate = rate
+        self._faults = {
+            fault: share
+            for fault, share in FAULTS.items()
+            if fault.__name__ == (only or fault.__name__)
+        }
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connection = Connection(self, writer)
+        self.keep(asyncio.current_task())
+        with suppress(Cut, OSError, asyncio.IncompleteReadError):
+            while True:
+                request = await read_message(reader)
+                if self.is_calm.is_set() or self.chance.random() >= self._rate:
+                    self.counts["passed"] += not self.is_calm.is_set()
+                    await connection.answer(await connection.pass_on(request))
+                    continue
+                [fault] = self.chance.choices(*zip(*self._faults.items(), strict=True))
+                self.counts[fault.__name__] += 1
+                await fault(connection, request)
+        writer.close()
+
+    async def sleep(self, seconds: float) -> None:
+        """That long, but not once the faults are over."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self.is_calm.wait(), seconds)
+
+    def keep(self, task: asyncio.Task[None] | None) -> None:
+        """Or it would be collected while it waits."""
+        assert task is not None
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+async def _main(port: int, seed: int, rate: float, only: str = "") -> None:
+    passage = Passage(port, seed, rate, only)
+    server = await asyncio.start_server(passage.serve, "127.0.0.1", 0, limit=LONGEST_HEAD)
+    print(server.sockets[0].getsockname()[1], flush=True)
+    while await asyncio.to_thread(sys.stdin.readline):
+        passage.is_calm.set()
+        print(json.dumps(passage.counts), flush=True)
+
+
+if __name__ == "__main__":
+    asyncio.run(_main(int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), *sys.argv[4:]))
