@@ -1,0 +1,161 @@
+"""Clients: processes that share a queue and write down what they ask and what they are told.
+
+Each has its own file. It writes a line before a call begins, and another when the call is answered.
+A line that was written survives `kill -9`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import random
+import threading
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from casque import CasqueError, Job, JobNotFoundError, LeaseLostError, NewJob, Queue, StorageError
+
+LEASE = timedelta(seconds=4)
+ENOUGH = "enough"
+"""The file that tells producers to stop."""
+EMPTY = "empty"
+"""The file that tells workers to stop."""
+THREADS = 2
+"""How many threads of a process share its queue, and so its commits."""
+ALL_ATTEMPTS = 1_000
+
+
+class CallLog:
+    """The file of one process."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        self._calls = itertools.count()
+
+    def asked(self, what: str, **about: Any) -> Callable[..., None]:
+        """Write down a call before it begins. Returns a function that writes down its answer."""
+        call = next(self._calls)
+        self._write({"call": call, "what": what, **about})
+        return lambda told, **more: self._write({"call": call, "told": told, **more})
+
+    def _write(self, line: dict[str, Any]) -> None:
+        os.write(self._file, (json.dumps(line) + "\n").encode())  # one write, so lines stay whole
+
+
+def told(error: CasqueError) -> str:
+    """What an error tells the caller. Raises those that no caller need expect."""
+    if isinstance(error, StorageError):
+        return "unknown" if error.outcome_unknown else "refused"
+    if isinstance(error, LeaseLostError | JobNotFoundError):
+        return "lost"
+    raise error
+
+
+class Client:
+    """What a process does until it is told to stop."""
+
+    def __init__(self, q: Queue, folder: Path, name: str) -> None:
+        self._q = q
+        self._folder = folder
+        self._name = name
+        self._log = CallLog(folder / f"{name}.jsonl")
+        self._chance = random.Random(name)
+        self._numbers = itertools.count()
+
+    def produce(self, *, is_named: bool = False) -> None:
+        while not self._is_told(ENOUGH):
+            self._pause(1.0)
+            jobs = [self._new_job(is_named=is_named) for _ in range(self._chance.choice((1, 3)))]
+            answer = self._log.asked("enqueue", jobs=[job.payload.decode() for job in jobs])
+            try:
+                self._q.enqueue_many(jobs)
+            except CasqueError as error:
+                answer(told(error))
+            else:
+                answer("ok")
+
+    def produce_named(self) -> None:
+        self.produce(is_named=True)
+
+    def work(self) -> None:
+        while not self._is_told(EMPTY):
+            answer = self._log.asked("dequeue")
+            try:
+                jobs = self._q.dequeue(batch_size=3, wait=timedelta(seconds=2))
+            except CasqueError as error:
+                answer(told(error))
+                continue
+            answer("ok", jobs=[[job.payload.decode(), job.token] for job in jobs])
+            for job in jobs:
+                # A few take longer than the lease, so that another process has the job by then.
+                is_slow = self._chance.random() < 0.05
+                self._pause(2 * LEASE.total_seconds() if is_slow else 0.2)
+                self._ack(job)
+
+    def _ack(self, job: Job) -> None:
+        is_followed = self._chance.random() < 0.2 and not self._is_told(ENOUGH)
+        about = {"job": job.payload.decode(), "token": job.token}
+        outcome = "refused"
+        while outcome == "refused":
+            # Each try adds another job, so a refused try that added one is noticed.
+            follow = [self._new_job(is_named=self._chance.random() < 0.5)] if is_followed else []
+            answer = self._log.asked("ack", jobs=[one.payload.decode() for one in follow], **about)
+            try:
+                self._q.ack(job, enqueue=follow)
+                outcome = "ok"
+            except CasqueError as error:
+                outcome = told(error)
+            answer(outcome)
+
+    def _new_job(self, *, is_named: bool) -> NewJob:
+        """A job whose payload no other has. Without a name, the call makes its id."""
+        payload = f"{self._name}-{next(self._numbers)}"
+        id = f"id-{payload}" if is_named else None
+        return NewJob("e", payload.encode(), id=id, max_attempts=ALL_ATTEMPTS)
+
+    def _is_told(self, sign: str) -> bool:
+        return (self._folder / sign).exists()
+
+    def _pause(self, longest: float) -> None:
+        time.sleep(self._chance.uniform(0, longest))
+
+
+ROLES = {"blind": Client.produce, "producer": Client.produce_named, "worker": Client.work}
+"""A blind producer never reads the log: the calls make the ids of its jobs."""
+
+
+def run_client(
+    address: str, report: Callable[[Any], None], name: str, folder: Path, plant: str
+) -> None:
+    """Play the role that the name begins with, with a planted bug if one is named."""
+    if plant:
+        _plant(plant)
+    failures: list[BaseException] = []
+    with Queue(address, lease=LEASE, worker=name) as q:
+        client, role = Client(q, folder, name), ROLES[name.partition("-")[0]]
+
+        def run() -> None:
+            try:
+                role(client)
+            except BaseException as error:  # noqa: BLE001 - raised in the main thread
+                failures.append(error)
+
+        threads = [threading.Thread(target=run) for _ in range(THREADS)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    if failures:
+        raise failures[0]
+
+
+def _plant(name: str) -> None:
+    import pytest
+
+    from tests.simulation import plants
+
+    getattr(plants, name)(pytest.MonkeyPatch())
