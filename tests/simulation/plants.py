@@ -259,3 +259,8 @@ def others_words_deleted(patch: pytest.MonkeyPatch) -> None:
 def guests_ignored(patch: pytest.MonkeyPatch) -> None:
     """Nobody holds back for a guest."""
     patch.setattr(Pacing, "_reserved_us", lambda _: 0)
+
+
+def tokens_begin_anew(patch: pytest.MonkeyPatch) -> None:
+    """A new ledger counts its tokens from 1, as the one before it did."""
+    patch.setattr(rules, "next_token", lambda last, _: last + 1)

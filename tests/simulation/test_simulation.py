@@ -19,6 +19,7 @@ from casque.testing.simulation import (
     ShortListSimulation,
     Simulation,
     Violation,
+    WipedSimulation,
     run_seed,
 )
 from casque.testing.simulation.history import LAST
@@ -52,6 +53,11 @@ def test_nothing_is_stored_on_a_server_that_breaks_its_promises(kind: type[Simul
 def test_nobody_writes_behind_an_entry_that_is_missing_and_nothing_is_lost() -> None:
     for seed in range(3, 9):
         HoleSimulation(seed).run()
+
+
+def test_no_claim_on_a_wiped_ledger_acts_on_the_one_that_took_its_place() -> None:
+    for seed in range(12):
+        WipedSimulation(seed).run()
 
 
 def test_a_seed_leads_to_the_same_history_again() -> None:

@@ -102,7 +102,8 @@ async def _check_is_free(asking: Asking, watch: Stopwatch) -> None:
             if await asking.get(MARKER, watch) is None:
                 raise CorruptError(
                     f"{asking.full_name(MARKER)} is gone, though there is a log beside it. Nothing "
-                    f"was overwritten. If nothing but {MARKER} was lost, put it back: "
+                    f"was overwritten. If you removed the queue, remove {identity}/ too. If "
+                    f"nothing but {MARKER} was lost, put it back: "
                     f"{_content(identity).decode().strip()}"
                 )
             return

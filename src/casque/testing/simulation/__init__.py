@@ -6,6 +6,7 @@ from casque.testing.simulation.folder import FolderSimulation
 from casque.testing.simulation.history import Violation
 from casque.testing.simulation.simulation import Outcome, Simulation, run_seed
 from casque.testing.simulation.strangers import HoleSimulation, RacySimulation, ShortListSimulation
+from casque.testing.simulation.wiped import WipedSimulation
 
 __all__ = [
     "FolderSimulation",
@@ -15,5 +16,6 @@ __all__ = [
     "ShortListSimulation",
     "Simulation",
     "Violation",
+    "WipedSimulation",
     "run_seed",
 ]

@@ -12,12 +12,14 @@ from casque.testing.simulation.folder import FolderSimulation
 from casque.testing.simulation.history import Violation
 from casque.testing.simulation.simulation import Outcome, Simulation
 from casque.testing.simulation.strangers import HoleSimulation, RacySimulation, ShortListSimulation
+from casque.testing.simulation.wiped import WipedSimulation
 
 _KINDS: dict[str, tuple[type[Simulation], str]] = {
     "folder": (FolderSimulation, "on a disk whose power is cut"),
     "racy": (RacySimulation, "on a server that checks, then writes"),
     "short-lists": (ShortListSimulation, "on a server that lists wrongly"),
     "hole": (HoleSimulation, "where somebody deletes an entry for a while"),
+    "wiped": (WipedSimulation, "where somebody deletes everything, and others begin"),
 }
 
 

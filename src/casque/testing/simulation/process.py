@@ -78,6 +78,8 @@ class WatchedStore(Relay):
         self._fail = fail
         self._time = store._time = store._pacing._time = _NotedTime(store.clock)
         self._marks: dict[tuple[str, int], int] = {}
+        self.is_wiped = False
+        """Whether the log that its answers are held against is gone."""
         for name, look in _LOOKS.items():
             setattr(self, name, self._watched(name, getattr(store, name), look))
 
@@ -132,6 +134,8 @@ class WatchedStore(Relay):
         return watched
 
     def _check(self, check: Callable[[], None]) -> None:
+        if self.is_wiped:
+            return
         try:
             check()
         except Violation as violation:
@@ -194,7 +198,8 @@ class Process:
         except Violation:
             raise
         except CasqueError as error:
-            if not isinstance(error, CorruptError) or not self.replay.is_damaged:
+            is_told = isinstance(error, CorruptError) and self.replay.is_damaged
+            if not is_told and not self.store.is_wiped:
                 self._fail(Violation(f"{self.name}: {what} raised {error!r}"))
                 raise
             answer = error
@@ -207,6 +212,8 @@ class Process:
 
     def _check(self, what: str, answer: Any, began_at: int, acked: facts.Life | None) -> None:
         """What was handed to a caller is in the log, since the call began."""
+        if self.store.is_wiped:
+            return
         known = self.replay.facts
         wrong = ""
         if acked is not None and answer is None:
@@ -241,7 +248,7 @@ class Process:
     def check_replica(self) -> None:
         """What it has in memory is what the log says."""
         replica = self.ledger._replica
-        if replica is None or replica.state is None or replica.is_changing:
+        if replica is None or replica.state is None or replica.is_changing or self.store.is_wiped:
             return
         if not replica.state.is_whole or replica.number == self._checked:
             return

@@ -238,6 +238,23 @@ class Replay:
         self.facts.forget_after(number, self.state.token)
         self._time_us = self.state.time_us
 
+    def wiped(self) -> Replay:
+        """The replay of the log that begins in the place of this one, which is gone.
+
+        What was asked and sent may still arrive. Tokens go on rising: one from before must not fit
+        a claim on a job that was enqueued again.
+        """
+        new = Replay(self._history, longest_trip_us=self._behind_us - BEHIND_US)
+        new.commits, new._sent, new.facts.token = self.commits, self._sent, self.facts.token
+        for asked in self.commits.values():
+            asked.number = None
+        return new
+
+    def is_next(self, number: int, content: bytes) -> bool:
+        """Whether these bytes follow the last entry."""
+        entry = decode(content, key_of(number))
+        return number == self.number + 1 and entry.previous == self._replica.digest
+
     def content(self, number: int) -> bytes:
         return self._contents[number - 1]
 
