@@ -20,6 +20,7 @@ from casque.testing.simulation import (
     ShortListSimulation,
     Simulation,
     Violation,
+    WipedSimulation,
 )
 from tests.simulation import plants
 from tests.simulation.contest import TwoWaiters
@@ -57,6 +58,7 @@ FOUND: list[tuple[Plant, Kind, list[int], str]] = [
     (plants.half_read_log, HoleSimulation, [3, 4, 6, 7], r"though entry \d+ is missing"),
     (plants.fresh_time_in_line, Simulation, [37, 40, 41, 63, 70], "with a bucket that hangs"),
     (plants.gathered_calls_try_too, Simulation, [5, 36, 37, 62], "with a bucket that hangs"),
+    (plants.tokens_begin_anew, WipedSimulation, [0, 1, 2, 3], "does not rise"),
     (plants.others_words_deleted, TwoWaiters, [0, 1, 2], "slow process"),
     (plants.guests_ignored, TwoWaiters, [0, 1, 2], "slow process"),
 ]

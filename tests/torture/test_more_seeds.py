@@ -11,13 +11,18 @@ from itertools import count
 
 import pytest
 
-from casque.testing.simulation import FolderSimulation, Simulation
+from casque.testing.simulation import (
+    FolderSimulation,
+    HoleSimulation,
+    Simulation,
+    WipedSimulation,
+)
 
 SECONDS = float(os.environ.get("CASQUE_TORTURE_SECONDS", "1"))
 FIRST = int(os.environ.get("CASQUE_TORTURE_SEED", "1000000"))
 
 
-@pytest.mark.parametrize("kind", [Simulation, FolderSimulation])
+@pytest.mark.parametrize("kind", [Simulation, FolderSimulation, HoleSimulation, WipedSimulation])
 def test_every_promise_holds_from_other_seeds_too(kind: type[Simulation]) -> None:
     end = time.monotonic() + SECONDS
     for seed in count(FIRST):

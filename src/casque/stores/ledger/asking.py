@@ -14,14 +14,15 @@ from typing import Any, Literal, TypeVar
 
 from casque.buckets.port import Expect, Found, Listed, Version
 from casque.clock import SECOND_US, Clock, Stopwatch
-from casque.errors import CasqueError, StorageError
+from casque.errors import CasqueError, CorruptError, StorageError
 from casque.stores.ledger.home import Home
 from casque.stores.port import COMMIT_DEADLINE_US
 
 REQUEST_SECONDS = 10
 """How long one request may take before it counts as unanswered, and a second more for each MiB."""
 
-GLANCE_SECONDS = 1
+_BRIEF_SECONDS = 2
+"""How long is waited for what goes beside a call."""
 
 LEAST_US = SECOND_US
 """A request has at least this long, however little is left of its call's time: the process may have
@@ -83,12 +84,18 @@ class Asking:
         """The object; `size` is about how large it is, if that is known."""
         return await self._until_answered(lambda: self.bucket.get(key), watch, size)
 
-    async def glance(self, key: str) -> Found | None:
-        """As `get`, but once, and not for long: for what is good to know and no more."""
-        if self.bucket.blocking:
-            return await self._once(lambda: self.bucket.get(key), 0, None)
-        async with asyncio.timeout(GLANCE_SECONDS):
-            return await self.bucket.get(key)
+    async def briefly(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do what goes beside a call, not for long; of its errors only a CorruptError is told."""
+        try:
+            if self.bucket.blocking:
+                await work
+            else:
+                async with asyncio.timeout(_BRIEF_SECONDS):
+                    await work
+        except CorruptError:
+            raise
+        except Exception:  # noqa: BLE001, S110 - the call it goes with matters, not this
+            pass
 
     async def list(self, prefix: str, after: str, watch: Stopwatch) -> list[Listed]:
         # A page takes longer than an object, and is not sent twice for that.

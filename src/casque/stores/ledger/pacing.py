@@ -13,11 +13,9 @@ So everybody who could take that place knows, and holds back.
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
-from contextlib import suppress
 from typing import Any, Literal
 
 from casque.buckets.port import ABSENT, Expect, Version
@@ -67,8 +65,6 @@ _SHORTEST_US = SECOND_US // 2
 _LONGEST_US = 3 * SECOND_US
 """How long anybody holds back at most: a round trip may have been one of hours, by a sleep."""
 _TRIPS_KEPT = 8
-_BESIDE_SECONDS = 2
-"""How long a write waits for what goes with it."""
 
 
 def is_word(key: str) -> bool:
@@ -193,29 +189,22 @@ class Pacing:
         """What is to be done while entry `number` is being written: words are said or read."""
         losing, spoken = self._losing, self._spoken
         if spoken is not None and self._guest is not None and self._guest.word == self._word:
-            return self._briefly(self._retract())
+            return self._asking.briefly(self._retract())
         is_long = losing is not None and losing.elapsed_us() > _SPEAK_AFTER_US
         if self._is_hopeless or is_long:
             if spoken is None or spoken.elapsed_us() > _SPEAK_AGAIN_US:
-                return self._briefly(self._speak())
+                return self._asking.briefly(self._speak())
         elif number // _LOOK_EVERY != self._looked and self._time.now() >= self._rest_until:
             self._looked = number // _LOOK_EVERY
-            return self._briefly(self._look())
+            return self._asking.briefly(self._look())
         return None
 
     async def got_in(self) -> None:
         """What was asked is done: nobody needs to make room any more."""
         self._is_hopeless = self._is_hopeless and self._losing is not None
         if self._spoken is not None:
-            await self._briefly(self._retract())
+            await self._asking.briefly(self._retract())
         self._word = self._key = ""
-
-    async def _briefly(self, work: Coroutine[Any, Any, None]) -> None:
-        with suppress(Exception):  # whatever it is: the write it goes with matters, not this
-            if self._asking.bucket.blocking:
-                return await work
-            async with asyncio.timeout(_BESIDE_SECONDS):
-                return await work
 
     async def _speak(self) -> None:
         bucket = self._asking.bucket

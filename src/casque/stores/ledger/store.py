@@ -7,8 +7,8 @@ it and decide anew. docs/design/ledger.md argues why nothing is lost or doubled.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple, TypeVar, cast
 
@@ -233,7 +233,7 @@ class LedgerStore(Looking):
 
     async def _write(self, sent: _Sent, watch: Stopwatch) -> list[bytes]:
         # If there is no answer as to the mark, the entry is stored all the same, and in its place.
-        beside = [_but_for_storage(one) for one in await self._look_beside(watch)]
+        beside = [self._asking.briefly(one) for one in await self._look_beside(watch)]
         words = self._pacing.beside(sent.number)
         if words is not None:
             beside.append(words)
@@ -313,7 +313,7 @@ class LedgerStore(Looking):
 
     async def _look_beside(
         self, watch: Stopwatch, every_us: int = LOOK_EVERY_US
-    ) -> list[Awaitable[None]]:
+    ) -> list[Coroutine[Any, Any, None]]:
         """What to ask beside the next request, to know whether the ledger is still the one we read.
 
         Nothing, if that was seen just now. In a folder it is seen at once: it costs next to
@@ -523,11 +523,6 @@ class LedgerStore(Looking):
         self._home.identity = ""
         self._time.forget()
         await self._home.close()
-
-
-async def _but_for_storage(look: Awaitable[None]) -> None:
-    with suppress(StorageError):
-        await look
 
 
 def _can_be_blind(operations: Sequence[Operation]) -> bool:

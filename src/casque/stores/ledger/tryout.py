@@ -93,8 +93,7 @@ async def prove(asking: Asking, time: BucketTime, watch: Stopwatch, *, racing: b
         await prove(asking, time, Stopwatch(asking.clock), racing=racing)
         return
     await _delete(asking, [one, other], watch)
-    with suppress(CasqueError):
-        await _sweep(asking, stamp.modified_us, watch)
+    await asking.briefly(_sweep(asking, stamp.modified_us, watch))
 
 
 async def _try_out(
