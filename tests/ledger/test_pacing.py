@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from datetime import timedelta
 from statistics import median
+from typing import Any
 
 import pytest
 
 from casque.buckets.memory import MemoryBucket
-from casque.buckets.port import ABSENT, Found
+from casque.buckets.port import ABSENT, Found, Version
 from casque.clock import Stopwatch, drive
 from casque.errors import StorageError
 from casque.stores.ledger.asking import Asking
@@ -23,7 +24,7 @@ OTHER = f"{WAITING}018cc251-f400-7123-8abc-0123456789ab-500000"
 
 def test_a_slow_process_commits_in_time_beside_fast_ones() -> None:
     contest = Contest(*[FAST] * 4, SLOW)
-    contest.run_for(25)
+    contest.run_for(45)
     slow = contest.all[-1]
     assert not slow.errors
     assert median(slow.calls) <= 5
@@ -92,6 +93,22 @@ def test_a_word_that_was_refused_or_deleted_is_said_again(
     for _ in range(4):
         waiter.lose()
     assert waiter.words() == [word]
+
+
+def test_a_word_whose_answer_was_lost_is_deleted_all_the_same(
+    waiter: Waiter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = waiter.bucket.put
+
+    async def unanswered(key: str, body: bytes, *, expect: Any) -> Version:
+        await real(key, body, expect=expect)
+        raise StorageError("no answer", outcome_unknown=True)
+
+    monkeypatch.setattr(waiter.bucket, "put", unanswered)
+    waiter.lose()
+    assert len(waiter.words()) == 1
+    waiter.get_in()
+    assert waiter.words() == []
 
 
 def test_a_word_is_said_again_after_a_commit_that_failed(waiter: Waiter) -> None:

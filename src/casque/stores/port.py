@@ -54,6 +54,9 @@ class Store(Protocol):
     ) -> list[Any]:
         """Carry out a batch: atomically, durably, and once.
 
+        Records of an ephemeral kind are not part of the atomic whole: they may
+        be written apart from it, and vanish.
+
         Answers per operation with its result or with the CasqueError it was
         refused with; a refusal leaves its neighbours alone. A writer numbers
         its commits upwards and has one in flight. The same writer and number

@@ -73,6 +73,11 @@ class Asking:
             raise _unanswered(reason(error), error) from error
         return watch
 
+    @property
+    def is_silent(self) -> bool:
+        """True when the last request was not answered."""
+        return self._silent is not None
+
     def is_over(self, watch: Stopwatch) -> bool:
         """True when a call has no time left."""
         return _left_us(watch) <= 0

@@ -49,9 +49,9 @@ _FRESH_US = SECOND_US
 """How long it remembers what it found."""
 _GUEST_TRIPS = 4
 """How many of its round trips a guest is given."""
-_REST = 3
+_REST = 2
 """How many times as long as the last guest took nobody else is let in: the others work, too."""
-_CHEAP_US = SECOND_US // 10
+_CHEAP_US = SECOND_US // 5
 """What a guest may take at no cost: about what it costs to let anybody in."""
 _HOLD_TRIPS = 2
 """While it holds back for a guest a process looks so often whether the guest has written."""
@@ -62,9 +62,11 @@ _MANY = 1_000
 _BLINK_US = 5_000
 """Nobody looks more often than this."""
 _SHORTEST_US = SECOND_US // 2
+"""How long a guest is given at least: it may be held up, and costs nothing once it has written."""
 _LONGEST_US = 3 * SECOND_US
 """How long anybody holds back at most: a round trip may have been one of hours, by a sleep."""
 _TRIPS_KEPT = 8
+"""Of how many round trips the median is taken."""
 
 
 def is_word(key: str) -> bool:
@@ -90,6 +92,8 @@ class Pacing:
         self._rest_until = 0
         self._served = ""
         """Who had its turn last: it says another word if it has to wait again."""
+        self._served_since: int | None = None
+        """Since when, until the entry after its turn shows how long that took."""
         # As the words have it:
         self._looked = 0
         self._found: tuple[int, Guest] | None = None
@@ -115,13 +119,13 @@ class Pacing:
 
     def saw(self, time_us: int, guest: Guest | None) -> None:
         """The newest entry, ours or another's, is of this time, and the next is for `guest`."""
+        if self._served_since is not None:
+            # By the entry after the guest's, which was dated before it was sent.
+            took_us = min(time_us - self._served_since, _LONGEST_US)
+            self._rest_until = time_us + _REST * max(took_us - _CHEAP_US, 0)
+            self._served_since = None
         if self._guest is not None:
-            # By the guest's clock it may have taken less: it is behind the others' by its trip.
-            least_us, most_us = self._guest.span_us // _GUEST_TRIPS, self._guest.span_us
-            took_us = min(max(time_us - self._guest_since, least_us), most_us)
-            rest_us = _REST * max(took_us - _CHEAP_US, 0)
-            self._rest_until = self._guest_since + took_us + rest_us
-            self._served = self._guest.word
+            self._served, self._served_since = self._guest.word, self._guest_since
         self._guest, self._guest_since = guest, time_us
 
     # -- before a write --------------------------------------------------------
@@ -170,7 +174,7 @@ class Pacing:
         """For how long the next entry is somebody else's."""
         if self._guest is None or self._guest.word == self._word:
             return 0
-        return self._guest_since + self._guest.span_us - self._time.now()
+        return self._guest_since + min(self._guest.span_us, _LONGEST_US) - self._time.now()
 
     async def _sleep(self, span_us: int) -> None:
         blocking = self._asking.bucket.blocking
@@ -179,9 +183,9 @@ class Pacing:
     def next_guest(self, now: int) -> Guest | None:
         """Whom to let in after the entry that is decided now."""
         found, self._found = self._found, None
-        if found is None or now < self._rest_until or now - found[0] > _FRESH_US:
+        if found is None or now - found[0] > _FRESH_US or found[1].word == self._served:
             return None
-        return None if found[1].word == self._served else found[1]
+        return None if self._served_since is not None or now < self._rest_until else found[1]
 
     # -- beside a write --------------------------------------------------------
 
@@ -202,9 +206,9 @@ class Pacing:
     async def got_in(self) -> None:
         """What was asked is done: nobody needs to make room any more."""
         self._is_hopeless = self._is_hopeless and self._losing is not None
-        if self._spoken is not None:
+        if self._key:  # it may be there, answered or not
             await self._asking.briefly(self._retract())
-        self._word = self._key = ""
+        self._word = ""
 
     async def _speak(self) -> None:
         bucket = self._asking.bucket

@@ -85,9 +85,8 @@ async def prove(asking: Asking, time: BucketTime, watch: Stopwatch, *, racing: b
             await _race(asking, watch)
     except CasqueError:
         # Whoever is started again and again would leave more and more of them.
-        with suppress(CasqueError):
-            await _delete(asking, [one, other], watch)
-        if begun.elapsed_us() <= _STALE_US:
+        await asking.briefly(_delete(asking, [one, other], watch))
+        if asking.is_silent or begun.elapsed_us() <= _STALE_US:
             raise
         # It slept, and others took its probes for stale.
         await prove(asking, time, Stopwatch(asking.clock), racing=racing)
