@@ -17,7 +17,7 @@ from casque.errors import CASConflictError, StorageError
 from casque.job import Job
 from casque.operations import Enqueue, Operation
 from casque.state import State
-from casque.stores.ledger import asking, store, tryout
+from casque.stores.ledger import store, tryout
 from casque.stores.ledger.asking import Asking
 from casque.stores.ledger.buckettime import BucketTime
 from casque.stores.ledger.entry import decode
@@ -174,7 +174,11 @@ def refused_is_known(patch: pytest.MonkeyPatch) -> None:
 
 def patience_without_end(patch: pytest.MonkeyPatch) -> None:
     """A request that is not answered is waited for."""
-    patch.setattr(asking, "REQUEST_SECONDS", 10**9)
+
+    async def bounded(self: Asking, ask: Callable[[], Any], *_: object) -> Any:
+        return await ask()
+
+    patch.setattr(Asking, "_bounded", bounded)
 
 
 def fresh_time_in_line(patch: pytest.MonkeyPatch) -> None:
