@@ -304,6 +304,24 @@ def test_a_mark_that_is_not_ours_is_left_alone(place: Place, name: str) -> None:
         goes_on(place, q, *first(4))
 
 
+def test_who_is_at_work_notices_a_format_that_was_raised_meanwhile(place: Place) -> None:
+    filled(place).close()
+    seeing, clock = impatient(place.url)
+    blind, blind_clock = impatient(place.url)
+    with seeing, blind:
+        assert ids(seeing) == first(4)
+        blind.enqueue("e")
+        mark = place.objects()["format"]
+        place.write("format", mark.replace(b'"format":1', b'"format":2'))
+        let_pass(place, LONG_ENOUGH, clock, blind_clock)
+        for q in (seeing, blind):
+            for use in USES.values():
+                assert re.search("format.*newer casque.*Upgrade casque", refused(q, use))
+        place.write("format", mark)
+        assert ids(seeing) >= first(4)
+        blind.enqueue("e")
+
+
 def test_a_mark_that_is_gone_is_put_back_by_hand_as_the_message_says(place: Place) -> None:
     with filled(place) as q, Queue(place.url) as fresh:
         place.remove("format")

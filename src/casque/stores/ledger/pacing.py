@@ -55,6 +55,8 @@ _CHEAP_US = SECOND_US // 5
 """What a guest may take at no cost: about what it costs to let anybody in."""
 _HOLD_TRIPS = 2
 """While it holds back for a guest a process looks so often whether the guest has written."""
+_HOLDS = 32
+"""And not more often than this, for one guest."""
 _READS = 8
 """So often a process that has said its word reads on, before it tries to write all the same."""
 _MANY = 1_000
@@ -153,15 +155,20 @@ class Pacing:
 
     async def _make_room(self, read_on: Callable[[int], Awaitable[bool]]) -> None:
         """Hold back while the next entry is a guest's; or read on until it is ours."""
-        is_waiting, reads = self._spoken is not None, 0
+        is_waiting, reads, guest, held_us = self._spoken is not None, 0, self._guest, 0
         while True:
+            if self._guest is not guest:
+                guest, held_us = self._guest, 0
             left = self._reserved_us()
-            if left > 0:
+            # Counted by what it slept, too: it must end even if no time passes.
+            if guest is not None and left > 0 and held_us < guest.span_us:
                 self._in_a_row = 0
-                pause = 0 if is_waiting else _HOLD_TRIPS * self._trip_us()
-                await self._sleep(min(left, max(pause, _BLINK_US)))
+                often = max(_HOLD_TRIPS * self._trip_us(), guest.span_us // _HOLDS)
+                pause = min(left, _BLINK_US if is_waiting else often)
+                await self._sleep(pause)
+                held_us += pause
                 await read_on(_MANY if is_waiting else 1)
-            elif is_waiting and self._guest is None and reads < _READS and await read_on(_MANY):
+            elif is_waiting and guest is None and reads < _READS and await read_on(_MANY):
                 reads += 1  # to write before the entry that is ours would be in vain
             else:
                 return
