@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from casque import CorruptError, LeaseLostError, Queue
+from casque import CorruptError, DirectQueue, InMemoryStorage, LeaseLostError, Queue
+from casque.clock import SystemClock
 
 
 def refused(q: Queue, says: str) -> None:
@@ -60,3 +62,30 @@ def test_a_program_that_drops_our_fields_is_not_followed(tmp_path: Path) -> None
         del document["casque"]
         path.write_text(json.dumps(document))
         refused(q, "queue.json holds another queue")
+
+
+def test_who_looked_just_before_the_queue_was_made_is_not_told_that_it_is_gone() -> None:
+    class Slow(InMemoryStorage):
+        """Its first answer is late."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.late: list[asyncio.Event] = [asyncio.Event()]
+
+        async def read(self) -> tuple[bytes, str | None]:
+            found = await super().read()
+            if self.late:
+                await self.late.pop().wait()
+            return found
+
+    async def main() -> None:
+        storage = Slow()
+        [gate] = storage.late
+        async with DirectQueue(storage) as q:
+            look = asyncio.create_task(q.stats())
+            await SystemClock().sleep(0, blocking=False)
+            await q.enqueue("e")
+            gate.set()
+            assert (await look).pending == 0
+
+    asyncio.run(main())

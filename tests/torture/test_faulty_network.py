@@ -8,6 +8,7 @@ other seeds for as long as it is told. `CASQUE_TORTURE_PLANT=no_fence` plants a 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import random
 import signal
@@ -22,6 +23,7 @@ from casque import Queue
 from casque.buckets.port import Bucket
 from casque.operations import Added
 from casque.stores.ledger.entry import decode
+from casque.stores.ledger.home import MARKER, Home
 from casque.stores.ledger.log import key_of
 from casque.testing.processes import Child
 from tests.acceptance.fleet import until
@@ -136,9 +138,11 @@ def run_and_check(server: str, seed: int, seconds: float, folder: Path) -> Count
 
 async def added_in(bucket: Bucket) -> list[str]:
     """The payloads of the jobs that the log adds."""
-    payloads: list[str] = []
+    home, mark, payloads = Home(bucket), await bucket.get(MARKER), list[str]()
+    assert mark is not None
+    home.identity = json.loads(mark.body)["identity"]
     for number in count(1):
-        found = await bucket.get(key_of(number))
+        found = await home.get(key_of(number))
         if found is None:
             break
         events = decode(found.body, key_of(number)).events

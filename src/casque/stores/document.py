@@ -153,12 +153,13 @@ class DocumentStore(Looking):
 
     async def _load(self) -> _View:
         """The object as it is now; decoded only when it changed."""
+        known = self._identity  # before it is asked: another thread may make the queue meanwhile
         content, etag = await self._fetch()
         spare = self._take()
         if spare is not None and spare.etag == etag:
             return spare
         if etag is None and not content:
-            if self._identity:
+            if known:
                 raise replaced(f"{self.name} is gone")
             return _View(State(), None)
         if not content:
@@ -168,7 +169,7 @@ class DocumentStore(Looking):
                 "to start a new queue."
             )
         state = decode(content, self.name)
-        if self._identity not in ("", state.identity):
+        if known not in ("", state.identity):
             raise replaced(f"{self.name} holds another queue")
         self._identity = state.identity
         self._time.saw(state.time_us)
