@@ -248,8 +248,11 @@ def _dequeue(state: State, operation: Dequeue, now: int) -> Decision:
 
 
 def next_token(last: int, now: int) -> int:
-    """The token after `last`. The first is the time: no store that was here before gave it out."""
-    return (last or now) + 1
+    """The token after `last`, and after all that were given out by now.
+
+    So it was given out by no store that was here before, nor by this one before it was restored.
+    """
+    return max(last, now) + 1
 
 
 def _next_in(state: State, operation: Dequeue, now: int) -> int | None:

@@ -75,7 +75,8 @@ def test_a_file_made_by_jqueue_opens_and_its_jobs_are_worked() -> None:
             # jqueue took a silent job back five minutes after its last heartbeat; so do we.
             clock.advance(timedelta(minutes=4, seconds=46))
             [taken_back] = await q.dequeue("resize_image")
-            assert (taken_back.attempts, taken_back.token) == (2, first.token + 1)
+            assert taken_back.attempts == 2
+            assert taken_back.token > first.token
             await q.ack(taken_back)
             retried = await q.retry("dead-one")
             assert retried.status is JobStatus.QUEUED

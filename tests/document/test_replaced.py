@@ -54,6 +54,22 @@ def test_a_document_that_is_brought_back_is_gone_on_with(tmp_path: Path) -> None
         q.ack(job)
 
 
+def test_a_claim_from_after_the_copy_that_was_restored_is_none(tmp_path: Path) -> None:
+    path = tmp_path / "queue.json"
+    with Queue(path) as q, Queue(path) as other:
+        q.enqueue("e", id="first")
+        q.enqueue("e", id="k")
+        q.ack(q.dequeue()[0])
+        copy = path.read_bytes()
+        [lost] = q.dequeue()
+        path.write_bytes(copy)
+        [held] = other.dequeue()
+        assert held.id == lost.id
+        with pytest.raises(LeaseLostError):
+            q.ack(lost)
+        other.ack(held)
+
+
 def test_a_program_that_drops_our_fields_is_not_followed(tmp_path: Path) -> None:
     path = tmp_path / "queue.json"
     with Queue(path) as q:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -13,13 +14,16 @@ from casque.buckets.memory import MemoryBucket
 from casque.buckets.port import Version
 from casque.cli.access import Access
 from casque.clock import drive
-from casque.errors import StorageError
+from casque.errors import CorruptError, StorageError
 from casque.operations import DeleteRecord, Operation, PutRecord
 from casque.record import ABSENT, WORKER, Record
 from casque.stores.ledger.home import parted
 from casque.stores.ledger.presence import FOLDER, is_presence
 from casque.stores.ledger.store import LedgerStore
+from casque.stores.url import open_store
 from casque.testing import FakeClock
+from casque.testing.simulation.clock import SimClock
+from tests.ledger.virtual import Distant, in_virtual_time
 from tests.worker.apps import beside, hasten, wait_for
 
 MINUTE_US = 60_000_000
@@ -159,3 +163,36 @@ def test_a_place_with_nothing_but_entries_may_become_a_ledger(ledger: Ledger) ->
     ledger.commit(ledger.opened(), put(b"1"))
     drive(ledger.bucket.delete("format"))
     assert Queue(ledger.opened()).enqueue("e").id
+
+
+def test_an_entry_that_hangs_holds_up_nothing_that_came_with_it() -> None:
+    async def main(clock: SimClock) -> int:
+        bucket = Distant(clock)
+        store = LedgerStore(bucket, clock)
+        await store.commit("w", 1, [put(b"1")])
+        real = bucket.put
+
+        async def hung(key: str, body: bytes, *, expect: Any) -> Version:
+            if f"/{FOLDER}" in key:
+                await asyncio.Event().wait()
+            return await real(key, body, expect=expect)
+
+        bucket.put = hung  # type: ignore[method-assign]
+        begun = clock.monotonic()
+        ordinary = PutRecord("config", "a", b"1", ABSENT)
+        refusal, stored = await store.commit("w", 2, [put(b"2"), ordinary])
+        assert isinstance(refusal, StorageError)
+        assert isinstance(stored, Record)
+        return clock.monotonic() - begun
+
+    assert in_virtual_time(main) < 3_000_000
+
+
+def test_where_the_ledger_is_gone_no_entry_is_written(tmp_path: Path) -> None:
+    folder, moved = tmp_path / "queue", tmp_path / "moved"
+    store = open_store(f"{folder}/")
+    drive(store.commit("w", 1, [put(b"1")]))
+    folder.rename(moved)
+    with pytest.raises(CorruptError, match="format is gone"):
+        drive(store.commit("w", 2, [put(b"2")]))
+    assert not folder.exists()

@@ -6,6 +6,7 @@ be an entry for all to read, for as long as the log is kept.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import re
 from collections.abc import Sequence
@@ -27,6 +28,8 @@ FOLDER = "presence/"
 _KEY = re.compile(FOLDER + r"[a-z]+-[0-9a-f]{32}", re.ASCII)
 _DIGEST_BYTES = 16
 _AT_ONCE = 32
+_BRIEF_SECONDS = 2
+"""How long a commit waits for an entry that came with it."""
 
 _decode = msgspec.json.Decoder(Record).decode
 
@@ -54,9 +57,26 @@ class Presence:
         """Of the objects that were written here."""
 
     async def change(
+        self, operation: PutRecord | DeleteRecord, now: int, *, briefly: bool = False
+    ) -> Record | CasqueError | None:
+        """What `Store.commit` answers to the operation. `briefly`: others wait for the answer."""
+        bucket = self._asking.bucket
+        if not briefly or bucket.blocking:
+            return await self._change(operation, now)
+        try:
+            async with asyncio.timeout(_BRIEF_SECONDS):
+                return await self._change(operation, now)
+        except TimeoutError as error:
+            return StorageError(
+                f"{bucket.name}: no answer within {_BRIEF_SECONDS} s to an entry of the registry. "
+                "It is written again with the next renewal.",
+                cause=error,
+                outcome_unknown=True,
+            )
+
+    async def _change(
         self, operation: PutRecord | DeleteRecord, now: int
     ) -> Record | CasqueError | None:
-        """What `Store.commit` answers to the operation."""
         key, watch = _key_of(operation.kind, operation.name), Stopwatch(self._asking.clock)
         try:
             if isinstance(operation, DeleteRecord):

@@ -126,9 +126,11 @@ class LedgerStore(Looking):
         now, stored = await self._time_to_write(), iter(())
         if lasting:
             stored = iter(await self._commit_lasting(writer, number, lasting, max_conflicts))
-        # From here on nothing is raised: the others are stored.
+        # From here on nothing is raised, and nobody waits for long: the others are stored.
         return [
-            await self._presence.change(one, now) if is_ephemeral(one) else next(stored)
+            await self._presence.change(one, now, briefly=bool(lasting))
+            if is_ephemeral(one)
+            else next(stored)
             for one in operations
         ]
 
@@ -473,6 +475,8 @@ class LedgerStore(Looking):
         async with self._turn:
             watch = self._asking.begin(called)
             await self._enter(watch, to_write=True)
+            for look in await self._look_beside(watch):
+                await look
             if self._time.is_due():
                 await ask_time(self._asking, self._time, watch)
             return self._time.now()
