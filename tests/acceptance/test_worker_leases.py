@@ -162,7 +162,7 @@ def test_the_ack_of_a_job_that_was_taken_back_is_refused_and_told(tmp_path: Path
     """No heartbeat comes before the end of this one: it is the ack that finds out."""
     with Fleet(tmp_path, "jobs.db") as fleet:
         fleet.queue.enqueue_many([chore("wait_at_the_gate", "job")])
-        slow = fleet.start("--lease", "600")
+        slow = fleet.start("--lease", "600", "--concurrency", "1")  # it has no place for it twice
         until("it runs", lambda: fleet.pids() == {slow.pid})
         assert fleet.queue.requeue_stale(NOW) == 1
         [ours] = fleet.queue.dequeue(id="job")

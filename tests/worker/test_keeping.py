@@ -24,7 +24,7 @@ from casque import (
     current_job,
     opened,
 )
-from casque.clock import span_us
+from casque.clock import SystemClock, span_us
 from casque.operations import Ack
 from casque.stores.sqlite.store import SqliteStore
 from casque.stores.url import open_store
@@ -48,17 +48,23 @@ from tests.worker.apps import (
     work_off,
 )
 
-# On a folder, beside many others, the job ran twice in some runs: to be found out.
-app = pytest.fixture(params=[store for store in STORES if store != "folder"])(on_disk)
+app = pytest.fixture(params=STORES)(on_disk)
 LEASE = timedelta(seconds=6)
 LEASE_US = span_us(LEASE)
 DAY = timedelta(days=1)
 
 
+class Steady(FakeClock):
+    """It moves when the test says so, and only then: waiting for a lock takes real time."""
+
+    async def sleep(self, span: int, *, blocking: bool) -> None:
+        await SystemClock().sleep(span, blocking=blocking)
+
+
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
     """The time of every store that an app opens: leases end when the test says so."""
-    clock = FakeClock()
+    clock = Steady()
     monkeypatch.setattr(opened, "open_store", partial(open_store, clock=clock))
     return clock
 
