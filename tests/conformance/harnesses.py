@@ -22,6 +22,7 @@ from casque.state import State
 from casque.stores.document import DocumentStore
 from casque.stores.ledger.home import MARKER, Home
 from casque.stores.ledger.log import key_of
+from casque.stores.ledger.opening import mark_of
 from casque.stores.ledger.replica import Replica
 from casque.stores.ledger.store import LedgerStore
 from casque.stores.memory import MemoryStore
@@ -464,6 +465,8 @@ class Restamped:
 
 
 def ledger_on_a_server(bucket: Callable[[], Bucket], address: str | None = None) -> LedgerHarness:
+    """A ledger that is there, and empty: to make one takes 20 requests that race."""
+    wait_for(bucket().put(MARKER, mark_of(SystemClock().new_id()), expect=ABSENT))
     clock = FakeClock(to_datetime(SystemClock().now()))  # as for a folder
     storage_clock, stamps = BucketClock(clock), dict[str, int]()
     return LedgerHarness(

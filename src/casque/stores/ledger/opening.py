@@ -46,7 +46,8 @@ class _Mark(msgspec.Struct):
 _decode = msgspec.json.Decoder(_Mark).decode
 
 
-def _content(identity: str) -> bytes:
+def mark_of(identity: str) -> bytes:
+    """What makes a place a ledger: the content of its `format`."""
     return msgspec.json.encode(_Mark("ledger", FORMAT, identity)) + b"\n"
 
 
@@ -78,7 +79,7 @@ async def open_place(
     await prove(asking, time, watch, racing=racing or identity is None)
     if identity is not None:
         return identity
-    await put_surely(asking, MARKER, _content(asking.clock.new_id()), watch)
+    await put_surely(asking, MARKER, mark_of(asking.clock.new_id()), watch)
     made = await asking.get(MARKER, watch)  # it may be another's, who was first
     if made is None:
         raise unsteady(asking, MARKER)
@@ -104,7 +105,7 @@ async def _check_is_free(asking: Asking, watch: Stopwatch) -> None:
                     f"{asking.full_name(MARKER)} is gone, though there is a log beside it. Nothing "
                     f"was overwritten. If you removed the queue, remove {identity}/ too. If "
                     f"nothing but {MARKER} was lost, put it back: "
-                    f"{_content(identity).decode().strip()}"
+                    f"{mark_of(identity).decode().strip()}"
                 )
             return
 
@@ -134,5 +135,5 @@ def _no_mark(name: str, why: str) -> CorruptError:
     return CorruptError(
         f"{name} is not the mark of a queue of ours ({why}). Nothing was overwritten. If it is "
         "another program's, choose another prefix or folder; if it was damaged, it should read "
-        f"{_content('…').decode().strip()}, with the name of the folder beside it as identity."
+        f"{mark_of('…').decode().strip()}, with the name of the folder beside it as identity."
     )
