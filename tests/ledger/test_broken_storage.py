@@ -205,8 +205,8 @@ def test_an_entry_that_is_gone_from_the_middle_is_told(place: Place, gone: int) 
         goes_on(place, q, *first(4), "while it is gone")
 
 
-def test_where_the_last_entry_is_gone_all_go_on_from_the_one_before(place: Place) -> None:
-    # Nobody new can know that it ever was. What must not be is that some go on behind it.
+def test_who_has_seen_an_entry_does_not_go_on_without_it(place: Place) -> None:
+    """It was acknowledged, and nobody new can know that it ever was."""
     filled(place).close()
     seeing, clock = impatient(place.url)
     blind, blind_clock = impatient(place.url)
@@ -214,10 +214,21 @@ def test_where_the_last_entry_is_gone_all_go_on_from_the_one_before(place: Place
         assert ids(seeing) == first(4)
         added = blind.enqueue("e").id
         assert added in ids(seeing)
+        body = entry_of(place, 5)
         place.remove(key_of(5))
         let_pass(place, LONG_ENOUGH, clock, blind_clock)
-        blind.enqueue("e", id="again")
-        goes_on(place, seeing, *first(4), "again")
+        before = place.objects()
+        for q in (seeing, blind):
+            for use in (*USES.values(), *USES.values()):
+                assert f"{key_of(5)} is missing" in refused(q, use)
+        assert place.objects() == before
+        with Queue(place.url) as fresh:
+            fresh.enqueue("e", id="in its place")
+        for q in (seeing, blind):
+            assert f"{key_of(5)} is missing, or another" in refused(q, USES["stats"])
+        place.write(key_of(5), body)
+        goes_on(place, seeing, *first(4), added)
+        blind.enqueue("e")
 
 
 def test_who_had_a_queue_open_that_was_removed_goes_on_with_no_other(place: Place) -> None:

@@ -88,6 +88,9 @@ class LedgerStore(Looking):
         self._replica: Replica | None = None
         self._is_read = False
         """Whether the replica was read to the end of the log. Nothing is written before it was."""
+        self._known = (0, FIRST)
+        """The last entry that the log is known to have had before it was read anew: its number and
+        its digest."""
         self._is_open = False
         """Whether it was tried out, and is a ledger."""
         self._is_seen = False
@@ -280,16 +283,20 @@ class LedgerStore(Looking):
         try:
             return await work()
         except (Vanished, Broken):
-            # Whatever happened there, it may be another queue by now, or none.
+            # It may be another queue by now, or none.
+            replica = self._replica
+            if replica is not None and self._is_read and replica.digest is not None:
+                self._known = max(self._known, (replica.number, replica.digest))
             self._replica, self._is_open, self._is_seen = None, False, False
             self._time.forget()
         try:
             return await work()
         except Vanished as error:
             raise CorruptError(
-                f"{self._log.name_of(error.number)} is missing: it was there before, or later "
-                "entries are. Something deletes objects of this queue, an expiry rule of the "
-                "bucket say. Stop that, and restore what was deleted."
+                f"{self._log.name_of(error.number)} is missing, or another took its place: it was "
+                "there before, or later entries are. Something deletes objects of this queue, an "
+                "expiry rule of the bucket say. Stop that, and restore what was deleted. If that "
+                "cannot be, start this process again, to use what is left."
             ) from error
         except Broken as error:
             raise CorruptError(
@@ -358,6 +365,7 @@ class LedgerStore(Looking):
             self._replica = replica
             await self._read_to_end(replica)
         await self._log.check_list(replica.number)
+        await self._check_known()
         self._replica, self._is_read = replica, True
         self._checked = Stopwatch(self.clock)
         return replica, True
@@ -377,6 +385,18 @@ class LedgerStore(Looking):
             ahead = await self._log.ahead(replica.number, Stopwatch(self.clock))
             await self._take_all(replica, ahead)
             is_end = ahead.is_end
+
+    async def _check_known(self) -> None:
+        """See that the log was not shortened while it was read anew. Raises Vanished if it was.
+
+        What this process has acknowledged, or has shown, may be in what is gone.
+        """
+        number, digest = self._known
+        if number:
+            content = await self._log.read(number, Stopwatch(self.clock))
+            if digest_of(content or FIRST) != digest:
+                raise Vanished(number)
+        self._known = (0, FIRST)
 
     async def _check_head(self, replica: Replica, watch: Stopwatch) -> None:
         """Now and then, see whether what we know of is still stored. Raises Vanished if not.
@@ -525,7 +545,7 @@ class LedgerStore(Looking):
     async def close(self) -> None:
         # What is here when it is used again may be another queue.
         self._replica, self._is_open, self._is_seen = None, False, False
-        self._home.identity = ""
+        self._home.identity, self._known = "", (0, FIRST)
         self._time.forget()
         await self._home.close()
 
