@@ -15,6 +15,7 @@ def replaced(what: str) -> CorruptError:
     return CorruptError(
         f"{what}: the queue that this process has open was removed or replaced, or is out of "
         "reach. Nothing is acknowledged any more, and what was claimed from it is lost. Bring it "
-        "back; or start this process again, to use what is here now.",
+        "back, and look up by id what this call was to store; or start this process again, to use "
+        "what is here now.",
         is_replaced=True,
     )
