@@ -293,10 +293,9 @@ class LedgerStore(Looking):
             return await work()
         except Vanished as error:
             raise CorruptError(
-                f"{self._log.name_of(error.number)} is missing, or another took its place: it was "
-                "there before, or later entries are. Something deletes objects of this queue, an "
-                "expiry rule of the bucket say. Stop that, and restore what was deleted. If that "
-                "cannot be, start this process again, to use what is left."
+                f"{self._log.name_of(error.number)} is missing: it was there before, or later "
+                "entries are. Something deletes objects of this queue, an expiry rule of the "
+                "bucket say. Stop that, and restore what was deleted."
             ) from error
         except Broken as error:
             raise CorruptError(
@@ -387,7 +386,7 @@ class LedgerStore(Looking):
             is_end = ahead.is_end
 
     async def _check_known(self) -> None:
-        """See that the log was not shortened while it was read anew. Raises Vanished if it was.
+        """See that the log was not shortened before it was read anew.
 
         What this process has acknowledged, or has shown, may be in what is gone.
         """
@@ -395,7 +394,12 @@ class LedgerStore(Looking):
         if number:
             content = await self._log.read(number, Stopwatch(self.clock))
             if digest_of(content or FIRST) != digest:
-                raise Vanished(number)
+                raise CorruptError(
+                    f"{self._log.name_of(number)} is missing, or another is in its place: this "
+                    "process has seen it there. Stop whatever deletes or replaces objects of this "
+                    "queue, and restore them. If you put back an older copy on purpose, start this "
+                    "process again."
+                )
         self._known = (0, FIRST)
 
     async def _check_head(self, replica: Replica, watch: Stopwatch) -> None:
