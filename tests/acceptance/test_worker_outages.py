@@ -19,7 +19,13 @@ from casque.clock import SECOND_US
 from casque.worker.deck import LAST_WORDS_US
 from casque.worker.supervisor import Pace
 from tests.acceptance.fleet import PATIENCE, Fleet, assert_each_done_once, chore, until
-from tests.acceptance.outages import FAULTS, outlive_a_bucket, outlive_a_locked_file
+from tests.acceptance.outages import (
+    FAULTS,
+    bucket_server,
+    outlive_a_bucket,
+    outlive_a_locked_file,
+)
+from tests.servers.openers import BUCKET
 
 SECONDS = 1.0
 IMPATIENT = 0.5
@@ -64,6 +70,26 @@ def test_a_worker_that_is_told_to_end_does_so_without_its_storage(
         fleet.start("--lease", "5")
         fleet.until_completed(2)
         assert_each_done_once(fleet, ["endless", "b"])
+
+
+def test_a_worker_that_ends_while_its_storage_hangs_blames_no_task(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testtest")
+    with bucket_server(tmp_path / "bucket") as server:
+        store = f"s3://{BUCKET}/jobs?endpoint={server.url}&region=us-east-1"
+        with Fleet(tmp_path, store, **LAST_WORDS) as fleet:
+            fleet.queue.enqueue_many([chore("wait_for_the_end", "a")])
+            worker = fleet.start()
+            until("it runs", lambda: len(fleet.times_run()) == 1)
+            server.delay(600)
+            worker.terminate()
+            (tmp_path / "stopping").touch()
+            assert worker.wait(PATIENCE) == 0
+            server.kill()  # the queue of this test is not to wait for it either
+            warned = [said.message for said in fleet.said() if said.level != "INFO"]
+            assert [line for line in warned if "ends without an answer" in line] == warned
 
 
 def test_a_supervisor_waits_for_the_last_words_of_a_worker_without_its_storage() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -124,6 +125,42 @@ atexit.register(lambda: asyncio.run(late()))
         bucket_server,
     )
     assert said == "b'1' None\n"
+
+
+def test_a_program_that_gave_up_on_a_request_ends_without_its_answer() -> None:
+    program = """
+async def give_up():
+    async with asyncio.timeout(0.1):
+        await bucket.get("a")
+try:
+    asyncio.run(give_up())
+except TimeoutError:
+    print("given up", flush=True)
+"""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        command = [sys.executable, "-c", COMMON + program, url, "q"]
+        with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE) as child:
+            assert child.stdout is not None
+            assert child.stdout.readline() == b"given up\n"
+            assert child.wait(obstore.REQUEST_SECONDS / 2) == 0, "it waits for the request"
+
+
+def test_a_request_that_is_answered_while_the_interpreter_ends_does_no_harm(
+    bucket_server: BucketServer,
+) -> None:
+    bucket_server.delay(0.1, ["get"])
+    for _ in range(2):
+        run(
+            """
+garbage = [[number] for number in range(300_000)]  # to end takes a while
+async def leave():
+    asked = [asyncio.ensure_future(bucket.get("a")) for _ in range(30)]
+    await asyncio.wait(asked, timeout=0.08)
+asyncio.run(leave())
+""",
+            bucket_server,
+        )
 
 
 def test_a_request_that_takes_too_long_is_given_up(

@@ -4,6 +4,8 @@ Requests are obstore's blocking calls, made on threads of the bucket's own. Its
 coroutines would need no threads, but they hand a result to Python from a thread
 of Rust's, and one that does so while the interpreter is ending aborts the
 process. Of short programs 1 in 80 ended so, and 3 in 13 of those that met errors.
+A blocking call that is answered then does not return, and its thread ends with
+the process.
 """
 
 from __future__ import annotations
@@ -11,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from urllib.parse import urlsplit
@@ -22,6 +23,7 @@ from obstore.store import AzureStore, GCSStore, S3Store
 
 from casque import process
 from casque.buckets.awsprofile import profile_options
+from casque.buckets.daemon_threads import DaemonThreads
 from casque.buckets.port import PAGE, Expect, Found, Listed, Version
 from casque.buckets.replies import (
     AZURE,
@@ -70,7 +72,7 @@ class ObstoreBucket:
         self.service = service
         self._store = store
         self._root = f"{prefix}/" if prefix else ""
-        self._threads: ThreadPoolExecutor | None = None
+        self._threads: DaemonThreads | None = None
 
     async def get(self, key: str) -> Found | None:
         def request() -> Found:
@@ -105,7 +107,7 @@ class ObstoreBucket:
     async def close(self) -> None:
         threads, self._threads = self._threads, None
         if threads is not None:
-            threads.shutdown(wait=False)
+            threads.close()
 
     async def _ask(self, verb: Verb, key: str, request: Callable[[], T]) -> T | None:
         """The answer; None when there is no such object."""
@@ -113,7 +115,9 @@ class ObstoreBucket:
         about = Request(self.service, self.name, verb, key)
         try:
             async with asyncio.timeout(_GIVE_UP_SECONDS):
-                return await asyncio.wrap_future(self._on_a_thread(request))
+                if self._threads is None:
+                    self._threads = DaemonThreads(_THREADS, "casque-bucket")
+                return await asyncio.wrap_future(self._threads.submit(request))
         except TimeoutError as error:
             reply = Reply(None, "", f"no answer within {_GIVE_UP_SECONDS} s")
             raise error_for(about, reply, error) from error
@@ -130,19 +134,6 @@ class ObstoreBucket:
             if verb in ("read", "delete") and says_absent(reply):
                 return None
             raise error_for(about, reply, error) from error
-
-    def _on_a_thread(self, request: Callable[[], T]) -> Future[T]:
-        if self._threads is None:
-            self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="casque-bucket")
-        try:
-            return self._threads.submit(request)
-        except RuntimeError:  # the interpreter is ending, and no thread can start: do without
-            done: Future[T] = Future()
-            try:
-                done.set_result(request())
-            except (BaseError, OSError, _Unordered) as error:
-                done.set_exception(error)
-            return done
 
     def _check_process(self) -> None:
         global _started_in  # noqa: PLW0603 - obstore has one set of threads for all of a process
