@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 
 from casque import App, Queue
+from casque.buckets.folder import FolderBucket
 from casque.buckets.memory import MemoryBucket
 from casque.buckets.port import Version
 from casque.cli.access import Access
-from casque.clock import drive
+from casque.clock import SystemClock, drive, to_datetime
 from casque.errors import CorruptError, StorageError
-from casque.operations import DeleteRecord, Operation, PutRecord
+from casque.operations import DeleteRecord, Dequeue, Operation, PutRecord
 from casque.record import ABSENT, WORKER, Record
 from casque.stores.ledger.home import parted
 from casque.stores.ledger.presence import FOLDER, is_presence
@@ -196,3 +197,65 @@ def test_where_the_ledger_is_gone_no_entry_is_written(tmp_path: Path) -> None:
     with pytest.raises(CorruptError, match="format is gone"):
         drive(store.commit("w", 2, [put(b"2")]))
     assert not folder.exists()
+
+
+def folder(path: Path, clock: FakeClock, ahead: timedelta = timedelta()) -> LedgerStore:
+    of_process = clock.skewed(ahead)
+    return LedgerStore(FolderBucket(path, of_process), of_process)
+
+
+@pytest.mark.parametrize("has_read_log", [True, False])
+def test_a_clock_three_days_ahead_hides_no_entry_and_keeps_none(
+    tmp_path: Path, *, has_read_log: bool
+) -> None:
+    clock = FakeClock()
+    Queue(folder(tmp_path, clock, ahead=timedelta(days=3))).enqueue("e")
+    worker, other = folder(tmp_path, clock), folder(tmp_path, clock)
+    if has_read_log:
+        drive(worker.records("config"))
+    for number in range(1, 4):
+        [record] = drive(worker.commit("w", number, [put(b"1")]))
+        assert isinstance(record, Record)
+        clock.advance(timedelta(seconds=50))
+        assert drive(other.records(WORKER)) == [record]
+    clock.advance(timedelta(seconds=50))
+    assert drive(other.records(WORKER)) == []
+
+
+def test_an_entry_is_written_though_what_came_with_it_is_refused(tmp_path: Path) -> None:
+    clock = FakeClock()
+    Queue(folder(tmp_path, clock, ahead=timedelta(days=3))).enqueue("e")
+    store = folder(tmp_path, clock)
+    claim = Dequeue("host:1/ü", MINUTE_US, 1)
+    record, refusal = drive(store.commit("w", 1, [put(b"1"), claim]))
+    assert isinstance(refusal, StorageError)
+    assert "is dated" in str(refusal)
+    assert drive(store.records(WORKER)) == [record]
+    drive(store.commit("w", 2, [DeleteRecord(WORKER, "host:1/ü", None), claim]))
+    assert drive(store.records(WORKER)) == []
+
+
+def test_a_worker_whose_claims_are_refused_is_in_the_registry(tmp_path: Path) -> None:
+    ahead = FakeClock(to_datetime(SystemClock().now()) + timedelta(days=3))
+    app = App(f"{tmp_path}/ledger/")
+
+    @app.task
+    def task() -> None: ...
+
+    Queue(folder(tmp_path / "ledger", ahead)).enqueue("e")
+    with app, Access(app.store) as access, beside(app):
+        wait_for("it is there", lambda: len(access.records(WORKER)) == 1)
+
+
+def test_a_silent_storage_is_not_asked_to_take_an_entry_besides() -> None:
+    async def main(clock: SimClock) -> int:
+        bucket = Distant(clock)
+        store = LedgerStore(bucket, clock)
+        await store.commit("w", 1, [put(b"1")])
+        bucket.is_hung = True
+        begun = clock.monotonic()
+        with pytest.raises(StorageError):
+            await store.commit("w", 2, [put(b"2"), PutRecord("config", "a", b"1", ABSENT)])
+        return clock.monotonic() - begun
+
+    assert in_virtual_time(main) <= 31_000_000

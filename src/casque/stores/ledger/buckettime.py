@@ -71,7 +71,7 @@ class BucketTime:
         return is_near
 
     def now(self) -> int:
-        now, monotonic = max(self._asked(), self._counted()), self._clock.monotonic()
+        now, monotonic = max(self.asked(), self._counted()), self._clock.monotonic()
         last, at = self._last
         leap = now - last - (monotonic - at)
         if last and leap > STEP_US:
@@ -81,9 +81,10 @@ class BucketTime:
 
     def behind_us(self) -> int:
         """How far the log's time is ahead of the bucket's as we know it."""
-        return self.now() - self._asked()
+        return self.now() - self.asked()
 
-    def _asked(self) -> int:
+    def asked(self) -> int:
+        """The bucket's own time, however far the log's is ahead of it."""
         assert self._told is not None, "the bucket is asked before anything is decided"
         modified, at = self._told
         return modified + self._clock.monotonic() - at

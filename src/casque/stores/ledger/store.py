@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import repeat
 from typing import Any, NamedTuple, TypeVar, cast
 
 from msgspec.structs import replace
@@ -126,9 +127,16 @@ class LedgerStore(Looking):
         lasting = [one for one in operations if not is_ephemeral(one)]
         if len(lasting) == len(operations):
             return await self._commit_lasting(writer, number, operations, max_conflicts)
-        now, stored = await self._time_to_write(), iter(())
+        now = await self._time_to_write()
+        stored: Iterator[Any] = iter(())
         if lasting:
-            stored = iter(await self._commit_lasting(writer, number, lasting, max_conflicts))
+            try:
+                stored = iter(await self._commit_lasting(writer, number, lasting, max_conflicts))
+            except StorageError as error:
+                # One that answers may refuse the log alone, when that is dated after its clock say.
+                if error.outcome_unknown or self._asking.is_silent:
+                    raise
+                stored = repeat(error)
         # From here on nothing is raised, and nobody waits for long: the others are stored.
         return [
             await self._presence.change(one, now, briefly=bool(lasting))
@@ -495,7 +503,7 @@ class LedgerStore(Looking):
             )
 
     async def _time_to_write(self) -> int:
-        """The time, and that this is a ledger, for what is not written to the log."""
+        """The bucket's time, and that this is a ledger, for what is not written to the log."""
         called = Stopwatch(self.clock)
         async with self._turn:
             watch = self._asking.begin(called)
@@ -504,7 +512,7 @@ class LedgerStore(Looking):
                 await look
             if self._time.is_due():
                 await ask_time(self._asking, self._time, watch)
-            return self._time.now()
+            return self._time.asked()
 
     # -- waiting ---------------------------------------------------------------
 
@@ -544,7 +552,7 @@ class LedgerStore(Looking):
     async def records(self, kind: str) -> list[Record]:
         if kind not in EPHEMERAL:
             return await super().records(kind)
-        return await self._presence.records(kind, await self._read(lambda _, now: now))
+        return await self._presence.records(kind, await self._read(lambda *_: self._time.asked()))
 
     async def close(self) -> None:
         # What is here when it is used again may be another queue.
