@@ -375,6 +375,28 @@ def test_the_entry_of_a_manager_that_was_killed_is_cleared_away(on_sqlite: Opera
             assert access.records(MANAGER) == []
 
 
+def test_a_copy_of_a_store_does_not_reach_the_workers_of_the_original(operator: Operator) -> None:
+    manager, [pid] = operator.started()
+    original = Path(operator.fleet.store)
+    (copies := operator.folder / "copies").mkdir()
+    copy = copies / original.name
+    if original.suffix == ".db":
+        assert operator.queuectl("backup", str(copy)).code == 0
+    else:
+        subprocess.run(["cp", "-r", original, copy], check=True)
+    for command in (["stop"], ["stop", "--all"], ["list"]):
+        ran = operator.queuectl("worker", *command, "--store", str(copy))
+        assert (ran.code, ran.out) == (0, "No workers are running.\n"), ran
+        for one in (manager, pid):
+            assert re.search(rf"{one} belongs to a worker of \S*{original}, ", ran.err), ran
+    ran = operator.queuectl("worker", "stop", str(pid), "--store", str(copy))
+    assert (ran.code, ran.out) == (3, "")
+    assert "Workers: 0" in operator.queuectl("status", "--store", str(copy)).out
+    assert sorted(operator.processes()) == sorted([manager, pid])
+    ran = operator.queuectl("worker", "stop")
+    assert (ran.code, ran.out, ran.err) == (0, f"Stopped 1 worker(s): {pid}.\n", "")
+
+
 def test_a_job_may_stop_the_worker_that_runs_it(on_sqlite: Operator) -> None:
     command = f"{shlex.join(QUEUECTL)} worker stop && touch after"
     assert on_sqlite.queuectl("enqueue", "--id", "last", "--command", command).code == 0

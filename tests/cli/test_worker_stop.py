@@ -46,7 +46,7 @@ def test_one_that_died_here_is_gone_and_one_elsewhere_is_not_judged(
     write(name="dead", pid=ended.pid, birth=1)
     write(name="far", host="far-away", pid=ended.pid, birth=1)
     write(name="boxed", pid=ended.pid, birth=1, machine="another container")
-    assert sorted(entry.name for entry in live_workers(entries(store))) == ["boxed", "far"]
+    assert sorted(entry.name for entry in live_workers(entries(store), "")) == ["boxed", "far"]
     assert run(["worker", "list", "--json"]) == 0
     states = {one["name"]: one["state"] for one in json.loads(capsys.readouterr().out)}
     assert states == {"dead": "gone", "far": "working", "boxed": "working"}

@@ -86,7 +86,7 @@ def _enrol(pid: int, plan: Plan, access: Access) -> None:
     """Have `worker stop` find it while it still loads; it takes the entry over from us."""
     entry = manager_entry(pid, plan.count, plan.options(access.settings()), access.store.clock)
     with suppress(CASConflictError, StorageError):  # it was faster; or it has to tell of that
-        access.submit(manager_put(entry, ABSENT))
+        access.submit(manager_put(entry, access.store.name, ABSENT))
 
 
 def _launched(

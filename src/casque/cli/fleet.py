@@ -67,7 +67,7 @@ def members(access: Access) -> list[Member]:
         entry = entry_of(record)
         if entry is None:
             _tell_of_unreadable(record.name)
-        else:
+        elif _is_ours(access, entry):
             is_dismissed = entry.is_dismissed or entry.name in dismissed
             found.append(Member(record, replace(entry, is_dismissed=is_dismissed)))
     return sorted(found, key=lambda one: (one.entry.host, one.entry.manager or 0, one.entry.pid))
@@ -83,7 +83,9 @@ def posts(access: Access) -> list[Post]:
     return [
         Post(record, entry)
         for record, entry in found
-        if entry is not None and (entry.is_here or ends_us(record) > now)
+        if entry is not None
+        and _is_ours(access, entry)
+        and (entry.is_here or ends_us(record) > now)
     ]
 
 
@@ -99,6 +101,21 @@ def tell_of_unheard(access: Access) -> None:
             "leases, nor were its workers: the storage takes no writes from them. See their log; "
             "`queuectl worker stop` stops them."
         )
+
+
+def _is_ours(access: Access, entry: ProcessEntry) -> bool:
+    if entry.is_of(access.store.name):
+        return True
+    _tell_of_copied(entry.pid, entry.store)
+    return False
+
+
+@lru_cache
+def _tell_of_copied(pid: int, store: str) -> None:
+    complain(
+        f"note: {pid} belongs to a worker of {plain(store)}, and not of this store, which holds a "
+        "copy of its entry. Name that store to see it or to stop it."
+    )
 
 
 @lru_cache

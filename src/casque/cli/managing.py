@@ -203,4 +203,4 @@ def _delete(access: Access, operation: DeleteRecord) -> None:
 def _workers(access: Access) -> int:
     from casque.worker.registry import live_workers, worker_entries
 
-    return len(live_workers(worker_entries(access.records(WORKER))))
+    return len(live_workers(worker_entries(access.records(WORKER)), access.store.name))

@@ -85,7 +85,10 @@ def _look(access: Access, queue: str | None) -> Picture:
 
     return Picture(
         access.run(access.queue.stats(queue)),
-        sorted(live_workers(worker_entries(access.records(WORKER))), key=lambda one: one.pid),
+        sorted(
+            live_workers(worker_entries(access.records(WORKER)), access.store.name),
+            key=lambda one: one.pid,
+        ),
         running_by(access),
         [record.name for record in access.records(PAUSE)],
     )

@@ -97,7 +97,7 @@ class Enrolment:
     async def _renew(self, session: Session) -> bool:
         """Whether the entry is as it should be."""
         try:
-            [outcome] = await session.submit_all([manager_put(self._entry)])
+            [outcome] = await session.submit_all([manager_put(self._entry, session.store.name)])
             if not isinstance(outcome, Record):
                 return False
             self._is_there = True

@@ -218,7 +218,7 @@ class _Crew:
             session.worker,
             options,
             tuple(app.tasks),
-            self._clock,
+            store,
             manager=manager[0],
             manager_birth=manager[1],
             obeys_signals=keep_signals is not None,

@@ -17,6 +17,7 @@ from casque.clock import DAY_US, SECOND_US, Clock, to_datetime
 from casque.job import Job
 from casque.operations import DeleteRecord, Operation, PutRecord
 from casque.record import DISMISSAL, MANAGER, WORKER, Record
+from casque.stores.port import Store
 from casque.worker import presence
 from casque.worker.options import DEFAULT_GRACE_US, DEFAULT_LEASE_US, WorkerOptions
 
@@ -47,6 +48,15 @@ class ProcessEntry(msgspec.Struct, frozen=True, kw_only=True):
     """Whether SIGTERM stops it; one on a thread of a user's program it would end with that."""
     is_dismissed: bool = False
     """Whether it was told to stop, and is not to be replaced."""
+    store: str = ""
+    """The name of the store that it was written to; empty if an older version wrote it."""
+
+    def is_of(self, store: str) -> bool:
+        """False if it came into this store with a copy, and its process works on another.
+
+        A process elsewhere may see the same store under another name.
+        """
+        return not self.is_here or self.store in ("", store)
 
     @property
     def is_here(self) -> bool:
@@ -83,9 +93,9 @@ class ManagerEntry(ProcessEntry, frozen=True, kw_only=True):
     count: int
 
 
-def live_workers(entries: Sequence[WorkerEntry]) -> list[WorkerEntry]:
-    """Those that are there, as far as can be told from here."""
-    return [entry for entry in entries if not entry.is_gone]
+def live_workers(entries: Sequence[WorkerEntry], store: str) -> list[WorkerEntry]:
+    """Those that work on the store of this name, as far as can be told from here."""
+    return [entry for entry in entries if entry.is_of(store) and not entry.is_gone]
 
 
 def worker_entries(records: Sequence[Record]) -> list[WorkerEntry]:
@@ -126,9 +136,11 @@ def manager_entry(pid: int, count: int, options: WorkerOptions, clock: Clock) ->
     )
 
 
-def manager_put(entry: ManagerEntry, expect: int | None = None) -> PutRecord:
+def manager_put(entry: ManagerEntry, store: str, expect: int | None = None) -> PutRecord:
+    """What writes it to the store of this name."""
     ttl = ENTRY_LEASES * entry.lease_us + _UNHEARD_US
-    return PutRecord(MANAGER, entry.name, msgspec.json.encode(entry), expect, ttl)
+    value = msgspec.json.encode(msgspec.structs.replace(entry, store=store))
+    return PutRecord(MANAGER, entry.name, value, expect, ttl)
 
 
 def ends_us(record: Record) -> int:
@@ -157,7 +169,7 @@ class Entry:
         name: str,
         options: WorkerOptions,
         entrypoints: tuple[str, ...],
-        clock: Clock,
+        store: Store,
         *,
         manager: int | None = None,
         manager_birth: int | None = None,
@@ -168,11 +180,11 @@ class Entry:
         self.is_dismissed = False
         self.is_stopping = False
         self._options = options
-        self._clock = clock
+        self._store = store
         self._manager = manager
         self._manager_birth = manager_birth
         self._obeys_signals = obeys_signals
-        self._started_at = to_datetime(clock.now())
+        self._started_at = to_datetime(store.clock.now())
 
     def renewal(self, running: Sequence[Job]) -> PutRecord:
         value = WorkerEntry(
@@ -180,7 +192,7 @@ class Entry:
             host=socket.gethostname(),
             pid=os.getpid(),
             started_at=self._started_at,
-            beat_at=to_datetime(self._clock.now()),
+            beat_at=to_datetime(self._store.clock.now()),
             concurrency=self._options.concurrency,
             queues=self._options.queues,
             entrypoints=self.entrypoints,
@@ -194,6 +206,7 @@ class Entry:
             obeys_signals=self._obeys_signals,
             is_dismissed=self.is_dismissed,
             is_stopping=self.is_stopping,
+            store=self._store.name,
         )
         ttl = ENTRY_LEASES * self._options.lease_us
         return PutRecord(WORKER, self.name, msgspec.json.encode(value), None, ttl)
