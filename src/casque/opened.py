@@ -12,7 +12,7 @@ from casque.clock import drive
 from casque.errors import InvalidError
 from casque.looprunner import LoopRunner
 from casque.queue import AsyncQueue
-from casque.stores.port import Store
+from casque.stores.port import Creatable, Store
 from casque.stores.url import StoreAddress, anchored, is_store, open_store
 from casque.syncqueue import Queue
 
@@ -32,6 +32,7 @@ class Opened:
         self._lock = threading.Lock()
         self._generation = process.generation()
         self._is_closed = False
+        self._must_exist = False
         self._store: Store | None = None
         self._queue: Queue | None = None
         self._async_queue: AsyncQueue | None = None
@@ -42,7 +43,7 @@ class Opened:
         store = self._store
         if store is None:
             with self._lock:
-                store = self._store = self._store or open_store(self._address)
+                store = self._store = self._store or self._bound(open_store(self._address))
         return store
 
     @property
@@ -58,8 +59,19 @@ class Opened:
         loop is held up holds up the others.
         """
         if self._owns_store and not self.store.blocking:
-            return open_store(self._address)
+            return self._bound(open_store(self._address))
         return self.store
+
+    def require_existing(self) -> None:
+        """Make no store from now on: there was one, and another would be in its place."""
+        self._must_exist = True
+        if self._store is not None:
+            self._bound(self._store)
+
+    def _bound(self, store: Store) -> Store:
+        if self._must_exist and isinstance(store, Creatable):
+            store.require_existing()
+        return store
 
     @property
     def queue(self) -> Queue:

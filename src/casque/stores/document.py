@@ -31,7 +31,7 @@ from casque.stores.bells import Bells
 from casque.stores.looking import Looking
 from casque.stores.pace import Pace
 from casque.stores.port import COMMIT_DEADLINE_US
-from casque.stores.replaced import replaced
+from casque.stores.replaced import absent, replaced
 from casque.transaction import transact
 
 RECORDS_BEFORE_WARNING = 5_000
@@ -75,8 +75,13 @@ class DocumentStore(Looking):
         self._spare: list[_View] = []
         self._identity = ""
         """Of the queue that was here when it was first looked at; empty: none was."""
+        self._must_exist = False
         self._has_warned = False
         self._pace = Pace(self.clock)
+
+    def require_existing(self) -> None:
+        self._must_exist = True
+        self._spare.clear()  # it may be of a time when there was none
 
     async def commit(
         self,
@@ -161,6 +166,8 @@ class DocumentStore(Looking):
         if etag is None and not content:
             if known:
                 raise replaced(f"{self.name} is gone")
+            if self._must_exist:
+                raise absent(f"{self.name} is gone")
             return _View(State(), None)
         if not content:
             raise CorruptError(

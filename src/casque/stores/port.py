@@ -136,6 +136,18 @@ class Doubtful(Protocol):
 
 
 @runtime_checkable
+class Creatable(Protocol):
+    """A store that is made where there is none."""
+
+    def require_existing(self) -> None:
+        """Make none from now on, also after `close`.
+
+        Where there is none, calls raise CorruptError with `is_replaced`, until there is one.
+        """
+        ...
+
+
+@runtime_checkable
 class Joinable(Protocol):
     """A store that can add jobs inside a transaction which the caller has open."""
 

@@ -1,4 +1,4 @@
-"""Replaced: the error for who had a queue open that is another by now, or is gone.
+"""Replaced: the errors for who had a queue open that is another by now, or is gone.
 
 A store has an identity, which it is given when it is made. Who has it open
 compares, and takes no other store in the same place for it: the claims are not
@@ -17,5 +17,19 @@ def replaced(what: str) -> CorruptError:
         "reach. Nothing is acknowledged any more, and what was claimed from it is lost. Bring it "
         "back, and look up by id what this call was to store; or start this process again, to use "
         "what is here now.",
+        is_replaced=True,
+    )
+
+
+class AbsentError(CorruptError):
+    """No queue is here, and the store was told to make none."""
+
+
+def absent(what: str) -> AbsentError:
+    """`what` says which object is missing."""
+    return AbsentError(
+        f"{what}: workers had a queue open here, so none is made in its place: its jobs would be "
+        "hidden when the other comes back. Mount its folder, or bring it back; or stop and start "
+        "the workers to begin a new queue here.",
         is_replaced=True,
     )

@@ -10,6 +10,7 @@ import threading
 
 from casque.errors import CorruptError, InvalidError
 from casque.stores.memory import MemoryStore
+from casque.stores.replaced import AbsentError
 from casque.worker import lifeline
 from casque.worker.leaving import leave_at_once
 from casque.worker.loading import load_app
@@ -42,7 +43,7 @@ def run_child(descriptor: int) -> int:
         sys.path[:] = orders.path
         try:
             ended = _work(line, orders)
-        except InvalidError as error:
+        except (InvalidError, AbsentError) as error:
             lifeline.complain(line, str(error))
             return lifeline.REFUSED
         except CorruptError as error:
@@ -57,6 +58,8 @@ def _work(line: socket.socket, orders: lifeline.Orders) -> Ended:
     if not orders.log.yields:
         set_up(orders.log)
     app = load_app(orders.target, store=orders.store, modules=orders.modules)
+    if orders.must_exist:
+        app.opened.require_existing()
     if orders.shell:
         add_shell(app)
     if orders.log.yields:
@@ -66,11 +69,17 @@ def _work(line: socket.socket, orders: lifeline.Orders) -> Ended:
             "the jobs of a store in memory are seen by no other process: use count=1, or a store "
             "that processes share, as sqlite:///jobs.db is."
         )
+
+    def opened() -> None:
+        app.opened.require_existing()
+        lifeline.say_opened(line)
+
     worker = Worker(
         app,
         orders.options,
         manager=orders.manager,
         manager_birth=orders.manager_birth,
+        when_registered=opened,
         when_stuck=lambda why: leave_at_once(_CODES[why]),
     )
 

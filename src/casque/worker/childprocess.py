@@ -62,6 +62,10 @@ class ChildProcess:
         """Its exit code, a negative number for the signal it died of; None while it runs."""
         return self._process.poll()
 
+    def has_opened(self) -> bool:
+        """Whether it has had the store open."""
+        return lifeline.has_opened(self._line)
+
     def complaint(self) -> str:
         """What it said was wrong before it ended."""
         return lifeline.complaint(self._line)

@@ -1,4 +1,4 @@
-"""Lifeline: the socket between a supervisor and a child: its orders, its complaint, and its end.
+"""Lifeline: the socket between a supervisor and a child: orders, a word, a complaint, its end.
 
 The supervisor holds the only other end. When it dies, however it dies, the
 system closes that end, and the child reads that nobody is there any more.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 
 import msgspec
 
@@ -20,10 +21,13 @@ that a task has ended, too."""
 RECYCLED = 202
 """A child's exit code: it did its share (`max_jobs`, `max_mib`) and wants to be replaced."""
 REFUSED = 203
-"""A child's exit code: the app cannot be loaded; its complaint is on the lifeline."""
+"""A child's exit code: the app cannot be loaded, or its store is gone. Its complaint is on the
+lifeline."""
 DISMISSED = 204
 """A child's exit code: it was told by its entry to stop, and is not to be replaced."""
 
+_OPENED = b"\0"
+"""What a child says when it has the store open; no complaint begins with it."""
 _GIVING_SECONDS = 10
 _COMPLAINT_BYTES = 4_000
 """Small enough to wait in the socket of any system until the supervisor reads it."""
@@ -49,6 +53,8 @@ class Orders(msgspec.Struct, frozen=True, kw_only=True):
     """The supervisor's process."""
     manager_birth: int | None = None
     """When that was started; None when it is not to be sent signals."""
+    must_exist: bool = False
+    """Whether a worker of this supervisor had the store open before: then none is made."""
     path: list[str]
     """Where modules are looked for: a child finds what its supervisor found."""
 
@@ -74,6 +80,21 @@ def take(line: socket.socket) -> Orders | None:
     return msgspec.json.decode(received, type=Orders)
 
 
+def say_opened(line: socket.socket) -> None:
+    """Tell the supervisor that the store is open."""
+    with suppress(OSError):
+        line.sendall(_OPENED)
+
+
+def has_opened(line: socket.socket) -> bool:
+    """Whether the child has said so. The word is left in the socket."""
+    line.settimeout(0)
+    try:
+        return line.recv(1, socket.MSG_PEEK) == _OPENED
+    except OSError:
+        return False
+
+
 def complain(line: socket.socket, text: str) -> None:
     """Leave a last word for the supervisor."""
     told = text.encode(errors="replace")
@@ -90,7 +111,8 @@ def complaint(line: socket.socket) -> str:
     """The last word of a child that has ended; empty when it left none."""
     line.settimeout(0)
     try:
-        return line.recv(_COMPLAINT_BYTES).decode(errors="ignore")
+        said = line.recv(len(_OPENED) + _COMPLAINT_BYTES)
+        return said.removeprefix(_OPENED).decode(errors="ignore")
     except OSError:
         return ""
 

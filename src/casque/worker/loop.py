@@ -80,10 +80,12 @@ class Worker:
         name: str | None = None,
         manager: int | None = None,
         manager_birth: int | None = None,
+        when_registered: Callable[[], None] | None = None,
         when_stuck: Callable[[Ended], None] | None = None,
     ) -> None:
         """`manager` is the process that keeps it running, for the registry, as is its birth.
 
+        `when_registered` is called, on another thread, once its entry is in the store.
         `when_stuck` is called, on another thread, when a task keeps `run` from returning.
         Everything is given back by then, and nothing is left to do but to end the process.
         So it is when a task has broken the event loop, though what ran is held until its
@@ -99,7 +101,7 @@ class Worker:
         self._name = name
         self._manager = manager, manager_birth
         self._keep_signals: Keep | None = None
-        self._when_stuck = when_stuck
+        self._when_registered, self._when_stuck = when_registered, when_stuck
         self._loop: asyncio.AbstractEventLoop | None = None
         self._crew: _Crew
         self._is_stopping = self._is_stopping_now = False
@@ -159,6 +161,7 @@ class Worker:
             self._name,
             manager=self._manager,
             keep_signals=self._keep_signals,
+            when_registered=self._when_registered,
             when_stuck=self._when_stuck,
         )
         self._loop = asyncio.get_running_loop()
@@ -195,9 +198,11 @@ class _Crew:
         *,
         manager: tuple[int | None, int | None],
         keep_signals: Keep | None,
+        when_registered: Callable[[], None] | None,
         when_stuck: Callable[[Ended], None] | None,
     ) -> None:
-        self._keep_signals, self._when_stuck = keep_signals, when_stuck
+        self._keep_signals = keep_signals
+        self._when_registered, self._when_stuck = when_registered, when_stuck
         self._app = app
         self._options = options
         self._loop = asyncio.get_running_loop()
@@ -456,6 +461,8 @@ class _Crew:
 
     def registered(self) -> None:
         self._report.registered()
+        if self._when_registered is not None:
+            self._when_registered()
 
     def storage_failed(self, error: Exception, *, is_final: bool) -> None:
         if not is_final:

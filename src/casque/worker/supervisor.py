@@ -77,6 +77,9 @@ class Supervisor:
     One that dies is replaced; one that dies soon after its start, again and again,
     ever later. All signals that ask to stop are forwarded as SIGTERM; a SIGINT
     after that makes the children release what runs at once.
+
+    Once a child has had the store open, the next ones make none: where it is gone,
+    as from a folder that is not mounted, they are refused until there is one again.
     """
 
     def __init__(
@@ -208,6 +211,8 @@ class Supervisor:
             if child is None:
                 continue
             code = child.ended()
+            if child.has_opened() and not self._orders.must_exist:
+                self._orders = msgspec.structs.replace(self._orders, must_exist=True)
             if code is not None:
                 post.child = None
                 self._ended(post, child, code)

@@ -36,6 +36,8 @@ class Home:
         self.blocking = bucket.blocking
         self.identity = ""
         """Of the ledger; empty before it is known."""
+        self.must_exist = False
+        """Whether no ledger may be made here."""
         self._bucket = bucket
         self.timed = bucket if isinstance(bucket, Timed) else None
         """The bucket's clock, where that can be read."""

@@ -22,7 +22,7 @@ from casque.stores.ledger.log import number_in
 from casque.stores.ledger.pacing import is_word
 from casque.stores.ledger.presence import is_presence
 from casque.stores.ledger.tryout import prove, put_surely, unsteady
-from casque.stores.replaced import replaced
+from casque.stores.replaced import absent, replaced
 
 FORMAT = 1
 
@@ -54,13 +54,15 @@ def mark_of(identity: str) -> bytes:
 async def find_ledger(asking: Asking, watch: Stopwatch) -> str | None:
     """The identity of the ledger here. None: it may become one. Raises if it is something else.
 
-    Raises, too, if another ledger was open here before.
+    Raises, too, if another ledger was open here before, or if none is here and one must be.
     """
     known, found = asking.bucket.identity, await asking.get(MARKER, watch)
     if found is None:
         if known:
             raise replaced(f"{asking.full_name(MARKER)} is gone")
         await _check_is_free(asking, watch)
+        if asking.bucket.must_exist:
+            raise absent(f"{asking.full_name(MARKER)} is gone")
         return None
     identity = _identity_in(asking, found)
     if known not in ("", identity):

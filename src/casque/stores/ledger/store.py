@@ -114,6 +114,9 @@ class LedgerStore(Looking):
     def try_out(self) -> None:
         self._is_to_race, self._is_open = True, False
 
+    def require_existing(self) -> None:
+        self._home.must_exist = True
+
     # -- changing --------------------------------------------------------------
 
     async def commit(

@@ -18,6 +18,7 @@ from casque.clock import SECOND_US, Clock
 from casque.errors import CasqueError, CorruptError, InvalidError, StorageError
 from casque.localdisk import has_other_names, make_folder, network_filesystem
 from casque.stores.port import COMMIT_DEADLINE_US
+from casque.stores.replaced import absent
 from casque.stores.sqlite import forks
 from casque.stores.sqlite.apart import close_apart
 from casque.stores.sqlite.files import Files, Identity, identity_of
@@ -62,13 +63,20 @@ class Database:
         self._durability = durability
         self._clock = clock
         self.files = Files(self._text)
+        self.must_exist = False
+        """Whether no queue may be made here."""
         self._open: set[sqlite3.Connection] = set()
 
     def connect(self) -> sqlite3.Connection:
-        """A connection to a database that holds a queue; it is made when there is none."""
+        """A connection to a database that holds a queue; it is made when there is none.
+
+        Unless it must exist: then neither the file nor its folder is made.
+        """
         forks.check(self.name)
         if self.is_lost():
             raise self.lost()
+        if self.must_exist and not _size(self.path):
+            raise absent(f"{self.name} is gone")
         self._check_place()
         while True:
             log = self._wait_for_log()
@@ -84,7 +92,8 @@ class Database:
     def _connect(self) -> sqlite3.Connection:
         with self.translated("open"):
             connection = sqlite3.connect(
-                self.path,
+                self._uri,
+                uri=True,
                 timeout=_BUSY_SECONDS,
                 isolation_level=None,
                 check_same_thread=False,
@@ -98,6 +107,11 @@ class Database:
             connection.close()
             raise
         return connection
+
+    @property
+    def _uri(self) -> str:
+        """By which SQLite opens the file, and makes it if it may."""
+        return f"{self.path.absolute().as_uri()}?mode={'rw' if self.must_exist else 'rwc'}"
 
     def close(self, connection: sqlite3.Connection) -> None:
         """Let go of a connection that `connect` made."""
@@ -325,7 +339,7 @@ class Database:
             return None  # it cannot be opened at all: the opening will say why
 
     def _have_alone(self) -> None:
-        with closing(sqlite3.connect(self.path, timeout=0)) as alone:
+        with closing(sqlite3.connect(self._uri, uri=True, timeout=0)) as alone:
             alone.execute("PRAGMA locking_mode = EXCLUSIVE")
             alone.execute("SELECT count(*) FROM sqlite_master").fetchone()
 
@@ -343,6 +357,8 @@ class Database:
         self._check_whole(connection)
         # Before anything is changed: another's file keeps its journal mode.
         is_ours = self.check_schema(connection)
+        if self.must_exist and not is_ours:
+            raise absent(f"{self.name} holds no queue")
         connection.execute(f"PRAGMA page_size = {_PAGE_BYTES}")  # of a file that is yet to be made
         [mode] = connection.execute("PRAGMA journal_mode = WAL").fetchone()
         if mode != "wal":

@@ -86,6 +86,9 @@ class SqliteStore:
         self._copier = _Handle(self._database)
         forks.remember(self, (self._writer, self._reader, self._copier, watching))
 
+    def require_existing(self) -> None:
+        self._database.must_exist = True
+
     # -- changing --------------------------------------------------------------
 
     async def commit(

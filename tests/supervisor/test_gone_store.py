@@ -1,0 +1,130 @@
+"""The place of a store is emptied, as by an unmount, under a supervisor and its workers."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sqlite3
+import threading
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from casque import Queue
+from casque.clock import SystemClock
+from tests.supervisor.programs import SECONDS, Bench
+
+KINDS = ("jobs.db", "jobs.json", "jobs/")
+SUPERVISE = """
+import sys
+from casque.worker.logs import set_up, LogOptions
+from casque.worker.options import WorkerOptions
+from casque.worker.supervisor import Pace, Supervisor
+set_up(LogOptions())
+pace = Pace(first_us=10_000, longest_us=10_000)
+store = sys.argv[1]
+options = WorkerOptions()
+supervisor = Supervisor("tasks:app", options, 1, store, pace=pace)
+sys.exit(0 if supervisor.run() else 1)
+"""
+
+
+def until(what: str, is_so: Callable[[], bool]) -> None:
+    clock = SystemClock()
+    give_up = clock.monotonic() + SECONDS * 1_000_000
+    while not is_so():
+        assert clock.monotonic() < give_up, what
+        threading.Event().wait(0.01)
+
+
+class Volume:
+    """A folder with a store, which can be taken away and leaves an empty one."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self.folder, self._aside = folder / "volume", folder / "aside"
+        self.address = f"{self.folder}/{name}"
+
+    def enqueue(self) -> None:
+        with Queue(self.address) as q:
+            q.enqueue("quick", b"{}")
+
+    def is_done(self) -> bool:
+        with Queue(self.address) as q:
+            return not q.read_state().jobs
+
+    def unmount(self) -> None:
+        self.folder.rename(self._aside)
+        self.folder.mkdir()
+
+    def has_queue(self) -> bool:
+        # By what makes it one: a write that was under way may leave a lock, or its own object.
+        path = Path(self.address)
+        return (path / "format" if self.address.endswith("/") else path).exists()
+
+    def mount(self) -> None:
+        shutil.rmtree(self.folder)
+        self._aside.rename(self.folder)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_workers_whose_store_is_gone_wait_for_it_and_make_no_other(name: str, bench: Bench) -> None:
+    volume = Volume(bench.folder, name)
+    volume.enqueue()
+    program = bench.python("-c", SUPERVISE, volume.address)
+    program.says("quick in")
+    until("it is stored that the job is done", volume.is_done)
+    volume.unmount()
+    program.says(r"worker process \d+: .* is gone: .*; or stop and start the workers to begin", 2)
+    assert not volume.has_queue()
+    volume.mount()
+    volume.enqueue()
+    program.says("quick in", 2)
+    program.send(signal.SIGTERM)
+    assert program.ends() == 0
+    assert "Traceback" not in program.output
+
+
+def test_workers_whose_store_is_gone_go_on_with_one_that_another_has_made(bench: Bench) -> None:
+    volume = Volume(bench.folder, "jobs.db")
+    volume.enqueue()
+    program = bench.python("-c", SUPERVISE, volume.address)
+    [worker] = program.says_pids(r"quick in (\d+)")
+    os.kill(worker, signal.SIGSTOP)  # it sees nothing of what follows
+    volume.unmount()
+    os.kill(worker, signal.SIGKILL)
+    program.says("is gone: ")
+    assert not volume.has_queue()
+    volume.enqueue()
+    program.says("quick in", 2)
+    program.send(signal.SIGTERM)
+    assert program.ends() == 0
+
+
+def test_no_queue_is_made_in_a_database_of_something_else(bench: Bench) -> None:
+    volume = Volume(bench.folder, "jobs.db")
+    volume.enqueue()
+    program = bench.python("-c", SUPERVISE, volume.address)
+    program.says("quick in")
+    volume.unmount()
+    with closing(sqlite3.connect(volume.address)) as other:
+        other.execute("CREATE TABLE theirs (a)")
+        program.says("holds no queue: ")
+        tables = other.execute("SELECT name FROM sqlite_master").fetchall()
+    assert tables == [("theirs",)]
+    program.send(signal.SIGTERM)
+    assert program.ends() == 0
+
+
+def test_a_worker_makes_the_store_if_those_before_it_died_too_early_to(bench: Bench) -> None:
+    dies = "import os, pathlib\nif not pathlib.Path('go').exists(): os._exit(3)\n"
+    bench.write("tasks.py", dies + (bench.folder / "tasks.py").read_text())
+    program = bench.worker("--count", "2", "--log-level", "debug")
+    program.says("ended with exit code 3 and is replaced", 2)
+    assert not (bench.folder / "jobs.db").exists()
+    bench.write("go", "")
+    program.says("its entry is in the store")
+    program.send(signal.SIGTERM)
+    assert program.ends() == 0
