@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import signal
@@ -10,11 +11,18 @@ import threading
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from casque import Queue
 from casque.clock import SystemClock
+from casque.record import MANAGER
+from casque.stores.url import open_store
+from casque.worker import enrolment
+from casque.worker.enrolment import Enrolment
+from casque.worker.options import WorkerOptions
+from casque.worker.registry import manager_entry
 from tests.supervisor.programs import SECONDS, Bench
 
 KINDS = ("jobs.db", "jobs.json", "jobs/")
@@ -27,7 +35,7 @@ set_up(LogOptions())
 pace = Pace(first_us=10_000, longest_us=10_000)
 store = sys.argv[1]
 options = WorkerOptions()
-supervisor = Supervisor("tasks:app", options, 1, store, pace=pace)
+supervisor = Supervisor("tasks:app", options, 1, store, enrolled_in=store, pace=pace)
 sys.exit(0 if supervisor.run() else 1)
 """
 
@@ -128,3 +136,46 @@ def test_a_worker_makes_the_store_if_those_before_it_died_too_early_to(bench: Be
     program.says("its entry is in the store")
     program.send(signal.SIGTERM)
     assert program.ends() == 0
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_supervisor_is_enrolled_in_what_comes_in_the_place_of_its_store(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(enrolment, "_PAUSE_US", 10_000)
+    volume = Volume(tmp_path, name)
+    store = open_store(volume.address)
+    tries: list[int] = []
+    commit = store.commit
+
+    async def counted(writer: str, number: int, *args: Any, **options: Any) -> list[Any]:
+        tries.append(number)
+        return await commit(writer, number, *args, **options)
+
+    monkeypatch.setattr(store, "commit", counted)
+    entry = manager_entry(os.getpid(), 1, WorkerOptions(lease_us=30_000), store.clock)
+    enrolled = Enrolment(store, entry, lambda: None, lambda: None)
+    try:
+        until("it makes the store", lambda: managers(volume) == [entry.name])
+        volume.unmount()
+        seen = len(tries)
+        until("it has tried again", lambda: len(tries) > seen + 5)
+        assert not volume.has_queue()
+        volume.enqueue()
+        until("it is enrolled again", lambda: managers(volume) == [entry.name])
+    finally:
+        enrolled.end()
+    assert managers(volume) == []
+
+
+def managers(volume: Volume) -> list[str]:
+    """Who is enrolled. To look makes a file of SQLite's, so it is done where there is a queue."""
+
+    async def look() -> list[str]:
+        store = open_store(volume.address)
+        try:
+            return [one.name for one in await store.records(MANAGER)]
+        finally:
+            await store.close()
+
+    return asyncio.run(look())

@@ -15,11 +15,11 @@ from contextlib import suppress
 import msgspec
 
 from casque.clock import SECOND_US, Bell, drive
-from casque.errors import CasqueError
+from casque.errors import CasqueError, CorruptError
 from casque.operations import DeleteRecord
 from casque.record import DISMISSAL, MANAGER, Record
 from casque.session import Session
-from casque.stores.port import Store
+from casque.stores.port import Creatable, Store
 from casque.stores.url import StoreAddress, open_store
 from casque.worker.console import SUPERVISOR
 from casque.worker.registry import ManagerEntry, manager_put
@@ -96,13 +96,19 @@ class Enrolment:
 
     async def _renew(self, session: Session) -> bool:
         """Whether the entry is as it should be."""
+        orders: list[Record] = []
         try:
             [outcome] = await session.submit_all([manager_put(self._entry, session.store.name)])
-            if not isinstance(outcome, Record):
-                return False
-            self._is_there = True
-            orders = await session.records(DISMISSAL)
-        except CasqueError:
+            if isinstance(outcome, Record):
+                self._is_there = True
+                if isinstance(session.store, Creatable):
+                    session.store.require_existing()
+                orders = await session.records(DISMISSAL)
+        except CasqueError as error:
+            outcome = error
+        if not isinstance(outcome, Record):
+            if isinstance(outcome, CorruptError) and outcome.is_replaced:
+                await session.store.close()  # the next try opens what is there by then
             return False
         if not self._entry.is_dismissed and any(one.name == self._entry.name for one in orders):
             self._entry = msgspec.structs.replace(self._entry, is_dismissed=True)
