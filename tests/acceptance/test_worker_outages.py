@@ -128,7 +128,7 @@ def test_workers_whose_log_is_removed_are_replaced(tmp_path: Path) -> None:
             ask()
             until("they work", lambda: completed() == 1)
             for part in ("-wal", "-shm"):
-                (tmp_path / f"jobs.db{part}").unlink()
+                (tmp_path / f"jobs.db{part}").unlink(missing_ok=True)  # seen already
             ask()
             until("those that came instead go on", lambda: completed() == 2)
         finally:

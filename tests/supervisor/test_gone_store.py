@@ -85,7 +85,8 @@ def test_workers_whose_store_is_gone_wait_for_it_and_make_no_other(name: str, be
     program.says("quick in")
     until("it is stored that the job is done", volume.is_done)
     volume.unmount()
-    program.says(r"worker process \d+: .* is gone: .*; or stop and start the workers to begin", 2)
+    # A write that was under way may have left a log there; then the next worker waits by itself.
+    program.says(r"(is gone: .*; or stop and start the workers to begin|is gone, though)")
     assert not volume.has_queue()
     volume.mount()
     volume.enqueue()

@@ -102,8 +102,14 @@ class _Watch:
             for one in told.remote
             if newcomers and isinstance(one, WorkerEntry) and one.manager is not None
         }
-        self.gone: list[Member | Post] = []
+        self._found: list[Member | Post] = []
+        """Their entries, at the last look."""
         self.silent: list[ProcessEntry] = []
+
+    @property
+    def gone(self) -> list[Member | Post]:
+        """Those whose entries were there at the last look though the processes are not, by now."""
+        return [one for one in self._found if one.entry.is_gone]
 
     def look(self) -> list[ProcessEntry]:
         """The workers that are left; when there are none, the managers."""
@@ -121,7 +127,7 @@ class _Watch:
                 dismiss(self._access, worker)
         found: list[Member | Post] = [*workers, *posts(self._access)]
         ours = {one.entry.name: one for one in found if one.entry.name in self._names}
-        self.gone = [one for one in ours.values() if one.entry.is_gone]
+        self._found = list(ours.values())
         now = self._access.store.clock.now()
         for name, entry in self._known.items():
             # One that is well renews its entry long before, and takes it away when it ends.
