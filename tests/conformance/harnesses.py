@@ -12,7 +12,14 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from casque import CasqueError, InMemoryStorage, LocalFileSystemStorage, ObjectStoragePort, Store
+from casque import (
+    CasqueError,
+    InMemoryStorage,
+    LocalFileSystemStorage,
+    ObjectStoragePort,
+    StorageError,
+    Store,
+)
 from casque.adapters.storage.s3 import S3Storage
 from casque.buckets.folder import FolderBucket
 from casque.buckets.memory import MemoryBucket
@@ -398,7 +405,10 @@ class LedgerHarness:
 
     def _entries(self) -> list[tuple[str, bytes]]:
         """Asked behind the log's own back, in every name it may use."""
-        return wait_for(self._read_entries())
+        try:
+            return wait_for(self._read_entries())
+        except StorageError:  # the server closed a connection that was idle
+            return wait_for(self._read_entries())
 
     async def _read_entries(self) -> list[tuple[str, bytes]]:
         """All of them; those that were read before are not read again, for none ever changes."""
