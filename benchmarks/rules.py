@@ -18,9 +18,9 @@ import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from casque.operations import Ack, Dequeue, Enqueue, Operation, Request
-from casque.state import State
-from casque.transaction import transact
+from casque.rules.operations import Ack, Dequeue, Enqueue, Operation, Request
+from casque.rules.state import State
+from casque.rules.transaction import transact
 
 LIMIT_CYCLES, LIMIT_SECONDS = 100_000, 5.0
 OPERATIONS_PER_CYCLE = 3

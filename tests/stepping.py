@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from casque import Queue, open_store
-from casque.clock import SECOND_US, SystemClock
+from casque.system.clock import SECOND_US, SystemClock
 from tests.acceptance.fleet import Fleet
 from tests.servers.installed import LIBFAKETIME, UnavailableError
 

@@ -8,7 +8,7 @@ from pathlib import PurePosixPath
 
 import pytest
 
-from casque.clock import SECOND_US, SystemClock
+from casque.system.clock import SECOND_US, SystemClock
 
 LONGEST_SECONDS = 600
 """What `make test` may take on two cores."""

@@ -11,10 +11,7 @@ if TYPE_CHECKING:
     from casque.adapters.storage.filesystem import LocalFileSystemStorage as LocalFileSystemStorage
     from casque.adapters.storage.memory import InMemoryStorage as InMemoryStorage
     from casque.adapters.storage.port import ObjectStoragePort as ObjectStoragePort
-    from casque.arguments import NewJob as NewJob
     from casque.buckets.port import Bucket as Bucket
-    from casque.current import current_job as current_job
-    from casque.entrypoint import Task as Task
     from casque.errors import CASConflictError as CASConflictError
     from casque.errors import CasqueError as CasqueError
     from casque.errors import CorruptError as CorruptError
@@ -22,24 +19,27 @@ if TYPE_CHECKING:
     from casque.errors import JobNotFoundError as JobNotFoundError
     from casque.errors import LeaseLostError as LeaseLostError
     from casque.errors import StorageError as StorageError
-    from casque.handles import Handle as Handle
-    from casque.heartbeat import HeartbeatManager as HeartbeatManager
     from casque.job import Job as Job
     from casque.job import JobStatus as JobStatus
     from casque.job import Lease as Lease
     from casque.job import Stats as Stats
-    from casque.lock import Lock as Lock
-    from casque.queue import BrokerQueue as BrokerQueue
-    from casque.queue import DirectQueue as DirectQueue
+    from casque.queues.arguments import NewJob as NewJob
+    from casque.queues.async_queue import BrokerQueue as BrokerQueue
+    from casque.queues.async_queue import DirectQueue as DirectQueue
+    from casque.queues.heartbeat import HeartbeatManager as HeartbeatManager
+    from casque.queues.lock import Lock as Lock
+    from casque.queues.sync_queue import Queue as Queue
     from casque.retry import Backoff as Backoff
     from casque.retry import Discard as Discard
     from casque.retry import Retry as Retry
     from casque.retry import Snooze as Snooze
-    from casque.state import QueueState as QueueState
+    from casque.rules.state import QueueState as QueueState
     from casque.stores.port import Store as Store
     from casque.stores.url import open_store as open_store
-    from casque.syncqueue import Queue as Queue
-    from casque.tasks import App as App
+    from casque.tasks.app import App as App
+    from casque.tasks.current import current_job as current_job
+    from casque.tasks.handle import Handle as Handle
+    from casque.tasks.task import Task as Task
 
 __all__ = [
     "App",
@@ -77,17 +77,17 @@ __all__ = [
 ]
 
 _HOMES = {
-    "App": "casque.tasks",
+    "App": "casque.tasks.app",
     "Backoff": "casque.retry",
-    "BrokerQueue": "casque.queue",
+    "BrokerQueue": "casque.queues.async_queue",
     "Bucket": "casque.buckets.port",
     "CASConflictError": "casque.errors",
     "CasqueError": "casque.errors",
     "CorruptError": "casque.errors",
-    "DirectQueue": "casque.queue",
+    "DirectQueue": "casque.queues.async_queue",
     "Discard": "casque.retry",
-    "Handle": "casque.handles",
-    "HeartbeatManager": "casque.heartbeat",
+    "Handle": "casque.tasks.handle",
+    "HeartbeatManager": "casque.queues.heartbeat",
     "InMemoryStorage": "casque.adapters.storage.memory",
     "InvalidError": "casque.errors",
     "Job": "casque.job",
@@ -96,18 +96,18 @@ _HOMES = {
     "Lease": "casque.job",
     "LeaseLostError": "casque.errors",
     "LocalFileSystemStorage": "casque.adapters.storage.filesystem",
-    "Lock": "casque.lock",
-    "NewJob": "casque.arguments",
+    "Lock": "casque.queues.lock",
+    "NewJob": "casque.queues.arguments",
     "ObjectStoragePort": "casque.adapters.storage.port",
-    "Queue": "casque.syncqueue",
-    "QueueState": "casque.state",
+    "Queue": "casque.queues.sync_queue",
+    "QueueState": "casque.rules.state",
     "Retry": "casque.retry",
     "Snooze": "casque.retry",
     "Stats": "casque.job",
     "StorageError": "casque.errors",
     "Store": "casque.stores.port",
-    "Task": "casque.entrypoint",
-    "current_job": "casque.current",
+    "Task": "casque.tasks.task",
+    "current_job": "casque.tasks.current",
     "open_store": "casque.stores.url",
 }
 

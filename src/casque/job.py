@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from casque.clock import to_datetime
+from casque.system.clock import to_datetime
 
 DEFAULT_QUEUE = "default"
 DEFAULT_MAX_ATTEMPTS = 25

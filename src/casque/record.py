@@ -11,7 +11,7 @@ from datetime import datetime
 
 import msgspec
 
-from casque.clock import to_datetime
+from casque.system.clock import to_datetime
 
 ABSENT = 0
 """The version of a record that is not there."""

@@ -7,9 +7,9 @@ from datetime import timedelta
 
 import msgspec
 
-from casque import arguments
-from casque.arguments import words_of
 from casque.errors import InvalidError
+from casque.queues import arguments
+from casque.queues.arguments import words_of
 
 
 class Backoff(msgspec.Struct, frozen=True, kw_only=True):

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from casque import App, Backoff, current_job
-from casque.worker import deck, loop
+from casque.worker import store_thread, worker
 
 FOLDER = Path(os.environ["CHORES_FOLDER"])
 GATE = FOLDER / "gate"
@@ -102,12 +102,12 @@ if patience := os.environ.get("CHORES_PATIENCE_US"):
 
 if beats := os.environ.get("CHORES_BEATS_PER_LEASE"):
     # Many, of a long lease: they come soon, and a busy machine does not lose it.
-    vars(deck)["BEATS_PER_LEASE"] = int(beats)
+    vars(store_thread)["BEATS_PER_LEASE"] = int(beats)
 
 if last_words := os.environ.get("CHORES_LAST_WORDS_US"):
     # How long a worker that ends waits for a storage that is away.
-    vars(deck)["LAST_WORDS_US"] = int(last_words)
-    vars(loop)["_LAST_WORDS_SECONDS"] = int(last_words) / 1_000_000 + 1.0
+    vars(store_thread)["LAST_WORDS_US"] = int(last_words)
+    vars(worker)["_LAST_WORDS_SECONDS"] = int(last_words) / 1_000_000 + 1.0
 
 
 # -- those that behave -------------------------------------------------------------

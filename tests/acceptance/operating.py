@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-from casque.worker import presence
+from casque.worker.registry import process_identity
 from tests import forkserver
 from tests.acceptance.fleet import PATIENCE, Fleet
 
@@ -120,5 +120,5 @@ class Operator:
             if Path(f"/proc/{pid}/cwd").readlink() != self._resolved:
                 return False
             is_casque = b"casque" in Path(f"/proc/{pid}/cmdline").read_bytes()
-            return is_casque and presence.vitals(pid) is not None
+            return is_casque and process_identity.vitals(pid) is not None
         return False

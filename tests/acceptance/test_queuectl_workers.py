@@ -19,9 +19,9 @@ from pathlib import Path
 import pytest
 
 from casque import JobStatus
-from casque.cli.access import Access
+from casque.cli.store import Access
 from casque.record import MANAGER
-from casque.worker import presence
+from casque.worker.registry import process_identity
 from tests.acceptance.fleet import PATIENCE, STORES, chore, until
 from tests.acceptance.operating import QUEUECTL, Operator
 
@@ -350,14 +350,14 @@ def test_a_manager_that_has_no_worker_is_stopped_by_its_pid(on_sqlite: Operator)
         _, others = on_sqlite.started(*APP)
         assert on_sqlite.queuectl("worker", "stop", str(manager)).code == 0
         assert on_sqlite.pids() == others
-        assert presence.has_ended(manager, None)
+        assert process_identity.has_ended(manager, None)
 
 
 @pytest.mark.skipif(not has_a_host_of_its_own(), reason="no unshare --uts here")
 def test_a_manager_elsewhere_that_has_no_worker_is_stopped(on_sqlite: Operator) -> None:
     with hung(on_sqlite, "--lease", "6s", before=ELSEWHERE) as manager:
         assert on_sqlite.queuectl("worker", "stop").code == 0
-        assert not presence.has_ended(manager, None)
+        assert not process_identity.has_ended(manager, None)
         ran = on_sqlite.queuectl("worker", "stop", "--all")
         told = f"Stopped 1 manager(s) without workers: {manager} on elsewhere.\n"
         assert (ran.code, ran.out) == (0, told), ran
@@ -367,7 +367,7 @@ def test_a_manager_elsewhere_that_has_no_worker_is_stopped(on_sqlite: Operator) 
 def test_the_entry_of_a_manager_that_was_killed_is_cleared_away(on_sqlite: Operator) -> None:
     with hung(on_sqlite) as manager:
         os.kill(manager, signal.SIGKILL)
-        until("it is gone", lambda: presence.has_ended(manager, None))
+        until("it is gone", lambda: process_identity.has_ended(manager, None))
         with Access(on_sqlite.fleet.store) as access:
             assert len(access.records(MANAGER)) == 1
             ran = on_sqlite.queuectl("worker", "stop")
@@ -486,7 +486,7 @@ def test_a_command_that_outlasts_the_grace_is_ended_and_given_back(on_sqlite: Op
     job = on_sqlite.fleet.job("slow")
     assert (job.status, job.attempts) == (JobStatus.QUEUED, 0)
     pid = int(read(on_sqlite.folder / "pid"))
-    until("the command has ended", lambda: presence.has_ended(pid, None))
+    until("the command has ended", lambda: process_identity.has_ended(pid, None))
 
 
 def test_those_that_take_too_long_are_told_of(on_sqlite: Operator) -> None:
@@ -548,5 +548,5 @@ def test_one_is_replaced_though_the_folder_it_was_started_in_is_removed(
         )
         assert on_sqlite.queuectl("worker", "stop").code == 0
     finally:
-        if not presence.has_ended(manager, None):
+        if not process_identity.has_ended(manager, None):
             os.kill(manager, signal.SIGKILL)

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from casque import JobStatus
-from casque.shelljob import exit_code_of
+from casque.worker.shell.job import exit_code_of
 from tests.acceptance.fleet import PATIENCE, until
 from tests.acceptance.operating import Operator
 from tests.worker.shells import session_of

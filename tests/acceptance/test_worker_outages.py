@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from casque import App, Queue
-from casque.clock import SECOND_US
-from casque.worker.deck import LAST_WORDS_US
-from casque.worker.supervisor import Pace
+from casque.system.clock import SECOND_US
+from casque.worker.store_thread import LAST_WORDS_US
+from casque.worker.supervision.supervisor import Pace
 from tests.acceptance.fleet import PATIENCE, Fleet, assert_each_done_once, chore, until
 from tests.acceptance.outages import (
     FAULTS,

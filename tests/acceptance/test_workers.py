@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from casque import JobStatus
-from casque.clock import SECOND_US
-from casque.worker.options import DEFAULT_GRACE_US
+from casque.system.clock import SECOND_US
+from casque.tasks.worker_options import DEFAULT_GRACE_US
 from tests.acceptance.fleet import (
     PATIENCE,
     STORES,

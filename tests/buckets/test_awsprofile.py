@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from casque import InvalidError
-from casque.buckets.awsprofile import profile_options
+from casque.buckets.aws_profile import profile_options
 from casque.buckets.obstore import s3_bucket
 from casque.buckets.port import ABSENT
 from tests.servers.client import BucketServer

@@ -18,8 +18,8 @@ import pytest
 
 from casque.buckets.folder import FolderBucket
 from casque.buckets.port import ABSENT
-from casque.clock import drive
 from casque.errors import StorageError
+from casque.system.clock import drive
 from casque.testing import FakeClock
 from casque.testing.disk import SimDisk, SimFiles
 
@@ -143,7 +143,7 @@ FULL = """
 import json, resource, signal, sys
 from casque.buckets.folder import FolderBucket
 from casque.buckets.port import ABSENT
-from casque.clock import drive
+from casque.system.clock import drive
 from casque.errors import StorageError
 if sys.argv[2] != "-":
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -197,7 +197,7 @@ READ_ONLY = """
 import json, sys
 from casque.buckets.folder import FolderBucket
 from casque.buckets.port import ABSENT
-from casque.clock import drive
+from casque.system.clock import drive
 from casque.errors import StorageError
 bucket = FolderBucket(sys.argv[1])
 found = drive(bucket.get("log/1"))

@@ -11,8 +11,8 @@ import pytest
 
 from casque.buckets.folder import FolderBucket
 from casque.buckets.port import ABSENT
-from casque.clock import drive
 from casque.errors import CASConflictError, StorageError
+from casque.system.clock import drive
 from casque.testing import FakeClock
 from casque.testing.disk import SimDisk, SimFiles
 

@@ -12,14 +12,14 @@ import pytest
 
 from casque.buckets.folder import FolderBucket
 from casque.buckets.port import ABSENT
-from casque.clock import drive
+from casque.system.clock import drive
 from tests.buckets.syscalls import Call, killed_at_every_call
 
 STEPS = """
 import os
 from casque.buckets.folder import FolderBucket
 from casque.buckets.port import ABSENT
-from casque.clock import drive
+from casque.system.clock import drive
 
 def say(*words):
     os.write(1, " ".join(words).encode() + b"\\n")

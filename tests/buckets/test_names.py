@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from casque.buckets import durable
+from casque.buckets import synced_names
 from casque.buckets.folder import FolderBucket
 from casque.buckets.port import ABSENT, PAGE, Version
-from casque.clock import drive
+from casque.system.clock import drive
 from casque.testing import FakeClock
 from casque.testing.disk import SimDisk, SimFiles
 
@@ -199,8 +199,8 @@ def test_what_was_listed_or_read_once_is_not_synced_again(filled: Counted) -> No
 
 
 def test_what_is_known_to_last_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(durable, "OBJECTS_KEPT", 10)
-    monkeypatch.setattr(durable, "_FOLDERS_KEPT", 3)
+    monkeypatch.setattr(synced_names, "OBJECTS_KEPT", 10)
+    monkeypatch.setattr(synced_names, "_FOLDERS_KEPT", 3)
     bucket = Counted().bucket
     for number in range(20):
         drive(bucket.put(f"{number}/x", b"", expect=ABSENT))

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from casque import localdisk
-from casque.buckets.files import LocalFiles
+from casque.buckets.disk import LocalFiles
 from casque.buckets.folder import FolderBucket
 from casque.buckets.port import ABSENT
-from casque.clock import drive
 from casque.errors import InvalidError, StorageError
+from casque.system import local_disk
+from casque.system.clock import drive
 from casque.testing import FakeClock
 
 
@@ -71,7 +71,7 @@ def test_a_key_that_would_lead_elsewhere_is_refused(tmp_path: Path, key: str) ->
 def test_a_network_drive_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mounts = tmp_path / "mountinfo"
     mounts.write_text(f"1 1 0:1 / {tmp_path} rw - nfs4 host:/ rw\n")
-    monkeypatch.setattr(localdisk, "_MOUNTS", mounts)
+    monkeypatch.setattr(local_disk, "_MOUNTS", mounts)
     bucket = FolderBucket(tmp_path / "bucket")
     told = (str(tmp_path / "bucket"), "nfs4", "Choose a folder on a local disk")
     for call in (put(bucket), lambda: bucket.get("a"), bucket.list, lambda: bucket.delete("a")):

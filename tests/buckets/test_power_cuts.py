@@ -14,12 +14,12 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from casque.buckets.durable import Durable
-from casque.buckets.files import Stamp
+from casque.buckets.disk import Stamp
 from casque.buckets.folder import FolderBucket
 from casque.buckets.port import ABSENT, Version
-from casque.clock import drive
+from casque.buckets.synced_names import Durable
 from casque.errors import CASConflictError
+from casque.system.clock import drive
 from casque.testing import FakeClock
 from casque.testing.disk import GoneError, SimDisk, SimFiles
 

@@ -13,7 +13,7 @@ BEGIN = """
 import os, sys
 from casque.buckets.folder import FolderBucket
 from casque.buckets.port import ABSENT
-from casque.clock import drive
+from casque.system.clock import drive
 
 def say(word):
     os.write(1, word.encode() + b"\\n")
@@ -177,7 +177,7 @@ fsync = os.fsync
 os.fsync = lambda fd: None if stat.S_ISDIR(os.fstat(fd).st_mode) else fsync(fd)
 """
 LINK_FIRST = """
-from casque.buckets.files import LocalFiles
+from casque.buckets.disk import LocalFiles
 def write_synced(self, path, body, mtime_ns, write=LocalFiles.write_synced):
     fsync, os.fsync = os.fsync, lambda fd: None
     try:
@@ -187,7 +187,7 @@ def write_synced(self, path, body, mtime_ns, write=LocalFiles.write_synced):
 LocalFiles.write_synced = write_synced
 """
 SYNC_FIRST = """
-from casque.buckets.durable import Durable
+from casque.buckets.synced_names import Durable
 placed, sync = FolderBucket._placed, Durable.sync
 def sync_and_place(self, path, body, expect):
     if os.path.isdir(os.path.dirname(path)):
@@ -197,7 +197,7 @@ FolderBucket._placed = sync_and_place
 Durable.sync = lambda *_: None
 """
 NO_NAMES_OF_FOLDERS = """
-from casque.buckets.durable import Durable
+from casque.buckets.synced_names import Durable
 Durable.sync = lambda self, folders: [self._files.sync_folder(one) for one in folders]
 """
 BELIEVING = "FolderBucket._believe = lambda *_: None\n"

@@ -13,12 +13,12 @@ import msgspec
 import pytest
 import typer
 
-from casque.cli.access import Access
-from casque.clock import MICROSECOND, SystemClock, to_datetime
-from casque.operations import PutRecord
+from casque.cli.store import Access
 from casque.record import ABSENT, WORKER
-from casque.worker import presence
-from casque.worker.registry import WorkerEntry
+from casque.rules.operations import PutRecord
+from casque.system.clock import MICROSECOND, SystemClock, to_datetime
+from casque.worker.registry import process_identity
+from casque.worker.registry.entries import WorkerEntry
 from tests.cli.control import STORES, Control
 from tests.cli.entries import Write
 from tests.forkserver import remember_commands
@@ -73,7 +73,7 @@ def write(store: str) -> Write:
     """Writes the entry of a worker: of this very process, unless it is told another."""
 
     def written(age_us: int = 0, **changes: Any) -> WorkerEntry:
-        vitals = presence.vitals(os.getpid())
+        vitals = process_identity.vitals(os.getpid())
         assert vitals is not None
         now = to_datetime(SystemClock().now())
         given: dict[str, Any] = {
@@ -87,7 +87,7 @@ def write(store: str) -> Write:
             "entrypoints": ("shell",),
             "running": ("job1",),
             "manager": None,
-            "machine": presence.machine(),
+            "machine": process_identity.machine(),
             "birth": vitals.birth,
             "obeys_signals": True,
         }

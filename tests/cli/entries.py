@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from casque import Queue
-from casque.cli.access import Access
-from casque.cli.fleet import members
-from casque.worker import presence
-from casque.worker.registry import WorkerEntry
+from casque.cli.store import Access
+from casque.cli.worker.fleet import members
+from casque.worker.registry import process_identity
+from casque.worker.registry.entries import WorkerEntry
 
 MINUTE_US = 60_000_000
 
@@ -16,7 +16,7 @@ Write = Callable[..., WorkerEntry]
 
 
 def birth_of(pid: int) -> int:
-    vitals = presence.vitals(pid)
+    vitals = process_identity.vitals(pid)
     assert vitals is not None
     return vitals.birth
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from casque import Queue
-from casque.cli import bulk
+from casque.cli.enqueue import stdin
 from tests.acceptance.fleet import until
 from tests.cli.control import QUEUECTL, Control, process
 
@@ -42,7 +42,7 @@ def test_as_json_they_are_counted(control: Control) -> None:
 def test_a_bad_line_is_named_and_nothing_from_its_batch_on_is_enqueued(
     control: Control, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bulk, "ENQUEUE_MANY_JOBS", 2)
+    monkeypatch.setattr(stdin, "ENQUEUE_MANY_JOBS", 2)
     told = control.refused("enqueue", "-", stdin=lines("a", "b", "c") + b"\n{}\n" + lines("d"))
     assert "line 5: there is no command" in told
     assert "2 jobs of the batches before were enqueued; the same lines again are safe" in told
@@ -59,14 +59,14 @@ def test_a_refused_batch_says_which_lines(control: Control) -> None:
 def test_a_batch_is_bounded_by_its_bytes_too(
     control: Control, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bulk, "BATCH_BYTES", 100)
+    monkeypatch.setattr(stdin, "BATCH_BYTES", 100)
     ids = [f"job{number}" for number in range(20)]
     control.done("enqueue", "-", stdin=lines(*ids))
     assert [job.id for job in control.jobs()] == ids
 
 
 def test_a_line_without_end_is_refused(control: Control, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bulk, "PAYLOAD_BYTES", 1_000)
+    monkeypatch.setattr(stdin, "PAYLOAD_BYTES", 1_000)
     told = control.refused("enqueue", "-", stdin=lines("a") + b" " * 10 + b"x" * 5_000)
     assert "line 2: it is longer than 1,000 bytes" in told
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from casque.cli import group
+from casque.cli import app
 from casque.cli.main import run
-from casque.stores.ledger import asking
+from casque.stores.ledger import bucket_requests
 from tests.cli.control import (
     ANSWERED_WITHIN,
     QUEUECTL,
@@ -44,7 +44,7 @@ def test_help_has_examples(command: tuple[str, ...], capsys: pytest.CaptureFixtu
 
 def test_these_are_all_commands() -> None:
     commands = {
-        one.name or one.callback.__name__ for one in group.app.registered_commands if one.callback
+        one.name or one.callback.__name__ for one in app.app.registered_commands if one.callback
     }
     assert commands - {"demo"} == {one[0] for one in COMMANDS if len(one) == 1}
 
@@ -115,7 +115,7 @@ def test_a_storage_that_does_not_answer_is_code_5(
     # Keys are given, so that nobody is asked for some; nobody listens on port 1.
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_ALLOW_HTTP"):
         monkeypatch.setenv(name, "true")
-    monkeypatch.setattr(asking, "COMMIT_DEADLINE_US", 300_000)
+    monkeypatch.setattr(bucket_requests, "COMMIT_DEADLINE_US", 300_000)
     control.store = "s3://bucket/jobs?endpoint=http://127.0.0.1:1&region=us-east-1"
     control.refused("status", code=5)
 
@@ -177,7 +177,7 @@ def test_what_nobody_expected_asks_to_be_reported(
 
 
 def test_ctrl_c_is_told_in_one_line(control: Control, monkeypatch: pytest.MonkeyPatch) -> None:
-    from casque.cli.access import Access
+    from casque.cli.store import Access
 
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt

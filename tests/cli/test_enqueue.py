@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from casque.shelljob import ShellCall, decode
+from casque.worker.shell.job import ShellCall, decode
 from tests.cli.control import Control
 
 FULL: dict[str, Any] = {

@@ -12,8 +12,8 @@ import msgspec
 import pytest
 
 from casque import NewJob, Queue
-from casque.operations import PutRecord
 from casque.record import ABSENT, WORKER
+from casque.rules.operations import PutRecord
 from tests.cli.control import Control, process
 
 KEYS = [
@@ -73,7 +73,7 @@ def test_status_counts_by_state(anywhere: Control) -> None:
 
 
 def test_status_names_the_workers_that_are_there(control: Control) -> None:
-    from casque.cli.access import Access
+    from casque.cli.store import Access
 
     pids = (os.getpid(), os.getppid())
     with Access(control.store) as access:

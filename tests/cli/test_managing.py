@@ -57,10 +57,10 @@ def test_a_dead_job_goes_back_with_all_its_attempts(anywhere: Control) -> None:
 def test_all_dead_jobs_go_back_or_those_of_a_queue(
     anywhere: Control, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from casque.cli import dlq, managing
+    from casque.cli import dlq, manage
 
     monkeypatch.setattr(dlq, "_PAGE", 2)
-    monkeypatch.setattr(managing, "_BATCH", 3)
+    monkeypatch.setattr(manage, "_BATCH", 3)
     anywhere.dies("a", "b", "c", "d", "e")
     anywhere.done("enqueue", "-c", "a", "--id", "m", "-q", "mail")
     anywhere.worked(lambda queue, job: queue.fail(job))
@@ -212,9 +212,9 @@ def test_a_wrong_value_is_refused(control: Control, key: str, value: str) -> Non
 def test_two_who_set_at_once_both_succeed(
     control: Control, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from casque.cli.access import Access
-    from casque.operations import Operation, PutRecord
+    from casque.cli.store import Access
     from casque.record import ABSENT, CONFIG
+    from casque.rules.operations import Operation, PutRecord
 
     whole, others = Access.submit, [b"7"]
 

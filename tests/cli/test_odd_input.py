@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from casque import InvalidError, NewJob, Queue
-from casque.cli import bulk
-from casque.cli.access import Access
+from casque.cli.enqueue import stdin
 from casque.cli.main import run
-from casque.looprunner import LoopRunner
-from casque.operations import PutRecord
+from casque.cli.store import Access
+from casque.queues.runner_asyncio import LoopRunner
 from casque.record import ABSENT, CONFIG
-from casque.settings import SETTINGS, Settings, settings_of, unfit
+from casque.rules.operations import PutRecord
+from casque.worker.shell.settings import SETTINGS, Settings, settings_of, unfit
 from tests.acceptance.fleet import until
 from tests.cli.control import ANSWERED_WITHIN, QUEUECTL, Control
 
@@ -176,7 +176,7 @@ def test_ctrl_c_says_what_may_be_stored_too(
             raise KeyboardInterrupt
         return answer
 
-    monkeypatch.setattr(bulk, "ENQUEUE_MANY_JOBS", 2)
+    monkeypatch.setattr(stdin, "ENQUEUE_MANY_JOBS", 2)
     monkeypatch.setattr(Access, "run", interrupted)
     told = control("enqueue", "-", stdin=b'{"command": "a"}\n{"command": "b"}\n{"command": "c"}\n')
     assert told.code == 130

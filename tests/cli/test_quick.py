@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from casque.cli import enqueue as orders
-from casque.cli import enqueueing, group, quick
-from casque.cli.enqueue import Order
+from casque.cli import app
+from casque.cli.enqueue import fast_args, typer_args
+from casque.cli.enqueue import one as orders
+from casque.cli.enqueue.one import Order
 from casque.errors import CasqueError
 
 STORE = "/tmp/jobs.db"
@@ -90,7 +91,7 @@ def by_typer(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str])
 
     monkeypatch.setenv("CASQUE_STORE", "/tmp/from-the-environment.db")
     monkeypatch.setattr(orders, "enqueue", take)
-    monkeypatch.setattr(enqueueing, "enqueue_lines", take)
+    monkeypatch.setattr(typer_args, "enqueue_lines", take)
     return taken
 
 
@@ -98,7 +99,7 @@ def ordered(arguments: Sequence[str], taken: list[Order]) -> Order | None:
     """What Typer would have enqueued; None when it refuses, or does something else."""
     taken.clear()
     try:
-        group.invoke(arguments)
+        app.invoke(arguments)
     except CasqueError:
         return None
     return taken[0] if taken else None
@@ -108,11 +109,11 @@ def test_whatever_it_understands_typer_understands_the_same(
     by_typer: list[Order], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The other commands would do as they are told.
-    monkeypatch.setattr(group.app, "registered_commands", group.app.registered_commands[:1])
-    monkeypatch.setattr(group.app, "registered_groups", [])
+    monkeypatch.setattr(app.app, "registered_commands", app.app.registered_commands[:1])
+    monkeypatch.setattr(app.app, "registered_groups", [])
     understood = 0
     for arguments in (*LISTS, *drawn()):
-        quickly = quick.order_of(arguments)
+        quickly = fast_args.order_of(arguments)
         if quickly is not None:
             understood += 1
             assert ordered(arguments, by_typer) == quickly, arguments
@@ -129,14 +130,14 @@ def test_whatever_it_understands_typer_understands_the_same(
     ],
 )
 def test_what_hooks_call_all_day_goes_the_short_way(arguments: list[str]) -> None:
-    assert quick.order_of(arguments) is not None
+    assert fast_args.order_of(arguments) is not None
 
 
 @pytest.mark.parametrize(
     "arguments", [["enqueue", "-"], ["enqueue", "--help"], ["enqueue", "-h", JSON], ["enqueue"]]
 )
 def test_what_is_not_one_job_is_left_to_typer(arguments: list[str]) -> None:
-    assert quick.order_of(arguments) is None
+    assert fast_args.order_of(arguments) is None
 
 
 def test_enqueueing_on_sqlite_loads_neither_typer_nor_an_event_loop(tmp_path: Path) -> None:
@@ -144,7 +145,8 @@ def test_enqueueing_on_sqlite_loads_neither_typer_nor_an_event_loop(tmp_path: Pa
 import sys
 from casque.cli.main import run
 code = run(["enqueue", '{"command": "a"}'])
-unwanted = {"typer", "rich", "asyncio", "casque.stores.ledger", "casque.tasks", "casque.worker"}
+unwanted = {"typer", "rich", "asyncio", "casque.stores.ledger", "casque.tasks"}
+unwanted |= {"casque.worker.worker", "casque.worker.supervision"}
 print(code, *sorted(unwanted & set(sys.modules)))
 """
     ended = subprocess.run(

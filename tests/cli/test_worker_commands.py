@@ -9,13 +9,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from casque.cli.access import Access
-from casque.cli.fleet import ago
 from casque.cli.main import run
-from casque.cli.plan import Plan
-from casque.operations import PutRecord
+from casque.cli.store import Access
+from casque.cli.worker.fleet import ago
+from casque.cli.worker.plan import Plan
 from casque.record import ABSENT, CONFIG, MANAGER, WORKER
-from casque.settings import Settings, encoded
+from casque.rules.operations import PutRecord
+from casque.worker.shell.settings import Settings, encoded
 from tests.cli.control import told_by
 from tests.cli.entries import MINUTE_US, Write, claim
 
@@ -212,7 +212,7 @@ def test_the_background_is_told_the_same(monkeypatch: pytest.MonkeyPatch, tmp_pa
         again.append(plan)
         return 0
 
-    monkeypatch.setattr("casque.cli.worker._start_here", noted)
+    monkeypatch.setattr("casque.cli.worker.commands._start_here", noted)
     monkeypatch.setenv("CASQUE_STORE", f"{tmp_path}/jobs.db")
     assert run(plan.arguments()) == 0
     assert again == [plan]

@@ -15,14 +15,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from casque.cli.access import Access
 from casque.cli.main import run
-from casque.clock import SystemClock, to_datetime
-from casque.operations import PutRecord
+from casque.cli.store import Access
 from casque.record import ABSENT, WORKER
+from casque.rules.operations import PutRecord
 from casque.stores.sqlite import connection
-from casque.worker import presence
-from casque.worker.registry import WorkerEntry, live_workers
+from casque.system.clock import SystemClock, to_datetime
+from casque.worker.registry import process_identity
+from casque.worker.registry.entries import WorkerEntry, live_workers
 from tests.cli.entries import MINUTE_US, Write, birth_of, entries
 
 
@@ -55,10 +55,10 @@ def test_one_that_died_here_is_gone_and_one_elsewhere_is_not_judged(
 def test_a_process_that_was_not_reaped_has_ended() -> None:
     process = subprocess.Popen(["true"])
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-    assert presence.vitals(process.pid) is None
-    assert presence.has_ended(process.pid, None)
+    assert process_identity.vitals(process.pid) is None
+    assert process_identity.has_ended(process.pid, None)
     process.wait()
-    assert presence.has_ended(process.pid, None)
+    assert process_identity.has_ended(process.pid, None)
 
 
 def test_a_signal_goes_to_the_process_that_is_meant_or_to_none(
@@ -66,18 +66,18 @@ def test_a_signal_goes_to_the_process_that_is_meant_or_to_none(
 ) -> None:
     birth = birth_of(sleeper.pid)
     for wrong in (birth - 1, birth + 1, None):
-        assert not presence.send(sleeper.pid, wrong, signal.SIGTERM)
+        assert not process_identity.send(sleeper.pid, wrong, signal.SIGTERM)
     assert sleeper.poll() is None
-    assert presence.send(sleeper.pid, birth, signal.SIGTERM)
+    assert process_identity.send(sleeper.pid, birth, signal.SIGTERM)
     assert sleeper.wait(60) == -signal.SIGTERM
-    assert not presence.send(sleeper.pid, birth, signal.SIGTERM)
+    assert not process_identity.send(sleeper.pid, birth, signal.SIGTERM)
 
 
 def test_one_that_is_stopped_by_its_terminal_goes_on_to_heed_a_signal(
     sleeper: subprocess.Popen[bytes],
 ) -> None:
     sleeper.send_signal(signal.SIGSTOP)
-    assert presence.send(sleeper.pid, birth_of(sleeper.pid), signal.SIGTERM)
+    assert process_identity.send(sleeper.pid, birth_of(sleeper.pid), signal.SIGTERM)
     assert sleeper.wait(60) == -signal.SIGTERM
 
 
@@ -88,7 +88,7 @@ def test_a_name_with_a_parenthesis_does_not_confuse(tmp_path: Path) -> None:
     try:
         while Path(f"/proc/{process.pid}/comm").read_text()[0] != "a":
             pass  # it is still the fork
-        vitals = presence.vitals(process.pid)
+        vitals = process_identity.vitals(process.pid)
         assert vitals is not None
         assert vitals.parent == os.getpid()
     finally:
@@ -194,7 +194,7 @@ def test_a_storage_that_takes_nothing_does_not_hold_up_a_signal(
                 queues=None,
                 entrypoints=(),
                 running=(),
-                machine=presence.machine(),
+                machine=process_identity.machine(),
                 birth=birth,
                 obeys_signals=True,
             )
@@ -213,7 +213,7 @@ def test_a_storage_that_takes_nothing_does_not_hold_up_a_signal(
 def test_one_elsewhere_that_is_not_heard_of_any_more_is_not_said_to_have_stopped(
     store: str, write: Write, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("casque.worker.registry._LATE_US", 0)
+    monkeypatch.setattr("casque.worker.registry.entries._LATE_US", 0)
     write(name="far", host="far-away", pid=17, lease_us=1_000_000)
     assert run(["worker", "stop", "--all"]) == 1
     captured = capsys.readouterr()

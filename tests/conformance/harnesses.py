@@ -24,16 +24,16 @@ from casque.adapters.storage.s3 import S3Storage
 from casque.buckets.folder import FolderBucket
 from casque.buckets.memory import MemoryBucket
 from casque.buckets.port import ABSENT, Bucket, Expect, Found, Listed, Version
-from casque.clock import Clock, SystemClock, drive, to_datetime, to_us
-from casque.state import State
-from casque.stores.document import DocumentStore
+from casque.rules.state import State
+from casque.stores.document.store import DocumentStore
+from casque.stores.ledger.format_check import mark_of
 from casque.stores.ledger.home import MARKER, Home
 from casque.stores.ledger.log import key_of
-from casque.stores.ledger.opening import mark_of
 from casque.stores.ledger.replica import Replica
 from casque.stores.ledger.store import LedgerStore
 from casque.stores.memory import MemoryStore
 from casque.stores.sqlite.store import SqliteStore
+from casque.system.clock import Clock, SystemClock, drive, to_datetime, to_us
 from casque.testing import FakeClock, Raw, RawLine
 from casque.testing.faults import SlowBucket, SlowStorage
 from casque.testing.rig import Tier

@@ -28,7 +28,7 @@ from casque import (
     NewJob,
     Queue,
 )
-from casque.arguments import (
+from casque.queues.arguments import (
     ENQUEUE_MANY_BYTES,
     ENQUEUE_MANY_JOBS,
     LARGEST_INT,

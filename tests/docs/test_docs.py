@@ -160,10 +160,33 @@ def test_the_suites_that_the_guarantees_name_are_there() -> None:
     assert suites == {node.name for node in tree.body if isinstance(node, ast.ClassDef)}
 
 
-def test_every_module_is_on_the_map() -> None:
+def packages() -> list[Path]:
+    return [one.parent for one in SOURCE.rglob("__init__.py") if one.parent != SOURCE]
+
+
+@pytest.mark.parametrize("package", packages(), ids=lambda one: str(one.relative_to(SOURCE)))
+def test_a_package_lists_its_modules(package: Path) -> None:
+    tree = ast.parse((package / "__init__.py").read_text())
+    listed = re.findall(r"^(\w+/?)  +\S", ast.get_docstring(tree) or "", re.MULTILINE)
+    there = [one.stem for one in package.glob("*.py") if one.stem != "__init__"]
+    there += [f"{one.parent.name}/" for one in package.glob("*/__init__.py")]
+    assert sorted(listed) == sorted(there)
+
+
+def test_the_tour_names_what_is_there() -> None:
     text = (ROOT / "ARCHITECTURE.md").read_text()
-    for path in SOURCE.rglob("*.py"):
-        module = path.relative_to(SOURCE)
-        if module.name == "__init__.py" or "suite" in module.parts:
-            continue
-        assert f"`{module.as_posix()}`" in text, module
+    tour = re.findall(r"`([\w/]+\.py)(?::([\w.]+))?`", text)
+    assert len([name for _, name in tour if name]) > 15
+    for file, name in tour:
+        found = [one for one in (SOURCE / file, *SOURCE.rglob(file)) if one.is_file()]
+        assert found, file
+        assert not name or defines(ast.parse(found[0].read_text()), name.split(".")), (file, name)
+
+
+def defines(tree: ast.Module | ast.ClassDef, names: list[str]) -> bool:
+    """Whether a function or class of that name is there, within the classes named before it."""
+    kinds = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    for one in tree.body:
+        if isinstance(one, kinds) and one.name == names[0]:
+            return len(names) == 1 or (isinstance(one, ast.ClassDef) and defines(one, names[1:]))
+    return False

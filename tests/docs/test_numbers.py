@@ -8,26 +8,20 @@ from pathlib import Path
 
 import pytest
 
-from casque import (
-    Backoff,
-    arguments,
-    commit,
-    holding,
-    localdisk,
-    queue,
-    rules,
-    state,
-    tasks,
-    transaction,
-    transitions,
-)
+from casque import Backoff
 from casque.buckets import PAGE, replies
-from casque.clock import DAY_US, MINUTE_US, SECOND_US
-from casque.stores import document, port, url
-from casque.stores.ledger import asking, buckettime, pacing
+from casque.queues import arguments, async_queue, commit, held_claims
+from casque.rules import decide, state, transaction, transitions
+from casque.stores import port, url
+from casque.stores.document import store
+from casque.stores.ledger import bucket_requests, bucket_time, pacing
 from casque.stores.ledger import store as ledger
 from casque.stores.sqlite import watch
-from casque.worker import __main__, deck, loop, options, supervisor
+from casque.system import local_disk
+from casque.system.clock import DAY_US, MINUTE_US, SECOND_US
+from casque.tasks import app, worker_options
+from casque.worker import __main__, store_thread, worker
+from casque.worker.supervision import supervisor
 from tests.docs.pages import DOCS, GUARANTEES, named, section
 
 
@@ -63,17 +57,17 @@ def seconds(us: int) -> str:
         ),
         ("operations waiting", [f"{commit.WAITING_CALLERS:,}"]),
         ("one commit's tries", [seconds(port.COMMIT_DEADLINE_US)]),
-        ("one request to a bucket", [f"{asking.REQUEST_SECONDS} s"]),
+        ("one request to a bucket", [f"{bucket_requests.REQUEST_SECONDS} s"]),
         (
             "one call on a bucket that does not answer",
-            [seconds(port.COMMIT_DEADLINE_US + asking.LEAST_US)],
+            [seconds(port.COMMIT_DEADLINE_US + bucket_requests.LEAST_US)],
         ),
         ("pending work", [seconds(commit.CLOSE_PATIENCE_US)]),
-        ("waiting for a file's lock", [seconds(localdisk.LOCK_PATIENCE_US)]),
+        ("waiting for a file's lock", [seconds(local_disk.LOCK_PATIENCE_US)]),
         ("memory of a silent writer", [f"{state.WRITER_MEMORY_US // MINUTE_US} minutes"]),
-        ("claims", [f"{holding.HOLDINGS_KEPT:,}"]),
-        ("depth", [f"{queue.DEFAULT_MAX_DEPTH}"]),
-        ("dead", [f"{rules.DEAD_RETENTION_US // DAY_US} days"]),
+        ("claims", [f"{held_claims.HOLDINGS_KEPT:,}"]),
+        ("depth", [f"{async_queue.DEFAULT_MAX_DEPTH}"]),
+        ("dead", [f"{decide.DEAD_RETENTION_US // DAY_US} days"]),
         ("pruned", [f"{transaction.PRUNED_AT_ONCE} jobs"]),
     ],
 )
@@ -86,7 +80,7 @@ def test_the_limits_are_those_of_the_code(row: str, limits: list[str]) -> None:
 
 def test_the_warning_of_the_document_is_where_the_guarantees_say() -> None:
     told = " ".join(GUARANTEES.read_text().split())
-    assert f"{document.RECORDS_BEFORE_WARNING:,} jobs" in told
+    assert f"{store.RECORDS_BEFORE_WARNING:,} jobs" in told
 
 
 def test_what_the_bucket_page_says_of_the_ledger_is_so() -> None:
@@ -97,8 +91,8 @@ def test_what_the_bucket_page_says_of_the_ledger_is_so() -> None:
     assert f"1 LIST for each {pacing._LOOK_EVERY}" in told
     assert f"after {seconds(pacing._STALE_US)}" in told
     assert f"another PUT every {seconds(pacing._SPEAK_AGAIN_US)}" in told
-    assert f"more than {seconds(buckettime.BEHIND_US)} after the bucket's clock" in told
-    assert f"every {buckettime.ASK_EVERY_US // MINUTE_US} minutes" in told
+    assert f"more than {seconds(bucket_time.BEHIND_US)} after the bucket's clock" in told
+    assert f"every {bucket_time.ASK_EVERY_US // MINUTE_US} minutes" in told
     assert f"{MINUTE_US // ledger.CHECK_EVERY_US} GETs a minute for the last entry" in told
     assert f"{SECOND_US // ledger.LOOK_EVERY_US} GET a second at most" in told
     assert f"1 more every {seconds(ledger.IDLE_LOOK_US)}" in told
@@ -118,18 +112,21 @@ def test_what_the_bucket_page_says_of_the_ledger_is_so() -> None:
 
 def test_what_the_pages_on_workers_say_is_so() -> None:
     told = " ".join((DOCS / "how-to" / "run-workers.md").read_text().split())
-    lease, grace = seconds(options.DEFAULT_LEASE_US), seconds(options.DEFAULT_GRACE_US)
+    lease, grace = (
+        seconds(worker_options.DEFAULT_LEASE_US),
+        seconds(worker_options.DEFAULT_GRACE_US),
+    )
     pace, backoff = supervisor.Pace(), Backoff()
     assert f"{lease} after the last sign of life" in told
     assert f"`--grace`, {grace}" in told
     assert f"ever later, up to every {seconds(pace.longest_us)}" in told
     assert f"not ended {seconds(pace.beyond_grace_us)} after the grace is killed" in told
     assert f"the grace and the {seconds(pace.beyond_grace_us)} after it" in told
-    assert f"up to every {seconds(deck._LONGEST_PAUSE_US)}" in told
-    assert f"not gone {loop._CANCEL_SECONDS:g} s later" in told
+    assert f"up to every {seconds(store_thread._LONGEST_PAUSE_US)}" in told
+    assert f"not gone {worker._CANCEL_SECONDS:g} s later" in told
     assert f"up to {backoff.base.total_seconds():g} s, 4 s, 8 s and so on, at most an hour" in told
-    assert (backoff.factor, backoff.cap, deck.BEATS_PER_LEASE) == (2, timedelta(hours=1), 3)
-    assert (options.DEFAULT_CONCURRENCY, tasks.MAX_ATTEMPTS) == (32, 10)
+    assert (backoff.factor, backoff.cap, store_thread.BEATS_PER_LEASE) == (2, timedelta(hours=1), 3)
+    assert (worker_options.DEFAULT_CONCURRENCY, app.MAX_ATTEMPTS) == (32, 10)
     assert f"by default {lease} after" in " ".join(GUARANTEES.read_text().split())
     there = set(re.findall(r"--[a-z][a-z-]+", __main__._parser().format_help())) - {"--help"}
     assert {option for option in there if option not in told} == set()

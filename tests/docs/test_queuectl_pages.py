@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 import typer
 
-from casque.cli import exits
+from casque.cli import output
+from casque.cli.app import app
 from casque.cli.asjson import whole_job
-from casque.cli.fleet import WorkerView
-from casque.cli.group import app
-from casque.cli.newjobs import FIELDS
+from casque.cli.enqueue.fields import FIELDS
+from casque.cli.worker.fleet import WorkerView
 from casque.job import Attempt, Job
-from casque.settings import SETTINGS, Settings
+from casque.worker.shell.settings import SETTINGS, Settings
 from tests.docs.following import ROOT
 
 REFERENCE = ROOT / "docs" / "reference" / "queuectl.md"
@@ -98,5 +98,11 @@ def test_every_key_of_json_is_in_the_reference() -> None:
 
 def test_every_exit_code_is_in_the_reference() -> None:
     table = REFERENCE.read_text().partition("## Exit codes")[2].partition("\n## ")[0]
-    codes = {exits.DONE, exits.NOT_SO, exits.INTERRUPTED, exits.NOWHERE, *exits._CODES.values()}
+    codes = {
+        output.DONE,
+        output.NOT_SO,
+        output.INTERRUPTED,
+        output.NOWHERE,
+        *output._CODES.values(),
+    }
     assert {int(code) for code in re.findall(r"^\| (\d+) \|", table, re.MULTILINE)} == codes

@@ -17,20 +17,12 @@ import pytest
 
 import casque
 import casque.buckets
-from casque import (
-    BrokerQueue,
-    CasqueError,
-    DirectQueue,
-    InMemoryStorage,
-    Job,
-    Queue,
-    codec,
-    errors,
-    operations,
-)
+from casque import BrokerQueue, CasqueError, DirectQueue, InMemoryStorage, Job, Queue, errors
 from casque.record import Record
+from casque.rules import operations
 from casque.stores import url
-from casque.stores.ledger import entry, opening
+from casque.stores.document import codec
+from casque.stores.ledger import entry, format_check
 from casque.stores.sqlite import connection, rows
 from tests.docs.following import FENCE, ROOT
 from tests.docs.pages import DOCS, QUEUE_REFERENCE, section
@@ -233,6 +225,6 @@ def test_every_event_of_the_ledger_is_described() -> None:
     assert rows == [str(tag) for tag in tags]
     page = path.read_text()
     assert f"This is format {entry.FORMAT}." in page
-    assert f"This is format {opening.FORMAT}." in page
+    assert f"This is format {format_check.FORMAT}." in page
     for fields in (entry._Added.__struct_fields__, Record.__struct_fields__):
         assert {name for name in fields if name.removesuffix("_us") not in page} <= {"run_in_us"}

@@ -15,7 +15,7 @@ from casque import (
     Queue,
     StorageError,
 )
-from casque.stores.document import DocumentStore
+from casque.stores.document.store import DocumentStore
 from casque.testing import FakeClock
 
 

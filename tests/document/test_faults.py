@@ -18,9 +18,9 @@ from casque import (
     ObjectStoragePort,
     StorageError,
 )
-from casque.queue import AsyncQueue
-from casque.state import WRITER_MEMORY_US
-from casque.stores.document import DocumentStore
+from casque.queues.async_queue import AsyncQueue
+from casque.rules.state import WRITER_MEMORY_US
+from casque.stores.document.store import DocumentStore
 from casque.testing import FakeClock
 from casque.testing.faults import PORT_FAULTS, Fault, FaultyStorage
 from tests.conformance.harnesses import DocumentHarness

@@ -166,7 +166,8 @@ asyncio.run(main())
 KILLED = """
 import os, signal
 from pathlib import Path
-import casque.loopcommit, casque.looprunner, casque.stores.document, casque.stores.onthread
+import casque.queues.commit_asyncio, casque.queues.runner_asyncio
+import casque.stores.document.store, casque.stores.threaded
 from casque import Queue
 from casque.adapters.storage import filesystem
 

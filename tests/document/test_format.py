@@ -18,11 +18,11 @@ from casque import (
     LeaseLostError,
     NewJob,
 )
-from casque.codec import decode, encode
 from casque.job import Attempt, Failure, Job
 from casque.record import Record
-from casque.state import State
-from casque.stores.document import DocumentStore
+from casque.rules.state import State
+from casque.stores.document.codec import decode, encode
+from casque.stores.document.store import DocumentStore
 from casque.testing import FakeClock
 
 GOLDEN = Path(__file__).parent / "golden"

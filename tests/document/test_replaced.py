@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from casque import CorruptError, DirectQueue, InMemoryStorage, LeaseLostError, Queue
-from casque.clock import SystemClock
+from casque.system.clock import SystemClock
 
 
 def refused(q: Queue, says: str) -> None:

@@ -14,10 +14,10 @@ import pytest
 
 from casque import Queue
 from casque.buckets.port import Bucket
-from casque.clock import SystemClock, drive, to_datetime
 from casque.stores.ledger.home import MARKER, Home, parted
 from casque.stores.ledger.log import key_of, number_in
 from casque.stores.url import open_store
+from casque.system.clock import SystemClock, drive, to_datetime
 from casque.testing import FakeClock
 from tests.servers.client import BucketServer
 from tests.servers.fixtures import unique_prefix

@@ -9,10 +9,10 @@ import pytest
 
 from casque import CorruptError, StorageError
 from casque.buckets.memory import MemoryBucket
-from casque.clock import SECOND_US, Stopwatch, drive
-from casque.stores.ledger.asking import Asking, reason
+from casque.stores.ledger.bucket_requests import Asking, reason
 from casque.stores.ledger.home import Home
 from casque.stores.port import COMMIT_DEADLINE_US
+from casque.system.clock import SECOND_US, Stopwatch, drive
 from casque.testing import FakeClock
 
 

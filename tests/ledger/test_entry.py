@@ -8,7 +8,8 @@ import pytest
 
 from casque import CorruptError
 from casque.job import Failure, Job
-from casque.operations import (
+from casque.record import Record
+from casque.rules.operations import (
     Added,
     Buried,
     Cancelled,
@@ -27,7 +28,6 @@ from casque.operations import (
     Requeued,
     Retried,
 )
-from casque.record import Record
 from casque.stores.ledger.entry import FIRST, FORMAT, Entry, Guest, decode, digest_of, encode
 
 GOLDEN = Path(__file__).parent / "golden" / f"entry-{FORMAT}.bin"

@@ -13,13 +13,13 @@ import pytest
 from casque import BrokerQueue, DirectQueue, StorageError
 from casque.buckets.memory import MemoryBucket
 from casque.buckets.port import ABSENT, Bucket, Expect, Found, Listed, Version
-from casque.clock import SECOND_US, drive
-from casque.queue import AsyncQueue
+from casque.queues.async_queue import AsyncQueue
 from casque.stores.ledger.home import MARKER, PROBES
 from casque.stores.ledger.log import key_of, number_in
 from casque.stores.ledger.pacing import WAITING
 from casque.stores.ledger.replica import Replica
 from casque.stores.ledger.store import LedgerStore
+from casque.system.clock import SECOND_US, drive
 from casque.testing import FakeClock
 from casque.testing.faults import PORT_FAULTS, Fault, FaultyBucket
 from tests.ledger.places import home_of

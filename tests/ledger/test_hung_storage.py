@@ -11,9 +11,9 @@ import pytest
 
 from casque import BrokerQueue, DirectQueue, StorageError
 from casque.buckets.port import Found
-from casque.clock import SECOND_US
 from casque.stores.ledger.log import key_of, number_in
 from casque.stores.ledger.store import LedgerStore
+from casque.system.clock import SECOND_US
 from casque.testing.simulation.clock import SimClock
 from tests.ledger.virtual import Distant, in_virtual_time
 

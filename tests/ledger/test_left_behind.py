@@ -10,9 +10,9 @@ from pathlib import Path
 
 from casque import BrokerQueue, Queue, StorageError
 from casque.buckets.memory import MemoryBucket
-from casque.clock import SystemClock
 from casque.stores.ledger.replica import RECENT
 from casque.stores.ledger.store import LedgerStore
+from casque.system.clock import SystemClock
 
 
 def test_a_look_that_is_given_up_before_its_turn_leaves_no_warning(tmp_path: Path) -> None:

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from casque import DirectQueue, Queue
-from casque.buckets import durable, folder
-from casque.buckets.files import LocalFiles
+from casque.buckets import folder, synced_names
+from casque.buckets.disk import LocalFiles
 from casque.buckets.folder import FolderBucket
 from casque.buckets.memory import MemoryBucket
 from casque.buckets.port import Found
-from casque.clock import SystemClock
 from casque.stores.ledger import log, store
 from casque.stores.ledger.log import number_in
+from casque.system.clock import SystemClock
 
 PAGE = 10
 ENTRIES = 400
@@ -26,7 +26,7 @@ def _small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     """A log of hundreds of entries is as long as one of tens of thousands."""
     monkeypatch.setattr(folder, "PAGE", PAGE)
     monkeypatch.setattr(log, "PAGE", PAGE)
-    monkeypatch.setattr(durable, "OBJECTS_KEPT", 16 * PAGE)
+    monkeypatch.setattr(synced_names, "OBJECTS_KEPT", 16 * PAGE)
 
 
 class CountsSyncs(LocalFiles):

@@ -11,8 +11,8 @@ import pytest
 from casque import CorruptError, Queue, StorageError
 from casque.buckets.folder import FolderBucket
 from casque.buckets.port import ABSENT, Expect, Version
-from casque.clock import Clock, drive
 from casque.stores.ledger.store import LedgerStore
+from casque.system.clock import Clock, drive
 from casque.testing import FakeClock
 from tests.conformance.untouched import disk
 from tests.ledger.places import FolderPlace, filled

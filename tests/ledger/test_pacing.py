@@ -10,12 +10,12 @@ import pytest
 
 from casque.buckets.memory import MemoryBucket
 from casque.buckets.port import ABSENT, Found, Version
-from casque.clock import Stopwatch, drive
 from casque.errors import StorageError
-from casque.stores.ledger.asking import Asking
-from casque.stores.ledger.buckettime import BucketTime
+from casque.stores.ledger.bucket_requests import Asking
+from casque.stores.ledger.bucket_time import BucketTime
 from casque.stores.ledger.home import Home
 from casque.stores.ledger.pacing import WAITING, Pacing, is_word
+from casque.system.clock import Stopwatch, drive
 from casque.testing import FakeClock
 from tests.simulation.contest import FAST, SLOW, Contest, TwoWaiters
 

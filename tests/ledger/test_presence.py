@@ -13,15 +13,15 @@ from casque import App, Queue
 from casque.buckets.folder import FolderBucket
 from casque.buckets.memory import MemoryBucket
 from casque.buckets.port import Version
-from casque.cli.access import Access
-from casque.clock import SystemClock, drive, to_datetime
+from casque.cli.store import Access
 from casque.errors import CorruptError, StorageError
-from casque.operations import DeleteRecord, Dequeue, Operation, PutRecord
 from casque.record import ABSENT, WORKER, Record
+from casque.rules.operations import DeleteRecord, Dequeue, Operation, PutRecord
 from casque.stores.ledger.home import parted
 from casque.stores.ledger.presence import FOLDER, is_presence
 from casque.stores.ledger.store import LedgerStore
 from casque.stores.url import open_store
+from casque.system.clock import SystemClock, drive, to_datetime
 from casque.testing import FakeClock
 from casque.testing.simulation.clock import SimClock
 from tests.ledger.virtual import Distant, in_virtual_time

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from casque import Queue, StorageError
-from casque.stores.ledger import asking
-from casque.stores.ledger.buckettime import ASK_EVERY_US
+from casque.stores.ledger import bucket_requests
+from casque.stores.ledger.bucket_time import ASK_EVERY_US
 from casque.stores.ledger.entry import decode
 from casque.stores.ledger.log import key_of
 from tests.ledger.places import ServerPlace, filled, impatient, place_of
@@ -273,7 +273,7 @@ def test_a_storage_that_stalls_is_asked_again(
     with q:
         q.enqueue("e", id="first")
         with monkeypatch.context() as patch:
-            patch.setattr(asking, "REQUEST_SECONDS", 0.2)
+            patch.setattr(bucket_requests, "REQUEST_SECONDS", 0.2)
             for number, verb in enumerate(VERBS):
                 place.server.delay(0.5, [verb], times=1)
                 q.enqueue("e", id=f"j{number}")
@@ -288,7 +288,7 @@ def test_a_storage_that_stalls_for_good_is_told_to(
     with q:
         q.enqueue("e", id="first")
         q.stats()
-        monkeypatch.setattr(asking, "REQUEST_SECONDS", 0.01)
+        monkeypatch.setattr(bucket_requests, "REQUEST_SECONDS", 0.01)
         place.server.delay(60)  # longer than this machine may stop us for
         told = refused(q, lambda q: q.enqueue("e", id="a"), StorageError, unknown=True)
         assert re.search(r"outcome unknown.*\(.*no answer within 0.01 s\)", told)

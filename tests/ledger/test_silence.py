@@ -12,8 +12,8 @@ import pytest
 from casque import DirectQueue, Queue, StorageError
 from casque.buckets.memory import MemoryBucket
 from casque.buckets.port import Expect, Found, Version
-from casque.clock import SECOND_US, SystemClock
 from casque.stores.ledger.store import CHECK_EVERY_US, LedgerStore
+from casque.system.clock import SECOND_US, SystemClock
 from casque.testing import FakeClock
 
 CALLERS = 20

@@ -9,13 +9,13 @@ import pytest
 
 from casque import Queue, StorageError
 from casque.buckets.memory import MemoryBucket
-from casque.clock import SECOND_US
-from casque.stores.ledger.asking import Asking
-from casque.stores.ledger.buckettime import BucketTime
+from casque.stores.ledger.bucket_requests import Asking
+from casque.stores.ledger.bucket_time import BucketTime
 from casque.stores.ledger.home import Home
 from casque.stores.ledger.pacing import Pacing
 from casque.stores.ledger.replica import Replica
 from casque.stores.ledger.store import LedgerStore
+from casque.system.clock import SECOND_US
 from casque.testing import FakeClock
 
 HOUR_US = 3600 * SECOND_US

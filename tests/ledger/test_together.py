@@ -12,7 +12,7 @@ from datetime import timedelta
 import pytest
 
 from casque import BrokerQueue, DirectQueue, Queue, Store, open_store
-from casque.queue import AsyncQueue
+from casque.queues.async_queue import AsyncQueue
 from tests.ledger.places import Place
 
 EACH = 12

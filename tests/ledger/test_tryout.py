@@ -12,14 +12,14 @@ import pytest
 from casque import App, Queue, StorageError
 from casque.buckets.memory import MemoryBucket
 from casque.buckets.port import ABSENT, Expect, Found, Listed, Version
-from casque.clock import drive
 from casque.errors import CASConflictError
 from casque.stores.ledger.home import PROBES, parted
 from casque.stores.ledger.log import key_of
 from casque.stores.ledger.store import LedgerStore
+from casque.system.clock import drive
+from casque.tasks.worker_options import WorkerOptions
 from casque.testing import FakeClock
-from casque.worker.loop import Worker
-from casque.worker.options import WorkerOptions
+from casque.worker.worker import Worker
 from tests.ledger.places import ServerPlace, filled, place_of
 from tests.ledger.refusals import USES, message, refused
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from casque.clock import SECOND_US, SystemClock, drive
-from casque.stores.ledger.turn import Turn, new_turn
+from casque.stores.ledger.exclusive import Turn, new_turn
+from casque.system.clock import SECOND_US, SystemClock, drive
 from casque.testing import FakeClock
 
 PATIENCE_SECONDS = 30

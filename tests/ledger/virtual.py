@@ -7,8 +7,8 @@ from typing import Any, Literal, TypeVar
 
 from casque.buckets.memory import MemoryBucket
 from casque.buckets.port import Expect, Found, Listed, Version
-from casque.clock import SECOND_US
 from casque.stores.ledger.home import parted
+from casque.system.clock import SECOND_US
 from casque.testing.simulation.clock import SimClock
 from casque.testing.simulation.loop import ProcessLoop
 from casque.testing.simulation.world import World

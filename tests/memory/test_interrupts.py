@@ -96,7 +96,7 @@ class Strike:
         self._left = nth
 
     def __call__(self, frame: FrameType, event: str, _: Any) -> Any:
-        if not frame.f_code.co_filename.endswith("casque/commit.py"):
+        if not frame.f_code.co_filename.endswith("casque/queues/commit.py"):
             return None
         frame.f_trace_opcodes = True
         if event == "opcode" and frame.f_lasti in after_calls(frame.f_code):

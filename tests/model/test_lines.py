@@ -19,11 +19,11 @@ from typing import Any
 
 import pytest
 
-from casque.clock import SECOND_US, span_us
 from casque.errors import CasqueError
 from casque.job import Job
-from casque.lines import LOOK
-from casque.operations import (
+from casque.record import PAUSE
+from casque.rules.lines import LOOK
+from casque.rules.operations import (
     Ack,
     Cancel,
     DeleteRecord,
@@ -36,11 +36,11 @@ from casque.operations import (
     Release,
     Request,
 )
-from casque.record import PAUSE
-from casque.state import State
+from casque.rules.state import State
+from casque.rules.transaction import transact
 from casque.stores.sqlite.store import SqliteStore
+from casque.system.clock import SECOND_US, span_us
 from casque.testing import FakeClock
-from casque.transaction import transact
 
 QUEUES, ENTRYPOINTS = ("a", "b", "c", "d"), ("x", "y", "z")
 SKEWS = (timedelta(0), timedelta(hours=-1), timedelta(days=1))

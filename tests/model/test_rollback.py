@@ -12,10 +12,11 @@ from typing import Any, NamedTuple
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from casque.codec import decode, encode
-from casque.evolve import evolve
 from casque.job import Failure
-from casque.operations import (
+from casque.record import ABSENT, PAUSE
+from casque.rules.counts import Tally
+from casque.rules.evolve import evolve
+from casque.rules.operations import (
     Ack,
     Cancel,
     DeleteRecord,
@@ -34,10 +35,9 @@ from casque.operations import (
     RequeueStale,
     Retry,
 )
-from casque.record import ABSENT, PAUSE
-from casque.state import State
-from casque.tally import Tally
-from casque.transaction import transact
+from casque.rules.state import State
+from casque.rules.transaction import transact
+from casque.stores.document.codec import decode, encode
 
 QUEUES = ("north", "south", "west")
 ENTRYPOINTS = ("mail", "print", "sort")

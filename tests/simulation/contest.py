@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 from casque import BrokerQueue
 from casque.buckets.memory import MemoryBucket
-from casque.clock import SECOND_US
 from casque.errors import CasqueError
 from casque.stores.ledger.store import LedgerStore
+from casque.system.clock import SECOND_US
 from casque.testing.simulation import Violation
 from casque.testing.simulation.clock import SimClock
 from casque.testing.simulation.history import History

@@ -8,23 +8,24 @@ from typing import Any
 
 import pytest
 
-from casque import loopcommit, picking, rules
-from casque.buckets.durable import Durable
 from casque.buckets.folder import FolderBucket
 from casque.buckets.port import ABSENT
-from casque.clock import SECOND_US, Stopwatch
+from casque.buckets.synced_names import Durable
 from casque.errors import CASConflictError, StorageError
 from casque.job import Job
-from casque.operations import Enqueue, Operation
-from casque.state import State
+from casque.queues import commit_asyncio
+from casque.rules import decide, picking
+from casque.rules.operations import Enqueue, Operation
+from casque.rules.state import State
 from casque.stores.ledger import store, tryout
-from casque.stores.ledger.asking import Asking
-from casque.stores.ledger.buckettime import BucketTime
+from casque.stores.ledger.bucket_requests import Asking
+from casque.stores.ledger.bucket_time import BucketTime
 from casque.stores.ledger.entry import decode
 from casque.stores.ledger.log import Log, key_of
 from casque.stores.ledger.pacing import WAITING, Pacing
 from casque.stores.ledger.replica import Replica
 from casque.stores.ledger.store import LedgerStore
+from casque.system.clock import SECOND_US, Stopwatch
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 
@@ -105,11 +106,11 @@ def no_fence(patch: pytest.MonkeyPatch) -> None:
     """Whoever names a job in progress is taken for its holder."""
 
     def held(state: State, job_id: str, token: int, now: int) -> Job:
-        job = rules._known(state, job_id, now)
+        job = decide._known(state, job_id, now)
         return job if job.status == "in_progress" else real(state, job_id, token, now)
 
-    real = rules._held
-    patch.setattr(rules, "_held", held)
+    real = decide._held
+    patch.setattr(decide, "_held", held)
 
 
 def doubts_forgotten(patch: pytest.MonkeyPatch) -> None:
@@ -154,7 +155,7 @@ def leases_cut_short(patch: pytest.MonkeyPatch) -> None:
         early = 3 * SECOND_US
         return real(state, entrypoints, queue, limit, now + early, judged_us=judged_us + early)
 
-    patch.setattr(rules, "pick", pick)
+    patch.setattr(decide, "pick", pick)
 
 
 def refused_is_known(patch: pytest.MonkeyPatch) -> None:
@@ -188,7 +189,7 @@ def fresh_time_in_line(patch: pytest.MonkeyPatch) -> None:
 
 def gathered_calls_try_too(patch: pytest.MonkeyPatch) -> None:
     """What gathered behind a commit that was not answered is sent next, with time of its own."""
-    patch.setattr(loopcommit, "is_silence", lambda error: False)
+    patch.setattr(commit_asyncio, "is_silence", lambda error: False)
 
 
 def visible_is_durable(patch: pytest.MonkeyPatch) -> None:
@@ -267,4 +268,4 @@ def guests_ignored(patch: pytest.MonkeyPatch) -> None:
 
 def tokens_begin_anew(patch: pytest.MonkeyPatch) -> None:
     """A new ledger counts its tokens from 1, as the one before it did."""
-    patch.setattr(rules, "next_token", lambda last, _: last + 1)
+    patch.setattr(decide, "next_token", lambda last, _: last + 1)

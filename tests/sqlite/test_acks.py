@@ -12,13 +12,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from casque import Job, JobNotFoundError, JobStatus, LeaseLostError, localdisk
-from casque.clock import drive
+from casque import Job, JobNotFoundError, JobStatus, LeaseLostError
 from casque.job import Failure
-from casque.operations import Ack, Enqueue, Heartbeat, Nack
+from casque.rules.operations import Ack, Enqueue, Heartbeat, Nack
+from casque.rules.transitions import HISTORY_LIMIT, completed
 from casque.stores.sqlite.store import SqliteStore
+from casque.system import local_disk
+from casque.system.clock import drive
 from casque.testing import FakeClock
-from casque.transitions import HISTORY_LIMIT, completed
 from tests.buckets.forks import quick_folder
 from tests.sqlite.waiting import closed_behind
 from tests.sqlite.working import DAY_US, SECOND, Both, Worker, acks_of, request
@@ -212,7 +213,7 @@ def test_a_worker_is_answered_as_by_the_rules(monkeypatch: pytest.MonkeyPatch) -
             ways[done is not None] += 1
         return done
 
-    monkeypatch.setattr(localdisk, "_mounts", lambda: iter(()))  # which need not be read each time
+    monkeypatch.setattr(local_disk, "_mounts", lambda: iter(()))  # which need not be read each time
     monkeypatch.setattr(SqliteStore, "_swiftly", counted)
     tell()
     assert min(ways.values()) > 100, "else one way was compared with itself"

@@ -8,7 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from casque import Queue
-from casque.clock import ThreadBell, drive
+from casque.system.clock import ThreadBell, drive
 
 
 class Ringing(threading.Event):

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from casque import InvalidError, Job, JobNotFoundError, JobStatus, NewJob, Queue
-from casque.clock import drive, order_of
-from casque.operations import Enqueue, Request
+from casque.rules.operations import Enqueue, Request
 from casque.stores.sqlite.store import SqliteStore
+from casque.system.clock import drive, order_of
 from casque.testing import FakeClock
 
 HOUR = timedelta(hours=1)

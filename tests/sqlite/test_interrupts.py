@@ -17,9 +17,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from casque import Job, NewJob, Queue, localdisk
-from casque.clock import drive
+from casque import Job, NewJob, Queue
 from casque.stores.sqlite.store import SqliteStore
+from casque.system import local_disk
+from casque.system.clock import drive
 from casque.testing import FakeClock
 from tests.buckets.forks import quick_folder
 
@@ -69,7 +70,7 @@ class Opened(NamedTuple):
 def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """In memory, where there is such a disk: every round opens and closes a file or two."""
     # Nor is the system asked each time what is mounted where: half as long as all the rest.
-    monkeypatch.setattr(localdisk, "_mounts", lambda: iter(()))
+    monkeypatch.setattr(local_disk, "_mounts", lambda: iter(()))
     with quick_folder() as path:
         yield path
 

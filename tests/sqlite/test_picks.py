@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from casque.operations import Enqueue, Request
+from casque.rules.operations import Enqueue, Request
 from casque.testing import FakeClock
 from tests.sqlite.working import LEASE, Both, ask_for, request
 

@@ -23,8 +23,8 @@ from casque import (
     StorageError,
     open_store,
 )
-from casque import localdisk as disks
 from casque.stores.sqlite.store import SqliteStore
+from casque.system import local_disk as disks
 from casque.testing.rig import FLAVOURS, Flavour
 from tests.sqlite.refusals import by_turns, disk, make_queue, refuses
 from tests.sqlite.waiting import closed_behind

@@ -15,9 +15,9 @@ from typing import Literal
 import pytest
 
 from casque import CorruptError, LeaseLostError, NewJob, Queue, StorageError
-from casque.clock import drive
 from casque.stores.sqlite import connection as opening
 from casque.stores.sqlite.store import SqliteStore
+from casque.system.clock import drive
 from tests.sqlite.actors import Actor, actor
 from tests.sqlite.waiting import PROMPTLY, closed_behind, remove, waiting_dequeue
 

@@ -19,8 +19,8 @@ from pathlib import Path
 import pytest
 
 from casque import BrokerQueue, DirectQueue, InvalidError, NewJob, Queue
-from casque.clock import drive
 from casque.stores.sqlite.store import SqliteStore
+from casque.system.clock import drive
 from casque.testing.rig import FLAVOURS, Flavour
 from tests.sqlite.waiting import PROMPTLY, waiting_dequeue
 

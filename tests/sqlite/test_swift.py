@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from casque import BrokerQueue, JobStatus, LeaseLostError, NewJob, Queue
 from casque.stores.sqlite.rows import STATEMENTS
 from casque.stores.sqlite.store import SqliteStore
-from casque.stores.sqlite.work import CLAIMS_AT_ONCE
+from casque.stores.sqlite.transaction import CLAIMS_AT_ONCE
 from casque.testing import FakeClock
 from tests.sqlite.waiting import closed_behind
 

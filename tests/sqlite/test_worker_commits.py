@@ -1,6 +1,6 @@
 """What a busy worker sends again and again: acks, and a claim for as many more, in one commit.
 
-By the short way of swift.py when nothing is special about it, and by the long
+By the short way of fast_path.py when nothing is special about it, and by the long
 way, with the same outcome, when something is. Here something is: each test is
 about one condition of the short way.
 """
@@ -17,10 +17,10 @@ from typing import Any, NoReturn
 import pytest
 
 from casque import Job, JobNotFoundError, JobStatus, LeaseLostError, NewJob, Queue
-from casque.clock import span_us
-from casque.operations import Ack, Nack, PutRecord, Request
 from casque.record import ABSENT
+from casque.rules.operations import Ack, Nack, PutRecord, Request
 from casque.stores.sqlite.store import SqliteStore
+from casque.system.clock import span_us
 from casque.testing import FakeClock
 from tests.sqlite.waiting import closed_behind
 from tests.sqlite.working import LEASE, Worker, acks_of, ask_for

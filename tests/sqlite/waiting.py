@@ -9,8 +9,8 @@ from datetime import timedelta
 from pathlib import Path
 
 from casque import Job, Queue, Store
-from casque.clock import drive
 from casque.stores.sqlite.store import SqliteStore
+from casque.system.clock import drive
 
 LONG = timedelta(minutes=10)
 HOUR = timedelta(hours=1)

@@ -11,15 +11,15 @@ from typing import Any
 from msgspec.structs import replace
 
 from casque import CasqueError, Job
-from casque.clock import drive, span_us
-from casque.operations import Ack, Dequeue, Enqueue, Nack, Operation, Release, Request
-from casque.rules import Leased
+from casque.rules.decide import Leased
+from casque.rules.operations import Ack, Dequeue, Enqueue, Nack, Operation, Release, Request
+from casque.rules.views import JobFilter
 from casque.stores.memory import MemoryStore
 from casque.stores.port import Store
 from casque.stores.sqlite.connection import Durability
 from casque.stores.sqlite.store import SqliteStore
+from casque.system.clock import drive, span_us
 from casque.testing import FakeClock
-from casque.views import JobFilter
 from tests.sqlite.waiting import closed_behind
 
 LEASE = timedelta(minutes=1)

@@ -10,10 +10,10 @@ import sys
 import msgspec
 import pytest
 
-from casque.clock import SECOND_US
+from casque.system.clock import SECOND_US
 from casque.worker.__main__ import _span, main
-from casque.worker.logs import JsonLines, TextLines
-from casque.worker.supervisor import Pace
+from casque.worker.logging.setup import JsonLines, TextLines
+from casque.worker.supervision.supervisor import Pace
 from tests.supervisor.programs import Bench
 
 
@@ -115,7 +115,7 @@ def fails() -> None:
 HALF = r"""
 import logging, sys
 from casque import App
-from casque.worker.logs import LogOptions, set_up
+from casque.worker.logging.setup import LogOptions, set_up
 
 app = App("sqlite:///jobs.db")
 

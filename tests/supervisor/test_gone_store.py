@@ -16,21 +16,21 @@ from typing import Any
 import pytest
 
 from casque import Queue
-from casque.clock import SystemClock
 from casque.record import MANAGER
 from casque.stores.url import open_store
-from casque.worker import enrolment
-from casque.worker.enrolment import Enrolment
-from casque.worker.options import WorkerOptions
-from casque.worker.registry import manager_entry
+from casque.system.clock import SystemClock
+from casque.tasks.worker_options import WorkerOptions
+from casque.worker.registry.entries import manager_entry
+from casque.worker.supervision import registration
+from casque.worker.supervision.registration import Enrolment
 from tests.supervisor.programs import SECONDS, Bench
 
 KINDS = ("jobs.db", "jobs.json", "jobs/")
 SUPERVISE = """
 import sys
-from casque.worker.logs import set_up, LogOptions
-from casque.worker.options import WorkerOptions
-from casque.worker.supervisor import Pace, Supervisor
+from casque.worker.logging.setup import set_up, LogOptions
+from casque.tasks.worker_options import WorkerOptions
+from casque.worker.supervision.supervisor import Pace, Supervisor
 set_up(LogOptions())
 pace = Pace(first_us=10_000, longest_us=10_000)
 store = sys.argv[1]
@@ -143,7 +143,7 @@ def test_a_worker_makes_the_store_if_those_before_it_died_too_early_to(bench: Be
 def test_a_supervisor_is_enrolled_in_what_comes_in_the_place_of_its_store(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(enrolment, "_PAUSE_US", 10_000)
+    monkeypatch.setattr(registration, "_PAUSE_US", 10_000)
     volume = Volume(tmp_path, name)
     store = open_store(volume.address)
     tries: list[int] = []

@@ -8,8 +8,8 @@ from types import FrameType
 
 import pytest
 
-from casque.worker.signals import GENTLE, handling, obeying
-from casque.worker.wakeups import Wakeups
+from casque.worker.supervision.signals import GENTLE, handling, obeying
+from casque.worker.supervision.wakeups import Wakeups
 
 
 class Told:

@@ -16,16 +16,16 @@ from pathlib import Path
 import pytest
 
 from casque import JobStatus, Queue
-from casque.clock import SECOND_US
-from casque.worker.options import DEFAULT_GRACE_US
+from casque.system.clock import SECOND_US
+from casque.tasks.worker_options import DEFAULT_GRACE_US
 from tests.supervisor.programs import TASKS, Bench, is_there
 
 USUAL_GRACE = DEFAULT_GRACE_US / SECOND_US
 SUPERVISE = """
 import sys
-from casque.worker.logs import LogOptions, set_up
-from casque.worker.options import WorkerOptions
-from casque.worker.supervisor import Pace, Supervisor
+from casque.worker.logging.setup import LogOptions, set_up
+from casque.tasks.worker_options import WorkerOptions
+from casque.worker.supervision.supervisor import Pace, Supervisor
 log = LogOptions(format="json")
 set_up(log)
 pace = Pace(steady_us=60_000_000, first_us=50_000, longest_us=200_000, beyond_grace_us=60_000_000)
@@ -268,9 +268,9 @@ def test_a_supervisor_with_nothing_to_do_sleeps(bench: Bench) -> None:
 
 
 IMPATIENT = """
-from casque.worker import enrolment, supervisor
-assert (supervisor._ENROLLING_US, enrolment._LAST_SECONDS) == (3_000_000, 5.0)
-supervisor._ENROLLING_US, enrolment._LAST_SECONDS = 300_000, 0.5
+from casque.worker.supervision import registration, supervisor
+assert (supervisor._ENROLLING_US, registration._LAST_SECONDS) == (3_000_000, 5.0)
+supervisor._ENROLLING_US, registration._LAST_SECONDS = 300_000, 0.5
 """
 """How long a supervisor waits for a storage that is away, when it starts and when it ends."""
 

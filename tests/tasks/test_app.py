@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 
-from casque import App, InMemoryStorage, InvalidError, open_store, opened
+from casque import App, InMemoryStorage, InvalidError, open_store
 from casque.buckets.memory import MemoryBucket
-from casque.worker.options import WorkerOptions
+from casque.tasks import app_store
+from casque.tasks.worker_options import WorkerOptions
 
 
 def work(n: int) -> int:
@@ -63,7 +64,7 @@ def test_threads_share_one_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     made: list[str] = []
 
     def slowly(name: str) -> Any:
-        make = getattr(opened, name)
+        make = getattr(app_store, name)
 
         def making(*args: Any) -> Any:
             made.append(name)
@@ -73,7 +74,7 @@ def test_threads_share_one_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         return making
 
     for name in ("open_store", "Queue", "_AppQueue"):
-        monkeypatch.setattr(opened, name, slowly(name))
+        monkeypatch.setattr(app_store, name, slowly(name))
     app = App(tmp_path / "jobs.db")
     task = app.task(work)
     together = threading.Barrier(8)
@@ -202,7 +203,7 @@ def test_no_thread_is_left_behind(tmp_path: Path) -> None:
 def test_a_sync_enqueue_in_an_event_loop_names_the_async_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("casque.runner._warned", threading.Event())
+    monkeypatch.setattr("casque.queues.runner._warned", threading.Event())
     with App(tmp_path / "jobs.db") as app:
         task = app.task(work)
 
@@ -258,7 +259,9 @@ def test_middleware_must_have_something_to_call() -> None:
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     calls: list[tuple[Any, ...]] = []
-    monkeypatch.setattr("casque.worker.supervisor.work", lambda *args: calls.append(args))
+    monkeypatch.setattr(
+        "casque.worker.supervision.supervisor.work", lambda *args: calls.append(args)
+    )
     return calls
 
 

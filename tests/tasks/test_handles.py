@@ -21,7 +21,7 @@ from casque import (
     Task,
     open_store,
 )
-from casque.clock import SECOND_US
+from casque.system.clock import SECOND_US
 from casque.testing import FakeClock
 
 SECOND = timedelta(seconds=1)

@@ -21,7 +21,7 @@ import pytest
 
 from casque import Queue
 from casque.buckets.port import Bucket
-from casque.operations import Added
+from casque.rules.operations import Added
 from casque.stores.ledger.entry import decode
 from casque.stores.ledger.home import MARKER, Home
 from casque.stores.ledger.log import key_of

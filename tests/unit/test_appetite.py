@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from casque.job import Job
-from casque.rules import Leased
-from casque.worker.appetite import Appetite, Portion
+from casque.rules.decide import Leased
+from casque.worker.claim_policy import Appetite, Portion
 
 JOB = Job(id="x", entrypoint="e", payload=b"")
 EMPTY = Leased([], None)

@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from casque.clock import (
+from casque.system.clock import (
     NO_STEP,
     Clock,
     StepWatch,
@@ -61,7 +61,8 @@ def test_the_order_of_an_id_is_told_by_the_id() -> None:
 
 def test_a_fork_draws_ids_of_its_own() -> None:
     code = (
-        "import os; from casque.clock import SystemClock; clock = SystemClock(); clock.new_id();"
+        "import os; from casque.system.clock import SystemClock;"
+        "clock = SystemClock(); clock.new_id();"
         "child = os.fork(); os.write(1, clock.new_id()[19:].encode() + b' ');"
         "child and os.waitpid(child, 0)"
     )

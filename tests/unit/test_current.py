@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 import pytest
 
 from casque import InvalidError, Job, current_job
-from casque.arguments import OUTPUT_BYTES
-from casque.current import RunningJob, running_as
-from casque.lineage import inherited
+from casque.queues.arguments import OUTPUT_BYTES
+from casque.queues.lineage import inherited
+from casque.tasks.current import RunningJob, running_as
 
 JOB = Job(id="a", entrypoint="work", payload=b"", queue="q", attempts=2, max_attempts=7)
 

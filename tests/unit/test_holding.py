@@ -7,9 +7,9 @@ import threading
 
 import pytest
 
-from casque import holding
-from casque.holding import Holdings
 from casque.job import Job
+from casque.queues import held_claims
+from casque.queues.held_claims import Holdings
 
 THREADS, CLAIMS, KEPT = 4, 20_000, 10
 
@@ -19,7 +19,7 @@ def claimed(name: str, token: int) -> Job:
 
 
 def test_the_oldest_are_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(holding, "HOLDINGS_KEPT", KEPT)
+    monkeypatch.setattr(held_claims, "HOLDINGS_KEPT", KEPT)
     holdings = Holdings()
     for token in range(1, 3 * KEPT):
         holdings.hand([claimed(f"job{token}", token)], 1, 1)
@@ -30,7 +30,7 @@ def test_the_oldest_are_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None
 def test_threads_that_claim_at_once_do_not_trip_over_each_other(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(holding, "HOLDINGS_KEPT", KEPT)
+    monkeypatch.setattr(held_claims, "HOLDINGS_KEPT", KEPT)
     holdings = Holdings()
     wrong: list[Exception] = []
 

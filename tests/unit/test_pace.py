@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from casque.stores.pace import PERIOD, QUIET_TRIPS, RESERVED, Pace
+from casque.stores.document.pace import PERIOD, QUIET_TRIPS, RESERVED, Pace
 from casque.testing import FakeClock
 
 TRIP = 10_000

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from casque import InvalidError, Job, JobStatus, Queue, StorageError
-from casque.commit import Entry, ThreadCommitter
-from casque.operations import Dequeue
+from casque.queues.commit import Entry, ThreadCommitter
+from casque.rules.operations import Dequeue
 from casque.stores.memory import MemoryStore
 from casque.stores.port import Store
 from casque.stores.sqlite.store import SqliteStore

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from casque.sortedkeys import LOAD, SortedKeys
+from casque.rules.sorted_keys import LOAD, SortedKeys
 
 Key = tuple[int, int]
 

@@ -14,10 +14,11 @@ import msgspec
 import pytest
 
 from casque import App, Backoff
+from casque.tasks.worker_options import WorkerOptions
 from casque.testing import FakeClock
-from casque.worker import deck, loop
-from casque.worker.loop import Ended, Worker
-from casque.worker.options import WorkerOptions
+from casque.worker import store_thread
+from casque.worker import worker as loop
+from casque.worker.worker import Ended, Worker
 
 AT_ONCE = Backoff(base=timedelta(0))
 PATIENCE = 100.0
@@ -37,7 +38,7 @@ def hasten(patch: pytest.MonkeyPatch) -> None:
 
     Whatever a heartbeat brings is there soon, and no busy machine loses a lease.
     """
-    patch.setattr(deck, "BEATS_PER_LEASE", 600)
+    patch.setattr(store_thread, "BEATS_PER_LEASE", 600)
     patch.setattr(loop, "_LONGEST_LOOK_SECONDS", 0.05)
 
 
@@ -73,9 +74,9 @@ def work_off(app: App, **options: Any) -> Ended:
 
 def renewed_for(leases: int, lease: timedelta, clock: FakeClock, app: App, id: str) -> None:
     """Let so many leases pass; the worker that has the job must use every beat of theirs."""
-    for _ in range(leases * deck.BEATS_PER_LEASE):
+    for _ in range(leases * store_thread.BEATS_PER_LEASE):
         before = heartbeat_us(app, id)
-        clock.advance(lease / deck.BEATS_PER_LEASE)
+        clock.advance(lease / store_thread.BEATS_PER_LEASE)
         wait_for("the lease is renewed", lambda: heartbeat_us(app, id) != before)  # noqa: B023
 
 

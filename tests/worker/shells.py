@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 from casque import App, Job, NewJob, Queue
-from casque.operations import PutRecord
 from casque.record import ABSENT, CONFIG
-from casque.settings import encoded
-from casque.shelljob import SHELL, ShellCall, encode
+from casque.rules.operations import PutRecord
 from casque.stores.url import StoreAddress
-from casque.worker import loop
+from casque.worker import worker
 from casque.worker.attempt import Attempt
-from casque.worker.shell import add_shell
+from casque.worker.shell.job import SHELL, ShellCall, encode
+from casque.worker.shell.settings import encoded
+from casque.worker.shell.task import add_shell
 from tests.worker.apps import wait_for, work_off
 
 DAY = timedelta(days=1)
@@ -83,19 +83,19 @@ def job_of(app: App, id: str = "job") -> Job:
 def out_of_time_when(happened: Callable[[], object], patch: pytest.MonkeyPatch) -> None:
     """Let a job's time be over as soon as something has happened, however long that takes."""
 
-    def look(crew: loop._Crew, attempt: Attempt, seconds: float, told: str) -> None:
+    def look(crew: worker._Crew, attempt: Attempt, seconds: float, told: str) -> None:
         if happened():
             crew._time_out(attempt, told)
         else:
             again = crew._loop.call_later(0.01, look, crew, attempt, seconds, told)
             attempt.timer = again
 
-    def begin(crew: loop._Crew, attempt: Attempt, seconds: float, told: str) -> None:
+    def begin(crew: worker._Crew, attempt: Attempt, seconds: float, told: str) -> None:
         if attempt.timer is not None:
             attempt.timer.cancel()
         look(crew, attempt, seconds, told)
 
-    patch.setattr(loop._Crew, "_set_timer", begin)
+    patch.setattr(worker._Crew, "_set_timer", begin)
 
 
 def number_in(path: Path) -> int:

@@ -13,10 +13,11 @@ from pathlib import Path
 import pytest
 
 from casque import App, Discard, Snooze
-from casque.worker import logs, shell
-from casque.worker.console import SUPERVISOR, ConsoleLines, shown
-from casque.worker.logs import Lines, LogOptions
-from casque.worker.shell import add_shell
+from casque.worker.logging import setup
+from casque.worker.logging.console import SUPERVISOR, ConsoleLines, shown
+from casque.worker.logging.setup import Lines, LogOptions
+from casque.worker.shell import task as shell
+from casque.worker.shell.task import add_shell
 from tests.worker.apps import beside, wait_for, work_off
 from tests.worker.shells import command, configure, job_of
 
@@ -26,11 +27,11 @@ PID = os.getpid()
 @contextmanager
 def watching(level: int = logging.INFO) -> Iterator[io.StringIO]:
     """What `set_up` does, but to a stream of our own; pytest's handlers stand aside."""
-    root, worker, stream = logging.getLogger(), logging.getLogger(logs.WORKER), io.StringIO()
+    root, worker, stream = logging.getLogger(), logging.getLogger(setup.WORKER), io.StringIO()
     before, was, was_worker = root.handlers[:], root.level, worker.level
     root.handlers[:] = []
     try:
-        logs.set_up(LogOptions(level=level, format="console"))
+        setup.set_up(LogOptions(level=level, format="console"))
         [handler] = root.handlers
         assert isinstance(handler, Lines)
         handler.setStream(stream)
@@ -39,7 +40,7 @@ def watching(level: int = logging.INFO) -> Iterator[io.StringIO]:
         root.handlers[:] = before
         root.setLevel(was)
         worker.setLevel(was_worker)
-        logs._current.pop()
+        setup._current.pop()
 
 
 def told(stream: io.StringIO) -> list[str]:

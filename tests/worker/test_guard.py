@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from casque.worker import guard, guarding
-from casque.worker.guarding import Guard, UnguardedError
+from casque.worker.shell import guard as guarding
+from casque.worker.shell import guard_main
+from casque.worker.shell.guard import Guard, UnguardedError
 from tests.worker.apps import PATIENCE, wait_for
 from tests.worker.shells import lives, number_in, session_of
 
@@ -47,7 +48,7 @@ def groups() -> Iterator[Groups]:
 def program() -> Iterator[subprocess.Popen[bytes]]:
     """The guard itself, with us for its worker."""
     with subprocess.Popen(
-        [sys.executable, "-I", "-S", guard.__file__],
+        [sys.executable, "-I", "-S", guard_main.__file__],
         bufsize=0,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -121,7 +122,7 @@ def test_one_that_was_frozen_hears_first_what_was_renewed_meanwhile(
 ) -> None:
     reads, writes = os.pipe()
     ended: list[set[int]] = []
-    now, seconds_to = [0.0], guard._seconds_to
+    now, seconds_to = [0.0], guard_main._seconds_to
 
     def end(sessions: set[int]) -> None:
         ended.append(sessions)
@@ -136,9 +137,9 @@ def test_one_that_was_frozen_hears_first_what_was_renewed_meanwhile(
 
     patches = {"_IN": reads, "_IGNORED": (), "_end": end, "_now": lambda: now[0]}
     for name, value in (patches | {"_seconds_to": frozen}).items():
-        monkeypatch.setattr(guard, name, value)
+        monkeypatch.setattr(guard_main, name, value)
     os.write(writes, b"+1\n+2\n=1 3\n")
-    guard.main()
+    guard_main.main()
     os.close(reads)
     assert ended == [{2}, {1, 2}], "the last of them when its worker has ended"
 
@@ -261,7 +262,7 @@ def test_a_command_that_was_not_let_go_never_runs(tmp_path: Path) -> None:
         """
 import asyncio, os, signal
 from pathlib import Path
-from casque.worker.command import Command
+from casque.worker.shell.command import Command
 
 async def main():
     command = Command("touch ran", dict(os.environb), None, print)
@@ -283,7 +284,7 @@ def test_the_child_of_a_fork_does_not_hide_the_workers_end(tmp_path: Path, group
         f"""
 import asyncio, os, signal, time
 from pathlib import Path
-from casque.worker.guarding import Guard
+from casque.worker.shell.guard import Guard
 
 async def main():
     guard = Guard()

@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 
 from casque import App, InvalidError, JobStatus
-from casque.operations import Ack, Dequeue, Heartbeat, PutRecord
+from casque.rules.operations import Ack, Dequeue, Heartbeat, PutRecord
 from casque.stores.memory import MemoryStore
-from casque.worker import deck
-from casque.worker.loop import Ended, Worker
-from casque.worker.options import WorkerOptions
+from casque.tasks.worker_options import WorkerOptions
+from casque.worker import store_thread
+from casque.worker.worker import Ended, Worker
 from tests.worker.apps import (
     AT_ONCE,
     PATIENCE,
@@ -205,7 +205,7 @@ def test_an_app_that_is_closed_meanwhile_lets_its_worker_end(tmp_path: Path) -> 
 def test_one_that_is_told_to_stop_without_its_storage_ends(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(deck, "LAST_WORDS_US", 300_000)
+    monkeypatch.setattr(store_thread, "LAST_WORDS_US", 300_000)
 
     class Away(MemoryStore):
         is_away = False
@@ -284,7 +284,7 @@ def test_a_worker_is_refused_where_its_deck_cannot_begin(
         coroutine.close()
         raise OSError("too many open files")
 
-    monkeypatch.setattr("casque.worker.deck.asyncio.run", no_loop)
+    monkeypatch.setattr("casque.worker.store_thread.asyncio.run", no_loop)
     with pytest.raises(OSError, match="too many open files"):
         Worker(app).run()
     app.close()

@@ -22,16 +22,16 @@ from casque import (
     Queue,
     StorageError,
     current_job,
-    opened,
 )
-from casque.clock import SystemClock, span_us
-from casque.operations import Ack
+from casque.rules.operations import Ack
 from casque.stores.sqlite.store import SqliteStore
 from casque.stores.url import open_store
+from casque.system.clock import SystemClock, span_us
+from casque.tasks import app_store
 from casque.testing import FakeClock
 from casque.testing.faults import STORE_FAULTS, Fault, FaultyStore
 from casque.worker.attempt import Attempt, Returned
-from casque.worker.news import Settlement, answered
+from casque.worker.messages import Settlement, answered
 from tests.worker.apps import (
     AT_ONCE,
     PATIENCE,
@@ -65,7 +65,7 @@ class Steady(FakeClock):
 def clock(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
     """The time of every store that an app opens: leases end when the test says so."""
     clock = Steady()
-    monkeypatch.setattr(opened, "open_store", partial(open_store, clock=clock))
+    monkeypatch.setattr(app_store, "open_store", partial(open_store, clock=clock))
     return clock
 
 

@@ -9,10 +9,10 @@ import pytest
 
 from casque import App, JobStatus, Queue, current_job
 from casque.record import WORKER
-from casque.worker import loop
-from casque.worker.loop import Ended, Worker
-from casque.worker.options import WorkerOptions
-from casque.worker.registry import WorkerEntry, worker_entries
+from casque.tasks.worker_options import WorkerOptions
+from casque.worker import worker as loop
+from casque.worker.registry.entries import WorkerEntry, worker_entries
+from casque.worker.worker import Ended, Worker
 from tests.worker.apps import (
     PATIENCE,
     SOON,

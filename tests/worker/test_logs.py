@@ -14,8 +14,8 @@ import pytest
 
 from casque import App
 from casque.worker.attempt import Attempt, Raised, Returned
-from casque.worker.logs import JsonLines, Lines, TextLines, together
-from casque.worker.report import LOGGER, Report
+from casque.worker.logging.events import LOGGER, Report
+from casque.worker.logging.setup import JsonLines, Lines, TextLines, together
 
 
 @pytest.fixture

@@ -18,10 +18,10 @@ from typing import Any
 import pytest
 
 from casque import App, JobStatus, NewJob
+from casque.tasks.worker_options import WorkerOptions
 from casque.worker.attempt import Attempt
-from casque.worker.loop import Ended
-from casque.worker.options import WorkerOptions
-from casque.worker.report import Report
+from casque.worker.logging.events import Report
+from casque.worker.worker import Ended
 from tests.worker.apps import (
     AT_ONCE,
     PATIENCE,
@@ -103,7 +103,7 @@ def test_a_task_that_interrupts_its_event_loop_harms_no_other(
 BLOCKED = """
 import asyncio, time
 from casque import App
-from casque.worker import loop
+from casque.worker import worker as loop
 
 loop._CANCEL_SECONDS = 0.1
 app = App("jobs.db")

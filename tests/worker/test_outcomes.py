@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from casque import App, Discard, JobStatus, NewJob, Retry, Snooze, current_job
-from casque.worker.loop import Ended
+from casque.worker.worker import Ended
 from tests.worker.apps import AT_ONCE, PATIENCE, SOON, beside, until, wait_for, work_off
 
 HOUR = timedelta(hours=1)

@@ -11,17 +11,17 @@ import msgspec
 import pytest
 
 from casque import App, JobStatus
-from casque.cli.access import Access
-from casque.clock import drive
-from casque.operations import DeleteRecord, Operation
+from casque.cli.store import Access
 from casque.record import DISMISSAL, WORKER, Record
+from casque.rules.operations import DeleteRecord, Operation
 from casque.stores.memory import MemoryStore
 from casque.stores.port import Store
+from casque.system.clock import drive
 from casque.testing import FakeClock
 from casque.testing.relays import Turnstile
-from casque.worker import presence
-from casque.worker.loop import Ended
-from casque.worker.registry import WorkerEntry, dismissal, worker_entries
+from casque.worker.registry import process_identity
+from casque.worker.registry.entries import WorkerEntry, dismissal, worker_entries
+from casque.worker.worker import Ended
 from tests.worker.apps import (
     PATIENCE,
     SECOND,
@@ -161,7 +161,7 @@ def test_an_entry_says_which_process_it_is_of(app: App) -> None:
     with beside(app, lease_us=LONG, grace_us=7_000_000):
         wait_for("it is there", lambda: records(app))
         [entry] = worker_entries(records(app))
-    vitals = presence.vitals(os.getpid())
+    vitals = process_identity.vitals(os.getpid())
     assert vitals is not None
     assert (entry.pid, entry.birth) == (os.getpid(), vitals.birth)
     assert (entry.manager, entry.lease_us, entry.grace_us) == (None, LONG, 7_000_000)

@@ -13,15 +13,15 @@ from pathlib import Path
 import pytest
 
 from casque import App, JobStatus
-from casque.current import RunningJob
-from casque.shelljob import exit_code_of
 from casque.stores.memory import MemoryStore
+from casque.tasks.current import RunningJob
+from casque.tasks.worker_options import WorkerOptions
 from casque.testing import FakeClock
-from casque.worker import command as commands
-from casque.worker import guarding, shell
-from casque.worker.livesettings import LiveSettings
-from casque.worker.options import WorkerOptions
-from casque.worker.shell import _Crew
+from casque.worker.shell import command as commands
+from casque.worker.shell import guard, task
+from casque.worker.shell.job import exit_code_of
+from casque.worker.shell.live_settings import LiveSettings
+from casque.worker.shell.task import _Crew
 from tests.worker.apps import (
     PATIENCE,
     beside,
@@ -57,7 +57,7 @@ TIMEOUT = timedelta(seconds=1)
 def _in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     """Kill soon what ignores SIGTERM, and check often whether a job is still wanted."""
     monkeypatch.setattr(commands, "_TERM_SECONDS", 0.3)
-    monkeypatch.setattr(shell, "_LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(task, "_LOOK_SECONDS", 0.1)
 
 
 STUBBORN = (
@@ -291,7 +291,7 @@ def test_a_task_that_holds_up_the_loop_ends_no_command_whose_lease_is_renewed(
     hasten(monkeypatch)
     told, is_heard = tmp_path / "told", threading.Event()
     (tmp_path / "guard.py").write_text(NOTING.format(path=str(told)))
-    monkeypatch.setattr(guarding, "_PROGRAM", tmp_path / "guard.py")
+    monkeypatch.setattr(guard, "_PROGRAM", tmp_path / "guard.py")
 
     def renewals() -> int:
         return told.read_bytes().count(b"=")

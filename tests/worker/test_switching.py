@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from casque.clock import SECOND_US
+from casque.system.clock import SECOND_US
 from casque.worker.switching import Switching
 
 SHORT, LONG = SECOND_US // 10, SECOND_US

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from casque import App, JobNotFoundError, JobStatus, NewJob, Queue, current_job
-from casque.operations import Enqueue, Request
+from casque.rules.operations import Enqueue, Request
 from casque.stores.memory import MemoryStore
 from tests.worker.apps import (
     PATIENCE,

@@ -1,0 +1,4 @@
+"""Adapters: what keeps the one object of a document.
+
+storage/  What keeps the one object of a document.
+"""

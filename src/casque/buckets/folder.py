@@ -16,11 +16,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
-from casque.buckets.durable import Durable
-from casque.buckets.files import Files, LocalFiles, Stamp, holder
+from casque.buckets.disk import Files, LocalFiles, Stamp, holder
 from casque.buckets.port import PAGE, Expect, Found, Listed, Version
-from casque.clock import DAY_US, Clock, SystemClock
+from casque.buckets.synced_names import Durable
 from casque.errors import CASConflictError, InvalidError, StorageError
+from casque.system.clock import DAY_US, Clock, SystemClock
 
 _TRIES = 5
 """How often a put makes its folder again that others removed meanwhile."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import threading
 from typing import Literal
 
-from casque import process
 from casque.buckets.port import ABSENT, PAGE, Expect, Found, Listed, Version
-from casque.clock import Clock, SystemClock
 from casque.errors import CASConflictError, StorageError
+from casque.system import forks
+from casque.system.clock import Clock, SystemClock
 
 
 class MemoryBucket:
@@ -22,7 +22,7 @@ class MemoryBucket:
         self._lock = threading.Lock()
         self._objects: dict[str, Found] = {}
         self._writes = 0
-        self._generation = process.generation()
+        self._generation = forks.generation()
 
     async def get(self, key: str) -> Found | None:
         with self._here():
@@ -57,7 +57,7 @@ class MemoryBucket:
 
     def _here(self) -> threading.Lock:
         """The lock, in the process whose objects these are."""
-        if self._generation != process.generation():
+        if self._generation != forks.generation():
             raise StorageError(
                 f"{self.name} lives in the process that made it, and this is a fork of that "
                 "process: what is changed here nobody else would see. Use a folder to share a "

@@ -21,8 +21,7 @@ import obstore
 from obstore.exceptions import BaseError
 from obstore.store import AzureStore, GCSStore, S3Store
 
-from casque import process
-from casque.buckets.awsprofile import profile_options
+from casque.buckets.aws_profile import profile_options
 from casque.buckets.daemon_threads import DaemonThreads
 from casque.buckets.port import PAGE, Expect, Found, Listed, Version
 from casque.buckets.replies import (
@@ -37,8 +36,9 @@ from casque.buckets.replies import (
     reply_in,
     says_absent,
 )
-from casque.clock import to_us
 from casque.errors import InvalidError, StorageError
+from casque.system import forks
+from casque.system.clock import to_us
 
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, RetryConfig
@@ -138,8 +138,8 @@ class ObstoreBucket:
     def _check_process(self) -> None:
         global _started_in  # noqa: PLW0603 - obstore has one set of threads for all of a process
         if _started_in is None:
-            _started_in = process.generation()
-        if _started_in != process.generation():
+            _started_in = forks.generation()
+        if _started_in != forks.generation():
             raise StorageError(
                 f"{self.name}: this process was forked from one that had used a bucket before, and "
                 "what obstore needs did not come along: a request would hang. Nothing was sent. "

@@ -11,8 +11,8 @@ import re
 from html import unescape
 from typing import Literal, NamedTuple
 
-from casque.clock import SECOND_US
 from casque.errors import CASConflictError, CasqueError, StorageError
+from casque.system.clock import SECOND_US
 
 Verb = Literal["read", "write", "list", "delete"]
 

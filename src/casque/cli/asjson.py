@@ -10,10 +10,10 @@ from typing import Any
 
 import msgspec
 
-from casque.clock import to_datetime
 from casque.job import Attempt, Job
-from casque.shelljob import command_of, exit_code_of
-from casque.views import view_of
+from casque.rules.views import view_of
+from casque.system.clock import to_datetime
+from casque.worker.shell.job import command_of, exit_code_of
 
 Object = dict[str, Any]
 

@@ -11,12 +11,12 @@ from typing import Annotated
 import typer
 
 from casque.cli import asjson
-from casque.cli.exits import DONE
 from casque.cli.interrupts import Interrupts
 from casque.cli.options import JsonOption, StoreOption, epilog, is_json, looked_into
+from casque.cli.output import DONE
 from casque.stores.sqlite.backup import Progress, refusal
 from casque.stores.sqlite.store import SqliteStore
-from casque.wording import counted, plain
+from casque.system.terminal_text import counted, plain
 
 EPILOG = epilog("queuectl backup copy.db", "queuectl backup --force /backups/jobs.db")
 

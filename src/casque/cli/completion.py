@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from casque.cli.exits import DONE
 from casque.cli.options import epilog
+from casque.cli.output import DONE
 from casque.errors import InvalidError
 
 COMPLETE_VARIABLE = "_QUEUECTL_COMPLETE"

@@ -8,8 +8,6 @@ from typing import Annotated
 import typer
 
 from casque.cli import asjson, tables
-from casque.cli.access import Access
-from casque.cli.exits import DONE
 from casque.cli.options import (
     JsonOption,
     StoreOption,
@@ -20,12 +18,14 @@ from casque.cli.options import (
     noted,
     opened,
 )
+from casque.cli.output import DONE
+from casque.cli.store import Access
 from casque.errors import CASConflictError
-from casque.operations import DeleteRecord, PutRecord
 from casque.record import ABSENT, CONFIG, Record
-from casque.settings import SETTINGS, Settings, encoded, setting, settings_of
+from casque.rules.operations import DeleteRecord, PutRecord
 from casque.stores.url import anchored, without_password
-from casque.wording import plain
+from casque.system.terminal_text import plain
+from casque.worker.shell.settings import SETTINGS, Settings, encoded, setting, settings_of
 
 _KEYS = ", ".join(SETTINGS)
 KeyArgument = Annotated[str, typer.Argument(metavar="KEY", help=f"One of {_KEYS}.")]

@@ -8,10 +8,8 @@ from typing import Annotated
 import typer
 
 from casque.cli import asjson
-from casque.cli.access import Access
-from casque.cli.exits import DONE, INVALID
-from casque.cli.listing import DEFAULT_LIMIT, LimitOption, show_jobs
-from casque.cli.managing import YesOption, asked, each
+from casque.cli.list import DEFAULT_LIMIT, LimitOption, show_jobs
+from casque.cli.manage import YesOption, asked, each
 from casque.cli.options import (
     JsonOption,
     QueueOption,
@@ -23,13 +21,15 @@ from casque.cli.options import (
     noted,
     opened,
 )
+from casque.cli.output import DONE, INVALID
 from casque.cli.show import IdArgument, found, show_job
-from casque.durations import duration_us
+from casque.cli.store import Access
 from casque.errors import InvalidError, JobNotFoundError
 from casque.job import Job
-from casque.operations import Purge, Retry
-from casque.views import JobFilter, view_of
-from casque.wording import counted
+from casque.rules.operations import Purge, Retry
+from casque.rules.views import JobFilter, view_of
+from casque.system.durations import duration_us
+from casque.system.terminal_text import counted
 
 _PAGE = 1_000
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from casque.cli.exits import INTERRUPTED, NOT_SO, NOWHERE, InterruptedAtError, code_of, complain
+from casque.cli.output import INTERRUPTED, NOT_SO, NOWHERE, InterruptedAtError, code_of, complain
 from casque.errors import CasqueError
 
 DEBUG_VARIABLE = "CASQUE_DEBUG"
@@ -52,15 +52,15 @@ def run(arguments: Sequence[str]) -> int:
 
 def _carried_out(arguments: Sequence[str]) -> int:
     if "enqueue" in arguments:
-        from casque.cli.quick import order_of
+        from casque.cli.enqueue.fast_args import order_of
 
         order = order_of(arguments)
         if order is not None:
-            from casque.cli.enqueue import enqueue
+            from casque.cli.enqueue.one import enqueue
 
             return enqueue(order)
     # Late: typer and rich take ten times as long to load as a job to be enqueued.
-    from casque.cli.group import invoke
+    from casque.cli.app import invoke
 
     return invoke(arguments)
 

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from casque.cli import asjson, tables
-from casque.cli.access import Access
-from casque.cli.exits import DONE
 from casque.cli.options import JsonOption, StoreOption, epilog, is_json, looked_into
-from casque.durations import told
+from casque.cli.output import DONE
+from casque.cli.store import Access
 from casque.errors import JobNotFoundError
 from casque.job import Attempt, Job
-from casque.shelljob import SHELL, ShellCall, command_of, decode, exit_code_of
-from casque.views import view_of
-from casque.wording import cut, plain, plain_lines
+from casque.rules.views import view_of
+from casque.system.durations import told
+from casque.system.terminal_text import cut, plain, plain_lines
+from casque.worker.shell.job import SHELL, ShellCall, command_of, decode, exit_code_of
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -9,8 +9,6 @@ import msgspec
 import typer
 
 from casque.cli import asjson, tables
-from casque.cli.access import Access
-from casque.cli.exits import DONE
 from casque.cli.options import (
     JsonOption,
     QueueOption,
@@ -20,14 +18,16 @@ from casque.cli.options import (
     looked_into,
     opened,
 )
-from casque.durations import duration_us
+from casque.cli.output import DONE
+from casque.cli.store import Access
 from casque.job import Stats
 from casque.record import PAUSE, WORKER
+from casque.system.durations import duration_us
 
 if TYPE_CHECKING:
     from rich.console import Group
 
-    from casque.worker.registry import WorkerEntry
+    from casque.worker.registry.entries import WorkerEntry
 
 _ALWAYS = ("pending", "processing", "completed", "failed", "dead")
 _WHEN_ANY = ("scheduled", "cancelled")
@@ -80,8 +80,8 @@ def status(
 
 
 def _look(access: Access, queue: str | None) -> Picture:
-    from casque.cli.fleet import running_by
-    from casque.worker.registry import live_workers, worker_entries
+    from casque.cli.worker.fleet import running_by
+    from casque.worker.registry.entries import live_workers, worker_entries
 
     return Picture(
         access.run(access.queue.stats(queue)),
@@ -95,7 +95,7 @@ def _look(access: Access, queue: str | None) -> Picture:
 
 
 def _tell_of_unheard(access: Access) -> None:
-    from casque.cli.fleet import tell_of_unheard
+    from casque.cli.worker.fleet import tell_of_unheard
 
     tell_of_unheard(access)
 
@@ -133,7 +133,7 @@ def _object(picture: Picture) -> dict[str, Any]:
 
 
 def _watch(access: Access, queue: str | None, interval_us: int, *, as_json: bool) -> int:
-    from casque.clock import drive
+    from casque.system.clock import drive
 
     console = tables.console()
     clock = access.store.clock

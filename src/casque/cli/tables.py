@@ -11,10 +11,10 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from casque.clock import to_datetime
 from casque.job import Job
-from casque.shelljob import command_of
-from casque.wording import cut, plain
+from casque.system.clock import to_datetime
+from casque.system.terminal_text import cut, plain
+from casque.worker.shell.job import command_of
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -7,15 +7,15 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from casque import process, reentry
-from casque.clock import Bell, Clock, StoreTime, SystemClock
 from casque.errors import StorageError
-from casque.operations import Operation
-from casque.state import State
-from casque.stores.answers import Answers
-from casque.stores.bells import Bells
-from casque.stores.looking import Looking
-from casque.transaction import transact
+from casque.rules.operations import Operation
+from casque.rules.state import State
+from casque.rules.transaction import transact
+from casque.stores.last_answers import Answers
+from casque.stores.listeners import Bells
+from casque.stores.state_reads import Looking
+from casque.system import forks, reentry
+from casque.system.clock import Bell, Clock, StoreTime, SystemClock
 
 T = TypeVar("T")
 
@@ -34,7 +34,7 @@ class MemoryStore(Looking):
         self._state = State()
         self._answers = Answers()
         self._bells = Bells()
-        self._generation = process.generation()
+        self._generation = forks.generation()
 
     async def commit(
         self,
@@ -81,7 +81,7 @@ class MemoryStore(Looking):
         return self._state
 
     def _check_process(self) -> None:
-        if self._generation != process.generation():
+        if self._generation != forks.generation():
             raise StorageError(
                 "memory:// lives in the process that made it, and this is a fork of that process: "
                 "what is changed here nobody else would see. Use sqlite:/// to share a queue "

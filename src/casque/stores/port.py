@@ -10,12 +10,12 @@ from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, runtime_checkable
 
-from casque.clock import Bell, Clock
 from casque.job import Job, Stats
-from casque.operations import Enqueue, Operation
 from casque.record import Record
-from casque.state import QueueState
-from casque.views import JobFilter
+from casque.rules.operations import Enqueue, Operation
+from casque.rules.state import QueueState
+from casque.rules.views import JobFilter
+from casque.system.clock import Bell, Clock
 
 COMMIT_DEADLINE_US = 30_000_000
 """How long one commit may try before it gives up with an error."""

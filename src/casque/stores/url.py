@@ -14,9 +14,9 @@ from urllib.parse import SplitResult, parse_qs, quote, unquote, urlsplit
 
 from casque.adapters.storage.port import ObjectStoragePort
 from casque.buckets.port import Bucket
-from casque.clock import Clock
 from casque.errors import InvalidError
 from casque.stores.port import Store
+from casque.system.clock import Clock
 
 Durability = Literal["full", "normal"]
 
@@ -52,7 +52,7 @@ def open_store(address: StoreAddress, *, clock: Clock | None = None) -> Store:
     if _has(address, "get", "put", "list", "delete"):
         return _open_bucket(address, clock)
     if _has(address, "read", "write"):
-        from casque.stores.document import DocumentStore
+        from casque.stores.document.store import DocumentStore
 
         return DocumentStore(cast("ObjectStoragePort", address), clock)
     raise InvalidError(
@@ -150,7 +150,7 @@ def _open_path(path: str, clock: Clock | None) -> Store:
 
 def _open_document(path: Path, clock: Clock | None) -> Store:
     from casque.adapters.storage.filesystem import LocalFileSystemStorage
-    from casque.stores.document import DocumentStore
+    from casque.stores.document.store import DocumentStore
 
     return DocumentStore(LocalFileSystemStorage(path), clock)
 

@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 
 from casque.buckets.port import ABSENT, PAGE, Bucket, Found, Version
-from casque.clock import MINUTE_US, SECOND_US, drive
 from casque.errors import CASConflictError, StorageError
+from casque.system.clock import MINUTE_US, SECOND_US, drive
 from casque.testing.racers import (
     BucketHarness,
     count_up,

@@ -10,12 +10,12 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
-from casque.clock import drive
 from casque.errors import CasqueError
 from casque.job import Job
-from casque.queue import BrokerQueue, DirectQueue
+from casque.queues.async_queue import BrokerQueue, DirectQueue
+from casque.queues.sync_queue import Queue
 from casque.stores.url import open_store
-from casque.syncqueue import Queue
+from casque.system.clock import drive
 from casque.testing.faults import Fault, FaultyStore
 from casque.testing.rig import FLAVOURS, Flavour
 

@@ -20,7 +20,7 @@ import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from casque.buckets.files import Stamp, holder
+from casque.buckets.disk import Stamp, holder
 from casque.errors import StorageError
 
 

@@ -15,9 +15,9 @@ from typing import Any, Literal, TypeVar
 
 from casque.adapters.storage.port import ObjectStoragePort
 from casque.buckets.port import Bucket, Expect, Found, Listed, Version
-from casque.clock import span_us
 from casque.errors import CASConflictError, StorageError
 from casque.stores.port import Store
+from casque.system.clock import span_us
 from casque.testing.fakeclock import FakeClock
 from casque.testing.relays import Relay
 

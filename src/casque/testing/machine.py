@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from msgspec.structs import replace
 
-from casque.arguments import NewJob
 from casque.errors import CasqueError
 from casque.job import Job
-from casque.operations import DeleteRecord, PutRecord
+from casque.queues.arguments import NewJob
+from casque.rules.operations import DeleteRecord, PutRecord
 from casque.testing import alphabet
 from casque.testing.alphabet import ENTRYPOINTS, NOTE, NOTES, WORKERS, Deed, Order, seconds
 from casque.testing.modeljob import ModelJob, ModelRecord

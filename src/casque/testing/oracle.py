@@ -17,8 +17,8 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
-from casque.arguments import NewJob
 from casque.errors import CASConflictError, InvalidError, JobNotFoundError, LeaseLostError
+from casque.queues.arguments import NewJob
 from casque.testing.modeljob import DEAD_STAYS, LineName, ModelJob, ModelRecord
 
 PAUSE = "pause"

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from casque.errors import StorageError
-from casque.operations import Operation
+from casque.rules.operations import Operation
 from casque.stores.port import Store
 
 

@@ -14,10 +14,10 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from datetime import timedelta
 from typing import Any, Literal, NamedTuple, Protocol, TypeVar, cast
 
-from casque.clock import Clock
-from casque.queue import AsyncQueue, BrokerQueue, DirectQueue
+from casque.queues.async_queue import AsyncQueue, BrokerQueue, DirectQueue
+from casque.queues.sync_queue import Queue
 from casque.stores.port import Store
-from casque.syncqueue import Queue
+from casque.system.clock import Clock
 from casque.testing.fakeclock import FakeClock
 from casque.testing.processes import in_processes, in_threads
 

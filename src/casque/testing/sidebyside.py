@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 
 from casque.errors import CasqueError, JobNotFoundError, LeaseLostError
 from casque.job import Job, Stats
-from casque.operations import Operation
-from casque.queue import AsyncQueue, BrokerQueue, DirectQueue
-from casque.syncqueue import Queue
+from casque.queues.async_queue import AsyncQueue, BrokerQueue, DirectQueue
+from casque.queues.sync_queue import Queue
+from casque.rules.operations import Operation
 from casque.testing.alphabet import ENTRYPOINTS, IDS, MAX_DEPTH, NOTE, QUEUES
 from casque.testing.modeljob import Lost, ModelJob, ModelRecord
 from casque.testing.oracle import PAUSE, QUEUE_LEASE, Oracle

@@ -8,18 +8,18 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
-from casque.arguments import LARGEST_INT, name
-from casque.durations import duration_us
 from casque.errors import CasqueError, InvalidError
-from casque.worker import options as defaults
-from casque.worker.child import run_child
+from casque.queues.arguments import LARGEST_INT, name
+from casque.system.durations import duration_us
+from casque.tasks import worker_options as defaults
+from casque.tasks.worker_options import WorkerOptions
 from casque.worker.leaving import leave, leave_at_once
 from casque.worker.loading import load_app
-from casque.worker.logs import FORMATS, LEVELS, LogOptions, set_up
-from casque.worker.loop import Ended, Worker
-from casque.worker.options import WorkerOptions
-from casque.worker.signals import obeying
-from casque.worker.supervisor import INIT_PID, Supervisor
+from casque.worker.logging.setup import FORMATS, LEVELS, LogOptions, set_up
+from casque.worker.supervision.child_main import run_child
+from casque.worker.supervision.signals import obeying
+from casque.worker.supervision.supervisor import INIT_PID, Supervisor
+from casque.worker.worker import Ended, Worker
 
 STOPPED, HAD_TO_KILL, BROKEN, INVALID = 0, 1, 1, 2
 

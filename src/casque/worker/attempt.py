@@ -10,14 +10,15 @@ from typing import Any, Protocol
 
 import msgspec
 
-from casque import arguments, operations
-from casque.clock import Clock
-from casque.current import RunningJob
 from casque.errors import InvalidError
 from casque.job import Failure, Job
-from casque.operations import Ack, Fail, Nack, Operation, Release
+from casque.queues import arguments
 from casque.retry import Discard, Retry, Snooze, delay_of, reason_of
-from casque.tasks import Task
+from casque.rules import operations
+from casque.rules.operations import Ack, Fail, Nack, Operation, Release
+from casque.system.clock import Clock
+from casque.tasks.app import Task
+from casque.tasks.current import RunningJob
 
 _OUR_FOLDER = str(Path(__file__).parent)
 

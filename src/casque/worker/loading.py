@@ -14,9 +14,9 @@ from pathlib import Path
 from types import ModuleType
 
 from casque.errors import InvalidError
-from casque.opened import Opened
-from casque.tasks import App
-from casque.worker.logs import speak_again
+from casque.tasks.app import App
+from casque.tasks.app_store import Opened
+from casque.worker.logging.setup import speak_again
 
 _is_loading: ContextVar[bool] = ContextVar("casque_is_loading", default=False)
 

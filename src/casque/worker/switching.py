@@ -12,7 +12,7 @@ import sys
 import threading
 from collections.abc import Iterable
 
-from casque.clock import SECOND_US
+from casque.system.clock import SECOND_US
 
 _TURN_SECONDS = 0.000_1
 _LONG_US = SECOND_US // 2

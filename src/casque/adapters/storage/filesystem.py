@@ -16,9 +16,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from casque.clock import Clock, SystemClock
 from casque.errors import CASConflictError, InvalidError, StorageError
-from casque.localdisk import locked, make_folder, sync_folder
+from casque.system.clock import Clock, SystemClock
+from casque.system.local_disk import locked, make_folder, sync_folder
 
 T = TypeVar("T")
 

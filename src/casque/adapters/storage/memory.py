@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 
-from casque import process
 from casque.errors import CASConflictError, StorageError
+from casque.system import forks
 
 
 class InMemoryStorage:
@@ -17,7 +17,7 @@ class InMemoryStorage:
         self._lock = threading.Lock()
         self._content = initial_content
         self._writes = 1 if initial_content else 0
-        self._generation = process.generation()
+        self._generation = forks.generation()
 
     async def read(self) -> tuple[bytes, str | None]:
         with self._here():
@@ -35,7 +35,7 @@ class InMemoryStorage:
 
     def _here(self) -> threading.Lock:
         """The lock, in the process whose object this is."""
-        if self._generation != process.generation():
+        if self._generation != forks.generation():
             raise StorageError(
                 "this object lives in the memory of the process that made it, and this is a fork "
                 "of that process: what is changed here nobody else would see. Use a file to share "

@@ -17,7 +17,7 @@ import msgspec
 
 from casque.errors import CorruptError
 from casque.job import Job
-from casque.operations import (
+from casque.rules.operations import (
     Added,
     Buried,
     Cancelled,

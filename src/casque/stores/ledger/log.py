@@ -14,11 +14,11 @@ from itertools import islice, takewhile
 from typing import NamedTuple
 
 from casque.buckets.port import ABSENT, PAGE
-from casque.clock import Stopwatch
 from casque.errors import CASConflictError, CasqueError, StorageError
-from casque.stores.ledger.asking import Asking, let_go, reason
+from casque.stores.ledger.bucket_requests import Asking, let_go, reason
 from casque.stores.ledger.home import parted
 from casque.stores.ledger.tryout import lists_wrongly
+from casque.system.clock import Stopwatch
 
 FOLDER = "log/"
 

@@ -19,12 +19,12 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Literal
 
 from casque.buckets.port import ABSENT, Expect, Version
-from casque.clock import SECOND_US, Stopwatch
 from casque.errors import CASConflictError
-from casque.stores.ledger.asking import Asking
-from casque.stores.ledger.buckettime import BucketTime
+from casque.stores.ledger.bucket_requests import Asking
+from casque.stores.ledger.bucket_time import BucketTime
 from casque.stores.ledger.entry import Guest
 from casque.stores.ledger.replica import RECENT, Replica
+from casque.system.clock import SECOND_US, Stopwatch
 
 WAITING = "waiting/"
 """Under this each process that keeps losing has a word: an id, and its round trip in us."""

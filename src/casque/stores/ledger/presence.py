@@ -16,12 +16,12 @@ from typing import TypeGuard
 import msgspec
 
 from casque.buckets.port import ABSENT, PAGE, Expect, Version
-from casque.clock import Stopwatch
 from casque.errors import CASConflictError, CasqueError, StorageError
-from casque.operations import DeleteRecord, Operation, PutRecord
 from casque.record import ABSENT as NO_RECORD
 from casque.record import EPHEMERAL, Record
-from casque.stores.ledger.asking import Asking
+from casque.rules.operations import DeleteRecord, Operation, PutRecord
+from casque.stores.ledger.bucket_requests import Asking
+from casque.system.clock import Stopwatch
 
 FOLDER = "presence/"
 

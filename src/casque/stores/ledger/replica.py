@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections import deque
 
-from casque.evolve import evolve
-from casque.state import State
+from casque.rules.evolve import evolve
+from casque.rules.state import State
 from casque.stores.ledger.entry import FIRST, Entry, decode, digest_of
 
 RECENT = 32

@@ -16,27 +16,27 @@ from typing import Any, NamedTuple, TypeVar, cast
 from msgspec.structs import replace
 
 from casque.buckets.port import Bucket
-from casque.clock import SECOND_US, Bell, Clock, Stopwatch, SystemClock
 from casque.errors import CASConflictError, CorruptError, StorageError
-from casque.operations import Enqueue, Operation
 from casque.record import EPHEMERAL, Record
-from casque.state import State
-from casque.stores.answers import Answers
-from casque.stores.bells import Bells, makes_claimable
-from casque.stores.ledger.asking import Asking
-from casque.stores.ledger.buckettime import BEHIND_US, BucketTime
+from casque.rules.operations import Enqueue, Operation
+from casque.rules.state import State
+from casque.rules.transaction import transact
+from casque.stores.last_answers import Answers
+from casque.stores.ledger.bucket_requests import Asking
+from casque.stores.ledger.bucket_time import BEHIND_US, BucketTime
 from casque.stores.ledger.entry import FIRST, Entry, Guest, digest_of, encode
+from casque.stores.ledger.exclusive import new_turn
+from casque.stores.ledger.format_check import find_ledger, open_place
 from casque.stores.ledger.home import Home
 from casque.stores.ledger.log import Ahead, Log, Vanished
-from casque.stores.ledger.opening import find_ledger, open_place
 from casque.stores.ledger.pacing import Pacing
 from casque.stores.ledger.presence import Presence, is_ephemeral
 from casque.stores.ledger.replica import Broken, Replica
 from casque.stores.ledger.tryout import ask_time
-from casque.stores.ledger.turn import new_turn
-from casque.stores.looking import Looking
+from casque.stores.listeners import Bells, makes_claimable
 from casque.stores.port import COMMIT_DEADLINE_US
-from casque.transaction import transact
+from casque.stores.state_reads import Looking
+from casque.system.clock import SECOND_US, Bell, Clock, Stopwatch, SystemClock
 
 POLL_US = 500_000
 """How long a waiting dequeue sleeps before it looks whether another process wrote."""

@@ -15,11 +15,11 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from casque.buckets.port import ABSENT, PAGE, Expect, Version
-from casque.clock import MINUTE_US, SECOND_US, Stopwatch
 from casque.errors import CASConflictError, CasqueError, StorageError
-from casque.stores.ledger.asking import Asking
-from casque.stores.ledger.buckettime import BucketTime
+from casque.stores.ledger.bucket_requests import Asking
+from casque.stores.ledger.bucket_time import BucketTime
 from casque.stores.ledger.home import PROBES
+from casque.system.clock import MINUTE_US, SECOND_US, Stopwatch
 
 _SURE_US = SECOND_US
 """A stamp is believed if its object was written within this: who knows when, else?"""

@@ -1,7 +1,7 @@
 """Acks: what acks of many jobs do to their rows, whichever way they came.
 
 A job that is not retained is deleted. One that is becomes as
-`casque.transitions.completed` has it, said in SQL: the history it had is not
+`casque.rules.transitions.completed` has it, said in SQL: the history it had is not
 brought here only to be written back with one more entry.
 """
 
@@ -11,11 +11,11 @@ from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
-from casque.clock import order_of
-from casque.operations import Ack
+from casque.rules.operations import Ack
 from casque.stores.sqlite.picks import Execute
 from casque.stores.sqlite.rows import STATEMENTS as SQL
 from casque.stores.sqlite.rows import Connection
+from casque.system.clock import order_of
 
 HeldRow = tuple[int, str, int, int, int, int | None]
 """seq, id, token, line, due_us, retain_us."""

@@ -14,8 +14,8 @@ import struct
 import sys
 from pathlib import Path
 
-from casque.clock import SECOND_US, SystemClock, drive
 from casque.stores.sqlite.files import Identity
+from casque.system.clock import SECOND_US, SystemClock, drive
 
 if sys.platform == "linux":
     import fcntl

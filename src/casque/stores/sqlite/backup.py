@@ -15,10 +15,10 @@ from pathlib import Path
 import msgspec
 
 from casque.errors import InvalidError, StorageError
-from casque.localdisk import make_folder, sync_folder
 from casque.stores.sqlite.connection import Database
 from casque.stores.sqlite.forks import Handle
 from casque.stores.sqlite.reads import snapshot
+from casque.system.local_disk import make_folder, sync_folder
 
 Progress = Callable[[int, int], object]
 """Is called with the bytes that are copied, and how many there are."""

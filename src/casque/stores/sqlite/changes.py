@@ -14,9 +14,11 @@ from typing import Any
 from msgspec.structs import replace
 
 from casque.errors import CasqueError
-from casque.evolve import evolve
 from casque.job import Job
-from casque.operations import (
+from casque.record import PAUSE
+from casque.rules.decide import decide, new_job
+from casque.rules.evolve import evolve
+from casque.rules.operations import (
     Ack,
     DeleteRecord,
     Dequeue,
@@ -30,14 +32,12 @@ from casque.operations import (
     Request,
     RequeueStale,
 )
-from casque.record import PAUSE
-from casque.rules import decide, new_job
-from casque.state import READER_LEASE_US, State
-from casque.stores.bells import makes_claimable
+from casque.rules.state import READER_LEASE_US, State
+from casque.stores.listeners import makes_claimable
 from casque.stores.sqlite.acks import HeldRow, end, held
 from casque.stores.sqlite.rows import DEAD, job_of
 from casque.stores.sqlite.rows import STATEMENTS as SQL
-from casque.stores.sqlite.work import Work
+from casque.stores.sqlite.transaction import Work
 
 
 class Clash(Exception):  # noqa: N818 - nothing went wrong, it only has to be done otherwise

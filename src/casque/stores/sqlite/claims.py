@@ -13,12 +13,11 @@ from typing import Any
 
 import msgspec
 
-from casque import transitions
-from casque.clock import LOOK_US
 from casque.job import Job
-from casque.lines import LOOK
-from casque.operations import Dequeue
-from casque.rules import DEAD_RETENTION_US, Leased, next_token
+from casque.rules import transitions
+from casque.rules.decide import DEAD_RETENTION_US, Leased, next_token
+from casque.rules.lines import LOOK
+from casque.rules.operations import Dequeue
 from casque.stores.sqlite.picks import (
     Execute,
     Head,
@@ -28,8 +27,9 @@ from casque.stores.sqlite.picks import (
 )
 from casque.stores.sqlite.rows import HELD, claimed_jobs, job_of
 from casque.stores.sqlite.rows import STATEMENTS as SQL
+from casque.stores.sqlite.transaction import Work
 from casque.stores.sqlite.turns import first_of, is_another_due, lines_at_turn
-from casque.stores.sqlite.work import Work
+from casque.system.clock import LOOK_US
 
 _as_json = msgspec.json.Encoder().encode
 
@@ -96,7 +96,7 @@ class Claims:
         return [Leased(list(islice(jobs, one.limit)), None) for one in run[:filled]]
 
     def _dequeue(self, one: Dequeue) -> Leased:
-        """One dequeue as `casque.picking` has it, with whatever it may meet."""
+        """One dequeue as `casque.rules.picking` has it, with whatever it may meet."""
         work = self._work
         picker = Picker(work.execute, work.now, work.step, one.lease_us)
         picked = picker.pick(one.entrypoints, one.queue, one.limit)

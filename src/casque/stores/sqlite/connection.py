@@ -14,15 +14,15 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Literal, TypeVar
 
-from casque.clock import SECOND_US, Clock
 from casque.errors import CasqueError, CorruptError, InvalidError, StorageError
-from casque.localdisk import has_other_names, make_folder, network_filesystem
 from casque.stores.port import COMMIT_DEADLINE_US
 from casque.stores.replaced import absent
 from casque.stores.sqlite import forks
 from casque.stores.sqlite.apart import close_apart
 from casque.stores.sqlite.files import Files, Identity, identity_of
 from casque.stores.sqlite.rows import Connection, schema
+from casque.system.clock import SECOND_US, Clock
+from casque.system.local_disk import has_other_names, make_folder, network_filesystem
 
 Durability = Literal["full", "normal"]
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 
-from casque.clock import SystemClock
+from casque.system.clock import SystemClock
 
 Identity = tuple[int, int]
 """A file, whatever its name: its device and its inode."""

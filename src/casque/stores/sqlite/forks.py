@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import Any, Protocol
 from weakref import WeakSet, finalize
 
-from casque import process, reentry
-from casque.clock import SECOND_US, SystemClock
 from casque.errors import StorageError
 from casque.stores.sqlite.apart import close_apart, keep_for_ever
 from casque.stores.sqlite.files import Identity
+from casque.system import forks, reentry
+from casque.system.clock import SECOND_US, SystemClock
 
 PATIENCE_SECONDS = 5.0
 """How long a fork waits for the calls of other threads."""
@@ -87,7 +87,7 @@ def check(name: str) -> None:
 
 def _forget(handles: tuple[Handle, ...]) -> None:
     """Nobody has their store any more."""
-    process.generation()  # what a child inherited is closed in another way
+    forks.generation()  # what a child inherited is closed in another way
     if _is_closing:
         return  # collected right in the middle of that
     for handle in handles:
@@ -98,7 +98,7 @@ def _forget(handles: tuple[Handle, ...]) -> None:
 
 def _at_exit() -> None:
     """Close what is open: its files may be gone, and SQLite alone would not look."""
-    process.generation()
+    forks.generation()
     for handle in list(_handles):
         if handle.lock.acquire(blocking=False):
             handle.close()
@@ -170,6 +170,6 @@ def _deny() -> None:
 
 
 atexit.register(_at_exit)
-process.in_child(_in_child)
+forks.in_child(_in_child)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_before, after_in_parent=_in_parent, after_in_child=_deny)

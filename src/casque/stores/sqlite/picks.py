@@ -1,4 +1,4 @@
-"""Picks: which jobs a dequeue takes, and in which order: `casque.picking`, said in SQL.
+"""Picks: which jobs a dequeue takes, and in which order: `casque.rules.picking`, said in SQL.
 
 Nothing is written here, so `peek` and an idle dequeue share it with claims.
 Counts what it looks at in `touched`, as the rules do.
@@ -11,10 +11,10 @@ from collections.abc import Callable, Collection, Iterator
 from heapq import merge
 from typing import Any, NamedTuple
 
-from casque.clock import NO_STEP, Step
-from casque.lines import LOOK
+from casque.rules.lines import LOOK
 from casque.stores.sqlite.rows import HELD, LAST_HELD
 from casque.stores.sqlite.rows import STATEMENTS as SQL
+from casque.system.clock import NO_STEP, Step
 
 _LINES_AT_ONCE = 4
 
@@ -131,7 +131,7 @@ class Picker:
         return list(dict.fromkeys(line[1] for line in sorted(due, key=_turn)))
 
     def _is_held(self, head: Head) -> bool:
-        """As in `casque.picking`."""
+        """As in `casque.rules.picking`."""
         if head.due_us > self.judged_us:
             return True
         if self._step is NO_STEP:

@@ -1,4 +1,4 @@
-"""Reads: what a reader sees of the database at an instant: `casque.views`, said in SQL."""
+"""Reads: what a reader sees of the database at an instant: `casque.rules.views`, said in SQL."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import Any, Literal
 
-from casque.clock import LOOK_US, Step
 from casque.job import Job, Stats
 from casque.record import Record
-from casque.rules import shown
-from casque.state import READER_LEASE_US, QueueState
+from casque.rules.decide import shown
+from casque.rules.state import READER_LEASE_US, QueueState
+from casque.rules.views import JobFilter
 from casque.stores.sqlite.picks import Picker
 from casque.stores.sqlite.rows import STATEMENTS as SQL
 from casque.stores.sqlite.rows import find_job, job_of, record_of
-from casque.views import JobFilter
+from casque.system.clock import LOOK_US, Step
 
 _ALL = -1
 """What SQLite takes for no LIMIT."""

@@ -10,10 +10,10 @@ from typing import Any, Protocol
 
 import msgspec
 
-from casque.clock import order_of
 from casque.job import Attempt, Job, JobStatus
-from casque.operations import Request
 from casque.record import Record
+from casque.rules.operations import Request
+from casque.system.clock import order_of
 
 COLUMNS = (
     *("seq", "id", "queue", "entrypoint", "priority", "stage", "due_us", "attempts"),

@@ -28,7 +28,7 @@ CREATE INDEX casque_waiting_entrypoint ON casque_line (entrypoint, visit_us)
 CREATE TABLE casque_job (
     seq INTEGER PRIMARY KEY,             -- the order of enqueueing
     id TEXT NOT NULL,
-    named INTEGER NOT NULL,              -- 0: the id tells seq (casque.clock.order_of)
+    named INTEGER NOT NULL,              -- 0: the id tells seq (casque.system.clock.order_of)
     queue TEXT NOT NULL,
     entrypoint TEXT NOT NULL,
     line INTEGER,                        -- NULL once it is finished

@@ -15,29 +15,30 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, TypeVar
 
-from casque import process, reentry
-from casque.clock import Bell, Clock, StoreTime, SystemClock
 from casque.errors import CasqueError, StorageError
 from casque.job import Job, Stats
-from casque.operations import Ack, Dequeue, Drop, Enqueue, Operation, Purge
 from casque.record import Record
-from casque.rules import Leased
-from casque.state import QueueState
-from casque.stores.answers import Answers
-from casque.stores.bells import Bells
+from casque.rules.decide import Leased
+from casque.rules.operations import Ack, Dequeue, Drop, Enqueue, Operation, Purge
+from casque.rules.state import QueueState
+from casque.rules.views import JobFilter
+from casque.stores.last_answers import Answers
+from casque.stores.listeners import Bells
 from casque.stores.replaced import replaced
-from casque.stores.sqlite import forks, swift
+from casque.stores.sqlite import fast_path, forks
 from casque.stores.sqlite.backup import Backup, Progress, back_up
 from casque.stores.sqlite.changes import Changes, Clash
 from casque.stores.sqlite.claims import Claims
 from casque.stores.sqlite.connection import Database, Durability
 from casque.stores.sqlite.files import Identity
+from casque.stores.sqlite.joined import enqueue_within
 from casque.stores.sqlite.reads import Reads, snapshot
 from casque.stores.sqlite.rows import STATEMENTS as SQL
+from casque.stores.sqlite.transaction import SEEN_EVERY_US, Known, Upkeep, Work
 from casque.stores.sqlite.watch import Watch
-from casque.stores.sqlite.within import enqueue_within
-from casque.stores.sqlite.work import SEEN_EVERY_US, Known, Upkeep, Work
-from casque.views import JobFilter
+from casque.system import forks as process
+from casque.system import reentry
+from casque.system.clock import Bell, Clock, StoreTime, SystemClock
 
 BUSY_AT = 32
 """A handle that has made so many commits will make more."""
@@ -77,7 +78,7 @@ class SqliteStore:
         """Whether the log was given its full size."""
         self._was_empty = False
         """Whether the last dequeue found nothing: the next one then looks before it locks."""
-        self._unsure: tuple[str, int, swift.Try] | None = None
+        self._unsure: tuple[str, int, fast_path.Try] | None = None
         """A commit that was a claim by the short way and failed: it may be stored all the same."""
         self._writer = _Handle(self._database)
         self._reader = _Handle(self._database)
@@ -178,7 +179,7 @@ class SqliteStore:
         """The answer to a claim that was said to have failed; None if it has."""
         assert self._unsure is not None
         *commit, tried = self._unsure
-        outcomes = swift.landed(work.execute, tried) if commit == [writer, number] else None
+        outcomes = fast_path.landed(work.execute, tried) if commit == [writer, number] else None
         if outcomes is not None:
             self._answers.keep(writer, number, outcomes, work.now)
         self._unsure = None
@@ -207,11 +208,11 @@ class SqliteStore:
         ):
             return None
         try:
-            outcomes = swift.shortly(connection, known, operations, now)
+            outcomes = fast_path.shortly(connection, known, operations, now)
         except sqlite3.OperationalError:
             # Somebody else is writing, say: the long way waits for them, or tells.
             if claims:
-                self._unsure = writer, number, swift.last_try(known, operations, now)
+                self._unsure = writer, number, fast_path.last_try(known, operations, now)
             self._known = None
             self._writer.abandon()
             return None

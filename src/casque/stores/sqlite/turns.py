@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from casque.operations import Dequeue
+from casque.rules.operations import Dequeue
 from casque.stores.sqlite.picks import Execute, HeadRow, first_due
 from casque.stores.sqlite.rows import HELD
 from casque.stores.sqlite.rows import STATEMENTS as SQL
-from casque.stores.sqlite.work import Known, Line
+from casque.stores.sqlite.transaction import Known, Line
 
 _AHEAD = 8
 """How many jobs of a line are looked up at once: the next claims need not look again."""

@@ -12,12 +12,12 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from casque.clock import Bell, Clock, drive
 from casque.errors import CasqueError
-from casque.stores.bells import Bells
+from casque.stores.listeners import Bells
 from casque.stores.sqlite.connection import Database
 from casque.stores.sqlite.forks import Handle
 from casque.stores.sqlite.rows import STATEMENTS as SQL
+from casque.system.clock import Bell, Clock, drive
 
 LOOK_EVERY_US = 4_000
 LOOK_LAZILY_US = 9_000

@@ -8,12 +8,12 @@ from collections.abc import Callable, Coroutine
 from datetime import timedelta
 from typing import Any, NamedTuple
 
-from casque.arguments import NewJob
-from casque.clock import SECOND_US
 from casque.errors import CasqueError
 from casque.job import Job
-from casque.operations import Ack, Dequeue, Enqueue, Operation, Request
-from casque.queue import AsyncQueue, BrokerQueue, DirectQueue
+from casque.queues.arguments import NewJob
+from casque.queues.async_queue import AsyncQueue, BrokerQueue, DirectQueue
+from casque.rules.operations import Ack, Dequeue, Enqueue, Operation, Request
+from casque.system.clock import SECOND_US
 from casque.testing.simulation.network import log_uniform
 from casque.testing.simulation.process import Process
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from casque.clock import SECOND_US, Bell, Minted, mint_uuid7
-from casque.loopbell import LoopBell
+from casque.system.bell_asyncio import LoopBell
+from casque.system.clock import SECOND_US, Bell, Minted, mint_uuid7
 from casque.testing.simulation.loop import ProcessLoop
 from casque.testing.simulation.world import World
 

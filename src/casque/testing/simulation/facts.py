@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from casque.errors import CasqueError
 from casque.job import Job, JobStatus
-from casque.operations import (
+from casque.rules.operations import (
     Ack,
     Added,
     Buried,
@@ -44,7 +44,7 @@ from casque.operations import (
     Retried,
     Retry,
 )
-from casque.state import State
+from casque.rules.state import State
 from casque.stores.ledger.entry import Entry
 from casque.testing.simulation.history import Violation
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Coroutine
 from contextvars import Context
 from typing import Any, TypeVar, TypeVarTuple, Unpack
 
-from casque.clock import SECOND_US
+from casque.system.clock import SECOND_US
 from casque.testing.simulation.world import World
 
 T = TypeVar("T")

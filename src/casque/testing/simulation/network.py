@@ -15,8 +15,8 @@ from functools import partial
 from typing import Any, Literal, NamedTuple, Protocol
 
 from casque.buckets.port import Bucket, Expect, Found, Listed, Version
-from casque.clock import SECOND_US, drive
 from casque.errors import CasqueError, StorageError
+from casque.system.clock import SECOND_US, drive
 from casque.testing.simulation.history import History
 from casque.testing.simulation.loop import ProcessLoop
 from casque.testing.simulation.world import World

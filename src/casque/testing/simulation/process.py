@@ -7,9 +7,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any
 
-from casque import views
 from casque.buckets.port import Bucket
-from casque.clock import SECOND_US, Clock, Step
 from casque.errors import (
     CasqueError,
     CorruptError,
@@ -19,10 +17,12 @@ from casque.errors import (
     StorageError,
 )
 from casque.job import Job
-from casque.operations import Operation
-from casque.state import State
-from casque.stores.ledger.buckettime import BucketTime
+from casque.rules import views
+from casque.rules.operations import Operation
+from casque.rules.state import State
+from casque.stores.ledger.bucket_time import BucketTime
 from casque.stores.ledger.store import LedgerStore
+from casque.system.clock import SECOND_US, Clock, Step
 from casque.testing.relays import Relay
 from casque.testing.simulation import facts
 from casque.testing.simulation.clock import SimClock

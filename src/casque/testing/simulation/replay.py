@@ -14,18 +14,18 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from casque.clock import NO_STEP, SECOND_US, Step
 from casque.errors import CasqueError, CorruptError
-from casque.evolve import evolve
 from casque.job import Job
-from casque.operations import Enqueue, Event, Operation
-from casque.state import State, _Undo
+from casque.rules.evolve import evolve
+from casque.rules.operations import Enqueue, Event, Operation
+from casque.rules.state import State, _Undo
+from casque.rules.transaction import transact
 from casque.stores.ledger.entry import FIRST, Entry, decode, digest_of
 from casque.stores.ledger.log import key_of
 from casque.stores.ledger.replica import Broken, Replica
+from casque.system.clock import NO_STEP, SECOND_US, Step
 from casque.testing.simulation import facts
 from casque.testing.simulation.history import History, Violation
-from casque.transaction import transact
 
 Commit = tuple[str, int]
 """A writer, and which of its commits."""

@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 
 from casque.buckets.memory import MemoryBucket
 from casque.buckets.port import Bucket
-from casque.clock import MINUTE_US, SECOND_US
 from casque.job import JobStatus
 from casque.stores.ledger.log import number_in
+from casque.system.clock import MINUTE_US, SECOND_US
 from casque.testing.simulation import actors
 from casque.testing.simulation.actors import Actor, Role, Temper, live, work_off
 from casque.testing.simulation.clock import SimClock

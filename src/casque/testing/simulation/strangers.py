@@ -10,10 +10,10 @@ from __future__ import annotations
 from typing import Literal
 
 from casque.buckets.port import ABSENT, Expect, Listed, Version
-from casque.clock import MINUTE_US, SECOND_US, drive
 from casque.errors import CASConflictError
 from casque.stores.ledger.home import parted
 from casque.stores.ledger.log import key_of, number_in
+from casque.system.clock import MINUTE_US, SECOND_US, drive
 from casque.testing.simulation.actors import ROLES, produce
 from casque.testing.simulation.history import Violation
 from casque.testing.simulation.network import Mishap, SimBucket, log_uniform

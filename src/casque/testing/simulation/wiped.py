@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import json
 
-from casque.clock import drive
 from casque.stores.ledger.home import MARKER, parted
 from casque.stores.ledger.log import number_in
+from casque.system.clock import drive
 from casque.testing.simulation import actors
 from casque.testing.simulation.simulation import Simulation
 

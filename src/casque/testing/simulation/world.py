@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 from heapq import heappop, heappush
 
-from casque.clock import to_us
+from casque.system.clock import to_us
 from casque.testing.fakeclock import START
 
 _START_US = to_us(START)

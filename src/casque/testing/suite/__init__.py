@@ -1,4 +1,20 @@
-"""StoreSuite: everything a store must pass, and nothing a store may leave out."""
+"""StoreSuite: everything a store must pass, and nothing a store may leave out.
+
+body       A piece of work under a HeartbeatManager or a Lock, with time in the test's hand.
+commits    What a commit promises to its callers: statements G1 to G4, G11 and G13. G14 needs a
+           bucket.
+enqueue    Statements E1 to E9.
+fencing    Who may write about a job: statements L3 to L5, L9, L10, L12, L13 and L15.
+hardships  What a store bears: statements G5 to G10 and G12.
+leases     How a lease is kept and how it ends: statements L1, L2, L6 to L8, L11 and L14.
+lines      Lines and their rotation: statements Q1 to Q6.
+order      Order and visibility: statements O1 to O3 and O5 to O7.
+outcomes   Statements R1 to R9.
+queues     A queue as a whole, and its counts: statements Q7 to Q9.
+records    Records and locks: statements K1 to K4.
+turmoil    Operations at random, after each of which a statement must hold.
+waiting    When a dequeue returns, and with how much: statements O4 and O8.
+"""
 
 from casque.testing.suite.commits import CommitStatements
 from casque.testing.suite.enqueue import EnqueueStatements

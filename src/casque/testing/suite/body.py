@@ -10,8 +10,8 @@ from typing import Any, Generic, Self, TypeVar
 import pytest
 
 from casque.errors import LeaseLostError
-from casque.heartbeat import HeartbeatManager
-from casque.lock import Lock
+from casque.queues.heartbeat import HeartbeatManager
+from casque.queues.lock import Lock
 from casque.testing.rig import Rig
 
 Context = TypeVar("Context", HeartbeatManager, Lock)

@@ -10,13 +10,13 @@ from typing import Any, Literal
 
 import pytest
 
-from casque.commit import CLOSE_PATIENCE_US
 from casque.errors import CasqueError, InvalidError, JobNotFoundError, LeaseLostError, StorageError
 from casque.job import Job
-from casque.operations import Ack, Dequeue, Enqueue, Request
-from casque.queue import AsyncQueue, BrokerQueue, DirectQueue
-from casque.state import WRITER_MEMORY_US
-from casque.syncqueue import Queue
+from casque.queues.async_queue import AsyncQueue, BrokerQueue, DirectQueue
+from casque.queues.commit import CLOSE_PATIENCE_US
+from casque.queues.sync_queue import Queue
+from casque.rules.operations import Ack, Dequeue, Enqueue, Request
+from casque.rules.state import WRITER_MEMORY_US
 from casque.testing import children
 from casque.testing.faults import Fault, FaultyStore
 from casque.testing.processes import run_in_process

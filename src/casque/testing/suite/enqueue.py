@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from casque.arguments import ENQUEUE_MANY_JOBS, NAME_BYTES, PAYLOAD_BYTES, NewJob
 from casque.errors import CasqueError, InvalidError, JobNotFoundError, LeaseLostError
 from casque.job import Job, JobStatus, Stats
-from casque.lineage import running
-from casque.queue import AsyncQueue
-from casque.syncqueue import Queue
+from casque.queues.arguments import ENQUEUE_MANY_JOBS, NAME_BYTES, PAYLOAD_BYTES, NewJob
+from casque.queues.async_queue import AsyncQueue
+from casque.queues.lineage import running
+from casque.queues.sync_queue import Queue
 from casque.testing.processes import meeting_of
 from casque.testing.rig import Rig, counted
 from casque.testing.statement import Statements, statement

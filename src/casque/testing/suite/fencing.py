@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from casque.arguments import NewJob
-from casque.clock import span_us
 from casque.errors import CasqueError, CorruptError, JobNotFoundError, LeaseLostError
 from casque.job import Job, JobStatus
-from casque.queue import AsyncQueue
+from casque.queues.arguments import NewJob
+from casque.queues.async_queue import AsyncQueue
+from casque.system.clock import span_us
 from casque.testing.rig import Rig, counted
 from casque.testing.statement import Statements, statement
 from casque.testing.suite.leases import HOUR, LEASE

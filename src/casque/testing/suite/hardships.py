@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from casque.arguments import NewJob
 from casque.errors import CorruptError, LeaseLostError, StorageError
 from casque.job import JobStatus
-from casque.queue import AsyncQueue, BrokerQueue, DirectQueue
+from casque.queues.arguments import NewJob
+from casque.queues.async_queue import AsyncQueue, BrokerQueue, DirectQueue
 from casque.testing import children
 from casque.testing.faults import STORE_FAULTS, Fault, FaultyStore
 from casque.testing.processes import run_in_process

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from casque.arguments import NewJob
-from casque.clock import span_us
 from casque.errors import LeaseLostError, StorageError
-from casque.heartbeat import HeartbeatManager
 from casque.job import Job, JobStatus, Lease
-from casque.operations import Dequeue
-from casque.queue import AsyncQueue
+from casque.queues.arguments import NewJob
+from casque.queues.async_queue import AsyncQueue
+from casque.queues.heartbeat import HeartbeatManager
+from casque.rules.operations import Dequeue
+from casque.system.clock import span_us
 from casque.testing.relays import Gate, Outage
 from casque.testing.rig import Rig, counted
 from casque.testing.statement import Statements, statement

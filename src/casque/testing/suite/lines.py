@@ -7,10 +7,10 @@ from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any
 
-from casque.arguments import NewJob
-from casque.clock import SECOND_US, to_datetime, to_us
 from casque.job import Job
-from casque.queue import AsyncQueue
+from casque.queues.arguments import NewJob
+from casque.queues.async_queue import AsyncQueue
+from casque.system.clock import SECOND_US, to_datetime, to_us
 from casque.testing.rig import Raw, Rig, counted
 from casque.testing.statement import Statements, statement
 from casque.testing.suite.order import FEW, Ending, fill

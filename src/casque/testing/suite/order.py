@@ -7,10 +7,10 @@ from collections.abc import Awaitable, Callable, Iterable
 from datetime import timedelta
 from itertools import islice
 
-from casque.arguments import ENQUEUE_MANY_JOBS, NewJob
-from casque.clock import SECOND_US, to_datetime
 from casque.job import Job
-from casque.queue import AsyncQueue
+from casque.queues.arguments import ENQUEUE_MANY_JOBS, NewJob
+from casque.queues.async_queue import AsyncQueue
+from casque.system.clock import SECOND_US, to_datetime
 from casque.testing.rig import Rig, counted
 from casque.testing.statement import Statements, statement
 

@@ -12,13 +12,13 @@ from datetime import timedelta
 
 import pytest
 
-from casque.arguments import ERROR_BYTES, NewJob
 from casque.errors import InvalidError, JobNotFoundError, LeaseLostError
 from casque.job import Attempt, Failure, Job, JobStatus, Stats
-from casque.queue import AsyncQueue
+from casque.queues.arguments import ERROR_BYTES, NewJob
+from casque.queues.async_queue import AsyncQueue
+from casque.rules.transitions import lost
 from casque.testing.rig import Rig, counted
 from casque.testing.statement import Statements, statement
-from casque.transitions import lost
 
 SECOND = timedelta(seconds=1)
 LEASE = timedelta(seconds=10)

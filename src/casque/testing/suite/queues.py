@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from casque.arguments import NewJob
-from casque.clock import to_datetime
 from casque.errors import JobNotFoundError
 from casque.job import JobStatus, Stats
-from casque.queue import AsyncQueue
-from casque.state import QueueState
+from casque.queues.arguments import NewJob
+from casque.queues.async_queue import AsyncQueue
+from casque.rules.state import QueueState
+from casque.system.clock import to_datetime
 from casque.testing.rig import Raw, Rig
 from casque.testing.statement import Statements, statement
 from casque.testing.suite.order import ids

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from casque.clock import span_us
 from casque.errors import CASConflictError
-from casque.lock import Lock
-from casque.operations import DeleteRecord, Operation, PutRecord
+from casque.queues.lock import Lock
 from casque.record import ABSENT, LOCK, WORKER, Record
+from casque.rules.operations import DeleteRecord, Operation, PutRecord
 from casque.stores.port import Store
 from casque.stores.url import StoreAddress, open_store
+from casque.system.clock import span_us
 from casque.testing.relays import Gate, Outage
 from casque.testing.rig import Rig, counted
 from casque.testing.statement import Statements, statement

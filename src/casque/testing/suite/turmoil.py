@@ -9,11 +9,11 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import Self
 
-from casque.arguments import NewJob
-from casque.clock import to_datetime
 from casque.errors import InvalidError, JobNotFoundError, LeaseLostError
 from casque.job import Job
-from casque.queue import AsyncQueue
+from casque.queues.arguments import NewJob
+from casque.queues.async_queue import AsyncQueue
+from casque.system.clock import to_datetime
 from casque.testing.rig import Rig
 
 QUEUES = ("a", "b", "c")

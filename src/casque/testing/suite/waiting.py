@@ -8,10 +8,10 @@ from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
 
-from casque.arguments import NewJob
-from casque.clock import to_datetime
 from casque.job import Job
-from casque.queue import AsyncQueue
+from casque.queues.arguments import NewJob
+from casque.queues.async_queue import AsyncQueue
+from casque.system.clock import to_datetime
 from casque.testing.rig import Rig, counted
 from casque.testing.statement import Statements, statement
 from casque.testing.suite.order import Ending, ids

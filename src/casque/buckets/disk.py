@@ -1,0 +1,146 @@
+"""Files: what FolderBucket asks of a disk; and LocalFiles, the disk of this machine.
+
+A seam of its own, so that a simulation can run the real bucket over a disk whose
+power is cut (`casque.testing.disk`). Paths are absolute. Each method raises the
+OSError that `os` would.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from contextlib import AbstractContextManager, suppress
+from io import FileIO
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from casque.system.clock import Clock
+from casque.system.local_disk import locked, network_filesystem, sync_folder
+
+
+def holder(path: str) -> str:
+    """The folder that holds a file or a folder."""
+    return path.rpartition("/")[0] or "/"
+
+
+class Stamp(NamedTuple):
+    """What tells a file from every other that has had its name; see `FolderBucket`."""
+
+    inode: int
+    mtime_ns: int
+    size: int
+
+
+class Files(Protocol):
+    """What a bucket needs of a disk. Names last once their folder is synced, data at once."""
+
+    def write_synced(self, path: str, body: bytes, mtime_ns: int) -> Stamp:
+        """Make a new file that was last modified at `mtime_ns`, and bring its data to disk."""
+        ...
+
+    def read(self, path: str) -> tuple[bytes, Stamp]:
+        """A file whole. IsADirectoryError when it is a folder."""
+        ...
+
+    def stat(self, path: str) -> Stamp:
+        """A file's stamp. IsADirectoryError when it is a folder."""
+        ...
+
+    def link(self, source: str, target: str) -> None: ...
+
+    def rename(self, source: str, target: str) -> None: ...
+
+    def unlink(self, path: str) -> None: ...
+
+    def make_folder(self, path: str) -> None:
+        """Make one folder, unless something of that name is there."""
+        ...
+
+    def remove_folder(self, path: str) -> None:
+        """Remove a folder if it is empty."""
+        ...
+
+    def sync_folder(self, path: str) -> None:
+        """Bring to disk which names a folder holds."""
+        ...
+
+    def scan(self, path: str) -> tuple[list[str], list[str]]:
+        """The names of the plain files in a folder and those of the folders, in no order."""
+        ...
+
+    def locked(self, path: str) -> AbstractContextManager[None]:
+        """One at a time, by lock files beside `path`; StorageError when it takes too long."""
+        ...
+
+    def network_drive(self, path: str) -> str | None:
+        """The kind of network drive that `path` lies on; None when it is local."""
+        ...
+
+
+class LocalFiles:
+    """The disk of this machine."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        # What needs no more than a call has no method of its own: they are on the way of every put.
+        self.link = os.link
+        self.rename = os.rename
+        self.unlink = os.unlink
+        self.remove_folder = os.rmdir
+
+    def write_synced(self, path: str, body: bytes, mtime_ns: int) -> Stamp:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        try:
+            left = memoryview(body)
+            while left:
+                left = left[os.write(descriptor, left) :]
+            os.utime(descriptor, ns=(mtime_ns, mtime_ns))
+            os.fsync(descriptor)
+            return _stamp(path, os.fstat(descriptor))
+        finally:
+            os.close(descriptor)
+
+    def read(self, path: str) -> tuple[bytes, Stamp]:
+        # Not to wait for the other end, should it be a pipe.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            stamp = _stamp(path, os.fstat(descriptor))
+            return FileIO(descriptor, closefd=False).readall() or b"", stamp
+        finally:
+            os.close(descriptor)
+
+    def stat(self, path: str) -> Stamp:
+        return _stamp(path, os.stat(path))  # noqa: PTH116 - a Path costs more than the call
+
+    def make_folder(self, path: str) -> None:
+        with suppress(FileExistsError):
+            Path(path).mkdir()
+
+    def sync_folder(self, path: str) -> None:
+        sync_folder(Path(path))
+
+    def scan(self, path: str) -> tuple[list[str], list[str]]:
+        names: list[str] = []
+        folders: list[str] = []
+        with os.scandir(path) as entries:
+            for entry in entries:
+                if entry.is_file():
+                    names.append(entry.name)
+                elif entry.is_dir():
+                    folders.append(entry.name)
+        return names, folders
+
+    def locked(self, path: str) -> AbstractContextManager[None]:
+        return locked(Path(path), self._clock)
+
+    def network_drive(self, path: str) -> str | None:
+        return network_filesystem(Path(path))
+
+
+def _stamp(path: str, told: os.stat_result) -> Stamp:
+    if stat.S_ISDIR(told.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+    if not stat.S_ISREG(told.st_mode):
+        raise OSError(errno.EINVAL, "It is not a plain file", path)
+    return Stamp(told.st_ino, told.st_mtime_ns, told.st_size)

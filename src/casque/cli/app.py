@@ -1,0 +1,136 @@
+"""Group: all commands, as Typer has them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from casque.cli import backup, completion, manage, show, status
+from casque.cli import list as listing
+from casque.cli.completion import COMPLETE_VARIABLE
+from casque.cli.config import config
+from casque.cli.dlq import dlq
+from casque.cli.enqueue import typer_args
+from casque.cli.options import Common, JsonOption, StoreOption, epilog
+from casque.cli.output import DONE, INTERRUPTED, INVALID, complain
+from casque.cli.worker.commands import workers
+
+# Typer has a copy of click inside, or an older one the real one: either way, this is its error.
+_UsageError: type[Exception] = typer.BadParameter.__mro__[2]
+
+
+class _Struck(Exception):  # noqa: N818 - it never leaves this module
+    """What Typer would deal with in its own way: Ctrl-C, and output that nobody reads."""
+
+    def __init__(self, by: BaseException) -> None:
+        super().__init__()
+        self.by = by
+
+
+class _Commands(TyperGroup):
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except (KeyboardInterrupt, OSError) as error:
+            raise _Struck(error) from error
+
+
+app = typer.Typer(
+    name="queuectl",
+    cls=_Commands,
+    help="Background jobs on the storage you already have.",
+    epilog=epilog(
+        """queuectl enqueue '{"id": "job1", "command": "sleep 2"}'""",
+        "queuectl worker start --count 2",
+        "queuectl status",
+    ),
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command(epilog=typer_args.EPILOG)(typer_args.enqueue)
+app.command(epilog=status.EPILOG)(status.status)
+app.command("list", epilog=listing.LIST_EPILOG)(listing.list_jobs)
+app.command(epilog=show.EPILOG)(show.show)
+app.command(epilog=manage.CANCEL_EPILOG)(manage.cancel)
+app.command(epilog=manage.RETRY_EPILOG)(manage.retry)
+app.command(epilog=manage.PURGE_EPILOG)(manage.purge)
+app.command(epilog=manage.PAUSE_EPILOG)(manage.pause)
+app.command(epilog=manage.PAUSE_EPILOG)(manage.resume)
+app.command(epilog=listing.QUEUES_EPILOG)(listing.queues)
+app.add_typer(workers)
+app.add_typer(dlq)
+app.add_typer(config)
+app.command(epilog=backup.EPILOG)(backup.backup)
+app.command(epilog=manage.RESET_EPILOG)(manage.reset)
+
+
+@app.command(epilog=epilog("queuectl demo"))
+def demo() -> int:
+    """See it work: good, flaky and failing jobs, two workers, a store in a temporary folder."""
+    from casque.cli.demo.run import demo
+
+    code = demo()
+    if code == INTERRUPTED:
+        raise SystemExit(code)  # and it has said so itself
+    return code
+
+
+app.command(epilog=completion.EPILOG)(completion.completion)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        print(f"queuectl {version('casque')}")
+        raise typer.Exit
+
+
+@app.callback()
+def queuectl(
+    context: typer.Context,
+    store: StoreOption = None,
+    json: JsonOption = False,
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Say which version this is."
+        ),
+    ] = False,
+) -> None:
+    del version  # told already
+    context.obj = Common(store, json)
+
+
+def _explain(error: Exception) -> None:
+    told = str(error.format_message()).rstrip(".")  # type: ignore[attr-defined]
+    if not told:
+        return  # nothing was given, and help is shown
+    context = getattr(error, "ctx", None)
+    path = "queuectl" if context is None else context.command_path
+    complain(f"{told}. See `{path} --help`.")
+
+
+def invoke(arguments: Sequence[str]) -> int:
+    """Carry out a command; its exit code. Raises what the command does."""
+    if COMPLETE_VARIABLE in os.environ:
+        completion.enable()
+    try:
+        code = app(list(arguments), prog_name="queuectl", standalone_mode=False)
+    except _UsageError as error:
+        _explain(error)
+        return INVALID
+    except typer.Abort:
+        complain("interrupted.")
+        return INTERRUPTED
+    except _Struck as struck:
+        raise struck.by from None
+    if code == INTERRUPTED:  # Typer has caught it, and says nothing
+        complain("interrupted.")
+    return code if isinstance(code, int) else DONE

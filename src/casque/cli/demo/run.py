@@ -1,0 +1,219 @@
+"""Demo: good, flaky and hopeless jobs, two worker processes, and what became of each.
+
+The queue is one SQLite file in a temporary folder. `kill -9` a worker while it
+runs: no job is lost. Ctrl-C lets the workers finish what they run, and ends.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+
+from casque.cli.demo.screen import SLOTS, WORKERS, Screen
+from casque.cli.interrupts import Interrupts
+from casque.cli.location import STORE_VARIABLE
+from casque.cli.output import DONE, INTERRUPTED, NOT_SO
+from casque.errors import CasqueError
+from casque.job import Failure, Job, JobStatus, Stats
+from casque.queues.arguments import NewJob
+from casque.queues.sync_queue import Queue
+from casque.record import ABSENT, CONFIG
+from casque.rules.operations import PutRecord
+from casque.rules.state import QueueState
+from casque.stores.sqlite.store import SqliteStore
+from casque.system.clock import SystemClock, drive
+from casque.worker.shell.job import SHELL, ShellCall, encode
+from casque.worker.shell.settings import encoded
+
+JOBS = 60
+MAX_ATTEMPTS = 3
+LOOK_US = 100_000
+LEASE_SECONDS = 3
+GRACE_SECONDS = 10
+ERRORS = ("connection refused", "no answer in 5 s", "the server hung up")
+KINDS = ("resize_photo", "fetch_price", "charge_card")
+
+_QUEUE, _DIARY, _LOG = "jobs.db", "diary", "workers.log"
+
+
+def jobs_to_do() -> list[NewJob]:
+    """Of a dozen, nine succeed, two succeed after a failure or two, and one never will."""
+    jobs: list[NewJob] = []
+    for number in range(JOBS):
+        work = f"sleep {0.2 + 0.08 * (number % 5):.2f}"
+        error = ERRORS[number // 12 % len(ERRORS)]
+        fails = f'echo "{error}"; exit {1 + number % 3}'
+        if number % 12 in (2, 9):
+            failures = 1 if number % 12 == 2 else 2  # noqa: PLR2004 - of a dozen
+            flaky = f'{work}; [ "$CASQUE_ATTEMPT" -gt {failures} ] || {{ {fails}; }}'
+            jobs.append(_job(f"fetch_price-{number:02}", flaky))
+        elif number % 12 == 6:  # noqa: PLR2004 - of a dozen
+            jobs.append(_job(f"charge_card-{number:02}", f"{work}; {fails}", priority=-1))
+        else:
+            jobs.append(_job(f"resize_photo-{number:02}", work))
+    return jobs
+
+
+def _job(job_id: str, command: str, *, priority: int = 0) -> NewJob:
+    # What ran is written down by the jobs themselves, to be held against what the store says.
+    noted = f'echo "$CASQUE_JOB_ID $CASQUE_ATTEMPT" >> {_DIARY}; {command}'
+    return NewJob(
+        SHELL,
+        encode(ShellCall(noted)),
+        priority,
+        id=job_id,
+        max_attempts=MAX_ATTEMPTS,
+        retain=timedelta(days=1),
+    )
+
+
+def demo() -> int:
+    """Run it to its end; its exit code."""
+    slots = f"{WORKERS} worker processes with {SLOTS} slots each"
+    print(f"casque demo: {JOBS} jobs, {slots}, one SQLite file\n", flush=True)
+    screen = Screen(MAX_ATTEMPTS, LEASE_SECONDS)
+    try:
+        with (
+            Interrupts() as interrupts,  # the workers must not stay behind
+            tempfile.TemporaryDirectory(prefix="casque-demo-") as folder,
+        ):
+            adds_up = _run(Path(folder), screen, interrupts)
+    except KeyboardInterrupt:
+        print(f"\n  Stopped by Ctrl-C after {screen.seconds:.1f} s{_whereabouts(screen.last)}")
+        return INTERRUPTED
+    print(f"  Took {screen.seconds:.1f} s.")
+    return DONE if adds_up else NOT_SO
+
+
+def _run(folder: Path, screen: Screen, interrupts: Interrupts) -> bool:
+    """Enqueue, work, show. Whether the numbers add up at the end."""
+    store = SqliteStore(folder / _QUEUE)
+    with Queue(store) as queue:
+        value = encoded("backoff_base", "1")
+        drive(store.commit("demo", 1, [PutRecord(CONFIG, "backoff_base", value, ABSENT)]))
+        queue.enqueue_many(jobs_to_do())
+        with screen:
+            try:
+                with _workers(folder, interrupts) as process:
+                    _watch(queue, folder, screen, process)
+            finally:
+                screen.show(queue.stats(), is_last=True)
+        state = queue.read_state()
+    drive(store.close())
+    return _report(state, (folder / _DIARY).read_text().splitlines())
+
+
+@contextmanager
+def _workers(folder: Path, interrupts: Interrupts) -> Iterator[subprocess.Popen[bytes]]:
+    """Worker processes under a manager, as anyone would start them; stopped at the end."""
+    command = [sys.executable, "-m", "casque.cli", "worker", "start", "--foreground"]
+    command += [f"--count={WORKERS}", f"--concurrency={SLOTS}"]
+    command += [f"--lease={LEASE_SECONDS}s", f"--grace={GRACE_SECONDS}s"]
+    environment = {**os.environ, STORE_VARIABLE: str(folder / _QUEUE)}
+    interrupts.hold_back()
+    with (
+        (folder / _LOG).open("wb") as log,
+        subprocess.Popen(  # noqa: S603 - our own module, by the same Python
+            command, cwd=folder, env=environment, stdout=log, stderr=log
+        ) as process,
+    ):
+        try:
+            interrupts.let_come()
+            yield process
+        finally:
+            _stop(process, interrupts)
+
+
+def _stop(process: subprocess.Popen[bytes], interrupts: Interrupts) -> None:
+    """Let what runs end; on another Ctrl-C, give it back at once."""
+    process.send_signal(signal.SIGTERM)  # changes nothing if Ctrl-C has reached it too
+    while True:
+        try:
+            interrupts.let_come()
+            process.wait()
+        except KeyboardInterrupt:
+            process.send_signal(signal.SIGINT)
+        else:
+            return
+
+
+def _watch(queue: Queue, folder: Path, screen: Screen, process: subprocess.Popen[bytes]) -> None:
+    """Show how it goes until all jobs are finished."""
+    bell = SystemClock().bell(blocking=True)
+    while process.poll() is None:
+        screen.tell(queue.read_state().jobs)
+        stats = queue.stats()
+        screen.show(stats)
+        if stats.completed + stats.dead == JOBS:
+            return
+        drive(bell.wait(LOOK_US))
+    last_words = (folder / _LOG).read_text()[-2000:]
+    raise CasqueError(f"the workers ended with code {process.returncode}: {last_words}")
+
+
+def _report(state: QueueState, ran: Sequence[str]) -> bool:
+    """Print what the store says became of the jobs, held against what the jobs wrote down."""
+    print(f"\n  {'kind':<14}{'jobs':>6}{'completed':>12}{'dead':>7}{'attempts':>11}")
+    for kind in KINDS:
+        print(_row(kind, [job for job in state.jobs if job.id.startswith(kind)]))
+    print(_row("all", state.jobs))
+    print("\n  dead letters")
+    dead = [job for job in state.jobs if job.status is JobStatus.DEAD]
+    for job in dead:
+        said = (job.output or b"").decode(errors="replace").strip()
+        print(f"  {job.id:<18}{job.attempts} attempts   {job.error}: {said}")
+    completed = sum(job.status is JobStatus.COMPLETED for job in state.jobs)
+    attempts = sum(job.attempts for job in state.jobs)
+    ended = Counter(succeeded=0, failed=0)
+    ended.update(_fate(attempt.failure) for job in state.jobs for attempt in job.history)
+    print(f"\n  {JOBS} enqueued = {completed} completed + {len(dead)} dead")
+    print(f"  {attempts} attempts = " + " + ".join(f"{n} {how}" for how, n in ended.items()))
+    adds_up = (
+        len(state.jobs) == completed + len(dead) == JOBS
+        and attempts == ended.total()
+        and completed == ended["succeeded"]
+        and _as_they_say(state, ran)
+    )
+    print("  The numbers add up." if adds_up else "  THE NUMBERS DO NOT ADD UP.")
+    return adds_up
+
+
+def _fate(failure: Failure | None) -> str:
+    if failure is None:
+        return "succeeded"
+    return "lost" if failure.kind == "lost" else "failed"  # lost: with its worker
+
+
+def _as_they_say(state: QueueState, ran: Sequence[str]) -> bool:
+    """Whether no attempt ran twice, and none ran or succeeded that the other does not know of."""
+    told = {f"{job.id} {one.number}": one for job in state.jobs for one in job.history}
+    succeeded = {name for name, one in told.items() if one.failure is None}
+    return len(ran) == len(set(ran)) and succeeded <= set(ran) <= set(told)
+
+
+def _row(title: str, jobs: Sequence[Job]) -> str:
+    count = Counter(job.status for job in jobs)
+    attempts = sum(job.attempts for job in jobs)
+    completed, dead = count[JobStatus.COMPLETED], count[JobStatus.DEAD]
+    return f"  {title:<14}{len(jobs):>6}{completed:>12}{dead:>7}{attempts:>11}"
+
+
+def _whereabouts(stats: Stats) -> str:
+    """Where an interrupted run left its jobs."""
+    left = stats.total - stats.completed - stats.dead
+    if not left:
+        return "."
+    running = (
+        f"{stats.processing} were running, and come back when their leases end"
+        if stats.processing
+        else "the workers finished what was running, and the rest would wait for others"
+    )
+    return f": {stats.completed} completed, {stats.dead} dead, {left} left;\n  {running}."

@@ -1,0 +1,187 @@
+"""New jobs: what a person wrote to be enqueued, as JSON or as options, made a job or refused."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+
+from casque.errors import InvalidError
+from casque.job import DEFAULT_QUEUE
+from casque.queues import arguments
+from casque.queues.arguments import LONGEST_SPAN_US, NewJob
+from casque.system.clock import SECOND_US
+from casque.system.durations import FORM, duration_us
+from casque.worker.shell.job import SHELL, ShellCall, encode
+from casque.worker.shell.settings import Settings
+
+Fields = Mapping[str, Any]
+"""A job as it was written, by the names that JSON has for them."""
+
+FIELDS = (
+    *("id", "command", "queue", "priority", "max_attempts", "run_at", "delay", "timeout"),
+    *("env", "cwd", "retain"),
+)
+_ALIASES = {"cmd": "command", "max_retries": "max_attempts"}
+_KNOWN = {*FIELDS, *_ALIASES}
+_EXAMPLE = """'{"command": "sleep 2"}'"""
+COMMAND_BYTES = 131_071
+"""The longest argument that Linux lets a program have."""
+_HASH_DIGITS = 32
+
+
+def decoded(text: str | bytes) -> Fields:
+    """The fields of a JSON object. InvalidError when it is none, or has others than these."""
+    try:
+        fields = msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        raise InvalidError(f"this is not JSON ({error}); write {_EXAMPLE}.") from error
+    if not isinstance(fields, dict):
+        raise InvalidError(f"a JSON object is due here; write {_EXAMPLE}.")
+    if unknown := [name for name in fields if name not in _KNOWN]:
+        raise InvalidError(
+            f"there is no field {', '.join(map(repr, unknown))}; known are {', '.join(FIELDS)}."
+        )
+    return fields
+
+
+def new_job(written: Fields, settings: Settings, *, id_from_content: bool = False) -> NewJob:
+    """The job that is asked for; what is not said is as the settings have it."""
+    given = _by_name(written)
+    call = ShellCall(_command(given), _env(given), _cwd(given))
+    queue = arguments.name(given.get("queue", DEFAULT_QUEUE), "queue")
+    id = given.get("id")
+    if id_from_content:
+        if id is not None:
+            raise InvalidError("give `id`, or take it from the content, not both.")
+        id = _hash(queue, call)
+    if "delay" in given and "run_at" in given:
+        raise InvalidError("give `delay` or `run_at`, not both.")
+    return NewJob(
+        SHELL,
+        encode(call),
+        arguments.whole(given.get("priority", 0), "priority", arguments.SMALLEST_INT),
+        queue=queue,
+        id=None if id is None else arguments.name(id, "id"),
+        delay=_span(given, "delay", None),
+        run_at=_instant(given),
+        max_attempts=arguments.whole(
+            given.get("max_attempts", settings.max_retries), "max_attempts", 1
+        ),
+        retain=_span(given, "retain", settings.retention_us) or None,
+        timeout=_span(given, "timeout", settings.timeout_us, at_least_us=1),
+    )
+
+
+def _by_name(written: Fields) -> dict[str, Any]:
+    """The fields that say something, each under one name."""
+    given: dict[str, Any] = {}
+    for key, value in written.items():
+        name = _ALIASES.get(key, key)
+        if name in given:
+            alias = next(one for one, of in _ALIASES.items() if of == name)
+            raise InvalidError(f"`{alias}` is another name for `{name}`: give one of them.")
+        if value is not None:
+            given[name] = value
+    return given
+
+
+def _command(given: Fields) -> str:
+    if "command" not in given:
+        raise InvalidError(f"there is no command in it; write {_EXAMPLE}.")
+    command = _text(given["command"], "command")
+    if not command.strip():
+        raise InvalidError(f"the command is empty; write {_EXAMPLE}.")
+    if len(command.encode()) > COMMAND_BYTES:
+        raise InvalidError(
+            f"the command is longer than {COMMAND_BYTES:,} bytes, which no shell would take; write "
+            "it to a file, and enqueue the name of that."
+        )
+    return command
+
+
+def _env(given: Fields) -> dict[str, str]:
+    env = given.get("env", {})
+    if not isinstance(env, dict):
+        raise InvalidError('`env` must be an object of texts: {"NAME": "value"}.')
+    for name, value in env.items():
+        if not name or "=" in name:
+            raise InvalidError(f"{name!r} in `env` cannot be the name of a variable.")
+        _text(name, "env")
+        _text(value, f"env.{name}")
+    return env
+
+
+def _cwd(given: Fields) -> str | None:
+    """A folder as every worker finds it: those start anywhere."""
+    if "cwd" not in given:
+        return None
+    cwd = _text(given["cwd"], "cwd")
+    if not cwd:
+        raise InvalidError("`cwd` must not be empty.")
+    return os.path.abspath(cwd)  # noqa: PTH100 - links stay what they are, and so does `..`
+
+
+def _text(value: object, what: str) -> str:
+    if not isinstance(value, str):
+        raise InvalidError(f"`{what}` must be text, not {value!r}.")
+    if "\0" in value:
+        raise InvalidError(f"`{what}` must not contain a NUL character.")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise InvalidError(f"`{what}` is not text in UTF-8: {value!r}.") from None
+    return value
+
+
+def _span(
+    given: Fields, what: str, default_us: int | None, *, at_least_us: int = 0
+) -> timedelta | None:
+    if what not in given:
+        return None if default_us is None else timedelta(microseconds=default_us)
+    value = given[what]
+    if isinstance(value, str):
+        us = _named(what, lambda text: duration_us(text, at_least_us=at_least_us), value)
+    elif isinstance(value, bool) or not isinstance(value, int | float):
+        raise InvalidError(f"`{what}`: {value!r} is not a duration: {FORM}.")
+    elif not at_least_us <= value * SECOND_US <= LONGEST_SPAN_US:
+        least = "0" if not at_least_us else "a microsecond"
+        raise InvalidError(f"`{what}` must be between {least} and 100 years, not {value} seconds.")
+    else:
+        us = round(value * SECOND_US)
+    return timedelta(microseconds=us)
+
+
+def _named(what: str, parse: Callable[[str], int], text: str) -> int:
+    try:
+        return parse(text)
+    except InvalidError as error:
+        raise InvalidError(f"`{what}`: {error}") from None
+
+
+def _instant(given: Fields) -> datetime | None:
+    """An instant of ISO 8601; without a zone it is meant by this machine's clock."""
+    if "run_at" not in given:
+        return None
+    value = given["run_at"]
+    form = "write 2026-01-31T08:00:00Z, with +01:00, or without a zone for local time"
+    if not isinstance(value, str):
+        raise InvalidError(f"`run_at`: {value!r} is not a time: {form}.")
+    try:
+        # By its timestamp: an hour that the clocks leave out counts from before they were changed.
+        instant = datetime.fromtimestamp(datetime.fromisoformat(value.strip()).timestamp(), UTC)
+    except (ValueError, OverflowError, OSError):
+        raise InvalidError(f"`run_at`: {value!r} is not a time: {form}.") from None
+    arguments.instant(instant, "run_at")
+    return instant
+
+
+def _hash(queue: str, call: ShellCall) -> str:
+    """The same for the same work: what it is, and not when or how often it is tried."""
+    from hashlib import sha256
+
+    content = [queue, call.command, sorted(call.env.items()), call.cwd]
+    return sha256(msgspec.json.encode(content)).hexdigest()[:_HASH_DIGITS]

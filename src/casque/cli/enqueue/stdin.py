@@ -1,0 +1,211 @@
+"""Bulk: many jobs from stdin, one JSON object a line, stored in batches."""
+
+from __future__ import annotations
+
+import os
+import select
+import stat
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import BinaryIO
+
+import msgspec
+
+from casque.cli.enqueue.fields import decoded, new_job
+from casque.cli.enqueue.one import Order
+from casque.cli.output import DONE, InterruptedAtError, complain
+from casque.cli.store import Access
+from casque.errors import CasqueError, InvalidError
+from casque.queues.arguments import ENQUEUE_MANY_JOBS, PAYLOAD_BYTES, NewJob
+from casque.queues.async_queue import AsyncQueue
+from casque.queues.commit import BATCH_BYTES
+from casque.queues.lineage import inherited
+from casque.system.clock import SECOND_US, SystemClock
+from casque.system.terminal_text import counted
+from casque.worker.shell.settings import Settings
+
+_BOM = b"\xef\xbb\xbf"
+_READ_BYTES = 1 << 18
+_PAUSE_SECONDS = 0.2
+"""After which what has come so far is stored: whoever writes may take all day."""
+_LONGEST_US = SECOND_US
+"""And at the latest after this, though there is never a pause."""
+_AGAIN = "the same lines again are safe when they have ids"
+
+
+class _Tally(msgspec.Struct):
+    """How many of the lines are stored, and how many jobs were there before."""
+
+    enqueued: int = 0
+    already_there: int = 0
+    unsure: str = ""
+    """The lines that are being stored: whether they are cannot be known yet."""
+
+
+_Moved = Callable[[int, _Tally], None]
+"""Tells how many bytes are read, and what became of them."""
+
+
+def enqueue_lines(order: Order) -> int:
+    """Enqueue a job for each line of stdin; the exit code."""
+    if order.fields:
+        raise InvalidError("with - each line says everything of its job: give no other options.")
+    if order.skip_inside_job and inherited().depth:
+        if order.is_json:
+            _say(_Tally(), is_json=True)
+        else:
+            print("Inside a job: nothing enqueued.")
+        return DONE
+    if sys.stdin is None:
+        raise InvalidError("stdin is closed; pipe one JSON object a line into it.")
+    tally = _Tally()
+    try:
+        with Access(order.address) as access, _bar(sys.stdin.buffer) as moved:
+            _enqueue_all(order, access, tally, moved)
+    except KeyboardInterrupt:
+        unsure = f", and {tally.unsure} may have been" if tally.unsure else ""
+        done = f"{counted(tally.enqueued, 'job')} had been enqueued{unsure}"
+        raise InterruptedAtError(f"interrupted: {done}; {_AGAIN}.") from None
+    _say(tally, is_json=order.is_json)
+    return DONE
+
+
+def _enqueue_all(order: Order, access: Access, tally: _Tally, moved: _Moved) -> None:
+    settings = access.settings()
+    queue = access.producer(settings.max_depth)
+    read = 0
+    for lines in _batches(_numbered(sys.stdin.buffer)):
+        batch: list[NewJob] = []
+        for number, line in lines:
+            try:
+                batch.append(_job(line, order, settings))
+            except InvalidError as error:
+                raise _refused(f"line {number}", error, tally) from None
+            read += len(line)
+        _store(access, queue, batch, tally, f"lines {lines[0][0]} to {lines[-1][0]}")
+        moved(read, tally)
+
+
+def _job(line: bytes, order: Order, settings: Settings) -> NewJob:
+    if len(line) > PAYLOAD_BYTES:
+        raise InvalidError(f"it is longer than {PAYLOAD_BYTES:,} bytes.")
+    return new_job(decoded(line), settings, id_from_content=order.id_from_content)
+
+
+def _store(
+    access: Access, queue: AsyncQueue, batch: list[NewJob], tally: _Tally, where: str
+) -> None:
+    tally.unsure = where
+    try:
+        jobs = access.run(queue.enqueue_many(batch))
+    except InvalidError as error:
+        raise _refused(where, error, tally) from None
+    except CasqueError:
+        complain(f"at {where}; {counted(tally.enqueued, 'job')} had been enqueued; {_AGAIN}.")
+        raise
+    there = sum(job.duplicate for job in jobs)
+    tally.already_there += there
+    tally.enqueued += len(jobs) - there
+    tally.unsure = ""
+
+
+def _refused(where: str, error: InvalidError, tally: _Tally) -> InvalidError:
+    before = f"{counted(tally.enqueued, 'job')} of the batches before"
+    done = f"{before} were enqueued; {_AGAIN}" if tally.enqueued else "nothing was enqueued"
+    return InvalidError(f"{where}: {error} {done[0].upper()}{done[1:]}.")
+
+
+def _numbered(stream: BinaryIO) -> Iterator[tuple[int, bytes] | None]:
+    """The lines that say something, and their numbers; None when no more is there for now."""
+    number = 0
+    for line in _lines(stream):
+        if line is None:
+            yield None
+            continue
+        number += 1
+        told = line.removeprefix(_BOM) if number == 1 else line
+        if len(told) <= PAYLOAD_BYTES:  # else it is only the beginning of one, and is refused
+            told = told.strip()
+        if told:
+            yield number, told
+
+
+def _lines(stream: BinaryIO) -> Iterator[bytes | None]:
+    """Line by line; None when nothing has come for a moment."""
+    rest = b""
+    clock = SystemClock()
+    stored_us = clock.monotonic()
+    while True:
+        is_silent = not select.select([stream], [], [], _PAUSE_SECONDS)[0]
+        if is_silent or clock.monotonic() >= stored_us + _LONGEST_US:
+            yield None
+            stored_us = clock.monotonic()
+            select.select([stream], [], [])
+        try:
+            part = os.read(stream.fileno(), _READ_BYTES)
+        except BlockingIOError:  # somebody has set it so, and was quicker to read
+            continue
+        *lines, rest = (rest + part).split(b"\n")
+        yield from lines
+        if not part or len(rest) > PAYLOAD_BYTES:
+            yield rest
+            return
+
+
+def _batches(
+    lines: Iterator[tuple[int, bytes] | None],
+) -> Iterator[list[tuple[int, bytes]]]:
+    """As many lines at once as one commit takes well, or as have come when no more does."""
+    batch: list[tuple[int, bytes]] = []
+    size = 0
+    for line in lines:
+        is_full = len(batch) == ENQUEUE_MANY_JOBS
+        if batch and (line is None or is_full or size + len(line[1]) > BATCH_BYTES):
+            yield batch
+            batch, size = [], 0
+        if line is not None:
+            batch.append(line)
+            size += len(line[1])
+    if batch:
+        yield batch
+
+
+def _say(tally: _Tally, *, is_json: bool) -> None:
+    if is_json:
+        from casque.cli.asjson import show
+
+        show({"enqueued": tally.enqueued, "already_there": tally.already_there})
+        return
+    there = f" {counted(tally.already_there, 'job')} already there." if tally.already_there else ""
+    print(f"{counted(tally.enqueued, 'job')} enqueued.{there}")
+
+
+@contextmanager
+def _bar(stream: BinaryIO) -> Iterator[_Moved]:
+    """A progress bar on stderr, when that is a terminal."""
+    if not sys.stderr.isatty():
+        yield lambda _read, _tally: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (
+        TextColumn("Enqueueing"),
+        BarColumn(),
+        TextColumn("{task.fields[jobs]}"),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("", total=_size(stream), jobs=counted(0, "job"))
+
+        def moved(read: int, tally: _Tally) -> None:
+            progress.update(task, completed=read, jobs=counted(tally.enqueued, "job"))
+
+        yield moved
+
+
+def _size(stream: BinaryIO) -> int | None:
+    """How much there is to read, if that can be known."""
+    status = os.fstat(stream.fileno())
+    return status.st_size if stat.S_ISREG(status.st_mode) else None

@@ -1,0 +1,110 @@
+"""Listing: `queuectl list` and `queuectl queues`: which jobs there are, and which queues."""
+
+from __future__ import annotations
+
+from typing import Annotated, cast
+
+import msgspec
+import typer
+
+from casque.cli import asjson, tables
+from casque.cli.options import (
+    JsonOption,
+    QueueOption,
+    StoreOption,
+    checked,
+    epilog,
+    is_json,
+    looked_into,
+)
+from casque.cli.output import DONE, complain
+from casque.cli.store import Access
+from casque.job import Stats
+from casque.record import PAUSE
+from casque.rules.views import VIEWS, JobFilter, View
+
+LimitOption = Annotated[
+    int, typer.Option("--limit", "-n", min=1, max=1_000_000, help="How many at most.")
+]
+DEFAULT_LIMIT = 50
+_RARE = ("scheduled", "cancelled")
+
+LIST_EPILOG = epilog(
+    "queuectl list --state pending",
+    "queuectl list --state dead --queue mail --limit 10",
+    "queuectl list --json --limit 1000000 | jq -r '.[].id'",
+)
+QUEUES_EPILOG = epilog("queuectl queues", "queuectl queues --json")
+
+
+def list_jobs(
+    context: typer.Context,
+    *,
+    state: Annotated[
+        str | None,
+        typer.Option("--state", "-s", metavar="STATE", help=f"One of {', '.join(VIEWS)}."),
+    ] = None,
+    queue: QueueOption = None,
+    limit: LimitOption = DEFAULT_LIMIT,
+    store: StoreOption = None,
+    json: JsonOption = False,
+) -> int:
+    """List jobs in the order in which they were enqueued."""
+    wanted = JobFilter(cast("View | None", state and state.lower()), checked(queue))
+    with looked_into(context, store) as access:
+        show_jobs(access, wanted, limit=limit, as_json=is_json(context, json))
+    return DONE
+
+
+def show_jobs(access: Access, wanted: JobFilter, *, limit: int, as_json: bool) -> None:
+    """Print the first jobs of those, and how many more there are."""
+    found = access.jobs(wanted, limit=limit)
+    if as_json:
+        asjson.show(asjson.job_objects(found, access.store.clock.now()))
+        if len(found) == limit:
+            complain(f"note: no more than {limit:,} are listed; more by --limit.")
+        return
+    state = wanted.view or ""
+    if not found:
+        print(" ".join(f"No {state} jobs.".split()))
+        return
+    tables.show(tables.job_table(f"{state.capitalize()} Jobs".lstrip(), found))
+    if len(found) == limit:
+        stats = access.run(access.queue.stats(wanted.queue))
+        more = _count(stats, wanted) - limit
+        if more > 0:
+            print(f"… and {more:,} more")
+
+
+def _count(stats: Stats, wanted: JobFilter) -> int:
+    return stats.total if wanted.view is None else int(getattr(stats, wanted.view))
+
+
+def queues(context: typer.Context, store: StoreOption = None, json: JsonOption = False) -> int:
+    """List the queues that have jobs or are paused, and count their jobs."""
+    with looked_into(context, store) as access:
+        paused = {record.name for record in access.records(PAUSE)}
+        names = sorted({*access.run(access.queue.queues()), *paused})
+        counts = {name: access.run(access.queue.stats(name)) for name in names}
+    if is_json(context, json):
+        asjson.show(
+            [
+                {"queue": name, **msgspec.structs.asdict(stats), "paused": name in paused}
+                for name, stats in counts.items()
+            ]
+        )
+        return DONE
+    # Of what is rare a column only when there is some: the others then fit into 80.
+    states = [
+        state
+        for state in VIEWS
+        if state not in _RARE or any(getattr(stats, state) for stats in counts.values())
+    ]
+    titles = (f"#{state.capitalize()}" for state in states)
+    made = tables.table("Queues", "Queue", *titles, *(["Paused"] if paused else []))
+    for name, stats in counts.items():
+        pause = "yes" if name in paused else ""
+        numbers = (getattr(stats, state) for state in states)
+        tables.add_row(made, name, *numbers, *([pause] if paused else []))
+    tables.show(made)
+    return DONE

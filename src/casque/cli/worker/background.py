@@ -1,0 +1,202 @@
+"""Background: workers that go on when the command that started them, and its terminal, are gone."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from casque.cli.interrupts import Interrupts
+from casque.cli.location import STORE_VARIABLE
+from casque.cli.note import live_note
+from casque.cli.output import DONE, NOT_SO, complain
+from casque.cli.store import Access
+from casque.cli.worker.fleet import members
+from casque.cli.worker.plan import Plan
+from casque.errors import CASConflictError, InvalidError, StorageError
+from casque.record import ABSENT
+from casque.system.clock import SECOND_US, SystemClock
+from casque.worker.registry.entries import WorkerEntry, manager_entry, manager_put
+from casque.worker.supervision.child_process import running
+
+START_US = 30 * SECOND_US
+"""How long workers may take to be registered."""
+_IDLE_US = 5 * SECOND_US
+"""How long after the first the others may take, which may have had nothing to do, and ended."""
+_LOOK_SECONDS = 0.1
+_END_SECONDS = 20.0
+"""More than a manager takes that is told to stop at once."""
+_TAIL_LINES = 15
+_TAIL_BYTES = 8_000
+
+
+class Started(NamedTuple):
+    """What is running in the background now."""
+
+    manager: int
+    workers: list[int]
+    """None of them: they had nothing to do, and ended."""
+    log: Path
+
+
+class NotStartedError(Exception):
+    """The workers are not there, and nothing of them is left running."""
+
+    def __init__(self, reason: str, code: int, log: Path) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.code = code
+        self.log = log
+
+    def tell(self) -> int:
+        """Say so on stderr, with the end of the log. The exit code."""
+        lines = _tail(self.log)
+        for line in lines:
+            print(f"  | {line}", file=sys.stderr)
+        said = "as their log says" if lines else "and their log is empty"
+        complain(f"{self.reason}, {said}: {self.log}")
+        return self.code
+
+
+def start(plan: Plan, access: Access, address: str | None, log_file: str | None) -> Started:
+    """Returns when all workers are registered. NotStartedError when they will not be.
+
+    `address` is the store that they are told of; None: the app's own.
+    """
+    with Interrupts() as interrupts:
+        interrupts.hold_back()
+        process, log = _launched(plan, address, log_file)
+        try:
+            interrupts.let_come()
+            _enrol(process.pid, plan, access)
+            with live_note() as note:
+                workers = _registered(process, plan, access, log, note)
+        except BaseException:  # whatever it is, Ctrl-C too: nothing stays behind
+            _end(process)
+            raise
+    return Started(process.pid, workers, log)
+
+
+def _enrol(pid: int, plan: Plan, access: Access) -> None:
+    """Have `worker stop` find it while it still loads; it takes the entry over from us."""
+    entry = manager_entry(pid, plan.count, plan.options(access.settings()), access.store.clock)
+    with suppress(CASConflictError, StorageError):  # it was faster; or it has to tell of that
+        access.submit(manager_put(entry, access.store.name, ABSENT))
+
+
+def _launched(
+    plan: Plan, address: str | None, log_file: str | None
+) -> tuple[subprocess.Popen[bytes], Path]:
+    # A store's address may hold a password, and command lines are for everyone to see.
+    told = {} if address is None else {STORE_VARIABLE: address}
+    first = _default_log(f"of-{os.getpid()}") if log_file is None else Path(log_file).absolute()
+    descriptor = open_log(first)
+    try:
+        process = subprocess.Popen(  # noqa: S603 - this command, by the same Python
+            [*running("casque.cli"), *plan.arguments()],
+            env=os.environ | told,
+            stdin=subprocess.DEVNULL,
+            stdout=descriptor,
+            stderr=descriptor,
+            start_new_session=True,
+        )
+    finally:
+        os.close(descriptor)
+    return process, first if log_file is not None else _renamed(first, process.pid)
+
+
+def _default_log(name: str) -> Path:
+    from platformdirs import user_log_path
+
+    return user_log_path("casque", appauthor=False) / f"worker-{name}.log"
+
+
+def _renamed(log: Path, pid: int) -> Path:
+    """The log under the manager's number, which is known only now. None is written over."""
+    number, name = 1, _default_log(str(pid))
+    while name.exists():
+        number += 1
+        name = _default_log(f"{pid}-{number}")
+    try:
+        log.rename(name)
+    except OSError:  # it is written to already, and may as well keep its name
+        return log
+    return name
+
+
+def open_log(path: Path) -> int:
+    """A descriptor to append to the file by, which only its owner can read."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    except (OSError, ValueError) as error:
+        raise InvalidError(
+            f"the log {path} cannot be written: {error}. Name another by --log-file.", cause=error
+        ) from error
+
+
+def _registered(
+    process: subprocess.Popen[bytes],
+    plan: Plan,
+    access: Access,
+    log: Path,
+    note: Callable[[str], None],
+) -> list[int]:
+    clock = SystemClock()
+    deadline = clock.monotonic() + START_US
+    seen: dict[str, int] = {}
+    while True:
+        # Some may have done what there was to do, and be replaced or not, before others are there.
+        seen |= {entry.name: entry.pid for entry in _workers_of(process.pid, access)}
+        if len(seen) >= plan.count:
+            return [*seen.values()][-plan.count :]
+        note(f"Waiting for {plan.count} worker(s) to register: {len(seen)} so far…")
+        if seen and plan.until_idle:
+            deadline = min(deadline, clock.monotonic() + _IDLE_US)
+        if clock.monotonic() >= deadline:
+            if seen and plan.until_idle:
+                return [*seen.values()]
+            seconds = START_US // SECOND_US
+            reason = f"{len(seen)} of {plan.count} worker(s) were registered in {seconds} s"
+            raise NotStartedError(f"only {reason}: stopped again", NOT_SO, log)
+        try:
+            code = process.wait(_LOOK_SECONDS)
+        except subprocess.TimeoutExpired:
+            continue
+        if code == DONE and plan.until_idle:
+            return [*seen.values()]
+        raise NotStartedError("the workers did not start", code if code > 0 else NOT_SO, log)
+
+
+def _workers_of(manager: int, access: Access) -> list[WorkerEntry]:
+    entries = (one.entry for one in members(access))
+    return [one for one in entries if one.manager == manager and one.is_here and not one.is_gone]
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Have it give back at once what its workers have begun, and end."""
+    try:
+        process.send_signal(signal.SIGTERM)
+        process.wait(_LOOK_SECONDS)
+        return
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGINT)
+    try:
+        process.wait(_END_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()  # its workers notice, and stop
+        process.wait()
+
+
+def _tail(log: Path) -> list[str]:
+    try:
+        with log.open("rb") as file:
+            file.seek(max(file.seek(0, os.SEEK_END) - _TAIL_BYTES, 0))
+            return file.read().decode(errors="replace").splitlines()[-_TAIL_LINES:]
+    except OSError:
+        return []

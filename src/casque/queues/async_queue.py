@@ -1,0 +1,418 @@
+"""DirectQueue and BrokerQueue: what a producer or a consumer holds.
+
+Both have every method; they differ in how operations reach the store. A
+DirectQueue makes one commit of each, a BrokerQueue commits for all its callers
+together. `Queue` (sync_queue.py) is the same without `await`. What operators do
+with jobs that are not theirs is in operators.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from datetime import datetime, timedelta
+from types import TracebackType
+from typing import Self
+
+from casque.errors import (
+    CasqueError,
+    InvalidError,
+    JobNotFoundError,
+    LeaseLostError,
+    StorageError,
+)
+from casque.job import DEFAULT_MAX_ATTEMPTS, DEFAULT_QUEUE, Job
+from casque.queues import arguments
+from casque.queues.arguments import NewJob
+from casque.queues.held_claims import Holding, Holdings
+from casque.queues.lineage import inherited
+from casque.queues.operators import Management
+from casque.queues.session import Session
+from casque.rules.decide import Leased
+from casque.rules.operations import (
+    Ack,
+    Dequeue,
+    Discard,
+    Enqueue,
+    Fail,
+    Heartbeat,
+    Hold,
+    Nack,
+    Operation,
+    Release,
+)
+from casque.stores.port import Store
+from casque.stores.url import StoreAddress
+from casque.system.clock import LOOK_US, Bell, StepWatch
+
+DEFAULT_LEASE = timedelta(minutes=5)
+DEFAULT_MAX_DEPTH = 16
+
+
+class AsyncQueue(Management):
+    """Everything a queue can do, over a store and a way to commit to it."""
+
+    _must_enter = False
+    _one_by_one = False
+    _owner = ""
+
+    def __init__(
+        self,
+        store: StoreAddress,
+        *,
+        lease: timedelta | None = None,
+        worker: str | None = None,
+        max_depth: int = DEFAULT_MAX_DEPTH,
+        stale_timeout: timedelta | None = None,
+        max_retries: int | None = None,
+        _blocking: bool = False,
+    ) -> None:
+        if lease is not None and stale_timeout is not None:
+            raise InvalidError("`stale_timeout` is another name for `lease`: give one of them.")
+        if lease is None:
+            lease = DEFAULT_LEASE if stale_timeout is None else stale_timeout
+        self._lease_us = arguments.positive_span(lease, "lease")
+        self._max_depth = arguments.whole(max_depth, "max_depth", 0)
+        if max_retries is not None:
+            arguments.whole(max_retries, "max_retries", 0)
+        self._session = Session(
+            store,
+            owner=self._owner or type(self).__name__,
+            worker=worker,
+            blocking=_blocking,
+            one_by_one=self._one_by_one,
+            must_enter=self._must_enter,
+            max_conflicts=max_retries,
+        )
+        self._holdings = Holdings()
+
+    # -- life ------------------------------------------------------------------
+
+    @property
+    def store(self) -> Store:
+        """The store underneath, to share with another queue or a Lock."""
+        return self._session.store
+
+    @property
+    def worker(self) -> str:
+        """The name this queue object puts on its claims."""
+        return self._session.worker
+
+    async def __aenter__(self) -> Self:
+        self._session.enter()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Commit what is pending, within a bound, and let go. Calling it twice is fine."""
+        await self._session.close()
+
+    # -- producing -------------------------------------------------------------
+
+    async def enqueue(
+        self,
+        entrypoint: str,
+        payload: bytes = b"",
+        priority: int = 0,
+        *,
+        queue: str = DEFAULT_QUEUE,
+        id: str | None = None,
+        delay: timedelta | None = None,
+        run_at: datetime | None = None,
+        max_attempts: int = DEFAULT_MAX_ATTEMPTS,
+        retain: timedelta | None = None,
+        timeout: timedelta | None = None,
+        connection: object = None,
+    ) -> Job:
+        """Add a job; when this returns, it is stored.
+
+        Lower priority numbers run first. With an `id` that is there already,
+        nothing is added and the first job is returned, `duplicate` set.
+        `retain` keeps the record that long after success. `timeout` is for workers
+        to bound one attempt by; a queue by itself does not. With `connection`, a
+        sqlite3.Connection to the file the queue is in, the job is part of the
+        transaction that is open there: stored when, and only if, that commits.
+        """
+        operation = self._to_enqueue(
+            entrypoint,
+            payload,
+            priority,
+            queue=queue,
+            id=id,
+            delay=delay,
+            run_at=run_at,
+            max_attempts=max_attempts,
+            retain=retain,
+            timeout=timeout,
+        )
+        if connection is not None:
+            return self._session.enqueue_within(connection, operation)[0]
+        added: list[Job] = await self._session.submit(operation)
+        return added[0]
+
+    async def enqueue_many(self, jobs: Iterable[NewJob], *, connection: object = None) -> list[Job]:
+        """Add up to 10,000 jobs (64 MiB of payload), all or none, in their order."""
+        requests = arguments.requests(jobs, inherited(), self._session.clock.mint)
+        if not requests:
+            self._session.check_open()
+            return []
+        operation = Enqueue(requests, self._max_depth)
+        if connection is not None:
+            return self._session.enqueue_within(connection, operation)
+        added: list[Job] = await self._session.submit(operation)
+        return added
+
+    # -- consuming -------------------------------------------------------------
+
+    async def dequeue(
+        self,
+        entrypoint: str | Collection[str] | None = None,
+        *,
+        queue: str | None = None,
+        id: str | None = None,
+        batch_size: int = 1,
+        lease: timedelta | None = None,
+        wait: timedelta | None = None,
+    ) -> list[Job]:
+        """Lease up to `batch_size` due jobs, lowest priority number first, then oldest.
+
+        Returns at once, with fewer or none if fewer are due; with `wait`, as
+        soon as there is one, or empty when that time is over. A job has one
+        holder at a time, but a lease that expires makes the job due again: work
+        slower than its lease may run twice. `ack` checks the token.
+        """
+        operation = self._to_dequeue(entrypoint, queue, id, batch_size, lease)
+        if wait is not None:
+            return await self._wait_for(operation, arguments.span(wait, "wait"))
+        asked = self._session.clock.monotonic()
+        leased: Leased = await self._session.submit(operation)
+        self._holdings.hand(leased.jobs, operation.lease_us, asked)
+        return leased.jobs
+
+    async def _wait_for(self, operation: Dequeue, wait_us: int) -> list[Job]:
+        clock = self._session.clock
+        give_up = clock.monotonic() + wait_us
+        bell, steps = clock.bell(blocking=self._session.blocking), StepWatch(clock)
+        with self._session.access.listen(bell) as longest, self._session.woken_by_close(bell):
+            while True:
+                asked = clock.monotonic()
+                leased: Leased = await self._session.submit(operation)
+                left = give_up - clock.monotonic()
+                if leased.jobs or left <= 0:
+                    self._holdings.hand(leased.jobs, operation.lease_us, asked)
+                    return leased.jobs
+                sleeps = (left, longest, leased.next_in_us)
+                await self._sleep(bell, min(us for us in sleeps if us is not None), steps)
+
+    async def _sleep(self, bell: Bell, span_us: int, steps: StepWatch) -> None:
+        """Until it rings, so long at most; or until the clock steps, and jobs may have come due."""
+        clock = self._session.clock
+        end = clock.monotonic() + span_us
+        while not await bell.wait(max(min(span_us, LOOK_US), 1)):
+            span_us = end - clock.monotonic()
+            if span_us <= 0 or steps.has_stepped():
+                return
+
+    async def ack(
+        self, job: Job | str, *, result: bytes | None = None, enqueue: Iterable[NewJob] = ()
+    ) -> None:
+        """The work is done. Adds the jobs that follow in the same commit, or refuses both."""
+        hold = self._holdings.of(job)
+        await self._session.submit(self._to_ack(hold, result, enqueue))
+        self._holdings.drop(hold)
+
+    async def ack_many(self, jobs: Iterable[Job | str]) -> None:
+        """Ack several. Raises LeaseLostError naming those that were lost; the rest is done."""
+        holds = [self._holdings.of(job) for job in arguments.several(jobs, "Job")]
+        self._session.check_open()
+        if not holds:
+            return
+        lost: list[str] = []
+        done, trouble = 0, None
+        outcomes = await self._session.submit_all([Ack(*hold) for hold in holds])
+        for hold, outcome in zip(holds, outcomes, strict=True):
+            if outcome is None:
+                self._holdings.drop(hold)
+                done += 1
+            elif isinstance(outcome, LeaseLostError | JobNotFoundError):
+                lost.append(hold[0])
+            else:
+                trouble = outcome
+        if trouble is not None and done:
+            raise StorageError(
+                f"{done} of {len(holds)} jobs were acked; then: {trouble}", cause=trouble
+            ) from trouble
+        if trouble is not None:
+            raise trouble
+        _raise_lost(lost, len(holds), "acked")
+
+    async def nack(
+        self, job: Job | str, *, delay: timedelta | None = None, error: str | BaseException = ""
+    ) -> Job:
+        """The attempt failed. Returns the job as it now is: queued again, or dead."""
+        hold = self._holdings.of(job)
+        delay_us = 0 if delay is None else arguments.span(delay, "delay")
+        return await self._finish(hold, Nack(*hold, delay_us, arguments.failure(error)))
+
+    async def fail(self, job: Job | str, *, error: str | BaseException = "") -> Job:
+        """The attempt failed and no other would succeed: dead now."""
+        hold = self._holdings.of(job)
+        return await self._finish(hold, Fail(*hold, arguments.failure(error)))
+
+    async def discard(self, job: Job | str, *, reason: str = "") -> Job:
+        """The holder finds the job not worth doing: cancelled, with the reason kept."""
+        hold = self._holdings.of(job)
+        return await self._finish(hold, Discard(*hold, arguments.text(reason, "reason")))
+
+    async def release(self, job: Job | str, *, delay: timedelta | None = None) -> Job:
+        """Give the job back, due after `delay`; the attempt does not count."""
+        hold = self._holdings.of(job)
+        delay_us = 0 if delay is None else arguments.span(delay, "delay")
+        return await self._finish(hold, Release(*hold, delay_us))
+
+    async def _finish(self, hold: tuple[str, int], operation: Operation) -> Job:
+        job: Job = await self._session.submit(operation)
+        self._holdings.drop(hold)
+        return job
+
+    async def heartbeat(
+        self,
+        job: Job | str,
+        *,
+        lease: timedelta | None = None,
+        progress: float | None = None,
+        note: str | None = None,
+        output: bytes | None = None,
+    ) -> Job:
+        """Renew the lease, for `lease` or as long as it was taken for; tell how far the work is.
+
+        `progress` runs from 0 to 1; of `output` the last 64 KiB are kept.
+        """
+        hold = self._holdings.of(job)
+        operation = Heartbeat(
+            (hold,),
+            None if lease is None else arguments.positive_span(lease, "lease"),
+            None if progress is None else arguments.fraction(progress),
+            None if note is None else arguments.text(note, "note"),
+            None if output is None else arguments.tail(output),
+        )
+        [outcome] = await self._session.submit(operation)
+        if isinstance(outcome, CasqueError):
+            raise outcome
+        renewed: Job = outcome
+        return renewed
+
+    async def heartbeat_many(
+        self, jobs: Iterable[Job | str], *, lease: timedelta | None = None
+    ) -> None:
+        """Renew several leases in one operation. Raises LeaseLostError naming the lost ones."""
+        holds = tuple(self._holdings.of(job) for job in arguments.several(jobs, "Job"))
+        lease_us = None if lease is None else arguments.positive_span(lease, "lease")
+        if not holds:
+            return self._session.check_open()
+        outcomes = await self._session.submit(Heartbeat(holds, lease_us))
+        lost = [
+            hold[0]
+            for hold, outcome in zip(holds, outcomes, strict=True)
+            if isinstance(outcome, CasqueError)
+        ]
+        return _raise_lost(lost, len(holds), "renewed")
+
+    def _holding(self, job: Job | str) -> Holding | None:
+        return self._holdings.find(job)
+
+    # -- what is asked for, checked: for the sync Queue, too -------------------
+
+    def _to_enqueue(
+        self,
+        entrypoint: str,
+        payload: bytes,
+        priority: int,
+        *,
+        queue: str,
+        id: str | None,
+        delay: timedelta | None,
+        run_at: datetime | None,
+        max_attempts: int,
+        retain: timedelta | None,
+        timeout: timedelta | None,
+    ) -> Enqueue:
+        [minted], [order] = self._session.clock.mint(1)
+        request = arguments.request(
+            entrypoint,
+            payload,
+            priority,
+            queue=queue,
+            id=id,
+            delay=delay,
+            run_at=run_at,
+            max_attempts=max_attempts,
+            retain=retain,
+            timeout=timeout,
+            lineage=inherited(),
+            minted=minted,
+            order=order,
+        )
+        return Enqueue((request,), self._max_depth)
+
+    def _to_dequeue(
+        self,
+        entrypoint: str | Collection[str] | None,
+        queue: str | None,
+        id: str | None,
+        batch_size: int,
+        lease: timedelta | None,
+    ) -> Dequeue:
+        return Dequeue(
+            self._session.worker,
+            self._lease_us if lease is None else arguments.positive_span(lease, "lease"),
+            arguments.whole(batch_size, "batch_size", 1),
+            None if entrypoint is None else arguments.entrypoints(entrypoint),
+            None if queue is None else arguments.name(queue, "queue"),
+            None if id is None else arguments.name(id, "id"),
+        )
+
+    def _to_ack(self, hold: Hold, result: bytes | None, enqueue: Iterable[NewJob]) -> Ack:
+        return Ack(
+            *hold,
+            None if result is None else arguments.data(result, "result", arguments.RESULT_BYTES),
+            ()
+            if enqueue == ()
+            else arguments.requests(enqueue, inherited(), self._session.clock.mint),
+            self._max_depth,
+        )
+
+
+class DirectQueue(AsyncQueue):
+    """One commit per operation: the shortest way from a call to the store.
+
+    Works without being entered. `max_retries` bounds how often a write may lose
+    against other writers before `CASConflictError`; without it only time does.
+    """
+
+    _one_by_one = True
+
+
+class BrokerQueue(AsyncQueue):
+    """Group commit: operations of concurrent callers are stored together.
+
+    Must be entered; leaving commits what is pending.
+    """
+
+    _must_enter = True
+
+
+def _raise_lost(lost: list[str], of: int, done: str) -> None:
+    if lost:
+        raise LeaseLostError(
+            f"{len(lost)} of {of} jobs are not held by this caller any more: {', '.join(lost)}. "
+            f"The others were {done}.",
+            job_id=lost[0] if len(lost) == 1 else None,
+            job_ids=tuple(lost),
+        )

@@ -1,0 +1,156 @@
+"""LoopCommitter: group commit for the tasks of event loops."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine, Iterable, Sequence
+from typing import Any
+from weakref import WeakKeyDictionary, ref
+
+from casque.queues.commit import (
+    CLOSE_PATIENCE_US,
+    Batches,
+    Entry,
+    given_up,
+    is_silence,
+    not_sent,
+    own_error,
+)
+from casque.record import Record
+from casque.rules.decide import Leased
+from casque.rules.operations import DeleteRecord, Operation, Release
+from casque.stores.port import Store
+
+
+class LoopCommitter:
+    """Group commit for tasks: one writer for each event loop that uses the queue."""
+
+    def __init__(self, store: Store, *, alone: bool, max_conflicts: int | None) -> None:
+        self._store = store
+        self._alone = alone
+        self._max_conflicts = max_conflicts
+        # By loop, because a task can only be woken by its own, and a loop that
+        # ends must not take the operations of another with it.
+        self._by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, _LoopBatches]
+        self._by_loop = WeakKeyDictionary()
+        self._lock = threading.Lock()
+        self._latest: tuple[ref[asyncio.AbstractEventLoop], _LoopBatches] | None = None
+
+    def submit(self, operations: Sequence[Operation]) -> Coroutine[Any, Any, list[Any]]:
+        """Commit these with whatever else is waiting. Per operation its result, or its error."""
+        return self._own().submit(operations)
+
+    def submit_one(self, operation: Operation) -> Coroutine[Any, Any, Any]:
+        """Commit this with whatever else is waiting; its result, or its error raised."""
+        return self._own().submit_one(operation)
+
+    async def drain(self) -> None:
+        """Wait until everything that this loop asked is answered, within a bound."""
+        await self._own().drain()
+
+    @property
+    def waiting(self) -> int:
+        """How many operations wait for the next commit."""
+        return sum(batches.waiting for batches in self._by_loop.values())
+
+    def _own(self) -> _LoopBatches:
+        loop, latest = asyncio.get_running_loop(), self._latest
+        if latest is not None and latest[0]() is loop:
+            return latest[1]
+        with self._lock:
+            own = self._by_loop.get(loop)
+            if own is None:
+                own = _LoopBatches(
+                    self._store, alone=self._alone, max_conflicts=self._max_conflicts
+                )
+                self._by_loop[loop] = own
+            self._latest = ref(loop), own
+            return own
+
+
+class _LoopBatches(Batches):
+    """The waiting operations of one event loop, and the task that commits them."""
+
+    def __init__(self, store: Store, *, alone: bool, max_conflicts: int | None) -> None:
+        super().__init__(store, alone=alone, max_conflicts=max_conflicts)
+        self._worker: asyncio.Task[None] | None = None
+
+    async def submit(self, operations: Sequence[Operation]) -> list[Any]:
+        loop = asyncio.get_running_loop()
+        futures = [loop.create_future() for _ in operations]
+        self._join(list(map(Entry, operations, futures)))
+        if self._worker is None or self._worker.done():
+            self._worker = loop.create_task(self._work())
+        try:
+            return [await future for future in futures]
+        except asyncio.CancelledError:
+            for future in futures:
+                if not future.cancel() and not future.cancelled():
+                    self._give_back(future.result())
+            raise
+
+    async def submit_one(self, operation: Operation) -> Any:
+        [outcome] = await self.submit((operation,))
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    async def drain(self) -> None:
+        worker = self._worker
+        if worker is None or worker.done():
+            return
+        bell = self._store.clock.bell(blocking=False)
+        worker.add_done_callback(lambda _: bell.ring())
+        if not await bell.wait(CLOSE_PATIENCE_US):
+            worker.cancel()
+            await asyncio.wait([worker])
+
+    async def _work(self) -> None:
+        try:
+            while batch := self._next_batch([]):
+                await self._commit_batch(batch)
+        finally:
+            self._worker = None  # it would keep its loop alive, and that loop this object
+
+    async def _commit_batch(self, batch: list[Entry]) -> None:
+        try:
+            outcomes = await self._commit([entry.operation for entry in batch], blocking=False)
+        except Exception as error:  # noqa: BLE001 - whatever it is, no caller may hang
+            _settle_all(batch, error)
+            if is_silence(error):
+                # It took all the time that one call has. Those behind it have waited for as long.
+                _settle_all(self._waiting, not_sent(self._store.name, error))
+                self._waiting.clear()
+        except BaseException:  # cancelled by `drain`, or interrupted
+            _settle_all([*batch, *self._waiting], given_up(self._store.name))
+            self._waiting.clear()
+            raise
+        else:
+            for entry, outcome in zip(batch, outcomes, strict=True):
+                self._answer(entry, outcome)
+
+    def _answer(self, entry: Entry, outcome: Any) -> None:
+        if entry.future is None:
+            return
+        if entry.future.done():
+            self._give_back(outcome)
+        else:
+            entry.future.set_result(outcome)
+
+    def _give_back(self, outcome: Any) -> None:
+        """The caller was cancelled and will never see what it claimed: release it."""
+        if isinstance(outcome, Leased):
+            for job in outcome.jobs:
+                self._waiting.append(Entry(Release(job.id, job.token)))
+        elif isinstance(outcome, Record) and outcome.expires_us is not None:
+            # A lock or a queue's lease: a record that ends by time is a claim.
+            self._waiting.append(Entry(DeleteRecord(outcome.kind, outcome.name, outcome.version)))
+        if self._waiting and (self._worker is None or self._worker.done()):
+            self._worker = asyncio.get_running_loop().create_task(self._work())
+
+
+def _settle_all(entries: Iterable[Entry], error: Exception) -> None:
+    for entry in entries:
+        if entry.future is not None and not entry.future.done():
+            entry.future.set_result(own_error(error))

@@ -1,0 +1,176 @@
+"""Keeper: renew a claim while a body of code runs, and end the body when the claim is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from casque.errors import CASConflictError, CasqueError, StorageError
+from casque.system import forks
+from casque.system.clock import LOOK_US, Bell, Clock, StepWatch, Stopwatch, drive
+
+_RETRIES_PER_LEASE = 10
+
+Beat = Callable[[], Awaitable[bool]]
+"""Renews the claim; False when it was given up by its holder, so that there is nothing to keep."""
+
+
+class Keeper:
+    """Beats every `every_us` until stopped, from a task or from a thread.
+
+    No answer from the storage is not a loss: the beat is repeated, sooner,
+    until the lease has run out with none having got through.
+    """
+
+    def __init__(
+        self,
+        beat: Beat,
+        every_us: int,
+        lease_us: int | None,
+        clock: Clock,
+        taken_us: int | None = None,
+    ) -> None:
+        self._beat = beat
+        self._every_us = every_us
+        self._lease_us = lease_us
+        self._clock = clock
+        # A lease runs from its claim, however late the work on it begins.
+        self._renewed = Stopwatch(clock, taken_us)
+        self._steps = StepWatch(clock)
+        self._beat_us = 0
+        """When the next beat is due, by the monotonic clock."""
+        self.loss: Exception | None = None
+        """Why the claim is lost, once it is."""
+        self._cancelling = 0
+        self._stop: Bell | None = None
+        self._is_stopping = False
+        self._has_cancelled = False
+        self._is_beating = False
+        self._is_given_up = False
+        self._trouble: Exception | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._thread: threading.Thread | None = None
+        self._generation = 0
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether it is lost, or must be taken for lost: no beat got through for a whole lease."""
+        return self.loss is not None or (
+            not self._is_given_up
+            and self._lease_us is not None
+            and self._renewed.elapsed_us() >= self._lease_us
+        )
+
+    @property
+    def reason(self) -> Exception:
+        """Why it is lost."""
+        return self.loss or self._trouble or StorageError("no heartbeat got through for a lease")
+
+    def start(self) -> None:
+        """Beat beside the current task; cancel it when the claim is lost."""
+        body = asyncio.current_task()
+        assert body is not None
+        self._cancelling = body.cancelling()
+        self._stop = self._clock.bell(blocking=False)
+        self._task = asyncio.create_task(self._watch_over(body))
+
+    async def stop(self, *, raised: BaseException | None) -> bool:
+        """Beat no more. True when the body ended, or should have, because the claim was lost.
+
+        A beat that is under way is awaited: what it renewed must be known to be given up.
+        """
+        assert self._task is not None
+        assert self._stop is not None
+        self._is_stopping = True
+        self._stop.ring()
+        try:
+            await asyncio.wait([self._task])
+        except asyncio.CancelledError:
+            self._task.cancel()
+            raise
+        self._task.result()
+        if self.loss is None:
+            return False
+        was_ours = False
+        if self._has_cancelled:
+            body = asyncio.current_task()
+            assert body is not None
+            was_ours = body.uncancel() <= self._cancelling
+        return raised is None or (isinstance(raised, asyncio.CancelledError) and was_ours)
+
+    def start_thread(self) -> None:
+        """Beat from a thread. Nothing can stop the caller's code: it asks `loss`."""
+        self._stop = self._clock.bell(blocking=True)
+        self._thread = threading.Thread(
+            target=lambda: drive(self._keep()), name="casque-keeper", daemon=True
+        )
+        self._thread.start()
+        self._generation = forks.generation()
+
+    def stop_thread(self, *, raised: BaseException | None) -> bool:
+        assert self._stop is not None
+        assert self._thread is not None
+        if self._generation != forks.generation():
+            return False  # the thread is the parent's, and so is the claim
+        self._stop.ring()
+        self._thread.join()
+        return self.is_lost and raised is None
+
+    async def _watch_over(self, body: asyncio.Task[Any]) -> None:
+        await self._keep()
+        if self.loss is not None and not self._is_stopping:
+            self._has_cancelled = True
+            body.cancel()
+
+    async def _keep(self) -> None:
+        assert self._stop is not None
+        pause = max(self._every_us - self._renewed.elapsed_us(), 0)
+        while not await self._is_stopped_within(pause):
+            sent = Stopwatch(self._clock)
+            self._is_beating = True
+            try:
+                if not await self._beat_within_lease():
+                    self._is_given_up = True
+                    return
+            except (StorageError, CASConflictError) as error:
+                # No answer, or others kept winning the write: neither is a loss.
+                self._trouble = error
+                if self._lease_us is not None and self._renewed.elapsed_us() >= self._lease_us:
+                    self.loss = error
+                    return
+                pause = (self._lease_us or self._every_us) // _RETRIES_PER_LEASE
+            except CasqueError as loss:
+                self.loss = loss
+                return
+            else:
+                # From before it was sent: the store counts from its arrival, which is later.
+                self._renewed, pause = sent, self._every_us
+            finally:
+                self._is_beating = False
+
+    async def _is_stopped_within(self, span_us: int) -> bool:
+        """Wait so long, or until the clock steps: then others may take the lease for ended."""
+        assert self._stop is not None
+        self._beat_us = self._clock.monotonic() + span_us
+        while not await self._stop.wait(min(span_us, LOOK_US)):
+            span_us = self._beat_us - self._clock.monotonic()
+            if self._steps.has_stepped() or span_us <= 0:
+                return False
+        return True
+
+    async def _beat_within_lease(self) -> bool:
+        """One beat. In a task it is given up when the lease is over, however long it hangs."""
+        if self._task is None or self._lease_us is None:
+            return await self._beat()
+        bell = self._clock.bell(blocking=False)
+        beat = asyncio.ensure_future(self._beat())
+        beat.add_done_callback(lambda _: bell.ring())
+        left = self._lease_us - self._renewed.elapsed_us()
+        try:
+            if not await bell.wait(max(left, self._lease_us // _RETRIES_PER_LEASE)):
+                raise StorageError("a heartbeat had no answer until the lease was over")
+            return beat.result()
+        finally:
+            beat.cancel()

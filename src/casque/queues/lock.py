@@ -1,0 +1,213 @@
+"""Lock: one holder (or n) over a store, for any process on any host.
+
+It is a record with an expiry: renewed while it is held, ended by time when its
+holder dies. `token` only ever rises from holder to holder, so that whatever
+the lock guards can refuse the late write of one that lost it.
+"""
+
+from __future__ import annotations
+
+import logging
+from datetime import timedelta
+from types import TracebackType
+from typing import Self
+
+from casque.errors import CASConflictError, InvalidError, LeaseLostError, StorageError
+from casque.queues import arguments
+from casque.queues.heartbeat import BEATS_PER_LEASE
+from casque.queues.lease_keeper import Keeper
+from casque.queues.runner import Runner, runner_for, warn_inside_loop
+from casque.queues.session import Session
+from casque.record import ABSENT, LOCK, Record
+from casque.rules.operations import DeleteRecord, PutRecord
+from casque.stores.url import StoreAddress, open_store
+from casque.system.clock import Stopwatch
+
+DEFAULT_LEASE = timedelta(seconds=30)
+_POLL_US = 250_000
+
+log = logging.getLogger("casque")
+
+
+class Lock:
+    """`with` or `async with`; waits up to `timeout` (None: for ever) for a free slot.
+
+    Raises CASConflictError when none came free in time. If the lock is lost
+    while it is held (the storage was out of reach for a whole `lease`), an async
+    body is cancelled and LeaseLostError raised; a sync one finds `lost` True and
+    gets the error at its end. Not reentrant; make one object per holder.
+    """
+
+    def __init__(
+        self,
+        store: StoreAddress,
+        name: str,
+        *,
+        slots: int = 1,
+        lease: timedelta = DEFAULT_LEASE,
+        timeout: timedelta | None = None,
+    ) -> None:
+        self._name = arguments.name(name, "name")
+        self._slots = arguments.whole(slots, "slots", 1)
+        self._lease_us = arguments.positive_span(lease, "lease")
+        self._timeout_us = None if timeout is None else arguments.span(timeout, "timeout")
+        self._store = open_store(store)
+        self._owns_store = self._store is not store
+        self._clock = self._store.clock
+        self._session: Session | None = None
+        self._runner: Runner | None = None
+        self._record: Record | None = None
+        self._token = 0
+        self._keeper: Keeper | None = None
+
+    @property
+    def token(self) -> int:
+        """The fencing token of this holding; higher than that of every holder before."""
+        if self._record is None:
+            raise InvalidError(f"lock {self._name!r} is not held.")
+        return self._token
+
+    @property
+    def lost(self) -> bool:
+        """Whether the lock was lost while held."""
+        return self._keeper is not None and self._keeper.is_lost
+
+    async def __aenter__(self) -> Self:
+        self._begin(blocking=False)
+        try:
+            await self._acquire(blocking=False)
+        except BaseException:
+            await self._end()
+            raise
+        self._keeper = self._make_keeper()
+        self._keeper.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        assert self._keeper is not None
+        is_lost = await self._keeper.stop(raised=error)
+        try:
+            await self._release()
+        finally:
+            await self._end()
+        if is_lost:
+            self._raise()
+
+    def __enter__(self) -> Self:
+        warn_inside_loop("`with Lock(…)`", "`async with Lock(…)`")
+        self._begin(blocking=self._store.blocking)
+        self._runner = runner_for(self._store)
+        try:
+            self._runner.run(self._acquire(blocking=self._store.blocking))
+        except BaseException:
+            self._runner.run(self._end())
+            self._runner.close()
+            raise
+        self._keeper = self._make_keeper()
+        self._keeper.start_thread()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        assert self._keeper is not None
+        assert self._runner is not None
+        is_lost = self._keeper.stop_thread(raised=error)
+        runner, self._runner = self._runner, None
+        try:
+            runner.run(self._release())
+        finally:
+            runner.run(self._end())
+            runner.close()
+        if is_lost:
+            self._raise()
+
+    def _begin(self, *, blocking: bool) -> None:
+        if self._record is not None:
+            raise InvalidError(f"this Lock on {self._name!r} is held already; make another one.")
+        self._session = Session(self._store, owner="Lock", blocking=blocking)
+
+    async def _acquire(self, *, blocking: bool) -> None:
+        watch = Stopwatch(self._clock)
+        bell = self._clock.bell(blocking=blocking)
+        with self._store.listen(bell):
+            while not await self._try_slots():
+                left = _POLL_US
+                if self._timeout_us is not None:
+                    left = min(left, self._timeout_us - watch.elapsed_us())
+                if left <= 0:
+                    raise CASConflictError(
+                        f"lock {self._name!r}: no slot came free in "
+                        f"{timedelta(microseconds=self._timeout_us or 0)}. Try again later, or "
+                        "wait longer."
+                    )
+                await bell.wait(left)
+
+    async def _try_slots(self) -> bool:
+        assert self._session is not None
+        owner = self._session.worker.encode()
+        for slot in range(self._slots):
+            # The slot stands first: a name may hold any character.
+            take = PutRecord(LOCK, f"{slot}:{self._name}", owner, ABSENT, self._lease_us)
+            try:
+                self._record = await self._session.submit(take)
+            except CASConflictError:
+                continue
+            assert self._record is not None
+            self._token = self._record.version
+            return True
+        return False
+
+    async def _renew(self) -> bool:
+        assert self._session is not None
+        held = self._record
+        assert held is not None
+        renewal = PutRecord(held.kind, held.name, held.value, held.version, self._lease_us)
+        try:
+            self._record = await self._session.submit(renewal)
+        except CASConflictError as conflict:
+            raise LeaseLostError(str(conflict), cause=conflict) from conflict
+        return True
+
+    async def _renew_from_thread(self) -> bool:
+        assert self._runner is not None
+        return self._runner.run(self._renew())
+
+    def _make_keeper(self) -> Keeper:
+        beat = self._renew if self._runner is None else self._renew_from_thread
+        every_us = max(self._lease_us // BEATS_PER_LEASE, 1)
+        return Keeper(beat, every_us, self._lease_us, self._clock)
+
+    async def _release(self) -> None:
+        assert self._session is not None
+        held, self._record = self._record, None
+        assert held is not None
+        try:
+            await self._session.submit(DeleteRecord(held.kind, held.name, held.version))
+        except CASConflictError:
+            return  # it had ended by time
+        except StorageError as error:
+            # The work under the lock is done; that it ends by time alone is no failure of it.
+            log.warning("lock %r could not be let go and ends by time: %s", self._name, error)
+
+    async def _end(self) -> None:
+        assert self._session is not None
+        await self._session.close()
+        if self._owns_store:
+            await self._store.close()  # it opens again when the lock is taken again
+
+    def _raise(self) -> None:
+        assert self._keeper is not None
+        loss = self._keeper.reason
+        raise LeaseLostError(
+            f"lock {self._name!r} was lost while it was held: another may have it. ({loss})",
+            cause=loss,
+        ) from loss

@@ -1,0 +1,88 @@
+"""LoopRunner: an event loop on a thread of its own, for sync code on stores that need one."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine
+from concurrent.futures import CancelledError
+from typing import Any, TypeVar
+from weakref import finalize
+
+from casque.errors import InvalidError
+from casque.queues.session import Session
+from casque.rules.operations import Operation
+from casque.system import forks
+
+T = TypeVar("T")
+
+
+class LoopRunner:
+    """An event loop on a thread of its own, shared by every thread that calls."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._closing = threading.Lock()
+        self._is_closed = False
+        self._generation = forks.generation()
+        # A daemon: a queue that nobody closed must not keep the process from ending.
+        self._thread = threading.Thread(
+            target=_serve, args=(self._loop,), name="casque-loop", daemon=True
+        )
+        self._thread.start()
+        finalize(self, _stop, self._loop)  # nor a thread of one that nobody holds any more
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        if self._generation != forks.generation():
+            coroutine.close()
+            raise InvalidError(
+                "this was opened before a fork, and the thread that serves it is in the parent "
+                "process; open a new one in the child."
+            )
+        with self._closing:  # what comes after the end of the loop would wait for ever
+            if self._is_closed:
+                coroutine.close()
+                raise InvalidError("this queue is closed; open a new one.")
+            future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        try:
+            return future.result()
+        except CancelledError:
+            raise InvalidError("this queue was closed while the call was waiting.") from None
+        except BaseException:
+            # Ctrl-C, or what another signal's handler raised: nobody would get the answer, and a
+            # dequeue that went on waiting would claim a job for nobody. Else it is done already.
+            future.cancel()
+            raise
+
+    def submit(self, session: Session, operation: Operation) -> Any:
+        async def submitted() -> Any:
+            return await session.submit(operation)  # on the loop, which it asks for
+
+        return self.run(submitted())
+
+    def close(self) -> None:
+        if self._generation != forks.generation():
+            return
+        with self._closing:
+            if not self._is_closed:
+                self._is_closed = True
+                _stop(self._loop)
+        self._thread.join()
+
+
+def _serve(loop: asyncio.AbstractEventLoop) -> None:
+    asyncio.set_event_loop(loop)
+    try:
+        loop.run_forever()
+    finally:
+        tasks = asyncio.all_tasks(loop)
+        for task in tasks:
+            task.cancel()
+        loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+        loop.run_until_complete(loop.shutdown_default_executor())
+        loop.close()
+
+
+def _stop(loop: asyncio.AbstractEventLoop) -> None:
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(loop.stop)

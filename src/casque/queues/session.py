@@ -1,0 +1,164 @@
+"""Session: one open use of a store. A writer and a worker with a name, until it is closed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Coroutine, Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
+
+from casque.errors import InvalidError
+from casque.job import Job
+from casque.queues import arguments
+from casque.queues.commit import ThreadCommitter
+from casque.record import Record
+from casque.rules.operations import Enqueue, Operation
+from casque.stores.listeners import Bells
+from casque.stores.port import Joinable, Store
+from casque.stores.url import StoreAddress, open_store
+from casque.system import forks
+from casque.system.clock import Bell, Clock, drive
+
+if TYPE_CHECKING:
+    from casque.queues.commit_asyncio import LoopCommitter
+
+
+class Session:
+    """What a queue or a lock holds of a store, and the way its operations go there."""
+
+    def __init__(
+        self,
+        address: StoreAddress,
+        *,
+        owner: str,
+        worker: str | None = None,
+        blocking: bool = False,
+        one_by_one: bool = False,
+        must_enter: bool = False,
+        max_conflicts: int | None = None,
+    ) -> None:
+        self.store = open_store(address)
+        self.clock: Clock = self.store.clock
+        self.worker = _new_name(self.clock) if worker is None else arguments.name(worker, "worker")
+        self.blocking = blocking
+        """Whether its callers are threads without an event loop."""
+        self._owner = owner
+        self._owns_store = self.store is not address
+        self._must_enter = must_enter
+        self.access: Store = self.store
+        """The store as this session's callers reach it."""
+        self._committer: ThreadCommitter | LoopCommitter
+        if blocking:
+            committer = self._committer = ThreadCommitter(
+                self.access, alone=one_by_one, max_conflicts=max_conflicts
+            )
+            self._submit_now = committer.submit_one_now
+        else:
+            from casque.queues.commit_asyncio import LoopCommitter
+            from casque.stores.threaded import OnThread
+
+            if self.store.blocking and not self.store.instant:
+                self.access = OnThread(self.store)
+            self._committer = LoopCommitter(
+                self.access, alone=one_by_one, max_conflicts=max_conflicts
+            )
+        self._bells = Bells()
+        self._generation = forks.generation()
+        self._is_entered = False
+        self._is_closed = False
+
+    @property
+    def waiting(self) -> int:
+        """How many operations wait for the next commit."""
+        return self._committer.waiting
+
+    def enter(self) -> None:
+        if self._is_closed:
+            raise self._not_open()
+        self._is_entered = True
+
+    def woken_by_close(self, bell: Bell) -> AbstractContextManager[None]:
+        """While this holds, `close` rings `bell`: whoever waits finds the session closed."""
+        return self._bells.hung(bell)
+
+    async def close(self) -> None:
+        """Commit what is pending, within a bound, and let go. Calling it twice is fine."""
+        if self._is_closed or self._generation != forks.generation():
+            self._is_closed = True  # in the child of a fork there is nothing to do, or to wait for
+            return
+        self._is_closed = True
+        self._bells.ring()
+        await self._committer.drain()
+        if self.access is not self.store:
+            await self.access.close()
+            if self._owns_store:
+                from asyncio import to_thread
+
+                await to_thread(drive, self.store.close())
+        elif self._owns_store:
+            await self.store.close()
+
+    def check_open(self) -> None:
+        """Raise InvalidError, saying what to do, unless it may be used here and now."""
+        if self._is_closed or (self._must_enter and not self._is_entered):
+            raise self._not_open()
+        if self._generation != forks.generation():
+            remedy = (
+                f"{self.store.name} lives in the parent alone; use sqlite:/// to share a queue."
+                if self.store.instant
+                else "open a new one in the child."
+            )
+            raise InvalidError(
+                f"this {self._owner} was opened before a fork and belongs to the parent process; "
+                f"{remedy}"
+            )
+
+    def submit(self, operation: Operation) -> Coroutine[Any, Any, Any]:
+        """Commit one operation; its result, or its refusal raised."""
+        if (
+            self._is_closed
+            or self._generation != forks.generation()
+            or (self._must_enter and not self._is_entered)
+        ):
+            self.check_open()
+        return self._committer.submit_one(operation)
+
+    def submit_now(self, operation: Operation) -> Any:
+        """As `submit`, for those who await nothing. Of a `blocking` session alone."""
+        if (
+            self._is_closed
+            or self._generation != forks.noticed  # its queue has looked
+            or (self._must_enter and not self._is_entered)
+        ):
+            self.check_open()
+        return self._submit_now(operation)
+
+    async def submit_all(self, operations: Sequence[Operation]) -> list[Any]:
+        """Commit several; per operation its result, or its error."""
+        self.check_open()
+        return await self._committer.submit(operations)
+
+    def enqueue_within(self, connection: object, operation: Enqueue) -> list[Job]:
+        """Add jobs inside a transaction of the caller's; they are there once it commits."""
+        self.check_open()
+        if not isinstance(self.store, Joinable):
+            raise InvalidError(
+                f"{self.store.name} has no transactions to join: `connection` is for a queue in "
+                "the SQLite file that the connection is open on."
+            )
+        return self.store.enqueue_within(connection, operation)
+
+    async def records(self, kind: str) -> list[Record]:
+        self.check_open()
+        return await self.access.records(kind)
+
+    def _not_open(self) -> InvalidError:
+        if self._is_closed:
+            return InvalidError(f"this {self._owner} is closed; open a new one.")
+        return InvalidError(
+            f"this {self._owner} is not open: write `async with {self._owner}(…) as q:`."
+        )
+
+
+def _new_name(clock: Clock) -> str:
+    return f"{os.uname().nodename}:{os.getpid()}:{int(clock.random() * 0x10000):04x}"

@@ -1,0 +1,343 @@
+"""Queue: the same queue without `await`. A facade: its methods hand over to the async ones."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from types import TracebackType
+from typing import Any, NoReturn, Self, TypeVar
+
+from casque.errors import InvalidError
+from casque.job import DEFAULT_MAX_ATTEMPTS, DEFAULT_QUEUE, Job, Lease, Stats
+from casque.queues.arguments import NewJob
+from casque.queues.async_queue import DEFAULT_MAX_DEPTH, AsyncQueue
+from casque.queues.held_claims import Holding
+from casque.queues.operators import as_lease
+from casque.queues.runner import Runner, runner_for, warn_inside_loop
+from casque.rules.decide import Leased
+from casque.rules.operations import Enqueue
+from casque.rules.state import QueueState
+from casque.stores.port import Store
+from casque.stores.url import StoreAddress, anchored, is_store, open_store
+from casque.system import forks
+
+T = TypeVar("T")
+
+
+class _Behind(AsyncQueue):
+    """What a Queue hands over to, speaking in its name.
+
+    What is called most is here without `await`: the sync Queue pays for no coroutine either.
+    """
+
+    _owner = "Queue"
+
+    def __init__(self, store: Store, runner: Runner, **options: Any) -> None:
+        super().__init__(store, _blocking=store.blocking, **options)
+        self._runner = runner
+
+    def enqueue_now(self, operation: Enqueue, connection: object) -> Job:
+        if connection is not None:
+            return self._session.enqueue_within(connection, operation)[0]
+        added: list[Job] = self._runner.submit(self._session, operation)
+        return added[0]
+
+    def dequeue_now(
+        self,
+        entrypoint: str | Collection[str] | None,
+        queue: str | None,
+        id: str | None,
+        batch_size: int,
+        lease: timedelta | None,
+    ) -> list[Job]:
+        operation = self._to_dequeue(entrypoint, queue, id, batch_size, lease)
+        asked = self._session.clock.monotonic()
+        leased: Leased = self._runner.submit(self._session, operation)
+        self._holdings.hand(leased.jobs, operation.lease_us, asked)
+        return leased.jobs
+
+    def ack_now(self, job: Job | str, result: bytes | None, enqueue: Iterable[NewJob]) -> None:
+        hold = self._holdings.of(job)
+        self._runner.submit(self._session, self._to_ack(hold, result, enqueue))
+        self._holdings.drop(hold)
+
+
+class Queue:
+    """A queue for plain code and threads; the calls of several threads are stored together.
+
+    Works without being entered. In the child of a fork it opens anew by itself.
+    """
+
+    def __init__(
+        self,
+        store: StoreAddress,
+        *,
+        lease: timedelta | None = None,
+        worker: str | None = None,
+        max_depth: int = DEFAULT_MAX_DEPTH,
+        stale_timeout: timedelta | None = None,
+    ) -> None:
+        address = anchored(store)  # a fork that goes to another folder opens it anew
+
+        def opened() -> tuple[_Behind, Runner]:
+            at = open_store(address)
+            runner = runner_for(at)
+            queue = _Behind(
+                at,
+                runner,
+                lease=lease,
+                worker=worker,
+                max_depth=max_depth,
+                stale_timeout=stale_timeout,
+            )
+            return queue, runner
+
+        self._open: Callable[[], tuple[_Behind, Runner]] = opened
+        self._owns_store = not is_store(store)
+        self._queue, self._runner = opened()
+        self._generation = forks.generation()
+        self._is_closed = False
+
+    @property
+    def store(self) -> Store:
+        """The store underneath, to share with another queue or a Lock."""
+        return self._queue.store
+
+    @property
+    def worker(self) -> str:
+        """The name this queue object puts on its claims."""
+        return self._queue.worker
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a Queue cannot be pickled; pass its URL and open one there.")
+
+    def __enter__(self) -> Self:
+        self._check_open()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Commit what is pending, within a bound, and let go. Calling it twice is fine."""
+        if self._is_closed or self._generation != forks.generation():
+            self._is_closed = True
+            return
+        self._is_closed = True
+        self._runner.run(self._queue.close())
+        if self._owns_store:
+            self._runner.run(self._queue.store.close())
+        self._runner.close()
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise InvalidError("this Queue is closed; open a new one.")
+        if self._generation != forks.generation() and not self._queue.store.instant:
+            self._reopen()
+
+    def _reopen(self) -> None:
+        """In the child of a fork: its own writer, its own thread, its own connection."""
+        with forks.own_lock():
+            if self._generation != forks.generation():
+                self._queue, self._runner = self._open()
+                self._generation = forks.generation()
+
+    def _run(self, call: Coroutine[Any, Any, T]) -> T:
+        return self._runner.run(call)  # looked up now: what made `call` may have opened anew
+
+    @property
+    def _live(self) -> _Behind:
+        """What does it, open and of this process."""
+        if self._is_closed or self._generation != forks.generation():
+            self._check_open()
+        if asyncio._get_running_loop() is not None:  # noqa: SLF001 - the quick check
+            warn_inside_loop("the sync Queue", "BrokerQueue or DirectQueue")
+        return self._queue
+
+    # -- producing -------------------------------------------------------------
+
+    def enqueue(
+        self,
+        entrypoint: str,
+        payload: bytes = b"",
+        priority: int = 0,
+        *,
+        queue: str = DEFAULT_QUEUE,
+        id: str | None = None,
+        delay: timedelta | None = None,
+        run_at: datetime | None = None,
+        max_attempts: int = DEFAULT_MAX_ATTEMPTS,
+        retain: timedelta | None = None,
+        timeout: timedelta | None = None,
+        connection: object = None,
+    ) -> Job:
+        """Add a job; when this returns, it is stored. See `BrokerQueue.enqueue`."""
+        live = self._live
+        operation = live._to_enqueue(  # noqa: SLF001 - of one house
+            entrypoint,
+            payload,
+            priority,
+            queue=queue,
+            id=id,
+            delay=delay,
+            run_at=run_at,
+            max_attempts=max_attempts,
+            retain=retain,
+            timeout=timeout,
+        )
+        return live.enqueue_now(operation, connection)
+
+    def enqueue_many(self, jobs: Iterable[NewJob], *, connection: object = None) -> list[Job]:
+        """Add up to 10,000 jobs (64 MiB of payload), all or none, in their order."""
+        return self._run(self._live.enqueue_many(jobs, connection=connection))
+
+    # -- consuming -------------------------------------------------------------
+
+    def dequeue(
+        self,
+        entrypoint: str | Collection[str] | None = None,
+        *,
+        queue: str | None = None,
+        id: str | None = None,
+        batch_size: int = 1,
+        lease: timedelta | None = None,
+        wait: timedelta | None = None,
+    ) -> list[Job]:
+        """Lease up to `batch_size` due jobs. See `BrokerQueue.dequeue`."""
+        if wait is None:
+            return self._live.dequeue_now(entrypoint, queue, id, batch_size, lease)
+        return self._run(
+            self._live.dequeue(
+                entrypoint, queue=queue, id=id, batch_size=batch_size, lease=lease, wait=wait
+            )
+        )
+
+    def ack(
+        self, job: Job | str, *, result: bytes | None = None, enqueue: Iterable[NewJob] = ()
+    ) -> None:
+        """The work is done. Adds the jobs that follow in the same commit, or refuses both."""
+        return self._live.ack_now(job, result, enqueue)
+
+    def ack_many(self, jobs: Iterable[Job | str]) -> None:
+        """Ack several. Raises LeaseLostError naming those that were lost; the rest is done."""
+        return self._run(self._live.ack_many(jobs))
+
+    def nack(
+        self, job: Job | str, *, delay: timedelta | None = None, error: str | BaseException = ""
+    ) -> Job:
+        """The attempt failed. Returns the job as it now is: queued again, or dead."""
+        return self._run(self._live.nack(job, delay=delay, error=error))
+
+    def fail(self, job: Job | str, *, error: str | BaseException = "") -> Job:
+        """The attempt failed and no other would succeed: dead now."""
+        return self._run(self._live.fail(job, error=error))
+
+    def discard(self, job: Job | str, *, reason: str = "") -> Job:
+        """The holder finds the job not worth doing: cancelled, with the reason kept."""
+        return self._run(self._live.discard(job, reason=reason))
+
+    def release(self, job: Job | str, *, delay: timedelta | None = None) -> Job:
+        """Give the job back, due after `delay`; the attempt does not count."""
+        return self._run(self._live.release(job, delay=delay))
+
+    def heartbeat(
+        self,
+        job: Job | str,
+        *,
+        lease: timedelta | None = None,
+        progress: float | None = None,
+        note: str | None = None,
+        output: bytes | None = None,
+    ) -> Job:
+        """Renew the lease and tell how far the work is. See `BrokerQueue.heartbeat`."""
+        return self._run(
+            self._live.heartbeat(job, lease=lease, progress=progress, note=note, output=output)
+        )
+
+    def heartbeat_many(self, jobs: Iterable[Job | str], *, lease: timedelta | None = None) -> None:
+        """Renew several leases in one operation. Raises LeaseLostError naming the lost ones."""
+        return self._run(self._live.heartbeat_many(jobs, lease=lease))
+
+    def _holding(self, job: Job | str) -> Holding | None:
+        return self._queue._holding(job)  # noqa: SLF001 - of one house
+
+    # -- managing --------------------------------------------------------------
+
+    def cancel(self, id: str | Job, *, reason: str = "") -> Job:
+        """Never run the job (again). One that is running loses its lease at once."""
+        return self._run(self._live.cancel(id, reason=reason))
+
+    def retry(self, id: str | Job) -> Job:
+        """A dead job back to its queue, due now, with all its attempts."""
+        return self._run(self._live.retry(id))
+
+    def requeue_stale(self, timeout: timedelta) -> int:
+        """Take back the jobs in progress not heard of for `timeout`. Returns how many."""
+        return self._run(self._live.requeue_stale(timeout))
+
+    def purge(self, *, older_than: timedelta, queue: str | None = None) -> int:
+        """Forget the jobs that finished longer ago than that. Returns how many."""
+        return self._run(self._live.purge(older_than=older_than, queue=queue))
+
+    def pause(self, queue: str) -> None:
+        """Nothing is dequeued from this queue until `resume`; enqueueing goes on."""
+        return self._run(self._live.pause(queue))
+
+    def resume(self, queue: str) -> None:
+        """End a pause. Resuming a queue that is not paused is fine."""
+        return self._run(self._live.resume(queue))
+
+    def drop(self, queue: str) -> int:
+        """Forget every job of this queue, running ones too. Returns how many. A pause stays."""
+        return self._run(self._live.drop(queue))
+
+    @contextmanager
+    def lease_queue(
+        self, queue: str, *, lease: timedelta = timedelta(seconds=5)
+    ) -> Iterator[Lease | None]:
+        """A short exclusive claim on a whole queue; None when another has it. Advisory."""
+        held = self._run(self._live._take_queue(queue, lease))  # noqa: SLF001 - of one house
+        try:
+            yield None if held is None else as_lease(held)
+        finally:
+            if held is not None:
+                self._run(self._live._let_queue_go(held))  # noqa: SLF001 - of one house
+
+    # -- looking ---------------------------------------------------------------
+
+    def peek(
+        self,
+        entrypoint: str | Collection[str] | None = None,
+        *,
+        queue: str | None = None,
+        limit: int = 10,
+    ) -> list[Job]:
+        """The jobs that a dequeue would take now. No lease, no change."""
+        return self._run(self._live.peek(entrypoint, queue=queue, limit=limit))
+
+    def get(self, id: str | Job) -> Job | None:
+        """The job as it is now, or None when there is none of that id (any more)."""
+        return self._run(self._live.get(id))
+
+    def stats(self, queue: str | None = None) -> Stats:
+        """How many jobs are in which state, in one queue or in all."""
+        return self._run(self._live.stats(queue))
+
+    def queues(self, *, due: bool = False) -> list[str]:
+        """The names of the queues that have jobs, or only of those with a job due now."""
+        return self._run(self._live.queues(due=due))
+
+    def next_run_at(self, queue: str) -> datetime | None:
+        """When the first job of this queue is due; None when it has none."""
+        return self._run(self._live.next_run_at(queue))
+
+    def read_state(self) -> QueueState:
+        """Everything at once, as a frozen value. For tools, tests and small queues."""
+        return self._run(self._live.read_state())

@@ -1,0 +1,493 @@
+"""decide: all queue semantics, as one pure function. The specification, and the oracle.
+
+`decide(state, operation, now)` answers with the events that must happen and a
+way to read the result off the state they lead to, or raises a `CasqueError`
+and nothing happens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+from msgspec.structs import replace
+
+from casque.errors import (
+    CASConflictError,
+    CasqueError,
+    InvalidError,
+    JobNotFoundError,
+    LeaseLostError,
+)
+from casque.job import Job, JobStatus
+from casque.record import ABSENT, Record
+from casque.rules import transitions
+from casque.rules.lines import LOOK
+from casque.rules.operations import (
+    Ack,
+    Added,
+    Buried,
+    Cancel,
+    Cancelled,
+    Claimed,
+    Completed,
+    DeleteRecord,
+    Dequeue,
+    Died,
+    Discard,
+    Drop,
+    Dropped,
+    Enqueue,
+    Event,
+    Fail,
+    Failed,
+    Heartbeat,
+    Nack,
+    Operation,
+    Purge,
+    Purged,
+    PutRecord,
+    RecordPut,
+    RecordsDeleted,
+    Release,
+    Released,
+    Removed,
+    Renewed,
+    Request,
+    Requeued,
+    RequeueStale,
+    Retried,
+    Retry,
+)
+from casque.rules.picking import Pick, is_another_due, next_due, pick, pick_one
+from casque.rules.state import State
+from casque.system.clock import DAY_US, LOOK_US
+
+DEAD_RETENTION_US = 30 * DAY_US
+"""How long a dead or cancelled job stays, unless it is purged or retried."""
+
+Answer = Callable[[State], Any]
+"""Reads the operation's result off the state that its events led to."""
+
+
+class Leased(msgspec.Struct, frozen=True, gc=False):
+    """The answer to a dequeue: the jobs, or in how long one may become due (None: unknown)."""
+
+    jobs: list[Job]
+    next_in_us: int | None
+
+
+class Decision(NamedTuple):
+    events: list[Event]
+    answer: Answer
+
+
+def decide(state: State, operation: Operation, now: int) -> Decision:
+    """What `operation` means on `state` at `now`. Raises a CasqueError to refuse it."""
+    return _DECIDE[type(operation)](state, operation, now)
+
+
+def shown(job: Job, now: int) -> Job:
+    """The job as a reader should see it: a lost last attempt is dead, written or not."""
+    if not job.is_spent(now):
+        return job
+    assert job.lease_until_us is not None
+    ended = job.lease_until_us
+    return transitions.buried(job, now=ended, expires=ended + DEAD_RETENTION_US)
+
+
+def _job_now(job_id: str, now: int) -> Answer:
+    return lambda state: shown(state.jobs[job_id], state.judged_us(now))
+
+
+def _held(state: State, job_id: str, token: int, now: int) -> Job:
+    """The job, if `token` is that of its current claim."""
+    job = state.find(job_id, now)
+    if job is None:
+        raise JobNotFoundError(
+            f"job {job_id}: there is no such job; it was acknowledged, purged, or never there.",
+            job_id=job_id,
+        )
+    if job.status is not JobStatus.IN_PROGRESS or job.token != token or not token:
+        raise LeaseLostError(
+            f"job {job_id}: this caller does not hold it (it is {_whereabouts(job)}); nothing was "
+            "saved. Take a longer lease or send heartbeats, and make the work safe to run twice.",
+            job_id=job_id,
+        )
+    return job
+
+
+def _whereabouts(job: Job) -> str:
+    if job.status is JobStatus.IN_PROGRESS:
+        return f"in progress at {job.worker}"
+    return job.status.value.replace("_", " ")
+
+
+def _known(state: State, job_id: str, now: int) -> Job:
+    job = state.find(job_id, now)
+    if job is None:
+        raise JobNotFoundError(f"job {job_id}: there is no such job.", job_id=job_id)
+    return job
+
+
+# -- enqueue -------------------------------------------------------------------
+
+
+def _enqueue(state: State, operation: Enqueue, now: int) -> Decision:
+    events, answers = _additions(state, operation.jobs, operation.max_depth, now)
+
+    def answer(after: State) -> list[Job]:
+        return [
+            replace(shown(after.jobs[job_id], after.judged_us(now)), duplicate=True)
+            if seen
+            else after.jobs[job_id]
+            for job_id, seen in answers
+        ]
+
+    return Decision(events, answer)
+
+
+def _additions(
+    state: State,
+    requests: Sequence[Request],
+    max_depth: int,
+    now: int,
+    *,
+    leaving: str | None = None,
+) -> tuple[list[Event], list[tuple[str, bool]]]:
+    """The events that add `requests`, and per request its id and whether it was there already.
+
+    `leaving` is a job that the same operation removes: its id is free again.
+    """
+    events: list[Event] = []
+    answers: list[tuple[str, bool]] = []
+    added: dict[str, Request] = {}
+    for request in requests:
+        if request.depth > max_depth:
+            raise InvalidError(_too_deep(request, max_depth), job_id=request.id)
+        first = added.get(request.id) or (
+            None if request.id == leaving else state.find(request.id, now)
+        )
+        if first is not None:
+            if (first.queue, first.entrypoint) != (request.queue, request.entrypoint):
+                raise InvalidError(
+                    f"job {request.id}: this id belongs to a job of another queue or entrypoint; "
+                    "ids are unique in a store. Choose another id.",
+                    job_id=request.id,
+                )
+            answers.append((request.id, True))
+            continue
+        if request.id in state.jobs and request.id != leaving:
+            events.append(Removed((request.id,)))  # its time is over, though nobody pruned it
+        added[request.id] = request
+        events.append(Added(new_job(request, now)))
+        answers.append((request.id, False))
+    return events, answers
+
+
+def new_job(request: Request, now: int, seq: int = 0) -> Job:
+    """The job that a request asks for."""
+    return Job(
+        id=request.id,
+        queue=request.queue,
+        entrypoint=request.entrypoint,
+        payload=request.payload,
+        priority=request.priority,
+        max_attempts=request.max_attempts,
+        created_us=now,
+        updated_us=now,
+        run_us=now + request.delay_us if request.run_us is None else request.run_us,
+        retain_us=request.retain_us,
+        timeout_us=request.timeout_us,
+        depth=request.depth,
+        chain=request.chain,
+        seq=seq,
+    )
+
+
+def _too_deep(request: Request, max_depth: int) -> str:
+    chain = " -> ".join((*request.chain, request.entrypoint))
+    return (
+        f"job {request.id}: refused, {request.depth} jobs deep where max_depth is {max_depth}: "
+        f"{chain}. Jobs that enqueue jobs in a loop never end; break the loop or raise max_depth."
+    )
+
+
+# -- dequeue -------------------------------------------------------------------
+
+
+def _dequeue(state: State, operation: Dequeue, now: int) -> Decision:
+    judged_us = state.judged_us(now, operation.lease_us)
+    if operation.id is not None:
+        picked = pick_one(state, operation.id, now, judged_us)
+        picked.jobs = [job for job in picked.jobs if _is_asked_for(job, operation)]
+        picked.spent = [job for job in picked.spent if _is_asked_for(job, operation)]
+    else:
+        wanted = operation.entrypoints, operation.queue, operation.limit
+        picked = pick(state, *wanted, now, judged_us=judged_us)
+        state.put_right(picked.early[:LOOK])
+    events: list[Event] = []
+    if picked.spent:
+        ids = tuple(job.id for job in picked.spent)
+        events.append(Buried(ids, now + DEAD_RETENTION_US))
+    if not picked.jobs:
+        next_in = LOOK_US if picked.is_held else _next_in(state, operation, now)
+        return Decision(events, lambda _: Leased([], next_in))
+    ids = tuple(job.id for job in picked.jobs)
+    events.append(
+        Claimed(
+            ids,
+            operation.worker,
+            next_token(state.token, now),
+            now + operation.lease_us,
+            _served(state, picked, now),
+        )
+    )
+    return Decision(events, lambda after: Leased([after.jobs[job_id] for job_id in ids], None))
+
+
+def next_token(last: int, now: int) -> int:
+    """The token after `last`, and after all that were given out by now.
+
+    So it was given out by no store that was here before, nor by this one before it was restored.
+    """
+    return max(last, now) + 1
+
+
+def _next_in(state: State, operation: Dequeue, now: int) -> int | None:
+    if operation.id is not None:
+        job = state.find(operation.id, now)
+        due = None if job is None or state.is_paused(job.queue) else job.due_us
+    else:
+        due = next_due(state, operation.entrypoints, operation.queue)
+    return None if due is None else max(due - now, 0)
+
+
+def _is_asked_for(job: Job, operation: Dequeue) -> bool:
+    return operation.queue in (None, job.queue) and (
+        operation.entrypoints is None or job.entrypoint in operation.entrypoints
+    )
+
+
+def _served(state: State, picked: Pick, now: int) -> tuple[tuple[str, str], ...] | None:
+    """The lines that go to the back; None when they are those of the jobs.
+
+    With nobody else due there is nobody to go behind of.
+    """
+    if not picked.visited or not is_another_due(state, picked.visited, now):
+        return ()
+    implied = list(dict.fromkeys((job.queue, job.entrypoint) for job in picked.jobs))
+    return None if implied == picked.visited else tuple(picked.visited)
+
+
+# -- what a holder does --------------------------------------------------------
+
+
+def _ack(state: State, operation: Ack, now: int) -> Decision:
+    job = _held(state, operation.id, operation.token, now)
+    requests = [
+        replace(request, depth=job.depth + 1, chain=(*job.chain, job.entrypoint))
+        for request in operation.enqueue
+    ]
+    leaves = not job.retain_us  # kept for no time is not kept: its id is free from here on
+    additions, _ = _additions(
+        state, requests, operation.max_depth, now, leaving=job.id if leaves else None
+    )
+    done: Event
+    if job.retain_us:
+        done = Completed(job.id, operation.result, now + job.retain_us)
+    else:
+        done = Removed((job.id,))
+    return Decision([done, *additions], lambda _: None)
+
+
+def _nack(state: State, operation: Nack, now: int) -> Decision:
+    job = _held(state, operation.id, operation.token, now)
+    event: Event
+    if job.attempts >= job.max_attempts:
+        event = Died(job.id, operation.failure, now + DEAD_RETENTION_US)
+    else:
+        event = Failed(job.id, operation.failure, now + operation.delay_us)
+    return Decision([event], _job_now(job.id, now))
+
+
+def _fail(state: State, operation: Fail, now: int) -> Decision:
+    job = _held(state, operation.id, operation.token, now)
+    return Decision(
+        [Died(job.id, operation.failure, now + DEAD_RETENTION_US)], _job_now(job.id, now)
+    )
+
+
+def _discard(state: State, operation: Discard, now: int) -> Decision:
+    job = _held(state, operation.id, operation.token, now)
+    return Decision(
+        [Cancelled(job.id, operation.reason, now + DEAD_RETENTION_US)], _job_now(job.id, now)
+    )
+
+
+def _heartbeat(state: State, operation: Heartbeat, now: int) -> Decision:
+    leases: list[tuple[str, int]] = []
+    refusals: list[CasqueError | None] = []
+    for job_id, token in operation.holds:
+        try:
+            job = _held(state, job_id, token, now)
+        except CasqueError as refusal:
+            refusals.append(refusal)
+            continue
+        refusals.append(None)
+        span = operation.lease_us if operation.lease_us is not None else job.lease_span_us
+        assert span is not None
+        leases.append((job_id, now + span))
+
+    def answer(after: State) -> list[Job | CasqueError]:
+        asked = zip(operation.holds, refusals, strict=True)
+        return [refusal or after.jobs[job_id] for (job_id, _), refusal in asked]
+
+    if not leases:
+        return Decision([], answer)
+    renewed = Renewed(tuple(leases), operation.progress, operation.note, operation.output)
+    return Decision([renewed], answer)
+
+
+def _release(state: State, operation: Release, now: int) -> Decision:
+    job = _held(state, operation.id, operation.token, now)
+    return Decision([Released(job.id, now + operation.delay_us)], _job_now(job.id, now))
+
+
+# -- what anybody may do -------------------------------------------------------
+
+
+def _cancel(state: State, operation: Cancel, now: int) -> Decision:
+    job = _known(state, operation.id, now)
+    if job.status is JobStatus.CANCELLED:
+        return Decision([], _job_now(job.id, now))
+    status = shown(job, state.judged_us(now)).status
+    if status not in (JobStatus.QUEUED, JobStatus.IN_PROGRESS):
+        raise InvalidError(
+            f"job {job.id} is {status.value} already; only a job that is queued or in progress "
+            "can be cancelled.",
+            job_id=job.id,
+        )
+    return Decision(
+        [Cancelled(job.id, operation.reason, now + DEAD_RETENTION_US)], _job_now(job.id, now)
+    )
+
+
+def _retry(state: State, operation: Retry, now: int) -> Decision:
+    job = _known(state, operation.id, now)
+    events: list[Event] = []
+    if job.is_spent(state.judged_us(now)):
+        events.append(Buried((job.id,), now + DEAD_RETENTION_US))
+    elif job.status is not JobStatus.DEAD:
+        raise InvalidError(
+            f"job {job.id} is {_whereabouts(job)}; only a dead job can be retried.", job_id=job.id
+        )
+    events.append(Retried(job.id))
+    return Decision(events, _job_now(job.id, now))
+
+
+def _requeue_stale(state: State, operation: RequeueStale, now: int) -> Decision:
+    unheard = state.judged_us(now, operation.timeout_us) - operation.timeout_us
+    again: list[str] = []
+    spent: list[str] = []
+    for job in sorted(map(state.jobs.__getitem__, state.in_progress), key=lambda job: job.seq):
+        assert job.heartbeat_us is not None
+        if job.heartbeat_us <= unheard:
+            (spent if job.attempts >= job.max_attempts else again).append(job.id)
+    events: list[Event] = []
+    if again:
+        events.append(Requeued(tuple(again)))
+    if spent:
+        events.append(Buried(tuple(spent), now + DEAD_RETENTION_US))
+    count = len(again) + len(spent)
+    return Decision(events, lambda _: count)
+
+
+def _purge(state: State, operation: Purge, now: int) -> Decision:
+    before = now - operation.older_than_us
+
+    def is_old(finished_us: int | None, queue: str) -> bool:
+        return (
+            finished_us is not None and finished_us <= before and operation.queue in (None, queue)
+        )
+
+    held, judged_us = (state.jobs[job_id] for job_id in state.in_progress), state.judged_us(now)
+    spent = tuple(
+        job.id for job in held if job.is_spent(judged_us) and is_old(job.lease_until_us, job.queue)
+    )
+    finished = [
+        job
+        for job in state.finished_jobs()
+        if is_old(job.finished_us, job.queue)
+        and not job.is_gone(now)
+        and not (operation.only_dead and job.status is not JobStatus.DEAD)
+    ]
+    count = len(spent) + len(finished)
+    events: list[Event] = []
+    if spent:
+        events.append(Buried(spent, now + DEAD_RETENTION_US))
+    if count:
+        dead = Removed((*spent, *(job.id for job in finished)))
+        events.append(dead if operation.only_dead else Purged(before, operation.queue))
+    return Decision(events, lambda _: count)
+
+
+def _drop(state: State, operation: Drop, now: int) -> Decision:
+    stats = state.stats(operation.queue, now)
+    return Decision(
+        [Dropped(operation.queue)] if operation.queue in state.queues else [],
+        lambda _: stats.total,
+    )
+
+
+# -- records -------------------------------------------------------------------
+
+
+def _put_record(state: State, operation: PutRecord, now: int) -> Decision:
+    _expect(state, operation, now)
+    record = Record(
+        operation.kind,
+        operation.name,
+        operation.value,
+        next_token(state.token, now),
+        None if operation.ttl_us is None else now + operation.ttl_us,
+    )
+    return Decision([RecordPut(record)], lambda _: record)
+
+
+def _delete_record(state: State, operation: DeleteRecord, now: int) -> Decision:
+    _expect(state, operation, now)
+    if state.record((operation.kind, operation.name), now) is None:
+        return Decision([], lambda _: None)
+    return Decision([RecordsDeleted(((operation.kind, operation.name),))], lambda _: None)
+
+
+def _expect(state: State, operation: PutRecord | DeleteRecord, now: int) -> None:
+    current = state.record((operation.kind, operation.name), now)
+    version = ABSENT if current is None else current.version
+    if operation.expect not in (None, version):
+        found = "is not there" if version == ABSENT else f"is at version {version}"
+        raise CASConflictError(
+            f"{operation.kind} {operation.name!r} {found}, not at {operation.expect}: somebody "
+            "else changed it. Read it again and decide anew."
+        )
+
+
+_DECIDE: dict[type[Operation], Callable[[State, Any, int], Decision]] = {
+    Enqueue: _enqueue,
+    Dequeue: _dequeue,
+    Ack: _ack,
+    Nack: _nack,
+    Fail: _fail,
+    Discard: _discard,
+    Heartbeat: _heartbeat,
+    Release: _release,
+    Cancel: _cancel,
+    Retry: _retry,
+    RequeueStale: _requeue_stale,
+    Purge: _purge,
+    Drop: _drop,
+    PutRecord: _put_record,
+    DeleteRecord: _delete_record,
+}

@@ -1,0 +1,177 @@
+"""evolve: what a fact makes of the state. No choice is made here; `rules` made them all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from msgspec.structs import replace
+
+from casque.rules import transitions
+from casque.rules.operations import (
+    Added,
+    Buried,
+    Cancelled,
+    Claimed,
+    Completed,
+    Died,
+    Dropped,
+    Event,
+    Failed,
+    Purged,
+    RecordPut,
+    RecordsDeleted,
+    Released,
+    Removed,
+    Renewed,
+    Requeued,
+    Retried,
+)
+from casque.rules.state import State
+
+
+def evolve(state: State, event: Event) -> None:
+    """Apply one event, at the instant `state.begin` was given."""
+    _EVOLVE[type(event)](state, event)
+
+
+def _added(state: State, event: Added) -> None:
+    state.seq += 1
+    state.put(replace(event.job, seq=state.seq))
+    state.settle()
+
+
+def _claimed(state: State, event: Claimed) -> None:
+    now, token = state.time_us, event.first_token
+    lines: dict[tuple[str, str], None] = {}
+    for job_id in event.ids:
+        job = state.jobs[job_id]
+        lines[job.queue, job.entrypoint] = None
+        state.put(
+            transitions.claimed(
+                job, worker=event.worker, token=token, now=now, lease_until=event.lease_until_us
+            )
+        )
+        token += 1
+    state.token = max(state.token, token - 1)
+    state.settle(tuple(lines) if event.served is None else event.served)
+
+
+def _completed(state: State, event: Completed) -> None:
+    job = state.jobs[event.id]
+    state.put(
+        transitions.completed(job, result=event.result, now=state.time_us, expires=event.expires_us)
+    )
+    state.settle()
+
+
+def _removed(state: State, event: Removed) -> None:
+    for job_id in event.ids:
+        state.remove(job_id)
+    state.settle()
+
+
+def _failed(state: State, event: Failed) -> None:
+    job = state.jobs[event.id]
+    state.put(
+        transitions.failed(job, failure=event.failure, now=state.time_us, run_at=event.run_us)
+    )
+    state.settle()
+
+
+def _died(state: State, event: Died) -> None:
+    job = state.jobs[event.id]
+    state.put(
+        transitions.died(job, failure=event.failure, now=state.time_us, expires=event.expires_us)
+    )
+    state.settle()
+
+
+def _buried(state: State, event: Buried) -> None:
+    for job_id in event.ids:
+        job = state.jobs[job_id]
+        state.put(transitions.buried(job, now=state.time_us, expires=event.expires_us))
+    state.settle()
+
+
+def _requeued(state: State, event: Requeued) -> None:
+    for job_id in event.ids:
+        state.put(transitions.requeued(state.jobs[job_id], now=state.time_us))
+    state.settle()
+
+
+def _released(state: State, event: Released) -> None:
+    job = state.jobs[event.id]
+    state.put(transitions.released(job, now=state.time_us, run_at=event.run_us))
+    state.settle()
+
+
+def _renewed(state: State, event: Renewed) -> None:
+    for job_id, lease_until in event.leases:
+        job = transitions.renewed(state.jobs[job_id], now=state.time_us, lease_until=lease_until)
+        if event.progress is not None or event.note is not None or event.output is not None:
+            job = transitions.reported(
+                job, progress=event.progress, note=event.note, output=event.output
+            )
+        state.put(job)
+    state.settle()
+
+
+def _cancelled(state: State, event: Cancelled) -> None:
+    job = state.jobs[event.id]
+    state.put(
+        transitions.cancelled(job, reason=event.reason, now=state.time_us, expires=event.expires_us)
+    )
+    state.settle()
+
+
+def _retried(state: State, event: Retried) -> None:
+    state.put(transitions.retried(state.jobs[event.id], now=state.time_us))
+    state.settle()
+
+
+def _purged(state: State, event: Purged) -> None:
+    for job in list(state.finished_jobs()):
+        assert job.finished_us is not None
+        if job.finished_us <= event.before_us and event.queue in (None, job.queue):
+            state.remove(job.id)
+    state.settle()
+
+
+def _dropped(state: State, event: Dropped) -> None:
+    index = state.queues.get(event.queue)
+    ids = [job_id for line in index.lines.values() for job_id in line.ids()] if index else []
+    ids.extend(job.id for job in state.finished_jobs() if job.queue == event.queue)
+    for job_id in ids:
+        state.remove(job_id)
+    state.settle()
+
+
+def _record_put(state: State, event: RecordPut) -> None:
+    state.token = max(state.token, event.record.version)
+    state.put_record(event.record)
+
+
+def _records_deleted(state: State, event: RecordsDeleted) -> None:
+    for key in event.keys:
+        state.delete_record(key)
+
+
+_EVOLVE: dict[type[Event], Callable[[State, Any], None]] = {
+    Added: _added,
+    Claimed: _claimed,
+    Completed: _completed,
+    Removed: _removed,
+    Failed: _failed,
+    Died: _died,
+    Buried: _buried,
+    Requeued: _requeued,
+    Released: _released,
+    Renewed: _renewed,
+    Cancelled: _cancelled,
+    Retried: _retried,
+    Purged: _purged,
+    Dropped: _dropped,
+    RecordPut: _record_put,
+    RecordsDeleted: _records_deleted,
+}

@@ -1,0 +1,181 @@
+"""picking: which jobs a dequeue takes, and in which order. Reads the state, changes nothing.
+
+Due lines are visited in the order of their turns. The due lines of one queue
+are visited together, and their jobs merged by priority, due time and enqueue
+order; inside a line only the head of each priority is looked at, so a million
+future jobs of a better priority cost one look.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from heapq import heapify, heappop, heapreplace
+from itertools import chain
+
+import msgspec
+
+from casque.job import Job
+from casque.rules.lines import Due, Line
+from casque.rules.state import LineKey, State
+
+
+class Pick(msgspec.Struct, gc=False):
+    """The jobs to claim, those to bury on the way, and the lines that were visited."""
+
+    jobs: list[Job]
+    spent: list[Job]
+    visited: list[LineKey]
+    early: list[Line]
+    """Lines of the ring that are not due yet: somebody's clock is ahead of ours."""
+    is_held: bool = False
+    """Whether a job was met whose lease is over by the time, but not by the earlier one."""
+
+
+def pick(
+    state: State,
+    entrypoints: Collection[str] | None,
+    queue: str | None,
+    limit: int,
+    now: int,
+    *,
+    judged_us: int,
+) -> Pick:
+    """Up to `limit` due jobs. Spent ones are met on the way and do not count.
+
+    `judged_us` is the time by which the leases of jobs in progress are over.
+    """
+    picked = Pick([], [], [], [])
+    for name in _due_queues(state, entrypoints, queue, limit, now, early=picked.early):
+        lines = _due_lines(state, name, entrypoints, now)
+        picked.visited.extend((line.queue, line.entrypoint) for line in lines)
+        for job in _merged(state, lines, now):
+            if _is_held(state, job, now, judged_us):
+                picked.is_held = True
+                continue
+            if job.is_spent(judged_us):
+                picked.spent.append(job)
+                continue
+            picked.jobs.append(job)
+            if len(picked.jobs) == limit:
+                return picked
+    return picked
+
+
+def pick_one(state: State, job_id: str, now: int, judged_us: int) -> Pick:
+    """The named job, if it is due and its queue is not paused."""
+    job = state.find(job_id, now)
+    state.touched += 1
+    picked = Pick([], [], [], [])
+    if job is None or job.due_us is None or job.due_us > now or state.is_paused(job.queue):
+        return picked
+    if _is_held(state, job, now, judged_us):
+        picked.is_held = True
+    else:
+        (picked.spent if job.is_spent(judged_us) else picked.jobs).append(job)
+    return picked
+
+
+def is_another_due(state: State, visited: Collection[LineKey], now: int) -> bool:
+    """Whether a line of a queue that was not visited is due: then those that were go behind it."""
+    queues = {queue for queue, _ in visited}
+    for _, queue, entrypoint in state.rotation.due(None, now, 0):
+        state.touched += 1
+        if queue not in queues and state.queues[queue].lines[entrypoint].visit_at(now) is None:
+            return True
+    return False
+
+
+def due_queues(state: State, now: int) -> list[str]:
+    """The queues with a due line that is not paused, by their turns."""
+    rotation = state.rotation
+    lines = [state.queues[queue].lines[name] for _, queue, name in rotation.due(None, now, 0)]
+    due = [line for line in lines if line.visit_at(now) is None]
+    return list(dict.fromkeys(line.queue for line in sorted(due, key=lambda line: line.turn)))
+
+
+def _is_held(state: State, job: Job, now: int, judged_us: int) -> bool:
+    """Whether the job's lease, which is over by the store's time, is not by another that counts."""
+    until_us = job.lease_until_us
+    if until_us is None:
+        return False
+    assert job.heartbeat_us is not None
+    return until_us > judged_us or state.step.spares(job.heartbeat_us, until_us, now)
+
+
+def next_due(state: State, entrypoints: Collection[str] | None, queue: str | None) -> int | None:
+    """The earliest instant at which such a job is due; None when there is none, or it is paused."""
+    if queue is None:
+        lines = (state.queues[name].lines[own] for _, name, own in state.rotation.ring(entrypoints))
+        first = state.rotation.first_waiting(entrypoints)
+        instants = chain((line.earliest() for line in lines), (first,))
+    elif queue not in state.queues or state.is_paused(queue):
+        return None
+    else:
+        asked = state.queues[queue].lines.values()
+        instants = chain(
+            line.earliest()
+            for line in asked
+            if entrypoints is None or line.entrypoint in entrypoints
+        )
+    return min((due for due in instants if due is not None), default=None)
+
+
+def _due_queues(
+    state: State,
+    entrypoints: Collection[str] | None,
+    queue: str | None,
+    limit: int,
+    now: int,
+    *,
+    early: list[Line],
+) -> Iterator[str]:
+    """The queues that have something due, in the order of their turns."""
+    if queue is not None:
+        if queue in state.queues and not state.is_paused(queue):
+            yield queue
+        return
+    seen: set[str] = set()
+    for _, name, entrypoint in state.rotation.due(entrypoints, now, limit):
+        state.touched += 1
+        if name in seen:
+            continue
+        line = state.queues[name].lines[entrypoint]
+        if line.visit_at(now) is None:
+            seen.add(name)
+            yield name
+        else:
+            early.append(line)
+
+
+def _due_lines(
+    state: State, queue: str, entrypoints: Collection[str] | None, now: int
+) -> list[Line]:
+    lines = state.queues[queue].lines
+    asked = (
+        lines.values()
+        if entrypoints is None
+        else [lines[name] for name in entrypoints if name in lines]
+    )
+    state.touched += len(asked)
+    return [line for line in asked if line.visit_at(now) is None]
+
+
+def _merged(state: State, lines: list[Line], now: int) -> Iterator[Job]:
+    heads: list[tuple[int, int, int, str, Iterator[Due]]] = []
+    for line in lines:
+        for priority in line.priorities:
+            rank = iter(line.ranks[priority])
+            due_us, seq, job_id = next(rank)
+            state.touched += 1
+            if due_us <= now:
+                heads.append((priority, due_us, seq, job_id, rank))
+    heapify(heads)
+    while heads:
+        priority, _, _, job_id, rank = heads[0]
+        yield state.jobs[job_id]
+        state.touched += 1
+        following = next(rank, None)
+        if following is not None and following[0] <= now:
+            heapreplace(heads, (priority, *following, rank))
+        else:
+            heappop(heads)

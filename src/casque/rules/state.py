@@ -1,0 +1,455 @@
+"""State: everything a store holds, indexed so that no operation depends on its depth.
+
+`evolve` (evolve.py) is the only caller that changes it, `rules` reads it. All
+changes since `begin` can be taken back, which is how a batch that lost its
+race is undone. `QueueState` is the frozen view that callers are given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import TypeVar
+
+import msgspec
+
+from casque.job import Job, JobStatus, Stats
+from casque.record import PAUSE, Record
+from casque.rules.counts import Tally
+from casque.rules.lines import Line, Rotation
+from casque.rules.sorted_keys import SortedKeys
+from casque.system.clock import MINUTE_US, NO_STEP
+
+WRITER_MEMORY_US = 15 * MINUTE_US
+"""How long a silent writer's last commit number is kept."""
+
+READER_LEASE_US = 5 * MINUTE_US
+"""How long after a step of the clock readers, who take no lease, go by the earlier time."""
+
+_WRITERS_DROPPED_AT_ONCE = 8
+_NEVER = 2**63 - 1
+
+LineKey = tuple[str, str]
+RecordKey = tuple[str, str]
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class QueueIndex:
+    """One queue: its lines by entrypoint, and its counts."""
+
+    __slots__ = ("lines", "tally")
+
+    def __init__(self) -> None:
+        self.lines: dict[str, Line] = {}
+        self.tally = Tally()
+
+
+class _Undo:
+    """What is needed to take back everything since `begin`."""
+
+    def __init__(self, state: State) -> None:
+        self.counters = (state.version, state.token, state.seq, state.turn, state.time_us)
+        self.jobs: list[tuple[str, Job | None]] = []
+        self.records: list[tuple[RecordKey, Record | None]] = []
+        self.writers: list[tuple[str, tuple[int, int] | None]] = []
+        self.lines: dict[LineKey, int | None] = {}
+        """Each touched line's first turn; None when there was no such line."""
+
+
+def _take_back(things: dict[K, V], changes: list[tuple[K, V | None]]) -> None:
+    for key, old in reversed(changes):
+        if old is None:
+            things.pop(key, None)
+        else:
+            things[key] = old
+
+
+class State:
+    """The jobs, records and writers of one store, with their indexes."""
+
+    def __init__(self) -> None:
+        self.identity = ""
+        """Of the store, where that is kept with its state."""
+        self.version = 0
+        """Commits so far."""
+        self.token = 0
+        """The last token handed out: leases, locks and record versions share one counter."""
+        self.seq = 0
+        """The enqueue order of the newest job."""
+        self.turn = 0
+        """The last one that a line was given."""
+        self.time_us = 0
+        """The instant of the last commit, or of the one being decided."""
+        self.jobs: dict[str, Job] = {}
+        self.records: dict[RecordKey, Record] = {}
+        self.writers: dict[str, tuple[int, int]] = {}
+        """Each writer's last commit number and its time."""
+        self.queues: dict[str, QueueIndex] = {}
+        self.rotation = Rotation()
+        self.tally = Tally()
+        self.in_progress: dict[str, None] = {}
+        self.is_whole = True
+        """False from `begin` to `end` or `rollback`: if it stays so, use `mended`."""
+        self.step = NO_STEP
+        """The last leap of the store's time that the process saw which decides or reads here."""
+        self.touched = 0
+        """Index entries looked at by claims: what the statements about cost count."""
+        self._paused: set[str] = set()
+        self._job_expiry: SortedKeys[tuple[int, int, str]] = SortedKeys()
+        self._record_expiry: SortedKeys[tuple[int, str, str]] = SortedKeys()
+        self._writers_seen: SortedKeys[tuple[int, str]] = SortedKeys()
+        self._changed: dict[LineKey, Line] = {}
+        self._undo = _Undo(self)
+
+    # -- reading ---------------------------------------------------------------
+
+    def find(self, job_id: str, now: int) -> Job | None:
+        """The job, unless its record's time is over."""
+        job = self.jobs.get(job_id)
+        return None if job is None or job.is_gone(now) else job
+
+    def record(self, key: RecordKey, now: int) -> Record | None:
+        record = self.records.get(key)
+        return None if record is None or record.is_gone(now) else record
+
+    def number_of(self, writer: str) -> int:
+        """The last commit of a writer; 0 when none is known."""
+        return self.writers.get(writer, (0, 0))[0]
+
+    def is_paused(self, queue: str) -> bool:
+        return queue in self._paused
+
+    def judged_us(self, now: int, lease_us: int = READER_LEASE_US) -> int:
+        """The time by which leases have ended, for a dequeue that asks for such a lease."""
+        return self.step.judged_us(now, lease_us)
+
+    def stats(self, queue: str | None, now: int) -> Stats:
+        if queue is None:
+            tally = self.tally
+        elif queue in self.queues:
+            tally = self.queues[queue].tally
+        else:
+            return Stats()
+        stats = tally.stats(now, self.judged_us(now))
+        gone = {JobStatus.COMPLETED: 0, JobStatus.DEAD: 0, JobStatus.CANCELLED: 0}
+        for job in self.gone_jobs(now):
+            if queue is None or job.queue == queue:
+                gone[job.status] += 1
+        return msgspec.structs.replace(
+            stats,
+            completed=stats.completed - gone[JobStatus.COMPLETED],
+            dead=stats.dead - gone[JobStatus.DEAD],
+            cancelled=stats.cancelled - gone[JobStatus.CANCELLED],
+        )
+
+    def gone_jobs(self, now: int) -> Iterator[Job]:
+        """Jobs whose record's time is over but which nobody has pruned yet, oldest first."""
+        for expires, _, job_id in self._job_expiry:
+            if expires > now:
+                return
+            yield self.jobs[job_id]
+
+    def gone_records(self, now: int) -> Iterator[Record]:
+        for expires, kind, name in self._record_expiry:
+            if expires > now:
+                return
+            yield self.records[kind, name]
+
+    def finished_jobs(self) -> Iterator[Job]:
+        for _, _, job_id in self._job_expiry:
+            yield self.jobs[job_id]
+
+    def lines(self) -> Iterator[Line]:
+        for index in self.queues.values():
+            yield from index.lines.values()
+
+    # -- changing: a batch -----------------------------------------------------
+
+    def begin(self, now: int) -> None:
+        """Everything from here on can be taken back by `rollback`."""
+        self._undo = _Undo(self)  # before the mark, so that `mended` finds this batch's notes
+        self.is_whole = False
+        self.time_us = now
+
+    def end(self) -> None:
+        """The batch is complete; it can still be taken back."""
+        self.is_whole = True
+
+    def keep(self) -> None:
+        """What was changed so far stays: `rollback` takes back only what comes after."""
+        self._undo = _Undo(self)
+
+    def stamp(self, writer: str, number: int) -> None:
+        """Remember that this batch is commit `number` of `writer`; forget silent writers."""
+        self.version += 1
+        self._set_writer(writer, (number, self.time_us))
+        forgotten = self.time_us - WRITER_MEMORY_US
+        for seen, name in list(islice(self._writers_seen, _WRITERS_DROPPED_AT_ONCE)):
+            if seen < forgotten:
+                self._set_writer(name, None)
+
+    def changed_jobs(self) -> dict[str, Job | None]:
+        """The jobs changed since `begin`, as they were before; None: there was none."""
+        before: dict[str, Job | None] = {}
+        for job_id, old in self._undo.jobs:
+            before.setdefault(job_id, old)
+        return before
+
+    def changed_records(self) -> dict[RecordKey, Record | None]:
+        """The records changed since `begin`, as they are now; None: there is none."""
+        return {key: self.records.get(key) for key, _ in self._undo.records}
+
+    def rollback(self) -> None:
+        """Take back everything since `begin`, or since `keep`."""
+        undo, self.is_whole = self._undo, False
+        # First, for what is put back is counted as it was at that time: not due yet, say.
+        self.version, self.token, self.seq, self.turn, self.time_us = undo.counters
+        for job_id, old_job in reversed(undo.jobs):
+            self._swap(job_id, old_job)
+        for key, old_record in reversed(undo.records):
+            self._swap_record(key, old_record)
+        for name, row in reversed(undo.writers):
+            self._put_writer(name, row)
+        for key, turn in undo.lines.items():
+            line = self._line(*key)
+            if line is None:
+                continue
+            if turn is None:
+                self._drop_line(line)
+            else:
+                self._place(line, turn, line.visit_at(self.time_us))
+        self._changed.clear()
+        self._undo = _Undo(self)
+        self.is_whole = True
+
+    def mended(self) -> State:
+        """The state as it was at `begin`, made anew from what an interruption cannot tear.
+
+        An exception that strikes at any instruction (Ctrl-C, say) can leave the
+        indexes half changed. The jobs, the records and the notes for `rollback`
+        are changed in single steps, the notes first; this starts from those.
+        """
+        undo = self._undo
+        jobs, records, writers = dict(self.jobs), dict(self.records), dict(self.writers)
+        turns = {(line.queue, line.entrypoint): line.turn for line in self.lines()}
+        turns |= {key: turn for key, turn in undo.lines.items() if turn is not None}
+        _take_back(jobs, undo.jobs)
+        _take_back(records, undo.records)
+        _take_back(writers, undo.writers)
+        new = State()
+        new.identity = self.identity
+        new.version, new.token, new.seq, new.turn, new.time_us = undo.counters
+        for record in records.values():
+            new.put_record(record)
+        for job in jobs.values():
+            new.put(job)
+        new.settle()
+        for key, turn in turns.items():
+            new.restore_line(*key, turn)
+        for name, (number, seen_us) in writers.items():
+            new.restore_writer(name, number, seen_us)
+        new.turn = undo.counters[3]
+        new.begin(new.time_us)
+        new.end()
+        return new
+
+    # -- changing: jobs --------------------------------------------------------
+
+    def put(self, job: Job) -> None:
+        self._undo.jobs.append((job.id, self.jobs.get(job.id)))
+        self._swap(job.id, job)
+
+    def remove(self, job_id: str) -> None:
+        old = self.jobs.get(job_id)
+        if old is not None:
+            self._undo.jobs.append((job_id, old))
+            self._swap(job_id, None)
+
+    def settle(self, served: tuple[LineKey, ...] = ()) -> None:
+        """Bring the lines of the jobs just changed to their place; `served` ones to the back."""
+        now, changed = self.time_us, self._changed
+        for key in served:
+            line = self._line(*key)
+            if line is not None:
+                changed[key] = line
+                # It may have had its turn with none of its jobs taken, and so not be noted yet.
+                self._undo.lines.setdefault(key, line.turn)
+        for key in (*served, *changed):
+            line = changed.pop(key, None)
+            if line is None:
+                continue
+            earliest = line.earliest()
+            if earliest is None:
+                self._drop_line(line)
+                continue
+            if key in served or not line.turn:
+                self.turn += 1
+                turn = self.turn
+            else:
+                turn = line.turn
+            is_known = line.turn and line.visit_us is None and not line.lost_due
+            self._place(line, turn, None if is_known or earliest <= now else earliest)
+
+    def put_right(self, lines: Iterable[Line]) -> None:
+        """Have lines wait that were in the ring and are not due yet. No turn changes."""
+        for line in lines:
+            self._place(line, line.turn, line.earliest())
+
+    def restore_line(self, queue: str, entrypoint: str, turn: int) -> None:
+        """Give a line the turn that it has in a stored state."""
+        line = self._line(queue, entrypoint)
+        if line is not None:
+            self._place(line, turn, line.visit_us)
+
+    def restore_writer(self, name: str, number: int, seen_us: int) -> None:
+        """Remember a writer as a stored state does."""
+        self._put_writer(name, (number, seen_us))
+
+    # -- changing: records -----------------------------------------------------
+
+    def put_record(self, record: Record) -> None:
+        key = (record.kind, record.name)
+        self._undo.records.append((key, self.records.get(key)))
+        self._swap_record(key, record)
+
+    def delete_record(self, key: RecordKey) -> None:
+        old = self.records.get(key)
+        if old is not None:
+            self._undo.records.append((key, old))
+            self._swap_record(key, None)
+
+    # -- indexes ---------------------------------------------------------------
+
+    def _swap(self, job_id: str, new: Job | None) -> None:
+        old = self.jobs.get(job_id)
+        if old is not None:
+            self._unindex(old)
+        if new is None:
+            del self.jobs[job_id]
+            assert old is not None
+            index = self.queues[old.queue]
+            if not index.tally.total and not index.lines:
+                del self.queues[old.queue]
+        else:
+            self.jobs[job_id] = new
+            self._index(new)
+
+    def _index(self, job: Job) -> None:
+        index = self.queues.get(job.queue)
+        if index is None:
+            index = self.queues[job.queue] = QueueIndex()
+        index.tally.add(job, self.time_us)
+        self.tally.add(job, self.time_us)
+        due_us = job.due_us
+        if due_us is None:
+            expires = _NEVER if job.expires_us is None else job.expires_us
+            self._job_expiry.add((expires, job.seq, job.id))
+            return
+        line = index.lines.get(job.entrypoint)
+        if line is None:
+            line = index.lines[job.entrypoint] = Line(job.queue, job.entrypoint)
+            self._undo.lines.setdefault((job.queue, job.entrypoint), None)
+        line.add(job.priority, (due_us, job.seq, job.id))
+        self._touch(line)
+        if job.status is JobStatus.IN_PROGRESS:
+            self.in_progress[job.id] = None
+
+    def _unindex(self, job: Job) -> None:
+        index = self.queues[job.queue]
+        index.tally.discard(job)
+        self.tally.discard(job)
+        due_us = job.due_us
+        if due_us is None:
+            expires = _NEVER if job.expires_us is None else job.expires_us
+            self._job_expiry.discard((expires, job.seq, job.id))
+            return
+        line = index.lines[job.entrypoint]
+        self._touch(line)
+        line.discard(job.priority, (due_us, job.seq, job.id))
+        line.lost_due |= due_us <= self.time_us
+        if job.status is JobStatus.IN_PROGRESS:
+            del self.in_progress[job.id]
+
+    def _touch(self, line: Line) -> None:
+        key = (line.queue, line.entrypoint)
+        self._changed[key] = line
+        self._undo.lines.setdefault(key, line.turn)
+
+    def _line(self, queue: str, entrypoint: str) -> Line | None:
+        index = self.queues.get(queue)
+        return index.lines.get(entrypoint) if index else None
+
+    def _place(self, line: Line, turn: int, visit_us: int | None) -> None:
+        line.lost_due = False
+        if turn == line.turn and visit_us == line.visit_us:
+            return
+        self.rotation.leave(line)
+        line.turn, line.visit_us = turn, visit_us
+        self._enter(line)
+
+    def _enter(self, line: Line) -> None:
+        if not self.is_paused(line.queue):
+            self.rotation.enter(line)
+
+    def _drop_line(self, line: Line) -> None:
+        self.rotation.leave(line)
+        index = self.queues[line.queue]
+        del index.lines[line.entrypoint]
+        if not index.lines and not index.tally.total:
+            del self.queues[line.queue]
+
+    def _swap_record(self, key: RecordKey, new: Record | None) -> None:
+        old = self.records.pop(key, None)
+        if old is not None and old.expires_us is not None:
+            self._record_expiry.discard((old.expires_us, *key))
+        if new is not None:
+            self.records[key] = new
+            if new.expires_us is not None:
+                self._record_expiry.add((new.expires_us, *key))
+        if key[0] == PAUSE and (old is None) != (new is None):
+            self._set_paused(key[1], paused=new is not None)
+
+    def _set_paused(self, queue: str, *, paused: bool) -> None:
+        (self._paused.add if paused else self._paused.discard)(queue)
+        index = self.queues.get(queue)
+        for line in index.lines.values() if index else ():
+            self.rotation.leave(line)
+            self._enter(line)
+
+    def _set_writer(self, name: str, row: tuple[int, int] | None) -> None:
+        self._undo.writers.append((name, self.writers.get(name)))
+        self._put_writer(name, row)
+
+    def _put_writer(self, name: str, row: tuple[int, int] | None) -> None:
+        old = self.writers.get(name)
+        if old is not None:
+            self._writers_seen.discard((old[1], name))
+        if row is None:
+            self.writers.pop(name, None)
+        else:
+            self.writers[name] = row
+            self._writers_seen.add((row[1], name))
+
+
+class QueueState(msgspec.Struct, frozen=True):
+    """A frozen picture of a whole store. Taking one costs a copy: for tools and small queues."""
+
+    jobs: tuple[Job, ...]
+    version: int
+
+    def queued_jobs(self, entrypoint: str | None = None) -> list[Job]:
+        """The queued ones in the order of `(priority, created_at)`."""
+        queued = [
+            job
+            for job in self.jobs
+            if job.status is JobStatus.QUEUED and entrypoint in (None, job.entrypoint)
+        ]
+        return sorted(queued, key=lambda job: (job.priority, job.created_us, job.seq))
+
+    def in_progress_jobs(self) -> list[Job]:
+        return [job for job in self.jobs if job.status is JobStatus.IN_PROGRESS]
+
+    def find(self, job_id: str) -> Job | None:
+        return next((job for job in self.jobs if job.id == job_id), None)

@@ -1,0 +1,108 @@
+"""Views: what a reader sees of a state at an instant. Nothing here changes it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection
+from heapq import nsmallest
+from typing import Literal, get_args
+
+import msgspec
+
+from casque.errors import InvalidError
+from casque.job import Job, JobStatus
+from casque.record import Record
+from casque.rules.decide import shown
+from casque.rules.picking import due_queues, pick
+from casque.rules.state import QueueState, State
+
+View = Literal["pending", "scheduled", "failed", "processing", "completed", "dead", "cancelled"]
+"""The state of a job in a person's words; `Stats` has one number for each."""
+
+VIEWS: tuple[View, ...] = get_args(View)
+
+
+class JobFilter(msgspec.Struct, frozen=True):
+    """Which jobs to list; None asks nothing."""
+
+    view: View | None = None
+    queue: str | None = None
+    entrypoint: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.view is not None and self.view not in VIEWS:
+            raise InvalidError(
+                f"there is no state {self.view!r}; choose one of {', '.join(VIEWS)}."
+            )
+
+    def admits(self, job: Job, now: int) -> bool:
+        return (
+            self.queue in (None, job.queue)
+            and self.entrypoint in (None, job.entrypoint)
+            and (self.view is None or self.view == view_of(job, now))
+        )
+
+
+def view_of(job: Job, now: int) -> View:
+    """Where a job is, in a person's words: one that is `shown`."""
+    if job.status is JobStatus.QUEUED:
+        if job.attempts:
+            return "failed"
+        return "scheduled" if job.run_us > now else "pending"
+    if job.status is JobStatus.IN_PROGRESS:
+        return "processing"
+    if job.status is JobStatus.COMPLETED:
+        return "completed"
+    return "dead" if job.status is JobStatus.DEAD else "cancelled"
+
+
+def job(state: State, job_id: str, now: int) -> Job | None:
+    found = state.find(job_id, now)
+    return None if found is None else shown(found, state.judged_us(now))
+
+
+def jobs(state: State, wanted: JobFilter, limit: int, after: int, now: int) -> list[Job]:
+    """Up to `limit` jobs in enqueue order, those with `seq` above `after`."""
+    judged_us = state.judged_us(now)
+    matching = (
+        seen
+        for job in state.jobs.values()
+        if job.seq > after
+        and not job.is_gone(now)
+        and wanted.admits(seen := shown(job, judged_us), now)
+    )
+    return nsmallest(limit, matching, key=lambda job: job.seq)
+
+
+def peek(
+    state: State, entrypoints: Collection[str] | None, queue: str | None, limit: int, now: int
+) -> list[Job]:
+    """What a dequeue would take."""
+    judged_us = state.judged_us(now)
+    return pick(state, entrypoints, queue, limit, now, judged_us=judged_us).jobs
+
+
+def records(state: State, kind: str, now: int) -> list[Record]:
+    live = (record for record in state.records.values() if not record.is_gone(now))
+    return sorted((one for one in live if one.kind == kind), key=lambda one: one.name)
+
+
+def queues(state: State, now: int, *, due: bool) -> list[str]:
+    """The names of the queues that have jobs, or only of those with a job due now."""
+    if due:
+        return due_queues(state, now)
+    gone = Counter(job.queue for job in state.gone_jobs(now))
+    return sorted(name for name, index in state.queues.items() if index.tally.total > gone[name])
+
+
+def next_run(state: State, queue: str) -> int | None:
+    """When the first job of a queue is due, paused or not."""
+    index = state.queues.get(queue)
+    lines = index.lines.values() if index else ()
+    return min((due for line in lines if (due := line.earliest()) is not None), default=None)
+
+
+def picture(state: State, now: int) -> QueueState:
+    judged_us = state.judged_us(now)
+    live = (shown(job, judged_us) for job in state.jobs.values() if not job.is_gone(now))
+    return QueueState(tuple(sorted(live, key=lambda job: job.seq)), state.version)

@@ -1,0 +1,341 @@
+"""The document store: a whole queue in one JSON object, behind any two-method port.
+
+Every commit decides on the state it has, writes the whole object under the
+condition that nobody changed it since, and starts over when somebody did. It
+is meant for small queues that a person wants to read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from inspect import isawaitable
+from typing import Any, TypeVar
+
+from casque.adapters.storage.port import ObjectStoragePort
+from casque.errors import (
+    CASConflictError,
+    CasqueError,
+    CorruptError,
+    InvalidError,
+    StorageError,
+)
+from casque.rules.operations import Operation
+from casque.rules.state import WRITER_MEMORY_US, State
+from casque.rules.transaction import transact
+from casque.stores.document.codec import decode, encode
+from casque.stores.document.pace import Pace
+from casque.stores.last_answers import Answers
+from casque.stores.listeners import Bells
+from casque.stores.port import COMMIT_DEADLINE_US
+from casque.stores.replaced import absent, replaced
+from casque.stores.state_reads import Looking
+from casque.system.clock import SECOND_US, Bell, Clock, Stopwatch, StoreTime, SystemClock
+
+RECORDS_BEFORE_WARNING = 5_000
+REQUEST_SECONDS = 30
+"""How long one request may take before it counts as unanswered."""
+POLL_US = 200_000
+"""How long a waiting dequeue sleeps before it looks whether another process wrote."""
+
+_FIRST_PAUSE_US = 10_000
+_LONGEST_PAUSE_US = 320_000
+
+log = logging.getLogger("casque")
+T = TypeVar("T")
+
+
+class _View:
+    """A state and the etag of the object it was read from or written to."""
+
+    __slots__ = ("etag", "state")
+
+    def __init__(self, state: State, etag: str | None) -> None:
+        self.state = state
+        self.etag = etag
+
+
+class DocumentStore(Looking):
+    """One object, one queue store."""
+
+    blocking = False
+    instant = False
+
+    def __init__(self, storage: ObjectStoragePort, clock: Clock | None = None) -> None:
+        self.clock = clock or SystemClock()
+        self.name = str(getattr(storage, "name", None) or type(storage).__name__)
+        self._storage = storage
+        self._time = StoreTime(self.clock)
+        self._answers = Answers()
+        self._bells = Bells()
+        # The newest view nobody is using: taken out by whoever works on it,
+        # so that two event loops never share one.
+        self._spare: list[_View] = []
+        self._identity = ""
+        """Of the queue that was here when it was first looked at; empty: none was."""
+        self._must_exist = False
+        self._has_warned = False
+        self._pace = Pace(self.clock)
+
+    def require_existing(self) -> None:
+        self._must_exist = True
+        self._spare.clear()  # it may be of a time when there was none
+
+    async def commit(
+        self,
+        writer: str,
+        number: int,
+        operations: Sequence[Operation],
+        *,
+        max_conflicts: int | None = None,
+    ) -> list[Any]:
+        watch = Stopwatch(self.clock)
+        decided_us = self._answers.decided_us(writer, number)
+        doubt: BaseException | None = None
+        if decided_us is not None:
+            # Sent before, and perhaps stored by now: no memory can tell.
+            doubt = StorageError(f"commit {number} of writer {writer} was sent before")
+        view, is_fresh = None if doubt else self._take(), False
+        conflicts, is_unanswered = 0, doubt is not None
+        while True:
+            if view is None:
+                view, is_fresh = await self._load_after(doubt, watch), True
+            told = self._answers.recall(view.state.number_of(writer), writer, number)
+            if told is not None:
+                self._give_back(view)
+                return told
+            if doubt is not None and decided_us is not None:
+                # Our row may have been there, and dropped since: by our clock, or by another's.
+                waited = max(watch.elapsed_us(), view.state.time_us - decided_us)
+                if is_unanswered and waited > WRITER_MEMORY_US:
+                    raise _unknown(self.name, doubt)
+                self._check_conflicts(conflicts, max_conflicts, watch)
+            if quiet := self._pace.quiet_us(view.state.version):
+                await self.clock.sleep(quiet, blocking=False)
+            decided_us, view.state.step = self._time.now(), self._time.step
+            done = transact(view.state, writer, number, operations, decided_us)
+            if not done.events:
+                if is_fresh or await self._is_current(view):
+                    self._give_back(view)
+                    return done.outcomes
+                view = None
+                continue
+            # Kept before it is sent: if the reply is lost and the next look
+            # finds our number there, these are its results.
+            self._answers.keep(writer, number, done.outcomes, decided_us)
+            view.state.identity = view.state.identity or self.clock.new_id()
+            try:
+                view.etag = await self._write(encode(view.state), view.etag, watch)
+            except CASConflictError as conflict:
+                # Even a plain conflict can be our own write, sent twice on the way.
+                view, conflicts, doubt = None, conflicts + 1, conflict.__cause__ or conflict
+                is_unanswered = conflict.__cause__ is not None
+                await self._pause_after(conflicts)
+                continue
+            self._wrote(view)
+            self._bells.ring_for(done.events)
+            return done.outcomes
+
+    @contextmanager
+    def listen(self, bell: Bell) -> Iterator[int | None]:
+        with self._bells.hung(bell):
+            yield POLL_US
+
+    async def close(self) -> None:
+        self._spare.clear()
+        self._identity = ""
+
+    # -- the object ------------------------------------------------------------
+
+    async def _read(self, look: Callable[[State, int], T]) -> T:
+        view = await self._load()
+        now, view.state.step = self._time.now(), self._time.step
+        seen = look(view.state, now)
+        self._give_back(view)
+        return seen
+
+    async def _load(self) -> _View:
+        """The object as it is now; decoded only when it changed."""
+        known = self._identity  # before it is asked: another thread may make the queue meanwhile
+        content, etag = await self._fetch()
+        spare = self._take()
+        if spare is not None and spare.etag == etag:
+            return spare
+        if etag is None and not content:
+            if known:
+                raise replaced(f"{self.name} is gone")
+            if self._must_exist:
+                raise absent(f"{self.name} is gone")
+            return _View(State(), None)
+        if not content:
+            raise CorruptError(
+                f"{self.name} is there but empty, and a queue never is: it was cut short, or made "
+                "by something else. Nothing was overwritten. Restore it from a copy, or delete it "
+                "to start a new queue."
+            )
+        state = decode(content, self.name)
+        if known not in ("", state.identity):
+            raise replaced(f"{self.name} holds another queue")
+        self._identity = state.identity
+        self._time.saw(state.time_us)
+        return _View(state, etag)
+
+    async def _is_current(self, view: _View) -> bool:
+        """Whether the object is still the one in `view`: no answer may rest on old memory."""
+        _, etag = await self._fetch()
+        return etag == view.etag
+
+    async def _fetch(self) -> tuple[bytes, str | None]:
+        watch = Stopwatch(self.clock)
+        try:
+            content, etag = await _answer_of(self._storage.read(), "read")
+        except Exception as error:
+            raise _unanswered(self.name, error) from error
+        _check_read(self.name, content, etag)
+        self._pace.made_trip(watch.elapsed_us())
+        return content, etag
+
+    def _checked_etag(self, etag: object) -> str:
+        if not isinstance(etag, str):
+            raise InvalidError(
+                f"`write` must return the new etag as str, not {type(etag).__name__}: without it "
+                "the next write could overwrite another's"
+            )
+        return etag
+
+    async def _load_after(self, doubt: BaseException | None, watch: Stopwatch) -> _View:
+        """Load; and while a write of ours is in doubt, do not take no answer for one."""
+        if doubt is None:
+            return await self._load()
+        while True:
+            try:
+                return await self._load()
+            except StorageError as error:
+                if watch.elapsed_us() > COMMIT_DEADLINE_US:
+                    raise _unknown(self.name, doubt) from error
+                await self.clock.sleep(_LONGEST_PAUSE_US, blocking=False)
+
+    async def _write(self, content: bytes, etag: str | None, watch: Stopwatch) -> str:
+        """Replace the object, however often it takes to learn what became of it.
+
+        After a write without an answer the same bytes are sent again, and only
+        while the object is still the one they were decided on: so one decision
+        at most is ever stored, and it is the one whose results are kept. A
+        conflict with a cause is one that our own lost write may have made.
+        """
+        pause = _FIRST_PAUSE_US
+        doubt: Exception | None = None
+        while True:
+            sent = Stopwatch(self.clock)
+            try:
+                written = await _answer_of(self._storage.write(content, etag), "write")
+                self._pace.made_trip(sent.elapsed_us())
+                return self._checked_etag(written)
+            except CASConflictError as conflict:
+                raise CASConflictError(str(conflict)) from doubt
+            except (InvalidError, TypeError, AttributeError, NameError) as mistake:
+                raise _broken(self.name, mistake) from mistake  # trying again would not mend it
+            except Exception as error:
+                if doubt is None and isinstance(error, StorageError) and not error.outcome_unknown:
+                    raise
+                doubt = error
+            while True:
+                if watch.elapsed_us() > COMMIT_DEADLINE_US:
+                    raise _unknown(self.name, doubt) from doubt
+                await self.clock.sleep(pause, blocking=False)
+                pause = min(2 * pause, _LONGEST_PAUSE_US)
+                try:
+                    _, now_at = await self._fetch()
+                    break
+                except StorageError:
+                    continue
+            if now_at != etag:
+                raise CASConflictError(f"{self.name} changed with a write in doubt.") from doubt
+
+    def _check_conflicts(self, conflicts: int, max_conflicts: int | None, watch: Stopwatch) -> None:
+        if max_conflicts is not None and conflicts > max_conflicts:
+            raise CASConflictError(
+                f"{self.name}: other writers won the write {conflicts} times; nothing was written. "
+                "Try again later, or raise max_retries."
+            )
+        if watch.elapsed_us() > COMMIT_DEADLINE_US:
+            raise StorageError(
+                f"{self.name}: other writers won the write for {COMMIT_DEADLINE_US // SECOND_US} s "
+                f"({conflicts} times); nothing was written. Use fewer writing processes.",
+                outcome_unknown=False,
+            )
+
+    async def _pause_after(self, conflicts: int) -> None:
+        longest = min(_FIRST_PAUSE_US * conflicts, _LONGEST_PAUSE_US)
+        await self.clock.sleep(int(self.clock.random() * longest), blocking=False)
+
+    # -- views ------------------------------------------------------
+
+    def _take(self) -> _View | None:
+        try:
+            return self._spare.pop()
+        except IndexError:
+            return None
+
+    def _give_back(self, view: _View) -> None:
+        self._spare[:] = [view]
+
+    def _wrote(self, view: _View) -> None:
+        state = view.state
+        self._identity = state.identity
+        self._pace.wrote(state.version)
+        self._give_back(view)
+        if not self._has_warned and len(state.jobs) > RECORDS_BEFORE_WARNING:
+            self._has_warned = True
+            log.warning(
+                "%s holds %d jobs, and every change rewrites it whole. A document is for small "
+                "queues: keep fewer jobs in it, or use sqlite:/// or a ledger (a folder, s3://…).",
+                self.name,
+                len(state.jobs),
+            )
+
+
+async def _answer_of(request: Awaitable[T], verb: str) -> T:
+    if not isawaitable(request):
+        raise InvalidError(f"`{verb}` must be `async def`")
+    async with asyncio.timeout(REQUEST_SECONDS):
+        return await request
+
+
+def _check_read(name: str, content: object, etag: object) -> None:
+    if not isinstance(content, bytes) or not isinstance(etag, str | None):
+        raise InvalidError(
+            f"{name}: `read` must return (bytes, etag as str or None), not "
+            f"({type(content).__name__}, {type(etag).__name__}). Mend the storage adapter."
+        )
+
+
+def _broken(name: str, mistake: Exception) -> InvalidError:
+    return InvalidError(
+        f"{name}: the storage adapter is at fault: {mistake}. Mend it. The change may have been "
+        "stored all the same.",
+        cause=mistake,
+    )
+
+
+def _unanswered(name: str, error: Exception) -> CasqueError:
+    if isinstance(error, CasqueError) and not isinstance(error, StorageError):
+        return error
+    if isinstance(error, StorageError) and not error.outcome_unknown:
+        return error
+    return StorageError(
+        f"{name}: no answer from the storage ({error}). Nothing was written; try again.",
+        cause=error,
+        outcome_unknown=False,
+    )
+
+
+def _unknown(name: str, error: BaseException) -> StorageError:
+    return StorageError(
+        f"{name}: outcome unknown: a write was sent and no answer came ({error}). It may have been "
+        "stored; look the jobs up by id before doing this again.",
+        cause=error,
+        outcome_unknown=True,
+    )

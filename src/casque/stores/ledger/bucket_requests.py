@@ -1,0 +1,268 @@
+"""Asking: requests to a bucket, each within a bound, and the harmless ones until they are answered.
+
+No answer is not "no". A read, a list and a delete may simply be sent again: at once beside one
+that is slow to answer, and once more when all of them failed. A put that was not answered may have
+landed; the caller settles that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from typing import Any, Literal, TypeVar
+
+from casque.buckets.port import Expect, Found, Listed, Version
+from casque.errors import CasqueError, CorruptError, StorageError
+from casque.stores.ledger.home import Home
+from casque.stores.port import COMMIT_DEADLINE_US
+from casque.system.clock import SECOND_US, Clock, Stopwatch
+
+REQUEST_SECONDS = 10
+"""How long one request may take before it counts as unanswered, and a second more for each MiB."""
+
+_BRIEF_SECONDS = 2
+"""How long is waited for what goes beside a call."""
+
+LEAST_US = SECOND_US
+"""A request has at least this long, however little is left of its call's time: the process may have
+slept, and the answer be there to read."""
+
+_COPIES = 4
+"""How often a request is sent at most before one of them must be answered. One in a hundred hangs:
+with two copies it would still happen to a long log."""
+_TRIPS = 64
+"""From so many answers it is known what is slow."""
+_SLOW_US = SECOND_US
+"""What is slow before enough were answered to know."""
+_LEAST_SLOW_US = 50_000
+
+_MIB = 1024 * 1024
+_PAGE_BYTES = _MIB // 2
+_FIRST_PAUSE_US = 20_000
+_LONGEST_PAUSE_US = 1_000_000
+
+T = TypeVar("T")
+
+
+class Asking:
+    """A bucket, asked with patience."""
+
+    def __init__(self, bucket: Home, clock: Clock) -> None:
+        self.bucket = bucket
+        self.clock = clock
+        self.trip_us = 0
+        """How long the last answered request took."""
+        self._trips: deque[int] = deque(maxlen=_TRIPS)
+        """How long reads, lists and deletes took lately."""
+        self._silent: tuple[Stopwatch, StorageError] | None = None
+        """Since the first request that was not answered, with none answered after it; and why."""
+
+    def begin(self, called: Stopwatch) -> Stopwatch:
+        """The time of a call whose turn has come: it starts now, and COMMIT_DEADLINE_US ends it.
+
+        While the storage is silent it started when the call was made, or when the silence began:
+        every caller is told within the same time, however many were before it. Raises StorageError
+        if too little of that is left for a request.
+        """
+        if self._silent is None:
+            return Stopwatch(self.clock)
+        since, error = self._silent
+        watch = min(called, since, key=Stopwatch.elapsed_us)
+        if _left_us(watch) < REQUEST_SECONDS * SECOND_US:
+            raise _unanswered(reason(error), error) from error
+        return watch
+
+    @property
+    def is_silent(self) -> bool:
+        """True when the last request was not answered."""
+        return self._silent is not None
+
+    def is_over(self, watch: Stopwatch) -> bool:
+        """True when a call has no time left."""
+        return _left_us(watch) <= 0
+
+    def full_name(self, key: str) -> str:
+        return f"{self.bucket.name.rstrip('/')}/{self.bucket.path_of(key)}"
+
+    async def get(self, key: str, watch: Stopwatch, size: int = 0) -> Found | None:
+        """The object; `size` is about how large it is, if that is known."""
+        return await self._until_answered(lambda: self.bucket.get(key), watch, size)
+
+    async def briefly(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do what goes beside a call, not for long; of its errors only a CorruptError is told."""
+        try:
+            if self.bucket.blocking:
+                await work
+            else:
+                async with asyncio.timeout(_BRIEF_SECONDS):
+                    await work
+        except CorruptError:
+            raise
+        except Exception:  # noqa: BLE001, S110 - the call it goes with matters, not this
+            pass
+
+    async def list(self, prefix: str, after: str, watch: Stopwatch) -> list[Listed]:
+        # A page takes longer than an object, and is not sent twice for that.
+        return await self._until_answered(
+            lambda: self.bucket.list(prefix, after=after), watch, _PAGE_BYTES
+        )
+
+    async def delete(self, key: str, watch: Stopwatch) -> None:
+        await self._until_answered(lambda: self.bucket.delete(key), watch)
+
+    async def put(
+        self,
+        key: str,
+        body: bytes,
+        expect: Literal[Expect.ABSENT] | Version,
+        watch: Stopwatch | None = None,
+    ) -> Version:
+        """Once. StorageError with `outcome_unknown` means that it may have landed."""
+        return await self._once(lambda: self.bucket.put(key, body, expect=expect), len(body), watch)
+
+    async def together(self, *requests: Awaitable[Any]) -> Sequence[Any]:
+        """What several requests are answered; all are, before one that failed is raised."""
+        answers: Sequence[Any]
+        if self.bucket.blocking:
+            answers = [await _answer(request) for request in requests]
+        else:
+            answers = await asyncio.gather(*requests, return_exceptions=True)
+        for answer in answers:
+            if isinstance(answer, BaseException):
+                raise answer
+        return answers
+
+    async def pause(
+        self, place: int, error: StorageError | None = None, watch: Stopwatch | None = None
+    ) -> None:
+        """Between two tries; longer from try to try, and as long as the storage asks for.
+
+        It ends with the time of the call, so that there is one more try.
+        """
+        longest = min(_FIRST_PAUSE_US << min(place, 10), _LONGEST_PAUSE_US)
+        span = int(longest * (0.5 + self.clock.random() / 2))
+        if error is not None:
+            span = max(span, error.retry_after_us)
+        if watch is not None:
+            span = min(span, max(_left_us(watch), 0))
+        await self.clock.sleep(span, blocking=self.bucket.blocking)
+
+    async def _until_answered(
+        self, ask: Callable[[], Coroutine[Any, Any, T]], watch: Stopwatch, size: int = 0
+    ) -> T:
+        place = 0
+        while True:
+            try:
+                if self.bucket.blocking:
+                    return await self._once(ask, size, watch)
+                return await self._once(lambda: self._first_of_copies(ask, size), size, watch)
+            except StorageError as error:
+                if not error.outcome_unknown:
+                    raise
+                if self.is_over(watch):
+                    raise _unanswered(reason(error), error) from error
+                last = error
+            await self.pause(place, last, watch)
+            place += 1
+
+    async def _first_of_copies(self, ask: Callable[[], Coroutine[Any, Any, T]], size: int) -> T:
+        """What the first of a few equal requests is answered, each sent when the last is slow."""
+        begun, slow = self.clock.monotonic(), self._slow_seconds() + size / _MIB
+        copies: set[asyncio.Task[T]] = set()
+        done: set[asyncio.Task[T]] = set()
+        try:
+            while not done:
+                is_last = len(copies) + 1 == _COPIES
+                copies.add(asyncio.create_task(ask()))
+                done, _ = await asyncio.wait(
+                    copies,
+                    timeout=None if is_last else slow * 2 ** (len(copies) - 1),
+                    return_when=asyncio.FIRST_COMPLETED,
+                )
+            answer = done.pop().result()
+        finally:
+            let_go(copies)
+        self._trips.append(self.clock.monotonic() - begun)
+        return answer
+
+    def _slow_seconds(self) -> float:
+        """After how long a request counts as slow: twice what 19 of 20 take."""
+        usual = sorted(self._trips)
+        if len(usual) < _TRIPS // 8:
+            return _SLOW_US / SECOND_US
+        return max(2 * usual[-1 - len(usual) // 20], _LEAST_SLOW_US) / SECOND_US
+
+    async def _once(self, ask: Callable[[], Awaitable[T]], size: int, watch: Stopwatch | None) -> T:
+        begun = self.clock.monotonic()
+        try:
+            answer = await self._bounded(ask, size, watch)
+        except CasqueError as error:
+            if not isinstance(error, StorageError) or not error.outcome_unknown:
+                self._silent = None
+            elif self._silent is None:
+                self._silent = Stopwatch(self.clock, begun), error
+            raise
+        self._silent = None
+        self.trip_us = self.clock.monotonic() - begun
+        return answer
+
+    async def _bounded(
+        self, ask: Callable[[], Awaitable[T]], size: int, watch: Stopwatch | None
+    ) -> T:
+        seconds = REQUEST_SECONDS + size / _MIB
+        if watch is not None:
+            seconds = min(seconds, max(_left_us(watch), LEAST_US) / SECOND_US)
+        try:
+            if self.bucket.blocking:
+                return await ask()
+            async with asyncio.timeout(seconds):
+                return await ask()
+        except CasqueError:
+            raise
+        except Exception as error:
+            late = f"no answer within {seconds:.3g} s"
+            what = late if isinstance(error, TimeoutError) else f"{type(error).__name__}: {error}"
+            raise StorageError(
+                f"{self.bucket.name}: {what}. Try again.", cause=error, outcome_unknown=True
+            ) from error
+
+
+def let_go(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    """Cancel those that are not done, and wait for none: nobody needs what they return or raise."""
+    for task in tasks:
+        task.cancel()
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())
+
+
+async def _answer(request: Awaitable[T]) -> T | Exception:
+    try:
+        return await request
+    except Exception as error:  # noqa: BLE001 - raised once the others are answered too
+        return error
+
+
+def reason(error: CasqueError) -> str:
+    """What an error says has happened; its advice only where that is to mend what was refused.
+
+    For the message of whoever knows better what to do: `try again` may be what it must not say.
+    """
+    while isinstance(error.cause, StorageError):
+        error = error.cause
+    if isinstance(error, StorageError) and error.outcome_unknown:
+        return str(error).partition(". ")[0]
+    return str(error).rstrip(".")
+
+
+def _left_us(watch: Stopwatch) -> int:
+    """How much a call has left of its time."""
+    return COMMIT_DEADLINE_US - watch.elapsed_us()
+
+
+def _unanswered(what: str, error: StorageError) -> StorageError:
+    return StorageError(
+        f"{what}, for {COMMIT_DEADLINE_US // SECOND_US} s. Nothing was written; try again "
+        "when the storage answers.",
+        cause=error,
+        outcome_unknown=False,
+    )

@@ -1,0 +1,126 @@
+"""Turn: one at a time on a ledger's memory.
+
+Over tasks of several event loops, in the order they came; or over threads
+without one. asyncio's lock serves one loop alone, and threading's would stop it.
+In the child of a fork it is nobody's: who had it is in the parent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from types import TracebackType
+from typing import Protocol
+
+from casque.errors import InvalidError
+from casque.system import forks
+
+_Waiter = tuple[asyncio.AbstractEventLoop, "asyncio.Future[None]"]
+
+
+class Turn(Protocol):
+    async def __aenter__(self) -> None: ...
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None: ...
+
+
+def new_turn(*, blocking: bool) -> Turn:
+    return _ThreadTurn() if blocking else _LoopTurn()
+
+
+class _ThreadTurn:
+    """For threads. Its coroutines never suspend."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._owner = 0
+        """The thread whose turn it is."""
+        self._generation = forks.generation()
+
+    async def __aenter__(self) -> None:
+        if self._generation != forks.generation():
+            self._lock, self._generation = threading.Lock(), forks.generation()
+            self._owner = 0
+        thread = threading.get_ident()
+        if self._owner == thread:
+            raise InvalidError(
+                "the queue was called from a signal handler, in the middle of a call to it on the "
+                "same thread, which cannot go on meanwhile. Set a flag in the handler, and look at "
+                "it outside."
+            )
+        self._lock.acquire()
+        self._owner = thread
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._owner = 0
+        self._lock.release()
+
+
+class _LoopTurn:
+    """For tasks, of any loop. Whoever leaves hands over to the one that waited longest."""
+
+    def __init__(self) -> None:
+        self._forget()
+
+    def _forget(self) -> None:
+        self._mutex = threading.Lock()
+        self._is_taken = False
+        self._waiting: deque[_Waiter] = deque()
+        self._generation = forks.generation()
+
+    async def __aenter__(self) -> None:
+        if self._generation != forks.generation():
+            self._forget()
+        loop = asyncio.get_running_loop()
+        with self._mutex:
+            if not self._is_taken:
+                self._is_taken = True
+                return
+            waiter: _Waiter = (loop, loop.create_future())
+            self._waiting.append(waiter)
+        try:
+            await waiter[1]
+        except asyncio.CancelledError:
+            with self._mutex:
+                if waiter in self._waiting:
+                    self._waiting.remove(waiter)
+                    raise
+            if waiter[1].done() and not waiter[1].cancelled():
+                self._hand_over()  # it was ours already
+            raise
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._hand_over()
+
+    def _hand_over(self) -> None:
+        with self._mutex:
+            while self._waiting:
+                loop, future = self._waiting.popleft()
+                try:
+                    loop.call_soon_threadsafe(self._take, future)
+                except RuntimeError:  # its loop is closed: there is nobody left to wait
+                    continue
+                return
+            self._is_taken = False
+
+    def _take(self, future: asyncio.Future[None]) -> None:
+        if future.cancelled():
+            self._hand_over()
+        else:
+            future.set_result(None)

@@ -1,0 +1,141 @@
+"""Opening: whether a place is a ledger, or may become one.
+
+Every process that writes to a ledger tries its bucket out first. Who only looks
+needs no more than the time, and where that can be read it writes nothing: a
+folder on a full disk can be looked at.
+"""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from casque.buckets.port import Found
+from casque.errors import CorruptError
+from casque.stores.ledger.bucket_requests import Asking
+from casque.stores.ledger.bucket_time import BucketTime
+from casque.stores.ledger.foreign import ForeignError
+from casque.stores.ledger.home import MARKER, PROBES, is_identity, parted
+from casque.stores.ledger.log import number_in
+from casque.stores.ledger.pacing import is_word
+from casque.stores.ledger.presence import is_presence
+from casque.stores.ledger.tryout import prove, put_surely, unsteady
+from casque.stores.replaced import absent, replaced
+from casque.system.clock import Stopwatch
+
+FORMAT = 1
+
+_PROBE = re.compile(PROBES + r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
+
+
+def _is_ours(key: str) -> bool:
+    identity, rest = parted(key)
+    if identity:
+        return number_in(rest) is not None or is_word(rest) or is_presence(rest)
+    return key == MARKER or bool(_PROBE.fullmatch(key))
+
+
+class _Mark(msgspec.Struct):
+    casque: str
+    format: int
+    identity: str = ""
+    """Tells this ledger from all others, those included that were here before it."""
+
+
+_decode = msgspec.json.Decoder(_Mark).decode
+
+
+def mark_of(identity: str) -> bytes:
+    """What makes a place a ledger: the content of its `format`."""
+    return msgspec.json.encode(_Mark("ledger", FORMAT, identity)) + b"\n"
+
+
+async def find_ledger(asking: Asking, watch: Stopwatch) -> str | None:
+    """The identity of the ledger here. None: it may become one. Raises if it is something else.
+
+    Raises, too, if another ledger was open here before, or if none is here and one must be.
+    """
+    known, found = asking.bucket.identity, await asking.get(MARKER, watch)
+    if found is None:
+        if known:
+            raise replaced(f"{asking.full_name(MARKER)} is gone")
+        await _check_is_free(asking, watch)
+        if asking.bucket.must_exist:
+            raise absent(f"{asking.full_name(MARKER)} is gone")
+        return None
+    identity = _identity_in(asking, found)
+    if known not in ("", identity):
+        raise replaced(f"{asking.full_name(MARKER)} is that of another queue")
+    return identity
+
+
+async def open_place(
+    asking: Asking, time: BucketTime, watch: Stopwatch, *, racing: bool = False
+) -> str:
+    """The identity of the ledger here, which is made if there is none. Raises as `find_ledger`.
+
+    Where it makes one, and with `racing`, the bucket is tried out by creates that race, too.
+    """
+    identity = await find_ledger(asking, watch)
+    await prove(asking, time, watch, racing=racing or identity is None)
+    if identity is not None:
+        return identity
+    await put_surely(asking, MARKER, mark_of(asking.clock.new_id()), watch)
+    made = await asking.get(MARKER, watch)  # it may be another's, who was first
+    if made is None:
+        raise unsteady(asking, MARKER)
+    return _identity_in(asking, made)
+
+
+async def _check_is_free(asking: Asking, watch: Stopwatch) -> None:
+    after = ""
+    while page := await asking.list("", after, watch):
+        for one in page:
+            if not _is_ours(one.key):
+                raise ForeignError(
+                    f"{asking.full_name(one.key)} is not ours: {asking.bucket.name} holds files of "
+                    "something else. Nothing was written. Choose a prefix, or a folder, that is "
+                    "empty."
+                )
+        after = page[-1].key
+        identity = next((parted(one.key)[0] for one in page if number_in(one.key)), "")
+        if identity:
+            # Made by another process just now; or else somebody took the mark away.
+            if await asking.get(MARKER, watch) is None:
+                raise CorruptError(
+                    f"{asking.full_name(MARKER)} is gone, though there is a log beside it. Nothing "
+                    f"was overwritten. If you removed the queue, remove {identity}/ too. If "
+                    f"nothing but {MARKER} was lost, put it back: "
+                    f"{mark_of(identity).decode().strip()}"
+                )
+            return
+
+
+def _identity_in(asking: Asking, found: Found) -> str:
+    name = asking.full_name(MARKER)
+    try:
+        mark = _decode(found.body)
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        raise _no_mark(name, str(error)) from error
+    if mark.format > FORMAT:
+        raise CorruptError(
+            f"{name}: this queue was written by a newer casque: format {mark.format}, and this "
+            f"one reads up to {FORMAT}. Nothing was overwritten. Upgrade casque here."
+        )
+    if mark.casque != "ledger" or mark.format < 1:
+        raise CorruptError(
+            f"{name} says {mark.casque!r}, format {mark.format}, which is no ledger. Nothing "
+            "was overwritten. Choose another prefix or folder."
+        )
+    if not is_identity(mark.identity):
+        raise _no_mark(name, f"its identity is {mark.identity!r}")
+    return mark.identity
+
+
+def _no_mark(name: str, why: str) -> CorruptError:
+    return CorruptError(
+        f"{name} is not the mark of a queue of ours ({why}). Nothing was overwritten. If it is "
+        "another program's, choose another prefix or folder; if it was damaged, it should read "
+        f"{mark_of('…').decode().strip()}, with the name of the folder beside it as identity."
+    )

@@ -1,0 +1,220 @@
+"""Swift: what most commits are, done by as little as it takes.
+
+A single enqueue, claim or ack, or acks with a claim behind them, that move no
+line and have nothing special about them. Each of these answers None, having
+written nothing, when that is not so; then `Changes` and `Claims` do it the long
+way. They are straight lines of code on purpose: after every sync the processor
+has forgotten what it was doing, and each function called costs more than what
+it does.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from casque.rules.decide import Leased, new_job
+from casque.rules.operations import Ack, Dequeue, Enqueue, Operation
+from casque.stores.sqlite.acks import HeldRow, end, held
+from casque.stores.sqlite.claims import claim_queued
+from casque.stores.sqlite.picks import Execute, HeadRow, ranks
+from casque.stores.sqlite.rows import STATEMENTS as SQL
+from casque.stores.sqlite.rows import claimed_jobs, claimed_of, plain_addition_of
+from casque.stores.sqlite.transaction import Known, Line
+from casque.stores.sqlite.turns import first_of, is_another_due, lines_at_turn
+from casque.system.clock import order_of
+
+_ADD, _CLAIM, _ACK = SQL["add_plain_swiftly"], SQL["claim_swiftly"], SQL["ack_swiftly"]
+_DATA_VERSION, _HEADS = SQL["data_version"], SQL["heads"]
+
+
+def shortly(
+    connection: sqlite3.Connection, known: Known, operations: Sequence[Operation], now: int
+) -> list[Any] | None:
+    """What operations come to, by the shortest way there is for them; None if there is none."""
+    if len(operations) == 1:
+        [one] = operations
+        if type(one) is Enqueue:
+            return enqueue(connection, known, one, now)
+        if type(one) is Dequeue and one.limit == 1 and _is_simple(known):
+            return claim(connection, known, one, now)
+        if type(one) is Ack:
+            done = ack(connection, one, now)
+            if done is not None:
+                return done
+    return several(connection, known, operations, now)
+
+
+def enqueue(
+    connection: sqlite3.Connection, known: Known, operation: Enqueue, now: int
+) -> list[Any] | None:
+    """One statement, which is its own transaction, and checks that the line is as we know it."""
+    if len(operation.jobs) != 1:
+        return None
+    request = operation.jobs[0]
+    line = known.lines.get((request.queue, request.entrypoint))
+    if line is None:
+        return None
+    row = plain_addition_of(request, line.id, now)
+    if row is None or not connection.execute(_ADD, row).rowcount:
+        return None
+    line.front = []
+    return [[new_job(request, now, request.order)]]
+
+
+def ack(connection: sqlite3.Connection, operation: Ack, now: int) -> list[Any] | None:
+    """One statement, as for `enqueue`."""
+    if operation.enqueue:
+        return None
+    order = order_of(operation.id)
+    if order is None:
+        return None
+    how = (operation.id, operation.token, order, now)
+    return [None] if connection.execute(_ACK, how).rowcount else None
+
+
+def claim(
+    connection: sqlite3.Connection, known: Known, operation: Dequeue, now: int
+) -> list[Any] | None:
+    """One statement, as for `enqueue`: the first job of the only due line, if more are due."""
+    lines = _begun(known, operation, now)
+    if lines is None:
+        return None
+    [line] = lines
+    line.front = []
+    by = worker, _, until = operation.worker, now, now + operation.lease_us
+    token, reserved = known.token, known.reserved
+    how = (line.id, token, worker, now, until, reserved, line.queue, line.entrypoint)
+    rows = connection.execute(_CLAIM, how).fetchall()
+    return [Leased([claimed_of(rows[0], by)], None)] if rows else None
+
+
+def several(
+    connection: sqlite3.Connection, known: Known, operations: Sequence[Operation], now: int
+) -> list[Any] | None:
+    """Acks, a claim, or a claim after acks, which is what a busy worker sends again and again.
+
+    In a transaction, where what is known is true if nobody else has written. It reads before it
+    writes, so that when it has to be the long way after all, that goes on from here.
+    """
+    last, lines = operations[-1], None
+    claims = last if type(last) is Dequeue else None
+    acks: dict[str, Ack] = {}
+    for one in operations if claims is None else operations[:-1]:
+        if type(one) is not Ack or one.enqueue or one.id in acks:
+            return None
+        acks[one.id] = one
+    if claims is not None:
+        lines = _begun(known, claims, now)
+        if lines is None:
+            return None
+    execute = connection.execute
+    execute("BEGIN IMMEDIATE")
+    if execute(_DATA_VERSION).fetchone()[0] != known.data_version:
+        return None
+    rows = held(execute, acks) if acks else []
+    if not _may_leave(execute, known, rows, acks, now=now, claimed=lines or ()):
+        return None
+    answer: list[Any] = [None] * len(acks)
+    if lines is not None and claims is not None:
+        rotates = is_another_due(execute, known, lines[0].queue, now)
+        if rotates and known.turn + len(lines) > known.turns:
+            return None
+        heads = first_of(execute, known, lines, claims.limit, now)
+        if heads is None:
+            return None
+        answer.append(_lease(execute, known, heads, claims, now))
+        if rotates:
+            known.rotate(connection.executemany, lines)
+    end(connection, rows, acks, now)
+    execute("COMMIT")
+    return answer
+
+
+def _may_leave(
+    execute: Execute,
+    known: Known,
+    rows: Sequence[HeldRow],
+    acks: Mapping[str, Ack],
+    *,
+    now: int,
+    claimed: Sequence[Line],
+) -> bool:
+    """Whether just these jobs are acked by their holders, and no line moves when they leave it."""
+    leaving: dict[int, int] = {}
+    for _, job_id, token, line_id, due_us, _ in rows:
+        one, line = acks.get(job_id), known.lines_by_id.get(line_id)
+        if one is None or one.token != token or line is None:
+            return False
+        if due_us <= now or (line.visit_us is not None and due_us <= line.visit_us):
+            return False
+        leaving[line_id] = leaving.get(line_id, 0) + 1
+    for line in claimed:
+        leaving.pop(line.id, None)  # a job that is due will be left in it
+    for line_id, count in leaving.items():
+        if len(execute(_HEADS, (line_id, count + 1)).fetchall()) <= count:
+            return False
+    return len(rows) == len(acks)
+
+
+def _is_simple(known: Known) -> bool:
+    """Whether just one line may be due, and its first job was the last time."""
+    return known.ring is not None and len(known.ring) == 1 and not known.leaps
+
+
+def _begun(known: Known, operation: Dequeue, now: int) -> list[Line] | None:
+    """The lines to claim from, the tokens for it being taken; None when it is not so simple."""
+    if known.token + operation.limit > known.reserved:
+        return None
+    lines = lines_at_turn(known, operation, now)
+    if lines is not None:
+        known.token += operation.limit  # whatever comes of it: a token is never tried twice
+    return lines
+
+
+def _lease(
+    execute: Execute, known: Known, heads: Sequence[HeadRow], operation: Dequeue, now: int
+) -> Leased:
+    """Claim these under the tokens that were taken last."""
+    by = operation.worker, now, now + operation.lease_us
+    rows = claim_queued(execute, heads, known.token - len(heads) + 1, by)
+    return Leased(claimed_jobs(rows, by), None)
+
+
+class Try(NamedTuple):
+    """A claim that was begun, of one job or of several."""
+
+    lines: tuple[int, ...]
+    """Those it may have been from."""
+    first_token: int
+    last_token: int
+    worker: str
+    now: int
+    until: int
+    acks: int
+    """How many acks were to be stored with it."""
+
+
+def last_try(known: Known, operations: Sequence[Operation], now: int) -> Try:
+    """What was tried with these, of which the last is a claim, when it raised an error."""
+    operation = operations[-1]
+    assert isinstance(operation, Dequeue)
+    lines = tuple(line.id for line in known.ring or ())
+    first_token = known.token - operation.limit + 1
+    until = now + operation.lease_us
+    acks = len(operations) - 1
+    return Try(lines, first_token, known.token, operation.worker, now, until, acks)
+
+
+def landed(execute: Execute, tried: Try) -> list[Any] | None:
+    """The answer to a claim of which it is not known whether it was stored; None if it was not."""
+    lines, first_token, last_token, worker, now, until, acks = tried
+    rows: list[Any] = []
+    for line in lines:
+        for priority, _, _, _ in list(ranks(execute, line)):
+            how = (line, priority, until, first_token, last_token)
+            rows += execute(SQL["held_until"], how).fetchall()
+    if not rows:
+        return None
+    return [*[None] * acks, Leased(claimed_jobs(rows, (worker, now, until)), None)]

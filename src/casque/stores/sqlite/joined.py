@@ -1,0 +1,158 @@
+"""Within: adding jobs inside a transaction of the caller's own, on the caller's connection.
+
+The jobs are there when the caller commits, together with whatever else the
+transaction wrote, and never were when it is rolled back.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from casque.errors import CasqueError, InvalidError, StorageError
+from casque.job import Job
+from casque.rules.operations import Enqueue
+from casque.stores.sqlite.changes import Changes
+from casque.stores.sqlite.connection import Database, create_schema
+from casque.stores.sqlite.transaction import Known, Work
+from casque.system.clock import Clock
+
+_NOT_BELIEVED = -1
+_LEGACY = -1
+_SHADOWS = (
+    "SELECT name FROM sqlite_temp_master "
+    "WHERE type IN ('table', 'view') AND lower(name) GLOB 'casque_*'"
+)
+
+
+class Borrowed:
+    """A connection of the caller's, read and written as if its settings were ours."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def execute(self, sql: str, parameters: Iterable[Any] = ()) -> sqlite3.Cursor:
+        return self._cursor().execute(sql, tuple(parameters))
+
+    def executemany(self, sql: str, rows: Iterable[tuple[Any, ...]]) -> sqlite3.Cursor:
+        return self._cursor().executemany(sql, rows)
+
+    def _cursor(self) -> sqlite3.Cursor:
+        cursor = self._connection.cursor(sqlite3.Cursor)
+        cursor.row_factory = None
+        return cursor
+
+
+def enqueue_within(
+    database: Database, clock: Clock, now: int, connection: object, operation: Enqueue
+) -> list[Job]:
+    """Add the jobs of `operation` to the transaction that is open on `connection`."""
+    if not isinstance(connection, sqlite3.Connection):
+        raise InvalidError(
+            f"`connection` must be a sqlite3.Connection, not {type(connection).__name__}."
+        )
+    try:
+        with _text_as_str(connection):
+            _check_same_file(database, connection)
+            _check_not_shadowed(connection)
+            with _in_transaction(connection):
+                return _add(database, Borrowed(connection), clock, now, operation)
+    except sqlite3.ProgrammingError as error:
+        raise InvalidError(f"`connection` cannot be used here: {error}", cause=error) from error
+    except sqlite3.OperationalError as error:
+        if getattr(error, "sqlite_errorname", "").startswith("SQLITE_BUSY"):
+            raise StorageError(
+                f"{database.name}: another connection is writing, so the job was not added "
+                "to this transaction. Begin such transactions with BEGIN IMMEDIATE, and give "
+                "the connection a timeout.",
+                cause=error,
+                outcome_unknown=False,
+            ) from error
+        raise database.trouble("add a job to", error) from error
+    except sqlite3.Error as error:
+        raise database.trouble("add a job to", error) from error
+
+
+def _add(
+    database: Database, borrowed: Borrowed, clock: Clock, now: int, operation: Enqueue
+) -> list[Job]:
+    # Whatever goes wrong in here, the caller's own part of the transaction stays.
+    borrowed.execute("SAVEPOINT casque_within")
+    try:
+        if not database.check_schema(borrowed):
+            create_schema(borrowed)
+        work = Work(borrowed, Known(borrowed.execute, _NOT_BELIEVED), clock, now)
+        [outcome] = Changes(work, careful=True).enqueue_all([operation])
+        if isinstance(outcome, CasqueError):
+            raise outcome  # noqa: TRY301 - what was begun here is taken back below
+        if work.wrote:
+            work.count()
+        database.check_joined(borrowed)
+    except BaseException:
+        with suppress(sqlite3.Error):  # a full disk has taken the whole transaction back already
+            borrowed.execute("ROLLBACK TO casque_within")
+            borrowed.execute("RELEASE casque_within")
+        raise
+    borrowed.execute("RELEASE casque_within")
+    return outcome
+
+
+def _check_same_file(database: Database, connection: sqlite3.Connection) -> None:
+    rows = Borrowed(connection).execute("PRAGMA database_list").fetchall()
+    path = next((file for _, name, file in rows if name == "main"), "")
+    try:
+        found = os.stat(path)  # noqa: PTH116 - "" is no path, and Path("") is the folder
+    except OSError:
+        found = None
+    if found is None or (found.st_dev, found.st_ino) != database.identity():
+        raise InvalidError(
+            f"`connection` is open on {path or 'a database in memory'}, and this queue is in "
+            f"{database.name}: one transaction can only be in one file."
+        )
+
+
+def _check_not_shadowed(connection: sqlite3.Connection) -> None:
+    """A temporary table hides the one of its name that is in the file."""
+    row = Borrowed(connection).execute(_SHADOWS).fetchone()
+    if row is not None:
+        raise InvalidError(
+            f"`connection` has a temporary table or view {row[0]}, which hides the queue's own: "
+            "the job would be stored there, and be gone with it. Drop it, or name it otherwise."
+        )
+
+
+@contextmanager
+def _in_transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    """In the transaction that is open; else in one that is begun as a write would begin it."""
+    if connection.in_transaction:
+        yield
+        return
+    # Without one, a connection that commits by itself would store half of a job's rows.
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+    except BaseException:
+        with suppress(sqlite3.Error):  # a full disk has done so already
+            connection.execute("ROLLBACK")
+        raise
+    if _commits_by_itself(connection):
+        connection.execute("COMMIT")
+
+
+def _commits_by_itself(connection: sqlite3.Connection) -> bool:
+    """Whether the caller expects a statement to be stored at once: else the caller commits."""
+    mode = getattr(connection, "autocommit", _LEGACY)  # Python 3.12 and later
+    return connection.isolation_level is None if mode == _LEGACY else bool(mode)
+
+
+@contextmanager
+def _text_as_str(connection: sqlite3.Connection) -> Iterator[None]:
+    factory: Callable[[bytes], Any] = connection.text_factory
+    connection.text_factory = str
+    try:
+        yield
+    finally:
+        connection.text_factory = factory

@@ -1,0 +1,465 @@
+"""Work: one transaction in progress: its counters, its lines, and the rows it changes.
+
+A handle remembers the counters and lines it has seen, and believes them for as
+long as `PRAGMA data_version` says that nobody else has written. That is asked
+under the write lock, so what is believed is true.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from casque.job import Job
+from casque.record import PAUSE, Record
+from casque.rules.operations import Request
+from casque.rules.state import WRITER_MEMORY_US
+from casque.rules.transaction import PRUNED_AT_ONCE
+from casque.stores.sqlite.picks import HeadRow, earliest
+from casque.stores.sqlite.rows import STATEMENTS as SQL
+from casque.stores.sqlite.rows import (
+    Connection,
+    addition_of,
+    find_job,
+    plain_addition_of,
+    record_of,
+    update_of,
+)
+from casque.system.clock import MINUTE_US, NO_STEP, SECOND_US, Clock, Step, order_of
+
+SEEN_EVERY_US = MINUTE_US
+"""How stale a writer's `seen_us` may be: writing it each time would change two more pages."""
+
+CLAIMS_AT_ONCE = 100
+"""For how many more claims one that takes tokens takes them, if nobody else takes any."""
+
+_TURNS_AT_ONCE = 1_000
+_RING_KNOWN = 128
+_LINES_KNOWN = 10_000
+_WRITERS_KNOWN = 1_000
+_WRITERS_DROPPED_AT_ONCE = 8
+_PRUNE_LOOK_US = SECOND_US
+
+_NEVER = 2**63 - 1
+
+LineKey = tuple[str, str]
+
+
+class Line(msgspec.Struct, gc=False, eq=False):
+    """A row of casque_line."""
+
+    id: int
+    queue: str
+    entrypoint: str
+    visit_us: int | None
+    turn: int
+    paused: int
+    front: list[HeadRow] = []
+    """Its first jobs, if they are known: queued, due, and of one priority. So none that is held
+    now ever comes between them."""
+
+
+def _turn(line: Line) -> int:
+    return line.turn
+
+
+class Known:
+    """What a handle knows of the database: true until somebody else writes."""
+
+    def __init__(self, execute: Any, data_version: int) -> None:
+        self.numbers: dict[str, int] = {}
+        """By writer, its last commit."""
+        self.lines: dict[LineKey, Line] = {}
+        self.lines_by_id: dict[int, Line] = {}
+        self.ring: list[Line] | None = None
+        """The lines of the ring, by turn; None: to be looked up, or more than a few."""
+        self.next_us = 0
+        """No line that waits is due before; 0: to be looked up."""
+        self.leaps = False
+        """Whether the last claim had to leap over jobs of that line which are not due yet."""
+        self.token = 0
+        """The last token that was handed out."""
+        self.reserved = 0
+        """The last token that the file has as handed out. Those up to it are this handle's, for as
+        long as the file has it so: whoever takes a token of its own takes it from above."""
+        self._is_crowded = False
+        self.is_alone = False
+        """Whether this handle was the last to take tokens from the file."""
+        self.turn = 0
+        """The last turn that a line was given."""
+        self.turns = 0
+        """As `reserved`, of turns."""
+        self.turns_alone = False
+        self.identity = ""
+        """Of the store."""
+        self.learn_anew(execute, data_version)
+
+    def learn_anew(self, execute: Any, data_version: int) -> None:
+        """Somebody else has written: what was known may not be so any more."""
+        self.data_version = data_version
+        reserved, turns, self.identity = execute(SQL["counters"]).fetchone()
+        if reserved != self.reserved:
+            self.token = self.reserved = reserved
+            self.is_alone = False
+        if turns != self.turns:
+            self.turn = self.turns = turns
+            self.turns_alone = False
+        self.numbers.clear()
+        self.forget_lines()
+
+    def look(self, execute: Any) -> None:
+        """Find out what is in the ring, if that is few lines, and when others come into it."""
+        if self.ring is None and not self._is_crowded:
+            rows = execute(SQL["ring"], (_RING_KNOWN + 1,)).fetchall()
+            self._is_crowded = len(rows) > _RING_KNOWN
+            if not self._is_crowded:
+                self.ring = [self.met(row) for row in rows]
+        if not self.next_us:
+            [first_us] = execute(SQL["first_waiting"]).fetchone()
+            self.next_us = _NEVER if first_us is None else first_us
+
+    def place(self, line: Line, visit_us: int | None, turn: int) -> None:
+        """Note where a line has been put."""
+        self.take_out(line)
+        line.visit_us, line.turn = visit_us, turn
+        if line.paused:
+            return
+        if visit_us is not None:
+            self.next_us = min(self.next_us, visit_us)
+        elif self.ring is not None:
+            insort(self.ring, line, key=_turn)
+            if len(self.ring) > _RING_KNOWN:
+                self.ring, self._is_crowded = None, True
+
+    def rotate(self, executemany: Any, lines: Sequence[Line]) -> None:
+        """Lines that are due, and stay so, had their turn: to the back with them."""
+        assert self.ring is not None
+        ring, rows = [line for line in self.ring if line not in lines], []
+        for line in lines:
+            self.turn = line.turn = self.turn + 1
+            rows.append((line.id, line.turn))
+        self.ring = [*ring, *lines]
+        executemany(SQL["turn_line"], rows)
+
+    def take_out(self, line: Line) -> None:
+        """A line is no longer where it was."""
+        if line.visit_us is not None:
+            if line.visit_us <= self.next_us:
+                self.next_us = 0
+        elif self.ring is not None and line in self.ring:
+            self.ring.remove(line)
+
+    def met(self, row: tuple[Any, ...]) -> Line:
+        """The line that a row of casque_line tells of."""
+        line = self.lines_by_id.get(row[0])
+        if line is None:
+            line = self.lines_by_id[row[0]] = Line(*row)
+            self.lines[line.queue, line.entrypoint] = line
+        return line
+
+    def trim(self) -> None:
+        """Forget, rather than grow without bound."""
+        if len(self.lines) > _LINES_KNOWN:
+            self.forget_lines()
+        if len(self.numbers) > _WRITERS_KNOWN:
+            self.numbers.clear()
+
+    def forget_lines(self) -> None:
+        self.lines.clear()
+        self.lines_by_id.clear()
+        self.ring, self._is_crowded, self.next_us = None, False, 0
+
+
+class Upkeep:
+    """When a handle next has something to clear away, or to say that its writers are alive."""
+
+    def __init__(self) -> None:
+        self.seen: dict[str, int] = {}
+        """By writer, the `seen_us` that this handle last wrote."""
+        self.prune_us = 0
+
+
+class Work:
+    """One transaction. Whoever made it commits, if it `wrote`, or rolls back."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        known: Known,
+        clock: Clock,
+        now: int,
+        step: Step = NO_STEP,
+    ) -> None:
+        self.execute = connection.execute
+        self.executemany = connection.executemany
+        self.known = known
+        self.now = now
+        self.step = step
+        self._clock = clock
+        self.wrote = False
+        self.stamps = False
+        """Whether the writer's number is to be written down with it. Not for adding and acking:
+        nobody repeats such a commit but in this process, which remembers it, and an id that comes
+        twice is told apart anyway. So these change one page less."""
+        self.rings = False
+        """Whether a job may have become claimable."""
+        self.reserves = 0
+        """For how many jobs a claim tokens are worth taking in advance."""
+
+    # -- writers and counters --------------------------------------------------
+
+    def number_of(self, writer: str) -> int:
+        """The last commit of a writer that is written down; 0 when none is."""
+        number = self.known.numbers.get(writer)
+        if number is None:
+            row = self.execute(SQL["writer_number"], (writer,)).fetchone()
+            number = self.known.numbers[writer] = row[0] if row else 0
+        return number
+
+    def stamp(self, writer: str, number: int, upkeep: Upkeep) -> None:
+        """Write down how far the store's counters and its writer's are, if that is needed."""
+        known, now = self.known, self.now
+        is_due = writer not in upkeep.seen or now - upkeep.seen[writer] > SEEN_EVERY_US
+        self.count()
+        if not self.stamps and not is_due:
+            return
+        if is_due or known.numbers.get(writer, 0) == 0:
+            self.execute(SQL["stamp_and_see"], (writer, number, now))
+            self.execute(SQL["forget_writers"], (now - WRITER_MEMORY_US, _WRITERS_DROPPED_AT_ONCE))
+            known.numbers.clear()
+            if len(upkeep.seen) > _WRITERS_KNOWN:
+                upkeep.seen.clear()
+            upkeep.seen[writer] = now
+        else:
+            self.execute(SQL["stamp"], (writer, number))
+        known.numbers[writer] = number
+
+    def count(self) -> None:
+        """Write down how far the store's counters are, if the file does not have it."""
+        known = self.known
+        if known.token <= known.reserved and known.turn <= known.turns:
+            return
+        # Another process that takes them too would void what is taken in advance.
+        if known.token > known.reserved:
+            known.reserved = known.token + known.is_alone * CLAIMS_AT_ONCE * self.reserves
+            known.is_alone = True
+        if known.turn > known.turns:
+            known.turns = known.turn + known.turns_alone * _TURNS_AT_ONCE
+            known.turns_alone = True
+        self.execute(SQL["count"], (known.reserved, known.turns))
+
+    # -- lines -----------------------------------------------------------------
+
+    def line(self, queue: str, entrypoint: str) -> Line | None:
+        found = self.known.lines.get((queue, entrypoint))
+        if found is None:
+            row = self.execute(SQL["line"], (queue, entrypoint)).fetchone()
+            return None if row is None else self.known.met(row)
+        return found
+
+    def line_by_id(self, line_id: int) -> Line:
+        found = self.known.lines_by_id.get(line_id)
+        return found or self.known.met(self.execute(SQL["line_by_id"], (line_id,)).fetchone())
+
+    def new_line(self, queue: str, entrypoint: str, due_us: int) -> Line:
+        paused = int(self.execute(SQL["record"], (PAUSE, queue)).fetchone() is not None)
+        known = self.known
+        known.turn += 1
+        visit, turn = due_us if due_us > self.now else None, known.turn
+        made = self.execute(SQL["insert_line"], (queue, entrypoint, visit, turn, paused))
+        line = known.met((made.lastrowid, queue, entrypoint, visit, turn, paused))
+        known.place(line, visit, turn)
+        return line
+
+    def came(self, line: Line, due_us: int) -> None:
+        """A job of this line is due then: the line is visited no later."""
+        line.front = []
+        if line.visit_us is not None:
+            first = min(due_us, line.visit_us)
+            self.place(line, first if first > self.now else None, line.turn)
+
+    def left(self, line: Line, due_us: int) -> None:
+        """A job that was due then is no more: if it was the first, the line is visited later."""
+        if due_us <= (self.now if line.visit_us is None else line.visit_us):
+            self.settle(line)
+        elif line.visit_us is None and not self.execute(SQL["heads"], (line.id, 1)).fetchone():
+            self.drop(line)
+
+    def settle(self, line: Line, *, turn: int | None = None) -> None:
+        """Bring a line to its place: into the ring if it is due, else to wait until it is."""
+        first = earliest(self.execute, line.id)
+        if first is None:
+            self.drop(line)
+        else:
+            line.front = []
+            self.place(line, first if first > self.now else None, turn or line.turn)
+
+    def serve(self, line: Line, *, is_due: bool) -> None:
+        """The line had its turn: to the back with it. `is_due`: it is known to be due still."""
+        self.known.turn += 1
+        if is_due:
+            self.place(line, None, self.known.turn)
+        else:
+            self.settle(line, turn=self.known.turn)
+
+    def place(self, line: Line, visit_us: int | None, turn: int) -> None:
+        if visit_us != line.visit_us or turn != line.turn:
+            self.known.place(line, visit_us, turn)
+            self.execute(SQL["place_line"], (line.id, visit_us, turn))
+
+    def drop(self, line: Line) -> None:
+        self.known.take_out(line)
+        self.execute(SQL["delete_line"], (line.id,))
+        self.known.lines.pop((line.queue, line.entrypoint), None)
+        self.known.lines_by_id.pop(line.id, None)
+
+    # -- jobs ------------------------------------------------------------------
+
+    def job(self, job_id: str) -> Job | None:
+        return find_job(self.execute, job_id)
+
+    def add_one(self, request: Request) -> int | None:
+        """Insert a new job: its `seq`; None, and nothing is done, when its id is there."""
+        now = self.now
+        due = now + request.delay_us if request.run_us is None else request.run_us
+        queue, entrypoint = request.queue, request.entrypoint
+        line = self.known.lines.get((queue, entrypoint)) or self.line(queue, entrypoint)
+        is_new = line is None
+        if line is None:
+            line = self.new_line(queue, entrypoint, due)
+        seq = self._insert(request, line.id, due)
+        if seq is None:
+            if is_new:
+                self.drop(line)
+            return None
+        self.came(line, due)
+        return seq
+
+    def _insert(self, request: Request, line: int, due: int) -> int | None:
+        if request.minted:
+            seq, named = request.order, False
+        else:
+            if self._is_minted(request.id):
+                return None
+            seq, named = request.order or self._new_order(), True
+        while True:
+            row = addition_of(request, seq, named=named, line=line, due=due, now=self.now)
+            if self.execute(SQL["add"], row).rowcount:
+                return seq
+            # Somebody has this id; or, seldom, another process made one of the same order in the
+            # same millisecond, and then the job is told by its name.
+            there = self.execute(SQL["id_of"], (seq,)).fetchone()
+            if there is None or there[0] == request.id:
+                return None
+            seq, named = self._new_order(), True
+
+    def add_all(self, requests: Sequence[Request]) -> list[int] | None:
+        """Insert new jobs, in their order: `seq` of each; None unless every id is new.
+
+        Then something may be done, and is to be taken back.
+        """
+        now, lines = self.now, self.known.lines
+        rows: list[tuple[Any, ...] | None] = []
+        for request in requests:
+            due = now + request.delay_us if request.run_us is None else request.run_us
+            queue, entrypoint = request.queue, request.entrypoint
+            line = lines.get((queue, entrypoint)) or self.line(queue, entrypoint)
+            if line is None:
+                line = self.new_line(queue, entrypoint, due)
+            else:
+                self.came(line, due)
+            rows.append(plain_addition_of(request, line.id, now))
+        if None in rows:
+            return self._insert_all(requests)
+        if self.executemany(SQL["add_plain"], rows).rowcount < len(rows):
+            return None
+        return [request.order for request in requests]
+
+    def _insert_all(self, requests: Sequence[Request]) -> list[int] | None:
+        rows = []
+        for request in requests:
+            named = not request.minted
+            if named and self._is_minted(request.id):
+                return None
+            seq = request.order or self._new_order()
+            due = self.now + request.delay_us if request.run_us is None else request.run_us
+            line = self.line(request.queue, request.entrypoint)
+            assert line is not None
+            rows.append(addition_of(request, seq, named=named, line=line.id, due=due, now=self.now))
+        if self.executemany(SQL["add"], rows).rowcount < len(rows):
+            return None
+        return [row[0] for row in rows]
+
+    def _is_minted(self, job_id: str) -> bool:
+        """Whether there is a job whose id was made for it, and this is that id."""
+        order = order_of(job_id)
+        if order is None:
+            return False
+        there = self.execute(SQL["id_of"], (order,)).fetchone()
+        return bool(there) and there[0] == job_id
+
+    def _new_order(self) -> int:
+        return self._clock.mint(1)[1][0]
+
+    def change(self, old: Job, new: Job | None) -> None:
+        """Make a job's row as it now is, and bring its line to its place."""
+        was, due = old.due_us, None if new is None else new.due_us
+        line = None
+        if was is not None or due is not None:
+            line = self.line(old.queue, old.entrypoint)
+        if due is not None:
+            if line is None:
+                line = self.new_line(old.queue, old.entrypoint, due)
+            else:
+                self.came(line, due)
+        if new is None:
+            self.execute(SQL["delete_job"], (old.seq,))
+        else:
+            at = None if due is None or line is None else line.id
+            self.execute(SQL["update_job"], update_of(new, at))
+        if was is not None:
+            assert line is not None
+            self.left(line, was)
+
+    # -- records ---------------------------------------------------------------
+
+    def record(self, kind: str, name: str) -> Record | None:
+        row = self.execute(SQL["record"], (kind, name)).fetchone()
+        return None if row is None else record_of(row)
+
+    def put_record(self, record: Record) -> None:
+        self.execute(
+            SQL["put_record"],
+            (record.kind, record.name, record.value, record.version, record.expires_us),
+        )
+        if record.kind == PAUSE:
+            self._pause(record.name, paused=True)
+
+    def delete_record(self, kind: str, name: str) -> None:
+        self.execute(SQL["delete_record"], (kind, name))
+        if kind == PAUSE:
+            self._pause(name, paused=False)
+
+    def _pause(self, queue: str, *, paused: bool) -> None:
+        self.execute(SQL["pause_lines"], (queue, int(paused)))
+        self.known.forget_lines()
+
+    # -- what is over ----------------------------------------------------------
+
+    def prune(self, upkeep: Upkeep) -> None:
+        """Clear away a bounded number of the things whose time is over.
+
+        Looked for when this handle knows that something is due for it, and
+        otherwise once a second: another process may have kept things too.
+        """
+        now = self.now
+        self.execute(SQL["delete_expired_jobs"], (now, PRUNED_AT_ONCE))
+        for key in self.execute(SQL["expired_records"], (now, PRUNED_AT_ONCE)).fetchall():
+            self.delete_record(*key)
+        [job_us] = self.execute(SQL["next_job_expiry"]).fetchone()
+        [record_us] = self.execute(SQL["next_record_expiry"]).fetchone()
+        later = now + _PRUNE_LOOK_US
+        upkeep.prune_us = min(job_us or later, record_us or later, later)

@@ -1,0 +1,50 @@
+"""Looking: the reads of every store that has a `State`, given one way to look at it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import TypeVar
+
+from casque.job import Job, Stats
+from casque.record import Record
+from casque.rules import views
+from casque.rules.state import QueueState, State
+from casque.rules.views import JobFilter
+
+T = TypeVar("T")
+
+
+class Looking:
+    """Memory, document and ledger see the same; they differ in how a state comes to be current."""
+
+    async def _read(self, look: Callable[[State, int], T]) -> T:
+        """What `look` sees of the state as it is, at the store's time."""
+        raise NotImplementedError
+
+    async def get(self, job_id: str) -> Job | None:
+        return await self._read(lambda state, now: views.job(state, job_id, now))
+
+    async def jobs(self, wanted: JobFilter, *, limit: int, after: int = 0) -> list[Job]:
+        return await self._read(lambda state, now: views.jobs(state, wanted, limit, after, now))
+
+    async def peek(
+        self, entrypoints: Collection[str] | None, queue: str | None, limit: int
+    ) -> list[Job]:
+        return await self._read(
+            lambda state, now: views.peek(state, entrypoints, queue, limit, now)
+        )
+
+    async def stats(self, queue: str | None) -> Stats:
+        return await self._read(lambda state, now: state.stats(queue, now))
+
+    async def queues(self, *, due: bool) -> list[str]:
+        return await self._read(lambda state, now: views.queues(state, now, due=due))
+
+    async def next_run(self, queue: str) -> int | None:
+        return await self._read(lambda state, _: views.next_run(state, queue))
+
+    async def records(self, kind: str) -> list[Record]:
+        return await self._read(lambda state, now: views.records(state, kind, now))
+
+    async def picture(self) -> QueueState:
+        return await self._read(views.picture)

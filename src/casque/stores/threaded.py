@@ -1,0 +1,94 @@
+"""OnThread: a store that blocks, made fit for an event loop: it runs on threads of its own.
+
+Commits have one thread and reads another, so that a long look at a large queue
+holds up nobody's commit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from typing import Any, TypeVar
+
+from casque.errors import InvalidError
+from casque.job import Job, Stats
+from casque.record import Record
+from casque.rules.operations import Operation
+from casque.rules.state import QueueState
+from casque.rules.views import JobFilter
+from casque.stores.port import Store
+from casque.system.clock import Bell, drive
+
+T = TypeVar("T")
+
+
+class OnThread:
+    """Hands everything on to a store whose coroutines never suspend."""
+
+    blocking = False
+    instant = False
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.clock = store.clock
+        self.name = store.name
+        self._commits = ThreadPoolExecutor(1, thread_name_prefix="casque-commit")
+        self._reads = ThreadPoolExecutor(1, thread_name_prefix="casque-read")
+
+    async def commit(
+        self,
+        writer: str,
+        number: int,
+        operations: Sequence[Operation],
+        *,
+        max_conflicts: int | None = None,
+    ) -> list[Any]:
+        store, most = self.store, max_conflicts
+        return await _on(
+            self._commits, lambda: store.commit(writer, number, operations, max_conflicts=most)
+        )
+
+    def listen(self, bell: Bell) -> AbstractContextManager[int | None]:
+        return self.store.listen(bell)
+
+    async def get(self, job_id: str) -> Job | None:
+        return await _on(self._reads, lambda: self.store.get(job_id))
+
+    async def jobs(self, wanted: JobFilter, *, limit: int, after: int = 0) -> list[Job]:
+        return await _on(self._reads, lambda: self.store.jobs(wanted, limit=limit, after=after))
+
+    async def peek(
+        self, entrypoints: Collection[str] | None, queue: str | None, limit: int
+    ) -> list[Job]:
+        return await _on(self._reads, lambda: self.store.peek(entrypoints, queue, limit))
+
+    async def stats(self, queue: str | None) -> Stats:
+        return await _on(self._reads, lambda: self.store.stats(queue))
+
+    async def queues(self, *, due: bool) -> list[str]:
+        return await _on(self._reads, lambda: self.store.queues(due=due))
+
+    async def next_run(self, queue: str) -> int | None:
+        return await _on(self._reads, lambda: self.store.next_run(queue))
+
+    async def records(self, kind: str) -> list[Record]:
+        return await _on(self._reads, lambda: self.store.records(kind))
+
+    async def picture(self) -> QueueState:
+        return await _on(self._reads, self.store.picture)
+
+    async def close(self) -> None:
+        """Let the threads go; the store itself belongs to whoever made it."""
+        self._commits.shutdown(wait=False)
+        self._reads.shutdown(wait=False)
+
+
+async def _on(executor: ThreadPoolExecutor, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    # Begun on its thread: what is cancelled before its turn comes was never made.
+    try:
+        running = asyncio.get_running_loop().run_in_executor(executor, lambda: drive(work()))
+    except RuntimeError as error:
+        raise InvalidError("this queue is closed; open a new one.", cause=error) from error
+    return await running

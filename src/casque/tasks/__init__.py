@@ -1,0 +1,12 @@
+"""Tasks: functions as jobs.
+
+app             `App`: registers tasks, enqueues their jobs, runs workers.
+app_store       The store of an app and the queues on it, once per process.
+calls           A call as JSON and back, checked by the function's type hints.
+current         `current_job`: the job that this code runs in.
+handle          `Handle`: ask after a job, wait for its result.
+immediate       Tasks that run at once and store nothing, for tests.
+json_types      Which Python types can be JSON.
+task            `Task`: a function under an entrypoint, and how its jobs are enqueued.
+worker_options  What can be set of a worker.
+"""

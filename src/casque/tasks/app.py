@@ -1,0 +1,356 @@
+"""Tasks: the App that registers them, and the store that their jobs are in."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
+from datetime import datetime, timedelta
+from types import MappingProxyType, TracebackType
+from typing import Any, NoReturn, Self, overload
+
+from msgspec import UNSET, UnsetType
+
+from casque.errors import InvalidError, JobNotFoundError
+from casque.job import DEFAULT_QUEUE, Job
+from casque.queues import arguments
+from casque.queues.arguments import NewJob
+from casque.queues.async_queue import AsyncQueue
+from casque.queues.sync_queue import Queue
+from casque.retry import Backoff
+from casque.stores.port import Store
+from casque.stores.url import StoreAddress
+from casque.tasks.app_store import Opened
+from casque.tasks.calls import encode_unchecked
+from casque.tasks.handle import Handle
+from casque.tasks.immediate import arun_now, run_now
+from casque.tasks.task import (
+    AsyncTask,
+    Decorator,
+    P,
+    PlainTask,
+    R,
+    RunIn,
+    Task,
+    changed,
+    check_function,
+    where,
+)
+from casque.tasks.worker_options import DEFAULT_CONCURRENCY, SHORTEST_LEASE_US, WorkerOptions
+
+__all__ = ["App", "Task"]
+
+MAX_ATTEMPTS = 10
+RETAIN = timedelta(days=1)
+DEFAULT_BACKOFF = Backoff()
+_HOOKS = ("before", "after", "on_failure")
+
+
+class App:
+    """Registers tasks, enqueues their jobs and runs workers, on one store.
+
+    Opens nothing before its first use. Threads may share it; in the child of a
+    fork it opens anew by itself. With `immediate`, tasks run as soon as they are
+    enqueued, in the caller's process, and nothing is stored: for tests.
+    """
+
+    def __init__(
+        self, store: StoreAddress, *, immediate: bool = False, middleware: Iterable[object] = ()
+    ) -> None:
+        self.opened = Opened(store)
+        self.immediate = immediate
+        self.middleware = tuple(middleware)
+        for one in self.middleware:
+            if not any(callable(getattr(one, hook, None)) for hook in _HOOKS):
+                raise InvalidError(
+                    f"middleware {one!r} has none of `before(job)`, `after(job, result)` and "
+                    "`on_failure(job, error)`: it would never be called."
+                )
+        self._tasks: dict[str, Task[..., Any]] = {}
+        self.tasks: Mapping[str, Task[..., Any]] = MappingProxyType(self._tasks)
+
+    # -- life ------------------------------------------------------------------
+
+    @property
+    def store(self) -> Store:
+        """The store, opened at the first use; one per process."""
+        return self.opened.store
+
+    @property
+    def queue(self) -> Queue:
+        """The queue underneath, for plain code: everything that has to do with jobs, not tasks."""
+        return self.opened.queue
+
+    @property
+    def async_queue(self) -> AsyncQueue:
+        """The same with `await`, and group commit. It needs no entering."""
+        return self.opened.async_queue
+
+    def close(self) -> None:
+        """Commit what is pending, within a bound, and let go. Calling it twice is fine."""
+        self.opened.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("an App cannot be pickled; name its module, and import it there.")
+
+    # -- tasks -----------------------------------------------------------------
+
+    @overload
+    def task(  # type: ignore[overload-overlap] # the first that fits is meant
+        self, function: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> AsyncTask[P, R]: ...
+
+    @overload
+    def task(self, function: Callable[P, R], /) -> PlainTask[P, R]: ...
+
+    @overload
+    def task(
+        self,
+        function: None = None,
+        /,
+        *,
+        name: str | None = None,
+        queue: str = DEFAULT_QUEUE,
+        priority: int = 0,
+        max_attempts: int = MAX_ATTEMPTS,
+        timeout: timedelta | None = None,
+        retain: timedelta | None = RETAIN,
+        backoff: Backoff = DEFAULT_BACKOFF,
+        retry_on: tuple[type[BaseException], ...] = (Exception,),
+        give_up_on: tuple[type[BaseException], ...] = (),
+        run_in: RunIn | None = None,
+    ) -> Decorator: ...
+
+    def task(
+        self,
+        function: Callable[..., Any] | None = None,
+        /,
+        *,
+        name: str | None = None,
+        queue: str = DEFAULT_QUEUE,
+        priority: int = 0,
+        max_attempts: int = MAX_ATTEMPTS,
+        timeout: timedelta | None = None,
+        retain: timedelta | None = RETAIN,
+        backoff: Backoff = DEFAULT_BACKOFF,
+        retry_on: tuple[type[BaseException], ...] = (Exception,),
+        give_up_on: tuple[type[BaseException], ...] = (),
+        run_in: RunIn | None = None,
+    ) -> Any:
+        """Make a task of a function; as `@app.task`, or with options as `@app.task(…)`.
+
+        Its entrypoint is `name`, or the function's own. Raises InvalidError when
+        the function cannot be one, or that name is taken.
+        """
+
+        def register(function: Callable[..., Any]) -> Task[..., Any]:
+            check_function(function)
+            options = changed(
+                NewJob(function.__name__ if name is None else name),
+                queue=queue,
+                priority=priority,
+                max_attempts=max_attempts,
+                timeout=timeout,
+                retain=retain,
+            )
+            kind = AsyncTask if inspect.iscoroutinefunction(function) else PlainTask
+            made: Task[..., Any] = kind(
+                self,
+                function,
+                options,
+                backoff=backoff,
+                retry_on=retry_on,
+                give_up_on=give_up_on,
+                run_in=run_in,
+            )
+            first = self._tasks.setdefault(made.name, made)
+            if first is not made:
+                raise InvalidError(
+                    f"the name {made.name!r} is taken by the task at {where(first.function)}: "
+                    f"give the one at {where(function)} another: @app.task(name=…)."
+                )
+            return made
+
+        return register if function is None else register(function)
+
+    # -- producing -------------------------------------------------------------
+
+    def enqueue(
+        self,
+        entrypoint: str,
+        arguments: Mapping[str, object] | None = None,
+        *,
+        delay: timedelta | UnsetType | None = UNSET,
+        run_at: datetime | UnsetType | None = UNSET,
+        priority: int | UnsetType = UNSET,
+        id: str | UnsetType | None = UNSET,
+        queue: str | UnsetType = UNSET,
+        max_attempts: int | UnsetType = UNSET,
+        retain: timedelta | UnsetType | None = UNSET,
+        timeout: timedelta | UnsetType | None = UNSET,
+    ) -> Handle[Any]:
+        """Enqueue by name, for producers that do not have the task's code.
+
+        Where the task is known, its options hold and its arguments are checked.
+        """
+        new = changed(
+            self._named(entrypoint, arguments),
+            delay=delay,
+            run_at=run_at,
+            priority=priority,
+            id=id,
+            queue=queue,
+            max_attempts=max_attempts,
+            retain=retain,
+            timeout=timeout,
+        )
+        return self.enqueue_many([new])[0]
+
+    async def aenqueue(
+        self,
+        entrypoint: str,
+        arguments: Mapping[str, object] | None = None,
+        *,
+        delay: timedelta | UnsetType | None = UNSET,
+        run_at: datetime | UnsetType | None = UNSET,
+        priority: int | UnsetType = UNSET,
+        id: str | UnsetType | None = UNSET,
+        queue: str | UnsetType = UNSET,
+        max_attempts: int | UnsetType = UNSET,
+        retain: timedelta | UnsetType | None = UNSET,
+        timeout: timedelta | UnsetType | None = UNSET,
+    ) -> Handle[Any]:
+        """As `enqueue`, without blocking the event loop."""
+        new = changed(
+            self._named(entrypoint, arguments),
+            delay=delay,
+            run_at=run_at,
+            priority=priority,
+            id=id,
+            queue=queue,
+            max_attempts=max_attempts,
+            retain=retain,
+            timeout=timeout,
+        )
+        return (await self.aenqueue_many([new]))[0]
+
+    def enqueue_many(self, jobs: Iterable[NewJob]) -> list[Handle[Any]]:
+        """Store up to 10,000 jobs, made by `task.job(…)`; all or none, in their order."""
+        if self.immediate:
+            clock = self.store.clock
+            return [
+                self._handle(run_now(self._known(new), new, clock))
+                for new in arguments.several(jobs, "NewJob")
+            ]
+        return [self._handle(job) for job in self.queue.enqueue_many(jobs)]
+
+    async def aenqueue_many(self, jobs: Iterable[NewJob]) -> list[Handle[Any]]:
+        """As `enqueue_many`, without blocking the event loop."""
+        if self.immediate:
+            clock = self.store.clock
+            return [
+                self._handle(await arun_now(self._known(new), new, clock))
+                for new in arguments.several(jobs, "NewJob")
+            ]
+        return [self._handle(job) for job in await self.async_queue.enqueue_many(jobs)]
+
+    def handle(self, id: str) -> Handle[Any]:
+        """The handle of a job that was enqueued elsewhere. JobNotFoundError if it is not there."""
+        return self._handle(_found(self.queue.get(id), id))
+
+    async def ahandle(self, id: str) -> Handle[Any]:
+        """As `handle`, without blocking the event loop."""
+        return self._handle(_found(await self.async_queue.get(id), id))
+
+    def _named(self, entrypoint: str, given: Mapping[str, object] | None) -> NewJob:
+        if given is not None and not isinstance(given, Mapping):
+            raise InvalidError(
+                f"{entrypoint}: the arguments must be a dict of names and values, not "
+                f"{type(given).__name__}."
+            )
+        values = {} if given is None else dict(given)
+        task = self._tasks.get(arguments.name(entrypoint, "entrypoint"))
+        if task is not None:
+            return task.prepared(task.call.encode_named(values))
+        payload = encode_unchecked(entrypoint, values)
+        return NewJob(entrypoint, payload, max_attempts=MAX_ATTEMPTS, retain=RETAIN)
+
+    def _known(self, new: NewJob) -> Task[..., Any]:
+        task = self._tasks.get(new.entrypoint)
+        if task is None:
+            raise InvalidError(
+                f"no task is called {new.entrypoint!r}, and an immediate App runs it at once: "
+                "import the module that defines it."
+            )
+        return task
+
+    def _handle(self, job: Job) -> Handle[Any]:
+        task = self._tasks.get(job.entrypoint)
+        call = None if task is None else task.call
+        return Handle(self.opened, job, call, is_done=self.immediate)
+
+    # -- working ---------------------------------------------------------------
+
+    def work(
+        self,
+        *,
+        count: int = 1,
+        concurrency: int = DEFAULT_CONCURRENCY,
+        queues: Collection[str] | None = None,
+        lease: timedelta = timedelta(seconds=60),
+        grace: timedelta = timedelta(seconds=30),
+        until_idle: bool = False,
+        max_jobs: int | None = None,
+        max_mib: int | None = None,
+    ) -> None:
+        """Run jobs until told to stop by SIGTERM or SIGINT, in `count` processes. Blocks."""
+        options = WorkerOptions(
+            concurrency=arguments.whole(concurrency, "concurrency", 1),
+            queues=None if queues is None else _queues(queues),
+            lease_us=_lease(lease),
+            grace_us=arguments.span(grace, "grace"),
+            until_idle=until_idle,
+            max_jobs=None if max_jobs is None else arguments.whole(max_jobs, "max_jobs", 1),
+            max_mib=None if max_mib is None else arguments.whole(max_mib, "max_mib", 1),
+        )
+        processes = arguments.whole(count, "count", 1)
+        # Only a process that works needs all of that.
+        from casque.worker.supervision import supervisor  # noqa: PLC0415
+
+        supervisor.work(self, options, processes)
+
+
+def _found(job: Job | None, id: str) -> Job:
+    if job is None:
+        raise JobNotFoundError(
+            f"there is no job {id!r}: it never was, or its record is gone. A task's `retain` says "
+            "how long that stays.",
+            job_id=id,
+        )
+    return job
+
+
+def _lease(value: timedelta) -> int:
+    us = arguments.positive_span(value, "lease")
+    if us < SHORTEST_LEASE_US:
+        raise InvalidError(
+            f"`lease` must be at least 1 s, not {value}: it is renewed three times in its length, "
+            "and a busy machine would lose its jobs."
+        )
+    return us
+
+
+def _queues(value: Collection[str]) -> tuple[str, ...]:
+    if isinstance(value, str) or not value:
+        raise InvalidError(f"`queues` must be several names, or None for all: not {value!r}.")
+    return tuple(dict.fromkeys(arguments.name(one, "queue") for one in value))

@@ -1,0 +1,134 @@
+"""Opened: the store of an app and the queues on it; one per process, opened at the first use."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+from casque.errors import InvalidError
+from casque.queues.async_queue import AsyncQueue
+from casque.queues.runner_asyncio import LoopRunner
+from casque.queues.sync_queue import Queue
+from casque.stores.port import Creatable, Store
+from casque.stores.url import StoreAddress, anchored, is_store, open_store
+from casque.system import forks
+from casque.system.clock import drive
+
+
+class _AppQueue(AsyncQueue):
+    """Group commit that needs no entering: the app is what is opened and closed."""
+
+    _owner = "App"
+
+
+class Opened:
+    """What an address leads to in this process. Thread-safe; after a fork it opens anew."""
+
+    def __init__(self, address: StoreAddress) -> None:
+        self._address = anchored(address)  # whatever folder the process goes to later
+        self._owns_store = not is_store(address)
+        self._lock = threading.Lock()
+        self._generation = forks.generation()
+        self._is_closed = False
+        self._must_exist = False
+        self._store: Store | None = None
+        self._queue: Queue | None = None
+        self._async_queue: AsyncQueue | None = None
+
+    @property
+    def store(self) -> Store:
+        self._check()
+        store = self._store
+        if store is None:
+            with self._lock:
+                store = self._store = self._store or self._bound(open_store(self._address))
+        return store
+
+    @property
+    def address(self) -> str | None:
+        """What another process can open it by; None when that can only be known to the app."""
+        address = self._address
+        return str(address) if isinstance(address, str | Path) else None
+
+    def apart(self) -> Store:
+        """A store for whoever must not wait for the callers of `store`; that itself, if need be.
+
+        A store that suspends is used by one caller at a time, and one whose event
+        loop is held up holds up the others.
+        """
+        if self._owns_store and not self.store.blocking:
+            return self._bound(open_store(self._address))
+        return self.store
+
+    def require_existing(self) -> None:
+        """Make no store from now on: there was one, and another would be in its place."""
+        self._must_exist = True
+        if self._store is not None:
+            self._bound(self._store)
+
+    def _bound(self, store: Store) -> Store:
+        if self._must_exist and isinstance(store, Creatable):
+            store.require_existing()
+        return store
+
+    @property
+    def queue(self) -> Queue:
+        queue = self._queue
+        if queue is not None and self._generation == forks.generation():
+            return queue  # the short way, at every enqueue; closing takes it away
+        self._check()
+        queue = self._queue
+        if queue is None:
+            store = self.store
+            with self._lock:
+                queue = self._queue = self._queue or Queue(store)
+        return queue
+
+    @property
+    def async_queue(self) -> AsyncQueue:
+        self._check()
+        queue = self._async_queue
+        if queue is None:
+            store = self.store
+            with self._lock:
+                queue = self._async_queue = self._async_queue or _AppQueue(store)
+        return queue
+
+    def _check(self) -> None:
+        if self._generation != forks.generation():
+            self._begin_anew()
+        if self._is_closed:
+            raise InvalidError("this App is closed; make a new one.")
+
+    def _begin_anew(self) -> None:
+        """In the child of a fork: what was open belongs to the parent, threads and all."""
+        with forks.own_lock():
+            if self._generation != forks.generation():
+                self._lock = threading.Lock()  # somebody may have held it in the parent
+                if self._store is not None and not self._store.instant:
+                    self._store = self._queue = self._async_queue = None
+                self._generation = forks.generation()
+
+    def close(self) -> None:
+        """Commit what is pending, within a bound, and let go. Calling it twice is fine."""
+        if self._is_closed or self._generation != forks.generation():
+            self._is_closed = True
+            return
+        self._is_closed = True
+        if self._queue is not None:
+            self._queue.close()
+        if self._async_queue is not None:
+            _run_aside(self._async_queue.close())
+        if self._store is not None and self._owns_store:
+            closing = self._store.close()
+            drive(closing) if self._store.blocking else _run_aside(closing)
+        self._store = self._queue = self._async_queue = None
+
+
+def _run_aside(coroutine: Coroutine[Any, Any, None]) -> None:
+    """On a thread of its own, whether or not an event loop runs on this one."""
+    runner = LoopRunner()
+    runner.run(coroutine)
+    runner.close()

@@ -1,0 +1,392 @@
+"""Calls: what a function is called with as JSON, and what it returns; checked by its type hints.
+
+The arguments of a call become a JSON object of argument names; positional-only
+and starred ones, which have no names to be called by, stand in a list under
+"*". What was encoded is decoded again by the hints before it is stored, so
+that a job which does not fit its task is refused where it is made.
+"""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from inspect import Parameter
+from typing import Any
+
+import msgspec
+
+from casque.errors import InvalidError
+from casque.queues.arguments import RESULT_BYTES
+from casque.tasks import json_types
+
+STARRED = "*"
+"""The key of the values that have no name."""
+
+_OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_LIST = msgspec.json.Decoder(list[msgspec.Raw])
+
+
+class _Slot:
+    """What one parameter takes."""
+
+    __slots__ = ("declared", "decode", "exact")
+
+    def __init__(self, hint: Any) -> None:
+        self.decode = json_types.decoder(hint)
+        self.exact = json_types.exact(hint)
+        self.declared = inspect.formatannotation(hint)
+
+
+class _Fields:
+    """What the hints say, once they are known."""
+
+    __slots__ = ("extra", "first", "named", "rest", "result")
+
+    def __init__(
+        self,
+        named: Mapping[str, _Slot],
+        first: Sequence[tuple[str, _Slot]],
+        rest: _Slot | None,
+        extra: _Slot | None,
+        result: Callable[[Any], Any],
+    ) -> None:
+        self.named = named
+        self.first = first
+        """The positional-only ones, in their order."""
+        self.rest = rest
+        """Of *args."""
+        self.extra = extra
+        """Of **kwargs."""
+        self.result = result
+
+
+class Call:
+    """How one function is called with JSON, and answers in it."""
+
+    def __init__(self, function: Callable[..., Any], task: str) -> None:
+        self._function = function
+        self._task = task
+        self._signature = inspect.signature(function)
+        parameters = self._signature.parameters.values()
+        of_kind = {kind: [one.name for one in parameters if one.kind is kind] for kind in _KINDS}
+        self._first = of_kind[Parameter.POSITIONAL_ONLY]
+        self._middle = of_kind[Parameter.POSITIONAL_OR_KEYWORD]
+        self._named = frozenset(self._middle + of_kind[Parameter.KEYWORD_ONLY])
+        self._required = frozenset(
+            one.name
+            for one in parameters
+            if one.name in self._named and one.default is Parameter.empty
+        )
+        self._is_plain = not self._first and not any(
+            of_kind[kind] for kind in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+        )
+        self._fields: _Fields | None = None
+        try:
+            self._resolve()
+        except (NameError, AttributeError):
+            # A name that is only defined further down, or in a module that is still being
+            # imported: it is there at the first use.
+            self._fields = None
+
+    # -- to JSON ---------------------------------------------------------------
+
+    def encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
+        """The payload of this call. Raises InvalidError, naming the argument that does not fit."""
+        return self._encode(self._bind(args, kwargs))
+
+    def encode_named(self, payload: Mapping[str, Any]) -> bytes:
+        """As `encode`, from what the payload is to hold."""
+        return self._encode(payload)
+
+    def _encode(self, given: Mapping[str, Any]) -> bytes:
+        fields = self._fields or self._known()
+        named = fields.named
+        for name, value in given.items():
+            slot = named.get(name)
+            if slot is not None and slot.exact is not None and not isinstance(value, slot.exact):
+                raise self._unfit(name, json_types.mismatch(slot.exact, value), slot)
+        payload = encode_unchecked(self._task, given)
+        self._take(payload, fields)
+        return payload
+
+    def _bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        if self._is_plain and len(args) <= len(self._middle):
+            given = dict(zip(self._middle, args, strict=False))
+            if not kwargs:
+                if self._required <= given.keys():
+                    return given
+            elif kwargs.keys() <= self._named and given.keys().isdisjoint(kwargs):
+                given.update(kwargs)
+                if self._required <= given.keys():
+                    return given
+        return self._bind_any(args, kwargs)
+
+    def _bind_any(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Of parameters of every kind; and what says which argument is wrong."""
+        try:
+            bound = self._signature.bind(*args, **kwargs).arguments
+        except TypeError as error:
+            raise InvalidError(f"{self._task}: {error}; it is called as {self}.") from None
+        named: dict[str, Any] = {}
+        starred: list[Any] = []
+        for name, value in bound.items():
+            kind = self._signature.parameters[name].kind
+            if kind is Parameter.POSITIONAL_ONLY:
+                starred.append(value)
+            elif kind is Parameter.VAR_POSITIONAL:
+                starred.extend(value)
+            elif kind is Parameter.VAR_KEYWORD:
+                named.update(value)
+            else:
+                named[name] = value
+        if STARRED in named:
+            raise InvalidError(f"{self._task}: no argument can be called {STARRED!r}; rename it.")
+        if starred:
+            named[STARRED] = starred
+        return named
+
+    # -- from JSON -------------------------------------------------------------
+
+    def decode(self, payload: bytes) -> tuple[list[Any], dict[str, Any]]:
+        """The arguments of a call with this payload, by position and by name."""
+        fields = self._fields or self._known()
+        starred, named = self._take(payload, fields)
+        if len(starred) <= len(self._first):
+            return starred, named
+        # Behind what is called by name stand starred ones: then those go by position too.
+        args = starred[: len(self._first)]
+        for name in self._middle:
+            default = self._signature.parameters[name].default
+            args.append(named.pop(name) if name in named else default)
+        return args + starred[len(self._first) :], named
+
+    def _take(self, payload: bytes, fields: _Fields) -> tuple[list[Any], dict[str, Any]]:
+        """The values that have no name, and those that have one."""
+        try:
+            raws = _OBJECT.decode(payload) if payload else {}
+        except msgspec.DecodeError as error:
+            raise InvalidError(
+                f"{self._task}: the payload is no JSON object of arguments ({error}); it is called "
+                f"as {self}."
+            ) from error
+        starred: list[Any] = []
+        named: dict[str, Any] = {}
+        for name, raw in raws.items():
+            slot = fields.named.get(name)
+            if slot is None:
+                if name == STARRED:
+                    starred = self._take_starred(raw, fields)
+                    continue
+                slot = fields.extra
+                if slot is None:
+                    raise InvalidError(
+                        f"{self._task}: there is no argument `{name}`; it is called as {self}."
+                    )
+            named[name] = self._value(name, raw, slot)
+        if not self._required <= named.keys() or len(starred) < len(fields.first):
+            self._refuse_missing(starred, named)
+        return starred, named
+
+    def _take_starred(self, raw: msgspec.Raw, fields: _Fields) -> list[Any]:
+        try:
+            raws = _LIST.decode(raw)
+        except msgspec.DecodeError as error:
+            raise InvalidError(f"{self._task}: argument `{STARRED}`: {error}.") from error
+        values = [
+            self._value(name, one, slot)
+            for (name, slot), one in zip(fields.first, raws, strict=False)
+        ]
+        left = raws[len(fields.first) :]
+        if left and fields.rest is None:
+            raise InvalidError(
+                f"{self._task}: {len(raws)} values without a name; it is called as {self}."
+            )
+        rest = fields.rest
+        return values + [self._value(STARRED, one, rest) for one in left if rest is not None]
+
+    def _value(self, name: str, raw: msgspec.Raw, slot: _Slot) -> Any:
+        try:
+            return slot.decode(raw)
+        except Exception as error:  # of whatever the user's own types raise
+            raise self._unfit(name, str(error), slot) from error
+
+    def _refuse_missing(self, starred: list[Any], named: Mapping[str, Any]) -> None:
+        for place, name in enumerate(self._first):
+            if place >= len(starred) and self._has_no_default(name):
+                raise self._missing(name)
+        for name in self._signature.parameters:
+            if name in self._required and name not in named:
+                raise self._missing(name)
+
+    def _has_no_default(self, name: str) -> bool:
+        return self._signature.parameters[name].default is Parameter.empty
+
+    # -- the result ------------------------------------------------------------
+
+    def encode_result(self, value: object) -> bytes | None:
+        """What was returned, as JSON; None is no result."""
+        if value is None:
+            return None
+        try:
+            result = json_types.encode(value)
+        except Exception as error:  # of whatever the user's own types raise
+            raise InvalidError(
+                f"{self._task}: the result is not JSON: {json_types.why_not(value, error)}. Return "
+                "plain values, dataclasses or models."
+            ) from error
+        if b"null" in result and (found := json_types.non_finite(value)) is not None:
+            raise InvalidError(
+                f"{self._task}: the result is not JSON: {found} is a float that JSON does not have."
+            )
+        if len(result) > RESULT_BYTES:
+            raise InvalidError(
+                f"{self._task}: the result is {len(result):,} bytes; at most {RESULT_BYTES:,} are "
+                "kept. Store it elsewhere and return its address."
+            )
+        return result
+
+    def decode_result(self, result: bytes | None) -> Any:
+        """What was returned, as the return annotation has it."""
+        if result is None:
+            return None
+        fields = self._fields or self._known()
+        try:
+            return fields.result(result)
+        except Exception as error:  # of whatever the user's own types raise
+            raise InvalidError(
+                f"{self._task}: the result is not what its return annotation says: {error}."
+            ) from error
+
+    # -- hints -----------------------------------------------------------------
+
+    def _known(self) -> _Fields:
+        try:
+            return self._resolve()
+        except (NameError, AttributeError) as error:
+            where = _mentioning(self._function, error.name)
+            raise InvalidError(
+                f"{self._task}: {where}: {error}, so its type is not known when the task is used. "
+                "Define it at the top of a module, and import it outside of `if TYPE_CHECKING`."
+            ) from error
+
+    def _resolve(self) -> _Fields:
+        try:
+            hints = typing.get_type_hints(self._function, include_extras=True)
+        except (NameError, AttributeError):
+            raise
+        except Exception as error:  # a hint in quotes may be any code at all
+            raise InvalidError(
+                f"{self._task}: its type hints cannot be read: {error}. Correct them."
+            ) from error
+        parameters = self._signature.parameters
+        slots = {name: self._slot(name, hints.get(name, Any)) for name in parameters}
+
+        def only(kind: object) -> Iterable[str]:
+            return (name for name, one in parameters.items() if one.kind is kind)
+
+        rest = next(iter(only(Parameter.VAR_POSITIONAL)), None)
+        extra = next(iter(only(Parameter.VAR_KEYWORD)), None)
+        self._fields = _Fields(
+            {name: slots[name] for name in self._named},
+            [(name, slots[name]) for name in self._first],
+            None if rest is None else slots[rest],
+            None if extra is None else slots[extra],
+            self._returned(hints.get("return", Any)),
+        )
+        return self._fields
+
+    def _slot(self, name: str, hint: Any) -> _Slot:
+        problem = json_types.unfit(hint)
+        if problem is not None:
+            raise InvalidError(
+                f"{self._task}: parameter `{name}: {inspect.formatannotation(hint)}` cannot be "
+                f"given as JSON: {problem}"
+            )
+        return _Slot(hint)
+
+    def _returned(self, hint: Any) -> Callable[[Any], Any]:
+        if hint in (typing.NoReturn, typing.Never):
+            hint = None
+        problem = json_types.unfit(hint)
+        if problem is not None:
+            raise InvalidError(
+                f"{self._task}: what it returns, `{inspect.formatannotation(hint)}`, cannot be "
+                f"kept as JSON: {problem}"
+            )
+        return json_types.decoder(hint)
+
+    # -- messages --------------------------------------------------------------
+
+    def _missing(self, name: str) -> InvalidError:
+        return InvalidError(f"{self._task}: argument `{name}` is missing; it is called as {self}.")
+
+    def _unfit(self, name: str, problem: str, slot: _Slot) -> InvalidError:
+        # msgspec's own words: "Expected … - at `$.inner`".
+        problem, _, inner = problem.partition(" - at `$")
+        return InvalidError(
+            f"{self._task}: argument `{name}{inner.rstrip('`')}`: {problem}; the task declares "
+            f"`{name}: {slot.declared}`."
+        )
+
+    def __str__(self) -> str:
+        written = [
+            one.replace(annotation=_written(one.annotation))
+            for one in self._signature.parameters.values()
+        ]
+        returned = _written(self._signature.return_annotation)
+        return f"{self._task}{inspect.Signature(written, return_annotation=returned)}"
+
+
+def encode_unchecked(task: str, given: Mapping[str, Any]) -> bytes:
+    """The payload of a call of a task that is not known here: any JSON will do."""
+    try:
+        payload = json_types.encode(given)
+    except Exception as error:  # of whatever the caller's own types raise
+        for name, value in given.items():
+            try:
+                json_types.encode(value)
+            except Exception as own:  # noqa: BLE001 - as above
+                raise InvalidError(
+                    f"{task}: argument `{name}`: {json_types.why_not(value, own)}. Pass what "
+                    "stands for it, an id say."
+                ) from error
+        raise InvalidError(f"{task}: the arguments are not JSON: {error}.") from error
+    if b"null" in payload:
+        for name, value in given.items():
+            found = json_types.non_finite(value)
+            if found is not None:
+                raise InvalidError(
+                    f"{task}: argument `{name}`: {found} is a float that JSON does not have. Pass "
+                    "None, or a text."
+                )
+    return payload
+
+
+_KINDS = (
+    Parameter.POSITIONAL_ONLY,
+    Parameter.POSITIONAL_OR_KEYWORD,
+    Parameter.VAR_POSITIONAL,
+    Parameter.KEYWORD_ONLY,
+    Parameter.VAR_KEYWORD,
+)
+
+
+class _Written(str):
+    """An annotation as it was written; `inspect` would put it in quotes."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def _written(annotation: Any) -> Any:
+    return _Written(annotation) if isinstance(annotation, str) else annotation
+
+
+def _mentioning(function: Callable[..., Any], name: str | None) -> str:
+    for parameter, hint in function.__annotations__.items():
+        if name is not None and name in str(hint):
+            return "its return annotation" if parameter == "return" else f"argument `{parameter}`"
+    return "one of its type hints"

@@ -1,0 +1,131 @@
+"""Current: the job that this code runs in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from datetime import datetime
+
+from casque.errors import InvalidError
+from casque.job import Job
+from casque.queues import arguments
+from casque.queues.lineage import running, stand_below
+from casque.system.clock import to_datetime
+
+
+class RunningJob:
+    """What a task can ask of the job it runs in, and tell of it."""
+
+    __slots__ = (
+        "_deadline_us",
+        "_job",
+        "_output",
+        "_tell",
+        "is_lost",
+        "is_stopping",
+        "lease_end_us",
+        "when_renewed",
+    )
+
+    def __init__(
+        self, job: Job, deadline_us: int | None, tell: Callable[[float | None, str | None], None]
+    ) -> None:
+        self._job = job
+        self._deadline_us = deadline_us
+        self._tell = tell
+        self.is_lost = False
+        """Whether another worker may have the job by now: what this attempt does is in vain."""
+        self.is_stopping = False
+        """Whether its worker was told to stop."""
+        self._output: bytes | None = None
+        self.lease_end_us: int | None = None
+        """Until when it was ours for certain when it began, by the monotonic clock."""
+        self.when_renewed: Callable[[int], None] | None = None
+        """Told, on another thread, for how long its lease was renewed, in microseconds."""
+
+    @property
+    def id(self) -> str:
+        return self._job.id
+
+    @property
+    def entrypoint(self) -> str:
+        return self._job.entrypoint
+
+    @property
+    def queue(self) -> str:
+        return self._job.queue
+
+    @property
+    def attempt(self) -> int:
+        """Which attempt this is: 1 is the first."""
+        return self._job.attempts
+
+    @property
+    def max_attempts(self) -> int:
+        return self._job.max_attempts
+
+    @property
+    def deadline(self) -> datetime | None:
+        """When this attempt times out; None when it may take its time."""
+        return None if self._deadline_us is None else to_datetime(self._deadline_us)
+
+    def progress(self, fraction: float, note: str | None = None) -> None:
+        """How far the work is, from 0 to 1: stored with the job, by and by."""
+        self._tell(
+            arguments.fraction(fraction), None if note is None else arguments.text(note, "note")
+        )
+
+    # -- for the worker itself -------------------------------------------------
+
+    @property
+    def job(self) -> Job:
+        """The job as it was claimed."""
+        return self._job
+
+    @property
+    def output(self) -> bytes | None:
+        """The end of what it has written, if that is kept: stored by and by, and at its end."""
+        return self._output
+
+    @output.setter
+    def output(self, output: bytes | None) -> None:
+        self._output = None if output is None else arguments.tail(output)
+
+    def beat(self) -> None:
+        """Have its output stored, if there is any; and learn soon whether the job was lost."""
+        self._tell(None, None)
+
+    def __repr__(self) -> str:
+        return f"<RunningJob {self.entrypoint} {self.id}, attempt {self.attempt}>"
+
+
+_current: ContextVar[RunningJob | None] = ContextVar("casque_current", default=None)
+
+
+def current_job() -> RunningJob:
+    """The job that this code runs in. Raises InvalidError outside of one."""
+    job = _current.get()
+    if job is None:
+        raise InvalidError(
+            "no job is running here: current_job() is for the code of a task, and for what that "
+            "calls on its own thread. In a thread that a task starts, hand the job over."
+        )
+    return job
+
+
+def become(job: RunningJob) -> None:
+    """From here on, in this context, `job` is the current one; for a context that is its own."""
+    _current.set(job)
+    stand_below(job._job)  # noqa: SLF001 - of one house
+
+
+@contextmanager
+def running_as(job: RunningJob) -> Iterator[None]:
+    """While this holds, `job` is the current one, and jobs enqueued from here stand below it."""
+    token = _current.set(job)
+    try:
+        with running(job._job):  # noqa: SLF001 - of one house
+            yield
+    finally:
+        _current.reset(token)

@@ -1,0 +1,163 @@
+"""Handles: what `enqueue` of a task returns, to ask after the job and wait for its result."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import msgspec
+
+from casque.errors import CasqueError, InvalidError, JobNotFoundError
+from casque.job import Job, JobStatus
+from casque.queues import arguments
+from casque.queues.runner import warn_inside_loop
+from casque.system.clock import SECOND_US, drive
+
+if TYPE_CHECKING:
+    from casque.tasks.app_store import Opened
+    from casque.tasks.calls import Call
+
+R_co = TypeVar("R_co", covariant=True)
+
+_FIRST_LOOK_US = 5_000
+_LONGEST_PAUSE_US = SECOND_US // 4
+_SLOWER = 1.5
+_FINISHED = (JobStatus.COMPLETED, JobStatus.DEAD, JobStatus.CANCELLED)
+
+
+class Handle(Generic[R_co]):
+    """A job that was enqueued, seen from where it was enqueued."""
+
+    __slots__ = ("_call", "_done", "_job", "_opened", "id")
+
+    def __init__(
+        self, opened: Opened, job: Job, call: Call | None, *, is_done: bool = False
+    ) -> None:
+        self.id: str = job.id
+        self._opened = opened
+        self._job = job
+        self._call = call
+        self._done = is_done
+        """Whether it ran at once: then nothing is stored, and this is all there is."""
+
+    @property
+    def duplicate(self) -> bool:
+        """Whether a job of that id was there already: then this is the first one's handle."""
+        return self._job.duplicate
+
+    # -- the result ------------------------------------------------------------
+
+    def result(self, timeout: timedelta | None = None) -> R_co:
+        """Wait for the job to finish and return what the task returned.
+
+        Raises TimeoutError when `timeout` is over first, CasqueError when the job
+        is dead or cancelled, and JobNotFoundError when its record is gone.
+        """
+        looks = self._looks(timeout)
+        if not self._done:
+            warn_inside_loop("Handle.result", "`await handle`")
+        while (job := self.job()).status not in _FINISHED:
+            drive(self._opened.store.clock.sleep(next(looks), blocking=True))
+        return self._value(job)
+
+    async def _aresult(self) -> R_co:
+        looks = self._looks(None)
+        while (job := await self.ajob()).status not in _FINISHED:
+            await self._opened.store.clock.sleep(next(looks), blocking=False)
+        return self._value(job)
+
+    def __await__(self) -> Generator[Any, None, R_co]:
+        """The result, without blocking the event loop; `asyncio.timeout` bounds it."""
+        return self._aresult().__await__()
+
+    def _looks(self, timeout: timedelta | None) -> Iterator[int]:
+        """How long to sleep before each look, until time is over: ever longer, within a bound."""
+        limit = None if timeout is None else arguments.span(timeout, "timeout")
+        if self._job.retain_us is None and not self._done:
+            raise InvalidError(
+                f"job {self.id}: no result is kept of it: it was enqueued with retain=None, and "
+                "its record goes when it succeeds. Give the task `retain`.",
+                job_id=self.id,
+            )
+        return self._pauses(timeout, limit)
+
+    def _pauses(self, timeout: timedelta | None, limit: int | None) -> Iterator[int]:
+        pause = float(_FIRST_LOOK_US)
+        clock = self._opened.store.clock
+        begun = clock.monotonic()
+        while True:
+            left = None if limit is None else limit - (clock.monotonic() - begun)
+            if left is not None and left <= 0:
+                raise TimeoutError(
+                    f"job {self.id} ({self._job.entrypoint}) was not finished within {timeout}; "
+                    "it goes on. Ask again, or see that a worker runs."
+                )
+            yield int(pause) if left is None else min(int(pause), left)
+            pause = min(pause * _SLOWER, _LONGEST_PAUSE_US)
+
+    def _value(self, job: Job) -> R_co:
+        if job.status is not JobStatus.COMPLETED:
+            raise CasqueError(
+                f"job {self.id} ({job.entrypoint}) is {job.status}: {job.error or 'no reason'}.",
+                job_id=self.id,
+            )
+        value: Any = None
+        if self._call is not None:
+            value = self._call.decode_result(job.result)
+        elif job.result is not None:
+            value = msgspec.json.decode(job.result)
+        result: R_co = value
+        return result
+
+    # -- the job ---------------------------------------------------------------
+
+    def job(self) -> Job:
+        """The job as it is now. Raises JobNotFoundError when its record is gone."""
+        return self._job if self._done else self._found(self._opened.queue.get(self.id))
+
+    async def ajob(self) -> Job:
+        """As `job`, without blocking the event loop."""
+        if self._done:
+            return self._job
+        return self._found(await self._opened.async_queue.get(self.id))
+
+    def status(self) -> JobStatus:
+        """Where the job is in its life. Raises JobNotFoundError when its record is gone."""
+        return self.job().status
+
+    async def astatus(self) -> JobStatus:
+        """As `status`, without blocking the event loop."""
+        return (await self.ajob()).status
+
+    def cancel(self, *, reason: str = "") -> Job:
+        """Never run the job (again). One that is running loses its lease at once."""
+        self._refuse_done()
+        return self._opened.queue.cancel(self.id, reason=reason)
+
+    async def acancel(self, *, reason: str = "") -> Job:
+        """As `cancel`, without blocking the event loop."""
+        self._refuse_done()
+        return await self._opened.async_queue.cancel(self.id, reason=reason)
+
+    def _refuse_done(self) -> None:
+        if self._done:
+            raise InvalidError(f"job {self.id} has run already: the App is immediate.")
+
+    def _found(self, job: Job | None) -> Job:
+        if job is not None:
+            return job
+        kept = self._job.retain
+        raise JobNotFoundError(
+            f"job {self.id} ({self._job.entrypoint}): its record is gone: it was "
+            + (
+                "enqueued with retain=None and has succeeded, or was removed. Give the task "
+                "`retain` to keep it."
+                if kept is None
+                else f"kept for {kept} after its success, or was removed. Raise `retain`."
+            ),
+            job_id=self.id,
+        )
+
+    def __repr__(self) -> str:
+        return f"<Handle {self._job.entrypoint} {self.id}>"

@@ -1,0 +1,118 @@
+"""Immediate: a task that runs at once, in the caller's own process, and stores nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import functools
+import threading
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from msgspec.structs import replace
+
+from casque.errors import InvalidError
+from casque.job import Job, JobStatus
+from casque.queues import arguments
+from casque.queues.arguments import NewJob
+from casque.queues.async_queue import DEFAULT_MAX_DEPTH
+from casque.queues.lineage import inherited
+from casque.system.clock import Clock
+from casque.tasks.current import RunningJob, running_as
+
+if TYPE_CHECKING:
+    from casque.tasks.task import Task
+
+T = TypeVar("T")
+
+WORKER = "immediate"
+
+
+def run_now(task: Task[..., Any], new: NewJob, clock: Clock) -> Job:
+    """Run it on this thread and return the job as it would be stored; what it raises comes out."""
+    job, running, args, kwargs = _begun(task, new, clock)
+    with running_as(running):
+        call = functools.partial(task.function, *args, **kwargs)
+        value = _without_loop(call) if task.is_async else call()
+    return _finished(task, job, value, clock)
+
+
+async def arun_now(task: Task[..., Any], new: NewJob, clock: Clock) -> Job:
+    """As `run_now`; an async function runs in the caller's event loop."""
+    job, running, args, kwargs = _begun(task, new, clock)
+    with running_as(running):
+        value = task.function(*args, **kwargs)
+        if task.is_async:
+            value = await value
+    return _finished(task, job, value, clock)
+
+
+def _begun(
+    task: Task[..., Any], new: NewJob, clock: Clock
+) -> tuple[Job, RunningJob, list[Any], dict[str, Any]]:
+    now = clock.now()
+    lineage = inherited()
+    if lineage.depth > DEFAULT_MAX_DEPTH:
+        raise InvalidError(
+            f"{task.name}: {lineage.depth} jobs stand above this one, each enqueued by the one "
+            f"before ({' > '.join(lineage.chain)}); at most {DEFAULT_MAX_DEPTH} may."
+        )
+    timeout = None if new.timeout is None else arguments.positive_span(new.timeout, "timeout")
+    job = Job(
+        id=clock.new_id() if new.id is None else new.id,
+        entrypoint=new.entrypoint,
+        payload=new.payload,
+        queue=new.queue,
+        priority=new.priority,
+        status=JobStatus.IN_PROGRESS,
+        attempts=1,
+        max_attempts=new.max_attempts,
+        worker=WORKER,
+        depth=lineage.depth,
+        chain=lineage.chain,
+        created_us=now,
+        run_us=now,
+        updated_us=now,
+        claimed_us=now,
+        timeout_us=timeout,
+    )
+    running = RunningJob(job, None if timeout is None else now + timeout, _tell_nobody)
+    return job, running, *task.decode(new.payload)
+
+
+def _tell_nobody(fraction: float | None, note: str | None) -> None:
+    """Progress of a job that nobody can look at before it is over."""
+
+
+def _finished(task: Task[..., Any], job: Job, value: object, clock: Clock) -> Job:
+    now = clock.now()
+    return replace(
+        job,
+        status=JobStatus.COMPLETED,
+        result=task.encode_result(value),
+        updated_us=now,
+        finished_us=now,
+    )
+
+
+def _without_loop(begin: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Run a coroutine from plain code: on this thread, or beside the loop that runs on it."""
+    if asyncio._get_running_loop() is None:  # noqa: SLF001 - the quick check
+        return asyncio.run(begin())
+    answers: list[T] = []
+    errors: list[BaseException] = []
+    # The caller's context variables are the thread's too: which job this is, above all.
+    context = contextvars.copy_context()
+
+    def run() -> None:
+        try:
+            answers.append(context.run(asyncio.run, begin()))
+        except BaseException as error:  # noqa: BLE001 - raised again on the caller's thread
+            errors.append(error)
+
+    thread = threading.Thread(target=run, name="casque-aside")
+    thread.start()
+    thread.join()
+    if errors:
+        raise errors[0]
+    return answers[0]

@@ -1,0 +1,251 @@
+"""Entrypoint: a function registered under one, which is a Task, and how its jobs are enqueued."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable, Coroutine
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Protocol, TypeVar, overload
+
+from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
+
+from casque.errors import InvalidError
+from casque.queues import arguments
+from casque.queues.arguments import NewJob
+from casque.queues.lineage import Lineage
+from casque.queues.runner import warn_inside_loop
+from casque.retry import Backoff
+from casque.tasks.calls import Call
+from casque.tasks.handle import Handle
+from casque.tasks.immediate import arun_now, run_now
+
+if TYPE_CHECKING:
+    from casque.tasks.app import App
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+RunIn = Literal["loop", "thread", "process"]
+_OUTSIDE = Lineage(0, ())
+
+
+class Enqueueing(Generic[P, R]):
+    """A task together with how its next jobs are to be enqueued."""
+
+    def __init__(self, task: Task[P, R] | None, template: NewJob) -> None:
+        self._task: Task[P, R] = self._as_task() if task is None else task
+        self._template = template
+
+    def _as_task(self) -> Task[P, R]:
+        assert isinstance(self, Task)
+        return self
+
+    def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
+        """Store a job that calls the function with these arguments; when this returns, it is.
+
+        Raises InvalidError, and stores nothing, when they do not fit the function.
+        """
+        task, new = self._task, self._template
+        payload = task.call.encode(args, kwargs)
+        opened = task.app.opened
+        if task.app.immediate:
+            job = run_now(task, replace(new, payload=payload), opened.store.clock)
+            return Handle(opened, job, task.call, is_done=True)
+        if asyncio._get_running_loop() is not None:  # noqa: SLF001 - the quick check
+            warn_inside_loop("`enqueue` of a task", "`await task.aenqueue(…)`")
+        [job] = opened.queue.enqueue_many([replace(new, payload=payload)])
+        return Handle(opened, job, task.call)
+
+    async def aenqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
+        """As `enqueue`, without blocking the event loop; concurrent ones are stored together."""
+        task, new = self._task, self._template
+        payload = task.call.encode(args, kwargs)
+        opened = task.app.opened
+        if task.app.immediate:
+            job = await arun_now(task, replace(new, payload=payload), opened.store.clock)
+            return Handle(opened, job, task.call, is_done=True)
+        [job] = await opened.async_queue.enqueue_many([replace(new, payload=payload)])
+        return Handle(opened, job, task.call)
+
+    def job(self, /, *args: P.args, **kwargs: P.kwargs) -> NewJob:
+        """The job that `enqueue` would store, for `enqueue_many` and `ack(enqueue=[…])`."""
+        return replace(self._template, payload=self._task.call.encode(args, kwargs))
+
+    def using(
+        self,
+        *,
+        delay: timedelta | UnsetType | None = UNSET,
+        run_at: datetime | UnsetType | None = UNSET,
+        priority: int | UnsetType = UNSET,
+        id: str | UnsetType | None = UNSET,
+        queue: str | UnsetType = UNSET,
+        max_attempts: int | UnsetType = UNSET,
+        retain: timedelta | UnsetType | None = UNSET,
+        timeout: timedelta | UnsetType | None = UNSET,
+    ) -> Enqueueing[P, R]:
+        """The same task, whose jobs are enqueued otherwise: later, elsewhere, under an id."""
+        template = changed(
+            self._template,
+            delay=delay,
+            run_at=run_at,
+            priority=priority,
+            id=id,
+            queue=queue,
+            max_attempts=max_attempts,
+            retain=retain,
+            timeout=timeout,
+        )
+        return Enqueueing(self._task, template)
+
+
+def changed(template: NewJob, **options: object) -> NewJob:
+    """A new job with the options that were given; checked. What is UNSET stays as it was."""
+    given: dict[str, Any] = {name: one for name, one in options.items() if one is not UNSET}
+    new = replace(template, **given)
+    arguments.request_of(new, _OUTSIDE, minted="", order=0)
+    return new
+
+
+class Task(Enqueueing[P, R]):
+    """A function registered under an entrypoint. Made by `@app.task`."""
+
+    def __init__(
+        self,
+        app: App,
+        function: Callable[P, Any],
+        template: NewJob,
+        *,
+        backoff: Backoff,
+        retry_on: tuple[type[BaseException], ...],
+        give_up_on: tuple[type[BaseException], ...],
+        run_in: RunIn | None,
+    ) -> None:
+        super().__init__(None, template)
+        self.app = app
+        self.name = arguments.name(template.entrypoint, "entrypoint")
+        self.function = function
+        self.is_async = inspect.iscoroutinefunction(function)
+        self.run_in: RunIn = _place(function, run_in, is_async=self.is_async)
+        if not isinstance(backoff, Backoff):
+            raise InvalidError(f"`backoff` must be a Backoff, not {type(backoff).__name__}.")
+        self.backoff = backoff
+        self.retry_on = _exceptions(retry_on, "retry_on")
+        self.give_up_on = _exceptions(give_up_on, "give_up_on")
+        self.call = Call(function, self.name)
+        self.__doc__ = function.__doc__
+        self.__name__ = function.__name__
+        self.__qualname__ = function.__qualname__
+        self.__module__ = function.__module__
+        self.__wrapped__ = function
+
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> Any:
+        """Just call the function, here and now."""
+        return self.function(*args, **kwargs)
+
+    def decode(self, payload: bytes) -> tuple[list[Any], dict[str, Any]]:
+        """The arguments in a payload. Raises InvalidError, naming the argument, if one is unfit."""
+        return self.call.decode(payload)
+
+    def encode_result(self, value: object) -> bytes | None:
+        """A result as it is stored. Raises InvalidError when it is not JSON, or too large."""
+        return self.call.encode_result(value)
+
+    def prepared(self, payload: bytes) -> NewJob:
+        """A job of this task, from arguments that are encoded already."""
+        return replace(self._template, payload=payload)
+
+    def __reduce__(self) -> str:
+        """By its name, as a function is: the task of that name, wherever it arrives."""
+        return self.__qualname__
+
+    def __repr__(self) -> str:
+        return f"<Task {self.name}>"
+
+
+class PlainTask(Task[P, R]):
+    """Of a plain function."""
+
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        result: R = self.function(*args, **kwargs)
+        return result
+
+
+class AsyncTask(Task[P, R]):
+    """Of an async function."""
+
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
+        begun: Coroutine[Any, Any, R] = self.function(*args, **kwargs)
+        return begun
+
+
+class Decorator(Protocol):
+    """What `@app.task(…)` decorates with."""
+
+    @overload
+    def __call__(  # type: ignore[overload-overlap] # the first that fits is meant
+        self, function: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> AsyncTask[P, R]: ...
+
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> PlainTask[P, R]: ...
+
+
+def where(function: Callable[..., Any]) -> str:
+    """The file and line that a function is defined in."""
+    code = inspect.unwrap(function).__code__
+    return f"{code.co_filename}:{code.co_firstlineno}"
+
+
+def check_function(function: object) -> None:
+    """A task must be a function that a worker finds again, and that returns once."""
+    what = getattr(function, "__qualname__", None) or repr(function)
+    if isinstance(function, Task):
+        raise InvalidError(f"{what} is a task already; decorate the function once.")
+    if inspect.isclass(function) or not inspect.isfunction(function):
+        raise InvalidError(
+            f"{what} is no function: a task is made of one defined with `def` or `async def`. "
+            "Define one that calls it."
+        )
+    if function.__name__ == "<lambda>":
+        raise InvalidError("a lambda has no name to be found by: define the task with `def`.")
+    if function.__qualname__.rpartition(".")[0].rpartition(".")[2] not in ("", "<locals>"):
+        raise InvalidError(
+            f"{what} is a method, and a worker has no object to call it on: define a function "
+            "outside of the class, and pass it what it needs to find the object."
+        )
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise InvalidError(
+            f"{what} is a generator, and a job has one result: return a list, or enqueue a job "
+            "for each."
+        )
+
+
+def _place(function: Callable[..., Any], run_in: object, *, is_async: bool) -> RunIn:
+    if run_in is None:
+        return "loop" if is_async else "thread"
+    if run_in == "loop" and is_async:
+        return "loop"
+    if run_in == "thread" and not is_async:
+        return "thread"
+    if run_in == "process" and not is_async:
+        if "." in function.__qualname__ or function.__module__ == "__main__":
+            raise InvalidError(
+                f'{function.__qualname__}: run_in="process" needs a function at the top of a '
+                "module that another process can import: move it there, out of the script and "
+                "out of other functions."
+            )
+        return "process"
+    raise InvalidError(
+        f"{function.__qualname__}: run_in={run_in!r}: an async function runs in the 'loop', a "
+        "plain one in a 'thread' or a 'process'."
+    )
+
+
+def _exceptions(value: object, what: str) -> tuple[type[BaseException], ...]:
+    if isinstance(value, tuple) and all(
+        isinstance(one, type) and issubclass(one, BaseException) for one in value
+    ):
+        return value
+    raise InvalidError(f"`{what}` must be a tuple of exception classes: write (ValueError,).")

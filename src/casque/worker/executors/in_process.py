@@ -1,0 +1,245 @@
+"""Places: where the function of a task runs: on the event loop, or in a thread.
+
+Processes, for work that needs a processor of its own, are in `processes.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import inspect
+import os
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from queue import SimpleQueue
+from types import CoroutineType
+from typing import Any
+
+from casque.errors import InvalidError
+from casque.system import forks
+from casque.tasks.current import become
+from casque.worker.attempt import Attempt, InvalidResult
+from casque.worker.logging.events import Report
+from casque.worker.switching import Switching
+
+
+def leave_if_forked(generation: int) -> None:
+    """If a task forked and this is the child: it is no worker, and has nothing more to do."""
+    if forks.generation() == generation:
+        return
+    with suppress(Exception):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(0)
+
+
+def encoded(attempt: Attempt, value: object) -> bytes | None:
+    try:
+        return attempt.task.encode_result(value)
+    except InvalidError as error:
+        raise InvalidResult(error) from error
+
+
+class Hooks:
+    """The middleware of an app, called around a function in the place where it runs."""
+
+    def __init__(self, middleware: Sequence[object], report: Report) -> None:
+        self._middleware = middleware
+        self._report = report
+
+    def call(self, attempt: Attempt, function: Callable[[], Any]) -> Any:
+        """Around a plain function. Coroutines of middleware are run to their end here."""
+        for one in self._middleware:
+            _run(_hook(one, "before"), attempt.job)
+        try:
+            value = function()
+        except BaseException as error:
+            self._after("on_failure", attempt, error)
+            raise
+        self._after("after", attempt, value)
+        return value
+
+    def _after(self, name: str, attempt: Attempt, what: object) -> None:
+        for one in reversed(self._middleware):
+            try:
+                _run(_hook(one, name), attempt.job, what)
+            except BaseException as error:  # noqa: BLE001 - the work is done, whatever this does
+                self._report.middleware_failed(attempt, one, error)
+
+    async def acall(self, attempt: Attempt, function: Callable[[], Any]) -> Any:
+        """Around an async function."""
+        for one in self._middleware:
+            await _arun(_hook(one, "before"), attempt.job)
+        try:
+            value = await function()
+        except BaseException as error:
+            await self._aafter("on_failure", attempt, error)
+            raise
+        await self._aafter("after", attempt, value)
+        return value
+
+    async def _aafter(self, name: str, attempt: Attempt, what: object) -> None:
+        for one in reversed(self._middleware):
+            try:
+                await _arun(_hook(one, name), attempt.job, what)
+            except BaseException as error:  # noqa: BLE001 - the work is done, whatever this does
+                self._report.middleware_failed(attempt, one, error)
+
+
+def _hook(middleware: object, name: str) -> Callable[..., Any] | None:
+    hook: Callable[..., Any] | None = getattr(middleware, name, None)
+    return hook
+
+
+def _run(hook: Callable[..., Any] | None, *args: object) -> None:
+    if hook is not None and inspect.isawaitable(awaited := hook(*args)):
+        asyncio.run(_awaited(awaited))
+
+
+async def _arun(hook: Callable[..., Any] | None, *args: object) -> None:
+    if hook is not None and inspect.isawaitable(awaited := hook(*args)):
+        await awaited
+
+
+async def _awaited(awaited: Any) -> None:
+    await awaited
+
+
+def _called(function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> Any:
+    value = function(*args, **kwargs)
+    # A plain wrapper around an async function: what it wraps is still to be run.
+    return asyncio.run(value) if type(value) is CoroutineType else value
+
+
+class OnLoop:
+    """Async functions, each in the asyncio task of its attempt."""
+
+    def __init__(self, hooks: Hooks | None) -> None:
+        self._hooks = hooks
+
+    async def call(self, attempt: Attempt, args: list[Any], kwargs: dict[str, Any]) -> bytes | None:
+        function, generation = attempt.task.function, forks.generation()
+        become(attempt.running)
+        try:
+            if self._hooks is None:
+                value = await function(*args, **kwargs)
+            else:
+                value = await self._hooks.acall(attempt, lambda: function(*args, **kwargs))
+        finally:
+            leave_if_forked(generation)
+        return encoded(attempt, value)
+
+    def interrupt(self, attempt: Attempt) -> bool:
+        assert attempt.work is not None
+        attempt.work.cancel()
+        return True
+
+
+class InThreads:
+    """Plain functions, each in one of as many threads as there are slots."""
+
+    def __init__(self, hooks: Hooks | None, switching: Switching) -> None:
+        self._hooks = hooks
+        self._switching = switching
+        self._loop = asyncio.get_running_loop()
+        self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._threads = self._running = 0
+        self._ended: deque[tuple[asyncio.Future[_Ended], _Ended]] = deque()
+        self._is_coming = False
+        """Whether the loop is on its way to take what has ended."""
+
+    async def call(self, attempt: Attempt, args: list[Any], kwargs: dict[str, Any]) -> bytes | None:
+        ending = _Ending(attempt, self._loop)
+        context = contextvars.copy_context()
+
+        def work() -> None:
+            ended: _Ended
+            try:
+                ended = context.run(self._run, attempt, args, kwargs), None
+            except BaseException as error:  # noqa: BLE001 - the attempt raises it
+                ended = None, error
+            attempt.is_over = True  # from now on it cannot time out, however late the loop hears
+            self._end(ending, ended)
+
+        if self._running >= self._threads:
+            self._start_thread()
+        self._running += 1
+        self._work.put(work)
+        try:
+            while not ending.done():
+                with suppress(asyncio.CancelledError):  # by another task: this one goes on
+                    await ending
+        finally:
+            self._running -= 1
+            self._switching.ended()
+        result, error = ending.result()
+        if error is not None:
+            raise error
+        return result
+
+    def _start_thread(self) -> None:
+        # A daemon: a function that never ends must not keep the process from ending.
+        name = f"casque-task-{self._threads + 1}"
+        try:
+            threading.Thread(target=self._serve, name=name, daemon=True).start()
+        except RuntimeError:  # the system gives no more of them: this one waits for one of those
+            if not self._threads:
+                raise
+        else:
+            self._threads += 1
+
+    def _run(self, attempt: Attempt, args: list[Any], kwargs: dict[str, Any]) -> bytes | None:
+        function, generation = attempt.task.function, forks.generation()
+        become(attempt.running)
+        try:
+            if self._hooks is None:
+                value = _called(function, args, kwargs)
+            else:
+                value = self._hooks.call(attempt, lambda: _called(function, args, kwargs))
+        finally:
+            leave_if_forked(generation)
+        return encoded(attempt, value)
+
+    def _serve(self) -> None:
+        while (work := self._work.get()) is not None:
+            work()
+
+    def close(self) -> None:
+        """Let the threads go; those of functions that have not ended go when they have."""
+        for _ in range(self._threads):
+            self._work.put(None)
+
+    def _end(self, ending: asyncio.Future[_Ended], ended: _Ended) -> None:
+        self._ended.append((ending, ended))
+        if not self._is_coming:
+            self._is_coming = True
+            with suppress(RuntimeError):  # it is closed: the worker has ended without us
+                self._loop.call_soon_threadsafe(self._take)
+
+    def _take(self) -> None:
+        self._is_coming = False  # before it looks: what comes after that calls again
+        while self._ended:
+            ending, ended = self._ended.popleft()
+            if not ending.done():
+                ending.set_result(ended)
+
+    def interrupt(self, attempt: Attempt) -> bool:  # noqa: ARG002 - no thread can be ended
+        return False
+
+
+class _Ending(asyncio.Future["_Ended"]):
+    """The end of a thread's function. No cancellation brings it about, while it is waited for."""
+
+    def __init__(self, attempt: Attempt, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(loop=loop)
+        self._attempt = attempt
+
+    def cancel(self, msg: Any = None) -> bool:
+        return self._attempt.is_settled and super().cancel(msg)
+
+
+_Ended = tuple[bytes | None, BaseException | None]
+"""The result of a function, or what it raised."""

@@ -1,0 +1,220 @@
+"""Processes: functions that need a processor of their own run in children of the worker.
+
+A child serves one job after another and is killed when one of them must end.
+It is told which job, finds the task in its own copy of the app, and answers
+over a socket: by values, never by pickles.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any
+
+from casque.errors import InvalidError
+from casque.job import Failure
+from casque.retry import Discard, Retry, Snooze
+from casque.tasks.app import App
+from casque.worker.attempt import Attempt, InvalidResult, TaskError
+from casque.worker.executors import subprocess_main
+from casque.worker.loading import modules_of, path_of
+from casque.worker.logging import setup as logs
+from casque.worker.supervision.child_process import told
+
+_LENGTH_BYTES = 4
+_STARTS = 3
+"""How many children may die before they have begun on a job."""
+
+
+class InProcesses:
+    """Plain functions, each in a process of its own while it runs."""
+
+    def __init__(self, app: App, when_begun: Callable[[Attempt], None]) -> None:
+        """`when_begun` is called when a function begins: to start its process takes a while."""
+        self._app = app
+        self._when_begun = when_begun
+        self._idle: list[_Child] = []
+        self._serving: dict[Attempt, _Child] = {}
+
+    async def call(
+        self,
+        attempt: Attempt,
+        args: list[Any],  # noqa: ARG002 - checked here, decoded again there
+        kwargs: dict[str, Any],  # noqa: ARG002
+    ) -> bytes | None:
+        for start in range(_STARTS):
+            try:
+                return _result(await self._serve(attempt))
+            except _NotBegun as died:
+                # One that died while it was idle, killed by the system, say: not this job's fault.
+                if start == _STARTS - 1 or attempt.ending is not None:
+                    raise TaskError(died.failure, gives_up=False) from None
+        raise AssertionError
+
+    async def _serve(self, attempt: Attempt) -> subprocess_main.Reply:
+        child = self._idle_child() or await _Child.start(self._setup())
+        self._serving[attempt] = child
+        is_fit = False
+        try:
+            reply = await child.serve(attempt, self._when_begun)
+            is_fit = True
+        finally:
+            del self._serving[attempt]
+            if is_fit:
+                self._idle.append(child)
+            else:
+                child.kill()
+        return reply
+
+    def _idle_child(self) -> _Child | None:
+        while self._idle:
+            child = self._idle.pop()
+            if not child.is_dead:
+                return child
+            child.kill()  # what it has started, it may be
+        return None
+
+    def _setup(self) -> subprocess_main.Setup:
+        app = self._app
+        found = path_of(app), modules_of(app)
+        python_path = os.environ.get("PYTHONPATH")
+        return subprocess_main.Setup(
+            *found, app.opened.address, list(sys.path), python_path, logs.current()
+        )
+
+    def interrupt(self, attempt: Attempt) -> bool:
+        child = self._serving.get(attempt)
+        if child is not None:
+            child.kill()
+        elif attempt.work is not None:  # it is being started
+            attempt.work.cancel()
+        return True
+
+    def close(self) -> None:
+        for child in [*self._idle, *self._serving.values()]:
+            child.kill()
+        self._idle.clear()
+
+
+class _NotBegun(Exception):  # noqa: N818 - it is tried once more
+    """A child died before it had begun on the job it was given."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.text)
+        self.failure = failure
+
+
+class _Child:
+    """One process, and the socket to it."""
+
+    def __init__(
+        self,
+        process: subprocess.Popen[bytes],
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+    ) -> None:
+        self._process = process
+        self._reader = reader
+        self._writer = writer
+        self._loop = asyncio.get_running_loop()
+        # What it forked may hold its socket open, so its end is waited for by itself.
+        threading.Thread(target=self._await_end, name="casque-child", daemon=True).start()
+
+    @classmethod
+    async def start(cls, setup: subprocess_main.Setup) -> _Child:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            # In a session of its own: Ctrl-C is not for it, and what it starts is killed with it.
+            process = subprocess.Popen(  # noqa: ASYNC220, S603 - a millisecond; our own command
+                [
+                    sys.executable,
+                    "-m",
+                    "casque.worker.executors.subprocess_main",
+                    str(theirs.fileno()),
+                ],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, setup.path))},
+            )
+        reader, writer = await asyncio.open_connection(sock=ours)
+        child = cls(process, reader, writer)
+        child._send(setup)
+        return child
+
+    @property
+    def is_dead(self) -> bool:
+        return self._reader.at_eof()
+
+    def _await_end(self) -> None:
+        # Noted by nobody else: who waits for it a second time would find another's number.
+        self._process.wait()
+        with suppress(RuntimeError):  # the loop is closed: the worker has ended
+            self._loop.call_soon_threadsafe(self._reader.feed_eof)
+
+    def _send(self, message: subprocess_main.Setup | subprocess_main.Order) -> None:
+        body = subprocess_main.encode(message)
+        self._writer.write(len(body).to_bytes(_LENGTH_BYTES, "big") + body)
+
+    async def serve(
+        self, attempt: Attempt, when_begun: Callable[[Attempt], None]
+    ) -> subprocess_main.Reply:
+        self._send(subprocess_main.Order(attempt.job))
+        has_begun = False
+        while True:
+            try:
+                length = int.from_bytes(await self._reader.readexactly(_LENGTH_BYTES), "big")
+                reply = subprocess_main.decode_reply(await self._reader.readexactly(length))
+            except (asyncio.IncompleteReadError, ConnectionError):
+                failure = await asyncio.to_thread(self._death)
+                if not has_begun:
+                    raise _NotBegun(failure) from None
+                raise TaskError(failure, gives_up=False) from None
+            if isinstance(reply, subprocess_main.Begun):
+                has_begun = True
+                when_begun(attempt)
+            elif not isinstance(reply, subprocess_main.Progress):
+                attempt.is_over = True
+                return reply
+            elif reply.job_id == attempt.job.id:  # else of a thread that an earlier job left
+                attempt.running.progress(reply.fraction, reply.note)
+
+    def _death(self) -> Failure:
+        how = told(self._process.wait())
+        return Failure("ProcessDied", f"the process that ran the task {how}")
+
+    def kill(self) -> None:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._writer.close()
+
+
+def _result(reply: subprocess_main.Reply) -> bytes | None:
+    """What a reply means here."""
+    match reply:
+        case subprocess_main.Returned(result):
+            return result
+        case subprocess_main.Failed(failure, gives_up):
+            raise TaskError(failure, gives_up=gives_up)
+        case subprocess_main.Retried(delay_us, reason):
+            raise Retry(None if delay_us is None else _span(delay_us), reason=reason)
+        case subprocess_main.Snoozed(delay_us):
+            raise Snooze(_span(delay_us))
+        case subprocess_main.Discarded(reason):
+            raise Discard(reason)
+        case subprocess_main.Unfit(text):
+            raise InvalidResult(InvalidError(text))
+        case subprocess_main.Progress() | subprocess_main.Begun():
+            raise AssertionError("no reply to an order")
+
+
+def _span(us: int) -> timedelta:
+    return timedelta(microseconds=us)

@@ -1,0 +1,83 @@
+"""Console: a worker's log as a person watches it go by in a terminal: what happened, and to whom.
+
+Records say by their field `event` what they are of; what has none is shown as it is.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from casque.system.terminal_text import cut, plain, plain_lines
+
+SUPERVISOR = "casque.worker.supervisor"
+"""The logger of what is said of several worker processes."""
+
+_COMMAND_LENGTH = 200
+_HIDDEN = frozenset({"starting", "ending", "ended"})
+"""Said by other lines already."""
+_Line = Callable[[Mapping[str, Any]], str]
+
+_LINES: Mapping[str, _Line] = {
+    "registered": lambda _: "Started and registered.",
+    "begun": lambda of: f"Processing job {of['job_id']}: {_short(of['what'])}",
+    "done": lambda of: f"Job {of['job_id']} completed successfully.",
+    "failed": lambda of: f"Job {of['job_id']} failed ({_short(of['what'])}).",
+    "dead": lambda of: f"Job {of['job_id']} failed ({_short(of['what'])}).",
+    "released": lambda of: f"Job {of['job_id']} given back.",
+    "snoozed": lambda of: f"Job {of['job_id']} put off.",
+    "discarded": lambda of: f"Job {of['job_id']} discarded.",
+    "lost": lambda of: f"Job {of['job_id']} lost: it was cancelled, or is another worker's now.",
+    "refused": lambda of: f"Job {of['job_id']} ended, but was not this worker's any more.",
+    "stopping": lambda _: "Shutdown signal received. Exiting...",
+    "dismissed": lambda _: "Dismissed. Exiting...",
+    "stopped": lambda _: "Stopped and unregistered.",
+    "supervising": lambda of: f"Starting {of['count']} worker(s) in foreground mode...",
+    "started": lambda of: f"Started worker PID: {of['child']}",
+    "terminating": lambda of: f"Shutdown signal received. Terminating {of['count']} workers...",
+    "hurried": lambda _: "Shutdown signal received again. Jobs that run are given back.",
+    "died": lambda of: f"Worker {of['child']} {of['how']}. Starting another.",
+    "replaced": lambda of: f"Worker {of['child']} {of['how']}. Starting another.",
+    "let_go": lambda of: f"Worker {of['child']} was dismissed and is not replaced.",
+    "killed": lambda of: f"Worker {of['child']} did not stop in time: killed.",
+    "all_ended": lambda _: "All workers shut down. Exiting.",
+}
+_ALWAYS = frozenset({"registered", "begun", "stopping", "stopped"})
+"""Of no great weight in a log, but what a person waits for."""
+
+
+class ConsoleLines(logging.Formatter):
+    """`[Worker 20] Job job1 completed successfully.`, and so on: a line for each event."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        who = "Manager" if record.name == SUPERVISOR else f"Worker {record.process}"
+        line = _LINES.get(_event(record) or "")
+        if line is not None:
+            return f"[{who}] {plain(line(vars(record)))}"
+        told = record.getMessage()
+        if record.exc_info:
+            told += "\n" + self.formatException(record.exc_info)
+        return f"[{who}] {plain_lines(told)}"
+
+
+def shown(level: int) -> Callable[[logging.LogRecord], bool]:
+    """Which records are, when the log is to have those from `level` on."""
+
+    def is_shown(record: logging.LogRecord) -> bool:
+        event = _event(record)
+        if event in _HIDDEN:
+            return False
+        return record.levelno >= level or (event in _ALWAYS and level <= logging.INFO)
+
+    return is_shown
+
+
+def _short(text: str) -> str:
+    """On one line, and not too long."""
+    return cut(" ".join(text.split()), _COMMAND_LENGTH)
+
+
+def _event(record: logging.LogRecord) -> str | None:
+    event = getattr(record, "event", None)
+    return event if isinstance(event, str) else None

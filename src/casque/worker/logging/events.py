@@ -1,0 +1,232 @@
+"""Report: what a worker says in the log, with the job's id, entrypoint and attempt as fields."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable
+from contextlib import suppress
+from typing import Any
+
+from casque.errors import CasqueError
+from casque.job import Failure, Job, JobStatus
+from casque.system.clock import SECOND_US, Clock
+from casque.worker.attempt import (
+    Attempt,
+    Lost,
+    Outcome,
+    Raised,
+    Returned,
+    Stopped,
+    TaskError,
+    TimedOut,
+    Unfit,
+    failure_of,
+)
+from casque.worker.logging.setup import WORKER, Lines
+from casque.worker.shell.job import command_of
+
+LOGGER = logging.getLogger(WORKER)
+
+
+class Report:
+    """Says what happens to one worker and its jobs."""
+
+    def __init__(self, worker: str, clock: Clock) -> None:
+        self._worker = worker
+        self._clock = clock
+
+    def _log(
+        self,
+        level: int,
+        attempt: Attempt,
+        event: str,
+        message: str,
+        *args: object,
+        error: BaseException | None = None,
+        **fields: object,
+    ) -> None:
+        if not LOGGER.isEnabledFor(level):
+            return
+        job = attempt.job
+        place = (job.entrypoint, job.id, job.attempts, job.max_attempts)
+        pattern = f"%s (job %s, attempt %d of %d): {message}"
+        self._say(level, pattern, (*place, *args), self._fields(job, event) | fields, error)
+
+    def _say(
+        self,
+        level: int,
+        pattern: str,
+        args: tuple[object, ...],
+        fields: dict[str, Any],
+        error: BaseException | None = None,
+    ) -> None:
+        """Whatever a handler or a filter of the user's does, no job must suffer for it."""
+        try:
+            exc_info = None if error is None else (type(error), error, error.__traceback__)
+            if LOGGER.isEnabledFor(level):
+                # Made here: to look up the caller, which is always this, takes as long as the rest.
+                record = LOGGER.makeRecord(
+                    LOGGER.name, level, __file__, 0, pattern, args, exc_info, extra=fields
+                )
+                LOGGER.handle(record)
+        except (Exception, SystemExit):  # noqa: BLE001 - that of an error which is formatted, too
+            with suppress(Exception):  # a field of that name may be taken: without them, then
+                LOGGER.log(level, pattern, *args)
+
+    def _fields(self, job: Job, event: str) -> dict[str, Any]:
+        return {
+            "event": event,
+            "job_id": job.id,
+            "entrypoint": job.entrypoint,
+            "attempt": job.attempts,
+            "queue": job.queue,
+            "worker": self._worker,
+        }
+
+    def begun(self, attempts: Iterable[Attempt]) -> None:
+        if not LOGGER.isEnabledFor(logging.DEBUG):
+            return  # before the payload is read of those that are shell jobs
+        for attempt in attempts:
+            what = command_of(attempt.job) or attempt.job.entrypoint
+            self._log(logging.DEBUG, attempt, "begun", "begun", what=what)
+
+    def settled(
+        self, attempt: Attempt, outcome: Outcome, answer: object, lines: Lines | None = None
+    ) -> None:
+        """What an attempt came to, once that is stored or cannot be.
+
+        With `lines`, what is nothing special goes there without becoming a record.
+        """
+        if lines is not None and type(outcome) is Returned and answer is None:
+            job, took_us = attempt.job, self._clock.monotonic() - attempt.begun_us
+            lines.say(
+                f"{job.entrypoint} (job {job.id}, attempt {job.attempts} of {job.max_attempts}): "
+                f"done in {took_us / SECOND_US:.3f} s",
+                self._fields(job, "done"),
+            )
+        elif isinstance(answer, CasqueError):
+            self._log(
+                logging.WARNING,
+                attempt,
+                "refused",
+                "it ended, but the job is not this worker's any more, and nothing was written: %s",
+                answer,
+            )
+        elif isinstance(outcome, Returned):
+            took = (self._clock.monotonic() - attempt.begun_us) / SECOND_US
+            self._log(logging.INFO, attempt, "done", "done in %.3f s", took)
+        elif isinstance(outcome, Raised | TimedOut | Unfit):
+            self._failed(attempt, outcome.error, answer)
+        elif isinstance(outcome, Stopped):
+            told = "given back, since the worker ends; not counted"
+            self._log(logging.INFO, attempt, "released", told)
+
+    def _failed(self, attempt: Attempt, error: BaseException, answer: object) -> None:
+        what = told(failure_of(error))
+        if not isinstance(answer, Job):  # stored, though its answer was lost
+            self._log(logging.WARNING, attempt, "failed", "ended by %s", what, what=what)
+        elif answer.status is JobStatus.DEAD:
+            # Of one from another process, its own traceback leads nowhere but to ourselves.
+            shown = None if isinstance(error, TaskError) else error
+            self._log(logging.ERROR, attempt, "dead", "dead: %s", what, error=shown, what=what)
+        elif answer.status is JobStatus.CANCELLED:
+            self._log(logging.INFO, attempt, "discarded", "discarded: %s", answer.error or what)
+        else:
+            again = f"again at {answer.run_at:%H:%M:%S}Z"
+            if answer.attempts < attempt.job.attempts:
+                self._log(logging.INFO, attempt, "snoozed", "snoozed, %s; not counted", again)
+            else:
+                message = "failed, %s: %s"
+                self._log(logging.WARNING, attempt, "failed", message, again, what, what=what)
+
+    def lost(self, attempt: Attempt, loss: Lost, *, goes_on: bool) -> None:
+        end = (
+            "its thread goes on, and has its slot until it ends" if goes_on else "it was cancelled"
+        )
+        message = "the lease was lost; %s. (%s)"
+        self._log(logging.WARNING, attempt, "lost", message, end, loss.reason)
+
+    def goes_on(self, attempt: Attempt, why: str) -> None:
+        """A function does not end though its attempt has."""
+        self._log(
+            logging.ERROR,
+            attempt,
+            "left",
+            "%s, but its code cannot be ended and goes on; its slot is not used until it ends",
+            why,
+        )
+
+    def ended_late(self, attempt: Attempt) -> None:
+        took = (self._clock.monotonic() - attempt.begun_us) / SECOND_US
+        message = "its code has ended after all, after %.1f s"
+        self._log(logging.INFO, attempt, "ended_late", message, took)
+
+    def middleware_failed(self, attempt: Attempt, middleware: object, error: BaseException) -> None:
+        self._log(
+            logging.ERROR,
+            attempt,
+            "middleware_failed",
+            "%s of the middleware failed, which changes nothing: %s",
+            type(middleware).__name__,
+            error,
+            error=error,
+        )
+
+    def starting(self, entrypoints: Collection[str], concurrency: int) -> None:
+        names = ", ".join(entrypoints)
+        self._own(logging.INFO, "starting", "works on %s, %d at a time", names, concurrency)
+
+    def registered(self) -> None:
+        self._own(logging.DEBUG, "registered", "its entry is in the store")
+
+    def stopping(self, jobs: int, seconds: float) -> None:
+        level = logging.INFO if jobs else logging.DEBUG
+        self._own(level, "stopping", "stops; %d jobs have %g s to end", jobs, seconds)
+
+    def ending(self, jobs: int) -> None:
+        """It has done its share, or is to work no longer than there is work."""
+        level = logging.INFO if jobs else logging.DEBUG
+        self._own(level, "ending", "claims no more, and ends with the %d jobs it has", jobs)
+
+    def dismissed(self) -> None:
+        self._own(logging.INFO, "dismissed", "is dismissed: it stops, and is not replaced")
+
+    def stopped(self) -> None:
+        self._own(logging.DEBUG, "stopped", "has ended, and its entry is gone")
+
+    def grown(self, most_mib: int) -> None:
+        self._own(logging.INFO, "grown", "has grown beyond %d MiB, and ends", most_mib)
+
+    def signals_taken(self, names: list[str]) -> None:
+        message = "a task has changed what %s does; it stops this worker again"
+        self._own(logging.WARNING, "signals_taken", message, ", ".join(names))
+
+    def storage_failed(self, error: Exception) -> None:
+        message = "the storage is in trouble; this worker tries again until it answers. (%s)"
+        self._own(logging.WARNING, "storage_failed", message, error)
+
+    def storage_answers(self, silent_us: int) -> None:
+        message = "the storage answers again, after %.1f s"
+        self._own(logging.WARNING, "storage_answers", message, silent_us / SECOND_US)
+
+    def is_stuck(self) -> None:
+        message = "a task holds up the event loop beyond the grace; its jobs were given back"
+        self._own(logging.ERROR, "stuck", message)
+
+    def ends_unheard(self, jobs: int) -> None:
+        message = (
+            "ends without an answer of the storage; jobs whose end was not stored: %d. "
+            "They are run again when their leases end"
+        )
+        self._own(logging.WARNING, "unheard", message, jobs)
+
+    def _own(self, level: int, event: str, message: str, *args: object) -> None:
+        """Of the worker itself."""
+        self._say(level, message, args, {"event": event, "worker": self._worker})
+
+
+def told(failure: Failure) -> str:
+    """A failure in a line's words."""
+    if not failure.kind:
+        return failure.text
+    return f"{failure.kind}: {failure.text}" if failure.text else failure.kind

@@ -1,0 +1,294 @@
+"""Logs: what a worker's processes write, a line for each event: to stderr, or to a console."""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from functools import lru_cache
+from typing import Any, ClassVar, Literal, TextIO
+from weakref import ref
+
+import msgspec
+
+from casque.system.clock import SECOND_US, SystemClock, to_datetime
+from casque.system.forks import in_child
+from casque.worker.logging.console import SUPERVISOR, ConsoleLines, shown
+from casque.worker.logging.nonblocking_stream import Outlet
+
+WORKER = "casque.worker"
+"""The logger of workers."""
+LEVELS = ("debug", "info", "warning", "error")
+FORMATS = ("text", "json")
+
+
+class LogOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How to log: a plain value, to be handed to another process."""
+
+    level: int = logging.INFO
+    format: Literal["text", "json", "console"] = "text"
+    """Those of a console are for a person who watches, and go to stdout."""
+    yields: bool = False
+    """Whether what the app's own module sets up takes the place of this."""
+
+
+_clock = SystemClock()
+_pid = os.getpid
+_current: list[LogOptions] = []
+
+
+def current() -> LogOptions | None:
+    """How this process was told to log, to be handed on to one that it starts."""
+    return _current[-1] if _current else None
+
+
+def set_up(options: LogOptions) -> None:
+    """Write everything that is logged in this process, unless it yields to another."""
+    _current.append(options)
+    root = logging.getLogger()
+    if options.yields and root.handlers:
+        return
+    if options.format == "console":
+        if isinstance(sys.stdout, io.TextIOWrapper):  # of commands in any letters
+            sys.stdout.reconfigure(errors="backslashreplace")
+        handler = Lines(sys.stdout)
+        handler.setFormatter(ConsoleLines())
+        handler.addFilter(shown(options.level))
+        if options.level <= logging.INFO:  # some of what it shows is of no great weight
+            logging.getLogger(WORKER).setLevel(logging.DEBUG)
+    else:
+        handler = Lines(sys.stderr)
+        handler.setFormatter(JsonLines() if options.format == "json" else TextLines())
+    root.addHandler(handler)
+    root.setLevel(options.level)
+
+
+def speak_again() -> None:
+    """Of modules that were imported: what they set up for logging must not silence workers.
+
+    `dictConfig` and `fileConfig` disable every logger that is there already,
+    unless told otherwise. Levels stay as they were set.
+    """
+    for name in ("casque", WORKER, SUPERVISOR):
+        logging.getLogger(name).disabled = False
+
+
+class Lines(logging.StreamHandler[TextIO]):
+    """Writes lines to a stream; those of a batch at once.
+
+    For each of its own, a busy worker would give up Python's lock and wait for
+    it again, and that takes longer than the job.
+    """
+
+    held: ClassVar[int] = 0
+    """How many batches are under way."""
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__(stream)
+        self._lines: list[str] = []
+        self._outlet = Outlet(stream)
+        _handlers.append(ref(self))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            line = f"{self.format(record)}\n"
+        except Exception:  # noqa: BLE001 - as logging's own handlers do
+            self.handleError(record)
+            return
+        self._lines.append(line)
+        if not Lines.held or record.levelno >= logging.WARNING:
+            with suppress(OSError, ValueError):  # nobody reads it any more
+                self.flush()
+
+    def flush(self) -> None:
+        with self.lock or nullcontext():
+            lines, self._lines = self._lines, []
+            if lines:
+                self._outlet.write("".join(lines))
+
+    def setStream(self, stream: TextIO) -> TextIO | None:  # noqa: N802 - it is logging's
+        before = super().setStream(stream)
+        self._outlet = Outlet(self.stream)
+        return before
+
+    def close(self) -> None:
+        with suppress(OSError, ValueError):
+            self.flush()
+            self._outlet.close()
+        super().close()
+
+    def forget(self) -> None:
+        self._lines = []
+        self._outlet = Outlet(self.stream)  # whose lock nobody holds
+
+    def is_all(self, logger: logging.Logger) -> bool:
+        """Whether what `logger` says comes here and nowhere else, past nobody."""
+        above: logging.Logger | None = logger
+        while above is not None and above is not logger.root:
+            if above.handlers or not above.propagate:
+                return False
+            above = above.parent
+        if type(self.formatter) not in (TextLines, JsonLines) or self.level > logging.INFO:
+            return False
+        is_plain = not (logger.filters or self.filters)
+        is_usual = logging.getLogRecordFactory() is logging.LogRecord
+        return is_plain and is_usual and logger.root.handlers == [self]
+
+    def say(self, message: str, fields: dict[str, Any]) -> None:
+        """A line of level INFO, as a record of it would become; what makes up most of a log."""
+        formatter = self.formatter
+        assert isinstance(formatter, TextLines | JsonLines)
+        line = f"{formatter.line(_now(), message, fields)}\n"
+        with self.lock or nullcontext():
+            self._lines.append(line)
+        if not Lines.held:
+            with suppress(OSError, ValueError):  # nobody reads it any more
+                self.flush()
+
+
+_handlers: list[ref[Lines]] = []
+_counting = threading.Lock()
+
+
+def _begin_anew() -> None:
+    """In the child of a fork: what was being written belongs to the parent."""
+    global _counting  # noqa: PLW0603 - somebody may have held it
+    _counting = threading.Lock()
+    Lines.held = 0
+    for one in _handlers:
+        handler = one()
+        if handler is not None:
+            handler.forget()
+
+
+in_child(_begin_anew)
+
+
+def _only(logger: logging.Logger) -> Lines | None:
+    handlers = logger.root.handlers
+    handler = handlers[0] if handlers else None
+    return handler if isinstance(handler, Lines) and handler.is_all(logger) else None
+
+
+@contextmanager
+def together(logger: logging.Logger) -> Iterator[Lines | None]:
+    """What is logged in here is written at once, at its end; warnings and errors at once.
+
+    Gives the only handler of `logger`, if that is one of ours.
+    """
+    with _counting:
+        Lines.held += 1
+    try:
+        yield _only(logger) if logger.isEnabledFor(logging.INFO) else None
+    finally:
+        with _counting:
+            Lines.held -= 1
+        for handler in [found for one in _handlers if (found := one()) is not None]:
+            with suppress(OSError, ValueError):  # nobody reads it any more
+                handler.flush()
+
+
+class TextLines(logging.Formatter):
+    """For people: the time, level, process, message, and its fields. A traceback follows."""
+
+    def line(self, time: str, message: str, fields: dict[str, Any]) -> str:
+        """One of a worker's own, of level INFO, which names the job."""
+        told = f"queue={fields['queue']} worker={fields['worker']}"
+        return f"{time} INFO    [{_pid()}] {message} ({told})"
+
+    def format(self, record: logging.LogRecord) -> str:
+        record.message = record.getMessage()
+        fields = vars(record)
+        # A worker's own messages name the job, its entrypoint and its attempt already.
+        if f"(job {fields.get('job_id')}, " in record.message:
+            told = f"queue={fields.get('queue')} worker={fields.get('worker')}"
+        else:
+            own = _IN_WORDS if "event" in fields else ()
+            told = " ".join(
+                f"{name}={value}" for name, value in _fields(record).items() if name not in own
+            )
+        line = f"{_time(record)} {record.levelname:<7} [{record.process}] {record.message}"
+        if told:
+            line += f" ({told})"
+        trouble = _trouble(record, self)
+        return f"{line}\n{trouble}" if trouble else line
+
+
+class JsonLines(logging.Formatter):
+    """For programs: one object a line, with what `extra=` gave as fields of their own."""
+
+    def line(self, time: str, message: str, fields: dict[str, Any]) -> str:
+        """One of a worker's own, of level INFO."""
+        told = {"time": time, "level": "info", "logger": WORKER, "message": message, "pid": _pid()}
+        return _json(told | fields)
+
+    def format(self, record: logging.LogRecord) -> str:
+        told: dict[str, Any] = {
+            "time": _time(record),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            "pid": record.process,
+        }
+        told |= _fields(record)
+        if trouble := _trouble(record, self):
+            told["traceback"] = trouble
+        return _json(told)
+
+
+def _json(told: dict[str, Any]) -> str:
+    try:
+        return msgspec.json.encode(told, enc_hook=str).decode()
+    except UnicodeEncodeError:  # halves of letters: of a file's name that is not UTF-8, say
+        whole = _whole(msgspec.to_builtins(told, enc_hook=str))
+        return msgspec.json.encode(whole).decode()
+
+
+def _whole(value: Any) -> Any:
+    r"""The same with such halves as the text format shows them: `\udce9`."""
+    if isinstance(value, str):
+        return value.encode(errors="backslashreplace").decode()
+    if isinstance(value, dict):
+        return {_whole(key): _whole(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_whole(one) for one in value]
+    return value
+
+
+_IN_WORDS = frozenset({"event", "count", "child", "how", "what"})
+"""What the messages of our own events say too."""
+_USUAL = frozenset(vars(logging.makeLogRecord({}))) | {"asctime", "message", "taskName"}
+
+
+def _fields(record: logging.LogRecord) -> dict[str, Any]:
+    """What is said of this event beyond its message: of which job, attempt, worker."""
+    return {name: value for name, value in vars(record).items() if name not in _USUAL}
+
+
+def _time(record: logging.LogRecord) -> str:
+    return _told(int(record.created * 1000))
+
+
+def _now() -> str:
+    return _told(_clock.now() // 1000)
+
+
+def _told(milliseconds: int) -> str:
+    seconds, part = divmod(milliseconds, 1000)
+    return f"{_second(seconds)}.{part:03}Z"
+
+
+@lru_cache(maxsize=8)
+def _second(seconds: int) -> str:
+    return to_datetime(seconds * SECOND_US).isoformat(timespec="seconds").removesuffix("+00:00")
+
+
+def _trouble(record: logging.LogRecord, formatter: logging.Formatter) -> str:
+    if record.exc_info and not record.exc_text:
+        record.exc_text = formatter.formatException(record.exc_info)
+    stack = formatter.formatStack(record.stack_info) if record.stack_info else ""
+    return "\n".join(part for part in (record.exc_text, stack) if part)

@@ -1,0 +1,217 @@
+"""Registry: the workers of a store, each an entry that goes away by itself when it is not renewed.
+
+An entry is an ephemeral record, which its owner alone writes. Orders to a worker
+are records of another kind, which the worker looks for when it has renewed its entry.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Sequence
+from datetime import datetime
+
+import msgspec
+
+from casque.job import Job
+from casque.record import DISMISSAL, MANAGER, WORKER, Record
+from casque.rules.operations import DeleteRecord, Operation, PutRecord
+from casque.stores.port import Store
+from casque.system.clock import DAY_US, SECOND_US, Clock, to_datetime
+from casque.tasks.worker_options import DEFAULT_GRACE_US, DEFAULT_LEASE_US, WorkerOptions
+from casque.worker.registry import process_identity
+
+ENTRY_LEASES = 2
+"""For how many leases an entry is there without being renewed."""
+_UNHEARD_US = DAY_US
+"""How much longer a manager's is: on its own host its process tells that it is there, and by the
+entry it is found even if the storage has taken no write for a while."""
+_LATE_US = 10 * SECOND_US
+"""How long a dismissal waits besides, for a worker that was held up and beats late."""
+_JOBS_NAMED = 100
+
+
+class ProcessEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """One process that an entry tells of."""
+
+    name: str
+    host: str
+    pid: int
+    started_at: datetime
+    lease_us: int = DEFAULT_LEASE_US
+    """It is renewed every third of it."""
+    grace_us: int = DEFAULT_GRACE_US
+    machine: str = ""
+    birth: int | None = None
+    """These two say which process `pid` is: see `presence`."""
+    obeys_signals: bool = False
+    """Whether SIGTERM stops it; one on a thread of a user's program it would end with that."""
+    is_dismissed: bool = False
+    """Whether it was told to stop, and is not to be replaced."""
+    store: str = ""
+    """The name of the store that it was written to; empty if an older version wrote it."""
+
+    def is_of(self, store: str) -> bool:
+        """False if it came into this store with a copy, and its process works on another.
+
+        A process elsewhere may see the same store under another name.
+        """
+        return not self.is_here or self.store in ("", store)
+
+    @property
+    def is_here(self) -> bool:
+        """Whether `pid` is a process of this machine, as this process sees it."""
+        return self.host == socket.gethostname() and self.machine == process_identity.machine()
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether it has died without a word. Of those elsewhere, only time will tell."""
+        return self.is_here and process_identity.has_ended(self.pid, self.birth)
+
+
+class WorkerEntry(ProcessEntry, frozen=True, kw_only=True):
+    """One worker as its entry has it; it is at most a third of a lease old."""
+
+    beat_at: datetime
+    concurrency: int
+    queues: tuple[str, ...] | None
+    """None: all of them."""
+    entrypoints: tuple[str, ...]
+    running: tuple[str, ...]
+    """The ids of the jobs in hand, or the first hundred of them."""
+    manager: int | None = None
+    """The process that keeps it running; None: nobody does."""
+    manager_birth: int | None = None
+    """Which process that is; None when it is not to be sent signals."""
+    is_stopping: bool = False
+    """Whether it claims no more, and ends when what it has in hand has ended."""
+
+
+class ManagerEntry(ProcessEntry, frozen=True, kw_only=True):
+    """One supervisor as its entry has it: whoever starts the next worker, if there is none now."""
+
+    count: int
+
+
+def live_workers(entries: Sequence[WorkerEntry], store: str) -> list[WorkerEntry]:
+    """Those that work on the store of this name, as far as can be told from here."""
+    return [entry for entry in entries if entry.is_of(store) and not entry.is_gone]
+
+
+def worker_entries(records: Sequence[Record]) -> list[WorkerEntry]:
+    """The workers that the records of kind `worker` tell of, as far as they can be read."""
+    return [entry for record in records if (entry := entry_of(record)) is not None]
+
+
+def entry_of(record: Record) -> WorkerEntry | None:
+    """The worker that it tells of; None: it was written by another version, or by a stranger."""
+    try:
+        return msgspec.json.decode(record.value, type=WorkerEntry)
+    except msgspec.DecodeError:
+        return None
+
+
+def manager_of(record: Record) -> ManagerEntry | None:
+    """The same for the records of kind `manager`."""
+    try:
+        return msgspec.json.decode(record.value, type=ManagerEntry)
+    except msgspec.DecodeError:
+        return None
+
+
+def manager_entry(pid: int, count: int, options: WorkerOptions, clock: Clock) -> ManagerEntry:
+    """Of a supervisor in a process of this machine, which stops at SIGTERM."""
+    birth, host = process_identity.birth_of(pid), socket.gethostname()
+    return ManagerEntry(
+        name=f"{host}:{pid}:{birth}",
+        host=host,
+        pid=pid,
+        started_at=to_datetime(clock.now()),
+        lease_us=options.lease_us,
+        grace_us=options.grace_us,
+        machine=process_identity.machine(),
+        birth=birth,
+        obeys_signals=True,
+        count=count,
+    )
+
+
+def manager_put(entry: ManagerEntry, store: str, expect: int | None = None) -> PutRecord:
+    """What writes it to the store of this name."""
+    ttl = ENTRY_LEASES * entry.lease_us + _UNHEARD_US
+    value = msgspec.json.encode(msgspec.structs.replace(entry, store=store))
+    return PutRecord(MANAGER, entry.name, value, expect, ttl)
+
+
+def ends_us(record: Record) -> int:
+    """Until when somebody elsewhere is taken to be there who does not renew the entry."""
+    assert record.expires_us is not None
+    return record.expires_us - (_UNHEARD_US if record.kind == MANAGER else 0)
+
+
+def dismissal(one: ProcessEntry) -> PutRecord:
+    """An order to a worker to stop; the process that keeps it running does not replace it.
+
+    Or to a manager, with all its workers. They look for it when they renew
+    their entries, which they do every third of a lease.
+    """
+    ttl = ENTRY_LEASES * one.lease_us + _LATE_US
+    if isinstance(one, ManagerEntry):
+        ttl += _UNHEARD_US
+    return PutRecord(DISMISSAL, one.name, b"", None, ttl)
+
+
+class Entry:
+    """A worker's own entry, as it is kept up to date."""
+
+    def __init__(
+        self,
+        name: str,
+        options: WorkerOptions,
+        entrypoints: tuple[str, ...],
+        store: Store,
+        *,
+        manager: int | None = None,
+        manager_birth: int | None = None,
+        obeys_signals: bool = False,
+    ) -> None:
+        self.name = name
+        self.entrypoints = entrypoints
+        self.is_dismissed = False
+        self.is_stopping = False
+        self._options = options
+        self._store = store
+        self._manager = manager
+        self._manager_birth = manager_birth
+        self._obeys_signals = obeys_signals
+        self._started_at = to_datetime(store.clock.now())
+
+    def renewal(self, running: Sequence[Job]) -> PutRecord:
+        value = WorkerEntry(
+            name=self.name,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            started_at=self._started_at,
+            beat_at=to_datetime(self._store.clock.now()),
+            concurrency=self._options.concurrency,
+            queues=self._options.queues,
+            entrypoints=self.entrypoints,
+            running=tuple(job.id for job in running[:_JOBS_NAMED]),
+            manager=self._manager,
+            manager_birth=self._manager_birth,
+            lease_us=self._options.lease_us,
+            grace_us=self._options.grace_us,
+            machine=process_identity.machine(),
+            birth=process_identity.birth_of(os.getpid()),
+            obeys_signals=self._obeys_signals,
+            is_dismissed=self.is_dismissed,
+            is_stopping=self.is_stopping,
+            store=self._store.name,
+        )
+        ttl = ENTRY_LEASES * self._options.lease_us
+        return PutRecord(WORKER, self.name, msgspec.json.encode(value), None, ttl)
+
+    def removal(self) -> list[Operation]:
+        """What takes it away, and the order that was carried out."""
+        order = [DeleteRecord(DISMISSAL, self.name, None)] if self.is_dismissed else []
+        return [DeleteRecord(WORKER, self.name, None), *order]

@@ -1,0 +1,236 @@
+"""Command: a command line as a session: how it begins, what it writes, how all of it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+
+from casque.queues.arguments import OUTPUT_BYTES
+from casque.worker.shell.groups import LivingGroups, is_there
+from casque.worker.shell.guard import Guard
+
+SHELL_PATH = "/bin/sh"
+_GATE = f'IFS= read -r _casque_gate && exec {SHELL_PATH} -c "$1" </dev/null'
+"""Waits for its word before it becomes the command. When there is nobody left to give it, because
+the worker died before the group was guarded, it ends, and the command has never run. The variable
+is one that nobody else has: read into one of the environment's, the command would find it empty."""
+_LEAVE_SECONDS = 0.1
+"""How long, after the end of its `sh`, what is about to leave by `setsid` has for that."""
+_TERM_SECONDS = 2.0
+"""How long what was asked to end may take, before it is killed."""
+_GONE_SECONDS = 1.0
+"""How long what was killed is waited for."""
+_LOOK_SECONDS = 0.05
+_READ_BYTES = 65_536
+_LAST_READS = 16
+_TELL_SECONDS = 1.0
+_TOLD_BYTES_PER_SECOND = 8_192
+"""Of one that writes without end, so much of its tail is told on average while it runs."""
+
+
+class Command:
+    """One run of a command line by `sh -c`, in a session and process group of its own.
+
+    A session: a terminal's Ctrl-C is the worker's, and a program that would ask
+    the terminal for a password fails instead of being stopped for ever.
+    """
+
+    def __init__(
+        self,
+        line: str,
+        environment: Mapping[bytes, bytes],
+        folder: str | None,
+        tell: Callable[[bytes], None],
+    ) -> None:
+        """Starts it, behind its gate. Raises OSError or ValueError when that cannot be.
+
+        `tell` is told its output, now and then, while it runs.
+        """
+        self._loop = asyncio.get_running_loop()
+        self._tell = tell
+        self._tail = bytearray()
+        self._telling: asyncio.TimerHandle | None = None
+        self._told_bytes = 0
+        self.is_left = False
+        """Whether something of it could not be ended."""
+        self._has_ended = asyncio.Event()
+        """Set when the `sh` has; it is not reaped by then, so its number is its own."""
+        self._process = subprocess.Popen(  # noqa: S603 - to run what it is told is what it is for
+            ["sh", "-c", _GATE, "sh", line.encode()],  # noqa: S607 - by its whole path, below
+            executable=SHELL_PATH,
+            bufsize=0,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            cwd=folder,
+            env=environment,
+            start_new_session=True,
+        )
+        assert self._process.stdout is not None
+        self.group = self._process.pid
+        """Its session and first process group, and the process that leads both."""
+        self._output = self._process.stdout.fileno()
+        os.set_blocking(self._output, False)
+        self._loop.add_reader(self._output, self._read)
+        self._pidfd: int | None = None
+        self._watch()
+
+    async def run(self, guard: Guard, when_guarded: Callable[[], None]) -> int:
+        """Let it run to its end: its exit code, or a signal's number, negative.
+
+        When this returns or raises, nothing of its session is left, unless `is_left` says so.
+        Cancelled, it ends it.
+        """
+        try:
+            await guard.add(self.group)
+            when_guarded()
+            self._open_gate()
+            await self._has_ended.wait()
+        finally:
+            await self._clear_away()
+            guard.drop(self.group)
+            self._close()
+        return self._process.returncode
+
+    def _open_gate(self) -> None:
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):  # somebody killed it
+            self._process.stdin.write(b"\n")
+        self._process.stdin.close()
+
+    # -- its end ---------------------------------------------------------------
+
+    def _watch(self) -> None:
+        try:
+            self._pidfd = os.pidfd_open(self.group)
+        except (AttributeError, OSError):  # another system, or an old one
+            threading.Thread(target=self._wait, name="casque-command", daemon=True).start()
+        else:
+            self._loop.add_reader(self._pidfd, self._see_the_end)
+
+    def _wait(self) -> None:
+        if hasattr(os, "waitid"):
+            os.waitid(os.P_PID, self.group, os.WEXITED | os.WNOWAIT)
+        else:  # macOS before Python 3.13
+            self._process.wait()
+        with suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self._has_ended.set)
+
+    def _see_the_end(self) -> None:
+        self._let_go_of_pidfd()
+        self._has_ended.set()
+
+    async def _clear_away(self) -> None:
+        """End what is left of the session, whoever else wants this to end meanwhile.
+
+        Once the `sh` is reaped, only what is left of it keeps others from getting
+        the session's number: so it is looked at often, and never again once it was
+        seen empty. Numbers are given in turn; no system gets around in between.
+        """
+        begun = self._loop.time()
+        ask_after = _LEAVE_SECONDS if self._has_ended.is_set() else 0.0
+        is_asked = is_hurried = False
+        while not self._is_gone(begun):
+            passed = self._loop.time() - begun
+            if passed >= _TERM_SECONDS + _GONE_SECONDS:
+                self.is_left = True
+                return
+            if is_hurried or passed >= _TERM_SECONDS:
+                self._signal(signal.SIGKILL)
+            elif not is_asked and passed >= ask_after:
+                is_asked = True
+                self._signal(signal.SIGTERM)
+                self._signal(signal.SIGCONT)  # one that is stopped must be able to heed it
+            try:
+                await pause(_LOOK_SECONDS)
+            except asyncio.CancelledError:
+                is_hurried = True
+        # One that was born while it was looked for the living may have been missed.
+        if is_asked or is_there(self.group):
+            self._signal(signal.SIGKILL)
+
+    def _is_gone(self, begun: float) -> bool:
+        """Whether nothing of it lives; what is known from before it was to end says nothing."""
+        if not self._has_ended.is_set():
+            return False
+        self._process.poll()
+        now = self._loop.time()
+        return not _groups.of(self.group, now, since=max(begun, now - _LOOK_SECONDS))
+
+    def _signal(self, number: signal.Signals) -> None:
+        now = self._loop.time()
+        for group in {self.group} | _groups.of(self.group, now, since=now):
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(group, number)
+
+    def _close(self) -> None:
+        """Take what is in the pipe, but wait for nobody who still holds it."""
+        self._loop.remove_reader(self._output)
+        for _ in range(_LAST_READS):
+            if not self._take():
+                break
+        if self._telling is not None:
+            self._telling.cancel()
+        self._let_go_of_pidfd()
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream is not None:
+                with suppress(OSError):
+                    stream.close()
+
+    def _let_go_of_pidfd(self) -> None:
+        if self._pidfd is not None:
+            self._loop.remove_reader(self._pidfd)
+            os.close(self._pidfd)
+            self._pidfd = None
+
+    # -- its output ------------------------------------------------------------
+
+    @property
+    def output(self) -> bytes:
+        """The end of what it wrote so far."""
+        return bytes(self._tail[-OUTPUT_BYTES:])
+
+    def _read(self) -> None:
+        read = self._take()
+        if read == b"":
+            self._loop.remove_reader(self._output)  # nobody holds the other end any more
+        elif read and self._telling is None:
+            # Not the same again and again for one more line each time.
+            seconds = max(_TELL_SECONDS, self._told_bytes / _TOLD_BYTES_PER_SECOND)
+            self._telling = self._loop.call_later(seconds, self._tell_now)
+
+    def _take(self) -> bytes | None:
+        """Read what there is; None when that is nothing, empty when nothing more comes."""
+        try:
+            read = os.read(self._output, _READ_BYTES)
+        except BlockingIOError:
+            return None
+        self._tail += read
+        if len(self._tail) > 2 * OUTPUT_BYTES:
+            del self._tail[:-OUTPUT_BYTES]
+        return read
+
+    def _tell_now(self) -> None:
+        self._telling = None
+        output = self.output
+        self._told_bytes = len(output)
+        self._tell(output)
+
+
+_groups = LivingGroups()
+
+
+async def pause(seconds: float) -> None:
+    """Let so much time pass."""
+    loop = asyncio.get_running_loop()
+    over: asyncio.Future[None] = loop.create_future()
+    timer = loop.call_later(seconds, over.set_result, None)
+    try:
+        await over
+    finally:
+        timer.cancel()

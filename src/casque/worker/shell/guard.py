@@ -1,0 +1,224 @@
+"""Guarding: a worker's end of its guard, which ends its commands when the worker dies."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import subprocess
+import sys
+import threading
+from contextlib import suppress
+from pathlib import Path
+from typing import IO
+from weakref import WeakSet
+
+from casque.system.forks import in_child
+
+_log = logging.getLogger("casque.worker")
+
+_PROGRAM = Path(__file__).with_name("guard_main.py")
+_ANSWER_SECONDS = 10.0
+"""After which a guard that does not answer is replaced."""
+_GUARDS = 3
+"""How many of them are tried before a command is given up."""
+_AGAIN_SECONDS = 1.0
+"""How long to wait before the next when one died before its first answer."""
+_END_SECONDS = 5.0
+_ANSWER_BYTES = 65_536
+
+
+class UnguardedError(Exception):
+    """No guard is to be had."""
+
+
+class Guard:
+    """The guard of this process, of one event loop: a process that is kept running.
+
+    Nobody but this process may hold its pipes: a command does not inherit them,
+    and the child of a fork lets them go.
+    """
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._lock = threading.Lock()
+        """Held by who writes to the pipe, or lets it go."""
+        self._process: subprocess.Popen[bytes] | None = None
+        self._has_answered = False
+        self._groups: dict[int, None] = {}
+        """What the guard is to know of."""
+        self._asking: dict[int, asyncio.Future[None]] = {}
+        self._heard = b""
+        self._is_closed = False
+        _guards.add(self)
+
+    @property
+    def pid(self) -> int | None:
+        return None if self._process is None else self._process.pid
+
+    async def add(self, group: int) -> None:
+        """Have a process group guarded; it is, once this returns. Raises UnguardedError."""
+        asking = self._asking[group] = self._loop.create_future()
+        self._groups[group] = None
+        try:
+            if self._process is None:
+                self._start()
+            else:
+                self._tell(b"+%d\n" % group)
+            for _ in range(_GUARDS):
+                answered, _ = await asyncio.wait([asking], timeout=_ANSWER_SECONDS)
+                if answered:
+                    return
+                self._replace()
+        finally:
+            del self._asking[group]
+        raise UnguardedError(
+            "the process that is to end this command if its worker dies cannot be started; is the "
+            "machine out of memory or processes?"
+        )
+
+    def renew(self, group: int, seconds: float) -> None:
+        """It may go on for so long, unless this is said again. From any thread.
+
+        Not by way of the loop: whoever holds that up does not hold up heartbeats.
+        """
+        line = b"=%d %.3f\n" % (group, seconds)
+        with self._lock:
+            process = self._process
+            if process is None or process.stdin is None:
+                return  # one that is to come knows of no end, and of the next renewal
+            try:
+                is_told = process.stdin.write(line) == len(line)
+            except (OSError, ValueError):
+                return  # it is dead, and `_hear` is on its way
+        if not is_told:  # it does not read, and would end at a time that is not true any more
+            with suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(self._replace)
+
+    def drop(self, group: int) -> None:
+        """The group is no more, or of no concern."""
+        if group in self._groups:
+            del self._groups[group]
+            if self._process is not None:
+                self._tell(b"-%d\n" % group)
+
+    def close(self) -> None:
+        """Let the guard end; what it still knows of, it ends with it."""
+        self._is_closed = True
+        process = self._let_go()
+        if process is None:
+            return
+        if not self._groups:
+            process.kill()
+        _close(process.stdin)
+        try:
+            process.wait(_END_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def _start(self) -> None:
+        if self._is_closed or self._process is not None:
+            return
+        try:
+            # In a session of its own: neither Ctrl-C nor what ends the worker's group is for it.
+            process = subprocess.Popen(  # noqa: S603 - our own program, by the same Python
+                [sys.executable, "-I", "-S", str(_PROGRAM)],
+                bufsize=0,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                cwd="/",
+                start_new_session=True,
+            )
+        except OSError as error:
+            _log.warning("the guard of this worker's commands cannot be started: %s", error)
+            self._start_later()
+            return
+        assert process.stdin is not None
+        assert process.stdout is not None
+        for stream in (process.stdin, process.stdout):
+            os.set_blocking(stream.fileno(), False)
+        self._process, self._has_answered, self._heard = process, False, b""
+        self._loop.add_reader(process.stdout.fileno(), self._hear)
+        self._tell(b"".join(b"+%d\n" % group for group in self._groups))
+
+    def _start_later(self) -> None:
+        self._loop.call_later(_AGAIN_SECONDS, self._start)
+
+    def _tell(self, line: bytes) -> None:
+        assert self._process is not None
+        assert self._process.stdin is not None
+        try:
+            with self._lock:
+                written = self._process.stdin.write(line)
+        except BrokenPipeError:
+            return  # it is dead, and `_hear` is on its way
+        # It does not read: stopped by somebody, or a machine that hardly moves. A line that was
+        # cut off would be read wrong, so this one is of no use any more.
+        if written != len(line):
+            self._replace()
+
+    def _hear(self) -> None:
+        assert self._process is not None
+        assert self._process.stdout is not None
+        try:
+            heard = os.read(self._process.stdout.fileno(), _ANSWER_BYTES)
+        except BlockingIOError:
+            return
+        if not heard:
+            _log.warning("the guard of this worker's commands died, and is replaced")
+            self._replace()
+            return
+        self._has_answered = True
+        *lines, self._heard = (self._heard + heard).split(b"\n")
+        for line in lines:
+            asking = self._asking.get(int(line))
+            if asking is not None and not asking.done():
+                asking.set_result(None)
+
+    def _replace(self) -> None:
+        """Another takes its place, and is told of all that runs."""
+        process = self._let_go()
+        if process is not None:
+            # First: one that was only stopped would, at the end of its pipe, end what runs.
+            process.kill()
+            process.wait()
+            _close(process.stdin)
+        if not self._groups:
+            return
+        if self._has_answered:
+            self._start()
+        else:
+            self._start_later()
+
+    def _let_go(self) -> subprocess.Popen[bytes] | None:
+        with self._lock:
+            process, self._process = self._process, None
+        if process is not None and process.stdout is not None:
+            self._loop.remove_reader(process.stdout.fileno())
+            _close(process.stdout)
+        return process
+
+    def abandon(self) -> None:
+        """In the child of a fork: as long as it held the pipe, the guard would miss the end."""
+        if self._process is not None:
+            _close(self._process.stdin)
+            _close(self._process.stdout)
+
+
+def _close(stream: IO[bytes] | None) -> None:
+    if stream is not None:
+        with suppress(OSError):
+            stream.close()
+
+
+_guards: WeakSet[Guard] = WeakSet()
+
+
+def _abandon_all() -> None:
+    for guard in list(_guards):
+        guard.abandon()
+
+
+in_child(_abandon_all)

@@ -1,0 +1,179 @@
+"""Settings: what an operator sets for all of a store: records, so every process sees the same.
+
+They are the defaults of `queuectl` and of shell jobs. A job keeps those that
+it was enqueued with; how long to wait after a failure is looked up then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+from msgspec import UNSET
+
+from casque.errors import InvalidError
+from casque.queues.arguments import LARGEST_INT, LONGEST_SPAN_US
+from casque.record import Record
+from casque.retry import Backoff
+from casque.system.clock import SECOND_US
+from casque.system.durations import duration_us, told
+
+_DAY_US = 86_400 * SECOND_US
+_LARGEST_BASE = 1_000
+_LONGEST_NUMBER = 10
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """All of them, with what holds when nobody has set it."""
+
+    max_retries: int = 3
+    """Attempts in all: a job is dead when it has had so many."""
+    backoff_base: float = 2.0
+    """After the n-th failed attempt a job waits base ** n seconds."""
+    backoff_max_us: int = 3_600 * SECOND_US
+    timeout_us: int | None = None
+    """How long one attempt may take; None: as long as it likes."""
+    lease_us: int = 60 * SECOND_US
+    retention_us: int = 7 * _DAY_US
+    """How long a completed job stays to be looked at."""
+    poll_interval_us: int | None = None
+    """How long a worker sleeps at most before it looks for jobs; None: as the store needs."""
+    max_depth: int = 16
+
+    def backoff(self) -> Backoff:
+        """Base ** attempts seconds, at most `backoff_max`, and nothing left to chance."""
+        return Backoff(
+            base=timedelta(seconds=self.backoff_base),
+            factor=max(self.backoff_base, 1.0),
+            cap=timedelta(microseconds=self.backoff_max_us),
+            jitter=0.0,
+        )
+
+
+class Setting(msgspec.Struct, frozen=True):
+    """One of them, as it is written, shown and explained."""
+
+    key: str
+    field: str
+    parse: Callable[[str], Any]
+    fits: Callable[[Any], bool]
+    """Whether it can be this: a record may have been written by anybody."""
+    help: str
+
+    def value_of(self, settings: Settings) -> Any:
+        return getattr(settings, self.field)
+
+    def shown(self, settings: Settings) -> str:
+        value = self.value_of(settings)
+        if value is None:
+            return "none"
+        if self.field.endswith("_us"):
+            return told(value)
+        return str(value) if isinstance(value, int) else f"{value:g}"
+
+
+def _is_whole(value: object, at_least: int, at_most: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and at_least <= value <= at_most
+
+
+def _whole(key: str, at_least: int, explained: str) -> Setting:
+    def parse(text: str) -> int:
+        is_number = text.isascii() and text.isdecimal() and len(text) <= _LONGEST_NUMBER
+        if not is_number or not at_least <= int(text) <= LARGEST_INT:
+            raise InvalidError(f"{text!r} is not a whole number from {at_least} to {LARGEST_INT}.")
+        return int(text)
+
+    def fits(value: object) -> bool:
+        return _is_whole(value, at_least, LARGEST_INT)
+
+    return Setting(key, key, parse, fits, explained)
+
+
+def _base(key: str, explained: str) -> Setting:
+    def fits(value: object) -> bool:
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return False
+        return value == 0 or 1 <= value <= _LARGEST_BASE
+
+    def parse(text: str) -> float:
+        try:
+            base = float(text)
+        except ValueError:
+            base = -1.0
+        if not fits(base):
+            raise InvalidError(
+                f"{text!r} is not a number from 1 to {_LARGEST_BASE}, or 0 to try again at once."
+            )
+        return base
+
+    return Setting(key, key, parse, fits, explained)
+
+
+def _span(key: str, at_least_us: int, explained: str, *, or_none: bool = False) -> Setting:
+    def parse(text: str) -> int | None:
+        if or_none and text == "none":
+            return None
+        return duration_us(text, at_least_us=at_least_us)
+
+    def fits(value: object) -> bool:
+        return (or_none and value is None) or _is_whole(value, at_least_us, LONGEST_SPAN_US)
+
+    return Setting(key, f"{key}_us", parse, fits, explained)
+
+
+SETTINGS: Mapping[str, Setting] = {
+    one.key: one
+    for one in (
+        _whole("max_retries", 1, "attempts in all, then a job is dead"),
+        _base("backoff_base", "the n-th retry waits base ** n seconds"),
+        _span("backoff_max", 0, "and never longer than this"),
+        _span("timeout", 1, "how long one attempt may take", or_none=True),
+        _span("lease", SECOND_US, "after which a lost worker's jobs run again"),
+        _span("retention", 0, "how long completed jobs are kept"),
+        _span("poll_interval", 1_000, "how often idle workers look", or_none=True),
+        _whole("max_depth", 0, "how deep jobs may enqueue jobs"),
+    )
+}
+
+
+def setting(key: str) -> Setting:
+    """The setting of that name. InvalidError, with the list of the right ones, when none is."""
+    found = SETTINGS.get(key)
+    if found is None:
+        raise InvalidError(f"there is no setting {key!r}; choose one of {', '.join(SETTINGS)}.")
+    return found
+
+
+def encoded(key: str, text: str) -> bytes:
+    """The value of a record of kind CONFIG. InvalidError when the setting cannot have it."""
+    one = setting(key)
+    try:
+        return msgspec.json.encode(one.parse(text.strip()))
+    except InvalidError as error:
+        raise InvalidError(f"{key}: {error}") from None
+
+
+def settings_of(records: Iterable[Record]) -> Settings:
+    """What the records of kind CONFIG say; one that is unfit or not known says nothing."""
+    given = {SETTINGS[key].field: value for key, value in _values(records) if _fits(key, value)}
+    return Settings(**given)
+
+
+def unfit(records: Iterable[Record]) -> list[str]:
+    """The settings whose records say what cannot be: somebody has written them by hand."""
+    return [key for key, value in _values(records) if not _fits(key, value)]
+
+
+def _values(records: Iterable[Record]) -> Iterator[tuple[str, Any]]:
+    for record in records:
+        if record.name in SETTINGS:
+            try:
+                yield record.name, msgspec.json.decode(record.value)
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                yield record.name, UNSET
+
+
+def _fits(key: str, value: Any) -> bool:
+    return value is not UNSET and SETTINGS[key].fits(value)

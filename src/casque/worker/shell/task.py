@@ -1,0 +1,267 @@
+"""Shell: the task that runs shell jobs, each a command line in a process group of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import os
+import signal
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from functools import partial
+from itertools import islice
+from typing import Any
+
+from casque.job import Failure, JobStatus
+from casque.queues.lineage import DEPTH_VARIABLE, JOB_ID_VARIABLE
+from casque.retry import Backoff, Snooze
+from casque.system.clock import SECOND_US
+from casque.tasks.app import App
+from casque.tasks.calls import Call
+from casque.tasks.current import RunningJob, current_job
+from casque.tasks.task import where
+from casque.worker.attempt import GivenBack, TaskError
+from casque.worker.shell.command import Command, pause
+from casque.worker.shell.guard import Guard, UnguardedError
+from casque.worker.shell.job import SHELL, ShellCall, ShellResult, decode, exit_failure, succeeded
+from casque.worker.shell.live_settings import LiveSettings
+
+ATTEMPT_VARIABLE = "CASQUE_ATTEMPT"
+STORE_VARIABLE = "CASQUE_STORE"
+CANNOT_START = "CannotStart"
+"""The kind of failure of a command that did not even begin."""
+
+_LOOK_SECONDS = 3.0
+"""How often it is looked whether the jobs that run are still wanted."""
+_LOOKED_AT = 20
+"""At how many of them each time, or at a third of them: each is a read."""
+_SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM)
+"""Errors that are no fault of the command's: the machine, or the worker, has no room for it."""
+_SHORT_DELAY = timedelta(seconds=3)
+_SHORT_AGAIN_SECONDS = 60.0
+"""How often at most a shortage is told of."""
+_TERMINATED = (-signal.SIGTERM, 128 + signal.SIGTERM)
+"""How a command ends by SIGTERM; the other is what a shell says of what it ran."""
+_SLACK_SECONDS = 5.0
+"""How long, after the end of its lease, a worker that is not frozen has to end a command itself."""
+_STOP_SECONDS = 0.5
+"""How long the word to stop may take to a worker, after the command had it."""
+
+_log = logging.getLogger("casque.worker")
+
+
+class _Payload(Call):
+    """How the task is called: what does not fit is told in the words of shell jobs."""
+
+    def decode(self, payload: bytes) -> tuple[list[Any], dict[str, Any]]:
+        call = decode(payload)
+        return [call.command, call.env, call.cwd], {}
+
+
+class _OperatorsBackoff(Backoff, frozen=True, kw_only=True):
+    """As the store's settings have it when the attempt has failed."""
+
+    settings: LiveSettings
+
+    def delay_us(self, attempts: int, chance: float) -> int:
+        return self.settings.known.backoff().delay_us(attempts, chance)
+
+
+def add_shell(app: App) -> None:
+    """Have the workers of this app run shell jobs too.
+
+    A task of the user's own that is called so stays what it is, and this says so.
+    """
+    taken = app.tasks.get(SHELL)
+    if taken is not None:
+        _log.warning(
+            "the app has a task %r of its own, at %s: it gets the shell jobs, and no commands are "
+            "run; give it another name to have them run",
+            SHELL,
+            where(taken.function),
+        )
+        return
+    settings = LiveSettings(app)
+    crews: dict[asyncio.AbstractEventLoop, _Crew] = {}
+
+    @app.task(name=SHELL, backoff=_OperatorsBackoff(settings=settings))
+    async def shell(
+        command: str,
+        env: dict[str, str] = {},  # noqa: B006 - decoded anew for each call
+        cwd: str | None = None,
+    ) -> ShellResult:
+        """Run a command line by `sh -c`. It has succeeded when its exit code is 0."""
+        await settings.refresh()
+        loop = asyncio.get_running_loop()
+        if loop not in crews or crews[loop].is_over:
+            for other in [one for one in crews if crews[one].is_over]:
+                del crews[other]
+            crews[loop] = _Crew(app, settings)
+        return await crews[loop].run(ShellCall(command, env, cwd), current_job())
+
+    shell.call = _Payload(shell.function, SHELL)
+
+
+class _Crew:
+    """The shell jobs of one event loop: their guard, and who looks whether they are wanted.
+
+    Both end with the loop.
+    """
+
+    def __init__(self, app: App, settings: LiveSettings) -> None:
+        self._app = app
+        self._settings = settings
+        self._running: dict[RunningJob, None] = {}
+        self._guard = Guard()
+        self._say_short_at = float("-inf")
+        self._looking = asyncio.create_task(self._look_after())
+
+    @property
+    def is_over(self) -> bool:
+        return self._looking.done()
+
+    async def run(self, call: ShellCall, running: RunningJob) -> ShellResult:
+        def tell(output: bytes) -> None:
+            running.output = output
+            running.beat()
+
+        try:
+            command = _started(call, _environment(call, running, self._address()), tell)
+        except _ShortageError as error:
+            raise self._put_off(error) from None
+        self._running[running] = None
+        try:
+            code = await command.run(self._guard, partial(self._bound, running, command.group))
+        except UnguardedError as error:
+            raise self._put_off(error) from None
+        finally:
+            running.when_renewed = None
+            del self._running[running]
+            running.output = command.output or None
+            if command.is_left:
+                self._say_left(running, command)
+        if code == 0:
+            return succeeded(call)
+        if code in _TERMINATED and await _is_stopping(running):
+            raise GivenBack
+        await self._settings.refresh()
+        raise TaskError(exit_failure(code), gives_up=False)
+
+    def _bound(self, running: RunningJob, group: int) -> None:
+        """Have it ended when its lease is over, though this process be frozen."""
+
+        def renewed(lease_us: int) -> None:
+            self._guard.renew(group, lease_us / SECOND_US + _SLACK_SECONDS)
+
+        running.when_renewed = renewed  # first: a renewal that came in between would be missed
+        if running.lease_end_us is not None:
+            renewed(running.lease_end_us - self._app.store.clock.monotonic())
+
+    def _put_off(self, error: Exception) -> Snooze:
+        """It is not the job's fault, so it costs it no attempt."""
+        now = asyncio.get_running_loop().time()
+        if now >= self._say_short_at:
+            self._say_short_at = now + _SHORT_AGAIN_SECONDS
+            _log.warning(
+                "commands cannot be started, and are put off (%s): have fewer run at once, by "
+                "`concurrency`, or raise the limits of this machine (ulimit)",
+                error,
+            )
+        return Snooze(_SHORT_DELAY)
+
+    def _say_left(self, running: RunningJob, command: Command) -> None:
+        _log.warning(
+            "something that job %s started cannot be ended, and is left: see `ps -s %d`",
+            running.id,
+            command.group,
+        )
+
+    def _address(self) -> str | None:
+        """By which a command finds the store; none leads to one in memory."""
+        return None if self._app.store.instant else self._app.opened.address
+
+    async def _look_after(self) -> None:
+        """Until the loop ends, which cancels what is left on it."""
+        never: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        try:
+            while True:
+                await asyncio.wait([never], timeout=_LOOK_SECONDS)
+                for running in self._next():
+                    await self._look_at(running)
+                if self._running:
+                    await self._settings.refresh()
+        finally:
+            self._guard.close()
+
+    def _next(self) -> Iterator[RunningJob]:
+        """Some of those that run; others the next time."""
+        share = max(_LOOKED_AT, -(-len(self._running) // 3))
+        for running in list(islice(self._running, share)):
+            if running in self._running:
+                self._running[running] = self._running.pop(running)
+                yield running
+
+    async def _look_at(self, running: RunningJob) -> None:
+        """A cancelled job is found out here long before its next heartbeat."""
+        try:
+            found = await self._app.async_queue.get(running.id)
+        except Exception:  # noqa: BLE001 - the storage is away: the worker says so, and commands go on
+            return
+        is_ours = found is not None and found.token == running.job.token
+        if found is None or not is_ours or found.status is not JobStatus.IN_PROGRESS:
+            running.beat()  # whose answer says that it is lost, and ends it
+
+
+class _ShortageError(Exception):
+    """There is no room for one more process."""
+
+
+async def _is_stopping(running: RunningJob) -> bool:
+    """Whether its worker was told to stop. Who tells all processes at once may reach it last."""
+    if not running.is_stopping:
+        await pause(_STOP_SECONDS)
+    return running.is_stopping
+
+
+def _started(
+    call: ShellCall, environment: dict[bytes, bytes], tell: Callable[[bytes], None]
+) -> Command:
+    try:
+        return Command(call.command, environment, call.cwd, tell)
+    except ValueError as error:
+        raise _cannot_start(
+            f"the command, `env` or `cwd` is nothing the system can take: {error}", gives_up=True
+        ) from None
+    except OSError as error:
+        if error.errno in _SHORTAGES:
+            raise _ShortageError(error.strerror) from None
+        if error.errno == errno.E2BIG:
+            raise _cannot_start(
+                "the command or `env` is larger than the system allows: put it into a file, and "
+                "have that run",
+                gives_up=True,
+            ) from None
+        if call.cwd is not None and error.filename == call.cwd:
+            raise _cannot_start(
+                f"its folder cannot be entered: {error.strerror}: {call.cwd}"
+            ) from None
+        raise _cannot_start(str(error)) from None
+
+
+def _cannot_start(text: str, *, gives_up: bool = False) -> TaskError:
+    return TaskError(Failure(CANNOT_START, text), gives_up=gives_up)
+
+
+def _environment(call: ShellCall, running: RunningJob, store: str | None) -> dict[bytes, bytes]:
+    """The worker's own, what the job asks for, and which job this is; the last word is ours."""
+    environment = dict(os.environb)
+    environment.pop(STORE_VARIABLE.encode(), None)  # which may be another than the worker's
+    given = {} if store is None else {STORE_VARIABLE: store}
+    given |= call.env
+    given |= {
+        JOB_ID_VARIABLE: running.id,
+        ATTEMPT_VARIABLE: str(running.attempt),
+        DEPTH_VARIABLE: str(running.job.depth),
+    }
+    return environment | {name.encode(): value.encode() for name, value in given.items()}

@@ -1,0 +1,95 @@
+"""Child: one worker process of a supervisor, from its orders to its exit code."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import socket
+import sys
+import threading
+
+from casque.errors import CorruptError, InvalidError
+from casque.stores.memory import MemoryStore
+from casque.stores.replaced import AbsentError
+from casque.worker.leaving import leave_at_once
+from casque.worker.loading import load_app
+from casque.worker.logging.setup import set_up
+from casque.worker.shell.task import add_shell
+from casque.worker.supervision import channel
+from casque.worker.supervision.signals import obeying
+from casque.worker.worker import Ended, Worker
+
+_log = logging.getLogger("casque.worker")
+
+_CODES = {
+    Ended.STOPPED: 0,
+    Ended.IDLE: channel.IDLE,
+    Ended.RECYCLED: channel.RECYCLED,
+    Ended.DISMISSED: channel.DISMISSED,
+    Ended.BROKEN: 1,
+}
+
+
+def run_child(descriptor: int) -> int:
+    """Do what the supervisor at the other end of this socket says. Returns the exit code."""
+    # In a terminal with `stty tostop`, it is not of the group that may write, and would be stopped.
+    signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+    with socket.socket(fileno=descriptor) as line:
+        # What a task starts must not inherit it.
+        line.set_inheritable(False)
+        orders = channel.take(line)
+        if orders is None:
+            return 0
+        sys.path[:] = orders.path
+        try:
+            ended = _work(line, orders)
+        except (InvalidError, AbsentError) as error:
+            channel.complain(line, str(error))
+            return channel.REFUSED
+        except CorruptError as error:
+            _log.critical(
+                "%s", error
+            )  # the file was replaced: the next process opens what is there
+            return _CODES[Ended.BROKEN]
+    return _CODES[ended]
+
+
+def _work(line: socket.socket, orders: channel.Orders) -> Ended:
+    if not orders.log.yields:
+        set_up(orders.log)
+    app = load_app(orders.target, store=orders.store, modules=orders.modules)
+    if orders.must_exist:
+        app.opened.require_existing()
+    if orders.shell:
+        add_shell(app)
+    if orders.log.yields:
+        set_up(orders.log)
+    if isinstance(app.store, MemoryStore):
+        raise InvalidError(
+            "the jobs of a store in memory are seen by no other process: use count=1, or a store "
+            "that processes share, as sqlite:///jobs.db is."
+        )
+
+    def opened() -> None:
+        app.opened.require_existing()
+        channel.say_opened(line)
+
+    worker = Worker(
+        app,
+        orders.options,
+        manager=orders.manager,
+        manager_birth=orders.manager_birth,
+        when_registered=opened,
+        when_stuck=lambda why: leave_at_once(_CODES[why]),
+    )
+
+    def alone() -> None:
+        _log.warning("the supervisor is gone: stopping")
+        worker.stop()
+
+    with obeying(worker, is_child=True) as keep:
+        watcher = threading.Thread(
+            target=channel.watch, args=(line, alone), name="casque-lifeline", daemon=True
+        )
+        watcher.start()
+        return worker.run(keep_signals=keep)

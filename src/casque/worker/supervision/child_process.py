@@ -1,0 +1,124 @@
+"""Child processes: started, watched, signalled and reaped by a supervisor."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import casque
+from casque.worker.supervision import channel
+
+
+def running(module: str) -> list[str]:
+    """The command that runs a module of ours by the same Python, in whatever folder.
+
+    The current folder is not looked in, as `-m` alone would: a `queue.py` that
+    lies there would take the place of Python's own.
+    """
+    return [sys.executable, *([] if _is_from_here() else ["-P"]), "-m", module]
+
+
+def _is_from_here() -> bool:
+    """Whether this code is that of the current folder."""
+    try:
+        return Path(casque.__file__).resolve().parents[1] == Path.cwd()
+    except OSError:  # the folder was removed
+        return False
+
+
+class ChildProcess:
+    """One running `python -m casque.worker`, and this end of its lifeline.
+
+    In a process group of its own, so that a terminal's Ctrl-C reaches only the
+    supervisor. `when_it_ends` is called on a thread of its own when the process
+    has ended; to reap it is left to `ended`, on the supervisor's thread, so that
+    a signal can never go to another process that got the same number.
+    """
+
+    def __init__(self, orders: channel.Orders, when_it_ends: Callable[[], None]) -> None:
+        self._line, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(  # noqa: S603 - our own module, by the same Python
+                [*running("casque.worker"), orders.target or "-", f"--child={theirs.fileno()}"],
+                stdin=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                process_group=0,
+            )
+        channel.give(self._line, orders)
+        self.pid = self._process.pid
+        watcher = threading.Thread(
+            target=self._watch, args=(when_it_ends,), name=f"casque-child-{self.pid}", daemon=True
+        )
+        watcher.start()
+
+    def ended(self) -> int | None:
+        """Its exit code, a negative number for the signal it died of; None while it runs."""
+        return self._process.poll()
+
+    def has_opened(self) -> bool:
+        """Whether it has had the store open."""
+        return channel.has_opened(self._line)
+
+    def complaint(self) -> str:
+        """What it said was wrong before it ended."""
+        return channel.complaint(self._line)
+
+    def send(self, number: signal.Signals) -> None:
+        self._process.send_signal(number)
+        self._process.send_signal(signal.SIGCONT)  # one that is stopped must be able to heed it
+
+    def kill(self) -> None:
+        """End it, and what its tasks started and left in its process group."""
+        if self.ended() is not None:
+            return
+        try:
+            os.killpg(self.pid, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            self._process.kill()
+
+    def let_go(self) -> None:
+        """Close the lifeline. A child that still runs will stop, as if told to."""
+        self._line.close()
+
+    def _watch(self, when_it_ends: Callable[[], None]) -> None:
+        if hasattr(os, "waitid"):
+            with suppress(ChildProcessError):  # reaped already
+                os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+        else:  # macOS before Python 3.13
+            self._process.wait()
+        when_it_ends()
+
+
+def reap_orphans(own: dict[int, ChildProcess]) -> list[int]:
+    """Reap every process that has ended and is not of `own`; only PID 1 may, whose they became."""
+    reaped: list[int] = []
+    while True:
+        try:
+            found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            return reaped
+        if found is None:
+            return reaped
+        if (child := own.get(found.si_pid)) is not None:
+            # Reaped by its own means, which keep its exit code; else it would be found for ever.
+            child.ended()
+        else:
+            os.waitpid(found.si_pid, 0)
+            reaped.append(found.si_pid)
+
+
+def told(code: int) -> str:
+    """How a process ended, for people."""
+    if code >= 0:
+        return f"ended with exit code {code}"
+    try:
+        return f"was killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was killed by signal {-code}"

@@ -1,0 +1,123 @@
+"""Enrolment: a supervisor's own entry in the store, from before its first child until its end.
+
+Workers come and go, and at times there is none. Who stops them must find who
+would start the next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+
+import msgspec
+
+from casque.errors import CasqueError, CorruptError
+from casque.queues.session import Session
+from casque.record import DISMISSAL, MANAGER, Record
+from casque.rules.operations import DeleteRecord
+from casque.stores.port import Creatable, Store
+from casque.stores.url import StoreAddress, open_store
+from casque.system.clock import SECOND_US, Bell, drive
+from casque.worker.logging.console import SUPERVISOR
+from casque.worker.registry.entries import ManagerEntry, manager_put
+
+_RENEWALS_PER_LEASE = 3
+_PAUSE_US = SECOND_US
+"""While the storage does not answer."""
+_LAST_SECONDS = 5.0
+"""How long a supervisor that ends waits for a storage to forget it; then time will see to it."""
+
+_log = logging.getLogger(SUPERVISOR)
+
+
+class Enrolment:
+    """Keeps the entry, on a thread of its own: a storage that is away holds up nobody.
+
+    `when_heard` is called once, when the storage has taken it or has not answered,
+    and `when_dismissed` when there is an order that all are to stop.
+    """
+
+    def __init__(
+        self,
+        address: StoreAddress,
+        entry: ManagerEntry,
+        when_heard: Callable[[], None],
+        when_dismissed: Callable[[], None],
+    ) -> None:
+        self.is_heard = False
+        self._address = address
+        self._entry = entry
+        self._is_there = False
+        self._when_heard = when_heard
+        self._when_dismissed = when_dismissed
+        self._bell: Bell | None = None
+        self._is_ending = False
+        self._thread = threading.Thread(target=self._serve, name="casque-enrolment", daemon=True)
+        self._thread.start()
+
+    def end(self) -> None:
+        """Take the entry away, if the storage answers."""
+        self._is_ending = True
+        if self._bell is not None:
+            self._bell.ring()
+        self._thread.join(_LAST_SECONDS)
+
+    def _serve(self) -> None:
+        try:
+            store = open_store(self._address)
+            work = self._work(store)
+            if store.blocking:
+                drive(work)
+            else:
+                asyncio.run(work)
+        except Exception as error:  # noqa: BLE001 - the workers are worth more than this
+            _log.warning("`queuectl worker stop` may not find this supervisor: %s", error)
+        self._tell_heard()
+
+    async def _work(self, store: Store) -> None:
+        session = Session(store, owner="Supervisor", blocking=store.blocking)
+        self._bell = session.clock.bell(blocking=store.blocking)
+        while not self._is_ending:
+            is_kept = await self._renew(session)
+            self._tell_heard()
+            lease_us = self._entry.lease_us
+            await self._bell.wait(lease_us // _RENEWALS_PER_LEASE if is_kept else _PAUSE_US)
+        await self._remove(session)
+        await session.close()
+        await store.close()
+
+    def _tell_heard(self) -> None:
+        if not self.is_heard:
+            self.is_heard = True
+            self._when_heard()
+
+    async def _renew(self, session: Session) -> bool:
+        """Whether the entry is as it should be."""
+        orders: list[Record] = []
+        try:
+            [outcome] = await session.submit_all([manager_put(self._entry, session.store.name)])
+            if isinstance(outcome, Record):
+                self._is_there = True
+                if isinstance(session.store, Creatable):
+                    session.store.require_existing()
+                orders = await session.records(DISMISSAL)
+        except CasqueError as error:
+            outcome = error
+        if not isinstance(outcome, Record):
+            if isinstance(outcome, CorruptError) and outcome.is_replaced:
+                await session.store.close()  # the next try opens what is there by then
+            return False
+        if not self._entry.is_dismissed and any(one.name == self._entry.name for one in orders):
+            self._entry = msgspec.structs.replace(self._entry, is_dismissed=True)
+            self._when_dismissed()
+        return True
+
+    async def _remove(self, session: Session) -> None:
+        if self._is_there:
+            name = self._entry.name
+            order = [DeleteRecord(DISMISSAL, name, None)] if self._entry.is_dismissed else []
+            with suppress(CasqueError):
+                await session.submit_all([DeleteRecord(MANAGER, name, None), *order])

@@ -1,0 +1,77 @@
+"""Wakeups: one thing to wait on for signals, for what other threads notice, and for time."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+from casque.worker.supervision.signals import handling
+
+_MILLISECOND_US = 1000
+_LONGEST_MS = 24 * 60 * 60 * 1000
+"""A day: the system takes no more than some 24 of them, and one wakes up for nothing cheaply."""
+
+
+class Wakeups:
+    """A pipe that signals and threads write to, and whose one reader sleeps until they do.
+
+    Python runs a signal's handler only between two steps of its own: one that
+    strikes just before the sleep begins would be seen after it. The system
+    writes to the pipe at once.
+    """
+
+    def __init__(self) -> None:
+        self._reads, self._writes = os.pipe()
+        os.set_blocking(self._reads, False)
+        os.set_blocking(self._writes, False)
+        self._poll = select.poll()
+        self._poll.register(self._reads, select.POLLIN)
+        self._lock = threading.RLock()
+        self._is_closed = False
+
+    def ring(self, number: int = 0) -> None:
+        """Wake the reader, with a signal's number or with none. From any thread."""
+        with self._lock:
+            if not self._is_closed:
+                try:
+                    os.write(self._writes, bytes([number]))
+                except BlockingIOError:  # so full that it wakes anyway
+                    return
+
+    def wait(self, timeout_us: int | None) -> list[int]:
+        """Sleep until something happens or time is over; a day at most. The signals that came."""
+        # Upwards: a millisecond too early would be followed by a wait for nothing.
+        timeout_ms = None
+        if timeout_us is not None:
+            timeout_ms = min(-(-timeout_us // _MILLISECOND_US), _LONGEST_MS)
+        if not self._poll.poll(timeout_ms):
+            return []
+        return [number for number in os.read(self._reads, 4096) if number]
+
+    @contextmanager
+    def on_signals(self, *numbers: signal.Signals) -> Iterator[None]:
+        """Be woken by these signals, which do nothing else. Off the main thread, by none."""
+
+        def nothing(_number: int, _frame: FrameType | None) -> None:
+            """Not SIG_IGN: an ignored signal wakes nobody."""
+
+        with handling(dict.fromkeys(numbers, nothing)):
+            if threading.current_thread() is not threading.main_thread():
+                yield
+                return
+            before = signal.set_wakeup_fd(self._writes, warn_on_full_buffer=False)
+            try:
+                yield
+            finally:
+                signal.set_wakeup_fd(before)
+
+    def close(self) -> None:
+        with self._lock:
+            self._is_closed = True
+            os.close(self._reads)
+            os.close(self._writes)
