@@ -88,6 +88,9 @@ def test_an_interrupt_at_any_line_leaves_all_of_a_commit_or_nothing(name: str) -
             return
 
 
+COMMITTER = ("casque/queues/commit.py", "casque/queues/commit_threads.py")
+
+
 class Strike:
     """Raises KeyboardInterrupt the nth time that Python could, in the committer: after a call."""
 
@@ -96,7 +99,7 @@ class Strike:
         self._left = nth
 
     def __call__(self, frame: FrameType, event: str, _: Any) -> Any:
-        if not frame.f_code.co_filename.endswith("casque/queues/commit.py"):
+        if not frame.f_code.co_filename.endswith(COMMITTER):
             return None
         frame.f_trace_opcodes = True
         if event == "opcode" and frame.f_lasti in after_calls(frame.f_code):

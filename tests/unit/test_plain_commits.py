@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from casque import InvalidError, Job, JobStatus, Queue, StorageError
-from casque.queues.commit import Entry, ThreadCommitter
+from casque.queues.commit import Entry
+from casque.queues.commit_threads import ThreadCommitter
 from casque.rules.operations import Dequeue
 from casque.stores.memory import MemoryStore
 from casque.stores.port import Store

@@ -3,8 +3,9 @@
 arguments       The edge where arguments become values or an `InvalidError`; `NewJob`; the size
                 limits.
 async_queue     `DirectQueue` and `BrokerQueue`: every method, as operations.
-commit          Group commit, for threads and for tasks of an event loop.
-commit_asyncio  Group commit, for threads and for tasks of an event loop.
+commit          Group commit: what both kinds of callers share.
+commit_asyncio  Group commit for the tasks of an event loop.
+commit_threads  Group commit for plain threads.
 heartbeat       `HeartbeatManager`: keep a job's lease alive.
 held_claims     Which claims a queue object was handed, so that it can speak of a job by id.
 lease_keeper    The beating behind both: repeat, notice a loss, end the body.

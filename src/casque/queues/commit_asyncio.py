@@ -37,13 +37,9 @@ class LoopCommitter:
         self._lock = threading.Lock()
         self._latest: tuple[ref[asyncio.AbstractEventLoop], _LoopBatches] | None = None
 
-    def submit(self, operations: Sequence[Operation]) -> Coroutine[Any, Any, list[Any]]:
+    def commit(self, operations: Sequence[Operation]) -> Coroutine[Any, Any, list[Any]]:
         """Commit these with whatever else is waiting. Per operation its result, or its error."""
-        return self._own().submit(operations)
-
-    def submit_one(self, operation: Operation) -> Coroutine[Any, Any, Any]:
-        """Commit this with whatever else is waiting; its result, or its error raised."""
-        return self._own().submit_one(operation)
+        return self._own().commit(operations)
 
     async def drain(self) -> None:
         """Wait until everything that this loop asked is answered, within a bound."""
@@ -76,7 +72,7 @@ class _LoopBatches(Batches):
         super().__init__(store, alone=alone, max_conflicts=max_conflicts)
         self._worker: asyncio.Task[None] | None = None
 
-    async def submit(self, operations: Sequence[Operation]) -> list[Any]:
+    async def commit(self, operations: Sequence[Operation]) -> list[Any]:
         loop = asyncio.get_running_loop()
         futures = [loop.create_future() for _ in operations]
         self._join(list(map(Entry, operations, futures)))
@@ -89,12 +85,6 @@ class _LoopBatches(Batches):
                 if not future.cancel() and not future.cancelled():
                     self._give_back(future.result())
             raise
-
-    async def submit_one(self, operation: Operation) -> Any:
-        [outcome] = await self.submit((operation,))
-        if isinstance(outcome, Exception):
-            raise outcome
-        return outcome
 
     async def drain(self) -> None:
         worker = self._worker

@@ -23,8 +23,8 @@ T = TypeVar("T")
 class Runner(Protocol):
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T: ...
 
-    def submit(self, session: Session, operation: Operation) -> Any:
-        """What `session.submit` comes to."""
+    def commit(self, session: Session, operation: Operation) -> Any:
+        """Commit one operation; its result, or its refusal raised."""
         ...
 
     def close(self) -> None: ...
@@ -34,7 +34,7 @@ class InlineRunner:
     """For stores that never suspend."""
 
     run = staticmethod(drive)
-    submit = staticmethod(Session.submit_now)
+    commit = staticmethod(Session.commit)
 
     def close(self) -> None:
         """Nothing to let go of."""

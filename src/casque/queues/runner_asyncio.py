@@ -54,11 +54,8 @@ class LoopRunner:
             future.cancel()
             raise
 
-    def submit(self, session: Session, operation: Operation) -> Any:
-        async def submitted() -> Any:
-            return await session.submit(operation)  # on the loop, which it asks for
-
-        return self.run(submitted())
+    def commit(self, session: Session, operation: Operation) -> Any:
+        return self.run(session.submit(operation))
 
     def close(self) -> None:
         if self._generation != forks.generation():

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from casque.errors import InvalidError
 from casque.job import Job
 from casque.queues import arguments
-from casque.queues.commit import ThreadCommitter
+from casque.queues.commit_threads import ThreadCommitter
 from casque.record import Record
 from casque.rules.operations import Enqueue, Operation
 from casque.stores.listeners import Bells
@@ -52,7 +52,7 @@ class Session:
             committer = self._committer = ThreadCommitter(
                 self.access, alone=one_by_one, max_conflicts=max_conflicts
             )
-            self._submit_now = committer.submit_one_now
+            self._commit = committer.commit
         else:
             from casque.queues.commit_asyncio import LoopCommitter
             from casque.stores.threaded import OnThread
@@ -113,30 +113,28 @@ class Session:
                 f"{remedy}"
             )
 
-    def submit(self, operation: Operation) -> Coroutine[Any, Any, Any]:
+    async def submit(self, operation: Operation) -> Any:
         """Commit one operation; its result, or its refusal raised."""
-        if (
-            self._is_closed
-            or self._generation != forks.generation()
-            or (self._must_enter and not self._is_entered)
-        ):
-            self.check_open()
-        return self._committer.submit_one(operation)
-
-    def submit_now(self, operation: Operation) -> Any:
-        """As `submit`, for those who await nothing. Of a `blocking` session alone."""
-        if (
-            self._is_closed
-            or self._generation != forks.noticed  # its queue has looked
-            or (self._must_enter and not self._is_entered)
-        ):
-            self.check_open()
-        return self._submit_now(operation)
+        [outcome] = await self.submit_all((operation,))
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
 
     async def submit_all(self, operations: Sequence[Operation]) -> list[Any]:
         """Commit several; per operation its result, or its error."""
         self.check_open()
-        return await self._committer.submit(operations)
+        if isinstance(self._committer, ThreadCommitter):
+            return self._committer.commit(operations)
+        return await self._committer.commit(operations)
+
+    def commit(self, operation: Operation) -> Any:
+        """As `submit`, without a coroutine: for a `blocking` session, and its quickest way."""
+        if self._is_closed or self._generation != forks.noticed:  # its queue has asked for forks
+            self.check_open()
+        [outcome] = self._commit((operation,))
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
 
     def enqueue_within(self, connection: object, operation: Enqueue) -> list[Job]:
         """Add jobs inside a transaction of the caller's; they are there once it commits."""

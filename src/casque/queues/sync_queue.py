@@ -41,7 +41,7 @@ class _Behind(AsyncQueue):
     def enqueue_now(self, operation: Enqueue, connection: object) -> Job:
         if connection is not None:
             return self._session.enqueue_within(connection, operation)[0]
-        added: list[Job] = self._runner.submit(self._session, operation)
+        added: list[Job] = self._runner.commit(self._session, operation)
         return added[0]
 
     def dequeue_now(
@@ -54,13 +54,13 @@ class _Behind(AsyncQueue):
     ) -> list[Job]:
         operation = self._to_dequeue(entrypoint, queue, id, batch_size, lease)
         asked = self._session.clock.monotonic()
-        leased: Leased = self._runner.submit(self._session, operation)
+        leased: Leased = self._runner.commit(self._session, operation)
         self._holdings.hand(leased.jobs, operation.lease_us, asked)
         return leased.jobs
 
     def ack_now(self, job: Job | str, result: bytes | None, enqueue: Iterable[NewJob]) -> None:
         hold = self._holdings.of(job)
-        self._runner.submit(self._session, self._to_ack(hold, result, enqueue))
+        self._runner.commit(self._session, self._to_ack(hold, result, enqueue))
         self._holdings.drop(hold)
 
 

@@ -1,0 +1,162 @@
+"""ThreadCommitter: group commit for plain threads, on a store that never suspends."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+from casque.errors import InvalidError, StorageError
+from casque.queues.commit import Batches, Entry, given_up, own_error
+from casque.rules.decide import Leased
+from casque.rules.operations import Operation, Release
+from casque.stores.port import Prompt, Store
+from casque.system.clock import Stopwatch, drive
+from casque.system.reentry import called_within
+
+_FEW = 128
+"""One commit carries this many operations easily, if they have no large payloads."""
+
+CommitNow = Callable[[str, int, Sequence[Operation]], list[Any]]
+
+
+class ThreadCommitter(Batches):
+    """Group commit for threads: the thread that gets the lock commits for all that wait for it."""
+
+    def __init__(self, store: Store, *, alone: bool, max_conflicts: int | None) -> None:
+        super().__init__(store, alone=alone, max_conflicts=max_conflicts)
+        self._lock = threading.Lock()
+        self._owner = 0
+        """The thread that is committing."""
+        self._is_closed = False
+        self._commit_now = _commit_now_of(store, max_conflicts)
+
+    def commit(self, operations: Sequence[Operation]) -> list[Any]:
+        """Commit these with whatever else is waiting. Per operation its result, or its error."""
+        thread = threading.get_ident()
+        if self._lock.locked():
+            if self._owner == thread:
+                raise called_within()
+            return self._commit_in_turn(operations, thread)
+        if self._waiting or (len(operations) > 1 and (self._alone or len(operations) > _FEW)):
+            return self._commit_in_turn(operations, thread)
+        # Nobody else waits, and one commit can carry all of it: there is nothing to gather.
+        begun = self._store.clock.monotonic()
+        # By `with` and no other way: no interrupt can come between taking it and this block.
+        with self._lock:
+            try:
+                self._owner = thread  # before any call: a signal handler may run there
+                if self._is_closed:
+                    raise _closed()  # noqa: TRY301 - an outcome like any other
+                self._number += 1
+                return self._commit_now(self._writer, self._number, operations)
+            except StorageError as error:
+                return self._settled(operations, error, begun)
+            except Exception as error:  # noqa: BLE001 - an outcome like any other
+                return [error] if len(operations) == 1 else [own_error(error) for _ in operations]
+            finally:
+                self._owner = 0
+
+    def _commit_in_turn(self, operations: Sequence[Operation], thread: int) -> list[Any]:
+        """Wait for the lock. The thread that holds it may commit these meanwhile."""
+        entries = [Entry(operation) for operation in operations]
+        self._join(entries)
+        try:
+            with self._lock:
+                self._owner = thread
+                try:
+                    if self._is_closed:
+                        raise _closed()
+                    while not entries[-1].is_done:
+                        if not self._commit_next():
+                            # The thread that took it along was interrupted.
+                            raise given_up(self._store.name)
+                finally:
+                    self._owner = 0
+        except BaseException:
+            self._withdraw(entries)
+            raise
+        return [entry.outcome for entry in entries]
+
+    def _settled(
+        self, operations: Sequence[Operation], error: StorageError, begun: int
+    ) -> list[Any]:
+        try:
+            watch = Stopwatch(self._store.clock, begun)
+            return drive(self._settle(operations, error, watch, blocking=True))
+        except Exception as last:  # noqa: BLE001 - an outcome like any other
+            return [own_error(last) for _ in operations]
+
+    async def drain(self) -> None:
+        """Wait until everything that was asked is answered. Nothing is taken after that.
+
+        A signal handler that closes the queue in the middle of a call has nothing to wait for:
+        the call goes on when the handler returns, or is given up with it.
+        """
+        if self._owner == threading.get_ident() and self._lock.locked():
+            self._is_closed = True
+            return
+        with self._lock:
+            while self._waiting:
+                self._commit_next()
+            self._is_closed = True
+
+    def _withdraw(self, entries: Sequence[Entry]) -> None:
+        """Their caller was interrupted. An operation that is not begun is not done."""
+        for entry in entries:
+            entry.is_withdrawn = True
+            if entry.is_done:
+                self._waiting.extend(map(Entry, _releases(entry)))
+
+    def _give_back(self, batch: Sequence[Entry]) -> None:
+        """Release the jobs of callers who were interrupted meanwhile: nobody knows of them."""
+        releases = [one for entry in batch if entry.is_withdrawn for one in _releases(entry)]
+        if releases:
+            with suppress(Exception):  # then they come back when their leases end
+                drive(self._commit(releases, blocking=True))
+
+    def _commit_next(self) -> bool:
+        """Commit the next batch; False when nobody waits."""
+        batch: list[Entry] = []
+        try:
+            self._next_batch(batch)
+            operations = [entry.operation for entry in batch]
+            outcomes = drive(self._commit(operations, blocking=True))
+        except Exception as error:  # noqa: BLE001 - whatever it is, no caller may hang
+            _finish_all(batch, error)
+        except BaseException:  # Ctrl-C in this thread; the others' operations were on board too
+            _finish_all(batch, given_up(self._store.name))
+            raise
+        else:
+            for entry, outcome in zip(batch, outcomes, strict=True):
+                entry.outcome, entry.is_done = outcome, True
+            self._give_back(batch)
+        return bool(batch)
+
+
+def _commit_now_of(store: Store, max_conflicts: int | None) -> CommitNow:
+    """The commits of a store that never suspends."""
+
+    def driven(writer: str, number: int, operations: Sequence[Operation]) -> list[Any]:
+        return drive(store.commit(writer, number, operations, max_conflicts=max_conflicts))
+
+    # A derived class, or a store in front of another, may have its own `commit`: call that.
+    of = next((one for one in type(store).__mro__ if "commit" in vars(one)), object)
+    is_plain = "commit_now" in vars(of) and "commit" not in getattr(store, "__dict__", {})
+    return store.commit_now if is_plain and isinstance(store, Prompt) else driven
+
+
+def _releases(entry: Entry) -> list[Operation]:
+    """The operations that give back the jobs it claimed."""
+    jobs = entry.outcome.jobs if isinstance(entry.outcome, Leased) else ()
+    return [Release(job.id, job.token) for job in jobs]
+
+
+def _finish_all(entries: list[Entry], error: Exception) -> None:
+    for entry in entries:
+        entry.outcome, entry.is_done = own_error(error), True
+
+
+def _closed() -> InvalidError:
+    return InvalidError("this queue was closed while the call was waiting.")
