@@ -19,7 +19,8 @@ from typing import Any, NoReturn
 import pytest
 from msgspec.structs import replace
 
-from casque import BrokerQueue, JobStatus, LeaseLostError, NewJob, Queue
+from casque import App, BrokerQueue, InvalidError, JobStatus, LeaseLostError, NewJob, Queue
+from casque.queues.lineage import running
 from casque.stores.sqlite.rows import STATEMENTS
 from casque.stores.sqlite.store import SqliteStore
 from casque.stores.sqlite.transaction import CLAIMS_AT_ONCE
@@ -273,6 +274,37 @@ def test_a_job_added_to_a_line_that_waits_for_another_is_due_at_once(a: Queue, b
     assert [job.id for job in b.dequeue()] == [now.id]
     also_now = a.enqueue("e")
     assert [job.id for job in b.dequeue()] == [also_now.id]
+
+
+def test_a_job_of_a_task_goes_the_short_way_with_all_that_the_task_sets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with App(tmp_path / "jobs.db") as app:
+
+        @app.task(priority=3, max_attempts=5, timeout=HOUR, retain=2 * HOUR)
+        def add(x: int, y: int = 0) -> int:
+            return x + y
+
+        add.enqueue(1)
+        parent = add.enqueue(2).job()
+        with swiftly(monkeypatch), running(parent):
+            handle = add.enqueue(3, y=4)
+        stored = app.queue.get(handle.id)
+        assert stored == handle._job
+        assert stored is not None
+        assert (stored.priority, stored.max_attempts) == (3, 5)
+        assert (stored.timeout, stored.retain) == (HOUR, 2 * HOUR)
+        assert (stored.depth, stored.chain) == (1, ("add",))
+        assert stored.payload == b'{"x":3,"y":4}'
+
+
+def test_a_job_that_is_too_deep_is_refused_by_the_short_way_too(tmp_path: Path) -> None:
+    with Queue(tmp_path / "jobs.db", max_depth=1) as q:
+        q.enqueue("e")
+        parent = replace(q.enqueue("e"), depth=1)
+        with running(parent), pytest.raises(InvalidError, match="2 jobs deep"):
+            q.enqueue("e")
+        assert q.stats().total == 2
 
 
 def test_several_are_claimed_and_acked_the_short_way_in_their_order(

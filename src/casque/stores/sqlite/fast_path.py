@@ -20,7 +20,7 @@ from casque.stores.sqlite.acks import HeldRow, end, held
 from casque.stores.sqlite.claims import claim_queued
 from casque.stores.sqlite.picks import Execute, HeadRow, ranks
 from casque.stores.sqlite.rows import STATEMENTS as SQL
-from casque.stores.sqlite.rows import claimed_jobs, claimed_of, plain_addition_of
+from casque.stores.sqlite.rows import claimed_jobs, claimed_of, encode_chain
 from casque.stores.sqlite.transaction import Known, Line
 from casque.stores.sqlite.turns import first_of, is_another_due, lines_at_turn
 from casque.system.clock import order_of
@@ -54,10 +54,30 @@ def enqueue(
         return None
     request = operation.jobs[0]
     line = known.lines.get((request.queue, request.entrypoint))
-    if line is None:
+    if (
+        line is None
+        or not request.minted
+        or request.delay_us
+        or request.run_us is not None
+        or request.depth > operation.max_depth
+    ):
         return None
-    row = plain_addition_of(request, line.id, now)
-    if row is None or not connection.execute(_ADD, row).rowcount:
+    row = (
+        request.order,
+        request.id,
+        request.queue,
+        request.entrypoint,
+        line.id,
+        request.priority,
+        now,
+        request.max_attempts,
+        request.retain_us,
+        request.timeout_us,
+        request.depth,
+        encode_chain(request.chain) if request.chain else None,
+        request.payload,
+    )
+    if not connection.execute(_ADD, row).rowcount:
         return None
     line.front = []
     return [[new_job(request, now, request.order)]]

@@ -110,9 +110,9 @@ RETURNING {claimed};
 -- name: add_plain_swiftly
 INSERT INTO casque_job (
     seq, id, named, queue, entrypoint, line, priority, stage, due_us, max_attempts, created_us,
-    payload
+    retain_us, timeout_us, depth, chain, payload
 )
-SELECT ?1, ?2, 0, ?3, ?4, ?5, ?6, 0, ?7, ?8, ?7, ?9
+SELECT ?1, ?2, 0, ?3, ?4, ?5, ?6, 0, ?7, ?8, ?7, ?9, ?10, ?11, ?12, ?13
 WHERE (
     SELECT queue = ?3 AND entrypoint = ?4 AND visit_us IS NULL FROM casque_line WHERE id = ?5
 )

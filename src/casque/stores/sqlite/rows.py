@@ -54,6 +54,11 @@ _decode_history = msgspec.json.Decoder(tuple[Attempt, ...]).decode
 _decode_chain = msgspec.json.Decoder(tuple[str, ...]).decode
 
 
+def encode_chain(chain: tuple[str, ...]) -> str:
+    """The entrypoints above a job, as the column `chain` keeps them when there are any."""
+    return _encode(chain).decode()
+
+
 class Connection(Protocol):
     """What is needed of a connection here: ours, or one that is borrowed."""
 
@@ -231,7 +236,7 @@ def addition_of(
         request.retain_us,
         request.timeout_us,
         request.depth,
-        _encode(request.chain).decode() if request.chain else None,
+        encode_chain(request.chain) if request.chain else None,
         request.payload,
     )
 
