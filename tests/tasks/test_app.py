@@ -66,14 +66,14 @@ def test_threads_share_one_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     def slowly(name: str) -> Any:
         make = getattr(app_store, name)
 
-        def making(*args: Any) -> Any:
+        def making(*args: Any, **options: Any) -> Any:
             made.append(name)
             threading.Event().wait(0.05)  # long enough for all to come to the same door
-            return make(*args)
+            return make(*args, **options)
 
         return making
 
-    for name in ("open_store", "Queue", "_AppQueue"):
+    for name in ("open_store", "Queue", "AsyncQueue"):
         monkeypatch.setattr(app_store, name, slowly(name))
     app = App(tmp_path / "jobs.db")
     task = app.task(work)
@@ -86,7 +86,7 @@ def test_threads_share_one_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
     with ThreadPoolExecutor(8) as threads:
         assert len(set(threads.map(use, range(8)))) == 1
-    assert sorted(made) == ["Queue", "_AppQueue", "open_store"]
+    assert sorted(made) == ["AsyncQueue", "Queue", "open_store"]
     assert app.queue.stats().pending == 8
     app.close()
 

@@ -140,6 +140,7 @@ def test_a_value_comes_out_as_it_went_in(hint: Any, value: Any) -> None:
 @pytest.mark.parametrize(
     ("hint", "value", "says"),
     [
+        (float, 10**400, "out of range"),
         (str, 1, "Expected `str`, got `int`"),
         (str, None, "Expected `str`, got `null`"),
         (str, NOON, "Expected `str`, got `datetime`"),

@@ -21,12 +21,6 @@ from casque.worker.shell.settings import Settings, settings_of, unfit
 T = TypeVar("T")
 
 
-class _Queue(AsyncQueue):
-    """Group commit that needs no entering: the access is what is opened and closed."""
-
-    _owner = "queuectl"
-
-
 class Access:
     """A store, the queues on it, and what only tools ask of them. A context manager."""
 
@@ -39,7 +33,9 @@ class Access:
 
     def producer(self, max_depth: int) -> AsyncQueue:
         """A queue that lets jobs enqueue jobs so deep."""
-        return _Queue(self.store, max_depth=max_depth, _blocking=self.store.blocking)
+        return AsyncQueue(
+            self.store, max_depth=max_depth, _blocking=self.store.blocking, _owner="queuectl"
+        )
 
     def run(self, call: Coroutine[Any, Any, T]) -> T:
         """Await it: `access.run(access.queue.stats())`."""

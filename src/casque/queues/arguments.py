@@ -30,6 +30,7 @@ ENQUEUE_MANY_JOBS = 10_000
 ENQUEUE_MANY_BYTES = 64 * 1024 * 1024
 SMALLEST_INT, LARGEST_INT = -(2**31), 2**31 - 1
 LONGEST_SPAN_US = 36_500 * DAY_US
+_NO_TIME, _LONGEST_SPAN = timedelta(0), timedelta(microseconds=LONGEST_SPAN_US)
 
 T = TypeVar("T")
 
@@ -52,30 +53,19 @@ class NewJob(_Positional, frozen=True, kw_only=True):
     timeout: timedelta | None = None
 
 
-def request(
-    entrypoint: object,
-    payload: object,
-    priority: object,
-    *,
-    queue: object,
-    id: object,
-    delay: object,
-    run_at: object,
-    max_attempts: object,
-    retain: object,
-    timeout: object,
-    lineage: Lineage,
-    minted: str,
-    order: int,
-) -> Request:
+def request(new: NewJob, lineage: Lineage, minted: str, order: int) -> Request:
     """The checked form of a new job. It gets the minted id when it brings none."""
+    if type(new) is not NewJob and not isinstance(new, NewJob):
+        raise InvalidError(f"a NewJob is due here, not {_kind(new)}: write NewJob('name', b'…').")
+    id, payload, priority, max_attempts = new.id, new.payload, new.priority, new.max_attempts
+    delay, run_at, retain, timeout = new.delay, new.run_at, new.retain, new.timeout
     if delay is not None and run_at is not None:
         raise InvalidError("give `delay` or `run_at`, not both.")
     # By position, and with a short way past what is right: this is done for every job.
     return Request(
         minted if id is None else name(id, "id"),
-        name(queue, "queue"),
-        name(entrypoint, "entrypoint"),
+        name(new.queue, "queue"),
+        name(new.entrypoint, "entrypoint"),
         payload
         if type(payload) is bytes and len(payload) <= PAYLOAD_BYTES
         else data(payload, "payload", PAYLOAD_BYTES),
@@ -96,27 +86,6 @@ def request(
     )
 
 
-def request_of(new: NewJob, lineage: Lineage, *, minted: str, order: int) -> Request:
-    """The checked form of a new job."""
-    if type(new) is not NewJob and not isinstance(new, NewJob):
-        raise InvalidError(f"a NewJob is due here, not {_kind(new)}: write NewJob('name', b'…').")
-    return request(
-        new.entrypoint,
-        new.payload,
-        new.priority,
-        queue=new.queue,
-        id=new.id,
-        delay=new.delay,
-        run_at=new.run_at,
-        max_attempts=new.max_attempts,
-        retain=new.retain,
-        timeout=new.timeout,
-        lineage=lineage,
-        minted=minted,
-        order=order,
-    )
-
-
 def requests(
     jobs: Iterable[NewJob], lineage: Lineage, mint: Callable[[int], Minted]
 ) -> tuple[Request, ...]:
@@ -132,7 +101,7 @@ def requests(
     minted = zip(several_jobs, *mint(len(several_jobs)), strict=True)
     for place, (new, id, order) in enumerate(minted):
         try:
-            one = request_of(new, lineage, minted=id, order=order)
+            one = request(new, lineage, id, order)
         except InvalidError as error:
             if len(several_jobs) == 1:
                 raise
@@ -216,6 +185,8 @@ def whole(value: object, what: str, at_least: int, hint: str = "") -> int:
 
 
 def span(value: object, what: str) -> int:
+    if type(value) is timedelta and _NO_TIME <= value <= _LONGEST_SPAN:
+        return span_us(value)
     if isinstance(value, int | float) and not isinstance(value, bool):
         raise InvalidError(
             f"`{what}` must be a timedelta, not {_kind(value)}: write timedelta(seconds={value})."

@@ -53,7 +53,6 @@ class AsyncQueue(Management):
 
     _must_enter = False
     _one_by_one = False
-    _owner = ""
 
     def __init__(
         self,
@@ -65,6 +64,7 @@ class AsyncQueue(Management):
         stale_timeout: timedelta | None = None,
         max_retries: int | None = None,
         _blocking: bool = False,
+        _owner: str | None = None,
     ) -> None:
         if lease is not None and stale_timeout is not None:
             raise InvalidError("`stale_timeout` is another name for `lease`: give one of them.")
@@ -76,7 +76,7 @@ class AsyncQueue(Management):
             arguments.whole(max_retries, "max_retries", 0)
         self._session = Session(
             store,
-            owner=self._owner or type(self).__name__,
+            owner=_owner or type(self).__name__,
             worker=worker,
             blocking=_blocking,
             one_by_one=self._one_by_one,
@@ -139,7 +139,7 @@ class AsyncQueue(Management):
         sqlite3.Connection to the file the queue is in, the job is part of the
         transaction that is open there: stored when, and only if, that commits.
         """
-        operation = self._to_enqueue(
+        new = NewJob(
             entrypoint,
             payload,
             priority,
@@ -151,6 +151,10 @@ class AsyncQueue(Management):
             retain=retain,
             timeout=timeout,
         )
+        return await self._enqueue(new, connection)
+
+    async def _enqueue(self, new: NewJob, connection: object = None) -> Job:
+        operation = self._to_enqueue(new)
         if connection is not None:
             return self._session.enqueue_within(connection, operation)[0]
         added: list[Job] = await self._session.submit(operation)
@@ -329,36 +333,9 @@ class AsyncQueue(Management):
 
     # -- what is asked for, checked: for the sync Queue, too -------------------
 
-    def _to_enqueue(
-        self,
-        entrypoint: str,
-        payload: bytes,
-        priority: int,
-        *,
-        queue: str,
-        id: str | None,
-        delay: timedelta | None,
-        run_at: datetime | None,
-        max_attempts: int,
-        retain: timedelta | None,
-        timeout: timedelta | None,
-    ) -> Enqueue:
+    def _to_enqueue(self, new: NewJob) -> Enqueue:
         [minted], [order] = self._session.clock.mint(1)
-        request = arguments.request(
-            entrypoint,
-            payload,
-            priority,
-            queue=queue,
-            id=id,
-            delay=delay,
-            run_at=run_at,
-            max_attempts=max_attempts,
-            retain=retain,
-            timeout=timeout,
-            lineage=inherited(),
-            minted=minted,
-            order=order,
-        )
+        request = arguments.request(new, inherited(), minted, order)
         return Enqueue((request,), self._max_depth)
 
     def _to_dequeue(

@@ -17,12 +17,6 @@ from casque.system import forks
 from casque.system.clock import drive
 
 
-class _AppQueue(AsyncQueue):
-    """Group commit that needs no entering: the app is what is opened and closed."""
-
-    _owner = "App"
-
-
 class Opened:
     """What an address leads to in this process. Thread-safe; after a fork it opens anew."""
 
@@ -93,7 +87,7 @@ class Opened:
         if queue is None:
             store = self.store
             with self._lock:
-                queue = self._async_queue = self._async_queue or _AppQueue(store)
+                queue = self._async_queue = self._async_queue or AsyncQueue(store, _owner="App")
         return queue
 
     def _check(self) -> None:

@@ -30,9 +30,10 @@ _LIST = msgspec.json.Decoder(list[msgspec.Raw])
 class _Slot:
     """What one parameter takes."""
 
-    __slots__ = ("declared", "decode", "exact")
+    __slots__ = ("certain", "declared", "decode", "exact")
 
     def __init__(self, hint: Any) -> None:
+        self.certain = json_types.certain(hint)
         self.decode = json_types.decoder(hint)
         self.exact = json_types.exact(hint)
         self.declared = inspect.formatannotation(hint)
@@ -102,12 +103,17 @@ class Call:
     def _encode(self, given: Mapping[str, Any]) -> bytes:
         fields = self._fields or self._known()
         named = fields.named
+        is_certain = self._is_plain and self._required <= given.keys()
         for name, value in given.items():
             slot = named.get(name)
+            if slot is not None and type(value) is slot.certain:
+                continue
+            is_certain = False
             if slot is not None and slot.exact is not None and not isinstance(value, slot.exact):
                 raise self._unfit(name, json_types.mismatch(slot.exact, value), slot)
         payload = encode_unchecked(self._task, given)
-        self._take(payload, fields)
+        if not is_certain:
+            self._take(payload, fields)
         return payload
 
     def _bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:

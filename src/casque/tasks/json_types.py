@@ -113,6 +113,11 @@ def exact(hint: Any) -> tuple[type, ...] | None:
     return _EXACT.get(hint) if isinstance(hint, type) else None
 
 
+def certain(hint: Any) -> type | None:
+    """The class whose values all fit the hint: they need not be decoded again to know it."""
+    return hint if isinstance(hint, type) and hint in _EXACT else None
+
+
 def mismatch(expected: tuple[type, ...], value: object) -> str:
     """As msgspec says it, of a value that is not JSON yet."""
     names = " | ".join(dict.fromkeys(_json_name(kind) for kind in expected))

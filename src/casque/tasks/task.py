@@ -55,7 +55,8 @@ class Enqueueing(Generic[P, R]):
             return Handle(opened, job, task.call, is_done=True)
         if asyncio._get_running_loop() is not None:  # noqa: SLF001 - the quick check
             warn_inside_loop("`enqueue` of a task", "`await task.aenqueue(…)`")
-        [job] = opened.queue.enqueue_many([replace(new, payload=payload)])
+        queue = opened.queue
+        job = queue._enqueue(queue._live, replace(new, payload=payload))  # noqa: SLF001 - no list
         return Handle(opened, job, task.call)
 
     async def aenqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
@@ -66,7 +67,8 @@ class Enqueueing(Generic[P, R]):
         if task.app.immediate:
             job = await arun_now(task, replace(new, payload=payload), opened.store.clock)
             return Handle(opened, job, task.call, is_done=True)
-        [job] = await opened.async_queue.enqueue_many([replace(new, payload=payload)])
+        queue = opened.async_queue
+        job = await queue._enqueue(replace(new, payload=payload))  # noqa: SLF001 - no list
         return Handle(opened, job, task.call)
 
     def job(self, /, *args: P.args, **kwargs: P.kwargs) -> NewJob:
@@ -104,7 +106,7 @@ def changed(template: NewJob, **options: object) -> NewJob:
     """A new job with the options that were given; checked. What is UNSET stays as it was."""
     given: dict[str, Any] = {name: one for name, one in options.items() if one is not UNSET}
     new = replace(template, **given)
-    arguments.request_of(new, _OUTSIDE, minted="", order=0)
+    arguments.request(new, _OUTSIDE, "", 0)
     return new
 
 
