@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, ClassVar
 
-from casque import BrokerQueue, Queue
+from casque import App, BrokerQueue, NewJob, Queue
 
 PAYLOAD = bytes(range(100))
 DRAIN_BATCH = 10
@@ -57,6 +57,57 @@ class Casque(Contender):
 
     def close(self) -> None:
         self.q.close()
+
+
+def add(x: int, text: str) -> int:
+    return x + len(text)
+
+
+class CasqueTasks(Contender):
+    """The call that a user writes: `task.enqueue(…)`, arguments checked, its result retained."""
+
+    name = "casque, task.enqueue"
+
+    def __init__(self, folder: Path) -> None:
+        self.app = App(folder / "jobs.db")
+        self.task = self.app.task(add)
+
+    def enqueue(self, count: int) -> None:
+        for n in range(count):
+            self.task.enqueue(n, text="hello")
+
+    def enqueue_many(self, count: int) -> None:
+        self.app.enqueue_many([self.task.job(n, text="hello") for n in range(count)])
+
+    def close(self) -> None:
+        self.app.close()
+
+
+class CasqueCalls(Casque):
+    """`queue.enqueue` of the same call: what a task adds to it shows beside it."""
+
+    name = "casque, queue.enqueue"
+
+    def enqueue(self, count: int) -> None:
+        for _ in range(count):
+            self.q.enqueue("add", b'{"x":1,"text":"hello"}')
+
+
+class CasqueLines(Casque):
+    """Jobs of eight entrypoints, all due: each claim goes to the line whose turn it is."""
+
+    name = "casque, 8 lines due"
+
+    def enqueue(self, count: int) -> None:
+        self.q.enqueue_many([NewJob(f"work{n % 8}", PAYLOAD) for n in range(count)])
+
+    def work(self, count: int) -> int:
+        for done in range(count):
+            jobs = self.q.dequeue()
+            if not jobs:
+                return done
+            self.q.ack(jobs[0])
+        return count
 
 
 class CasqueInTens(Casque):
@@ -238,6 +289,26 @@ class Huey(Contender):
 
     def close(self) -> None:
         self.q.close()
+
+
+class HueyTasks(Contender):
+    """The call that a user of huey writes; huey keeps results by default, as a task here does."""
+
+    name = "huey's task()"
+    package = "huey"
+
+    def __init__(self, folder: Path) -> None:
+        from huey import SqliteHuey
+
+        self.huey = SqliteHuey(filename=str(folder / "jobs.db"), fsync=True, timeout=30)
+        self.task = self.huey.task()(add)
+
+    def enqueue(self, count: int) -> None:
+        for n in range(count):
+            self.task(n, text="hello")
+
+    def close(self) -> None:
+        self.huey.storage.close()
 
 
 class Diskcache(Contender):

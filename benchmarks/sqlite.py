@@ -31,10 +31,14 @@ from contenders import (
     WITH_ACK,
     BareRaw,
     Casque,
+    CasqueCalls,
     CasqueInTens,
+    CasqueLines,
+    CasqueTasks,
     Contender,
     Diskcache,
     Huey,
+    HueyTasks,
     HundredCallers,
     Raw,
 )
@@ -80,6 +84,13 @@ def one_at_a_time(kinds: Sequence[type[Contender]], jobs: int) -> dict[type[Cont
     return {kind: (enqueue[kind], work[kind]) for kind in kinds}
 
 
+def enqueued(kinds: Sequence[type[Contender]], jobs: int) -> dict[type[Contender], float]:
+    """Seconds a job of enqueueing alone."""
+    with ExitStack() as stack:
+        contenders = {kind: stack.enter_context(fresh(kind))[0] for kind in kinds}
+        return by_turns(contenders, jobs, lambda one, count: one.enqueue(count))
+
+
 def at_depth(
     kinds: Sequence[type[Contender]], depth: int, jobs: int
 ) -> dict[type[Contender], float]:
@@ -116,6 +127,12 @@ def many_casque(calls: int) -> float:
     with fresh(Casque) as (casque, _):
         casque.enqueue(1)
         return timed(lambda: [casque.q.enqueue_many(jobs) for _ in range(calls)]) / calls / MANY
+
+
+def many_tasks(calls: int) -> float:
+    with fresh(CasqueTasks) as (casque, _):
+        casque.enqueue(1)
+        return timed(lambda: [casque.enqueue_many(MANY) for _ in range(calls)]) / calls / MANY
 
 
 def drain(kind: type[Contender], jobs: int) -> float:
@@ -178,6 +195,41 @@ def single(report: Report, rounds: int, jobs: int, peers: list[type[Contender]])
                 [their / our for their, our in zip(theirs, ours, strict=True)],
                 limits.get(kind, 1.0),
             )
+
+
+def tasks(report: Report, rounds: int, jobs: int) -> None:
+    """What a user calls: `task.enqueue`, `app.enqueue_many`, and claims with several lines due."""
+    kinds: list[type[Contender]] = [CasqueTasks, CasqueCalls]
+    if importlib.util.find_spec("huey") is not None:
+        kinds.append(HueyTasks)
+    measured = [enqueued(kinds, jobs) for _ in range(rounds)]
+    ours = [times[CasqueTasks] for times in measured]
+    print(f"\ntask.enqueue, one at a time: casque {micros(ours)}")
+    for kind in kinds[1:]:
+        theirs = [times[kind] for times in measured]
+        report.ratios(
+            f"against {kind.name} ({micros(theirs)})",
+            [their / our for their, our in zip(theirs, ours, strict=True)],
+            0.8 if kind is CasqueCalls else 1.0,
+        )
+    plain, ours = [], []
+    for _ in range(rounds):
+        plain.append(many_casque(10))
+        ours.append(many_tasks(10))
+    print(f"\napp.enqueue_many, {MANY:,} tasks a call: casque {micros(ours)} a job")
+    report.ratios(
+        f"against queue.enqueue_many ({micros(plain)})",
+        [a / b for a, b in zip(plain, ours, strict=True)],
+        None,
+    )
+    depths = [at_depth([Casque, CasqueLines], jobs, jobs // 2) for _ in range(rounds)]
+    ours = [times[CasqueLines] for times in depths]
+    print(f"\nclaim + ack, 8 lines due: casque {micros(ours)}")
+    report.ratios(
+        f"against one line due ({micros([times[Casque] for times in depths])})",
+        [times[Casque] / times[CasqueLines] for times in depths],
+        None,
+    )
 
 
 def deep(report: Report, rounds: int, depth: int, peers: list[type[Contender]]) -> None:
@@ -257,6 +309,7 @@ def main() -> int:
     introduce(rounds)
     report = Report()
     single(report, rounds, jobs, peers)
+    tasks(report, rounds, jobs)
     deep(report, rounds, DEEP if not chosen.quick else MANY, peers)
     batches(report, rounds, jobs)
     drains(report, rounds, drained, peers)
