@@ -7,9 +7,9 @@ from datetime import timedelta
 
 import msgspec
 
+from casque import checks
+from casque.checks import describe
 from casque.errors import InvalidError
-from casque.queues import arguments
-from casque.queues.arguments import words_of
 
 
 class Backoff(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,8 +25,8 @@ class Backoff(msgspec.Struct, frozen=True, kw_only=True):
     jitter: float = 0.5
 
     def __post_init__(self) -> None:
-        arguments.span(self.base, "base")
-        arguments.span(self.cap, "cap")
+        checks.span(self.base, "base")
+        checks.span(self.cap, "cap")
         if not _is_number(self.factor) or not 1 <= self.factor < math.inf:
             raise InvalidError(
                 f"`factor` must be a number from 1 on, not {self.factor!r}: 1 waits equally long "
@@ -37,7 +37,7 @@ class Backoff(msgspec.Struct, frozen=True, kw_only=True):
 
     def delay_us(self, attempts: int, chance: float) -> int:
         """The wait after so many attempts; `chance`, in [0, 1), decides the drawn part."""
-        base, cap = arguments.span(self.base, "base"), arguments.span(self.cap, "cap")
+        base, cap = checks.span(self.base, "base"), checks.span(self.cap, "cap")
         try:
             wait = min(float(cap), base * float(self.factor) ** (attempts - 1))
         except OverflowError:
@@ -53,8 +53,8 @@ class Retry(Exception):  # noqa: N818 - not an error but an answer
 
     def __init__(self, delay: timedelta | None = None, reason: str = "") -> None:
         if delay is not None:
-            arguments.span(delay, "delay")
-        reason = arguments.text(reason, "reason")
+            checks.span(delay, "delay")
+        reason = checks.text(reason, "reason")
         # Handed on as they are: an exception that crosses processes is made anew from them.
         super().__init__(delay, reason)
         self.delay = delay
@@ -68,7 +68,7 @@ class Snooze(Exception):  # noqa: N818 - not an error but an answer
     """Raised by a task: not now, but after `delay`. The attempt does not count."""
 
     def __init__(self, delay: timedelta) -> None:
-        arguments.span(delay, "delay")
+        checks.span(delay, "delay")
         super().__init__(delay)
         self.delay = delay
 
@@ -82,7 +82,7 @@ class Discard(Exception):  # noqa: N818 - not an error but an answer
     reason: str = ""
 
     def __init__(self, reason: str = "") -> None:
-        reason = arguments.text(reason, "reason")
+        reason = checks.text(reason, "reason")
         super().__init__(reason)
         self.reason = reason
 
@@ -95,13 +95,13 @@ def delay_of(answer: Retry | Snooze) -> int | None:
     """After how many microseconds it is to be run again. InvalidError if that is no such time."""
     if isinstance(answer, Retry) and answer.delay is None:
         return None
-    return arguments.span(answer.delay, "delay")
+    return checks.span(answer.delay, "delay")
 
 
 def reason_of(answer: Retry | Discard) -> str:
     """Why, as a text that can be stored whatever it was."""
     reason: object = answer.reason
-    return arguments.text(reason if isinstance(reason, str) else words_of(reason), "reason")
+    return checks.text(reason if isinstance(reason, str) else describe(reason), "reason")
 
 
 def _is_number(value: object) -> bool:

@@ -28,14 +28,8 @@ from casque import (
     NewJob,
     Queue,
 )
-from casque.queues.arguments import (
-    ENQUEUE_MANY_BYTES,
-    ENQUEUE_MANY_JOBS,
-    LARGEST_INT,
-    PAYLOAD_BYTES,
-    RESULT_BYTES,
-    SMALLEST_INT,
-)
+from casque.checks import LARGEST_INT, PAYLOAD_BYTES, RESULT_BYTES, SMALLEST_INT
+from casque.queues.arguments import ENQUEUE_MANY_BYTES, ENQUEUE_MANY_JOBS
 from casque.testing import Harness, Rig
 from casque.testing.rig import Flavour
 from casque.testing.suite.enqueue import BAD_NAMES

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from casque import Backoff
+from casque import Backoff, checks
 from casque.buckets import PAGE, replies
 from casque.queues import arguments, async_queue, commit, held_claims
 from casque.rules import decide, state, transaction, transitions
@@ -18,7 +18,7 @@ from casque.stores.ledger import bucket_requests, bucket_time, pacing
 from casque.stores.ledger import store as ledger
 from casque.stores.sqlite import watch
 from casque.system import local_disk
-from casque.system.clock import DAY_US, MINUTE_US, SECOND_US
+from casque.system.clock import DAY_US, LONGEST_SPAN_US, MINUTE_US, SECOND_US
 from casque.tasks import app, worker_options
 from casque.worker import __main__, store_thread, worker
 from casque.worker.supervision import supervisor
@@ -40,13 +40,13 @@ def seconds(us: int) -> str:
 @pytest.mark.parametrize(
     ("row", "limits"),
     [
-        ("names", [f"{arguments.NAME_BYTES} bytes"]),
-        ("payload", [mib(arguments.PAYLOAD_BYTES)]),
-        ("result", [kib(arguments.RESULT_BYTES)]),
-        ("output", [kib(arguments.OUTPUT_BYTES)]),
-        ("error text", [kib(arguments.ERROR_BYTES)]),
+        ("names", [f"{checks.NAME_BYTES} bytes"]),
+        ("payload", [mib(checks.PAYLOAD_BYTES)]),
+        ("result", [kib(checks.RESULT_BYTES)]),
+        ("output", [kib(checks.OUTPUT_BYTES)]),
+        ("error text", [kib(checks.ERROR_BYTES)]),
         ("history", [f"last {transitions.HISTORY_LIMIT} attempts"]),
-        ("durations", [f"{arguments.LONGEST_SPAN_US // (365 * DAY_US)} years"]),
+        ("durations", [f"{LONGEST_SPAN_US // (365 * DAY_US)} years"]),
         (
             "`enqueue_many`",
             [f"{arguments.ENQUEUE_MANY_JOBS:,} jobs", mib(arguments.ENQUEUE_MANY_BYTES)],

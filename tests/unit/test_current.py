@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from casque import InvalidError, Job, current_job
-from casque.queues.arguments import OUTPUT_BYTES
+from casque.checks import OUTPUT_BYTES
 from casque.queues.lineage import inherited
 from casque.tasks.current import RunningJob, running_as
 

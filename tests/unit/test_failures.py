@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from casque import Queue
+from casque.checks import ERROR_BYTES, failure
 from casque.job import Failure
-from casque.queues.arguments import ERROR_BYTES, failure
 from casque.worker.attempt import TaskError, failure_of
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from casque import Backoff, CasqueError, Discard, InvalidError, Retry, Snooze
-from casque.queues.arguments import ERROR_BYTES
+from casque.checks import ERROR_BYTES
 
 SECOND = timedelta(seconds=1)
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from casque import App, Backoff, Discard, JobStatus, Retry, Snooze
-from casque.queues.arguments import ERROR_BYTES
+from casque.checks import ERROR_BYTES
 from casque.worker import attempt
 from tests.worker.apps import AT_ONCE, STORES, hasten, on_disk, work_off_in_time
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from casque import App, InvalidError, JobStatus, NewJob, Queue
-from casque.queues.arguments import OUTPUT_BYTES
+from casque.checks import OUTPUT_BYTES
 from casque.record import ABSENT, CONFIG
 from casque.rules.operations import PutRecord
 from casque.stores.sqlite.store import SqliteStore

@@ -9,13 +9,13 @@ from typing import Annotated
 
 import typer
 
+from casque.checks import name, text
 from casque.cli import asjson
 from casque.cli.options import JsonOption, QueueOption, StoreOption, epilog, is_json, opened
 from casque.cli.output import DONE, INVALID, code_of, complain
 from casque.cli.store import Access
 from casque.errors import CASConflictError, InvalidError, JobNotFoundError
 from casque.job import Job
-from casque.queues.arguments import name, text
 from casque.record import CONFIG, PAUSE, WORKER
 from casque.rules.operations import Cancel, DeleteRecord, Operation, Retry
 from casque.system.durations import duration_us

@@ -8,9 +8,9 @@ from typing import Annotated
 import msgspec
 import typer
 
+from casque.checks import name
 from casque.cli.location import STORE_VARIABLE, address
 from casque.cli.store import Access, look_into
-from casque.queues.arguments import name
 
 StoreOption = Annotated[
     str | None,

@@ -1,7 +1,6 @@
 """Queues: the objects that users hold, and the way of an operation to the store.
 
-arguments       The edge where arguments become values or an `InvalidError`; `NewJob`; the size
-                limits.
+arguments       `NewJob`, and its checked form.
 async_queue     `DirectQueue` and `BrokerQueue`: every method, as operations.
 commit          Group commit: what both kinds of callers share.
 commit_asyncio  Group commit for the tasks of an event loop.

@@ -1,12 +1,11 @@
-"""Arguments: the edge where what a caller passed becomes values, or an InvalidError.
+"""Arguments: a new job as a caller describes it, and its checked form.
 
 Everything is checked before anything is written, and a message says what to
-write instead. Sizes here are the limits that docs/reference states.
+write instead. Checks of single values are in casque/checks.py.
 """
 
 from __future__ import annotations
 
-import traceback as tracebacks
 from collections.abc import Callable, Collection, Iterable
 from datetime import datetime, timedelta
 from functools import lru_cache
@@ -15,22 +14,26 @@ from typing import TypeVar
 
 import msgspec
 
+from casque.checks import (
+    LARGEST_INT,
+    PAYLOAD_BYTES,
+    SMALLEST_INT,
+    data,
+    instant,
+    kind_of,
+    name,
+    positive_span,
+    span,
+    whole,
+)
 from casque.errors import InvalidError
-from casque.job import DEFAULT_MAX_ATTEMPTS, DEFAULT_QUEUE, Failure, Job
+from casque.job import DEFAULT_MAX_ATTEMPTS, DEFAULT_QUEUE, Job
 from casque.queues.lineage import Lineage
 from casque.rules.operations import Request
-from casque.system.clock import DAY_US, Minted, span_us, to_datetime, to_us
+from casque.system.clock import Minted
 
-NAME_BYTES = 512
-PAYLOAD_BYTES = 16 * 1024 * 1024
-RESULT_BYTES = 64 * 1024
-OUTPUT_BYTES = 64 * 1024
-ERROR_BYTES = 16 * 1024
 ENQUEUE_MANY_JOBS = 10_000
 ENQUEUE_MANY_BYTES = 64 * 1024 * 1024
-SMALLEST_INT, LARGEST_INT = -(2**31), 2**31 - 1
-LONGEST_SPAN_US = 36_500 * DAY_US
-_NO_TIME, _LONGEST_SPAN = timedelta(0), timedelta(microseconds=LONGEST_SPAN_US)
 
 T = TypeVar("T")
 
@@ -56,7 +59,7 @@ class NewJob(_Positional, frozen=True, kw_only=True):
 def request(new: NewJob, lineage: Lineage, minted: str, order: int) -> Request:
     """The checked form of a new job. It gets the minted id when it brings none."""
     if type(new) is not NewJob and not isinstance(new, NewJob):
-        raise InvalidError(f"a NewJob is due here, not {_kind(new)}: write NewJob('name', b'…').")
+        raise InvalidError(f"a NewJob is due here, not {kind_of(new)}: write NewJob('name', b'…').")
     id, payload, priority, max_attempts = new.id, new.payload, new.priority, new.max_attempts
     delay, run_at, retain, timeout = new.delay, new.run_at, new.retain, new.timeout
     if delay is not None and run_at is not None:
@@ -126,102 +129,9 @@ def several(values: Iterable[T], of: str) -> Iterable[T]:
     """Several things, as the caller said; one alone is a mistake, and so is a text."""
     if isinstance(values, str | bytes | Job | NewJob) or not isinstance(values, Iterable):
         raise InvalidError(
-            f"a list of {of} is due here, not {_kind(values)}: write [{of.lower()}]."
+            f"a list of {of} is due here, not {kind_of(values)}: write [{of.lower()}]."
         )
     return values
-
-
-def name(value: object, what: str) -> str:
-    """A name, as a plain str: an enum's or another derived class's is the text that it holds."""
-    if (
-        type(value) is str
-        and value.isascii()
-        and 0 < len(value) <= NAME_BYTES
-        and "\0" not in value
-    ):
-        return value
-    if not isinstance(value, str):
-        raise InvalidError(f"`{what}` must be text, not {_kind(value)}.")
-    # Not by its own `__str__`: that of `class E(str, Enum)` is not its value. And no codec takes
-    # what is not a str exactly.
-    value = str.__str__(value)
-    if not value:
-        raise InvalidError(f"`{what}` must not be empty.")
-    if "\0" in value:
-        raise InvalidError(f"`{what}` must not contain a NUL character: {value!r}.")
-    try:
-        size = len(value.encode())
-    except UnicodeEncodeError:
-        raise InvalidError(
-            f"`{what}` holds a lone surrogate and is not text that can be stored: {value!r}."
-        ) from None
-    if size > NAME_BYTES:
-        raise InvalidError(f"`{what}` is {size} bytes long; at most {NAME_BYTES} are allowed.")
-    return value
-
-
-def data(value: object, what: str, limit: int) -> bytes:
-    if isinstance(value, str):
-        raise InvalidError(f"`{what}` must be bytes, not str: write text.encode().")
-    if not isinstance(value, bytes | bytearray | memoryview):
-        raise InvalidError(f"`{what}` must be bytes, not {_kind(value)}.")
-    size = memoryview(value).nbytes
-    if size > limit:
-        raise InvalidError(
-            f"`{what}` is {size:,} bytes; at most {limit:,} are allowed. Keep the data "
-            "elsewhere and pass its address."
-        )
-    return bytes(value)
-
-
-def whole(value: object, what: str, at_least: int, hint: str = "") -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        aside = f" ({hint})" if hint else ""
-        raise InvalidError(f"`{what}` must be a whole number{aside}, not {_kind(value)}.")
-    value = int.__index__(value)  # exactly an int, as names are exactly str
-    if not at_least <= value <= LARGEST_INT:
-        raise InvalidError(f"`{what}` must be between {at_least} and {LARGEST_INT}, not {value}.")
-    return value
-
-
-def span(value: object, what: str) -> int:
-    if type(value) is timedelta and _NO_TIME <= value <= _LONGEST_SPAN:
-        return span_us(value)
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        raise InvalidError(
-            f"`{what}` must be a timedelta, not {_kind(value)}: write timedelta(seconds={value})."
-        )
-    if not isinstance(value, timedelta):
-        raise InvalidError(f"`{what}` must be a timedelta, not {_kind(value)}.")
-    us = span_us(value)
-    if us < 0:
-        raise InvalidError(f"`{what}` must not be negative: {value}.")
-    if us > LONGEST_SPAN_US:
-        raise InvalidError(f"`{what}` must be at most 100 years, not {value}.")
-    return us
-
-
-def positive_span(value: object, what: str) -> int:
-    us = span(value, what)
-    if not us:
-        raise InvalidError(f"`{what}` must be longer than zero.")
-    return us
-
-
-def instant(value: object, what: str) -> int:
-    if not isinstance(value, datetime):
-        raise InvalidError(f"`{what}` must be a datetime, not {_kind(value)}.")
-    if value.tzinfo is None or value.utcoffset() is None:
-        raise InvalidError(
-            f"`{what}` has no time zone, so it is no instant: write datetime.now(UTC) or give it "
-            "a tzinfo."
-        )
-    try:
-        us = to_us(value)
-        to_datetime(us)
-    except OverflowError:
-        raise InvalidError(f"`{what}` lies outside of the years 1 to 9999 in UTC.") from None
-    return us
 
 
 def entrypoints(value: str | Collection[str] | None) -> tuple[str, ...] | None:
@@ -234,7 +144,7 @@ def entrypoints(value: str | Collection[str] | None) -> tuple[str, ...] | None:
         return (name(value, "entrypoint"),)
     if not isinstance(value, Collection):
         raise InvalidError(
-            f"`entrypoint` must be a name, several names or None, not {_kind(value)}."
+            f"`entrypoint` must be a name, several names or None, not {kind_of(value)}."
         )
     if not value:
         raise InvalidError("`entrypoint` is an empty list; pass None for all entrypoints.")
@@ -245,59 +155,3 @@ def entrypoints(value: str | Collection[str] | None) -> tuple[str, ...] | None:
 def _one_entrypoint(value: str) -> tuple[str]:
     """Checked once: whoever dequeues asks for the same again and again."""
     return (name(value, "entrypoint"),)
-
-
-def failure(error: object) -> Failure:
-    """What went wrong, from a text or an exception, cut to what is kept."""
-    if isinstance(error, BaseException):
-        lines = "".join(tracebacks.format_exception(error))
-        return Failure(_head(type(error).__name__), _head(words_of(error)), _tail(lines))
-    if not isinstance(error, str):
-        raise InvalidError(f"`error` must be text or an exception, not {_kind(error)}.")
-    return Failure(text=_head(error))
-
-
-def kept(failure: Failure) -> Failure:
-    """A failure as others have put it, cut to what is kept."""
-    return Failure(_head(failure.kind), _head(failure.text), _tail(failure.traceback))
-
-
-def words_of(value: object) -> str:
-    """What an exception says, if it can be brought to speak: its `__str__` is anybody's code."""
-    try:
-        return str(value)
-    except BaseException as mute:  # noqa: BLE001 - the failure must not be lost for its words
-        return f"(it could not be put into words: its __str__ raised {type(mute).__name__})"
-
-
-def text(value: object, what: str) -> str:
-    """A text for people, cut to what is kept."""
-    if not isinstance(value, str):
-        raise InvalidError(f"`{what}` must be text, not {_kind(value)}.")
-    return _head(value)
-
-
-def fraction(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
-        raise InvalidError(f"`progress` must be a number from 0 to 1, not {value!r}.")
-    return float(value)
-
-
-def tail(value: object) -> bytes:
-    """The end of an output, as much of it as is kept."""
-    if not isinstance(value, bytes | bytearray | memoryview):
-        raise InvalidError(f"`output` must be bytes, not {_kind(value)}.")
-    return bytes(memoryview(value).cast("B")[-OUTPUT_BYTES:])
-
-
-def _head(text: str) -> str:
-    # Not by its own `encode`: a class derived from str may have another.
-    return str.encode(text, errors="replace")[:ERROR_BYTES].decode(errors="ignore")
-
-
-def _tail(text: str) -> str:
-    return str.encode(text, errors="replace")[-ERROR_BYTES:].decode(errors="ignore")
-
-
-def _kind(value: object) -> str:
-    return type(value).__name__

@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Self
 
+from casque import checks
 from casque.errors import (
     CasqueError,
     InvalidError,
@@ -70,10 +71,10 @@ class AsyncQueue(Management):
             raise InvalidError("`stale_timeout` is another name for `lease`: give one of them.")
         if lease is None:
             lease = DEFAULT_LEASE if stale_timeout is None else stale_timeout
-        self._lease_us = arguments.positive_span(lease, "lease")
-        self._max_depth = arguments.whole(max_depth, "max_depth", 0)
+        self._lease_us = checks.positive_span(lease, "lease")
+        self._max_depth = checks.whole(max_depth, "max_depth", 0)
         if max_retries is not None:
-            arguments.whole(max_retries, "max_retries", 0)
+            checks.whole(max_retries, "max_retries", 0)
         self._session = Session(
             store,
             owner=_owner or type(self).__name__,
@@ -193,7 +194,7 @@ class AsyncQueue(Management):
         """
         operation = self._to_dequeue(entrypoint, queue, id, batch_size, lease)
         if wait is not None:
-            return await self._wait_for(operation, arguments.span(wait, "wait"))
+            return await self._wait_for(operation, checks.span(wait, "wait"))
         asked = self._session.clock.monotonic()
         leased: Leased = await self._session.submit(operation)
         self._holdings.hand(leased.jobs, operation.lease_us, asked)
@@ -261,23 +262,23 @@ class AsyncQueue(Management):
     ) -> Job:
         """The attempt failed. Returns the job as it now is: queued again, or dead."""
         hold = self._holdings.of(job)
-        delay_us = 0 if delay is None else arguments.span(delay, "delay")
-        return await self._finish(hold, Nack(*hold, delay_us, arguments.failure(error)))
+        delay_us = 0 if delay is None else checks.span(delay, "delay")
+        return await self._finish(hold, Nack(*hold, delay_us, checks.failure(error)))
 
     async def fail(self, job: Job | str, *, error: str | BaseException = "") -> Job:
         """The attempt failed and no other would succeed: dead now."""
         hold = self._holdings.of(job)
-        return await self._finish(hold, Fail(*hold, arguments.failure(error)))
+        return await self._finish(hold, Fail(*hold, checks.failure(error)))
 
     async def discard(self, job: Job | str, *, reason: str = "") -> Job:
         """The holder finds the job not worth doing: cancelled, with the reason kept."""
         hold = self._holdings.of(job)
-        return await self._finish(hold, Discard(*hold, arguments.text(reason, "reason")))
+        return await self._finish(hold, Discard(*hold, checks.text(reason, "reason")))
 
     async def release(self, job: Job | str, *, delay: timedelta | None = None) -> Job:
         """Give the job back, due after `delay`; the attempt does not count."""
         hold = self._holdings.of(job)
-        delay_us = 0 if delay is None else arguments.span(delay, "delay")
+        delay_us = 0 if delay is None else checks.span(delay, "delay")
         return await self._finish(hold, Release(*hold, delay_us))
 
     async def _finish(self, hold: tuple[str, int], operation: Operation) -> Job:
@@ -301,10 +302,10 @@ class AsyncQueue(Management):
         hold = self._holdings.of(job)
         operation = Heartbeat(
             (hold,),
-            None if lease is None else arguments.positive_span(lease, "lease"),
-            None if progress is None else arguments.fraction(progress),
-            None if note is None else arguments.text(note, "note"),
-            None if output is None else arguments.tail(output),
+            None if lease is None else checks.positive_span(lease, "lease"),
+            None if progress is None else checks.fraction(progress),
+            None if note is None else checks.text(note, "note"),
+            None if output is None else checks.tail(output),
         )
         [outcome] = await self._session.submit(operation)
         if isinstance(outcome, CasqueError):
@@ -317,7 +318,7 @@ class AsyncQueue(Management):
     ) -> None:
         """Renew several leases in one operation. Raises LeaseLostError naming the lost ones."""
         holds = tuple(self._holdings.of(job) for job in arguments.several(jobs, "Job"))
-        lease_us = None if lease is None else arguments.positive_span(lease, "lease")
+        lease_us = None if lease is None else checks.positive_span(lease, "lease")
         if not holds:
             return self._session.check_open()
         outcomes = await self._session.submit(Heartbeat(holds, lease_us))
@@ -348,17 +349,17 @@ class AsyncQueue(Management):
     ) -> Dequeue:
         return Dequeue(
             self._session.worker,
-            self._lease_us if lease is None else arguments.positive_span(lease, "lease"),
-            arguments.whole(batch_size, "batch_size", 1),
+            self._lease_us if lease is None else checks.positive_span(lease, "lease"),
+            checks.whole(batch_size, "batch_size", 1),
             None if entrypoint is None else arguments.entrypoints(entrypoint),
-            None if queue is None else arguments.name(queue, "queue"),
-            None if id is None else arguments.name(id, "id"),
+            None if queue is None else checks.name(queue, "queue"),
+            None if id is None else checks.name(id, "id"),
         )
 
     def _to_ack(self, hold: Hold, result: bytes | None, enqueue: Iterable[NewJob]) -> Ack:
         return Ack(
             *hold,
-            None if result is None else arguments.data(result, "result", arguments.RESULT_BYTES),
+            None if result is None else checks.data(result, "result", checks.RESULT_BYTES),
             ()
             if enqueue == ()
             else arguments.requests(enqueue, inherited(), self._session.clock.mint),

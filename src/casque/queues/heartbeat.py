@@ -7,9 +7,9 @@ from inspect import iscoroutinefunction
 from types import TracebackType
 from typing import Any, Protocol, Self
 
+from casque import checks
 from casque.errors import InvalidError, JobNotFoundError, LeaseLostError
 from casque.job import Job
-from casque.queues import arguments
 from casque.queues.held_claims import Holding
 from casque.queues.lease_keeper import Keeper
 from casque.system.clock import Clock, SystemClock
@@ -39,7 +39,7 @@ class HeartbeatManager:
         self._queue = queue
         self._job = job
         self._is_async = iscoroutinefunction(queue.heartbeat)
-        every_us = arguments.positive_span(interval, "interval")
+        every_us = checks.positive_span(interval, "interval")
         holding = _holding(queue, job)
         lease_us = holding.lease_us if holding is not None else None
         if lease_us is None and isinstance(job, Job):

@@ -7,9 +7,9 @@ from contextlib import suppress
 
 import msgspec
 
+from casque import checks
 from casque.errors import InvalidError
 from casque.job import Job
-from casque.queues import arguments
 from casque.rules.operations import Hold
 
 HOLDINGS_KEPT = 100_000
@@ -52,7 +52,7 @@ class Holdings:
             return job.id, job.token
         if not isinstance(job, str):
             raise InvalidError(f"a Job or its id is due here, not {type(job).__name__}.")
-        job_id = arguments.name(job, "id")
+        job_id = checks.name(job, "id")
         held = self._holdings.get(job_id)
         return job_id, NO_TOKEN if held is None else held.token
 

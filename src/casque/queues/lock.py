@@ -12,8 +12,8 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Self
 
+from casque import checks
 from casque.errors import CASConflictError, InvalidError, LeaseLostError, StorageError
-from casque.queues import arguments
 from casque.queues.heartbeat import BEATS_PER_LEASE
 from casque.queues.lease_keeper import Keeper
 from casque.queues.runner import Runner, runner_for, warn_inside_loop
@@ -47,10 +47,10 @@ class Lock:
         lease: timedelta = DEFAULT_LEASE,
         timeout: timedelta | None = None,
     ) -> None:
-        self._name = arguments.name(name, "name")
-        self._slots = arguments.whole(slots, "slots", 1)
-        self._lease_us = arguments.positive_span(lease, "lease")
-        self._timeout_us = None if timeout is None else arguments.span(timeout, "timeout")
+        self._name = checks.name(name, "name")
+        self._slots = checks.whole(slots, "slots", 1)
+        self._lease_us = checks.positive_span(lease, "lease")
+        self._timeout_us = None if timeout is None else checks.span(timeout, "timeout")
         self._store = open_store(store)
         self._owns_store = self._store is not store
         self._clock = self._store.clock

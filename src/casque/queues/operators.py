@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 
+from casque import checks
 from casque.errors import CASConflictError
 from casque.job import Job, Lease, Stats
 from casque.queues import arguments
@@ -33,7 +34,7 @@ class Management:
 
     async def cancel(self, id: str | Job, *, reason: str = "") -> Job:
         """Never run the job (again). One that is running loses its lease at once."""
-        job: Job = await self._session.submit(Cancel(_id(id), arguments.text(reason, "reason")))
+        job: Job = await self._session.submit(Cancel(_id(id), checks.text(reason, "reason")))
         return job
 
     async def retry(self, id: str | Job) -> Job:
@@ -47,21 +48,21 @@ class Management:
         Their holders are fenced. Not needed for jobs to come back: an expired
         lease does that by itself. Returns how many were taken back.
         """
-        count: int = await self._session.submit(RequeueStale(arguments.span(timeout, "timeout")))
+        count: int = await self._session.submit(RequeueStale(checks.span(timeout, "timeout")))
         return count
 
     async def purge(self, *, older_than: timedelta, queue: str | None = None) -> int:
         """Forget the jobs that finished longer ago than that. Returns how many."""
         operation = Purge(
-            arguments.span(older_than, "older_than"),
-            None if queue is None else arguments.name(queue, "queue"),
+            checks.span(older_than, "older_than"),
+            None if queue is None else checks.name(queue, "queue"),
         )
         count: int = await self._session.submit(operation)
         return count
 
     async def pause(self, queue: str) -> None:
         """Nothing is dequeued from this queue until `resume`; enqueueing goes on."""
-        operation = PutRecord(PAUSE, arguments.name(queue, "queue"), b"", ABSENT)
+        operation = PutRecord(PAUSE, checks.name(queue, "queue"), b"", ABSENT)
         try:
             await self._session.submit(operation)
         except CASConflictError:
@@ -69,7 +70,7 @@ class Management:
 
     async def resume(self, queue: str) -> None:
         """End a pause. Resuming a queue that is not paused is fine."""
-        queue = arguments.name(queue, "queue")
+        queue = checks.name(queue, "queue")
         for record in await self._session.records(PAUSE):
             if record.name == queue:
                 try:
@@ -79,7 +80,7 @@ class Management:
 
     async def drop(self, queue: str) -> int:
         """Forget every job of this queue, running ones too. Returns how many. A pause stays."""
-        count: int = await self._session.submit(Drop(arguments.name(queue, "queue")))
+        count: int = await self._session.submit(Drop(checks.name(queue, "queue")))
         return count
 
     @asynccontextmanager
@@ -98,8 +99,8 @@ class Management:
                 await self._let_queue_go(held)
 
     async def _take_queue(self, queue: str, lease: timedelta) -> Record | None:
-        lease_us = arguments.positive_span(lease, "lease")
-        name = arguments.name(queue, "queue")
+        lease_us = checks.positive_span(lease, "lease")
+        name = checks.name(queue, "queue")
         operation = PutRecord(QUEUE_LEASE, name, self._session.worker.encode(), ABSENT, lease_us)
         try:
             record: Record = await self._session.submit(operation)
@@ -126,8 +127,8 @@ class Management:
         self._session.check_open()
         return await self._session.access.peek(
             arguments.entrypoints(entrypoint),
-            None if queue is None else arguments.name(queue, "queue"),
-            arguments.whole(limit, "limit", 1),
+            None if queue is None else checks.name(queue, "queue"),
+            checks.whole(limit, "limit", 1),
         )
 
     async def get(self, id: str | Job) -> Job | None:
@@ -139,7 +140,7 @@ class Management:
         """How many jobs are in which state, in one queue or in all."""
         self._session.check_open()
         return await self._session.access.stats(
-            None if queue is None else arguments.name(queue, "queue")
+            None if queue is None else checks.name(queue, "queue")
         )
 
     async def queues(self, *, due: bool = False) -> list[str]:
@@ -150,7 +151,7 @@ class Management:
     async def next_run_at(self, queue: str) -> datetime | None:
         """When the first job of this queue is due; None when it has none."""
         self._session.check_open()
-        due = await self._session.access.next_run(arguments.name(queue, "queue"))
+        due = await self._session.access.next_run(checks.name(queue, "queue"))
         return None if due is None else to_datetime(due)
 
     async def read_state(self) -> QueueState:
@@ -166,4 +167,4 @@ def as_lease(record: Record) -> Lease:
 
 
 def _id(job: str | Job) -> str:
-    return job.id if isinstance(job, Job) else arguments.name(job, "id")
+    return job.id if isinstance(job, Job) else checks.name(job, "id")

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
+from casque import checks
 from casque.errors import InvalidError
 from casque.job import Job
-from casque.queues import arguments
 from casque.queues.commit_threads import ThreadCommitter
 from casque.record import Record
 from casque.rules.operations import Enqueue, Operation
@@ -39,7 +39,7 @@ class Session:
     ) -> None:
         self.store = open_store(address)
         self.clock: Clock = self.store.clock
-        self.worker = _new_name(self.clock) if worker is None else arguments.name(worker, "worker")
+        self.worker = _new_name(self.clock) if worker is None else checks.name(worker, "worker")
         self.blocking = blocking
         """Whether its callers are threads without an event loop."""
         self._owner = owner

@@ -22,6 +22,8 @@ MICROSECOND = timedelta(microseconds=1)
 SECOND_US = 1_000_000
 MINUTE_US = 60 * SECOND_US
 DAY_US = 24 * 60 * MINUTE_US
+LONGEST_SPAN_US = 36_500 * DAY_US
+"""A hundred years: no delay, lease or retention is longer."""
 
 T = TypeVar("T")
 

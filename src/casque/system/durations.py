@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 
 from casque.errors import InvalidError
-from casque.queues.arguments import LONGEST_SPAN_US
-from casque.system.clock import SECOND_US
+from casque.system.clock import LONGEST_SPAN_US, SECOND_US
 
 FORM = "write 90 or 90s for seconds, 500ms, 5m, 2h or 7d"
 

@@ -10,6 +10,7 @@ from typing import Any, NoReturn, Self, overload
 
 from msgspec import UNSET, UnsetType
 
+from casque import checks
 from casque.errors import InvalidError, JobNotFoundError
 from casque.job import DEFAULT_QUEUE, Job
 from casque.queues import arguments
@@ -279,7 +280,7 @@ class App:
                 f"{type(given).__name__}."
             )
         values = {} if given is None else dict(given)
-        task = self._tasks.get(arguments.name(entrypoint, "entrypoint"))
+        task = self._tasks.get(checks.name(entrypoint, "entrypoint"))
         if task is not None:
             return task.prepared(task.call.encode_named(values))
         payload = encode_unchecked(entrypoint, values)
@@ -315,15 +316,15 @@ class App:
     ) -> None:
         """Run jobs until told to stop by SIGTERM or SIGINT, in `count` processes. Blocks."""
         options = WorkerOptions(
-            concurrency=arguments.whole(concurrency, "concurrency", 1),
+            concurrency=checks.whole(concurrency, "concurrency", 1),
             queues=None if queues is None else _queues(queues),
             lease_us=_lease(lease),
-            grace_us=arguments.span(grace, "grace"),
+            grace_us=checks.span(grace, "grace"),
             until_idle=until_idle,
-            max_jobs=None if max_jobs is None else arguments.whole(max_jobs, "max_jobs", 1),
-            max_mib=None if max_mib is None else arguments.whole(max_mib, "max_mib", 1),
+            max_jobs=None if max_jobs is None else checks.whole(max_jobs, "max_jobs", 1),
+            max_mib=None if max_mib is None else checks.whole(max_mib, "max_mib", 1),
         )
-        processes = arguments.whole(count, "count", 1)
+        processes = checks.whole(count, "count", 1)
         # Only a process that works needs all of that.
         from casque.worker.supervision import supervisor  # noqa: PLC0415
 
@@ -341,7 +342,7 @@ def _found(job: Job | None, id: str) -> Job:
 
 
 def _lease(value: timedelta) -> int:
-    us = arguments.positive_span(value, "lease")
+    us = checks.positive_span(value, "lease")
     if us < SHORTEST_LEASE_US:
         raise InvalidError(
             f"`lease` must be at least 1 s, not {value}: it is renewed three times in its length, "
@@ -353,4 +354,4 @@ def _lease(value: timedelta) -> int:
 def _queues(value: Collection[str]) -> tuple[str, ...]:
     if isinstance(value, str) or not value:
         raise InvalidError(f"`queues` must be several names, or None for all: not {value!r}.")
-    return tuple(dict.fromkeys(arguments.name(one, "queue") for one in value))
+    return tuple(dict.fromkeys(checks.name(one, "queue") for one in value))

@@ -16,8 +16,8 @@ from typing import Any
 
 import msgspec
 
+from casque.checks import RESULT_BYTES
 from casque.errors import InvalidError
-from casque.queues.arguments import RESULT_BYTES
 from casque.tasks import json_types
 
 STARRED = "*"

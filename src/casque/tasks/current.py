@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import datetime
 
+from casque import checks
 from casque.errors import InvalidError
 from casque.job import Job
-from casque.queues import arguments
 from casque.queues.lineage import running, stand_below
 from casque.system.clock import to_datetime
 
@@ -72,9 +72,7 @@ class RunningJob:
 
     def progress(self, fraction: float, note: str | None = None) -> None:
         """How far the work is, from 0 to 1: stored with the job, by and by."""
-        self._tell(
-            arguments.fraction(fraction), None if note is None else arguments.text(note, "note")
-        )
+        self._tell(checks.fraction(fraction), None if note is None else checks.text(note, "note"))
 
     # -- for the worker itself -------------------------------------------------
 
@@ -90,7 +88,7 @@ class RunningJob:
 
     @output.setter
     def output(self, output: bytes | None) -> None:
-        self._output = None if output is None else arguments.tail(output)
+        self._output = None if output is None else checks.tail(output)
 
     def beat(self) -> None:
         """Have its output stored, if there is any; and learn soon whether the job was lost."""

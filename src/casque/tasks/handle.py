@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
 
+from casque import checks
 from casque.errors import CasqueError, InvalidError, JobNotFoundError
 from casque.job import Job, JobStatus
-from casque.queues import arguments
 from casque.queues.runner import warn_inside_loop
 from casque.system.clock import SECOND_US, drive
 
@@ -73,7 +73,7 @@ class Handle(Generic[R_co]):
 
     def _looks(self, timeout: timedelta | None) -> Iterator[int]:
         """How long to sleep before each look, until time is over: ever longer, within a bound."""
-        limit = None if timeout is None else arguments.span(timeout, "timeout")
+        limit = None if timeout is None else checks.span(timeout, "timeout")
         if self._job.retain_us is None and not self._done:
             raise InvalidError(
                 f"job {self.id}: no result is kept of it: it was enqueued with retain=None, and "

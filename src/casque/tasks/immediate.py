@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec.structs import replace
 
+from casque import checks
 from casque.errors import InvalidError
 from casque.job import Job, JobStatus
-from casque.queues import arguments
 from casque.queues.arguments import NewJob
 from casque.queues.async_queue import DEFAULT_MAX_DEPTH
 from casque.queues.lineage import inherited
@@ -57,7 +57,7 @@ def _begun(
             f"{task.name}: {lineage.depth} jobs stand above this one, each enqueued by the one "
             f"before ({' > '.join(lineage.chain)}); at most {DEFAULT_MAX_DEPTH} may."
         )
-    timeout = None if new.timeout is None else arguments.positive_span(new.timeout, "timeout")
+    timeout = None if new.timeout is None else checks.positive_span(new.timeout, "timeout")
     job = Job(
         id=clock.new_id() if new.id is None else new.id,
         entrypoint=new.entrypoint,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Protocol, Ty
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
+from casque import checks
 from casque.errors import InvalidError
 from casque.queues import arguments
 from casque.queues.arguments import NewJob
@@ -126,7 +127,7 @@ class Task(Enqueueing[P, R]):
     ) -> None:
         super().__init__(None, template)
         self.app = app
-        self.name = arguments.name(template.entrypoint, "entrypoint")
+        self.name = checks.name(template.entrypoint, "entrypoint")
         self.function = function
         self.is_async = inspect.iscoroutinefunction(function)
         self.run_in: RunIn = _place(function, run_in, is_async=self.is_async)

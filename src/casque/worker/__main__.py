@@ -8,8 +8,8 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
+from casque.checks import LARGEST_INT, name
 from casque.errors import CasqueError, InvalidError
-from casque.queues.arguments import LARGEST_INT, name
 from casque.system.durations import duration_us
 from casque.tasks import worker_options as defaults
 from casque.tasks.worker_options import WorkerOptions

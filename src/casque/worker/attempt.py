@@ -10,13 +10,13 @@ from typing import Any, Protocol
 
 import msgspec
 
+from casque import checks
 from casque.errors import InvalidError
 from casque.job import Failure, Job
-from casque.queues import arguments
 from casque.retry import Discard, Retry, Snooze, delay_of, reason_of
 from casque.rules import operations
 from casque.rules.operations import Ack, Fail, Nack, Operation, Release
-from casque.system.clock import Clock
+from casque.system.clock import LONGEST_SPAN_US, Clock
 from casque.tasks.app import Task
 from casque.tasks.current import RunningJob
 
@@ -250,7 +250,7 @@ def sound(error: BaseException) -> BaseException:
 def _backoff(task: Task[..., Any], attempts: int, chance: float) -> int:
     """How long to wait. InvalidError if a backoff of the user's own making says nonsense."""
     delay = int(task.backoff.delay_us(attempts, chance))
-    if not 0 <= delay <= arguments.LONGEST_SPAN_US:
+    if not 0 <= delay <= LONGEST_SPAN_US:
         raise InvalidError(
             f"{task.name}: its backoff waits {delay} µs; it must wait from 0 s to 100 years."
         )
@@ -270,11 +270,8 @@ def gives_up(error: BaseException, task: Task[..., Any]) -> bool:
 def failure_of(error: BaseException) -> Failure:
     """An error as it is kept with the job."""
     if isinstance(error, TaskError):
-        return arguments.kept(error.failure)
-    try:
-        return arguments.failure(error)
-    except BaseException as worse:  # noqa: BLE001 - its cause or its notes may raise anything
-        return Failure(type(error).__name__, f"and to say why raised {type(worse).__name__}")
+        return checks.kept(error.failure)
+    return checks.failure(error)
 
 
 def _without_traceback(error: BaseException) -> Failure:

@@ -9,11 +9,11 @@ from typing import Any
 
 import msgspec
 
+from casque import checks
 from casque.errors import InvalidError
 from casque.job import DEFAULT_QUEUE
-from casque.queues import arguments
-from casque.queues.arguments import LONGEST_SPAN_US, NewJob
-from casque.system.clock import SECOND_US
+from casque.queues.arguments import NewJob
+from casque.system.clock import LONGEST_SPAN_US, SECOND_US
 from casque.system.durations import FORM, duration_us
 from casque.worker.shell.job import SHELL, ShellCall, encode
 from casque.worker.shell.settings import Settings
@@ -52,7 +52,7 @@ def new_job(written: Fields, settings: Settings, *, id_from_content: bool = Fals
     """The job that is asked for; what is not said is as the settings have it."""
     given = _by_name(written)
     call = ShellCall(_command(given), _env(given), _cwd(given))
-    queue = arguments.name(given.get("queue", DEFAULT_QUEUE), "queue")
+    queue = checks.name(given.get("queue", DEFAULT_QUEUE), "queue")
     id = given.get("id")
     if id_from_content:
         if id is not None:
@@ -63,12 +63,12 @@ def new_job(written: Fields, settings: Settings, *, id_from_content: bool = Fals
     return NewJob(
         SHELL,
         encode(call),
-        arguments.whole(given.get("priority", 0), "priority", arguments.SMALLEST_INT),
+        checks.whole(given.get("priority", 0), "priority", checks.SMALLEST_INT),
         queue=queue,
-        id=None if id is None else arguments.name(id, "id"),
+        id=None if id is None else checks.name(id, "id"),
         delay=_span(given, "delay", None),
         run_at=_instant(given),
-        max_attempts=arguments.whole(
+        max_attempts=checks.whole(
             given.get("max_attempts", settings.max_retries), "max_attempts", 1
         ),
         retain=_span(given, "retain", settings.retention_us) or None,
@@ -175,7 +175,7 @@ def _instant(given: Fields) -> datetime | None:
         instant = datetime.fromtimestamp(datetime.fromisoformat(value.strip()).timestamp(), UTC)
     except (ValueError, OverflowError, OSError):
         raise InvalidError(f"`run_at`: {value!r} is not a time: {form}.") from None
-    arguments.instant(instant, "run_at")
+    checks.instant(instant, "run_at")
     return instant
 
 

@@ -12,12 +12,13 @@ from typing import BinaryIO
 
 import msgspec
 
+from casque.checks import PAYLOAD_BYTES
 from casque.cli.enqueue.fields import decoded, new_job
 from casque.cli.enqueue.one import Order
 from casque.cli.output import DONE, InterruptedAtError, complain
 from casque.cli.store import Access
 from casque.errors import CasqueError, InvalidError
-from casque.queues.arguments import ENQUEUE_MANY_JOBS, PAYLOAD_BYTES, NewJob
+from casque.queues.arguments import ENQUEUE_MANY_JOBS, NewJob
 from casque.queues.async_queue import AsyncQueue
 from casque.queues.commit import BATCH_BYTES
 from casque.queues.lineage import inherited

@@ -9,8 +9,8 @@ from typing import Literal
 
 import msgspec
 
+from casque.checks import LARGEST_INT, name
 from casque.errors import InvalidError
-from casque.queues.arguments import LARGEST_INT, name
 from casque.system.durations import duration_us
 from casque.tasks.worker_options import DEFAULT_CONCURRENCY, SHORTEST_LEASE_US, WorkerOptions
 from casque.worker.shell.settings import Settings

@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from casque.checks import NAME_BYTES, PAYLOAD_BYTES
 from casque.errors import CasqueError, InvalidError, JobNotFoundError, LeaseLostError
 from casque.job import Job, JobStatus, Stats
-from casque.queues.arguments import ENQUEUE_MANY_JOBS, NAME_BYTES, PAYLOAD_BYTES, NewJob
+from casque.queues.arguments import ENQUEUE_MANY_JOBS, NewJob
 from casque.queues.async_queue import AsyncQueue
 from casque.queues.lineage import running
 from casque.queues.sync_queue import Queue

@@ -12,9 +12,10 @@ from datetime import timedelta
 
 import pytest
 
+from casque.checks import ERROR_BYTES
 from casque.errors import InvalidError, JobNotFoundError, LeaseLostError
 from casque.job import Attempt, Failure, Job, JobStatus, Stats
-from casque.queues.arguments import ERROR_BYTES, NewJob
+from casque.queues.arguments import NewJob
 from casque.queues.async_queue import AsyncQueue
 from casque.rules.transitions import lost
 from casque.testing.rig import Rig, counted

@@ -17,10 +17,10 @@ from typing import IO, Any
 
 import msgspec
 
+from casque import checks
+from casque.checks import describe
 from casque.errors import InvalidError
 from casque.job import Failure, Job
-from casque.queues import arguments
-from casque.queues.arguments import words_of
 from casque.retry import Discard, Retry, Snooze, delay_of, reason_of
 from casque.stores.port import Store
 from casque.system import forks
@@ -173,7 +173,7 @@ def _run(app: App, order: Order, line: socket.socket) -> Reply:
             leave_if_forked(generation)
         return Returned(encoded(attempt, value))
     except InvalidResult as unfit:
-        return Unfit(arguments.text(words_of(unfit.args[0]), "error"))
+        return Unfit(checks.text(describe(unfit.args[0]), "error"))
     except BaseException as error:  # noqa: BLE001 - whatever a task does, the bench lives
         return _of_error(error, task)
 

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 
-from casque.queues.arguments import OUTPUT_BYTES
+from casque.checks import OUTPUT_BYTES
 from casque.worker.shell.groups import LivingGroups, is_there
 from casque.worker.shell.guard import Guard
 

@@ -13,11 +13,11 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
+from casque.checks import LARGEST_INT
 from casque.errors import InvalidError
-from casque.queues.arguments import LARGEST_INT, LONGEST_SPAN_US
 from casque.record import Record
 from casque.retry import Backoff
-from casque.system.clock import SECOND_US
+from casque.system.clock import LONGEST_SPAN_US, SECOND_US
 from casque.system.durations import duration_us, told
 
 _DAY_US = 86_400 * SECOND_US

@@ -1,0 +1,177 @@
+"""Checks: a plain value that a caller passed, as we use it; or an InvalidError.
+
+A message says what to write instead. The sizes are the limits that docs/reference
+states.
+"""
+
+from __future__ import annotations
+
+import traceback as tracebacks
+from datetime import datetime, timedelta
+
+from casque.errors import InvalidError
+from casque.job import Failure
+from casque.system.clock import LONGEST_SPAN_US, span_us, to_datetime, to_us
+
+NAME_BYTES = 512
+PAYLOAD_BYTES = 16 * 1024 * 1024
+RESULT_BYTES = 64 * 1024
+OUTPUT_BYTES = 64 * 1024
+ERROR_BYTES = 16 * 1024
+SMALLEST_INT, LARGEST_INT = -(2**31), 2**31 - 1
+
+_NO_TIME, _LONGEST_SPAN = timedelta(0), timedelta(microseconds=LONGEST_SPAN_US)
+
+
+def name(value: object, what: str) -> str:
+    """A name, as a plain str: an enum's or another derived class's is the text that it holds."""
+    if (
+        type(value) is str
+        and value.isascii()
+        and 0 < len(value) <= NAME_BYTES
+        and "\0" not in value
+    ):
+        return value
+    if not isinstance(value, str):
+        raise InvalidError(f"`{what}` must be text, not {kind_of(value)}.")
+    # Not by its own `__str__`: that of `class E(str, Enum)` is not its value. And no codec takes
+    # what is not a str exactly.
+    value = str.__str__(value)
+    if not value:
+        raise InvalidError(f"`{what}` must not be empty.")
+    if "\0" in value:
+        raise InvalidError(f"`{what}` must not contain a NUL character: {value!r}.")
+    try:
+        size = len(value.encode())
+    except UnicodeEncodeError:
+        raise InvalidError(
+            f"`{what}` holds a lone surrogate and is not text that can be stored: {value!r}."
+        ) from None
+    if size > NAME_BYTES:
+        raise InvalidError(f"`{what}` is {size} bytes long; at most {NAME_BYTES} are allowed.")
+    return value
+
+
+def data(value: object, what: str, limit: int) -> bytes:
+    if isinstance(value, str):
+        raise InvalidError(f"`{what}` must be bytes, not str: write text.encode().")
+    if not isinstance(value, bytes | bytearray | memoryview):
+        raise InvalidError(f"`{what}` must be bytes, not {kind_of(value)}.")
+    size = memoryview(value).nbytes
+    if size > limit:
+        raise InvalidError(
+            f"`{what}` is {size:,} bytes; at most {limit:,} are allowed. Keep the data "
+            "elsewhere and pass its address."
+        )
+    return bytes(value)
+
+
+def whole(value: object, what: str, at_least: int, hint: str = "") -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        aside = f" ({hint})" if hint else ""
+        raise InvalidError(f"`{what}` must be a whole number{aside}, not {kind_of(value)}.")
+    value = int.__index__(value)  # exactly an int, as names are exactly str
+    if not at_least <= value <= LARGEST_INT:
+        raise InvalidError(f"`{what}` must be between {at_least} and {LARGEST_INT}, not {value}.")
+    return value
+
+
+def span(value: object, what: str) -> int:
+    if type(value) is timedelta and _NO_TIME <= value <= _LONGEST_SPAN:
+        return span_us(value)
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        raise InvalidError(
+            f"`{what}` must be a timedelta, not {kind_of(value)}: write timedelta(seconds={value})."
+        )
+    if not isinstance(value, timedelta):
+        raise InvalidError(f"`{what}` must be a timedelta, not {kind_of(value)}.")
+    us = span_us(value)
+    if us < 0:
+        raise InvalidError(f"`{what}` must not be negative: {value}.")
+    if us > LONGEST_SPAN_US:
+        raise InvalidError(f"`{what}` must be at most 100 years, not {value}.")
+    return us
+
+
+def positive_span(value: object, what: str) -> int:
+    us = span(value, what)
+    if not us:
+        raise InvalidError(f"`{what}` must be longer than zero.")
+    return us
+
+
+def instant(value: object, what: str) -> int:
+    if not isinstance(value, datetime):
+        raise InvalidError(f"`{what}` must be a datetime, not {kind_of(value)}.")
+    if value.tzinfo is None or value.utcoffset() is None:
+        raise InvalidError(
+            f"`{what}` has no time zone, so it is no instant: write datetime.now(UTC) or give it "
+            "a tzinfo."
+        )
+    try:
+        us = to_us(value)
+        to_datetime(us)
+    except OverflowError:
+        raise InvalidError(f"`{what}` lies outside of the years 1 to 9999 in UTC.") from None
+    return us
+
+
+def failure(error: object) -> Failure:
+    """The record of a text or an exception, whatever the exception's own code does; cut."""
+    if isinstance(error, BaseException):
+        kind = type(error).__name__
+        try:
+            lines = "".join(tracebacks.format_exception(error))
+        except BaseException as worse:  # noqa: BLE001 - its cause or its notes may raise anything
+            return Failure(kind, f"and to say why raised {type(worse).__name__}")
+        return Failure(_head(kind), _head(describe(error)), _tail(lines))
+    if not isinstance(error, str):
+        raise InvalidError(f"`error` must be text or an exception, not {kind_of(error)}.")
+    return Failure(text=_head(error))
+
+
+def kept(failure: Failure) -> Failure:
+    """A failure as others have put it, cut to what is kept."""
+    return Failure(_head(failure.kind), _head(failure.text), _tail(failure.traceback))
+
+
+def describe(value: object) -> str:
+    """The text of an exception or any other value. Its `__str__` may be a user's, and may raise."""
+    try:
+        return str(value)
+    except BaseException as mute:  # noqa: BLE001 - the failure must not be lost for its words
+        return f"(it could not be put into words: its __str__ raised {type(mute).__name__})"
+
+
+def text(value: object, what: str) -> str:
+    """A text for people, cut to what is kept."""
+    if not isinstance(value, str):
+        raise InvalidError(f"`{what}` must be text, not {kind_of(value)}.")
+    return _head(value)
+
+
+def fraction(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+        raise InvalidError(f"`progress` must be a number from 0 to 1, not {value!r}.")
+    return float(value)
+
+
+def tail(value: object) -> bytes:
+    """The end of an output, as much of it as is kept."""
+    if not isinstance(value, bytes | bytearray | memoryview):
+        raise InvalidError(f"`output` must be bytes, not {kind_of(value)}.")
+    return bytes(memoryview(value).cast("B")[-OUTPUT_BYTES:])
+
+
+def _head(text: str) -> str:
+    # Not by its own `encode`: a class derived from str may have another.
+    return str.encode(text, errors="replace")[:ERROR_BYTES].decode(errors="ignore")
+
+
+def _tail(text: str) -> str:
+    return str.encode(text, errors="replace")[-ERROR_BYTES:].decode(errors="ignore")
+
+
+def kind_of(value: object) -> str:
+    """The name of its class, for a message."""
+    return type(value).__name__
