@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
-from datetime import datetime, timedelta
+from datetime import timedelta
 from types import MappingProxyType, TracebackType
-from typing import Any, NoReturn, Self, overload
-
-from msgspec import UNSET, UnsetType
+from typing import Any, NoReturn, Self, Unpack, overload
 
 from casque import checks
 from casque.errors import InvalidError, JobNotFoundError
@@ -27,6 +25,7 @@ from casque.tasks.immediate import arun_now, run_now
 from casque.tasks.task import (
     AsyncTask,
     Decorator,
+    JobOptions,
     P,
     PlainTask,
     R,
@@ -156,10 +155,10 @@ class App:
 
         def register(function: Callable[..., Any]) -> Task[..., Any]:
             check_function(function)
-            options = changed(
-                NewJob(function.__name__ if name is None else name),
-                queue=queue,
+            template = NewJob(
+                function.__name__ if name is None else name,
                 priority=priority,
+                queue=queue,
                 max_attempts=max_attempts,
                 timeout=timeout,
                 retain=retain,
@@ -168,7 +167,7 @@ class App:
             made: Task[..., Any] = kind(
                 self,
                 function,
-                options,
+                changed(template, {}),
                 backoff=backoff,
                 retry_on=retry_on,
                 give_up_on=give_up_on,
@@ -190,59 +189,23 @@ class App:
         self,
         entrypoint: str,
         arguments: Mapping[str, object] | None = None,
-        *,
-        delay: timedelta | UnsetType | None = UNSET,
-        run_at: datetime | UnsetType | None = UNSET,
-        priority: int | UnsetType = UNSET,
-        id: str | UnsetType | None = UNSET,
-        queue: str | UnsetType = UNSET,
-        max_attempts: int | UnsetType = UNSET,
-        retain: timedelta | UnsetType | None = UNSET,
-        timeout: timedelta | UnsetType | None = UNSET,
+        **options: Unpack[JobOptions],
     ) -> Handle[Any]:
         """Enqueue by name, for producers that do not have the task's code.
 
         Where the task is known, its options hold and its arguments are checked.
         """
-        new = changed(
-            self._named(entrypoint, arguments),
-            delay=delay,
-            run_at=run_at,
-            priority=priority,
-            id=id,
-            queue=queue,
-            max_attempts=max_attempts,
-            retain=retain,
-            timeout=timeout,
-        )
+        new = changed(self._named(entrypoint, arguments), options)
         return self.enqueue_many([new])[0]
 
     async def aenqueue(
         self,
         entrypoint: str,
         arguments: Mapping[str, object] | None = None,
-        *,
-        delay: timedelta | UnsetType | None = UNSET,
-        run_at: datetime | UnsetType | None = UNSET,
-        priority: int | UnsetType = UNSET,
-        id: str | UnsetType | None = UNSET,
-        queue: str | UnsetType = UNSET,
-        max_attempts: int | UnsetType = UNSET,
-        retain: timedelta | UnsetType | None = UNSET,
-        timeout: timedelta | UnsetType | None = UNSET,
+        **options: Unpack[JobOptions],
     ) -> Handle[Any]:
         """As `enqueue`, without blocking the event loop."""
-        new = changed(
-            self._named(entrypoint, arguments),
-            delay=delay,
-            run_at=run_at,
-            priority=priority,
-            id=id,
-            queue=queue,
-            max_attempts=max_attempts,
-            retain=retain,
-            timeout=timeout,
-        )
+        new = changed(self._named(entrypoint, arguments), options)
         return (await self.aenqueue_many([new]))[0]
 
     def enqueue_many(self, jobs: Iterable[NewJob]) -> list[Handle[Any]]:

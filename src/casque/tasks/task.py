@@ -6,9 +6,19 @@ import asyncio
 import inspect
 from collections.abc import Callable, Coroutine
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Protocol, TypeVar, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Generic,
+    Literal,
+    ParamSpec,
+    Protocol,
+    TypedDict,
+    TypeVar,
+    Unpack,
+    overload,
+)
 
-from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from casque import checks
@@ -30,6 +40,19 @@ R = TypeVar("R")
 
 RunIn = Literal["loop", "thread", "process"]
 _OUTSIDE = Lineage(0, ())
+
+
+class JobOptions(TypedDict, total=False):
+    """The options of a job that a caller may set in place of its task's own."""
+
+    delay: timedelta | None
+    run_at: datetime | None
+    priority: int
+    id: str | None
+    queue: str
+    max_attempts: int
+    retain: timedelta | None
+    timeout: timedelta | None
 
 
 class Enqueueing(Generic[P, R]):
@@ -76,37 +99,17 @@ class Enqueueing(Generic[P, R]):
         """The job that `enqueue` would store, for `enqueue_many` and `ack(enqueue=[…])`."""
         return replace(self._template, payload=self._task.call.encode(args, kwargs))
 
-    def using(
-        self,
-        *,
-        delay: timedelta | UnsetType | None = UNSET,
-        run_at: datetime | UnsetType | None = UNSET,
-        priority: int | UnsetType = UNSET,
-        id: str | UnsetType | None = UNSET,
-        queue: str | UnsetType = UNSET,
-        max_attempts: int | UnsetType = UNSET,
-        retain: timedelta | UnsetType | None = UNSET,
-        timeout: timedelta | UnsetType | None = UNSET,
-    ) -> Enqueueing[P, R]:
+    def using(self, **options: Unpack[JobOptions]) -> Enqueueing[P, R]:
         """The same task, whose jobs are enqueued otherwise: later, elsewhere, under an id."""
-        template = changed(
-            self._template,
-            delay=delay,
-            run_at=run_at,
-            priority=priority,
-            id=id,
-            queue=queue,
-            max_attempts=max_attempts,
-            retain=retain,
-            timeout=timeout,
-        )
-        return Enqueueing(self._task, template)
+        return Enqueueing(self._task, changed(self._template, options))
 
 
-def changed(template: NewJob, **options: object) -> NewJob:
-    """A new job with the options that were given; checked. What is UNSET stays as it was."""
-    given: dict[str, Any] = {name: one for name, one in options.items() if one is not UNSET}
-    new = replace(template, **given)
+def changed(template: NewJob, options: JobOptions) -> NewJob:
+    """The template with these options in place of its own; checked."""
+    for name in options:
+        if name not in JobOptions.__annotations__:
+            raise TypeError(f"got an unexpected keyword argument {name!r}")
+    new = replace(template, **options)
     arguments.request(new, _OUTSIDE, "", 0)
     return new
 
