@@ -65,7 +65,7 @@ def seconds(us: int) -> str:
         ("pending work", [seconds(commit.CLOSE_PATIENCE_US)]),
         ("waiting for a file's lock", [seconds(local_disk.LOCK_PATIENCE_US)]),
         ("memory of a silent writer", [f"{state.WRITER_MEMORY_US // MINUTE_US} minutes"]),
-        ("claims", [f"{held_claims.HOLDINGS_KEPT:,}"]),
+        ("claims", [f"{held_claims.HELD_CLAIMS_KEPT:,}"]),
         ("depth", [f"{async_queue.DEFAULT_MAX_DEPTH}"]),
         ("dead", [f"{decide.DEAD_RETENTION_US // DAY_US} days"]),
         ("pruned", [f"{transaction.PRUNED_AT_ONCE} jobs"]),

@@ -79,7 +79,7 @@ def _worked_off(app: App, error: BaseException, backoff: Backoff | None = None) 
         # Those of a table live on, and would keep the attempts that their tracebacks lead to.
         BaseException.with_traceback(error, None)
     assert [handles[0].result(), handles[2].result()] == ["done", "done"]
-    with App(app.opened.address or "") as again:  # what was written can be read by anybody
+    with App(app.app_store.address or "") as again:  # what was written can be read by anybody
         return again.queue.get(handles[1].id)
 
 

@@ -24,9 +24,9 @@ from casque.errors import (
 from casque.job import DEFAULT_MAX_ATTEMPTS, DEFAULT_QUEUE, Job
 from casque.queues import arguments
 from casque.queues.arguments import NewJob
-from casque.queues.held_claims import Holding, Holdings
+from casque.queues.held_claims import HeldClaim, HeldClaims
 from casque.queues.lineage import inherited
-from casque.queues.operators import Management
+from casque.queues.operators import OperatorMethods
 from casque.queues.session import Session
 from casque.rules.decide import Leased
 from casque.rules.operations import (
@@ -49,7 +49,7 @@ DEFAULT_LEASE = timedelta(minutes=5)
 DEFAULT_MAX_DEPTH = 16
 
 
-class AsyncQueue(Management):
+class AsyncQueue(OperatorMethods):
     """Everything a queue can do, over a store and a way to commit to it."""
 
     _must_enter = False
@@ -84,7 +84,7 @@ class AsyncQueue(Management):
             must_enter=self._must_enter,
             max_conflicts=max_retries,
         )
-        self._holdings = Holdings()
+        self._held_claims = HeldClaims()
 
     # -- life ------------------------------------------------------------------
 
@@ -197,7 +197,7 @@ class AsyncQueue(Management):
             return await self._wait_for(operation, checks.span(wait, "wait"))
         asked = self._session.clock.monotonic()
         leased: Leased = await self._session.submit(operation)
-        self._holdings.hand(leased.jobs, operation.lease_us, asked)
+        self._held_claims.add(leased.jobs, operation.lease_us, asked)
         return leased.jobs
 
     async def _wait_for(self, operation: Dequeue, wait_us: int) -> list[Job]:
@@ -210,7 +210,7 @@ class AsyncQueue(Management):
                 leased: Leased = await self._session.submit(operation)
                 left = give_up - clock.monotonic()
                 if leased.jobs or left <= 0:
-                    self._holdings.hand(leased.jobs, operation.lease_us, asked)
+                    self._held_claims.add(leased.jobs, operation.lease_us, asked)
                     return leased.jobs
                 sleeps = (left, longest, leased.next_in_us)
                 await self._sleep(bell, min(us for us in sleeps if us is not None), steps)
@@ -228,13 +228,13 @@ class AsyncQueue(Management):
         self, job: Job | str, *, result: bytes | None = None, enqueue: Iterable[NewJob] = ()
     ) -> None:
         """The work is done. Adds the jobs that follow in the same commit, or refuses both."""
-        hold = self._holdings.of(job)
+        hold = self._held_claims.hold_of(job)
         await self._session.submit(self._to_ack(hold, result, enqueue))
-        self._holdings.drop(hold)
+        self._held_claims.drop(hold)
 
     async def ack_many(self, jobs: Iterable[Job | str]) -> None:
         """Ack several. Raises LeaseLostError naming those that were lost; the rest is done."""
-        holds = [self._holdings.of(job) for job in arguments.several(jobs, "Job")]
+        holds = [self._held_claims.hold_of(job) for job in arguments.several(jobs, "Job")]
         self._session.check_open()
         if not holds:
             return
@@ -243,7 +243,7 @@ class AsyncQueue(Management):
         outcomes = await self._session.submit_all([Ack(*hold) for hold in holds])
         for hold, outcome in zip(holds, outcomes, strict=True):
             if outcome is None:
-                self._holdings.drop(hold)
+                self._held_claims.drop(hold)
                 done += 1
             elif isinstance(outcome, LeaseLostError | JobNotFoundError):
                 lost.append(hold[0])
@@ -261,29 +261,29 @@ class AsyncQueue(Management):
         self, job: Job | str, *, delay: timedelta | None = None, error: str | BaseException = ""
     ) -> Job:
         """The attempt failed. Returns the job as it now is: queued again, or dead."""
-        hold = self._holdings.of(job)
+        hold = self._held_claims.hold_of(job)
         delay_us = 0 if delay is None else checks.span(delay, "delay")
         return await self._finish(hold, Nack(*hold, delay_us, checks.failure(error)))
 
     async def fail(self, job: Job | str, *, error: str | BaseException = "") -> Job:
         """The attempt failed and no other would succeed: dead now."""
-        hold = self._holdings.of(job)
+        hold = self._held_claims.hold_of(job)
         return await self._finish(hold, Fail(*hold, checks.failure(error)))
 
     async def discard(self, job: Job | str, *, reason: str = "") -> Job:
         """The holder finds the job not worth doing: cancelled, with the reason kept."""
-        hold = self._holdings.of(job)
+        hold = self._held_claims.hold_of(job)
         return await self._finish(hold, Discard(*hold, checks.text(reason, "reason")))
 
     async def release(self, job: Job | str, *, delay: timedelta | None = None) -> Job:
         """Give the job back, due after `delay`; the attempt does not count."""
-        hold = self._holdings.of(job)
+        hold = self._held_claims.hold_of(job)
         delay_us = 0 if delay is None else checks.span(delay, "delay")
         return await self._finish(hold, Release(*hold, delay_us))
 
     async def _finish(self, hold: tuple[str, int], operation: Operation) -> Job:
         job: Job = await self._session.submit(operation)
-        self._holdings.drop(hold)
+        self._held_claims.drop(hold)
         return job
 
     async def heartbeat(
@@ -299,7 +299,7 @@ class AsyncQueue(Management):
 
         `progress` runs from 0 to 1; of `output` the last 64 KiB are kept.
         """
-        hold = self._holdings.of(job)
+        hold = self._held_claims.hold_of(job)
         operation = Heartbeat(
             (hold,),
             None if lease is None else checks.positive_span(lease, "lease"),
@@ -317,7 +317,7 @@ class AsyncQueue(Management):
         self, jobs: Iterable[Job | str], *, lease: timedelta | None = None
     ) -> None:
         """Renew several leases in one operation. Raises LeaseLostError naming the lost ones."""
-        holds = tuple(self._holdings.of(job) for job in arguments.several(jobs, "Job"))
+        holds = tuple(self._held_claims.hold_of(job) for job in arguments.several(jobs, "Job"))
         lease_us = None if lease is None else checks.positive_span(lease, "lease")
         if not holds:
             return self._session.check_open()
@@ -329,8 +329,8 @@ class AsyncQueue(Management):
         ]
         return _raise_lost(lost, len(holds), "renewed")
 
-    def _holding(self, job: Job | str) -> Holding | None:
-        return self._holdings.find(job)
+    def _held_claim(self, job: Job | str) -> HeldClaim | None:
+        return self._held_claims.find(job)
 
     # -- what is asked for, checked: for the sync Queue, too -------------------
 

@@ -30,7 +30,7 @@ _FIRST_PAUSE_US = 50_000
 _LONGEST_PAUSE_US = 1_000_000
 
 
-class Entry:
+class PendingOperation:
     """One caller's operation and, once it is known, its outcome."""
 
     __slots__ = ("future", "is_done", "is_withdrawn", "operation", "outcome", "weight")
@@ -61,23 +61,23 @@ def _weigh(operation: Operation) -> tuple[int, int]:
     return _LIGHT
 
 
-class Batches:
+class BatchWriter:
     """The waiting operations of one writer, and its commits."""
 
-    def __init__(self, store: Store, *, alone: bool, max_conflicts: int | None) -> None:
+    def __init__(self, store: Store, *, one_by_one: bool, max_conflicts: int | None) -> None:
         self._store = store
         self._writer = store.clock.new_id()
         self._number = 0
-        self._alone = alone
+        self._one_by_one = one_by_one
         self._max_conflicts = max_conflicts
-        self._waiting: deque[Entry] = deque()
+        self._waiting: deque[PendingOperation] = deque()
 
     @property
     def waiting(self) -> int:
         """How many operations wait for the next commit."""
         return len(self._waiting)
 
-    def _join(self, entries: Sequence[Entry]) -> None:
+    def _join(self, entries: Sequence[PendingOperation]) -> None:
         """All of them wait for the next commits, or none."""
         if len(self._waiting) + len(entries) > WAITING_CALLERS:
             raise StorageError(
@@ -88,7 +88,7 @@ class Batches:
             )
         self._waiting.extend(entries)
 
-    def _next_batch(self, batch: list[Entry]) -> list[Entry]:
+    def _next_batch(self, batch: list[PendingOperation]) -> list[PendingOperation]:
         """Fill `batch` with as many as one commit may carry; at least one, however large."""
         count = size = 0
         while self._waiting:
@@ -97,7 +97,7 @@ class Batches:
                 self._waiting.popleft()
                 continue
             count, size = count + entry.weight[0], size + entry.weight[1]
-            if batch and (self._alone or count > BATCH_OPERATIONS or size > BATCH_BYTES):
+            if batch and (self._one_by_one or count > BATCH_OPERATIONS or size > BATCH_BYTES):
                 break
             batch.append(entry)  # on board before it leaves the line: an interrupt loses nobody
             self._waiting.popleft()
@@ -137,7 +137,7 @@ class Batches:
         raise error
 
 
-def own_error(error: Exception) -> Exception:
+def copied_error(error: Exception) -> Exception:
     """A copy for one caller: a raised exception collects the traceback of whoever raises it."""
     try:
         own = copy.copy(error)
@@ -147,7 +147,7 @@ def own_error(error: Exception) -> Exception:
     return own
 
 
-def given_up(name: str) -> StorageError:
+def interrupted_error(name: str) -> StorageError:
     return StorageError(
         f"{name}: outcome unknown: the commit was interrupted before its answer came. Look the "
         "jobs up by id before doing this again.",
@@ -155,14 +155,14 @@ def given_up(name: str) -> StorageError:
     )
 
 
-def is_silence(error: Exception) -> bool:
+def is_unanswered(error: Exception) -> bool:
     """True when a commit was given up because the storage did not answer."""
     if not isinstance(error, StorageError):
         return False
     return error.outcome_unknown or isinstance(error.cause, StorageError)
 
 
-def not_sent(name: str, error: Exception) -> StorageError:
+def not_sent_error(name: str, error: Exception) -> StorageError:
     """What a caller is told who waited behind a commit that the storage did not answer."""
     return StorageError(
         f"{name}: the storage does not answer: the commit before this one was given up after "

@@ -10,12 +10,12 @@ from weakref import WeakKeyDictionary, ref
 
 from casque.queues.commit import (
     CLOSE_PATIENCE_US,
-    Batches,
-    Entry,
-    given_up,
-    is_silence,
-    not_sent,
-    own_error,
+    BatchWriter,
+    PendingOperation,
+    copied_error,
+    interrupted_error,
+    is_unanswered,
+    not_sent_error,
 )
 from casque.record import Record
 from casque.rules.decide import Leased
@@ -26,16 +26,16 @@ from casque.stores.port import Store
 class LoopCommitter:
     """Group commit for tasks: one writer for each event loop that uses the queue."""
 
-    def __init__(self, store: Store, *, alone: bool, max_conflicts: int | None) -> None:
+    def __init__(self, store: Store, *, one_by_one: bool, max_conflicts: int | None) -> None:
         self._store = store
-        self._alone = alone
+        self._one_by_one = one_by_one
         self._max_conflicts = max_conflicts
         # By loop, because a task can only be woken by its own, and a loop that
         # ends must not take the operations of another with it.
-        self._by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, _LoopBatches]
+        self._by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, _LoopWriter]
         self._by_loop = WeakKeyDictionary()
         self._lock = threading.Lock()
-        self._latest: tuple[ref[asyncio.AbstractEventLoop], _LoopBatches] | None = None
+        self._latest: tuple[ref[asyncio.AbstractEventLoop], _LoopWriter] | None = None
 
     def commit(self, operations: Sequence[Operation]) -> Coroutine[Any, Any, list[Any]]:
         """Commit these with whatever else is waiting. Per operation its result, or its error."""
@@ -50,32 +50,32 @@ class LoopCommitter:
         """How many operations wait for the next commit."""
         return sum(batches.waiting for batches in self._by_loop.values())
 
-    def _own(self) -> _LoopBatches:
+    def _own(self) -> _LoopWriter:
         loop, latest = asyncio.get_running_loop(), self._latest
         if latest is not None and latest[0]() is loop:
             return latest[1]
         with self._lock:
             own = self._by_loop.get(loop)
             if own is None:
-                own = _LoopBatches(
-                    self._store, alone=self._alone, max_conflicts=self._max_conflicts
+                own = _LoopWriter(
+                    self._store, one_by_one=self._one_by_one, max_conflicts=self._max_conflicts
                 )
                 self._by_loop[loop] = own
             self._latest = ref(loop), own
             return own
 
 
-class _LoopBatches(Batches):
+class _LoopWriter(BatchWriter):
     """The waiting operations of one event loop, and the task that commits them."""
 
-    def __init__(self, store: Store, *, alone: bool, max_conflicts: int | None) -> None:
-        super().__init__(store, alone=alone, max_conflicts=max_conflicts)
+    def __init__(self, store: Store, *, one_by_one: bool, max_conflicts: int | None) -> None:
+        super().__init__(store, one_by_one=one_by_one, max_conflicts=max_conflicts)
         self._worker: asyncio.Task[None] | None = None
 
     async def commit(self, operations: Sequence[Operation]) -> list[Any]:
         loop = asyncio.get_running_loop()
         futures = [loop.create_future() for _ in operations]
-        self._join(list(map(Entry, operations, futures)))
+        self._join(list(map(PendingOperation, operations, futures)))
         if self._worker is None or self._worker.done():
             self._worker = loop.create_task(self._work())
         try:
@@ -103,24 +103,24 @@ class _LoopBatches(Batches):
         finally:
             self._worker = None  # it would keep its loop alive, and that loop this object
 
-    async def _commit_batch(self, batch: list[Entry]) -> None:
+    async def _commit_batch(self, batch: list[PendingOperation]) -> None:
         try:
             outcomes = await self._commit([entry.operation for entry in batch], blocking=False)
         except Exception as error:  # noqa: BLE001 - whatever it is, no caller may hang
             _settle_all(batch, error)
-            if is_silence(error):
+            if is_unanswered(error):
                 # It took all the time that one call has. Those behind it have waited for as long.
-                _settle_all(self._waiting, not_sent(self._store.name, error))
+                _settle_all(self._waiting, not_sent_error(self._store.name, error))
                 self._waiting.clear()
         except BaseException:  # cancelled by `drain`, or interrupted
-            _settle_all([*batch, *self._waiting], given_up(self._store.name))
+            _settle_all([*batch, *self._waiting], interrupted_error(self._store.name))
             self._waiting.clear()
             raise
         else:
             for entry, outcome in zip(batch, outcomes, strict=True):
                 self._answer(entry, outcome)
 
-    def _answer(self, entry: Entry, outcome: Any) -> None:
+    def _answer(self, entry: PendingOperation, outcome: Any) -> None:
         if entry.future is None:
             return
         if entry.future.done():
@@ -132,15 +132,17 @@ class _LoopBatches(Batches):
         """The caller was cancelled and will never see what it claimed: release it."""
         if isinstance(outcome, Leased):
             for job in outcome.jobs:
-                self._waiting.append(Entry(Release(job.id, job.token)))
+                self._waiting.append(PendingOperation(Release(job.id, job.token)))
         elif isinstance(outcome, Record) and outcome.expires_us is not None:
             # A lock or a queue's lease: a record that ends by time is a claim.
-            self._waiting.append(Entry(DeleteRecord(outcome.kind, outcome.name, outcome.version)))
+            self._waiting.append(
+                PendingOperation(DeleteRecord(outcome.kind, outcome.name, outcome.version))
+            )
         if self._waiting and (self._worker is None or self._worker.done()):
             self._worker = asyncio.get_running_loop().create_task(self._work())
 
 
-def _settle_all(entries: Iterable[Entry], error: Exception) -> None:
+def _settle_all(entries: Iterable[PendingOperation], error: Exception) -> None:
     for entry in entries:
         if entry.future is not None and not entry.future.done():
-            entry.future.set_result(own_error(error))
+            entry.future.set_result(copied_error(error))

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 from casque.errors import InvalidError, StorageError
-from casque.queues.commit import Batches, Entry, given_up, own_error
+from casque.queues.commit import BatchWriter, PendingOperation, copied_error, interrupted_error
 from casque.rules.decide import Leased
 from casque.rules.operations import Operation, Release
 from casque.stores.port import Prompt, Store
@@ -21,11 +21,11 @@ _FEW = 128
 CommitNow = Callable[[str, int, Sequence[Operation]], list[Any]]
 
 
-class ThreadCommitter(Batches):
+class ThreadCommitter(BatchWriter):
     """Group commit for threads: the thread that gets the lock commits for all that wait for it."""
 
-    def __init__(self, store: Store, *, alone: bool, max_conflicts: int | None) -> None:
-        super().__init__(store, alone=alone, max_conflicts=max_conflicts)
+    def __init__(self, store: Store, *, one_by_one: bool, max_conflicts: int | None) -> None:
+        super().__init__(store, one_by_one=one_by_one, max_conflicts=max_conflicts)
         self._lock = threading.Lock()
         self._owner = 0
         """The thread that is committing."""
@@ -39,7 +39,7 @@ class ThreadCommitter(Batches):
             if self._owner == thread:
                 raise called_within()
             return self._commit_in_turn(operations, thread)
-        if self._waiting or (len(operations) > 1 and (self._alone or len(operations) > _FEW)):
+        if self._waiting or (len(operations) > 1 and (self._one_by_one or len(operations) > _FEW)):
             return self._commit_in_turn(operations, thread)
         # Nobody else waits, and one commit can carry all of it: there is nothing to gather.
         begun = self._store.clock.monotonic()
@@ -54,13 +54,15 @@ class ThreadCommitter(Batches):
             except StorageError as error:
                 return self._settled(operations, error, begun)
             except Exception as error:  # noqa: BLE001 - an outcome like any other
-                return [error] if len(operations) == 1 else [own_error(error) for _ in operations]
+                return (
+                    [error] if len(operations) == 1 else [copied_error(error) for _ in operations]
+                )
             finally:
                 self._owner = 0
 
     def _commit_in_turn(self, operations: Sequence[Operation], thread: int) -> list[Any]:
         """Wait for the lock. The thread that holds it may commit these meanwhile."""
-        entries = [Entry(operation) for operation in operations]
+        entries = [PendingOperation(operation) for operation in operations]
         self._join(entries)
         try:
             with self._lock:
@@ -71,7 +73,7 @@ class ThreadCommitter(Batches):
                     while not entries[-1].is_done:
                         if not self._commit_next():
                             # The thread that took it along was interrupted.
-                            raise given_up(self._store.name)
+                            raise interrupted_error(self._store.name)
                 finally:
                     self._owner = 0
         except BaseException:
@@ -86,7 +88,7 @@ class ThreadCommitter(Batches):
             watch = Stopwatch(self._store.clock, begun)
             return drive(self._settle(operations, error, watch, blocking=True))
         except Exception as last:  # noqa: BLE001 - an outcome like any other
-            return [own_error(last) for _ in operations]
+            return [copied_error(last) for _ in operations]
 
     async def drain(self) -> None:
         """Wait until everything that was asked is answered. Nothing is taken after that.
@@ -102,14 +104,14 @@ class ThreadCommitter(Batches):
                 self._commit_next()
             self._is_closed = True
 
-    def _withdraw(self, entries: Sequence[Entry]) -> None:
+    def _withdraw(self, entries: Sequence[PendingOperation]) -> None:
         """Their caller was interrupted. An operation that is not begun is not done."""
         for entry in entries:
             entry.is_withdrawn = True
             if entry.is_done:
-                self._waiting.extend(map(Entry, _releases(entry)))
+                self._waiting.extend(map(PendingOperation, _releases(entry)))
 
-    def _give_back(self, batch: Sequence[Entry]) -> None:
+    def _give_back(self, batch: Sequence[PendingOperation]) -> None:
         """Release the jobs of callers who were interrupted meanwhile: nobody knows of them."""
         releases = [one for entry in batch if entry.is_withdrawn for one in _releases(entry)]
         if releases:
@@ -118,7 +120,7 @@ class ThreadCommitter(Batches):
 
     def _commit_next(self) -> bool:
         """Commit the next batch; False when nobody waits."""
-        batch: list[Entry] = []
+        batch: list[PendingOperation] = []
         try:
             self._next_batch(batch)
             operations = [entry.operation for entry in batch]
@@ -126,7 +128,7 @@ class ThreadCommitter(Batches):
         except Exception as error:  # noqa: BLE001 - whatever it is, no caller may hang
             _finish_all(batch, error)
         except BaseException:  # Ctrl-C in this thread; the others' operations were on board too
-            _finish_all(batch, given_up(self._store.name))
+            _finish_all(batch, interrupted_error(self._store.name))
             raise
         else:
             for entry, outcome in zip(batch, outcomes, strict=True):
@@ -147,15 +149,15 @@ def _commit_now_of(store: Store, max_conflicts: int | None) -> CommitNow:
     return store.commit_now if is_plain and isinstance(store, Prompt) else driven
 
 
-def _releases(entry: Entry) -> list[Operation]:
+def _releases(entry: PendingOperation) -> list[Operation]:
     """The operations that give back the jobs it claimed."""
     jobs = entry.outcome.jobs if isinstance(entry.outcome, Leased) else ()
     return [Release(job.id, job.token) for job in jobs]
 
 
-def _finish_all(entries: list[Entry], error: Exception) -> None:
+def _finish_all(entries: list[PendingOperation], error: Exception) -> None:
     for entry in entries:
-        entry.outcome, entry.is_done = own_error(error), True
+        entry.outcome, entry.is_done = copied_error(error), True
 
 
 def _closed() -> InvalidError:

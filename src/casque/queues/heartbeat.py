@@ -10,7 +10,7 @@ from typing import Any, Protocol, Self
 from casque import checks
 from casque.errors import InvalidError, JobNotFoundError, LeaseLostError
 from casque.job import Job
-from casque.queues.held_claims import Holding
+from casque.queues.held_claims import HeldClaim
 from casque.queues.lease_keeper import Keeper
 from casque.system.clock import Clock, SystemClock
 
@@ -40,7 +40,7 @@ class HeartbeatManager:
         self._job = job
         self._is_async = iscoroutinefunction(queue.heartbeat)
         every_us = checks.positive_span(interval, "interval")
-        holding = _holding(queue, job)
+        holding = _held_claim(queue, job)
         lease_us = holding.lease_us if holding is not None else None
         if lease_us is None and isinstance(job, Job):
             lease_us = job.lease_span_us
@@ -100,7 +100,7 @@ class HeartbeatManager:
                 await beaten
         except (LeaseLostError, JobNotFoundError):
             # The body has acked, nacked or released it through this very queue.
-            if self._was_handed and _holding(self._queue, self._job) is None:
+            if self._was_handed and _held_claim(self._queue, self._job) is None:
                 return False
             raise
         return True
@@ -121,8 +121,8 @@ def _check_order(queue: object, job: object) -> None:
         raise InvalidError("write HeartbeatManager(queue, job), with one Job or its id.")
 
 
-def _holding(queue: Beating, job: Job | str) -> Holding | None:
+def _held_claim(queue: Beating, job: Job | str) -> HeldClaim | None:
     """What the queue knows of the claim; nothing, when it is not one of ours."""
-    find = getattr(queue, "_holding", None)
-    held: Holding | None = None if find is None else find(job)
+    find = getattr(queue, "_held_claim", None)
+    held: HeldClaim | None = None if find is None else find(job)
     return held

@@ -1,4 +1,4 @@
-"""Holdings: which claims one queue object was handed, so that it may speak of a job by its id."""
+"""HeldClaims: which claims one queue object was handed, so that it may speak of a job by its id."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from casque.errors import InvalidError
 from casque.job import Job
 from casque.rules.operations import Hold
 
-HOLDINGS_KEPT = 100_000
+HELD_CLAIMS_KEPT = 100_000
 NO_TOKEN = 0
 
 
-class Holding(msgspec.Struct, frozen=True, gc=False):
+class HeldClaim(msgspec.Struct, frozen=True, gc=False):
     """A claim, with how long it was taken for and when it was asked for, by the monotonic clock."""
 
     token: int
@@ -24,40 +24,40 @@ class Holding(msgspec.Struct, frozen=True, gc=False):
     taken_us: int
 
 
-class Holdings:
+class HeldClaims:
     """The last token this queue object was handed for each job, the oldest forgotten first."""
 
     def __init__(self) -> None:
-        self._holdings: dict[str, Holding] = {}
+        self._held_claims: dict[str, HeldClaim] = {}
 
-    def hand(self, jobs: Iterable[Job], lease_us: int, taken_us: int) -> None:
-        holdings = self._holdings
+    def add(self, jobs: Iterable[Job], lease_us: int, taken_us: int) -> None:
+        claims = self._held_claims
         for job in jobs:
-            holdings.pop(job.id, None)  # the newest stands last
-            holdings[job.id] = Holding(job.token, lease_us, taken_us)
-        while len(holdings) > HOLDINGS_KEPT:
+            claims.pop(job.id, None)  # the newest stands last
+            claims[job.id] = HeldClaim(job.token, lease_us, taken_us)
+        while len(claims) > HELD_CLAIMS_KEPT:
             with suppress(RuntimeError):  # another thread has changed it between these two calls
-                holdings.pop(next(iter(holdings)), None)
+                claims.pop(next(iter(claims)), None)
 
     def drop(self, hold: Hold) -> None:
         """The claim is over; a newer one on the same job stays."""
         job_id, token = hold
-        held = self._holdings.get(job_id)
+        held = self._held_claims.get(job_id)
         if held is not None and held.token == token:
-            self._holdings.pop(job_id, None)
+            self._held_claims.pop(job_id, None)
 
-    def of(self, job: Job | str) -> Hold:
+    def hold_of(self, job: Job | str) -> Hold:
         """The claim that a caller means by a Job, or by an id."""
         if isinstance(job, Job):
             return job.id, job.token
         if not isinstance(job, str):
             raise InvalidError(f"a Job or its id is due here, not {type(job).__name__}.")
         job_id = checks.name(job, "id")
-        held = self._holdings.get(job_id)
+        held = self._held_claims.get(job_id)
         return job_id, NO_TOKEN if held is None else held.token
 
-    def find(self, job: Job | str) -> Holding | None:
+    def find(self, job: Job | str) -> HeldClaim | None:
         """What is known here of the claim that a caller means."""
-        job_id, token = self.of(job)
-        held = self._holdings.get(job_id)
+        job_id, token = self.hold_of(job)
+        held = self._held_claims.get(job_id)
         return None if held is None or held.token != token else held

@@ -1,4 +1,4 @@
-"""Management: what operators do with the jobs of a store, and what they look at."""
+"""OperatorMethods: what operators do with the jobs of a store, and what they look at."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from casque.rules.state import QueueState
 from casque.system.clock import to_datetime
 
 
-class Management:
+class OperatorMethods:
     """The half of a queue that needs no claim."""
 
     _session: Session

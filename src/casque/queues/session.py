@@ -50,7 +50,7 @@ class Session:
         self._committer: ThreadCommitter | LoopCommitter
         if blocking:
             committer = self._committer = ThreadCommitter(
-                self.access, alone=one_by_one, max_conflicts=max_conflicts
+                self.access, one_by_one=one_by_one, max_conflicts=max_conflicts
             )
             self._commit = committer.commit
         else:
@@ -60,7 +60,7 @@ class Session:
             if self.store.blocking and not self.store.instant:
                 self.access = OnThread(self.store)
             self._committer = LoopCommitter(
-                self.access, alone=one_by_one, max_conflicts=max_conflicts
+                self.access, one_by_one=one_by_one, max_conflicts=max_conflicts
             )
         self._bells = Bells()
         self._generation = forks.generation()

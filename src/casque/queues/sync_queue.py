@@ -19,7 +19,7 @@ from casque.errors import InvalidError
 from casque.job import DEFAULT_MAX_ATTEMPTS, DEFAULT_QUEUE, Job, Lease, Stats
 from casque.queues.arguments import NewJob
 from casque.queues.async_queue import DEFAULT_MAX_DEPTH, AsyncQueue
-from casque.queues.held_claims import Holding
+from casque.queues.held_claims import HeldClaim
 from casque.queues.operators import as_lease
 from casque.queues.runner import Runner, runner_for, warn_inside_loop
 from casque.rules.decide import Leased
@@ -195,7 +195,7 @@ class Queue:
         operation = live._to_dequeue(entrypoint, queue, id, batch_size, lease)
         asked = live._session.clock.monotonic()
         leased: Leased = self._runner.commit(live._session, operation)
-        live._holdings.hand(leased.jobs, operation.lease_us, asked)
+        live._held_claims.add(leased.jobs, operation.lease_us, asked)
         return leased.jobs
 
     def ack(
@@ -203,9 +203,9 @@ class Queue:
     ) -> None:
         """The work is done. Adds the jobs that follow in the same commit, or refuses both."""
         live = self._live
-        hold = live._holdings.of(job)
+        hold = live._held_claims.hold_of(job)
         self._runner.commit(live._session, live._to_ack(hold, result, enqueue))
-        live._holdings.drop(hold)
+        live._held_claims.drop(hold)
 
     def ack_many(self, jobs: Iterable[Job | str]) -> None:
         """Ack several. Raises LeaseLostError naming those that were lost; the rest is done."""
@@ -247,8 +247,8 @@ class Queue:
         """Renew several leases in one operation. Raises LeaseLostError naming the lost ones."""
         return self._run(self._live.heartbeat_many(jobs, lease=lease))
 
-    def _holding(self, job: Job | str) -> Holding | None:
-        return self._queue._holding(job)
+    def _held_claim(self, job: Job | str) -> HeldClaim | None:
+        return self._queue._held_claim(job)
 
     # -- managing --------------------------------------------------------------
 

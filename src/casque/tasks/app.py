@@ -18,7 +18,7 @@ from casque.queues.sync_queue import Queue
 from casque.retry import Backoff
 from casque.stores.port import Store
 from casque.stores.url import StoreAddress
-from casque.tasks.app_store import Opened
+from casque.tasks.app_store import AppStore
 from casque.tasks.calls import encode_unchecked
 from casque.tasks.handle import Handle
 from casque.tasks.immediate import arun_now, run_now
@@ -56,7 +56,7 @@ class App:
     def __init__(
         self, store: StoreAddress, *, immediate: bool = False, middleware: Iterable[object] = ()
     ) -> None:
-        self.opened = Opened(store)
+        self.app_store = AppStore(store)
         self.immediate = immediate
         self.middleware = tuple(middleware)
         for one in self.middleware:
@@ -73,21 +73,21 @@ class App:
     @property
     def store(self) -> Store:
         """The store, opened at the first use; one per process."""
-        return self.opened.store
+        return self.app_store.store
 
     @property
     def queue(self) -> Queue:
         """The queue underneath, for plain code: everything that has to do with jobs, not tasks."""
-        return self.opened.queue
+        return self.app_store.queue
 
     @property
     def async_queue(self) -> AsyncQueue:
         """The same with `await`, and group commit. It needs no entering."""
-        return self.opened.async_queue
+        return self.app_store.async_queue
 
     def close(self) -> None:
         """Commit what is pending, within a bound, and let go. Calling it twice is fine."""
-        self.opened.close()
+        self.app_store.close()
 
     def __enter__(self) -> Self:
         return self
@@ -261,7 +261,7 @@ class App:
     def _handle(self, job: Job) -> Handle[Any]:
         task = self._tasks.get(job.entrypoint)
         call = None if task is None else task.call
-        return Handle(self.opened, job, call, is_done=self.immediate)
+        return Handle(self.app_store, job, call, is_done=self.immediate)
 
     # -- working ---------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Opened: the store of an app and the queues on it; one per process, opened at the first use."""
+"""AppStore: the store of an app and the queues on it; one per process, opened at the first use."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from casque.system import forks
 from casque.system.clock import drive
 
 
-class Opened:
+class AppStore:
     """What an address leads to in this process. Thread-safe; after a fork it opens anew."""
 
     def __init__(self, address: StoreAddress) -> None:

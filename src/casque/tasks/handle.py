@@ -15,7 +15,7 @@ from casque.queues.runner import warn_inside_loop
 from casque.system.clock import SECOND_US, drive
 
 if TYPE_CHECKING:
-    from casque.tasks.app_store import Opened
+    from casque.tasks.app_store import AppStore
     from casque.tasks.calls import Call
 
 R_co = TypeVar("R_co", covariant=True)
@@ -29,13 +29,13 @@ _FINISHED = (JobStatus.COMPLETED, JobStatus.DEAD, JobStatus.CANCELLED)
 class Handle(Generic[R_co]):
     """A job that was enqueued, seen from where it was enqueued."""
 
-    __slots__ = ("_call", "_done", "_job", "_opened", "id")
+    __slots__ = ("_app_store", "_call", "_done", "_job", "id")
 
     def __init__(
-        self, opened: Opened, job: Job, call: Call | None, *, is_done: bool = False
+        self, app_store: AppStore, job: Job, call: Call | None, *, is_done: bool = False
     ) -> None:
         self.id: str = job.id
-        self._opened = opened
+        self._app_store = app_store
         self._job = job
         self._call = call
         self._done = is_done
@@ -58,13 +58,13 @@ class Handle(Generic[R_co]):
         if not self._done:
             warn_inside_loop("Handle.result", "`await handle`")
         while (job := self.job()).status not in _FINISHED:
-            drive(self._opened.store.clock.sleep(next(looks), blocking=True))
+            drive(self._app_store.store.clock.sleep(next(looks), blocking=True))
         return self._value(job)
 
     async def _aresult(self) -> R_co:
         looks = self._looks(None)
         while (job := await self.ajob()).status not in _FINISHED:
-            await self._opened.store.clock.sleep(next(looks), blocking=False)
+            await self._app_store.store.clock.sleep(next(looks), blocking=False)
         return self._value(job)
 
     def __await__(self) -> Generator[Any, None, R_co]:
@@ -84,7 +84,7 @@ class Handle(Generic[R_co]):
 
     def _pauses(self, timeout: timedelta | None, limit: int | None) -> Iterator[int]:
         pause = float(_FIRST_LOOK_US)
-        clock = self._opened.store.clock
+        clock = self._app_store.store.clock
         begun = clock.monotonic()
         while True:
             left = None if limit is None else limit - (clock.monotonic() - begun)
@@ -114,13 +114,13 @@ class Handle(Generic[R_co]):
 
     def job(self) -> Job:
         """The job as it is now. Raises JobNotFoundError when its record is gone."""
-        return self._job if self._done else self._found(self._opened.queue.get(self.id))
+        return self._job if self._done else self._found(self._app_store.queue.get(self.id))
 
     async def ajob(self) -> Job:
         """As `job`, without blocking the event loop."""
         if self._done:
             return self._job
-        return self._found(await self._opened.async_queue.get(self.id))
+        return self._found(await self._app_store.async_queue.get(self.id))
 
     def status(self) -> JobStatus:
         """Where the job is in its life. Raises JobNotFoundError when its record is gone."""
@@ -133,12 +133,12 @@ class Handle(Generic[R_co]):
     def cancel(self, *, reason: str = "") -> Job:
         """Never run the job (again). One that is running loses its lease at once."""
         self._refuse_done()
-        return self._opened.queue.cancel(self.id, reason=reason)
+        return self._app_store.queue.cancel(self.id, reason=reason)
 
     async def acancel(self, *, reason: str = "") -> Job:
         """As `cancel`, without blocking the event loop."""
         self._refuse_done()
-        return await self._opened.async_queue.cancel(self.id, reason=reason)
+        return await self._app_store.async_queue.cancel(self.id, reason=reason)
 
     def _refuse_done(self) -> None:
         if self._done:

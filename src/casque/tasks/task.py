@@ -55,7 +55,7 @@ class JobOptions(TypedDict, total=False):
     timeout: timedelta | None
 
 
-class Enqueueing(Generic[P, R]):
+class TaskWithOptions(Generic[P, R]):
     """A task together with how its next jobs are to be enqueued."""
 
     def __init__(self, task: Task[P, R] | None, template: NewJob) -> None:
@@ -73,35 +73,35 @@ class Enqueueing(Generic[P, R]):
         """
         task, new = self._task, self._template
         payload = task.call.encode(args, kwargs)
-        opened = task.app.opened
+        app_store = task.app.app_store
         if task.app.immediate:
-            job = run_now(task, replace(new, payload=payload), opened.store.clock)
-            return Handle(opened, job, task.call, is_done=True)
+            job = run_now(task, replace(new, payload=payload), app_store.store.clock)
+            return Handle(app_store, job, task.call, is_done=True)
         if asyncio._get_running_loop() is not None:  # noqa: SLF001 - the quick check
             warn_inside_loop("`enqueue` of a task", "`await task.aenqueue(…)`")
-        queue = opened.queue
+        queue = app_store.queue
         job = queue._enqueue(queue._live, replace(new, payload=payload))  # noqa: SLF001 - no list
-        return Handle(opened, job, task.call)
+        return Handle(app_store, job, task.call)
 
     async def aenqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
         """As `enqueue`, without blocking the event loop; concurrent ones are stored together."""
         task, new = self._task, self._template
         payload = task.call.encode(args, kwargs)
-        opened = task.app.opened
+        app_store = task.app.app_store
         if task.app.immediate:
-            job = await arun_now(task, replace(new, payload=payload), opened.store.clock)
-            return Handle(opened, job, task.call, is_done=True)
-        queue = opened.async_queue
+            job = await arun_now(task, replace(new, payload=payload), app_store.store.clock)
+            return Handle(app_store, job, task.call, is_done=True)
+        queue = app_store.async_queue
         job = await queue._enqueue(replace(new, payload=payload))  # noqa: SLF001 - no list
-        return Handle(opened, job, task.call)
+        return Handle(app_store, job, task.call)
 
     def job(self, /, *args: P.args, **kwargs: P.kwargs) -> NewJob:
         """The job that `enqueue` would store, for `enqueue_many` and `ack(enqueue=[…])`."""
         return replace(self._template, payload=self._task.call.encode(args, kwargs))
 
-    def using(self, **options: Unpack[JobOptions]) -> Enqueueing[P, R]:
+    def using(self, **options: Unpack[JobOptions]) -> TaskWithOptions[P, R]:
         """The same task, whose jobs are enqueued otherwise: later, elsewhere, under an id."""
-        return Enqueueing(self._task, changed(self._template, options))
+        return TaskWithOptions(self._task, changed(self._template, options))
 
 
 def changed(template: NewJob, options: JobOptions) -> NewJob:
@@ -114,7 +114,7 @@ def changed(template: NewJob, options: JobOptions) -> NewJob:
     return new
 
 
-class Task(Enqueueing[P, R]):
+class Task(TaskWithOptions[P, R]):
     """A function registered under an entrypoint. Made by `@app.task`."""
 
     def __init__(

@@ -100,7 +100,7 @@ class _OnThreads:
         self._queue = queue
         self.store = queue.store
         self.worker = queue.worker
-        self._holding = queue._holding
+        self._held_claim = queue._held_claim
 
     def __getattr__(self, name: str) -> Any:
         method = getattr(self._queue, name)

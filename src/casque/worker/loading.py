@@ -15,7 +15,7 @@ from types import ModuleType
 
 from casque.errors import InvalidError
 from casque.tasks.app import App
-from casque.tasks.app_store import Opened
+from casque.tasks.app_store import AppStore
 from casque.worker.logging.setup import speak_again
 
 _is_loading: ContextVar[bool] = ContextVar("casque_is_loading", default=False)
@@ -69,7 +69,7 @@ def load_app(target: str | None, *, store: str | None = None, modules: Sequence[
         _import(_name_of_file(Path(one)) if one.endswith(".py") else one)
     speak_again()
     if store is not None:
-        app.opened = Opened(store)
+        app.app_store = AppStore(store)
     return app
 
 

@@ -150,7 +150,7 @@ class Worker:
     # -- on its loop -----------------------------------------------------------
 
     async def _run(self) -> Ended:
-        store = self._app.opened.apart()
+        store = self._app.app_store.apart()
         is_its_own = store is not self._app.store
         if isinstance(store, Doubtful):
             store.try_out()

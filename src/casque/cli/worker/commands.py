@@ -132,7 +132,7 @@ def _start_here(plan: Plan, told: str | None, log_file: str | None) -> int:
     if place is None and plan.target is not None:
         from casque.worker.loading import load_app
 
-        place = load_app(plan.target).opened.address
+        place = load_app(plan.target).app_store.address
     if log_file is not None:
         _write_to(log_file)
     log = LogOptions(format=plan.log_format)

@@ -87,7 +87,7 @@ class InProcesses:
         found = path_of(app), modules_of(app)
         python_path = os.environ.get("PYTHONPATH")
         return subprocess_main.Setup(
-            *found, app.opened.address, list(sys.path), python_path, logs.current()
+            *found, app.app_store.address, list(sys.path), python_path, logs.current()
         )
 
     def interrupt(self, attempt: Attempt) -> bool:

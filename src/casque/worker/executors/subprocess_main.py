@@ -26,7 +26,7 @@ from casque.stores.port import Store
 from casque.system import forks
 from casque.system.clock import SystemClock
 from casque.tasks.app import App, Task
-from casque.tasks.app_store import Opened
+from casque.tasks.app_store import AppStore
 from casque.tasks.current import RunningJob, become
 from casque.worker.logging.setup import LogOptions, set_up
 
@@ -196,7 +196,7 @@ def _of_error(error: BaseException, task: Task[..., Any]) -> Reply:
     return Failed(failure_of(from_its_own_code(error)), gives_up(error, task))
 
 
-class _Elsewhere(Opened):
+class _Elsewhere(AppStore):
     """What an app has instead of a store that lives in the worker's process alone."""
 
     @property
@@ -227,7 +227,7 @@ def main() -> None:
     except InvalidError as error:
         sys.exit(str(error))
     if setup.store is not None and setup.store.startswith("memory:"):
-        app.opened = _Elsewhere(setup.store)
+        app.app_store = _Elsewhere(setup.store)
     serve(app, line, stream)
 
 

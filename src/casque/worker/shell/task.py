@@ -179,7 +179,7 @@ class _Crew:
 
     def _address(self) -> str | None:
         """By which a command finds the store; none leads to one in memory."""
-        return None if self._app.store.instant else self._app.opened.address
+        return None if self._app.store.instant else self._app.app_store.address
 
     async def _look_after(self) -> None:
         """Until the loop ends, which cancels what is left on it."""

@@ -59,7 +59,7 @@ def _work(line: socket.socket, orders: channel.Orders) -> Ended:
         set_up(orders.log)
     app = load_app(orders.target, store=orders.store, modules=orders.modules)
     if orders.must_exist:
-        app.opened.require_existing()
+        app.app_store.require_existing()
     if orders.shell:
         add_shell(app)
     if orders.log.yields:
@@ -71,7 +71,7 @@ def _work(line: socket.socket, orders: channel.Orders) -> Ended:
         )
 
     def opened() -> None:
-        app.opened.require_existing()
+        app.app_store.require_existing()
         channel.say_opened(line)
 
     worker = Worker(

@@ -9,7 +9,7 @@ import pytest
 
 from casque.job import Job
 from casque.queues import held_claims
-from casque.queues.held_claims import Holdings
+from casque.queues.held_claims import HeldClaims
 
 THREADS, CLAIMS, KEPT = 4, 20_000, 10
 
@@ -19,25 +19,25 @@ def claimed(name: str, token: int) -> Job:
 
 
 def test_the_oldest_are_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(held_claims, "HOLDINGS_KEPT", KEPT)
-    holdings = Holdings()
+    monkeypatch.setattr(held_claims, "HELD_CLAIMS_KEPT", KEPT)
+    claims = HeldClaims()
     for token in range(1, 3 * KEPT):
-        holdings.hand([claimed(f"job{token}", token)], 1, 1)
-    kept = [token for token in range(1, 3 * KEPT) if holdings.find(f"job{token}") is not None]
+        claims.add([claimed(f"job{token}", token)], 1, 1)
+    kept = [token for token in range(1, 3 * KEPT) if claims.find(f"job{token}") is not None]
     assert kept == list(range(2 * KEPT, 3 * KEPT))
 
 
 def test_threads_that_claim_at_once_do_not_trip_over_each_other(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(held_claims, "HOLDINGS_KEPT", KEPT)
-    holdings = Holdings()
+    monkeypatch.setattr(held_claims, "HELD_CLAIMS_KEPT", KEPT)
+    claims = HeldClaims()
     wrong: list[Exception] = []
 
     def claim(place: int) -> None:
         try:
             for token in range(CLAIMS):
-                holdings.hand([claimed(f"{place}-{token}", token)], 1, 1)
+                claims.add([claimed(f"{place}-{token}", token)], 1, 1)
         except Exception as error:  # noqa: BLE001 - told by the test
             wrong.append(error)
 

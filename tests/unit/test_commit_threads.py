@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from casque import InvalidError, Job, JobStatus, Queue, StorageError
-from casque.queues.commit import Entry
+from casque.queues.commit import PendingOperation
 from casque.queues.commit_threads import ThreadCommitter
 from casque.rules.operations import Dequeue
 from casque.stores.memory import MemoryStore
@@ -76,8 +76,8 @@ def test_jobs_that_were_claimed_for_one_who_was_interrupted_are_given_back(tmp_p
     store = sqlite(tmp_path)
     with Queue(store) as q:
         q.enqueue("e", id="job", max_attempts=1)
-        committer = ThreadCommitter(store, alone=False, max_conflicts=None)
-        entry = Entry(Dequeue("worker", 60_000_000, 1, None, None))
+        committer = ThreadCommitter(store, one_by_one=False, max_conflicts=None)
+        entry = PendingOperation(Dequeue("worker", 60_000_000, 1, None, None))
         committer._join([entry])
 
         def withdrawn(*args: Any) -> Any:
