@@ -36,10 +36,10 @@ if TYPE_CHECKING:
     from casque.rules.state import QueueState as QueueState
     from casque.stores.port import Store as Store
     from casque.stores.url import open_store as open_store
-    from casque.tasks.app import App as App
     from casque.tasks.current import current_job as current_job
     from casque.tasks.handle import Handle as Handle
     from casque.tasks.task import Task as Task
+    from casque.worker.app import App as App
 
 __all__ = [
     "App",
@@ -77,7 +77,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "App": "casque.tasks.app",
+    "App": "casque.worker.app",
     "Backoff": "casque.retry",
     "BrokerQueue": "casque.queues.async_queue",
     "Bucket": "casque.buckets.port",

@@ -14,6 +14,7 @@ import msgspec
 import pytest
 
 from casque import App, Backoff
+from casque.tasks.app import TaskApp
 from casque.tasks.worker_options import WorkerOptions
 from casque.testing import FakeClock
 from casque.worker import store_thread
@@ -67,7 +68,7 @@ def wait_for(what: str, happened: Callable[[], object], within: float = PATIENCE
         time.sleep(0.005)
 
 
-def work_off(app: App, **options: Any) -> Ended:
+def work_off(app: TaskApp, **options: Any) -> Ended:
     """Work until nothing is due."""
     return Worker(app, WorkerOptions(until_idle=True, **options)).run()
 

@@ -14,6 +14,7 @@ from casque import App, Job, NewJob, Queue
 from casque.record import ABSENT, CONFIG
 from casque.rules.operations import PutRecord
 from casque.stores.url import StoreAddress
+from casque.tasks.app import TaskApp
 from casque.worker import worker
 from casque.worker.attempt import Attempt
 from casque.worker.shell.job import SHELL, ShellCall, encode
@@ -58,7 +59,7 @@ def on_sqlite(tmp_path: Path) -> Iterator[App]:
         yield app
 
 
-def run(app: App, *jobs: NewJob) -> None:
+def run(app: TaskApp, *jobs: NewJob) -> None:
     app.queue.enqueue_many(jobs)
     work_off(app)
 
@@ -74,7 +75,7 @@ async def _submit(queue: Queue, put: PutRecord) -> None:
     await queue._queue._session.submit(put)
 
 
-def job_of(app: App, id: str = "job") -> Job:
+def job_of(app: TaskApp, id: str = "job") -> Job:
     job = app.queue.get(id)
     assert job is not None
     return job

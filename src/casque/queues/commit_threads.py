@@ -54,9 +54,7 @@ class ThreadCommitter(BatchWriter):
             except StorageError as error:
                 return self._settled(operations, error, begun)
             except Exception as error:  # noqa: BLE001 - an outcome like any other
-                return (
-                    [error] if len(operations) == 1 else [copied_error(error) for _ in operations]
-                )
+                return [error, *(copied_error(error) for _ in operations[1:])]
             finally:
                 self._owner = 0
 

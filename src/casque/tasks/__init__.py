@@ -1,6 +1,6 @@
 """Tasks: functions as jobs.
 
-app             `App`: registers tasks, enqueues their jobs, runs workers.
+app             `TaskApp`: registers tasks and enqueues their jobs.
 app_store       The store of an app and the queues on it, once per process.
 calls           A call as JSON and back, checked by the function's type hints.
 current         `current_job`: the job that this code runs in.

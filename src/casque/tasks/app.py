@@ -1,9 +1,9 @@
-"""Tasks: the App that registers them, and the store that their jobs are in."""
+"""TaskApp: registers tasks and enqueues their jobs. `App` (worker/app.py) adds the workers."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from datetime import timedelta
 from types import MappingProxyType, TracebackType
 from typing import Any, NoReturn, Self, Unpack, overload
@@ -35,9 +35,6 @@ from casque.tasks.task import (
     check_function,
     where,
 )
-from casque.tasks.worker_options import DEFAULT_CONCURRENCY, SHORTEST_LEASE_US, WorkerOptions
-
-__all__ = ["App", "Task"]
 
 MAX_ATTEMPTS = 10
 RETAIN = timedelta(days=1)
@@ -45,11 +42,11 @@ DEFAULT_BACKOFF = Backoff()
 _HOOKS = ("before", "after", "on_failure")
 
 
-class App:
-    """Registers tasks, enqueues their jobs and runs workers, on one store.
+class TaskApp:
+    """Registers tasks and enqueues their jobs, on one store: an `App` without its workers.
 
     Opens nothing before its first use. Threads may share it; in the child of a
-    fork it opens anew by itself. With `immediate`, tasks run as soon as they are
+    fork it opens again by itself. With `immediate`, tasks run as soon as they are
     enqueued, in the caller's process, and nothing is stored: for tests.
     """
 
@@ -263,36 +260,6 @@ class App:
         call = None if task is None else task.call
         return Handle(self.app_store, job, call, is_done=self.immediate)
 
-    # -- working ---------------------------------------------------------------
-
-    def work(
-        self,
-        *,
-        count: int = 1,
-        concurrency: int = DEFAULT_CONCURRENCY,
-        queues: Collection[str] | None = None,
-        lease: timedelta = timedelta(seconds=60),
-        grace: timedelta = timedelta(seconds=30),
-        until_idle: bool = False,
-        max_jobs: int | None = None,
-        max_mib: int | None = None,
-    ) -> None:
-        """Run jobs until told to stop by SIGTERM or SIGINT, in `count` processes. Blocks."""
-        options = WorkerOptions(
-            concurrency=checks.whole(concurrency, "concurrency", 1),
-            queues=None if queues is None else _queues(queues),
-            lease_us=_lease(lease),
-            grace_us=checks.span(grace, "grace"),
-            until_idle=until_idle,
-            max_jobs=None if max_jobs is None else checks.whole(max_jobs, "max_jobs", 1),
-            max_mib=None if max_mib is None else checks.whole(max_mib, "max_mib", 1),
-        )
-        processes = checks.whole(count, "count", 1)
-        # Only a process that works needs all of that.
-        from casque.worker.supervision import supervisor  # noqa: PLC0415
-
-        supervisor.work(self, options, processes)
-
 
 def _found(job: Job | None, id: str) -> Job:
     if job is None:
@@ -302,19 +269,3 @@ def _found(job: Job | None, id: str) -> Job:
             job_id=id,
         )
     return job
-
-
-def _lease(value: timedelta) -> int:
-    us = checks.positive_span(value, "lease")
-    if us < SHORTEST_LEASE_US:
-        raise InvalidError(
-            f"`lease` must be at least 1 s, not {value}: it is renewed three times in its length, "
-            "and a busy machine would lose its jobs."
-        )
-    return us
-
-
-def _queues(value: Collection[str]) -> tuple[str, ...]:
-    if isinstance(value, str) or not value:
-        raise InvalidError(f"`queues` must be several names, or None for all: not {value!r}.")
-    return tuple(dict.fromkeys(checks.name(one, "queue") for one in value))

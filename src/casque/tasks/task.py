@@ -33,7 +33,7 @@ from casque.tasks.handle import Handle
 from casque.tasks.immediate import arun_now, run_now
 
 if TYPE_CHECKING:
-    from casque.tasks.app import App
+    from casque.tasks.app import TaskApp
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -119,7 +119,7 @@ class Task(TaskWithOptions[P, R]):
 
     def __init__(
         self,
-        app: App,
+        app: TaskApp,
         function: Callable[P, Any],
         template: NewJob,
         *,

@@ -1,6 +1,7 @@
 """Workers: they claim jobs, run them, and settle them.
 
 __main__      `python -m casque.worker`.
+app           `App`: what users make: a `TaskApp` that runs workers.
 attempt       One run of a job, start to finish.
 claim_policy  When a worker asks for jobs, of which queue, and for how many.
 leaving       How a process ends, whatever its tasks left running.

@@ -17,8 +17,8 @@ from casque.retry import Discard, Retry, Snooze, delay_of, reason_of
 from casque.rules import operations
 from casque.rules.operations import Ack, Fail, Nack, Operation, Release
 from casque.system.clock import LONGEST_SPAN_US, Clock
-from casque.tasks.app import Task
 from casque.tasks.current import RunningJob
+from casque.tasks.task import Task
 
 _OUR_FOLDER = str(Path(__file__).parent)
 

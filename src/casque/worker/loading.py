@@ -14,7 +14,7 @@ from pathlib import Path
 from types import ModuleType
 
 from casque.errors import InvalidError
-from casque.tasks.app import App
+from casque.tasks.app import TaskApp
 from casque.tasks.app_store import AppStore
 from casque.worker.logging.setup import speak_again
 
@@ -37,7 +37,9 @@ def is_loading() -> bool:
     return _is_loading.get()
 
 
-def load_app(target: str | None, *, store: str | None = None, modules: Sequence[str] = ()) -> App:
+def load_app(
+    target: str | None, *, store: str | None = None, modules: Sequence[str] = ()
+) -> TaskApp:
     """The App at `module:name`, or the only one of a module. InvalidError when there is none.
 
     With `store`, it works there instead of where its code says. `modules` are
@@ -51,7 +53,7 @@ def load_app(target: str | None, *, store: str | None = None, modules: Sequence[
     if target is None:
         if store is None:
             raise InvalidError(f"without an app, name the store to work on; or {FORM}.")
-        return App(store)
+        return TaskApp(store)
     where, _, name = target.partition(":")
     if not where:
         raise InvalidError(f"{target!r} names no module: {FORM}.")
@@ -73,7 +75,7 @@ def load_app(target: str | None, *, store: str | None = None, modules: Sequence[
     return app
 
 
-def path_of(app: App) -> str:
+def path_of(app: TaskApp) -> str:
     """The `module:name` at which another process finds this App. InvalidError when it cannot."""
     modules = {name: module for name, module in sys.modules.items() if name != "__main__"}
     for name, module in modules.items():
@@ -99,7 +101,7 @@ def path_of(app: App) -> str:
     )
 
 
-def modules_of(app: App) -> list[str]:
+def modules_of(app: TaskApp) -> list[str]:
     """The modules in which its tasks are defined, as another process can import them."""
     names = dict.fromkeys(task.function.__module__ for task in app.tasks.values())
     found = []
@@ -116,7 +118,7 @@ def modules_of(app: App) -> list[str]:
     return found
 
 
-def _attribute(module: ModuleType, app: App) -> str | None:
+def _attribute(module: ModuleType, app: TaskApp) -> str | None:
     # A copy: another thread may import something meanwhile. Some put other things than modules
     # among the modules, which may lack it.
     values = list(getattr(module, "__dict__", {}).items())
@@ -208,14 +210,14 @@ def _is_ours(filename: str) -> bool:
     return filename == __file__ or filename.startswith("<frozen importlib")
 
 
-def _named(module: ModuleType, name: str) -> App:
+def _named(module: ModuleType, name: str) -> TaskApp:
     apps = ", ".join(_apps(module)) or "none"
     if not hasattr(module, name):
         raise InvalidError(
             f"the module {module.__name__!r} has no {name!r}; the Apps in it: {apps}."
         )
     found = getattr(module, name)
-    if not isinstance(found, App):
+    if not isinstance(found, TaskApp):
         raise InvalidError(
             f"{module.__name__}:{name} is no App but {type(found).__name__}; the Apps in the "
             f"module: {apps}."
@@ -223,7 +225,7 @@ def _named(module: ModuleType, name: str) -> App:
     return found
 
 
-def _only(module: ModuleType) -> App:
+def _only(module: ModuleType) -> TaskApp:
     apps = _apps(module)
     if not apps:
         raise InvalidError(
@@ -237,5 +239,5 @@ def _only(module: ModuleType) -> App:
     return next(iter(apps.values()))
 
 
-def _apps(module: ModuleType) -> dict[str, App]:
-    return {name: value for name, value in vars(module).items() if isinstance(value, App)}
+def _apps(module: ModuleType) -> dict[str, TaskApp]:
+    return {name: value for name, value in vars(module).items() if isinstance(value, TaskApp)}

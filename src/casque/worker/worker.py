@@ -18,7 +18,7 @@ from casque.queues.session import Session
 from casque.rules.operations import Operation
 from casque.stores.port import Doubtful, Store
 from casque.system.clock import SECOND_US
-from casque.tasks.app import App
+from casque.tasks.app import TaskApp
 from casque.tasks.current import RunningJob
 from casque.tasks.worker_options import WorkerOptions
 from casque.worker import memory, runtime
@@ -74,7 +74,7 @@ class Worker:
 
     def __init__(
         self,
-        app: App,
+        app: TaskApp,
         options: WorkerOptions = _DEFAULT,
         *,
         name: str | None = None,
@@ -191,7 +191,7 @@ class _Crew:
 
     def __init__(
         self,
-        app: App,
+        app: TaskApp,
         store: Store,
         options: WorkerOptions,
         name: str | None,

@@ -22,7 +22,7 @@ from typing import Any
 from casque.errors import InvalidError
 from casque.job import Failure
 from casque.retry import Discard, Retry, Snooze
-from casque.tasks.app import App
+from casque.tasks.app import TaskApp
 from casque.worker.attempt import Attempt, InvalidResult, TaskError
 from casque.worker.executors import subprocess_main
 from casque.worker.loading import modules_of, path_of
@@ -37,7 +37,7 @@ _STARTS = 3
 class InProcesses:
     """Plain functions, each in a process of its own while it runs."""
 
-    def __init__(self, app: App, when_begun: Callable[[Attempt], None]) -> None:
+    def __init__(self, app: TaskApp, when_begun: Callable[[Attempt], None]) -> None:
         """`when_begun` is called when a function begins: to start its process takes a while."""
         self._app = app
         self._when_begun = when_begun

@@ -25,9 +25,10 @@ from casque.retry import Discard, Retry, Snooze, delay_of, reason_of
 from casque.stores.port import Store
 from casque.system import forks
 from casque.system.clock import SystemClock
-from casque.tasks.app import App, Task
+from casque.tasks.app import TaskApp
 from casque.tasks.app_store import AppStore
 from casque.tasks.current import RunningJob, become
+from casque.tasks.task import Task
 from casque.worker.logging.setup import LogOptions, set_up
 
 
@@ -103,7 +104,7 @@ def decode_reply(body: bytes) -> Reply:
     return reply
 
 
-def serve(app: App, line: socket.socket, stream: IO[bytes]) -> None:
+def serve(app: TaskApp, line: socket.socket, stream: IO[bytes]) -> None:
     """Run what is ordered, one after another. Returns never: ends with the worker."""
     orders: SimpleQueue[Order] = SimpleQueue()
     # A reader of its own, so that the end of the worker is noticed while a function runs.
@@ -143,7 +144,7 @@ def _send(line: socket.socket, reply: Reply) -> None:
         line.sendall(len(body).to_bytes(_LENGTH_BYTES, "big") + body)
 
 
-def _run(app: App, order: Order, line: socket.socket) -> Reply:
+def _run(app: TaskApp, order: Order, line: socket.socket) -> Reply:
     # Here and not above: processes.py, on the worker's end, needs only the replies.
     from casque.worker.attempt import Attempt, InvalidResult  # noqa: PLC0415
     from casque.worker.executors.in_process import Hooks, encoded, leave_if_forked  # noqa: PLC0415

@@ -8,7 +8,7 @@ import logging
 from casque.errors import CasqueError
 from casque.record import CONFIG
 from casque.system.clock import SECOND_US
-from casque.tasks.app import App
+from casque.tasks.app import TaskApp
 from casque.worker.shell.settings import Settings, settings_of, unfit
 
 _FRESH_US = SECOND_US
@@ -21,7 +21,7 @@ _log = logging.getLogger("casque.worker")
 class LiveSettings:
     """The settings of an app's store, read again when they are needed and older than a second."""
 
-    def __init__(self, app: App) -> None:
+    def __init__(self, app: TaskApp) -> None:
         self._app = app
         self.known = Settings()
         """The latest that were read; those that hold by default before that."""

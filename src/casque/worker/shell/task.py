@@ -17,7 +17,7 @@ from casque.job import Failure, JobStatus
 from casque.queues.lineage import DEPTH_VARIABLE, JOB_ID_VARIABLE
 from casque.retry import Backoff, Snooze
 from casque.system.clock import SECOND_US
-from casque.tasks.app import App
+from casque.tasks.app import TaskApp
 from casque.tasks.calls import Call
 from casque.tasks.current import RunningJob, current_job
 from casque.tasks.task import where
@@ -68,7 +68,7 @@ class _OperatorsBackoff(Backoff, frozen=True, kw_only=True):
         return self.settings.known.backoff().delay_us(attempts, chance)
 
 
-def add_shell(app: App) -> None:
+def add_shell(app: TaskApp) -> None:
     """Have the workers of this app run shell jobs too.
 
     A task of the user's own that is called so stays what it is, and this says so.
@@ -109,7 +109,7 @@ class _Crew:
     Both end with the loop.
     """
 
-    def __init__(self, app: App, settings: LiveSettings) -> None:
+    def __init__(self, app: TaskApp, settings: LiveSettings) -> None:
         self._app = app
         self._settings = settings
         self._running: dict[RunningJob, None] = {}

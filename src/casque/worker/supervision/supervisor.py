@@ -14,7 +14,7 @@ import msgspec
 from casque.errors import InvalidError
 from casque.stores.url import StoreAddress
 from casque.system.clock import SECOND_US, Clock, SystemClock
-from casque.tasks.app import App
+from casque.tasks.app import TaskApp
 from casque.tasks.worker_options import WorkerOptions
 from casque.worker.loading import WorkReached, is_loading, modules_of, path_of
 from casque.worker.logging.console import SUPERVISOR
@@ -297,7 +297,7 @@ class Supervisor:
                 _log.info("worker process %d started", post.child.pid, extra=fields)
 
 
-def work(app: App, options: WorkerOptions, count: int = 1) -> None:
+def work(app: TaskApp, options: WorkerOptions, count: int = 1) -> None:
     """What `App.work` does: one worker here, or several processes. Blocks until they end."""
     if is_loading():
         raise WorkReached

@@ -1,0 +1,64 @@
+"""App: what users make: tasks, their jobs, and the workers that run them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from datetime import timedelta
+
+from casque import checks
+from casque.errors import InvalidError
+from casque.tasks.app import TaskApp
+from casque.tasks.worker_options import DEFAULT_CONCURRENCY, SHORTEST_LEASE_US, WorkerOptions
+
+
+class App(TaskApp):
+    """Registers tasks, enqueues their jobs and runs workers, on one store.
+
+    Opens nothing before its first use. Threads may share it; in the child of a
+    fork it opens again by itself. With `immediate`, tasks run as soon as they are
+    enqueued, in the caller's process, and nothing is stored: for tests.
+    """
+
+    def work(
+        self,
+        *,
+        count: int = 1,
+        concurrency: int = DEFAULT_CONCURRENCY,
+        queues: Collection[str] | None = None,
+        lease: timedelta = timedelta(seconds=60),
+        grace: timedelta = timedelta(seconds=30),
+        until_idle: bool = False,
+        max_jobs: int | None = None,
+        max_mib: int | None = None,
+    ) -> None:
+        """Run jobs until told to stop by SIGTERM or SIGINT, in `count` processes. Blocks."""
+        options = WorkerOptions(
+            concurrency=checks.whole(concurrency, "concurrency", 1),
+            queues=None if queues is None else _queues(queues),
+            lease_us=_lease(lease),
+            grace_us=checks.span(grace, "grace"),
+            until_idle=until_idle,
+            max_jobs=None if max_jobs is None else checks.whole(max_jobs, "max_jobs", 1),
+            max_mib=None if max_mib is None else checks.whole(max_mib, "max_mib", 1),
+        )
+        processes = checks.whole(count, "count", 1)
+        # A process that only enqueues does not load all of this.
+        from casque.worker.supervision import supervisor  # noqa: PLC0415
+
+        supervisor.work(self, options, processes)
+
+
+def _lease(value: timedelta) -> int:
+    us = checks.positive_span(value, "lease")
+    if us < SHORTEST_LEASE_US:
+        raise InvalidError(
+            f"`lease` must be at least 1 s, not {value}: it is renewed three times in its length, "
+            "and a busy machine would lose its jobs."
+        )
+    return us
+
+
+def _queues(value: Collection[str]) -> tuple[str, ...]:
+    if isinstance(value, str) or not value:
+        raise InvalidError(f"`queues` must be several names, or None for all: not {value!r}.")
+    return tuple(dict.fromkeys(checks.name(one, "queue") for one in value))
