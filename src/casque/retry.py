@@ -55,7 +55,7 @@ class Retry(Exception):  # noqa: N818 - not an error but an answer
         if delay is not None:
             checks.span(delay, "delay")
         reason = checks.text(reason, "reason")
-        # Handed on as they are: an exception that crosses processes is made anew from them.
+        # Handed on as they are: an exception that crosses processes is made again from them.
         super().__init__(delay, reason)
         self.delay = delay
         self.reason = reason

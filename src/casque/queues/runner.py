@@ -64,6 +64,6 @@ def warn_inside_loop(what: str, instead: str) -> None:
 
 
 def _has_running_loop() -> bool:
-    # Without asyncio loaded there is none; loading it to ask would be dear.
+    # Without asyncio loaded there is none; loading it to ask would take long.
     asyncio = sys.modules.get("asyncio")
     return asyncio is not None and asyncio._get_running_loop() is not None  # noqa: SLF001 - quick

@@ -34,7 +34,7 @@ T = TypeVar("T")
 class Queue:
     """A queue for plain code and threads; the calls of several threads are stored together.
 
-    Works without being entered. In the child of a fork it opens anew by itself.
+    Works without being entered. In the child of a fork it opens again by itself.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Queue:
         max_depth: int = DEFAULT_MAX_DEPTH,
         stale_timeout: timedelta | None = None,
     ) -> None:
-        address = anchored(store)  # a fork that goes to another folder opens it anew
+        address = anchored(store)  # a fork that goes to another folder opens it again
 
         def opened() -> tuple[AsyncQueue, Runner]:
             at = open_store(address)
@@ -108,9 +108,9 @@ class Queue:
         if self._is_closed:
             raise InvalidError("this Queue is closed; open a new one.")
         if self._generation != forks.generation() and not self._queue.store.instant:
-            self._reopen()
+            self._open_again()
 
-    def _reopen(self) -> None:
+    def _open_again(self) -> None:
         """In the child of a fork: its own writer, its own thread, its own connection."""
         with forks.own_lock():
             if self._generation != forks.generation():
@@ -118,7 +118,7 @@ class Queue:
                 self._generation = forks.generation()
 
     def _run(self, call: Coroutine[Any, Any, T]) -> T:
-        return self._runner.run(call)  # looked up now: what made `call` may have opened anew
+        return self._runner.run(call)  # looked up now: what made `call` may have opened it again
 
     @property
     def _live(self) -> AsyncQueue:

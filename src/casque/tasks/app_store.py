@@ -18,7 +18,7 @@ from casque.system.clock import drive
 
 
 class AppStore:
-    """What an address leads to in this process. Thread-safe; after a fork it opens anew."""
+    """What an address leads to in this process. Thread-safe; after a fork it opens again."""
 
     def __init__(self, address: StoreAddress) -> None:
         self._address = anchored(address)  # whatever folder the process goes to later
@@ -92,11 +92,11 @@ class AppStore:
 
     def _check(self) -> None:
         if self._generation != forks.generation():
-            self._begin_anew()
+            self._open_again()
         if self._is_closed:
             raise InvalidError("this App is closed; make a new one.")
 
-    def _begin_anew(self) -> None:
+    def _open_again(self) -> None:
         """In the child of a fork: what was open belongs to the parent, threads and all."""
         with forks.own_lock():
             if self._generation != forks.generation():

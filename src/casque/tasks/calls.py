@@ -94,16 +94,16 @@ class Call:
 
     def encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
         """The payload of this call. Raises InvalidError, naming the argument that does not fit."""
-        return self._encode(self._bind(args, kwargs))
+        return self._encode(self._bind(args, kwargs), is_certain=self._is_plain)
 
     def encode_named(self, payload: Mapping[str, Any]) -> bytes:
         """As `encode`, from what the payload is to hold."""
-        return self._encode(payload)
+        return self._encode(payload, is_certain=False)
 
-    def _encode(self, given: Mapping[str, Any]) -> bytes:
+    def _encode(self, given: Mapping[str, Any], *, is_certain: bool) -> bytes:
+        """With `is_certain`, every value has a parameter, and every parameter what it needs."""
         fields = self._fields or self._known()
         named = fields.named
-        is_certain = self._is_plain and self._required <= given.keys()
         for name, value in given.items():
             slot = named.get(name)
             if slot is not None and type(value) is slot.certain:

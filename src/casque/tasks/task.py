@@ -79,8 +79,9 @@ class TaskWithOptions(Generic[P, R]):
             return Handle(app_store, job, task.call, is_done=True)
         if asyncio._get_running_loop() is not None:  # noqa: SLF001 - the quick check
             warn_inside_loop("`enqueue` of a task", "`await task.aenqueue(…)`")
+        # By the shortest way: `app_store` has seen that its queue is open, and of this process.
         queue = app_store.queue
-        job = queue._enqueue(queue._live, replace(new, payload=payload))  # noqa: SLF001 - no list
+        job = queue._enqueue(queue._queue, replace(new, payload=payload))  # noqa: SLF001 - above
         return Handle(app_store, job, task.call)
 
     async def aenqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
