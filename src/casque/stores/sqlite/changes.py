@@ -1,8 +1,9 @@
 """Changes: every operation but a dequeue, in a transaction.
 
-Adding and acking are said in SQL. What happens less often is decided by the
-rules themselves, on a State that holds just the jobs and records it is about;
-what that changes is written back. Sweeps over many jobs are SQL again.
+Adds and acks are SQL. An ack deletes a job that is not retained, and makes a
+retained one as `casque.rules.transitions.completed` has it, without reading its
+history. Rarer operations are decided by the rules, on a State that holds only the
+jobs and records concerned, and what changed is written back. Sweeps are SQL again.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import groupby, islice
 from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
 from casque.errors import CasqueError
@@ -34,10 +36,19 @@ from casque.rules.operations import (
 )
 from casque.rules.state import READER_LEASE_US, State
 from casque.stores.listeners import makes_claimable
-from casque.stores.sqlite.acks import HeldRow, end, held
-from casque.stores.sqlite.rows import DEAD, job_of
+from casque.stores.sqlite.cache import Execute
+from casque.stores.sqlite.rows import DEAD, Connection, job_of
 from casque.stores.sqlite.rows import STATEMENTS as SQL
 from casque.stores.sqlite.transaction import Work
+from casque.system.clock import order_of
+
+HeldRow = tuple[int, str, int, int, int, int | None]
+"""seq, id, token, line, due_us, retain_us."""
+
+_HOLDS, _HOLDS_NAMED = SQL["holds"], SQL["holds_named"]
+_DELETE, _COMPLETE = SQL["delete_jobs"], SQL["complete"]
+
+_as_json = msgspec.json.Encoder().encode
 
 
 class Clash(Exception):  # noqa: N818 - nothing went wrong, it only has to be done otherwise
@@ -266,3 +277,27 @@ def _ids_in(operation: Operation) -> Iterable[str]:
     else:
         ids = [] if operation.id is None else [operation.id]
     return dict.fromkeys(ids)
+
+
+def held(execute: Execute, ids: Collection[str]) -> list[HeldRow]:
+    """The jobs of these ids that are in progress, and maybe others: look at the id of each."""
+    orders = [order for order in map(order_of, ids) if order is not None]
+    rows: list[HeldRow] = []
+    if orders:
+        rows = execute(_HOLDS, (_as_json(orders).decode(),)).fetchall()
+    if len(rows) < len(ids):
+        found = {row[1] for row in rows}
+        names = [job_id for job_id in ids if job_id not in found]
+        rows += execute(_HOLDS_NAMED, (_as_json(names).decode(),)).fetchall()
+    return rows
+
+
+def end(connection: Connection, rows: Sequence[HeldRow], acks: Mapping[str, Ack], now: int) -> None:
+    """Make the rows as their acks leave them. What becomes of their lines is left to the caller."""
+    gone = [seq for seq, _, _, _, _, retain_us in rows if not retain_us]
+    if gone:
+        connection.execute(_DELETE, (_as_json(gone).decode(),))
+    if len(gone) < len(rows):
+        # Not from a list in JSON, as the others: a result is bytes, and these it cannot hold.
+        kept = [(seq, now, acks[id_].result) for seq, id_, _, _, _, retain_us in rows if retain_us]
+        connection.executemany(_COMPLETE, kept)

@@ -16,12 +16,11 @@ from typing import Any, NamedTuple
 
 from casque.rules.decide import Leased, new_job
 from casque.rules.operations import Ack, Dequeue, Enqueue, Operation
-from casque.stores.sqlite.acks import HeldRow, end, held
-from casque.stores.sqlite.claims import claim_queued
-from casque.stores.sqlite.picks import Execute, HeadRow, ranks
+from casque.stores.sqlite.cache import Execute, HeadRow, Known, Line, ranks
+from casque.stores.sqlite.changes import HeldRow, end, held
+from casque.stores.sqlite.dequeue import claim_queued
 from casque.stores.sqlite.rows import STATEMENTS as SQL
 from casque.stores.sqlite.rows import claimed_jobs, claimed_of, plain_addition_of
-from casque.stores.sqlite.transaction import Known, Line
 from casque.stores.sqlite.turns import first_of, is_another_due, lines_at_turn
 from casque.system.clock import order_of
 

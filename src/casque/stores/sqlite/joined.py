@@ -15,9 +15,10 @@ from typing import Any
 from casque.errors import CasqueError, InvalidError, StorageError
 from casque.job import Job
 from casque.rules.operations import Enqueue
+from casque.stores.sqlite.cache import Known
 from casque.stores.sqlite.changes import Changes
 from casque.stores.sqlite.connection import Database, create_schema
-from casque.stores.sqlite.transaction import Known, Work
+from casque.stores.sqlite.transaction import Work
 from casque.system.clock import Clock
 
 _NOT_BELIEVED = -1

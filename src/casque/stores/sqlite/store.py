@@ -8,7 +8,6 @@ a large queue holds up no commit.
 from __future__ import annotations
 
 import sqlite3
-import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from itertools import groupby
@@ -27,14 +26,15 @@ from casque.stores.listeners import Bells
 from casque.stores.replaced import replaced
 from casque.stores.sqlite import fast_path, forks
 from casque.stores.sqlite.backup import Backup, Progress, back_up
+from casque.stores.sqlite.cache import Known
 from casque.stores.sqlite.changes import Changes, Clash
-from casque.stores.sqlite.claims import Claims
 from casque.stores.sqlite.connection import Database, Durability
-from casque.stores.sqlite.files import Identity
+from casque.stores.sqlite.dequeue import Dequeues
+from casque.stores.sqlite.handle import Handle
 from casque.stores.sqlite.joined import enqueue_within
 from casque.stores.sqlite.reads import Reads, snapshot
 from casque.stores.sqlite.rows import STATEMENTS as SQL
-from casque.stores.sqlite.transaction import SEEN_EVERY_US, Known, Upkeep, Work
+from casque.stores.sqlite.transaction import SEEN_EVERY_US, Upkeep, Work
 from casque.stores.sqlite.watch import Watch
 from casque.system import forks as process
 from casque.system import reentry
@@ -80,11 +80,11 @@ class SqliteStore:
         """Whether the last dequeue found nothing: the next one then looks before it locks."""
         self._unsure: tuple[str, int, fast_path.Try] | None = None
         """A commit that was a claim by the short way and failed: it may be stored all the same."""
-        self._writer = _Handle(self._database)
-        self._reader = _Handle(self._database)
-        watching = _Handle(self._database)
+        self._writer = Handle(self._database)
+        self._reader = Handle(self._database)
+        watching = Handle(self._database)
         self._watch = Watch(self._database, watching, self.clock, self._bells)
-        self._copier = _Handle(self._database)
+        self._copier = Handle(self._database)
         forks.remember(self, (self._writer, self._reader, self._copier, watching))
 
     def require_existing(self) -> None:
@@ -303,7 +303,7 @@ class SqliteStore:
 
     def _dequeue_all(self, work: Work, changes: Changes, run: Sequence[Dequeue]) -> list[Any]:
         outcomes: list[Any] = []
-        claims = Claims(work)
+        claims = Dequeues(work)
         for by_id, some in groupby(run, lambda one: one.id is not None):
             if by_id:
                 outcomes.extend(map(changes.by_rules, some))
@@ -415,7 +415,7 @@ class SqliteStore:
             now = self._time.now()
             return read(Reads(connection.execute, now, self._time.step))
 
-    def _tell(self, verb: str, error: BaseException, here: _Handle) -> None:
+    def _tell(self, verb: str, error: BaseException, here: Handle) -> None:
         """Raise an error of SQLite's, met with this handle's lock held, as ours."""
         trouble: BaseException = error
         if isinstance(error, sqlite3.Error):
@@ -424,7 +424,7 @@ class SqliteStore:
         if trouble is not error:
             raise trouble from error
 
-    def _let_go(self, here: _Handle | None = None) -> None:
+    def _let_go(self, here: Handle | None = None) -> None:
         """Close what is open if its files are gone, so that others can open what is there."""
         if not self._files.is_lost:
             return
@@ -461,50 +461,3 @@ class SqliteStore:
             self._database.let_go()
             self._bells.all.clear()  # those who wait are the parent's
         self._watch.after_fork(in_child=in_child)
-
-
-class _Handle:
-    """A connection that is made when it is needed, and its lock."""
-
-    def __init__(self, database: Database) -> None:
-        self.lock = threading.RLock()
-        self._database = database
-        self.opened: sqlite3.Connection | None = None
-        """The connection, if there is one."""
-
-    def connection(self) -> tuple[sqlite3.Connection, bool]:
-        """The connection, and whether it was made just now. Call it with the lock held."""
-        if self.opened is None:
-            return self.open(), True
-        if self._database.is_lost():
-            raise self._database.lost()
-        return self.opened, False
-
-    def open(self) -> sqlite3.Connection:
-        """Make the connection. Call it with the lock held."""
-        self.opened = self._database.connect()
-        return self.opened
-
-    @property
-    def file(self) -> tuple[Path, Identity | None]:
-        return self._database.path, self._database.files.file
-
-    def grow_log(self) -> None:
-        if self.opened is not None:
-            self._database.grow_log(self.opened)
-
-    def abandon(self) -> None:
-        """Take back what is not committed, by closing the connection if need be."""
-        connection = self.opened
-        if connection is None:
-            return
-        try:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
-        except sqlite3.Error:
-            self.close()
-
-    def close(self) -> None:
-        connection, self.opened = self.opened, None
-        if connection is not None:
-            self._database.close(connection)

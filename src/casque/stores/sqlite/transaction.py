@@ -1,24 +1,16 @@
-"""Work: one transaction in progress: its counters, its lines, and the rows it changes.
-
-A handle remembers the counters and lines it has seen, and believes them for as
-long as `PRAGMA data_version` says that nobody else has written. That is asked
-under the write lock, so what is believed is true.
-"""
+"""Transaction: one transaction in progress: the rows it changes, and what it counts."""
 
 from __future__ import annotations
 
-from bisect import insort
 from collections.abc import Sequence
 from typing import Any
-
-import msgspec
 
 from casque.job import Job
 from casque.record import PAUSE, Record
 from casque.rules.operations import Request
 from casque.rules.state import WRITER_MEMORY_US
 from casque.rules.transaction import PRUNED_AT_ONCE
-from casque.stores.sqlite.picks import HeadRow, earliest
+from casque.stores.sqlite.cache import WRITERS_KNOWN, Known, Line, earliest
 from casque.stores.sqlite.rows import STATEMENTS as SQL
 from casque.stores.sqlite.rows import (
     Connection,
@@ -37,140 +29,8 @@ CLAIMS_AT_ONCE = 100
 """For how many more claims one that takes tokens takes them, if nobody else takes any."""
 
 _TURNS_AT_ONCE = 1_000
-_RING_KNOWN = 128
-_LINES_KNOWN = 10_000
-_WRITERS_KNOWN = 1_000
 _WRITERS_DROPPED_AT_ONCE = 8
 _PRUNE_LOOK_US = SECOND_US
-
-_NEVER = 2**63 - 1
-
-LineKey = tuple[str, str]
-
-
-class Line(msgspec.Struct, gc=False, eq=False):
-    """A row of casque_line."""
-
-    id: int
-    queue: str
-    entrypoint: str
-    visit_us: int | None
-    turn: int
-    paused: int
-    front: list[HeadRow] = []
-    """Its first jobs, if they are known: queued, due, and of one priority. So none that is held
-    now ever comes between them."""
-
-
-def _turn(line: Line) -> int:
-    return line.turn
-
-
-class Known:
-    """What a handle knows of the database: true until somebody else writes."""
-
-    def __init__(self, execute: Any, data_version: int) -> None:
-        self.numbers: dict[str, int] = {}
-        """By writer, its last commit."""
-        self.lines: dict[LineKey, Line] = {}
-        self.lines_by_id: dict[int, Line] = {}
-        self.ring: list[Line] | None = None
-        """The lines of the ring, by turn; None: to be looked up, or more than a few."""
-        self.next_us = 0
-        """No line that waits is due before; 0: to be looked up."""
-        self.leaps = False
-        """Whether the last claim had to leap over jobs of that line which are not due yet."""
-        self.token = 0
-        """The last token that was handed out."""
-        self.reserved = 0
-        """The last token that the file has as handed out. Those up to it are this handle's, for as
-        long as the file has it so: whoever takes a token of its own takes it from above."""
-        self._is_crowded = False
-        self.is_alone = False
-        """Whether this handle was the last to take tokens from the file."""
-        self.turn = 0
-        """The last turn that a line was given."""
-        self.turns = 0
-        """As `reserved`, of turns."""
-        self.turns_alone = False
-        self.identity = ""
-        """Of the store."""
-        self.learn_anew(execute, data_version)
-
-    def learn_anew(self, execute: Any, data_version: int) -> None:
-        """Somebody else has written: what was known may not be so any more."""
-        self.data_version = data_version
-        reserved, turns, self.identity = execute(SQL["counters"]).fetchone()
-        if reserved != self.reserved:
-            self.token = self.reserved = reserved
-            self.is_alone = False
-        if turns != self.turns:
-            self.turn = self.turns = turns
-            self.turns_alone = False
-        self.numbers.clear()
-        self.forget_lines()
-
-    def look(self, execute: Any) -> None:
-        """Find out what is in the ring, if that is few lines, and when others come into it."""
-        if self.ring is None and not self._is_crowded:
-            rows = execute(SQL["ring"], (_RING_KNOWN + 1,)).fetchall()
-            self._is_crowded = len(rows) > _RING_KNOWN
-            if not self._is_crowded:
-                self.ring = [self.met(row) for row in rows]
-        if not self.next_us:
-            [first_us] = execute(SQL["first_waiting"]).fetchone()
-            self.next_us = _NEVER if first_us is None else first_us
-
-    def place(self, line: Line, visit_us: int | None, turn: int) -> None:
-        """Note where a line has been put."""
-        self.take_out(line)
-        line.visit_us, line.turn = visit_us, turn
-        if line.paused:
-            return
-        if visit_us is not None:
-            self.next_us = min(self.next_us, visit_us)
-        elif self.ring is not None:
-            insort(self.ring, line, key=_turn)
-            if len(self.ring) > _RING_KNOWN:
-                self.ring, self._is_crowded = None, True
-
-    def rotate(self, executemany: Any, lines: Sequence[Line]) -> None:
-        """Lines that are due, and stay so, had their turn: to the back with them."""
-        assert self.ring is not None
-        ring, rows = [line for line in self.ring if line not in lines], []
-        for line in lines:
-            self.turn = line.turn = self.turn + 1
-            rows.append((line.id, line.turn))
-        self.ring = [*ring, *lines]
-        executemany(SQL["turn_line"], rows)
-
-    def take_out(self, line: Line) -> None:
-        """A line is no longer where it was."""
-        if line.visit_us is not None:
-            if line.visit_us <= self.next_us:
-                self.next_us = 0
-        elif self.ring is not None and line in self.ring:
-            self.ring.remove(line)
-
-    def met(self, row: tuple[Any, ...]) -> Line:
-        """The line that a row of casque_line tells of."""
-        line = self.lines_by_id.get(row[0])
-        if line is None:
-            line = self.lines_by_id[row[0]] = Line(*row)
-            self.lines[line.queue, line.entrypoint] = line
-        return line
-
-    def trim(self) -> None:
-        """Forget, rather than grow without bound."""
-        if len(self.lines) > _LINES_KNOWN:
-            self.forget_lines()
-        if len(self.numbers) > _WRITERS_KNOWN:
-            self.numbers.clear()
-
-    def forget_lines(self) -> None:
-        self.lines.clear()
-        self.lines_by_id.clear()
-        self.ring, self._is_crowded, self.next_us = None, False, 0
 
 
 class Upkeep:
@@ -230,7 +90,7 @@ class Work:
             self.execute(SQL["stamp_and_see"], (writer, number, now))
             self.execute(SQL["forget_writers"], (now - WRITER_MEMORY_US, _WRITERS_DROPPED_AT_ONCE))
             known.numbers.clear()
-            if len(upkeep.seen) > _WRITERS_KNOWN:
+            if len(upkeep.seen) > WRITERS_KNOWN:
                 upkeep.seen.clear()
             upkeep.seen[writer] = now
         else:

@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from casque.rules.operations import Dequeue
-from casque.stores.sqlite.picks import Execute, HeadRow, first_due
+from casque.stores.sqlite.cache import Execute, HeadRow, Known, Line, first_due
 from casque.stores.sqlite.rows import HELD
 from casque.stores.sqlite.rows import STATEMENTS as SQL
-from casque.stores.sqlite.transaction import Known, Line
 
 _AHEAD = 8
 """How many jobs of a line are looked up at once: the next claims need not look again."""
