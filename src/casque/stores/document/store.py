@@ -29,8 +29,8 @@ from casque.stores.document.codec import decode, encode
 from casque.stores.document.pace import Pace
 from casque.stores.last_answers import Answers
 from casque.stores.listeners import Bells
+from casque.stores.place_errors import absent, replaced
 from casque.stores.port import COMMIT_DEADLINE_US
-from casque.stores.replaced import absent, replaced
 from casque.stores.state_reads import Looking
 from casque.system.clock import SECOND_US, Bell, Clock, Stopwatch, StoreTime, SystemClock
 

@@ -15,13 +15,12 @@ from casque.buckets.port import Found
 from casque.errors import CorruptError
 from casque.stores.ledger.bucket_requests import Asking
 from casque.stores.ledger.bucket_time import BucketTime
-from casque.stores.ledger.foreign import ForeignError
 from casque.stores.ledger.home import MARKER, PROBES, is_identity, parted
 from casque.stores.ledger.log import number_in
 from casque.stores.ledger.pacing import is_word
 from casque.stores.ledger.presence import is_presence
 from casque.stores.ledger.tryout import prove, put_surely, unsteady
-from casque.stores.replaced import absent, replaced
+from casque.stores.place_errors import ForeignError, absent, replaced
 from casque.system.clock import Stopwatch
 
 FORMAT = 1

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Literal, TypeVar
 
 from casque.errors import CasqueError, CorruptError, InvalidError, StorageError
-from casque.stores.replaced import absent
+from casque.stores.place_errors import absent
 from casque.stores.port import COMMIT_DEADLINE_US
 from casque.stores.sqlite import forks
 from casque.stores.sqlite.apart import close_apart

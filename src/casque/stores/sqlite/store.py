@@ -23,7 +23,7 @@ from casque.rules.state import QueueState
 from casque.rules.views import JobFilter
 from casque.stores.last_answers import Answers
 from casque.stores.listeners import Bells
-from casque.stores.replaced import replaced
+from casque.stores.place_errors import replaced
 from casque.stores.sqlite import fast_path, forks
 from casque.stores.sqlite.backup import Backup, Progress, back_up
 from casque.stores.sqlite.cache import Known
