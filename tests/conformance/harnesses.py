@@ -368,7 +368,7 @@ class LedgerHarness:
         return len(self._entries())
 
     def touched(self) -> int | None:
-        replicas = (store._replica for store in self._stores)
+        replicas = (store._reader.replica for store in self._stores)
         return sum(one.state.touched for one in replicas if one is not None and one.state)
 
     def stored(self) -> bytes | None:

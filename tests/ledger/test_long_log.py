@@ -13,7 +13,7 @@ from casque.buckets.disk import LocalFiles
 from casque.buckets.folder import FolderBucket
 from casque.buckets.memory import MemoryBucket
 from casque.buckets.port import Found
-from casque.stores.ledger import log, store
+from casque.stores.ledger import log, log_reader
 from casque.stores.ledger.log import number_in
 from casque.system.clock import SystemClock
 
@@ -110,7 +110,7 @@ def test_whoever_gives_up_on_a_long_log_goes_on_from_there() -> None:
 def test_entries_that_are_read_together_are_not_more_than_a_slow_line_carries(
     payload: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store, "_BYTES_AT_ONCE", 10_000)
+    monkeypatch.setattr(log_reader, "_BYTES_AT_ONCE", 10_000)
 
     async def main() -> None:
         bucket = OfTheNet()

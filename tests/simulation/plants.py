@@ -22,6 +22,7 @@ from casque.stores.ledger.bucket_requests import Asking
 from casque.stores.ledger.bucket_time import BucketTime
 from casque.stores.ledger.entry import decode
 from casque.stores.ledger.log import Log, key_of
+from casque.stores.ledger.log_reader import LogReader
 from casque.stores.ledger.pacing import WAITING, Pacing
 from casque.stores.ledger.replica import Replica
 from casque.stores.ledger.store import LedgerStore
@@ -52,7 +53,7 @@ def unknown_outcome_decided_anew(patch: pytest.MonkeyPatch) -> None:
         except StorageError as error:
             if not error.outcome_unknown:
                 raise
-            self._doubts.pop(writer, None)
+            self._sent.forget(writer)
             return False
 
     patch.setattr(Log, "append", append)
@@ -93,13 +94,13 @@ def time_stands_still(patch: pytest.MonkeyPatch) -> None:
 
 def stale_memory(patch: pytest.MonkeyPatch) -> None:
     """What is in memory is answered, without looking whether the log has grown."""
-    real = LedgerStore._ready
+    real = LogReader.ready
 
-    async def ready(self: LedgerStore, watch: Stopwatch, **options: Any) -> tuple[Replica, bool]:
+    async def ready(self: LogReader, watch: Stopwatch, **options: Any) -> tuple[Replica, bool]:
         replica, _ = await real(self, watch, **options)
         return replica, True
 
-    patch.setattr(LedgerStore, "_ready", ready)
+    patch.setattr(LogReader, "ready", ready)
 
 
 def no_fence(patch: pytest.MonkeyPatch) -> None:
@@ -121,7 +122,7 @@ def doubts_forgotten(patch: pytest.MonkeyPatch) -> None:
         try:
             return await real(self, replica, writer, *rest)
         except asyncio.CancelledError:
-            self._doubts.pop(writer, None)
+            self._sent.forget(writer)
             raise
 
     patch.setattr(LedgerStore, "_append", append)
@@ -167,7 +168,7 @@ def refused_is_known(patch: pytest.MonkeyPatch) -> None:
             return await real(self, replica, writer, *rest)
         except StorageError as error:
             if not error.outcome_unknown:
-                self._doubts.pop(writer, None)
+                self._sent.forget(writer)
             raise
 
     patch.setattr(LedgerStore, "_append", append)
@@ -240,13 +241,13 @@ def gaps_unseen(patch: pytest.MonkeyPatch) -> None:
 
 def half_read_log(patch: pytest.MonkeyPatch) -> None:
     """A log that could not be read to its end is written to from where the reading stopped."""
-    real = LedgerStore._read_to_end
+    real = LogReader._read_to_end
 
-    async def read_to_end(self: LedgerStore, replica: Replica) -> None:
+    async def read_to_end(self: LogReader, replica: Replica) -> None:
         self._is_read = True
         await real(self, replica)
 
-    patch.setattr(LedgerStore, "_read_to_end", read_to_end)
+    patch.setattr(LogReader, "_read_to_end", read_to_end)
 
 
 def others_words_deleted(patch: pytest.MonkeyPatch) -> None:

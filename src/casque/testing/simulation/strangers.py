@@ -131,7 +131,7 @@ class HoleSimulation(Simulation):
         """Delete an entry that everybody knows; then others begin."""
         if self._is_over:
             return
-        living = [one.ledger._replica for one in self.processes if not one.loop.is_dead]
+        living = [one.ledger._reader.replica for one in self.processes if not one.loop.is_dead]
         known = min((replica.number for replica in living if replica is not None), default=0)
         settled = sum(at < self.world.elapsed_us - _SETTLED_US for at in self._landed_us)
         last = min(known, settled, self.replay.number - 1)
