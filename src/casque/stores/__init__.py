@@ -1,5 +1,6 @@
 """Stores: what keeps jobs, behind one port.
 
+conflicts     When a commit that lost the write to others gives up.
 last_answers  The last answer to each writer, so that a repeated commit gets the same one.
 listeners     The waiting dequeues to wake when a job may have become claimable.
 memory        The rules and a lock.

@@ -16,11 +16,12 @@ from typing import Any, TypeVar, cast
 from msgspec.structs import replace
 
 from casque.buckets.port import Bucket
-from casque.errors import CASConflictError, StorageError
+from casque.errors import StorageError
 from casque.record import EPHEMERAL, Record
 from casque.rules.operations import Enqueue, Operation
 from casque.rules.state import State
 from casque.rules.transaction import transact
+from casque.stores.conflicts import check_conflicts
 from casque.stores.ledger.bucket_requests import Asking
 from casque.stores.ledger.bucket_time import BucketTime
 from casque.stores.ledger.entry import Entry, encode
@@ -34,9 +35,8 @@ from casque.stores.ledger.replica import Replica
 from casque.stores.ledger.sent_commits import Sent, SentCommits
 from casque.stores.ledger.tryout import ask_time
 from casque.stores.listeners import Bells, makes_claimable
-from casque.stores.port import COMMIT_DEADLINE_US
 from casque.stores.state_reads import Looking
-from casque.system.clock import SECOND_US, Bell, Clock, Stopwatch, SystemClock
+from casque.system.clock import Bell, Clock, Stopwatch, SystemClock
 
 POLL_US = 500_000
 """How long a waiting dequeue sleeps before it looks whether another process wrote."""
@@ -153,7 +153,7 @@ class LedgerStore(Looking):
                 return told
             sent = self._sent.of(writer, number)
             if sent is None:
-                self._check_patience(conflicts, max_conflicts, watch)
+                check_conflicts(self.name, conflicts, max_conflicts, watch)
                 await self._reader.learn_time(watch, to_write=True)
                 losing = watch if conflicts else None
                 await self._pacing.wait(
@@ -231,19 +231,6 @@ class LedgerStore(Looking):
         """The last commit of a writer that is known to be stored; 0 when none is."""
         stored = 0 if replica.state is None else replica.state.number_of(writer)
         return max(stored, self._sent.answers.last_number(writer))
-
-    def _check_patience(self, conflicts: int, max_conflicts: int | None, watch: Stopwatch) -> None:
-        if max_conflicts is not None and conflicts > max_conflicts:
-            raise CASConflictError(
-                f"{self.name}: other writers won the write {conflicts} times; nothing was written. "
-                "Try again later, or raise max_retries."
-            )
-        if watch.elapsed_us() > COMMIT_DEADLINE_US:
-            raise StorageError(
-                f"{self.name}: other writers won the write for {COMMIT_DEADLINE_US // SECOND_US} s "
-                f"({conflicts} times); nothing was written. Use fewer writing processes.",
-                outcome_unknown=False,
-            )
 
     async def _time_to_write(self) -> int:
         """The bucket's time, and that this is a ledger, for what is not written to the log."""
