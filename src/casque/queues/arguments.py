@@ -19,7 +19,8 @@ from casque.errors import InvalidError
 from casque.job import DEFAULT_MAX_ATTEMPTS, DEFAULT_QUEUE, Failure, Job
 from casque.queues.lineage import Lineage
 from casque.rules.operations import Request
-from casque.system.clock import DAY_US, Minted, span_us, to_datetime, to_us
+from casque.system.clock import DAY_US, span_us, to_datetime, to_us
+from casque.system.ids import Minted
 
 NAME_BYTES = 512
 PAYLOAD_BYTES = 16 * 1024 * 1024

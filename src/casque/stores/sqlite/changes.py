@@ -40,7 +40,7 @@ from casque.stores.sqlite.cache import Execute
 from casque.stores.sqlite.rows import DEAD, Connection, job_of
 from casque.stores.sqlite.rows import STATEMENTS as SQL
 from casque.stores.sqlite.transaction import Work
-from casque.system.clock import order_of
+from casque.system.ids import order_of
 
 HeldRow = tuple[int, str, int, int, int, int | None]
 """seq, id, token, line, due_us, retain_us."""

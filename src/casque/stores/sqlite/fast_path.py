@@ -22,7 +22,7 @@ from casque.stores.sqlite.dequeue import claim_queued
 from casque.stores.sqlite.rows import STATEMENTS as SQL
 from casque.stores.sqlite.rows import claimed_jobs, claimed_of, plain_addition_of
 from casque.stores.sqlite.turns import first_of, is_another_due, lines_at_turn
-from casque.system.clock import order_of
+from casque.system.ids import order_of
 
 _ADD, _CLAIM, _ACK = SQL["add_plain_swiftly"], SQL["claim_swiftly"], SQL["ack_swiftly"]
 _DATA_VERSION, _HEADS = SQL["data_version"], SQL["heads"]

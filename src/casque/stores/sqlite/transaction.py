@@ -20,7 +20,8 @@ from casque.stores.sqlite.rows import (
     record_of,
     update_of,
 )
-from casque.system.clock import MINUTE_US, NO_STEP, SECOND_US, Clock, Step, order_of
+from casque.system.clock import MINUTE_US, NO_STEP, SECOND_US, Clock, Step
+from casque.system.ids import order_of
 
 SEEN_EVERY_US = MINUTE_US
 """How stale a writer's `seen_us` may be: writing it each time would change two more pages."""
