@@ -14,9 +14,9 @@ import msgspec
 
 from casque.stores.sqlite.rows import STATEMENTS as SQL
 
-_RING_KNOWN = 128
-_LINES_KNOWN = 10_000
-WRITERS_KNOWN = 1_000
+_RING_CACHED = 128
+_LINES_CACHED = 10_000
+WRITERS_CACHED = 1_000
 _NEVER = 2**63 - 1
 
 Execute = Callable[..., Any]
@@ -25,7 +25,7 @@ HeadRow = tuple[int, int, int, int]
 LineKey = tuple[str, str]
 
 
-class Line(msgspec.Struct, gc=False, eq=False):
+class CachedLine(msgspec.Struct, gc=False, eq=False):
     """A row of casque_line."""
 
     id: int
@@ -39,19 +39,19 @@ class Line(msgspec.Struct, gc=False, eq=False):
     now ever comes between them."""
 
 
-def _turn(line: Line) -> int:
+def _turn(line: CachedLine) -> int:
     return line.turn
 
 
-class Known:
+class Cache:
     """What a handle knows of the database: true until somebody else writes."""
 
     def __init__(self, execute: Any, data_version: int) -> None:
         self.numbers: dict[str, int] = {}
         """By writer, its last commit."""
-        self.lines: dict[LineKey, Line] = {}
-        self.lines_by_id: dict[int, Line] = {}
-        self.ring: list[Line] | None = None
+        self.lines: dict[LineKey, CachedLine] = {}
+        self.lines_by_id: dict[int, CachedLine] = {}
+        self.ring: list[CachedLine] | None = None
         """The lines of the ring, by turn; None: to be looked up, or more than a few."""
         self.next_us = 0
         """No line that waits is due before; 0: to be looked up."""
@@ -72,9 +72,9 @@ class Known:
         self.turns_alone = False
         self.identity = ""
         """Of the store."""
-        self.learn_anew(execute, data_version)
+        self.reread(execute, data_version)
 
-    def learn_anew(self, execute: Any, data_version: int) -> None:
+    def reread(self, execute: Any, data_version: int) -> None:
         """Somebody else has written: what was known may not be so any more."""
         self.data_version = data_version
         reserved, turns, self.identity = execute(SQL["counters"]).fetchone()
@@ -90,15 +90,15 @@ class Known:
     def look(self, execute: Any) -> None:
         """Find out what is in the ring, if that is few lines, and when others come into it."""
         if self.ring is None and not self._is_crowded:
-            rows = execute(SQL["ring"], (_RING_KNOWN + 1,)).fetchall()
-            self._is_crowded = len(rows) > _RING_KNOWN
+            rows = execute(SQL["ring"], (_RING_CACHED + 1,)).fetchall()
+            self._is_crowded = len(rows) > _RING_CACHED
             if not self._is_crowded:
-                self.ring = [self.met(row) for row in rows]
+                self.ring = [self.line_of(row) for row in rows]
         if not self.next_us:
             [first_us] = execute(SQL["first_waiting"]).fetchone()
             self.next_us = _NEVER if first_us is None else first_us
 
-    def place(self, line: Line, visit_us: int | None, turn: int) -> None:
+    def place(self, line: CachedLine, visit_us: int | None, turn: int) -> None:
         """Note where a line has been put."""
         self.take_out(line)
         line.visit_us, line.turn = visit_us, turn
@@ -108,10 +108,10 @@ class Known:
             self.next_us = min(self.next_us, visit_us)
         elif self.ring is not None:
             insort(self.ring, line, key=_turn)
-            if len(self.ring) > _RING_KNOWN:
+            if len(self.ring) > _RING_CACHED:
                 self.ring, self._is_crowded = None, True
 
-    def rotate(self, executemany: Any, lines: Sequence[Line]) -> None:
+    def rotate(self, executemany: Any, lines: Sequence[CachedLine]) -> None:
         """Lines that are due, and stay so, had their turn: to the back with them."""
         assert self.ring is not None
         ring, rows = [line for line in self.ring if line not in lines], []
@@ -121,7 +121,7 @@ class Known:
         self.ring = [*ring, *lines]
         executemany(SQL["turn_line"], rows)
 
-    def take_out(self, line: Line) -> None:
+    def take_out(self, line: CachedLine) -> None:
         """A line is no longer where it was."""
         if line.visit_us is not None:
             if line.visit_us <= self.next_us:
@@ -129,19 +129,19 @@ class Known:
         elif self.ring is not None and line in self.ring:
             self.ring.remove(line)
 
-    def met(self, row: tuple[Any, ...]) -> Line:
+    def line_of(self, row: tuple[Any, ...]) -> CachedLine:
         """The line that a row of casque_line tells of."""
         line = self.lines_by_id.get(row[0])
         if line is None:
-            line = self.lines_by_id[row[0]] = Line(*row)
+            line = self.lines_by_id[row[0]] = CachedLine(*row)
             self.lines[line.queue, line.entrypoint] = line
         return line
 
     def trim(self) -> None:
         """Forget, rather than grow without bound."""
-        if len(self.lines) > _LINES_KNOWN:
+        if len(self.lines) > _LINES_CACHED:
             self.forget_lines()
-        if len(self.numbers) > WRITERS_KNOWN:
+        if len(self.numbers) > WRITERS_CACHED:
             self.numbers.clear()
 
     def forget_lines(self) -> None:

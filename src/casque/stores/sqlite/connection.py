@@ -19,7 +19,7 @@ from casque.stores.place_errors import absent
 from casque.stores.port import COMMIT_DEADLINE_US
 from casque.stores.sqlite import forks
 from casque.stores.sqlite.apart import close_apart
-from casque.stores.sqlite.files import Files, Identity, identity_of
+from casque.stores.sqlite.files import Identity, OpenFiles, identity_of
 from casque.stores.sqlite.rows import Connection, schema
 from casque.system.clock import SECOND_US, Clock
 from casque.system.local_disk import has_other_names, make_folder, network_filesystem
@@ -62,7 +62,7 @@ class Database:
         self.name = self._text = str(path)
         self._durability = durability
         self._clock = clock
-        self.files = Files(self._text)
+        self.files = OpenFiles(self._text)
         self.must_exist = False
         """Whether no queue may be made here."""
         self._open: set[sqlite3.Connection] = set()

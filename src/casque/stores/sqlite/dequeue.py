@@ -28,7 +28,7 @@ from casque.rules.operations import Dequeue
 from casque.stores.sqlite.cache import Execute, HeadRow, earliest, first_due, ranks
 from casque.stores.sqlite.rows import HELD, LAST_HELD, claimed_jobs, job_of
 from casque.stores.sqlite.rows import STATEMENTS as SQL
-from casque.stores.sqlite.transaction import Work
+from casque.stores.sqlite.transaction import Transaction
 from casque.stores.sqlite.turns import first_of, is_another_due, lines_at_turn
 from casque.system.clock import LOOK_US, NO_STEP, Step
 
@@ -50,7 +50,7 @@ class Head(NamedTuple):
     line: int
 
 
-class Pick(NamedTuple):
+class PickedRows(NamedTuple):
     """The jobs to claim, those to bury on the way, and the lines that were visited."""
 
     jobs: list[Head]
@@ -81,9 +81,11 @@ class Picker:
         self.touched = 0
         self._waiting_us: int | None = None
 
-    def pick(self, entrypoints: Collection[str] | None, queue: str | None, limit: int) -> Pick:
+    def pick(
+        self, entrypoints: Collection[str] | None, queue: str | None, limit: int
+    ) -> PickedRows:
         """Up to `limit` due jobs. Spent ones are met on the way and do not count."""
-        picked = Pick([], [], [], [], {}, [])
+        picked = PickedRows([], [], [], [], {}, [])
         for name in self._due_queues(entrypoints, queue, limit, picked.early):
             lines = self._lines(name, entrypoints)
             share = limit // max(len(lines), 1) + 2
@@ -131,7 +133,7 @@ class Picker:
         return min((due for due in either if due is not None), default=None)
 
     def next_after(
-        self, picked: Pick, entrypoints: Collection[str] | None, queue: str | None
+        self, picked: PickedRows, entrypoints: Collection[str] | None, queue: str | None
     ) -> int | None:
         """As `next_due`, when nothing was picked."""
         if queue is None and not picked.early and not picked.spent:
@@ -256,49 +258,51 @@ def _visit(line: LineRow) -> int:
 class Dequeues:
     """Dequeues of one transaction."""
 
-    def __init__(self, work: Work) -> None:
-        self._work = work
+    def __init__(self, transaction: Transaction) -> None:
+        self._transaction = transaction
         self.touched = 0
 
     def dequeue_all(self, run: Sequence[Dequeue]) -> list[Leased]:
         """Answer a run of dequeues, in their order, each on what those before it left."""
-        work = self._work
-        work.reserves = run[0].limit if len(run) == 1 else 0
+        transaction = self._transaction
+        transaction.reserves = run[0].limit if len(run) == 1 else 0
         answers: list[Leased] = []
-        work.known.look(work.execute)
+        transaction.cache.look(transaction.execute)
         while len(answers) < len(run):
             alike = _alike(run[len(answers) :])
             done = self._from_the_only_line(alike) if len(alike) > 1 else []
-            answers.extend(done or [self._at_turn(alike[0]) or self._dequeue(alike[0])])
+            answers.extend(done or [self._dequeue_at_turn(alike[0]) or self._dequeue(alike[0])])
         return answers
 
-    def _at_turn(self, one: Dequeue) -> Leased | None:
+    def _dequeue_at_turn(self, one: Dequeue) -> Leased | None:
         """One dequeue in the simple case; None when it is not so simple."""
-        work, known = self._work, self._work.known
-        lines = lines_at_turn(known, one, work.now)
+        transaction, cache = self._transaction, self._transaction.cache
+        lines = lines_at_turn(cache, one, transaction.now)
         self.touched += 2
         if lines is None:
             return None
-        rotates = is_another_due(work.execute, known, lines[0].queue, work.now)
-        heads = first_of(work.execute, known, lines, one.limit, work.now)
+        rotates = is_another_due(transaction.execute, cache, lines[0].queue, transaction.now)
+        heads = first_of(transaction.execute, cache, lines, one.limit, transaction.now)
         if heads is None:
             return None
         self.touched += len(heads) + 2 * len(lines)
         jobs = self._claim(heads, one)
         if rotates:
-            known.rotate(work.executemany, lines)
+            cache.rotate(transaction.executemany, lines)
         return Leased(jobs, None)
 
     def _from_the_only_line(self, run: Sequence[Dequeue]) -> list[Leased]:
         """Answer as many of the run as the one due line fills whole; none when it is not so."""
-        work, first = self._work, run[0]
-        lines = lines_at_turn(work.known, first, work.now)
+        transaction, first = self._transaction, run[0]
+        lines = lines_at_turn(transaction.cache, first, transaction.now)
         self.touched += 2
-        if lines is None or work.known.ring != lines or len(lines) > 1:
+        if lines is None or transaction.cache.ring != lines or len(lines) > 1:
             return []
         [line] = lines
         wanted = sum(one.limit for one in run)
-        heads, work.known.leaps = first_due(work.execute, line.id, wanted + 1, work.now)
+        heads, transaction.cache.leaps = first_due(
+            transaction.execute, line.id, wanted + 1, transaction.now
+        )
         self.touched += len(heads)
         for place, (_, _, _, stage) in enumerate(heads):
             if stage >= HELD:
@@ -316,74 +320,75 @@ class Dequeues:
 
     def _dequeue(self, one: Dequeue) -> Leased:
         """One dequeue as `casque.rules.picking` has it, with whatever it may meet."""
-        work = self._work
-        picker = Picker(work.execute, work.now, work.step, one.lease_us)
+        transaction = self._transaction
+        picker = Picker(transaction.execute, transaction.now, transaction.step, one.lease_us)
         picked = picker.pick(one.entrypoints, one.queue, one.limit)
         rotates = bool(picked.jobs) and picker.is_another_due(picked.visited)
         self.touched += picker.touched
-        met, early = (
-            [work.known.met(row) for row in rows] for rows in (picked.visited, picked.early[:LOOK])
+        visited, early = (
+            [transaction.cache.line_of(row) for row in rows]
+            for rows in (picked.visited, picked.early[:LOOK])
         )
         for head in picked.spent:
             self._bury(head)
         for line in early:
-            work.wrote = True
-            work.settle(line)
+            transaction.wrote = True
+            transaction.settle(line)
         if picked.held and not picked.jobs:
             return Leased([], LOOK_US)
         if not picked.jobs:
             due = picker.next_after(picked, one.entrypoints, one.queue)
-            return Leased([], None if due is None else max(due - work.now, 0))
+            return Leased([], None if due is None else max(due - transaction.now, 0))
         jobs = self._claim([head[:4] for head in picked.jobs], one)
         leaves = picked.leaves()
-        for line in met:
+        for line in visited:
             line.front = []
-            if line.id not in work.known.lines_by_id:
+            if line.id not in transaction.cache.lines_by_id:
                 continue  # what was spent was the last of it
             if rotates:
-                work.serve(line, is_due=line.id in leaves)
+                transaction.serve(line, is_due=line.id in leaves)
             elif line.id not in leaves:
-                work.settle(line)
+                transaction.settle(line)
             else:
-                work.place(line, None, line.turn)
+                transaction.place(line, None, line.turn)
         return Leased(jobs, None)
 
     def _claim(self, heads: Sequence[HeadRow], one: Dequeue) -> list[Job]:
         """Lease these jobs; tokens in their order."""
-        work, known = self._work, self._work.known
-        work.wrote = work.stamps = True
-        by = (one.worker, work.now, work.now + one.lease_us)
+        transaction, cache = self._transaction, self._transaction.cache
+        transaction.wrote = transaction.stamps = True
+        by = (one.worker, transaction.now, transaction.now + one.lease_us)
         if all(stage < HELD for _, _, _, stage in heads):
-            first = next_token(known.token, work.now)
-            rows = claim_queued(work.execute, heads, first, by)
-            known.token = first + len(heads) - 1
+            first = next_token(cache.token, transaction.now)
+            rows = claim_queued(transaction.execute, heads, first, by)
+            cache.token = first + len(heads) - 1
             return claimed_jobs(rows, by)
         jobs: list[Job] = []
         for head in heads:
-            known.token = next_token(known.token, work.now)
+            cache.token = next_token(cache.token, transaction.now)
             if head[3] < HELD:
-                jobs += claimed_jobs(claim_queued(work.execute, [head], known.token, by), by)
+                jobs += claimed_jobs(claim_queued(transaction.execute, [head], cache.token, by), by)
             else:
-                jobs.append(self._take_over(head[2], one, known.token, by[2]))
+                jobs.append(self._take_over(head[2], one, cache.token, by[2]))
         return jobs
 
     def _take_over(self, seq: int, one: Dequeue, token: int, until: int) -> Job:
         """Claim a job whose holder was lost."""
         lost = self._job(seq)
         job = transitions.claimed(
-            lost, worker=one.worker, token=token, now=self._work.now, lease_until=until
+            lost, worker=one.worker, token=token, now=self._transaction.now, lease_until=until
         )
-        self._work.change(lost, job)
+        self._transaction.change(lost, job)
         return job
 
     def _bury(self, head: Head) -> None:
-        self._work.wrote = self._work.stamps = True
-        now, spent = self._work.now, self._job(head.seq)
+        self._transaction.wrote = self._transaction.stamps = True
+        now, spent = self._transaction.now, self._job(head.seq)
         dead = transitions.buried(spent, now=now, expires=now + DEAD_RETENTION_US)
-        self._work.change(spent, dead)
+        self._transaction.change(spent, dead)
 
     def _job(self, seq: int) -> Job:
-        return job_of(self._work.execute(SQL["job_by_seq"], (seq,)).fetchone())
+        return job_of(self._transaction.execute(SQL["job_by_seq"], (seq,)).fetchone())
 
 
 def claim_queued(

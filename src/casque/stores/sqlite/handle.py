@@ -10,7 +10,7 @@ from casque.stores.sqlite.connection import Database
 from casque.stores.sqlite.files import Identity
 
 
-class Handle:
+class ConnectionHandle:
     """A connection that is made when it is needed, and its lock."""
 
     def __init__(self, database: Database) -> None:

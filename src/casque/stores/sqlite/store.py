@@ -26,15 +26,15 @@ from casque.stores.listeners import Bells
 from casque.stores.place_errors import replaced
 from casque.stores.sqlite import fast_path, forks
 from casque.stores.sqlite.backup import Backup, Progress, back_up
-from casque.stores.sqlite.cache import Known
+from casque.stores.sqlite.cache import Cache
 from casque.stores.sqlite.changes import Changes, Clash
 from casque.stores.sqlite.connection import Database, Durability
 from casque.stores.sqlite.dequeue import Dequeues
-from casque.stores.sqlite.handle import Handle
+from casque.stores.sqlite.handle import ConnectionHandle
 from casque.stores.sqlite.joined import enqueue_within
 from casque.stores.sqlite.reads import Reads, snapshot
 from casque.stores.sqlite.rows import STATEMENTS as SQL
-from casque.stores.sqlite.transaction import SEEN_EVERY_US, Upkeep, Work
+from casque.stores.sqlite.transaction import SEEN_EVERY_US, Transaction, Upkeep
 from casque.stores.sqlite.watch import Watch
 from casque.system import forks as process
 from casque.system import reentry
@@ -71,20 +71,20 @@ class SqliteStore:
         self._answers = Answers()
         self._bells = Bells()
         self._upkeep = Upkeep()
-        self._known: Known | None = None
+        self._cache: Cache | None = None
         self._identity = ""
         """Of the queue that was here at the first commit; empty: there was none yet."""
         self._is_grown = False
         """Whether the log was given its full size."""
         self._was_empty = False
         """Whether the last dequeue found nothing: the next one then looks before it locks."""
-        self._unsure: tuple[str, int, fast_path.Try] | None = None
+        self._unsure: tuple[str, int, fast_path.UnsureClaim] | None = None
         """A commit that was a claim by the short way and failed: it may be stored all the same."""
-        self._writer = Handle(self._database)
-        self._reader = Handle(self._database)
-        watching = Handle(self._database)
+        self._writer = ConnectionHandle(self._database)
+        self._reader = ConnectionHandle(self._database)
+        watching = ConnectionHandle(self._database)
         self._watch = Watch(self._database, watching, self.clock, self._bells)
-        self._copier = Handle(self._database)
+        self._copier = ConnectionHandle(self._database)
         forks.remember(self, (self._writer, self._reader, self._copier, watching))
 
     def require_existing(self) -> None:
@@ -108,7 +108,7 @@ class SqliteStore:
         reentry.refuse(writing.lock)
         with writing.lock:
             try:
-                done = self._swiftly(writer, number, operations)
+                done = self._commit_fast(writer, number, operations)
                 outcomes, rings = done or self._commit(writer, number, operations)
                 # What was written to files that are gone is not stored, whatever SQLite says.
                 if not self._files.are_there():
@@ -116,7 +116,7 @@ class SqliteStore:
             except BaseException as error:
                 # An error, or Ctrl-C, may have struck between any two statements: what was
                 # believed may have been changed in part.
-                self._known = None
+                self._cache = None
                 self._writer.abandon()
                 self._tell("use", error, writing)
                 raise
@@ -133,19 +133,19 @@ class SqliteStore:
     ) -> tuple[list[Any], bool]:
         connection, is_new = self._writer.connection()
         if is_new:
-            self._known = None
+            self._cache = None
         if self._was_empty:
             nothing = self._database.patiently(lambda: self._nothing_due(connection, operations))
             if nothing:
                 return nothing, False
         try:
-            return self._transact(connection, writer, number, operations, careful=False)
+            return self._commit_slow(connection, writer, number, operations, careful=False)
         except Clash:
-            self._known = None
+            self._cache = None
             self._writer.abandon()
-            return self._transact(connection, writer, number, operations, careful=True)
+            return self._commit_slow(connection, writer, number, operations, careful=True)
 
-    def _transact(
+    def _commit_slow(
         self,
         connection: sqlite3.Connection,
         writer: str,
@@ -156,36 +156,38 @@ class SqliteStore:
     ) -> tuple[list[Any], bool]:
         self._begin(connection)
         now = self._time.now()
-        known = self._believed(connection.execute)
-        work = Work(connection, known, self.clock, now, self._time.step)
-        stored = max(self._answers.last_number(writer), work.number_of(writer))
+        cache = self._current_cache(connection.execute)
+        transaction = Transaction(connection, cache, self.clock, now, self._time.step)
+        stored = max(self._answers.last_number(writer), transaction.number_of(writer))
         told = self._answers.recall(stored, writer, number) if stored >= number else None
         if told is None and self._unsure is not None:
-            told = self._landed(work, writer, number)
-        outcomes = told or self._carry_out(work, operations, careful=careful)
-        if not work.wrote:
+            told = self._landed(transaction, writer, number)
+        outcomes = told or self._carry_out(transaction, operations, careful=careful)
+        if not transaction.wrote:
             connection.execute("ROLLBACK")
             return outcomes, False
         if now >= self._upkeep.prune_us:
-            work.prune(self._upkeep)
-        work.stamp(writer, number, self._upkeep)
+            transaction.prune(self._upkeep)
+        transaction.stamp(writer, number, self._upkeep)
         self._end(connection, writer, number)
-        work.known.trim()
+        transaction.cache.trim()
         self.commits += 1
         self._answers.keep(writer, number, outcomes, now)
-        return outcomes, work.rings
+        return outcomes, transaction.rings
 
-    def _landed(self, work: Work, writer: str, number: int) -> list[Any] | None:
+    def _landed(self, transaction: Transaction, writer: str, number: int) -> list[Any] | None:
         """The answer to a claim that was said to have failed; None if it has."""
         assert self._unsure is not None
         *commit, tried = self._unsure
-        outcomes = fast_path.landed(work.execute, tried) if commit == [writer, number] else None
+        outcomes = (
+            fast_path.landed(transaction.execute, tried) if commit == [writer, number] else None
+        )
         if outcomes is not None:
-            self._answers.keep(writer, number, outcomes, work.now)
+            self._answers.keep(writer, number, outcomes, transaction.now)
         self._unsure = None
         return outcomes
 
-    def _swiftly(
+    def _commit_fast(
         self, writer: str, number: int, operations: Sequence[Operation]
     ) -> tuple[list[Any], bool] | None:
         """Carry out operations by the shortest way; None, and nothing is done, if they have none.
@@ -195,10 +197,10 @@ class SqliteStore:
         claims = type(operations[-1]) is Dequeue
         if claims and self._was_empty:
             return None
-        known, upkeep, now = self._known, self._upkeep, self._time.now()
+        cache, upkeep, now = self._cache, self._upkeep, self._time.now()
         connection, told = self._writer.opened, self._answers.newest
         if (
-            known is None
+            cache is None
             or connection is None
             or (now >= self._sure_until_us and not self._files.are_there())
             or now >= upkeep.prune_us
@@ -208,12 +210,12 @@ class SqliteStore:
         ):
             return None
         try:
-            outcomes = fast_path.shortly(connection, known, operations, now)
+            outcomes = fast_path.commit(connection, cache, operations, now)
         except sqlite3.OperationalError:
             # Somebody else is writing, say: the long way waits for them, or tells.
             if claims:
-                self._unsure = writer, number, fast_path.last_try(known, operations, now)
-            self._known = None
+                self._unsure = writer, number, fast_path.unsure_claim_of(cache, operations, now)
+            self._cache = None
             self._writer.abandon()
             return None
         if claims:
@@ -262,48 +264,50 @@ class SqliteStore:
             )
         return trouble
 
-    def _believed(self, execute: Callable[..., Any]) -> Known:
+    def _current_cache(self, execute: Callable[..., Any]) -> Cache:
         [data_version] = execute(SQL["data_version"]).fetchone()
-        known = self._known
-        if known is None:
-            known = self._known = Known(execute, data_version)
-        elif known.data_version != data_version:
-            known.learn_anew(execute, data_version)
-        if self._identity not in ("", known.identity):
+        cache = self._cache
+        if cache is None:
+            cache = self._cache = Cache(execute, data_version)
+        elif cache.data_version != data_version:
+            cache.reread(execute, data_version)
+        if self._identity not in ("", cache.identity):
             raise replaced(f"{self.name} holds another queue")
-        self._identity = known.identity
-        return known
+        self._identity = cache.identity
+        return cache
 
     def _carry_out(
-        self, work: Work, operations: Sequence[Operation], *, careful: bool
+        self, transaction: Transaction, operations: Sequence[Operation], *, careful: bool
     ) -> list[Any]:
         """Run by run of like operations, in their order."""
-        changes = Changes(work, careful=careful)
+        changes = Changes(transaction, careful=careful)
         if len(operations) == 1:
-            return self._carry_out_run(work, changes, type(operations[0]), operations)
+            return self._carry_out_run(transaction, changes, type(operations[0]), operations)
         outcomes: list[Any] = []
         for kind, run in groupby(operations, type):
-            outcomes.extend(self._carry_out_run(work, changes, kind, list(run)))
+            outcomes.extend(self._carry_out_run(transaction, changes, kind, list(run)))
         return outcomes
 
     def _carry_out_run(
-        self, work: Work, changes: Changes, kind: type[Operation], run: Sequence[Any]
+        self, transaction: Transaction, changes: Changes, kind: type[Operation], run: Sequence[Any]
     ) -> list[Any]:
         if kind is Enqueue:
             return changes.enqueue_all(run)
         if kind is Ack:
             return changes.ack_all(run)
         if kind is Dequeue:
-            return self._dequeue_all(work, changes, run)
+            return self._dequeue_all(transaction, changes, run)
         if kind is Purge:
             return [changes.purge(one) for one in run]
         if kind is Drop:
             return [changes.drop(one) for one in run]
         return [changes.by_rules(one) for one in run]
 
-    def _dequeue_all(self, work: Work, changes: Changes, run: Sequence[Dequeue]) -> list[Any]:
+    def _dequeue_all(
+        self, transaction: Transaction, changes: Changes, run: Sequence[Dequeue]
+    ) -> list[Any]:
         outcomes: list[Any] = []
-        claims = Dequeues(work)
+        claims = Dequeues(transaction)
         for by_id, some in groupby(run, lambda one: one.id is not None):
             if by_id:
                 outcomes.extend(map(changes.by_rules, some))
@@ -415,7 +419,7 @@ class SqliteStore:
             now = self._time.now()
             return read(Reads(connection.execute, now, self._time.step))
 
-    def _tell(self, verb: str, error: BaseException, here: Handle) -> None:
+    def _tell(self, verb: str, error: BaseException, here: ConnectionHandle) -> None:
         """Raise an error of SQLite's, met with this handle's lock held, as ours."""
         trouble: BaseException = error
         if isinstance(error, sqlite3.Error):
@@ -424,7 +428,7 @@ class SqliteStore:
         if trouble is not error:
             raise trouble from error
 
-    def _let_go(self, here: Handle | None = None) -> None:
+    def _let_go(self, here: ConnectionHandle | None = None) -> None:
         """Close what is open if its files are gone, so that others can open what is there."""
         if not self._files.is_lost:
             return
@@ -448,7 +452,7 @@ class SqliteStore:
                 continue  # a signal handler closes what it struck in; it is let go at the end
             with handle.lock:
                 handle.close()
-        self._known = None
+        self._cache = None
         self._identity = ""
         self._files.forget()
 
@@ -457,7 +461,7 @@ class SqliteStore:
 
     def after_fork(self, *, in_child: bool) -> None:
         if in_child:
-            self._known = None
+            self._cache = None
             self._database.let_go()
             self._bells.all.clear()  # those who wait are the parent's
         self._watch.after_fork(in_child=in_child)

@@ -10,7 +10,7 @@ from casque.record import PAUSE, Record
 from casque.rules.operations import Request
 from casque.rules.state import WRITER_MEMORY_US
 from casque.rules.transaction import PRUNED_AT_ONCE
-from casque.stores.sqlite.cache import WRITERS_KNOWN, Known, Line, earliest
+from casque.stores.sqlite.cache import WRITERS_CACHED, Cache, CachedLine, earliest
 from casque.stores.sqlite.rows import STATEMENTS as SQL
 from casque.stores.sqlite.rows import (
     Connection,
@@ -43,20 +43,20 @@ class Upkeep:
         self.prune_us = 0
 
 
-class Work:
+class Transaction:
     """One transaction. Whoever made it commits, if it `wrote`, or rolls back."""
 
     def __init__(
         self,
         connection: Connection,
-        known: Known,
+        cache: Cache,
         clock: Clock,
         now: int,
         step: Step = NO_STEP,
     ) -> None:
         self.execute = connection.execute
         self.executemany = connection.executemany
-        self.known = known
+        self.cache = cache
         self.now = now
         self.step = step
         self._clock = clock
@@ -74,82 +74,82 @@ class Work:
 
     def number_of(self, writer: str) -> int:
         """The last commit of a writer that is written down; 0 when none is."""
-        number = self.known.numbers.get(writer)
+        number = self.cache.numbers.get(writer)
         if number is None:
             row = self.execute(SQL["writer_number"], (writer,)).fetchone()
-            number = self.known.numbers[writer] = row[0] if row else 0
+            number = self.cache.numbers[writer] = row[0] if row else 0
         return number
 
     def stamp(self, writer: str, number: int, upkeep: Upkeep) -> None:
         """Write down how far the store's counters and its writer's are, if that is needed."""
-        known, now = self.known, self.now
+        cache, now = self.cache, self.now
         is_due = writer not in upkeep.seen or now - upkeep.seen[writer] > SEEN_EVERY_US
         self.count()
         if not self.stamps and not is_due:
             return
-        if is_due or known.numbers.get(writer, 0) == 0:
+        if is_due or cache.numbers.get(writer, 0) == 0:
             self.execute(SQL["stamp_and_see"], (writer, number, now))
             self.execute(SQL["forget_writers"], (now - WRITER_MEMORY_US, _WRITERS_DROPPED_AT_ONCE))
-            known.numbers.clear()
-            if len(upkeep.seen) > WRITERS_KNOWN:
+            cache.numbers.clear()
+            if len(upkeep.seen) > WRITERS_CACHED:
                 upkeep.seen.clear()
             upkeep.seen[writer] = now
         else:
             self.execute(SQL["stamp"], (writer, number))
-        known.numbers[writer] = number
+        cache.numbers[writer] = number
 
     def count(self) -> None:
         """Write down how far the store's counters are, if the file does not have it."""
-        known = self.known
-        if known.token <= known.reserved and known.turn <= known.turns:
+        cache = self.cache
+        if cache.token <= cache.reserved and cache.turn <= cache.turns:
             return
         # Another process that takes them too would void what is taken in advance.
-        if known.token > known.reserved:
-            known.reserved = known.token + known.is_alone * CLAIMS_AT_ONCE * self.reserves
-            known.is_alone = True
-        if known.turn > known.turns:
-            known.turns = known.turn + known.turns_alone * _TURNS_AT_ONCE
-            known.turns_alone = True
-        self.execute(SQL["count"], (known.reserved, known.turns))
+        if cache.token > cache.reserved:
+            cache.reserved = cache.token + cache.is_alone * CLAIMS_AT_ONCE * self.reserves
+            cache.is_alone = True
+        if cache.turn > cache.turns:
+            cache.turns = cache.turn + cache.turns_alone * _TURNS_AT_ONCE
+            cache.turns_alone = True
+        self.execute(SQL["count"], (cache.reserved, cache.turns))
 
     # -- lines -----------------------------------------------------------------
 
-    def line(self, queue: str, entrypoint: str) -> Line | None:
-        found = self.known.lines.get((queue, entrypoint))
+    def line(self, queue: str, entrypoint: str) -> CachedLine | None:
+        found = self.cache.lines.get((queue, entrypoint))
         if found is None:
             row = self.execute(SQL["line"], (queue, entrypoint)).fetchone()
-            return None if row is None else self.known.met(row)
+            return None if row is None else self.cache.line_of(row)
         return found
 
-    def line_by_id(self, line_id: int) -> Line:
-        found = self.known.lines_by_id.get(line_id)
-        return found or self.known.met(self.execute(SQL["line_by_id"], (line_id,)).fetchone())
+    def line_by_id(self, line_id: int) -> CachedLine:
+        found = self.cache.lines_by_id.get(line_id)
+        return found or self.cache.line_of(self.execute(SQL["line_by_id"], (line_id,)).fetchone())
 
-    def new_line(self, queue: str, entrypoint: str, due_us: int) -> Line:
+    def new_line(self, queue: str, entrypoint: str, due_us: int) -> CachedLine:
         paused = int(self.execute(SQL["record"], (PAUSE, queue)).fetchone() is not None)
-        known = self.known
-        known.turn += 1
-        visit, turn = due_us if due_us > self.now else None, known.turn
+        cache = self.cache
+        cache.turn += 1
+        visit, turn = due_us if due_us > self.now else None, cache.turn
         made = self.execute(SQL["insert_line"], (queue, entrypoint, visit, turn, paused))
-        line = known.met((made.lastrowid, queue, entrypoint, visit, turn, paused))
-        known.place(line, visit, turn)
+        line = cache.line_of((made.lastrowid, queue, entrypoint, visit, turn, paused))
+        cache.place(line, visit, turn)
         return line
 
-    def came(self, line: Line, due_us: int) -> None:
+    def came(self, line: CachedLine, due_us: int) -> None:
         """A job of this line is due then: the line is visited no later."""
         line.front = []
         if line.visit_us is not None:
             first = min(due_us, line.visit_us)
             self.place(line, first if first > self.now else None, line.turn)
 
-    def left(self, line: Line, due_us: int) -> None:
+    def left(self, line: CachedLine, due_us: int) -> None:
         """A job that was due then is no more: if it was the first, the line is visited later."""
         if due_us <= (self.now if line.visit_us is None else line.visit_us):
             self.settle(line)
         elif line.visit_us is None and not self.execute(SQL["heads"], (line.id, 1)).fetchone():
             self.drop(line)
 
-    def settle(self, line: Line, *, turn: int | None = None) -> None:
+    def settle(self, line: CachedLine, *, turn: int | None = None) -> None:
         """Bring a line to its place: into the ring if it is due, else to wait until it is."""
         first = earliest(self.execute, line.id)
         if first is None:
@@ -158,24 +158,24 @@ class Work:
             line.front = []
             self.place(line, first if first > self.now else None, turn or line.turn)
 
-    def serve(self, line: Line, *, is_due: bool) -> None:
+    def serve(self, line: CachedLine, *, is_due: bool) -> None:
         """The line had its turn: to the back with it. `is_due`: it is known to be due still."""
-        self.known.turn += 1
+        self.cache.turn += 1
         if is_due:
-            self.place(line, None, self.known.turn)
+            self.place(line, None, self.cache.turn)
         else:
-            self.settle(line, turn=self.known.turn)
+            self.settle(line, turn=self.cache.turn)
 
-    def place(self, line: Line, visit_us: int | None, turn: int) -> None:
+    def place(self, line: CachedLine, visit_us: int | None, turn: int) -> None:
         if visit_us != line.visit_us or turn != line.turn:
-            self.known.place(line, visit_us, turn)
+            self.cache.place(line, visit_us, turn)
             self.execute(SQL["place_line"], (line.id, visit_us, turn))
 
-    def drop(self, line: Line) -> None:
-        self.known.take_out(line)
+    def drop(self, line: CachedLine) -> None:
+        self.cache.take_out(line)
         self.execute(SQL["delete_line"], (line.id,))
-        self.known.lines.pop((line.queue, line.entrypoint), None)
-        self.known.lines_by_id.pop(line.id, None)
+        self.cache.lines.pop((line.queue, line.entrypoint), None)
+        self.cache.lines_by_id.pop(line.id, None)
 
     # -- jobs ------------------------------------------------------------------
 
@@ -187,7 +187,7 @@ class Work:
         now = self.now
         due = now + request.delay_us if request.run_us is None else request.run_us
         queue, entrypoint = request.queue, request.entrypoint
-        line = self.known.lines.get((queue, entrypoint)) or self.line(queue, entrypoint)
+        line = self.cache.lines.get((queue, entrypoint)) or self.line(queue, entrypoint)
         is_new = line is None
         if line is None:
             line = self.new_line(queue, entrypoint, due)
@@ -222,7 +222,7 @@ class Work:
 
         Then something may be done, and is to be taken back.
         """
-        now, lines = self.now, self.known.lines
+        now, lines = self.now, self.cache.lines
         rows: list[tuple[Any, ...] | None] = []
         for request in requests:
             due = now + request.delay_us if request.run_us is None else request.run_us
@@ -306,7 +306,7 @@ class Work:
 
     def _pause(self, queue: str, *, paused: bool) -> None:
         self.execute(SQL["pause_lines"], (queue, int(paused)))
-        self.known.forget_lines()
+        self.cache.forget_lines()
 
     # -- what is over ----------------------------------------------------------
 

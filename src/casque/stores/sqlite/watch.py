@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from casque.errors import CasqueError
 from casque.stores.listeners import Bells
 from casque.stores.sqlite.connection import Database
-from casque.stores.sqlite.handle import Handle
+from casque.stores.sqlite.handle import ConnectionHandle
 from casque.stores.sqlite.rows import STATEMENTS as SQL
 from casque.system.clock import Bell, Clock, drive
 
@@ -31,7 +31,9 @@ _LOOK_AGAIN_US = 500_000
 class Watch:
     """The thread that looks, while anybody waits."""
 
-    def __init__(self, database: Database, handle: Handle, clock: Clock, bells: Bells) -> None:
+    def __init__(
+        self, database: Database, handle: ConnectionHandle, clock: Clock, bells: Bells
+    ) -> None:
         self._database = database
         self._handle = handle
         self._clock = clock
