@@ -9,7 +9,7 @@ import pytest
 
 from casque import DirectQueue, Queue
 from casque.buckets import folder, synced_names
-from casque.buckets.disk import LocalFiles
+from casque.buckets.disk import LocalDisk
 from casque.buckets.folder import FolderBucket
 from casque.buckets.memory import MemoryBucket
 from casque.buckets.port import Found
@@ -29,7 +29,7 @@ def _small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(synced_names, "OBJECTS_KEPT", 16 * PAGE)
 
 
-class CountsSyncs(LocalFiles):
+class CountsSyncs(LocalDisk):
     syncs = 0
 
     def sync_folder(self, path: str) -> None:

@@ -11,16 +11,16 @@ from casque.errors import StorageError
 from casque.rules.operations import Operation
 from casque.rules.state import State
 from casque.rules.transaction import transact
-from casque.stores.last_answers import Answers
-from casque.stores.listeners import Bells
-from casque.stores.state_reads import Looking
+from casque.stores.last_answers import LastAnswers
+from casque.stores.listeners import Listeners
+from casque.stores.state_reads import StateReads
 from casque.system import forks, reentry
 from casque.system.clock import Bell, Clock, StoreTime, SystemClock
 
 T = TypeVar("T")
 
 
-class MemoryStore(Looking):
+class MemoryStore(StateReads):
     """A store of this process, shared by all its threads and event loops."""
 
     name = "memory://"
@@ -32,8 +32,8 @@ class MemoryStore(Looking):
         self._time = StoreTime(self.clock)
         self._lock = threading.RLock()
         self._state = State()
-        self._answers = Answers()
-        self._bells = Bells()
+        self._answers = LastAnswers()
+        self._listeners = Listeners()
         self._generation = forks.generation()
 
     async def commit(
@@ -55,12 +55,12 @@ class MemoryStore(Looking):
             done = transact(state, writer, number, operations, now)
             if done.events:
                 self._answers.keep(writer, number, done.outcomes, now)
-        self._bells.ring_for(done.events)
+        self._listeners.ring_for(done.events)
         return done.outcomes
 
     @contextmanager
     def listen(self, bell: Bell) -> Iterator[int | None]:
-        with self._bells.hung(bell):
+        with self._listeners.listening(bell):
             yield None
 
     async def _read(self, look: Callable[[State, int], T]) -> T:

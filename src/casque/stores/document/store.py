@@ -28,11 +28,11 @@ from casque.rules.transaction import transact
 from casque.stores.conflicts import check_conflicts
 from casque.stores.document.codec import decode, encode
 from casque.stores.document.pace import Pace
-from casque.stores.last_answers import Answers
-from casque.stores.listeners import Bells
+from casque.stores.last_answers import LastAnswers
+from casque.stores.listeners import Listeners
 from casque.stores.place_errors import absent, replaced
 from casque.stores.port import COMMIT_DEADLINE_US
-from casque.stores.state_reads import Looking
+from casque.stores.state_reads import StateReads
 from casque.system.clock import Bell, Clock, Stopwatch, StoreTime, SystemClock
 
 RECORDS_BEFORE_WARNING = 5_000
@@ -58,7 +58,7 @@ class _View:
         self.etag = etag
 
 
-class DocumentStore(Looking):
+class DocumentStore(StateReads):
     """One object, one queue store."""
 
     blocking = False
@@ -69,8 +69,8 @@ class DocumentStore(Looking):
         self.name = str(getattr(storage, "name", None) or type(storage).__name__)
         self._storage = storage
         self._time = StoreTime(self.clock)
-        self._answers = Answers()
-        self._bells = Bells()
+        self._answers = LastAnswers()
+        self._listeners = Listeners()
         # The newest view nobody is using: taken out by whoever works on it,
         # so that two event loops never share one.
         self._spare: list[_View] = []
@@ -136,12 +136,12 @@ class DocumentStore(Looking):
                 await self._pause_after(conflicts)
                 continue
             self._wrote(view)
-            self._bells.ring_for(done.events)
+            self._listeners.ring_for(done.events)
             return done.outcomes
 
     @contextmanager
     def listen(self, bell: Bell) -> Iterator[int | None]:
-        with self._bells.hung(bell):
+        with self._listeners.listening(bell):
             yield POLL_US
 
     async def close(self) -> None:

@@ -5,7 +5,7 @@ bucket_time      The bucket's time: it never goes back and never stands still.
 entry            One committed batch of events as bytes, chained and sealed.
 exclusive        A lock that threads or tasks of several event loops can hold.
 format_check     Whether a place is a ledger, and still the one that was opened.
-home             The bucket as one ledger sees it: in a folder named by its identity.
+ledger_bucket    The bucket as one ledger sees it: in a folder named by its identity.
 log              The entries as objects; learns the fate of each that it sends.
 log_reader       Follows the log to its end, and checks that it is still the same log.
 pacing           How the processes that write let each other in.

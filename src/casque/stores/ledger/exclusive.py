@@ -1,8 +1,8 @@
-"""Turn: one at a time on a ledger's memory.
+"""Exclusive: a lock on a ledger's memory, for threads or for tasks of several event loops.
 
-Over tasks of several event loops, in the order they came; or over threads
-without one. asyncio's lock serves one loop alone, and threading's would stop it.
-In the child of a fork it is nobody's: who had it is in the parent.
+Tasks get it in the order they asked. asyncio's lock serves one loop alone, and
+threading's would block the loop. In the child of a fork nobody holds it: its
+holder is in the parent.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from casque.system import forks
 _Waiter = tuple[asyncio.AbstractEventLoop, "asyncio.Future[None]"]
 
 
-class Turn(Protocol):
+class ExclusiveLock(Protocol):
     async def __aenter__(self) -> None: ...
 
     async def __aexit__(
@@ -30,11 +30,11 @@ class Turn(Protocol):
     ) -> None: ...
 
 
-def new_turn(*, blocking: bool) -> Turn:
-    return _ThreadTurn() if blocking else _LoopTurn()
+def new_lock(*, blocking: bool) -> ExclusiveLock:
+    return _ThreadLock() if blocking else _TaskLock()
 
 
-class _ThreadTurn:
+class _ThreadLock:
     """For threads. Its coroutines never suspend."""
 
     def __init__(self) -> None:
@@ -67,8 +67,8 @@ class _ThreadTurn:
         self._lock.release()
 
 
-class _LoopTurn:
-    """For tasks, of any loop. Whoever leaves hands over to the one that waited longest."""
+class _TaskLock:
+    """For tasks, of any loop. A task that leaves hands over to the one that waited longest."""
 
     def __init__(self) -> None:
         self._forget()

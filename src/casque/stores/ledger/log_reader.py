@@ -11,16 +11,16 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, TypeVar, cast
 
 from casque.errors import CorruptError, StorageError
-from casque.stores.ledger.bucket_requests import Asking
+from casque.stores.ledger.bucket_requests import BucketRequests
 from casque.stores.ledger.bucket_time import BEHIND_US, BucketTime
 from casque.stores.ledger.entry import FIRST, digest_of
-from casque.stores.ledger.format_check import find_ledger, open_place
-from casque.stores.ledger.log import Ahead, Log, Vanished
+from casque.stores.ledger.format_check import find_ledger, open_ledger
+from casque.stores.ledger.log import ListedEntries, Log, MissingEntryError
 from casque.stores.ledger.pacing import Pacing
-from casque.stores.ledger.replica import Broken, Replica
+from casque.stores.ledger.replica import MisplacedEntryError, Replica
 from casque.stores.ledger.sent_commits import SentCommits
 from casque.stores.ledger.tryout import ask_time
-from casque.stores.listeners import Bells
+from casque.stores.listeners import Listeners
 from casque.system.clock import SECOND_US, Stopwatch
 
 LOOK_EVERY_US = SECOND_US
@@ -45,27 +45,27 @@ class LogReader:
 
     def __init__(
         self,
-        asking: Asking,
+        requests: BucketRequests,
         log: Log,
         *,
         time: BucketTime,
         pacing: Pacing,
         sent: SentCommits,
-        bells: Bells,
+        listeners: Listeners,
     ) -> None:
-        self.clock = asking.clock
+        self.clock = requests.clock
         self.replica: Replica | None = None
         self.ahead = _FEW
         """How many entries are asked for where another has taken the next."""
         self._is_to_race = False
         """True if creates are to race the next time that the bucket is tried out."""
-        self._home = asking.bucket
-        self._asking = asking
+        self._bucket = requests.bucket
+        self._requests = requests
         self._log = log
         self._time = time
         self._pacing = pacing
         self._sent = sent
-        self._bells = bells
+        self._listeners = listeners
         self._is_read = False
         """True once the replica was read to the end of the log. Nothing is written before."""
         self._known = (0, FIRST)
@@ -86,17 +86,17 @@ class LogReader:
     def close(self) -> None:
         """Forget everything: the next use may find another queue here."""
         self._forget()
-        self._home.identity, self._known = "", (0, FIRST)
+        self._bucket.identity, self._known = "", (0, FIRST)
 
     def _forget(self) -> None:
         self.replica, self._is_open, self._is_seen = None, False, False
         self._time.forget()
 
     async def with_a_second_read(self, work: Callable[[], Awaitable[T]]) -> T:
-        """If what we know and what is stored do not fit together, forget it and read it anew."""
+        """If what we know and what is stored do not fit together, forget it and read again."""
         try:
             return await work()
-        except (Vanished, Broken):
+        except (MissingEntryError, MisplacedEntryError):
             # It may be another queue by now, or none.
             replica = self.replica
             if replica is not None and self._is_read and replica.digest is not None:
@@ -104,13 +104,13 @@ class LogReader:
             self._forget()
         try:
             return await work()
-        except Vanished as error:
+        except MissingEntryError as error:
             raise CorruptError(
                 f"{self._log.name_of(error.number)} is missing: it was there before, or later "
                 "entries are. Something deletes objects of this queue, an expiry rule of the "
                 "bucket say. Stop that, and restore what was deleted."
             ) from error
-        except Broken as error:
+        except MisplacedEntryError as error:
             raise CorruptError(
                 f"{error} does not follow the entry before it: it belongs to another log, or one "
                 "of the two was replaced, by somebody or by a server that lets two writers create "
@@ -118,15 +118,15 @@ class LogReader:
             ) from error
 
     async def enter(self, watch: Stopwatch, *, to_write: bool) -> bool:
-        """Make sure that this is a ledger. False: it is none yet, and who only looks makes none."""
-        if not self._is_open and (to_write or self._home.timed is None):
-            self._home.identity = await open_place(
-                self._asking, self._time, watch, racing=self._is_to_race
+        """Make sure that this is a ledger. False: it is none yet, and a reader makes none."""
+        if not self._is_open and (to_write or self._bucket.timed is None):
+            self._bucket.identity = await open_ledger(
+                self._requests, self._time, watch, racing=self._is_to_race
             )
             self._is_open, self._is_to_race = True, False
         elif not (self._is_open or self._is_seen):
-            identity = await find_ledger(self._asking, watch)
-            self._home.identity = identity or ""
+            identity = await find_ledger(self._requests, watch)
+            self._bucket.identity = identity or ""
             self._is_seen = identity is not None
         else:
             return True
@@ -141,7 +141,7 @@ class LogReader:
         Nothing, if that was seen just now. In a folder it is seen at once: it costs next to
         nothing, and what is written to a folder that is not mounted would be in the way.
         """
-        if self._home.blocking:
+        if self._bucket.blocking:
             await self._check_mark(watch)
         elif self._marked.elapsed_us() > every_us:
             return [self._check_mark(watch)]
@@ -149,7 +149,7 @@ class LogReader:
 
     async def _check_mark(self, watch: Stopwatch) -> None:
         seen = Stopwatch(self.clock)
-        await find_ledger(self._asking, watch)
+        await find_ledger(self._requests, watch)
         self._marked = seen
 
     async def ready(self, watch: Stopwatch, *, blind: bool, to_write: bool) -> tuple[Replica, bool]:
@@ -158,7 +158,7 @@ class LogReader:
         if replica is not None:
             replica.undo()
         if not await self.enter(watch, to_write=to_write):
-            # Kept: who has looked knows how many jobs came before those that it adds.
+            # Kept: after a read we know how many jobs came before those that we add.
             self.replica = Replica(blind=False)
             return self.replica, True
         if replica is None or (replica.is_blind and not blind):
@@ -171,7 +171,7 @@ class LogReader:
         if replica.is_blind:
             await self._leap_to_end(replica)
         else:
-            # Kept from its first entry on: whoever gives up on a long log goes on from there.
+            # Kept from its first entry on: a call that gives up on a long log goes on from there.
             self.replica = replica
             await self._read_to_end(replica)
         await self._log.check_list(replica.number)
@@ -197,9 +197,9 @@ class LogReader:
             is_end = ahead.is_end
 
     async def _check_known(self) -> None:
-        """See that the log was not shortened before it was read anew.
+        """Check that the log was not shortened before it was read again.
 
-        What this process has acknowledged, or has shown, may be in what is gone.
+        The missing entries may hold commits that this process has acknowledged or shown.
         """
         number, digest = self._known
         if number:
@@ -214,18 +214,18 @@ class LogReader:
         self._known = (0, FIRST)
 
     async def _check_head(self, replica: Replica, watch: Stopwatch) -> None:
-        """Now and then, see whether what we know of is still stored. Raises Vanished if not.
+        """Now and then, check that the last entry is still stored. Raises MissingEntryError if not.
 
-        Whoever removed it, what is written after it would be where nobody finds
-        it. In a folder it costs little, so there each call looks for the last entry.
+        An entry written after a gap would never be found. In a folder the check is
+        cheap, so there each call makes it.
         """
-        if self._home.blocking or self._checked.elapsed_us() > CHECK_EVERY_US:
+        if self._bucket.blocking or self._checked.elapsed_us() > CHECK_EVERY_US:
             head = await self._log.read(replica.number, watch)
             if digest_of(head or FIRST) != replica.digest:
-                raise Vanished(replica.number)
+                raise MissingEntryError(replica.number)
             self._checked = Stopwatch(self.clock)
 
-    async def _take_all(self, replica: Replica, ahead: Ahead) -> None:
+    async def _take_all(self, replica: Replica, ahead: ListedEntries) -> None:
         """Read the entries that are listed."""
         # All share the line: large ones together would take longer than one request may.
         at_once = min(_AT_ONCE, max(_BYTES_AT_ONCE // max(ahead.largest, 1), 1))
@@ -257,7 +257,7 @@ class LogReader:
         read = self._log.read(number + 1, watch)
         if not beside:
             return await read
-        content, *_ = await self._asking.together(read, *beside)
+        content, *_ = await self._requests.together(read, *beside)
         return cast("bytes | None", content)
 
     async def read_on(self, replica: Replica, watch: Stopwatch, most: int) -> bool:
@@ -283,13 +283,13 @@ class LogReader:
         entry = replica.take(content, self._log.name_of(replica.number + 1))
         self._time.saw(entry.time_us)
         self._pacing.saw(entry.time_us, entry.guest)
-        self._bells.ring_for(entry.events)
+        self._listeners.ring_for(entry.events)
         self._sent.settle(entry.number, content)
 
     async def learn_time(self, watch: Stopwatch, *, to_write: bool) -> None:
-        """See to it that we know the time. Raises, to write, if the log is too far ahead of it."""
+        """Learn the bucket's time. With `to_write`, raises if the log is too far ahead of it."""
         if self._time.is_due() or self._time.behind_us() > BEHIND_US:
-            await ask_time(self._asking, self._time, watch)
+            await ask_time(self._requests, self._time, watch)
         if not self._time.may_write() and to_write:
             assert self.replica is not None
             raise StorageError(

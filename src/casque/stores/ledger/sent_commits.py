@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from casque.stores.last_answers import Answers
+from casque.stores.last_answers import LastAnswers
 from casque.stores.ledger.entry import Guest
 from casque.stores.ledger.pacing import Pacing
 
@@ -25,7 +25,7 @@ class SentCommits:
     """By writer, the commit that it sent and does not know the fate of."""
 
     def __init__(self, pacing: Pacing) -> None:
-        self.answers = Answers()
+        self.answers = LastAnswers()
         self._pacing = pacing
         self._unsettled: dict[str, Sent] = {}
 

@@ -1,8 +1,9 @@
 """LedgerStore: a queue in a bucket: a log of committed batches, and its state in memory.
 
 A commit is decided on the state that this process has and created as the next
-entry, if nobody else has created that one; whoever was first, the others read
-it and decide anew. docs/design/ledger.md argues why nothing is lost or doubled.
+entry, if nobody else has created that one. If another process was first, this one
+reads its entry and decides again. docs/design/ledger.md argues why nothing is lost
+or doubled.
 """
 
 from __future__ import annotations
@@ -22,20 +23,20 @@ from casque.rules.operations import Enqueue, Operation
 from casque.rules.state import State
 from casque.rules.transaction import transact
 from casque.stores.conflicts import check_conflicts
-from casque.stores.ledger.bucket_requests import Asking
+from casque.stores.ledger.bucket_requests import BucketRequests
 from casque.stores.ledger.bucket_time import BucketTime
 from casque.stores.ledger.entry import Entry, encode
-from casque.stores.ledger.exclusive import new_turn
-from casque.stores.ledger.home import Home
-from casque.stores.ledger.log import Log, Vanished
+from casque.stores.ledger.exclusive import new_lock
+from casque.stores.ledger.ledger_bucket import LedgerBucket
+from casque.stores.ledger.log import Log, MissingEntryError
 from casque.stores.ledger.log_reader import LogReader
 from casque.stores.ledger.pacing import Pacing
 from casque.stores.ledger.presence import Presence, is_ephemeral
 from casque.stores.ledger.replica import Replica
 from casque.stores.ledger.sent_commits import Sent, SentCommits
 from casque.stores.ledger.tryout import ask_time
-from casque.stores.listeners import Bells, makes_claimable
-from casque.stores.state_reads import Looking
+from casque.stores.listeners import Listeners, makes_claimable
+from casque.stores.state_reads import StateReads
 from casque.system.clock import Bell, Clock, Stopwatch, SystemClock
 
 POLL_US = 500_000
@@ -46,7 +47,7 @@ POLL_LOCAL_US = 50_000
 T = TypeVar("T")
 
 
-class LedgerStore(Looking):
+class LedgerStore(StateReads):
     """A store in a bucket. Nothing is read or written before its first use."""
 
     instant = False
@@ -55,29 +56,29 @@ class LedgerStore(Looking):
         self.clock = clock or SystemClock()
         self.name = bucket.name
         self.blocking = bucket.blocking
-        self._home = Home(bucket)
-        self._asking = Asking(self._home, self.clock)
-        self._log = Log(self._asking)
+        self._bucket = LedgerBucket(bucket)
+        self._requests = BucketRequests(self._bucket, self.clock)
+        self._log = Log(self._requests)
         self._time = BucketTime(self.clock)
-        self._turn = new_turn(blocking=bucket.blocking)
-        self._bells = Bells()
-        self._pacing = Pacing(self._asking, self._time)
-        self._presence = Presence(self._asking)
+        self._lock = new_lock(blocking=bucket.blocking)
+        self._listeners = Listeners()
+        self._pacing = Pacing(self._requests, self._time)
+        self._presence = Presence(self._requests)
         self._sent = SentCommits(self._pacing)
         self._reader = LogReader(
-            self._asking,
+            self._requests,
             self._log,
             time=self._time,
             pacing=self._pacing,
             sent=self._sent,
-            bells=self._bells,
+            listeners=self._listeners,
         )
 
     def try_out(self) -> None:
         self._reader.race_next_time()
 
     def require_existing(self) -> None:
-        self._home.must_exist = True
+        self._bucket.must_exist = True
 
     # -- changing --------------------------------------------------------------
 
@@ -99,7 +100,7 @@ class LedgerStore(Looking):
                 stored = iter(await self._commit_lasting(writer, number, lasting, max_conflicts))
             except StorageError as error:
                 # One that answers may refuse the log alone, when that is dated after its clock say.
-                if error.outcome_unknown or self._asking.is_silent:
+                if error.outcome_unknown or self._requests.is_silent:
                     raise
                 stored = repeat(error)
         # From here on nothing is raised, and nobody waits for long: the others are stored.
@@ -123,9 +124,9 @@ class LedgerStore(Looking):
             return outcomes
 
         called = Stopwatch(self.clock)
-        async with self._turn:
+        async with self._lock:
             try:
-                watch = self._asking.begin(called)
+                watch = self._requests.begin(called)
                 return await self._reader.with_a_second_read(work)
             except StorageError as error:
                 sent = self._sent.of(writer, number)
@@ -161,7 +162,7 @@ class LedgerStore(Looking):
                 )
                 sent = self._decide(replica, writer, number, operations)
             elif sent.number > replica.number + 1:  # the log was cut off before it
-                raise Vanished(replica.number + 1)
+                raise MissingEntryError(replica.number + 1)
             if not sent.content:
                 if is_current or not await self._reader.catch_up(replica, watch):
                     return sent.outcomes
@@ -206,7 +207,7 @@ class LedgerStore(Looking):
             self._time.saw(sent.decided_us)
             self._pacing.saw(sent.decided_us, sent.guest)
             if sent.rings:
-                self._bells.ring()
+                self._listeners.ring()
         elif not others:
             self._reader.take(replica, sent.content)
         else:
@@ -216,7 +217,7 @@ class LedgerStore(Looking):
 
     async def _write(self, sent: Sent, watch: Stopwatch) -> list[bytes]:
         # If there is no answer as to the mark, the entry is stored all the same, and in its place.
-        beside = [self._asking.briefly(one) for one in await self._reader.mark_check(watch)]
+        beside = [self._requests.briefly(one) for one in await self._reader.mark_check(watch)]
         # In a folder all are equally near, and nobody has to be let in.
         words = None if self.blocking else self._pacing.beside(sent.number)
         if words is not None:
@@ -224,7 +225,7 @@ class LedgerStore(Looking):
         write = self._log.append(sent.number, sent.content, watch, ahead=self._reader.ahead)
         if not beside:
             return await write
-        others, *_ = await self._asking.together(write, *beside)
+        others, *_ = await self._requests.together(write, *beside)
         return cast("list[bytes]", others)
 
     def _last_commit(self, replica: Replica, writer: str) -> int:
@@ -235,20 +236,20 @@ class LedgerStore(Looking):
     async def _time_to_write(self) -> int:
         """The bucket's time, and that this is a ledger, for what is not written to the log."""
         called = Stopwatch(self.clock)
-        async with self._turn:
-            watch = self._asking.begin(called)
+        async with self._lock:
+            watch = self._requests.begin(called)
             await self._reader.enter(watch, to_write=True)
             for look in await self._reader.mark_check(watch):
                 await look
             if self._time.is_due():
-                await ask_time(self._asking, self._time, watch)
+                await ask_time(self._requests, self._time, watch)
             return self._time.asked()
 
     # -- waiting ---------------------------------------------------------------
 
     @contextmanager
     def listen(self, bell: Bell) -> Iterator[int | None]:
-        with self._bells.hung(bell):
+        with self._listeners.listening(bell):
             yield POLL_LOCAL_US if self.blocking else POLL_US
 
     # -- reading ---------------------------------------------------------------
@@ -258,18 +259,18 @@ class LedgerStore(Looking):
 
         async def work() -> T:
             called = Stopwatch(self.clock)
-            async with self._turn:
-                watch = self._asking.begin(called)
+            async with self._lock:
+                watch = self._requests.begin(called)
                 replica, is_current = await self._reader.ready(watch, blind=False, to_write=False)
                 if is_current:
                     called = watch = Stopwatch(self.clock)
                 await self._reader.learn_time(watch, to_write=False)
                 number = replica.number
-            # Outside of our turn, so that those who only look hold up nobody.
+            # Without the lock, so that readers hold up nobody.
             if not is_current:
                 is_current = await self._reader.read_next(number, watch) is None
-            async with self._turn:
-                watch = self._asking.begin(called)
+            async with self._lock:
+                watch = self._requests.begin(called)
                 replica, _ = await self._reader.ready(watch, blind=False, to_write=False)
                 if not is_current:
                     await self._reader.catch_up(replica, watch)
@@ -286,7 +287,7 @@ class LedgerStore(Looking):
 
     async def close(self) -> None:
         self._reader.close()
-        await self._home.close()
+        await self._bucket.close()
 
 
 def _can_be_blind(operations: Sequence[Operation]) -> bool:

@@ -191,7 +191,7 @@ class Picker:
         return lines[0] if len(lines) == 1 else merge(*lines, key=_turn)
 
     def _at_first_few(self, statement: str, how: tuple[str, ...]) -> Iterator[LineRow]:
-        # To run a statement that is being read from is to prepare it anew, which takes ten times
+        # To run a statement that is being read from is to prepare it again, which takes ten times
         # as long. So what is mostly enough is read at once, and the rest when it is needed.
         first = self._execute(statement, (_LINES_AT_ONCE, *how)).fetchall()
         yield from first

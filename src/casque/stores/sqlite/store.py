@@ -21,8 +21,8 @@ from casque.rules.decide import Leased
 from casque.rules.operations import Ack, Dequeue, Drop, Enqueue, Operation, Purge
 from casque.rules.state import QueueState
 from casque.rules.views import JobFilter
-from casque.stores.last_answers import Answers
-from casque.stores.listeners import Bells
+from casque.stores.last_answers import LastAnswers
+from casque.stores.listeners import Listeners
 from casque.stores.place_errors import replaced
 from casque.stores.sqlite import fast_path, forks
 from casque.stores.sqlite.backup import Backup, Progress, back_up
@@ -68,8 +68,8 @@ class SqliteStore:
         self._files = self._database.files
         self._sure_until_us = 0
         self._time = StoreTime(self.clock)
-        self._answers = Answers()
-        self._bells = Bells()
+        self._answers = LastAnswers()
+        self._listeners = Listeners()
         self._upkeep = Upkeep()
         self._cache: Cache | None = None
         self._identity = ""
@@ -83,7 +83,7 @@ class SqliteStore:
         self._writer = ConnectionHandle(self._database)
         self._reader = ConnectionHandle(self._database)
         watching = ConnectionHandle(self._database)
-        self._watch = Watch(self._database, watching, self.clock, self._bells)
+        self._watch = Watch(self._database, watching, self.clock, self._listeners)
         self._copier = ConnectionHandle(self._database)
         forks.remember(self, (self._writer, self._reader, self._copier, watching))
 
@@ -124,8 +124,8 @@ class SqliteStore:
                 self._is_grown = True
                 with suppress(sqlite3.Error):  # what was to be stored is
                     writing.grow_log()
-        if rings and self._bells.all:
-            self._bells.ring()
+        if rings and self._listeners.all:
+            self._listeners.ring()
         return outcomes
 
     def _commit(
@@ -368,7 +368,7 @@ class SqliteStore:
     @contextmanager
     def listen(self, bell: Bell) -> Iterator[int | None]:
         process.generation()
-        with self._bells.hung(bell), self._watch.kept():
+        with self._listeners.listening(bell), self._watch.kept():
             yield None
 
     # -- reading ---------------------------------------------------------------
@@ -463,5 +463,5 @@ class SqliteStore:
         if in_child:
             self._cache = None
             self._database.let_go()
-            self._bells.all.clear()  # those who wait are the parent's
+            self._listeners.all.clear()  # those who wait are the parent's
         self._watch.after_fork(in_child=in_child)

@@ -11,7 +11,7 @@ from typing import Literal
 
 from casque.buckets.port import ABSENT, Expect, Listed, Version
 from casque.errors import CASConflictError
-from casque.stores.ledger.home import parted
+from casque.stores.ledger.ledger_bucket import split_key
 from casque.stores.ledger.log import key_of, number_in
 from casque.system.clock import MINUTE_US, SECOND_US, drive
 from casque.testing.simulation.actors import ROLES, produce
@@ -155,7 +155,7 @@ class HoleSimulation(Simulation):
 
     def _path(self, number: int) -> str:
         """Where an entry is."""
-        [home] = {parted(one.key)[0] for one in drive(self._bucket.list())} - {""}
+        [home] = {split_key(one.key)[0] for one in drive(self._bucket.list())} - {""}
         return f"{home}/{key_of(number)}"
 
     def _calm_down(self) -> None:
