@@ -242,12 +242,15 @@ class StoreTime:
 
     def __init__(self, clock: Clock) -> None:
         self._moment = clock.moment
-        self._lock = threading.RLock()
-        self._generation = forks.noticed
+        self.renew()
+        forks.renew_in_child(self)
         self._wall, self._monotonic = clock.moment()
         self._last = self._wall
         self.step = NO_STEP
         """The last leap that this process saw."""
+
+    def renew(self) -> None:
+        self._lock = threading.RLock()
 
     def now(self) -> int:
         return self._reach(0)
@@ -257,8 +260,6 @@ class StoreTime:
         self._reach(instant)
 
     def _reach(self, instant: int) -> int:
-        if self._generation != forks.noticed:  # somebody may have held it in the parent
-            self._lock, self._generation = threading.RLock(), forks.noticed
         with self._lock:
             wall, monotonic = self._moment()
             passed = monotonic - self._monotonic

@@ -31,18 +31,18 @@ class IdSource:
     """Makes the ids of one process. Each has a higher order than the one before it."""
 
     def __init__(self) -> None:
+        self._last_order = 0
+        self.renew()
+        forks.renew_in_child(self)
+
+    def renew(self) -> None:
         # A signal handler may enter it again inside itself, which does no harm here.
         self._lock = threading.RLock()
-        self._last_order = 0
         self._drawn: list[int] = []
-        self._generation = forks.generation()
 
     def mint(self, count: int) -> Minted:
         """So many new ids, and the order of each."""
-        if self._generation != forks.generation():
-            # A fork: somebody may have held it in the parent.
-            self._lock = threading.RLock()
-            self._generation, self._drawn = forks.generation(), []
+        forks.generation()  # in a child, the lock is another
         with self._lock:
             now_ms = time.time_ns() // 1_000_000
             if count == 1:  # some are drawn in advance, but never before a fork

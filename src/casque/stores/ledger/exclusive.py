@@ -13,8 +13,7 @@ from collections import deque
 from types import TracebackType
 from typing import Protocol
 
-from casque.errors import InvalidError
-from casque.system import forks
+from casque.system import forks, reentry
 
 _Waiter = tuple[asyncio.AbstractEventLoop, "asyncio.Future[None]"]
 
@@ -38,24 +37,16 @@ class _ThreadLock:
     """For threads. Its coroutines never suspend."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._owner = 0
-        """The thread whose turn it is."""
-        self._generation = forks.generation()
+        self.renew()
+        forks.renew_in_child(self)
+
+    def renew(self) -> None:
+        self._lock = threading.RLock()
 
     async def __aenter__(self) -> None:
-        if self._generation != forks.generation():
-            self._lock, self._generation = threading.Lock(), forks.generation()
-            self._owner = 0
-        thread = threading.get_ident()
-        if self._owner == thread:
-            raise InvalidError(
-                "the queue was called from a signal handler, in the middle of a call to it on the "
-                "same thread, which cannot go on meanwhile. Set a flag in the handler, and look at "
-                "it outside."
-            )
+        forks.generation()  # in a child, the lock is another
+        reentry.refuse(self._lock)
         self._lock.acquire()
-        self._owner = thread
 
     async def __aexit__(
         self,
@@ -63,25 +54,26 @@ class _ThreadLock:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._owner = 0
-        self._lock.release()
+        try:
+            self._lock.release()
+        except RuntimeError:
+            return  # the holder forked inside, and this is the child: nobody holds it
 
 
 class _TaskLock:
     """For tasks, of any loop. A task that leaves hands over to the one that waited longest."""
 
     def __init__(self) -> None:
-        self._forget()
+        self.renew()
+        forks.renew_in_child(self)
 
-    def _forget(self) -> None:
+    def renew(self) -> None:
         self._mutex = threading.Lock()
         self._is_taken = False
         self._waiting: deque[_Waiter] = deque()
-        self._generation = forks.generation()
 
     async def __aenter__(self) -> None:
-        if self._generation != forks.generation():
-            self._forget()
+        forks.generation()  # in a child, nobody holds it
         loop = asyncio.get_running_loop()
         with self._mutex:
             if not self._is_taken:

@@ -14,7 +14,6 @@ there for ever. So it refuses, whatever the file.
 from __future__ import annotations
 
 import atexit
-import os
 import sqlite3
 import threading
 from pathlib import Path
@@ -171,5 +170,4 @@ def _deny() -> None:
 
 atexit.register(_at_exit)
 forks.in_child(_in_child)
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before, after_in_parent=_in_parent, after_in_child=_deny)
+forks.around_fork(before=_before, in_parent=_in_parent, last_in_child=_deny)
