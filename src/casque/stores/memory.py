@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from casque.errors import StorageError
 from casque.rules.operations import Operation
 from casque.rules.state import State
 from casque.rules.transaction import transact
@@ -44,7 +43,7 @@ class MemoryStore(StateReads):
         *,
         max_conflicts: int | None = None,  # noqa: ARG002 - a lock has no conflicts
     ) -> list[Any]:
-        self._check_process()
+        forks.refuse_in_child(self._generation, self.name, "sqlite:///")
         reentry.refuse(self._lock)
         with self._lock:
             state = self._whole()
@@ -64,7 +63,7 @@ class MemoryStore(StateReads):
             yield None
 
     async def _read(self, look: Callable[[State, int], T]) -> T:
-        self._check_process()
+        forks.refuse_in_child(self._generation, self.name, "sqlite:///")
         reentry.refuse(self._lock)
         with self._lock:
             state, now = self._whole(), self._time.now()
@@ -79,12 +78,3 @@ class MemoryStore(StateReads):
         if not self._state.is_whole:
             self._state = self._state.mended()
         return self._state
-
-    def _check_process(self) -> None:
-        if self._generation != forks.generation():
-            raise StorageError(
-                "memory:// lives in the process that made it, and this is a fork of that process: "
-                "what is changed here nobody else would see. Use sqlite:/// to share a queue "
-                "between processes.",
-                outcome_unknown=False,
-            )

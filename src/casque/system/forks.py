@@ -14,6 +14,8 @@ from collections.abc import Callable
 from typing import Protocol
 from weakref import WeakSet
 
+from casque.errors import StorageError
+
 Callback = Callable[[], None]
 
 
@@ -45,6 +47,17 @@ def generation() -> int:
     if _pid != os.getpid():
         _notice()
     return noticed
+
+
+def refuse_in_child(made_in: int, what: str, instead: str) -> None:
+    """Raise StorageError unless `what`, in memory since generation `made_in`, is this process's."""
+    if made_in != generation():
+        raise StorageError(
+            f"{what} lives in the process that made it, and this is a fork of that process: what "
+            f"is changed here nobody else would see. Use {instead} to share a queue between "
+            "processes.",
+            outcome_unknown=False,
+        )
 
 
 def renew_in_child(owner: Renewable) -> None:
