@@ -69,6 +69,10 @@ class Transaction:
         """Whether a job may have become claimable."""
         self.reserves = 0
         """For how many jobs a claim tokens are worth taking in advance."""
+        self.touched = 0
+        """Rows that its dequeues have looked at."""
+        self.found_nothing: bool | None = None
+        """Whether its last dequeue found nothing; None if it had none."""
 
     # -- writers and counters --------------------------------------------------
 
