@@ -1,4 +1,4 @@
-"""Connections: opening the database file, and what SQLite's errors mean to our callers.
+"""Connections: opening the database file and its schema, and waiting for its locks.
 
 The file is never opened or closed by hand: on POSIX that would drop the locks
 which SQLite holds on it in this process.
