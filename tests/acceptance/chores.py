@@ -74,11 +74,11 @@ class Said(logging.Handler):
 logging.getLogger("casque.worker").addHandler(Said())
 
 # How long a store tries before it says that there is no answer: half a minute, which is longer than
-# a test may take. Not in ledger.store, where it bounds the races that are lost to others: those go
-# on.
+# a test may take. Not in stores.conflicts, where it bounds the races that are lost to others: those
+# go on.
 PATIENT = [
     importlib.import_module(f"casque.{place}")
-    for place in ("stores.sqlite.connection", "stores.ledger.asking", "commit")
+    for place in ("stores.sqlite.connection", "stores.ledger.bucket_requests", "queues.commit")
 ]
 IMPATIENT = FOLDER / "impatient"
 """While this file is there, stores lose their patience sooner."""

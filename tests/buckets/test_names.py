@@ -204,8 +204,8 @@ def test_what_is_known_to_last_is_bounded(monkeypatch: pytest.MonkeyPatch) -> No
     bucket = Counted().bucket
     for number in range(20):
         drive(bucket.put(f"{number}/x", b"", expect=ABSENT))
-    assert len(bucket._durable._stamps) == 10
-    assert len(bucket._durable._folders) <= 5
+    assert len(bucket._synced_names._stamps) == 10
+    assert len(bucket._synced_names._folders) <= 5
     assert len(drive(bucket.list())) == 20
     for number in range(20):
         assert drive(bucket.get(f"{number}/x"))

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from casque.buckets.disk import LocalFiles
+from casque.buckets.disk import LocalDisk
 from casque.buckets.folder import FolderBucket
 from casque.buckets.port import ABSENT
 from casque.errors import InvalidError, StorageError
@@ -163,7 +163,7 @@ def test_a_lock_that_is_never_let_go_is_waited_for_within_a_bound(tmp_path: Path
     clock = FakeClock()
     bucket = FolderBucket(tmp_path, clock)
     version = drive(bucket.put("a", b"1", expect=ABSENT))
-    with LocalFiles(clock).locked(str(tmp_path / "casque")):
+    with LocalDisk(clock).locked(str(tmp_path / "casque")):
         refused(lambda: bucket.put("a", b"2", expect=version), ".casque.lock", "30 s")
         refused(lambda: bucket.delete("a"), ".casque.lock", "30 s")
         drive(bucket.put("b", b"1", expect=ABSENT))  # which needs none

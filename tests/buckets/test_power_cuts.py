@@ -17,7 +17,7 @@ import pytest
 from casque.buckets.disk import Stamp
 from casque.buckets.folder import FolderBucket
 from casque.buckets.port import ABSENT, Version
-from casque.buckets.synced_names import Durable
+from casque.buckets.synced_names import SyncedNames
 from casque.errors import CASConflictError
 from casque.system.clock import drive
 from casque.testing import FakeClock
@@ -219,10 +219,10 @@ def believes_what_it_sees(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def knows_a_key_whatever_its_version(monkeypatch: pytest.MonkeyPatch) -> None:
-    def knows(self: Durable, path: str, _: Stamp) -> bool:
+    def knows(self: SyncedNames, path: str, _: Stamp) -> bool:
         return path in self._stamps
 
-    monkeypatch.setattr(Durable, "knows", knows)
+    monkeypatch.setattr(SyncedNames, "knows", knows)
 
 
 def syncs_no_folder(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,21 +230,21 @@ def syncs_no_folder(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def syncs_no_name_of_a_folder(monkeypatch: pytest.MonkeyPatch) -> None:
-    def sync(self: Durable, folders: Sequence[str]) -> None:
+    def sync(self: SyncedNames, folders: Sequence[str]) -> None:
         for folder in folders:
             self._files.sync_folder(folder)
 
-    monkeypatch.setattr(Durable, "sync", sync)
+    monkeypatch.setattr(SyncedNames, "sync", sync)
 
 
 def takes_a_folder_that_can_go_for_one_that_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    sync = Durable.sync
+    sync = SyncedNames.sync
 
-    def remember(self: Durable, folders: Sequence[str]) -> None:
+    def remember(self: SyncedNames, folders: Sequence[str]) -> None:
         sync(self, folders)
         self._folders.update(folders)
 
-    monkeypatch.setattr(Durable, "sync", remember)
+    monkeypatch.setattr(SyncedNames, "sync", remember)
 
 
 def syncs_no_data(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from casque.buckets.replies import (
     AZURE,
     GCS,
     S3,
-    Request,
+    ObjectRequest,
     Service,
     Verb,
     error_for,
@@ -34,7 +34,7 @@ SNAPSHOTS = "This operation is not permitted because the blob has snapshots."
 
 def told(service: Service, verb: Verb, message: str) -> CasqueError:
     reply = reply_in(message)
-    return error_for(Request(service, "x://b/q", verb, "probe/1"), reply, OSError(message))
+    return error_for(ObjectRequest(service, "x://b/q", verb, "probe/1"), reply, OSError(message))
 
 
 def refusal(service: Service, verb: Verb, message: str) -> str:

@@ -177,28 +177,28 @@ fsync = os.fsync
 os.fsync = lambda fd: None if stat.S_ISDIR(os.fstat(fd).st_mode) else fsync(fd)
 """
 LINK_FIRST = """
-from casque.buckets.disk import LocalFiles
-def write_synced(self, path, body, mtime_ns, write=LocalFiles.write_synced):
+from casque.buckets.disk import LocalDisk
+def write_synced(self, path, body, mtime_ns, write=LocalDisk.write_synced):
     fsync, os.fsync = os.fsync, lambda fd: None
     try:
         return write(self, path, body, mtime_ns)
     finally:
         os.fsync = fsync
-LocalFiles.write_synced = write_synced
+LocalDisk.write_synced = write_synced
 """
 SYNC_FIRST = """
-from casque.buckets.synced_names import Durable
-placed, sync = FolderBucket._placed, Durable.sync
+from casque.buckets.synced_names import SyncedNames
+placed, sync = FolderBucket._placed, SyncedNames.sync
 def sync_and_place(self, path, body, expect):
     if os.path.isdir(os.path.dirname(path)):
-        sync(self._durable, [os.path.dirname(path)])
+        sync(self._synced_names, [os.path.dirname(path)])
     return placed(self, path, body, expect)
 FolderBucket._placed = sync_and_place
-Durable.sync = lambda *_: None
+SyncedNames.sync = lambda *_: None
 """
 NO_NAMES_OF_FOLDERS = """
-from casque.buckets.synced_names import Durable
-Durable.sync = lambda self, folders: [self._files.sync_folder(one) for one in folders]
+from casque.buckets.synced_names import SyncedNames
+SyncedNames.sync = lambda self, folders: [self._files.sync_folder(one) for one in folders]
 """
 BELIEVING = "FolderBucket._believe = lambda *_: None\n"
 

@@ -27,7 +27,7 @@ from casque.buckets.port import ABSENT, Bucket, Expect, Found, Listed, Version
 from casque.rules.state import State
 from casque.stores.document.store import DocumentStore
 from casque.stores.ledger.format_check import mark_of
-from casque.stores.ledger.home import MARKER, Home
+from casque.stores.ledger.ledger_bucket import MARKER, LedgerBucket
 from casque.stores.ledger.log import key_of
 from casque.stores.ledger.replica import Replica
 from casque.stores.ledger.store import LedgerStore
@@ -346,7 +346,7 @@ class LedgerHarness:
         self._stores: list[LedgerStore] = []
         self._read: list[tuple[str, bytes]] = []
         self._replica = Replica(blind=False)
-        self._behind = Home(bucket())
+        self._behind = LedgerBucket(bucket())
         """By which it is looked and tampered behind the stores' backs."""
 
     def open(self, clock: Clock | None = None) -> Store:
@@ -368,7 +368,7 @@ class LedgerHarness:
         return len(self._entries())
 
     def touched(self) -> int | None:
-        replicas = (store._replica for store in self._stores)
+        replicas = (store._reader.replica for store in self._stores)
         return sum(one.state.touched for one in replicas if one is not None and one.state)
 
     def stored(self) -> bytes | None:
@@ -397,7 +397,7 @@ class LedgerHarness:
 
         wait_for(remove_all())
         self._read.clear()
-        self._replica, self._behind = Replica(blind=False), Home(self._bucket())
+        self._replica, self._behind = Replica(blind=False), LedgerBucket(self._bucket())
         return True
 
     def slowed(self, delay: timedelta) -> Store | None:

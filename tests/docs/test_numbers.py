@@ -14,7 +14,7 @@ from casque.queues import arguments, async_queue, commit, held_claims
 from casque.rules import decide, state, transaction, transitions
 from casque.stores import port, url
 from casque.stores.document import store
-from casque.stores.ledger import bucket_requests, bucket_time, pacing
+from casque.stores.ledger import bucket_requests, bucket_time, log_reader, pacing
 from casque.stores.ledger import store as ledger
 from casque.stores.sqlite import watch
 from casque.system import local_disk
@@ -93,10 +93,10 @@ def test_what_the_bucket_page_says_of_the_ledger_is_so() -> None:
     assert f"another PUT every {seconds(pacing._SPEAK_AGAIN_US)}" in told
     assert f"more than {seconds(bucket_time.BEHIND_US)} after the bucket's clock" in told
     assert f"every {bucket_time.ASK_EVERY_US // MINUTE_US} minutes" in told
-    assert f"{MINUTE_US // ledger.CHECK_EVERY_US} GETs a minute for the last entry" in told
-    assert f"{SECOND_US // ledger.LOOK_EVERY_US} GET a second at most" in told
-    assert f"1 more every {seconds(ledger.IDLE_LOOK_US)}" in told
-    assert f"up to {ledger._AT_ONCE} entries at a time" in told
+    assert f"{MINUTE_US // log_reader.CHECK_EVERY_US} GETs a minute for the last entry" in told
+    assert f"{SECOND_US // log_reader.LOOK_EVERY_US} GET a second at most" in told
+    assert f"1 more every {seconds(log_reader.IDLE_LOOK_US)}" in told
+    assert f"up to {log_reader._AT_ONCE} entries at a time" in told
     assert f"{PAGE:,} entries a request" in told
     for service in (replies.S3, replies.GCS):
         for permissions in service.permissions.values():

@@ -14,7 +14,7 @@ import pytest
 
 from casque import Queue
 from casque.buckets.port import Bucket
-from casque.stores.ledger.home import MARKER, Home, parted
+from casque.stores.ledger.ledger_bucket import MARKER, LedgerBucket, split_key
 from casque.stores.ledger.log import key_of, number_in
 from casque.stores.url import open_store
 from casque.system.clock import SystemClock, drive, to_datetime
@@ -59,7 +59,7 @@ class FolderPlace:
         self.url = self.name
 
     def objects(self) -> dict[str, bytes]:
-        return {parted(key)[1]: body for key, body in self.everything().items()}
+        return {split_key(key)[1]: body for key, body in self.everything().items()}
 
     def everything(self) -> dict[str, bytes]:
         return {
@@ -90,7 +90,7 @@ class ServerPlace:
         self._shifted = 0.0
 
     def objects(self) -> dict[str, bytes]:
-        return {parted(key)[1]: body for key, body in self.everything().items()}
+        return {split_key(key)[1]: body for key, body in self.everything().items()}
 
     def everything(self) -> dict[str, bytes]:
         found = self.server.objects(BUCKET, self._root)
@@ -120,7 +120,7 @@ def path_of(key: str, place: Place) -> str:
     """Where an object is: an entry lies in the folder of its ledger, of which there is one."""
     if number_in(key) is None:
         return key
-    folders = {parted(one)[0] for one in place.everything()} - {""}
+    folders = {split_key(one)[0] for one in place.everything()} - {""}
     return f"{folders.pop()}/{key}" if folders else key
 
 
@@ -169,9 +169,9 @@ def impatient(url: str) -> tuple[Queue, FakeClock]:
     return Queue(open_store(url, clock=clock)), clock
 
 
-def home_of(bucket: Bucket) -> Home:
+def home_of(bucket: Bucket) -> LedgerBucket:
     """The ledger in a bucket, as its processes see it."""
-    home, found = Home(bucket), drive(bucket.get(MARKER))
+    home, found = LedgerBucket(bucket), drive(bucket.get(MARKER))
     if found is not None:
         home.identity = json.loads(found.body)["identity"]
     return home

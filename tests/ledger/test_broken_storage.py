@@ -15,7 +15,7 @@ import pytest
 
 from casque import CasqueError, CorruptError, InvalidError, Queue, StorageError
 from casque.stores.ledger.log import key_of
-from casque.stores.ledger.store import CHECK_EVERY_US
+from casque.stores.ledger.log_reader import CHECK_EVERY_US
 from tests.ledger.places import (
     FolderPlace,
     Kind,

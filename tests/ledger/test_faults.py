@@ -14,7 +14,7 @@ from casque import BrokerQueue, DirectQueue, StorageError
 from casque.buckets.memory import MemoryBucket
 from casque.buckets.port import ABSENT, Bucket, Expect, Found, Listed, Version
 from casque.queues.async_queue import AsyncQueue
-from casque.stores.ledger.home import MARKER, PROBES
+from casque.stores.ledger.ledger_bucket import MARKER, PROBES
 from casque.stores.ledger.log import key_of, number_in
 from casque.stores.ledger.pacing import WAITING
 from casque.stores.ledger.replica import Replica

@@ -13,20 +13,33 @@ from typing import Any
 import pytest
 
 from casque import Bucket, Job, NewJob, Queue
+from casque.buckets import folder, synced_names
 from casque.buckets.folder import FolderBucket
 from casque.buckets.memory import MemoryBucket
+from casque.rules import counts, decide, evolve, lines, picking, state, transaction
+from casque.stores.ledger import (
+    bucket_requests,
+    entry,
+    log,
+    log_reader,
+    replica,
+    sent_commits,
+)
 from casque.stores.ledger.store import LedgerStore
 from tests.buckets.forks import quick_folder
 
-OURS = (
-    *("asking.py", "entry.py", "log.py", "replica.py", "folder.py", "durable.py"),
-    *("transaction.py", "rules.py", "evolve.py", "state.py", "lines.py", "tally.py", "picking.py"),
-)
+OURS = {
+    module.__file__
+    for module in (
+        *(bucket_requests, entry, log, log_reader, replica, sent_commits, folder, synced_names),
+        *(counts, decide, evolve, lines, picking, state, transaction),
+    )
+}
 
 
 @cache
 def is_ours(code: CodeType) -> bool:
-    return code.co_filename.endswith(OURS)
+    return code.co_filename in OURS
 
 
 class Interrupt:
@@ -69,7 +82,7 @@ CALLS: dict[str, Callable[[Queue, Job], object]] = {
 
 BUCKETS: dict[str, Callable[[Path], Callable[[int], Bucket]]] = {
     "memory": lambda _: lambda _: MemoryBucket(),
-    "folder": lambda folder: lambda nth: FolderBucket(folder / str(nth)),
+    "folder": lambda place: lambda nth: FolderBucket(place / str(nth)),
 }
 
 # Every line of a call that is alone. With others it takes three times as many, most of them in
@@ -97,8 +110,8 @@ def contents(q: Queue) -> object:
 def test_after_an_interrupt_at_any_line_memory_is_what_the_log_says(
     kind: str, name: str, others: bool
 ) -> None:
-    with quick_folder() as folder:
-        sweep(CALLS[name], PLACES[kind, others](name), others, BUCKETS[kind](folder))
+    with quick_folder() as place:
+        sweep(CALLS[name], PLACES[kind, others](name), others, BUCKETS[kind](place))
 
 
 def sweep(

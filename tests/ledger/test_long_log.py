@@ -9,11 +9,11 @@ import pytest
 
 from casque import DirectQueue, Queue
 from casque.buckets import folder, synced_names
-from casque.buckets.disk import LocalFiles
+from casque.buckets.disk import LocalDisk
 from casque.buckets.folder import FolderBucket
 from casque.buckets.memory import MemoryBucket
 from casque.buckets.port import Found
-from casque.stores.ledger import log, store
+from casque.stores.ledger import log, log_reader
 from casque.stores.ledger.log import number_in
 from casque.system.clock import SystemClock
 
@@ -29,7 +29,7 @@ def _small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(synced_names, "OBJECTS_KEPT", 16 * PAGE)
 
 
-class CountsSyncs(LocalFiles):
+class CountsSyncs(LocalDisk):
     syncs = 0
 
     def sync_folder(self, path: str) -> None:
@@ -110,7 +110,7 @@ def test_whoever_gives_up_on_a_long_log_goes_on_from_there() -> None:
 def test_entries_that_are_read_together_are_not_more_than_a_slow_line_carries(
     payload: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store, "_BYTES_AT_ONCE", 10_000)
+    monkeypatch.setattr(log_reader, "_BYTES_AT_ONCE", 10_000)
 
     async def main() -> None:
         bucket = OfTheNet()

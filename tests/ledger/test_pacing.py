@@ -11,9 +11,9 @@ import pytest
 from casque.buckets.memory import MemoryBucket
 from casque.buckets.port import ABSENT, Found, Version
 from casque.errors import StorageError
-from casque.stores.ledger.bucket_requests import Asking
+from casque.stores.ledger.bucket_requests import BucketRequests
 from casque.stores.ledger.bucket_time import BucketTime
-from casque.stores.ledger.home import Home
+from casque.stores.ledger.ledger_bucket import LedgerBucket
 from casque.stores.ledger.pacing import WAITING, Pacing, is_word
 from casque.system.clock import Stopwatch, drive
 from casque.testing import FakeClock
@@ -42,9 +42,9 @@ class Waiter:
         self.bucket, self.clock = bucket, clock
         time = BucketTime(clock)
         time.told(clock.now(), clock.monotonic())
-        asking = Asking(Home(bucket), clock)
-        asking.trip_us = 500_000
-        self.pacing = Pacing(asking, time)
+        requests = BucketRequests(LedgerBucket(bucket), clock)
+        requests.trip_us = 500_000
+        self.pacing = Pacing(requests, time)
         self.losing = Stopwatch(clock)
         self.pacing._trips.append(500_000)
 

@@ -17,7 +17,7 @@ from casque.cli.store import Access
 from casque.errors import CorruptError, StorageError
 from casque.record import ABSENT, WORKER, Record
 from casque.rules.operations import DeleteRecord, Dequeue, Operation, PutRecord
-from casque.stores.ledger.home import parted
+from casque.stores.ledger.ledger_bucket import split_key
 from casque.stores.ledger.presence import FOLDER, is_presence
 from casque.stores.ledger.store import LedgerStore
 from casque.stores.url import open_store
@@ -66,7 +66,7 @@ class Ledger:
         return drive(store.commit("writer", self._number, operations))
 
     def keys(self, folder: str) -> list[str]:
-        keys = [parted(one.key)[1] for one in drive(self.bucket.list())]
+        keys = [split_key(one.key)[1] for one in drive(self.bucket.list())]
         return [key for key in keys if key.startswith(folder)]
 
 

@@ -12,7 +12,8 @@ import pytest
 from casque import DirectQueue, Queue, StorageError
 from casque.buckets.memory import MemoryBucket
 from casque.buckets.port import Expect, Found, Version
-from casque.stores.ledger.store import CHECK_EVERY_US, LedgerStore
+from casque.stores.ledger.log_reader import CHECK_EVERY_US
+from casque.stores.ledger.store import LedgerStore
 from casque.system.clock import SECOND_US, SystemClock
 from casque.testing import FakeClock
 

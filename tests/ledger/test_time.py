@@ -9,9 +9,9 @@ import pytest
 
 from casque import Queue, StorageError
 from casque.buckets.memory import MemoryBucket
-from casque.stores.ledger.bucket_requests import Asking
+from casque.stores.ledger.bucket_requests import BucketRequests
 from casque.stores.ledger.bucket_time import BucketTime
-from casque.stores.ledger.home import Home
+from casque.stores.ledger.ledger_bucket import LedgerBucket
 from casque.stores.ledger.pacing import Pacing
 from casque.stores.ledger.replica import Replica
 from casque.stores.ledger.store import LedgerStore
@@ -41,13 +41,13 @@ async def nothing_new(_: int) -> bool:
 
 def test_a_round_trip_of_hours_makes_nobody_wait_for_hours() -> None:
     clock = FakeClock()
-    asking = Asking(Home(MemoryBucket(clock)), clock)
-    pacing, replica = Pacing(asking, BucketTime(clock)), Replica(blind=True)
+    requests = BucketRequests(LedgerBucket(MemoryBucket(clock)), clock)
+    pacing, replica = Pacing(requests, BucketTime(clock)), Replica(blind=True)
     for number in range(1, 5):
         pacing.wrote("mine", number)
     replica._end = 4, None
     replica.writers.extend(["mine", "theirs"])
-    asking.trip_us = 5 * HOUR_US  # it was stopped while it waited for an answer
+    requests.trip_us = 5 * HOUR_US  # it was stopped while it waited for an answer
     began = clock.monotonic()
     asyncio.run(pacing.wait(replica, None, nothing_new))
     assert 0 < clock.monotonic() - began <= 3 * SECOND_US

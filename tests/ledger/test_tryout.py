@@ -13,7 +13,7 @@ from casque import App, Queue, StorageError
 from casque.buckets.memory import MemoryBucket
 from casque.buckets.port import ABSENT, Expect, Found, Listed, Version
 from casque.errors import CASConflictError
-from casque.stores.ledger.home import PROBES, parted
+from casque.stores.ledger.ledger_bucket import PROBES, split_key
 from casque.stores.ledger.log import key_of
 from casque.stores.ledger.store import LedgerStore
 from casque.system.clock import drive
@@ -37,7 +37,7 @@ class Elsewhere:
         self.asked: list[tuple[str, str]] = []
 
     def keys(self, prefix: str) -> list[str]:
-        keys = [parted(one.key)[1] for one in drive(self.inner.list())]
+        keys = [split_key(one.key)[1] for one in drive(self.inner.list())]
         return [key for key in keys if key.startswith(prefix)]
 
     async def get(self, key: str) -> Found | None:

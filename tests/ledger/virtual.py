@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeVar
 
 from casque.buckets.memory import MemoryBucket
 from casque.buckets.port import Expect, Found, Listed, Version
-from casque.stores.ledger.home import parted
+from casque.stores.ledger.ledger_bucket import split_key
 from casque.system.clock import SECOND_US
 from casque.testing.simulation.clock import SimClock
 from casque.testing.simulation.loop import ProcessLoop
@@ -45,13 +45,13 @@ class Distant(MemoryBucket):
         self.asked: list[str] = []
 
     async def get(self, key: str) -> Found | None:
-        await self._trip(f"get {parted(key)[1]}", self.share)
+        await self._trip(f"get {split_key(key)[1]}", self.share)
         return await super().get(key)
 
     async def put(
         self, key: str, body: bytes, *, expect: Literal[Expect.ABSENT] | Version
     ) -> Version:
-        await self._trip(f"put {parted(key)[1]}")
+        await self._trip(f"put {split_key(key)[1]}")
         return await super().put(key, body, expect=expect)
 
     async def list(self, prefix: str = "", *, after: str = "") -> list[Listed]:
@@ -59,7 +59,7 @@ class Distant(MemoryBucket):
         return await super().list(prefix, after=after)
 
     async def delete(self, key: str) -> None:
-        await self._trip(f"delete {parted(key)[1]}")
+        await self._trip(f"delete {split_key(key)[1]}")
         await super().delete(key)
 
     async def _trip(self, request: str, share: float = 0.0) -> None:

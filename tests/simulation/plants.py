@@ -10,7 +10,7 @@ import pytest
 
 from casque.buckets.folder import FolderBucket
 from casque.buckets.port import ABSENT
-from casque.buckets.synced_names import Durable
+from casque.buckets.synced_names import SyncedNames
 from casque.errors import CASConflictError, StorageError
 from casque.job import Job
 from casque.queues import commit_asyncio
@@ -18,10 +18,11 @@ from casque.rules import decide, picking
 from casque.rules.operations import Enqueue, Operation
 from casque.rules.state import State
 from casque.stores.ledger import store, tryout
-from casque.stores.ledger.bucket_requests import Asking
+from casque.stores.ledger.bucket_requests import BucketRequests
 from casque.stores.ledger.bucket_time import BucketTime
 from casque.stores.ledger.entry import decode
 from casque.stores.ledger.log import Log, key_of
+from casque.stores.ledger.log_reader import LogReader
 from casque.stores.ledger.pacing import WAITING, Pacing
 from casque.stores.ledger.replica import Replica
 from casque.stores.ledger.store import LedgerStore
@@ -37,7 +38,7 @@ def unknown_outcome_decided_anew(patch: pytest.MonkeyPatch) -> None:
         self: Log, number: int, content: bytes, watch: Stopwatch, *, ahead: int
     ) -> list[bytes]:
         try:
-            await self._asking.put(key_of(number), content, ABSENT)
+            await self._requests.put(key_of(number), content, ABSENT)
         except CASConflictError:
             return await self.read_ahead(number, ahead, watch)
         return []
@@ -52,7 +53,7 @@ def unknown_outcome_decided_anew(patch: pytest.MonkeyPatch) -> None:
         except StorageError as error:
             if not error.outcome_unknown:
                 raise
-            self._doubts.pop(writer, None)
+            self._sent.forget(writer)
             return False
 
     patch.setattr(Log, "append", append)
@@ -93,13 +94,13 @@ def time_stands_still(patch: pytest.MonkeyPatch) -> None:
 
 def stale_memory(patch: pytest.MonkeyPatch) -> None:
     """What is in memory is answered, without looking whether the log has grown."""
-    real = LedgerStore._ready
+    real = LogReader.ready
 
-    async def ready(self: LedgerStore, watch: Stopwatch, **options: Any) -> tuple[Replica, bool]:
+    async def ready(self: LogReader, watch: Stopwatch, **options: Any) -> tuple[Replica, bool]:
         replica, _ = await real(self, watch, **options)
         return replica, True
 
-    patch.setattr(LedgerStore, "_ready", ready)
+    patch.setattr(LogReader, "ready", ready)
 
 
 def no_fence(patch: pytest.MonkeyPatch) -> None:
@@ -121,7 +122,7 @@ def doubts_forgotten(patch: pytest.MonkeyPatch) -> None:
         try:
             return await real(self, replica, writer, *rest)
         except asyncio.CancelledError:
-            self._doubts.pop(writer, None)
+            self._sent.forget(writer)
             raise
 
     patch.setattr(LedgerStore, "_append", append)
@@ -167,7 +168,7 @@ def refused_is_known(patch: pytest.MonkeyPatch) -> None:
             return await real(self, replica, writer, *rest)
         except StorageError as error:
             if not error.outcome_unknown:
-                self._doubts.pop(writer, None)
+                self._sent.forget(writer)
             raise
 
     patch.setattr(LedgerStore, "_append", append)
@@ -176,15 +177,15 @@ def refused_is_known(patch: pytest.MonkeyPatch) -> None:
 def patience_without_end(patch: pytest.MonkeyPatch) -> None:
     """A request that is not answered is waited for."""
 
-    async def bounded(self: Asking, ask: Callable[[], Any], *_: object) -> Any:
+    async def bounded(self: BucketRequests, ask: Callable[[], Any], *_: object) -> Any:
         return await ask()
 
-    patch.setattr(Asking, "_bounded", bounded)
+    patch.setattr(BucketRequests, "_bounded", bounded)
 
 
 def fresh_time_in_line(patch: pytest.MonkeyPatch) -> None:
     """A call has all of its time when its turn comes, though the storage is silent."""
-    patch.setattr(Asking, "begin", lambda self, called: Stopwatch(self.clock))
+    patch.setattr(BucketRequests, "begin", lambda self, called: Stopwatch(self.clock))
 
 
 def gathered_calls_try_too(patch: pytest.MonkeyPatch) -> None:
@@ -204,10 +205,10 @@ def visible_is_durable(patch: pytest.MonkeyPatch) -> None:
 def unsynced_names(patch: pytest.MonkeyPatch) -> None:
     """A put is answered once its file is in place, before the folder is on disk."""
 
-    def sync(self: Durable, folders: object) -> None:
+    def sync(self: SyncedNames, folders: object) -> None:
         """Later, maybe."""
 
-    patch.setattr(Durable, "sync", sync)
+    patch.setattr(SyncedNames, "sync", sync)
 
 
 def no_race(patch: pytest.MonkeyPatch) -> None:
@@ -240,13 +241,13 @@ def gaps_unseen(patch: pytest.MonkeyPatch) -> None:
 
 def half_read_log(patch: pytest.MonkeyPatch) -> None:
     """A log that could not be read to its end is written to from where the reading stopped."""
-    real = LedgerStore._read_to_end
+    real = LogReader._read_to_end
 
-    async def read_to_end(self: LedgerStore, replica: Replica) -> None:
+    async def read_to_end(self: LogReader, replica: Replica) -> None:
         self._is_read = True
         await real(self, replica)
 
-    patch.setattr(LedgerStore, "_read_to_end", read_to_end)
+    patch.setattr(LogReader, "_read_to_end", read_to_end)
 
 
 def others_words_deleted(patch: pytest.MonkeyPatch) -> None:
@@ -255,8 +256,8 @@ def others_words_deleted(patch: pytest.MonkeyPatch) -> None:
 
     async def retract(self: Pacing) -> None:
         await real(self)
-        for one in await self._asking.bucket.list(WAITING):
-            await self._asking.bucket.delete(one.key)
+        for one in await self._requests.bucket.list(WAITING):
+            await self._requests.bucket.delete(one.key)
 
     patch.setattr(Pacing, "_retract", retract)
 

@@ -205,15 +205,15 @@ def tell(stories: list[tuple[int, list[Any]]]) -> None:
 
 def test_a_worker_is_answered_as_by_the_rules(monkeypatch: pytest.MonkeyPatch) -> None:
     ways = {True: 0, False: 0}
-    swiftly = SqliteStore._swiftly
+    commit_fast = SqliteStore._commit_fast
 
     def counted(self: SqliteStore, *args: Any) -> Any:
-        done = swiftly(self, *args)
+        done = commit_fast(self, *args)
         if len(args[2]) > 1:
             ways[done is not None] += 1
         return done
 
     monkeypatch.setattr(local_disk, "_mounts", lambda: iter(()))  # which need not be read each time
-    monkeypatch.setattr(SqliteStore, "_swiftly", counted)
+    monkeypatch.setattr(SqliteStore, "_commit_fast", counted)
     tell()
     assert min(ways.values()) > 100, "else one way was compared with itself"

@@ -35,8 +35,8 @@ def q(tmp_path: Path, clock: FakeClock) -> Iterator[Queue]:
             [NewJob(name, id=f"{name}-{place}") for place in range(20) for name in LINES]
         )
         assert [claimed(q) for _ in range(4)] == ["e-0", "f-0", "e-1", "f-1"]
-        assert store._known is not None
-        assert all(line.front for line in store._known.ring or ())
+        assert store._cache is not None
+        assert all(line.front for line in store._cache.ring or ())
         yield q
         q._run(store.close())
 

@@ -18,7 +18,8 @@ import pytest
 from casque import InvalidError, Job, JobNotFoundError, JobStatus, NewJob, Queue
 from casque.rules.operations import Enqueue, Request
 from casque.stores.sqlite.store import SqliteStore
-from casque.system.clock import drive, order_of
+from casque.system.clock import drive
+from casque.system.ids import order_of
 from casque.testing import FakeClock
 
 HOUR = timedelta(hours=1)

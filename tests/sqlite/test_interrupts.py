@@ -112,7 +112,7 @@ def enqueue_within(opened: Opened) -> None:
 
 
 CALLS: dict[str, Callable[[Opened], object]] = {
-    "a swift enqueue": lambda one: one.q.enqueue("e", queue="a"),
+    "a fast enqueue": lambda one: one.q.enqueue("e", queue="a"),
     "an enqueue": lambda one: one.q.enqueue("other", id="new", queue="c"),
     "enqueue_many": lambda one: one.q.enqueue_many([NewJob("e", queue=name) for name in "abcb"]),
     "a duplicate": lambda one: one.q.enqueue_many([NewJob("e", id="x"), NewJob("e", id="x")]),
@@ -121,7 +121,7 @@ CALLS: dict[str, Callable[[Opened], object]] = {
     "several claims": lambda one: one.q.dequeue("e", batch_size=9),
     "a claim by id": lambda one: one.q.dequeue(id="named"),
     "a claim of nothing": lambda one: (one.q.dequeue("none"), one.q.dequeue("none")),
-    "a swift ack": lambda one: one.q.ack(one.held),
+    "a fast ack": lambda one: one.q.ack(one.held),
     "an ack": lambda one: one.q.ack(one.held, enqueue=[NewJob("e", id="next")]),
     "several acks": lambda one: one.q.ack_many([one.held, one.also_held]),
     "nack": lambda one: one.q.nack(one.held, error="no"),
@@ -193,12 +193,12 @@ def sweep(
 
 
 def moments_of(name: str) -> Iterable[int]:
-    """Every moment of a swift call, and every second one of the others.
+    """Every moment of a fast call, and every second one of the others.
 
     Calls that stand side by side in `CALLS` take turns: what all of them go through is
     interrupted everywhere.
     """
-    return count(1) if "swift" in name else count(1 + list(CALLS).index(name) % 2, 2)
+    return count(1) if "fast" in name else count(1 + list(CALLS).index(name) % 2, 2)
 
 
 def check_whole(
@@ -225,7 +225,7 @@ def test_an_interrupt_at_any_moment_leaves_all_of_a_call_or_nothing(
     check_whole(folder, CALLS[name], timedelta(0), moments_of(name))
 
 
-@pytest.mark.parametrize("name", ["a swift enqueue", "a claim", "several claims", "a swift ack"])
+@pytest.mark.parametrize("name", ["a fast enqueue", "a claim", "several claims", "a fast ack"])
 def test_so_it_does_where_only_one_line_is_due_and_there_is_a_shorter_way(
     folder: Path, name: str
 ) -> None:

@@ -62,9 +62,9 @@ CLAIMS = {
     *("heads", "next_rank", "due_of_rank", "ring", "ring_of_entrypoint"),
     *("come_due", "come_due_of_entrypoint", "first_waiting", "place_line"),
     "turn_line",
-    *("claim", "claim_all", "claim_swiftly"),
-    *("ack_swiftly", "holds", "holds_named", "delete_jobs", "complete"),
-    *("add", "add_plain", "add_plain_swiftly"),
+    *("claim", "claim_all", "claim_fast"),
+    *("ack_fast", "holds", "holds_named", "delete_jobs", "complete"),
+    *("add", "add_plain", "add_plain_fast"),
 }
 
 
@@ -75,12 +75,12 @@ def test_no_claim_ack_or_enqueue_sorts_or_reads_all_jobs() -> None:
 
 
 WITHOUT = {
-    "casque_job_due": ("heads", "next_rank", "due_of_rank", "claim_swiftly", "held_until"),
+    "casque_job_due": ("heads", "next_rank", "due_of_rank", "claim_fast", "held_until"),
     "casque_job_name": ("holds_named", "job_named"),
     "casque_job_expiry": ("next_job_expiry", "delete_expired_jobs"),
-    "casque_ring": ("ring", "claim_swiftly"),
+    "casque_ring": ("ring", "claim_fast"),
     "casque_ring_entrypoint": ("ring_of_entrypoint",),
-    "casque_waiting": ("come_due", "first_waiting", "claim_swiftly"),
+    "casque_waiting": ("come_due", "first_waiting", "claim_fast"),
     "casque_waiting_entrypoint": ("come_due_of_entrypoint", "first_waiting_of_entrypoint"),
     "casque_line_name": ("line", "lines_of_queue"),
     "casque_record_expiry": ("expired_records",),

@@ -23,7 +23,7 @@ from casque import Queue
 from casque.buckets.port import Bucket
 from casque.rules.operations import Added
 from casque.stores.ledger.entry import decode
-from casque.stores.ledger.home import MARKER, Home
+from casque.stores.ledger.ledger_bucket import MARKER, LedgerBucket
 from casque.stores.ledger.log import key_of
 from casque.testing.processes import Child
 from tests.acceptance.fleet import until
@@ -138,7 +138,7 @@ def run_and_check(server: str, seed: int, seconds: float, folder: Path) -> Count
 
 async def added_in(bucket: Bucket) -> list[str]:
     """The payloads of the jobs that the log adds."""
-    home, mark, payloads = Home(bucket), await bucket.get(MARKER), list[str]()
+    home, mark, payloads = LedgerBucket(bucket), await bucket.get(MARKER), list[str]()
     assert mark is not None
     home.identity = json.loads(mark.body)["identity"]
     for number in count(1):

@@ -21,12 +21,11 @@ from casque.system.clock import (
     SystemClock,
     ThreadBell,
     drive,
-    mint_uuid7,
-    order_of,
     span_us,
     to_datetime,
     to_us,
 )
+from casque.system.ids import mint_uuid7, order_of
 from casque.testing import FakeClock
 
 

@@ -1,4 +1,4 @@
-"""Files: what FolderBucket asks of a disk; and LocalFiles, the disk of this machine.
+"""Disk: what FolderBucket asks of a disk; and LocalDisk, the disk of this machine.
 
 A seam of its own, so that a simulation can run the real bucket over a disk whose
 power is cut (`casque.testing.disk`). Paths are absolute. Each method raises the
@@ -32,7 +32,7 @@ class Stamp(NamedTuple):
     size: int
 
 
-class Files(Protocol):
+class Disk(Protocol):
     """What a bucket needs of a disk. Names last once their folder is synced, data at once."""
 
     def write_synced(self, path: str, body: bytes, mtime_ns: int) -> Stamp:
@@ -78,7 +78,7 @@ class Files(Protocol):
         ...
 
 
-class LocalFiles:
+class LocalDisk:
     """The disk of this machine."""
 
     def __init__(self, clock: Clock) -> None:

@@ -16,9 +16,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
-from casque.buckets.disk import Files, LocalFiles, Stamp, holder
+from casque.buckets.disk import Disk, LocalDisk, Stamp, holder
 from casque.buckets.port import PAGE, Expect, Found, Listed, Version
-from casque.buckets.synced_names import Durable
+from casque.buckets.synced_names import SyncedNames
 from casque.errors import CASConflictError, InvalidError, StorageError
 from casque.system.clock import DAY_US, Clock, SystemClock
 
@@ -47,7 +47,7 @@ class FolderBucket:
     contents of one key share it: an update's file exists beside the one it
     replaces, under a later time than that one's, whatever the clock says. Only
     after a delete can a new file be given the same inode number; its time is
-    read anew, and to hit the same microsecond the clock must have been set
+    read again, and to hit the same microsecond the clock must have been set
     back, so the nanoseconds below it are left to chance. The time of change
     (ctime) is no part of it: to remove a second link of a file changes that too.
     """
@@ -59,7 +59,7 @@ class FolderBucket:
         path: str | os.PathLike[str],
         clock: Clock | None = None,
         *,
-        files: Files | None = None,
+        files: Disk | None = None,
     ) -> None:
         if not os.fspath(path):
             raise InvalidError("the path of the bucket's folder is empty.")
@@ -76,8 +76,8 @@ class FolderBucket:
         self._root = str(self.path)
         self._lock = f"{self._root}/casque"
         self._clock = clock or SystemClock()
-        self._files = files or LocalFiles(self._clock)
-        self._durable = Durable(self._files, self._root)
+        self._files = files or LocalDisk(self._clock)
+        self._synced_names = SyncedNames(self._files, self._root)
         self._is_local = False
 
     async def get(self, key: str) -> Found | None:
@@ -103,10 +103,10 @@ class FolderBucket:
             raise _trouble("write", path, error) from error
         try:
             # Until the folder is on disk too, a power cut can take the name away.
-            self._durable.sync([holder(path)])
+            self._synced_names.sync([holder(path)])
         except OSError as error:
             raise _trouble("sync", path, error, unknown=True) from error
-        self._durable.learn(path, stamp)
+        self._synced_names.learn(path, stamp)
         return _version(stamp)
 
     async def list(self, prefix: str = "", *, after: str = "") -> list[Listed]:
@@ -145,9 +145,9 @@ class FolderBucket:
             if self._is_below_an_object(error):
                 return
             raise _trouble("delete", path, error) from error
-        self._durable.forget(path)
+        self._synced_names.forget(path)
         try:
-            self._durable.sync([holder(path)])
+            self._synced_names.sync([holder(path)])
         except FileNotFoundError:
             return  # the folder is gone too
         except OSError as error:
@@ -206,7 +206,7 @@ class FolderBucket:
                 # The folder is missing; or it was there, and went with its last object just now.
                 if not left:
                     raise
-            self._durable.make_folder(holder(path))
+            self._synced_names.make_folder(holder(path))
         raise AssertionError("the last try returns or raises")
 
     def _created(self, path: str, body: bytes) -> Stamp:
@@ -285,16 +285,18 @@ class FolderBucket:
 
     def _believe(self, found: dict[str, Stamp]) -> None:
         """Bring to disk what others made visible, before anybody is told of it."""
-        unsure = [path for path, stamp in found.items() if not self._durable.knows(path, stamp)]
+        unsure = [
+            path for path, stamp in found.items() if not self._synced_names.knows(path, stamp)
+        ]
         try:
-            self._durable.sync({holder(path) for path in unsure})
+            self._synced_names.sync({holder(path) for path in unsure})
         except FileNotFoundError:
             return  # deleted since, and the folder with it
         except OSError as error:
             if error.errno not in _NOBODY_WRITES:
                 raise _trouble("sync", self._root, error) from error
         for path in unsure:
-            self._durable.learn(path, found[path])
+            self._synced_names.learn(path, found[path])
 
     def _walk(self, base: str, prefix: str, after: str) -> Iterator[str]:
         """The keys of the folder `base` and those below it, in order, from `after` on."""

@@ -6,7 +6,7 @@ import threading
 from typing import Literal
 
 from casque.buckets.port import ABSENT, PAGE, Expect, Found, Listed, Version
-from casque.errors import CASConflictError, StorageError
+from casque.errors import CASConflictError
 from casque.system import forks
 from casque.system.clock import Clock, SystemClock
 
@@ -57,11 +57,5 @@ class MemoryBucket:
 
     def _here(self) -> threading.Lock:
         """The lock, in the process whose objects these are."""
-        if self._generation != forks.generation():
-            raise StorageError(
-                f"{self.name} lives in the process that made it, and this is a fork of that "
-                "process: what is changed here nobody else would see. Use a folder to share a "
-                "queue between processes.",
-                outcome_unknown=False,
-            )
+        forks.refuse_in_child(self._generation, self.name, "a folder")
         return self._lock

@@ -28,8 +28,8 @@ from casque.buckets.replies import (
     AZURE,
     GCS,
     S3,
+    ObjectRequest,
     Reply,
-    Request,
     Service,
     Verb,
     error_for,
@@ -112,7 +112,7 @@ class ObstoreBucket:
     async def _ask(self, verb: Verb, key: str, request: Callable[[], T]) -> T | None:
         """The answer; None when there is no such object."""
         self._check_process()
-        about = Request(self.service, self.name, verb, key)
+        about = ObjectRequest(self.service, self.name, verb, key)
         try:
             async with asyncio.timeout(_GIVE_UP_SECONDS):
                 if self._threads is None:

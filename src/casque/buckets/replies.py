@@ -76,7 +76,7 @@ class Reply(NamedTuple):
         return " ".join(word for word in (str(self.status), self.code, self.text) if word)
 
 
-class Request(NamedTuple):
+class ObjectRequest(NamedTuple):
     """What was asked of which object, for the messages."""
 
     service: Service
@@ -191,7 +191,7 @@ def says_conflict(reply: Reply) -> bool:
     return reply.status == 412 or says_absent(reply) or reply.code in _EXISTS  # noqa: PLR2004
 
 
-def error_for(request: Request, reply: Reply, cause: BaseException) -> CasqueError:
+def error_for(request: ObjectRequest, reply: Reply, cause: BaseException) -> CasqueError:
     """The error to raise for a reply that is no answer to the request."""
     if request.verb == "write" and says_conflict(reply):
         return CASConflictError(f"{request.bucket}: {request.key} is not as expected.", cause=cause)
@@ -221,7 +221,7 @@ def _is_refusal(verb: Verb, reply: Reply) -> bool:
     return reply.status < 500  # noqa: PLR2004
 
 
-def _remedy(request: Request, reply: Reply) -> str:
+def _remedy(request: ObjectRequest, reply: Reply) -> str:
     service = request.service
     if reply.status is None:
         return f"No credentials were found: {service.credentials}."
@@ -249,7 +249,7 @@ def _remedy(request: Request, reply: Reply) -> str:
             return "Nothing was changed."
 
 
-def _permission(request: Request) -> str:
+def _permission(request: ObjectRequest) -> str:
     needed = request.service.permissions[request.verb]
     if request.verb == "read" and request.service is not AZURE:
         listing = request.service.permissions["list"]

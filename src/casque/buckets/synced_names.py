@@ -1,4 +1,4 @@
-"""Durable: what a process knows to be on disk, and bringing there what it does not know of.
+"""Synced names: the names that a process knows to be on disk, and syncing the others.
 
 Visible is not durable. Whoever made a name may have died before it synced the
 folder, so a name that this process did not sync itself is synced before it is
@@ -10,17 +10,17 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Collection
 
-from casque.buckets.disk import Files, Stamp, holder
+from casque.buckets.disk import Disk, Stamp, holder
 
 OBJECTS_KEPT = 16_384
 """How many objects are remembered: more than a ledger lists before it reads them."""
 _FOLDERS_KEPT = 1_000
 
 
-class Durable:
+class SyncedNames:
     """The names in one bucket's folder that are known to last, within a bound."""
 
-    def __init__(self, files: Files, root: str) -> None:
+    def __init__(self, files: Disk, root: str) -> None:
         self._files = files
         self._root = root
         # Oldest knowledge first. Each change is one step of the interpreter's: threads share it.

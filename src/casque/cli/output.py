@@ -40,7 +40,7 @@ class InterruptedAtError(Exception):
 
 
 def code_of(error: CasqueError) -> int:
-    from casque.stores.ledger.foreign import ForeignError
+    from casque.stores.place_errors import ForeignError
 
     if isinstance(error, ForeignError):  # as for a file of another program
         return NOT_OURS

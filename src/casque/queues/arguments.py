@@ -30,7 +30,7 @@ from casque.errors import InvalidError
 from casque.job import DEFAULT_MAX_ATTEMPTS, DEFAULT_QUEUE, Job
 from casque.queues.lineage import Lineage
 from casque.rules.operations import Request
-from casque.system.clock import Minted
+from casque.system.ids import Minted
 
 ENQUEUE_MANY_JOBS = 10_000
 ENQUEUE_MANY_BYTES = 64 * 1024 * 1024

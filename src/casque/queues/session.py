@@ -13,7 +13,7 @@ from casque.job import Job
 from casque.queues.commit_threads import ThreadCommitter
 from casque.record import Record
 from casque.rules.operations import Enqueue, Operation
-from casque.stores.listeners import Bells
+from casque.stores.listeners import Listeners
 from casque.stores.port import Joinable, Store
 from casque.stores.url import StoreAddress, open_store
 from casque.system import forks
@@ -62,7 +62,7 @@ class Session:
             self._committer = LoopCommitter(
                 self.access, one_by_one=one_by_one, max_conflicts=max_conflicts
             )
-        self._bells = Bells()
+        self._bells = Listeners()
         self._generation = forks.generation()
         self._is_entered = False
         self._is_closed = False
@@ -79,7 +79,7 @@ class Session:
 
     def woken_by_close(self, bell: Bell) -> AbstractContextManager[None]:
         """While this holds, `close` rings `bell`: whoever waits finds the session closed."""
-        return self._bells.hung(bell)
+        return self._bells.listening(bell)
 
     async def close(self) -> None:
         """Commit what is pending, within a bound, and let go. Calling it twice is fine."""

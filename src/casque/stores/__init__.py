@@ -1,10 +1,11 @@
 """Stores: what keeps jobs, behind one port.
 
-last_answers  What each writer was last told, so that a repeated commit is told the same.
-listeners     Who is to be woken when a job may have become claimable.
+conflicts     When a commit that lost the write to others gives up.
+last_answers  The last answer to each writer, so that a repeated commit gets the same one.
+listeners     The waiting dequeues to wake when a job may have become claimable.
 memory        The rules and a lock.
+place_errors  The errors of a place that is empty, or holds something else.
 port          `Store`: what every store promises.
-replaced      The errors for who had a queue open that is another by now, or is gone.
 state_reads   The reads of every store that has a `State`, written once.
 threaded      A store that blocks, made fit for an event loop.
 url           `open_store`: from an address to a store. The only module that knows every store.

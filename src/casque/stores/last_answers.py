@@ -1,4 +1,4 @@
-"""Answers: what each writer was last told, so that a repeated commit is told the same."""
+"""Last answers: the last answer to each writer, so that a repeated commit gets the same one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from casque.errors import InvalidError, StorageError
 _WRITERS_KEPT = 128
 
 
-class Told:
+class Answer:
     """The last answer to one writer."""
 
     __slots__ = ("decided_us", "number", "outcomes", "writer")
@@ -22,12 +22,12 @@ class Told:
         self.decided_us = decided_us
 
 
-class Answers:
+class LastAnswers:
     """The outcomes of the last commit of each writer that this process served."""
 
     def __init__(self) -> None:
-        self._last: OrderedDict[str, Told] = OrderedDict()
-        self.newest = Told("", 0, [], 0)
+        self._last: OrderedDict[str, Answer] = OrderedDict()
+        self.newest = Answer("", 0, [], 0)
         """The last of them all."""
 
     def keep(self, writer: str, number: int, outcomes: list[Any], decided_us: int) -> None:
@@ -35,7 +35,7 @@ class Answers:
         if newest.writer == writer:
             newest.number, newest.outcomes, newest.decided_us = number, outcomes, decided_us
             return
-        self.newest = self._last[writer] = Told(writer, number, outcomes, decided_us)
+        self.newest = self._last[writer] = Answer(writer, number, outcomes, decided_us)
         self._last.move_to_end(writer)
         if len(self._last) > _WRITERS_KEPT:
             self._last.popitem(last=False)

@@ -1,4 +1,4 @@
-"""Bells: who is to be woken when a job may have become claimable."""
+"""Listeners: the waiting dequeues to wake when a job may have become claimable."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def makes_claimable(event: Event) -> bool:
     return isinstance(event, _MAKES_CLAIMABLE)
 
 
-class Bells:
+class Listeners:
     """The bells of this process's waiting dequeues on one store."""
 
     def __init__(self) -> None:
         self.all: dict[int, Bell] = {}
 
     @contextmanager
-    def hung(self, bell: Bell) -> Iterator[None]:
+    def listening(self, bell: Bell) -> Iterator[None]:
         self.all[id(bell)] = bell
         try:
             yield

@@ -7,20 +7,19 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from casque.errors import StorageError
 from casque.rules.operations import Operation
 from casque.rules.state import State
 from casque.rules.transaction import transact
-from casque.stores.last_answers import Answers
-from casque.stores.listeners import Bells
-from casque.stores.state_reads import Looking
+from casque.stores.last_answers import LastAnswers
+from casque.stores.listeners import Listeners
+from casque.stores.state_reads import StateReads
 from casque.system import forks, reentry
 from casque.system.clock import Bell, Clock, StoreTime, SystemClock
 
 T = TypeVar("T")
 
 
-class MemoryStore(Looking):
+class MemoryStore(StateReads):
     """A store of this process, shared by all its threads and event loops."""
 
     name = "memory://"
@@ -32,8 +31,8 @@ class MemoryStore(Looking):
         self._time = StoreTime(self.clock)
         self._lock = threading.RLock()
         self._state = State()
-        self._answers = Answers()
-        self._bells = Bells()
+        self._answers = LastAnswers()
+        self._listeners = Listeners()
         self._generation = forks.generation()
 
     async def commit(
@@ -44,7 +43,7 @@ class MemoryStore(Looking):
         *,
         max_conflicts: int | None = None,  # noqa: ARG002 - a lock has no conflicts
     ) -> list[Any]:
-        self._check_process()
+        forks.refuse_in_child(self._generation, self.name, "sqlite:///")
         reentry.refuse(self._lock)
         with self._lock:
             state = self._whole()
@@ -55,16 +54,16 @@ class MemoryStore(Looking):
             done = transact(state, writer, number, operations, now)
             if done.events:
                 self._answers.keep(writer, number, done.outcomes, now)
-        self._bells.ring_for(done.events)
+        self._listeners.ring_for(done.events)
         return done.outcomes
 
     @contextmanager
     def listen(self, bell: Bell) -> Iterator[int | None]:
-        with self._bells.hung(bell):
+        with self._listeners.listening(bell):
             yield None
 
     async def _read(self, look: Callable[[State, int], T]) -> T:
-        self._check_process()
+        forks.refuse_in_child(self._generation, self.name, "sqlite:///")
         reentry.refuse(self._lock)
         with self._lock:
             state, now = self._whole(), self._time.now()
@@ -79,12 +78,3 @@ class MemoryStore(Looking):
         if not self._state.is_whole:
             self._state = self._state.mended()
         return self._state
-
-    def _check_process(self) -> None:
-        if self._generation != forks.generation():
-            raise StorageError(
-                "memory:// lives in the process that made it, and this is a fork of that process: "
-                "what is changed here nobody else would see. Use sqlite:/// to share a queue "
-                "between processes.",
-                outcome_unknown=False,
-            )

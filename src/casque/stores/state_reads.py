@@ -1,4 +1,4 @@
-"""Looking: the reads of every store that has a `State`, given one way to look at it."""
+"""State reads: the reads of every store that has a `State`, written once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from casque.rules.views import JobFilter
 T = TypeVar("T")
 
 
-class Looking:
+class StateReads:
     """Memory, document and ledger see the same; they differ in how a state comes to be current."""
 
     async def _read(self, look: Callable[[State, int], T]) -> T:

@@ -1,4 +1,4 @@
-"""Time, chance and ids: the world's three surprises, and the only door they come in by.
+"""Time and chance: with `ids`, the only modules that ask the machine for them.
 
 Inside casque an instant is an int, microseconds since 1970 UTC, and a span
 is an int of microseconds: both are exact, order fast and fit every store.
@@ -7,15 +7,14 @@ is an int of microseconds: both are exact, order fast and fit every store.
 
 from __future__ import annotations
 
-import os
-import struct
 import threading
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from casque.system import forks
+from casque.system.ids import IdSource, Minted, draw
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND = timedelta(microseconds=1)
@@ -111,11 +110,7 @@ class SystemClock:
     """The machine's own time and chance."""
 
     def __init__(self) -> None:
-        # Entered again by a signal handler that strikes inside it, which does no harm here.
-        self._lock = threading.RLock()
-        self._last_order = 0
-        self._drawn: list[int] = []
-        self._generation = forks.generation()
+        self.mint = IdSource().mint
 
     def now(self) -> int:
         return time.time_ns() // 1000
@@ -127,26 +122,10 @@ class SystemClock:
         return time.time_ns() // 1000, time.clock_gettime_ns(_STEADY) // 1000
 
     def random(self) -> float:
-        return (_draw(1)[0] >> 11) * 2.0**-53
+        return (draw(1)[0] >> 11) * 2.0**-53
 
     def new_id(self) -> str:
         return self.mint(1)[0][0]
-
-    def mint(self, count: int) -> Minted:
-        if self._generation != forks.generation():
-            # A fork: somebody may have held it in the parent.
-            self._lock = threading.RLock()
-            self._generation, self._drawn = forks.generation(), []
-        with self._lock:
-            now_ms = time.time_ns() // 1_000_000
-            if count == 1:  # some are drawn in advance, but never before a fork
-                if not self._drawn:
-                    self._drawn = _draw(_DRAWN_AT_ONCE)
-                one, self._last_order = next_uuid7(self._last_order, now_ms, self._drawn.pop())
-                return [one], [self._last_order]
-            minted = mint_uuid7(self._last_order, now_ms, _draw(count))
-            self._last_order = minted[1][-1]
-            return minted
 
     def bell(self, *, blocking: bool) -> Bell:
         if blocking:
@@ -165,11 +144,6 @@ class SystemClock:
             await asyncio.sleep(span / SECOND_US)
 
 
-def _draw(count: int) -> list[int]:
-    """So many times 64 random bits."""
-    return list(struct.unpack(f">{count}Q", os.urandom(8 * count)))
-
-
 class ThreadBell:
     """A bell that blocks its thread. Its coroutine never suspends."""
 
@@ -184,62 +158,6 @@ class ThreadBell:
         if rung:  # else one that comes just as time is over would be lost
             self._event.clear()
         return rung
-
-
-Minted = tuple[list[str], list[int]]
-"""Ids, and the order of each."""
-
-_ORDER_BITS = 21
-"""What the order counts by within a millisecond; above it, 42 bits of time last until 2109."""
-_TAIL_BITS = 53
-"""What is left of the 122 free bits of a UUIDv7, below the order."""
-_TAIL = (1 << _TAIL_BITS) - 1
-_STEP_MASK = 2**3 - 1
-_VARIANT = 1 << 63
-_DRAWN_AT_ONCE = 64
-_LARGEST_ORDER = 2**63 - 1
-
-
-def next_uuid7(last: int, now_ms: int, drawn: int) -> tuple[str, int]:
-    """A new id made of `drawn`, 64 random bits, at `now_ms`; and its order, above `last`.
-
-    Within a millisecond (or when the clock goes back) the order counts up by
-    small random steps from where it was, so ids of one process sort by age; all
-    below it is drawn anew, so the next id cannot be guessed.
-    """
-    start = now_ms << _ORDER_BITS
-    if last < start:
-        # The first of a millisecond leaves most of what it counts by for those after it.
-        order = start | (drawn >> _TAIL_BITS << 8 | drawn & 0xFF)
-    else:
-        order = last + 1 + (drawn >> _TAIL_BITS & _STEP_MASK)
-    # 48 bits of time, the version and 12 bits of the order; the variant, the other 9, the tail.
-    high = f"{order >> 9:015x}"
-    low = f"{_VARIANT | (order & 0x1FF) << _TAIL_BITS | drawn & _TAIL:x}"
-    return f"{high[:8]}-{high[8:12]}-7{high[12:]}-{low[:4]}-{low[4:]}", order
-
-
-def mint_uuid7(last: int, now_ms: int, chances: Sequence[int]) -> Minted:
-    """A new id for each of `chances`, as by `next_uuid7`; and their orders."""
-    ids: list[str] = []
-    orders: list[int] = []
-    for drawn in chances:
-        made, last = next_uuid7(last, now_ms, drawn)
-        ids.append(made)
-        orders.append(last)
-    return ids, orders
-
-
-def order_of(id: str) -> int | None:
-    """The order of an id that was made by `mint`; None when this cannot be one."""
-    if len(id) != 36 or id[14] != "7" or id[23] != "-":  # noqa: PLR2004 - where a UUID has them
-        return None
-    try:
-        high, low = int(id[:8] + id[9:13] + id[15:18], 16), int(id[19:23], 16)
-    except ValueError:
-        return None
-    order = (high << 14 | low & 0x3FFF) >> 5
-    return order if 0 <= order <= _LARGEST_ORDER else None
 
 
 class Stopwatch:
@@ -326,12 +244,15 @@ class StoreTime:
 
     def __init__(self, clock: Clock) -> None:
         self._moment = clock.moment
-        self._lock = threading.RLock()
-        self._generation = forks.noticed
+        self.renew()
+        forks.renew_in_child(self)
         self._wall, self._monotonic = clock.moment()
         self._last = self._wall
         self.step = NO_STEP
         """The last leap that this process saw."""
+
+    def renew(self) -> None:
+        self._lock = threading.RLock()
 
     def now(self) -> int:
         return self._reach(0)
@@ -341,8 +262,6 @@ class StoreTime:
         self._reach(instant)
 
     def _reach(self, instant: int) -> int:
-        if self._generation != forks.noticed:  # somebody may have held it in the parent
-            self._lock, self._generation = threading.RLock(), forks.noticed
         with self._lock:
             wall, monotonic = self._moment()
             passed = monotonic - self._monotonic

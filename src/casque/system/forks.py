@@ -1,8 +1,8 @@
-"""Process: telling the process that made something from its forks.
+"""Forks: telling a process from its forks, and the one registry of what to do around a fork.
 
 Python's own hooks are not enough: a server that forks in C, such as uWSGI, does
-not run them. So the process is known by its id, and the first look in a child
-does there what has to be done once.
+not run them. So the process is known by its id. The first call of `generation`
+in a child first renews there what `renew_in_child` and `in_child` name.
 """
 
 from __future__ import annotations
@@ -11,28 +11,70 @@ import atexit
 import os
 import threading
 from collections.abc import Callable
+from typing import Protocol
+from weakref import WeakSet
+
+from casque.errors import StorageError
+
+Callback = Callable[[], None]
+
+
+class Renewable(Protocol):
+    """An object with locks: in a child, a thread that is not there may hold them."""
+
+    def renew(self) -> None:
+        """Make the locks again, and forget what must not be the same in two processes."""
+        ...
+
 
 _pid = os.getpid()
 noticed = 0
-"""What `generation` said last: for those who are called after it, and by the microsecond."""
+"""The last result of `generation`, for callers that run right after one."""
 _busy_pid = 0
-_callbacks: list[Callable[[], None]] = []
+_renewable: WeakSet[Renewable] = WeakSet()
+_callbacks: list[Callback] = []
+_before: list[Callback] = []
+_in_parent: list[Callback] = []
+_last_in_child: list[Callback] = []
 _locks: dict[int, threading.RLock] = {}
 
 
 def generation() -> int:
-    """How many forks that somebody noticed lie between this process and the first one.
+    """How many noticed forks lie between this process and the first one.
 
-    The first call in a child returns when all that `in_child` names is done.
+    The first call in a child returns when everything registered here is done.
     """
     if _pid != os.getpid():
         _notice()
     return noticed
 
 
-def in_child(callback: Callable[[], None]) -> None:
+def refuse_in_child(made_in: int, what: str, instead: str) -> None:
+    """Raise StorageError unless `what`, in memory since generation `made_in`, is this process's."""
+    if made_in != generation():
+        raise StorageError(
+            f"{what} lives in the process that made it, and this is a fork of that process: what "
+            f"is changed here nobody else would see. Use {instead} to share a queue between "
+            "processes.",
+            outcome_unknown=False,
+        )
+
+
+def renew_in_child(owner: Renewable) -> None:
+    """Call `owner.renew()` in every child, for as long as the owner lives."""
+    _renewable.add(owner)
+
+
+def in_child(callback: Callback) -> None:
     """Call it once in every child, before anything there has learned its generation."""
     _callbacks.append(callback)
+
+
+def around_fork(*, before: Callback, in_parent: Callback, last_in_child: Callback) -> None:
+    """Call these around every fork that Python sees; a fork in C calls none of them."""
+    _before.append(before)
+    _in_parent.append(in_parent)
+    _last_in_child.append(last_in_child)
 
 
 def own_lock() -> threading.RLock:
@@ -48,11 +90,17 @@ def _notice() -> None:
             return
         noticed, _busy_pid = noticed + 1, pid
         try:
-            for callback in _callbacks:
-                callback()
+            for owner in list(_renewable):
+                owner.renew()
+            _call(_callbacks)
             _pid = pid
         finally:
             _busy_pid = 0
+
+
+def _call(callbacks: list[Callback]) -> None:
+    for callback in callbacks:
+        callback()
 
 
 def _hooked() -> None:
@@ -60,9 +108,14 @@ def _hooked() -> None:
     _pid = 0  # whatever its id is
     _locks.clear()
     _notice()
+    _call(_last_in_child)
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_hooked)
-# A child that has never looked must not let go of its parent's things in its own way at its end.
+    os.register_at_fork(
+        before=lambda: _call(_before),
+        after_in_parent=lambda: _call(_in_parent),
+        after_in_child=_hooked,
+    )
+# A child that never called must not close its parent's things in its own way at its end.
 atexit.register(generation)

@@ -1,7 +1,9 @@
 """Reentry: calls by a signal handler or a finalizer, in the middle of another on the same thread.
 
-The other cannot go on before they return, so what it holds they can never get.
-Locks of ours are RLocks, which know whose they are, and nobody enters one twice.
+The outer call cannot go on before the inner one returns, so the inner one must not
+wait for its locks. Stores use RLocks, which know their owner, and call `refuse`
+before they enter one. `refuse` is not part of a lock's `__enter__`: that would be
+Python code, and Ctrl-C could strike in it after the lock is taken.
 """
 
 from __future__ import annotations
@@ -12,13 +14,13 @@ from casque.errors import InvalidError
 
 
 def is_mine(lock: Any) -> bool:
-    """Whether this very thread holds the lock."""
+    """True if this thread holds the lock."""
     mine: bool = lock._is_owned()  # noqa: SLF001 - as threading.Condition asks
     return mine
 
 
 def refuse(lock: Any) -> None:
-    """Raise InvalidError if this very thread holds the lock: it would wait for ever."""
+    """Raise InvalidError if this thread holds the lock: the call would wait for ever."""
     if lock._is_owned():  # noqa: SLF001 - as above
         raise called_within()
 

@@ -107,7 +107,7 @@ class SimDisk:
 
 
 class SimFiles:
-    """A SimDisk as one process has it: the `Files` of its buckets."""
+    """A SimDisk as one process has it: the `Disk` of its buckets."""
 
     def __init__(self, disk: SimDisk) -> None:
         self.disk = disk

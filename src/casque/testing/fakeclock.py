@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 
-from casque.system.clock import Bell, Clock, Minted, mint_uuid7, span_us, to_us
+from casque.system.clock import Bell, Clock, span_us, to_us
+from casque.system.ids import Minted, mint_uuid7
 
 START = datetime(2020, 1, 1, tzinfo=UTC)
 

@@ -9,7 +9,7 @@ import asyncio
 from typing import Any
 
 from casque.buckets.port import ABSENT, Bucket, Version
-from casque.buckets.replies import GCS, Reply, Request, Verb, error_for, says_absent
+from casque.buckets.replies import GCS, ObjectRequest, Reply, Verb, error_for, says_absent
 from casque.errors import CasqueError, InvalidError, StorageError
 
 _CONNECT_SECONDS = 5
@@ -105,7 +105,7 @@ class _ClientBucket:
         return str(blob.generation)
 
     def _error(self, verb: Verb, key: str, reply: Reply, cause: BaseException) -> CasqueError:
-        return error_for(Request(GCS, f"gs://{self._name}", verb, key), reply, cause)
+        return error_for(ObjectRequest(GCS, f"gs://{self._name}", verb, key), reply, cause)
 
 
 def _bounds() -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from casque.errors import CASConflictError, StorageError
+from casque.errors import CASConflictError
 from casque.system import forks
 
 
@@ -35,13 +35,7 @@ class InMemoryStorage:
 
     def _here(self) -> threading.Lock:
         """The lock, in the process whose object this is."""
-        if self._generation != forks.generation():
-            raise StorageError(
-                "this object lives in the memory of the process that made it, and this is a fork "
-                "of that process: what is changed here nobody else would see. Use a file to share "
-                "a queue between processes.",
-                outcome_unknown=False,
-            )
+        forks.refuse_in_child(self._generation, "this object", "a file")
         return self._lock
 
     def _etag(self) -> str | None:

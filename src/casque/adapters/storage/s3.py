@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from casque.buckets.port import ABSENT, Bucket, Version
-from casque.buckets.replies import S3, Reply, Request, Verb, error_for, says_absent
+from casque.buckets.replies import S3, ObjectRequest, Reply, Verb, error_for, says_absent
 from casque.errors import CasqueError, InvalidError
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ class _SessionBucket:
         return self._session.client("s3", config=_config(), **self._options)
 
     def _error(self, verb: Verb, key: str, reply: Reply, cause: BaseException) -> CasqueError:
-        return error_for(Request(S3, f"s3://{self._bucket}", verb, key), reply, cause)
+        return error_for(ObjectRequest(S3, f"s3://{self._bucket}", verb, key), reply, cause)
 
 
 def _config() -> Config:

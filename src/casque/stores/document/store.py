@@ -25,14 +25,15 @@ from casque.errors import (
 from casque.rules.operations import Operation
 from casque.rules.state import WRITER_MEMORY_US, State
 from casque.rules.transaction import transact
+from casque.stores.conflicts import check_conflicts
 from casque.stores.document.codec import decode, encode
 from casque.stores.document.pace import Pace
-from casque.stores.last_answers import Answers
-from casque.stores.listeners import Bells
+from casque.stores.last_answers import LastAnswers
+from casque.stores.listeners import Listeners
+from casque.stores.place_errors import absent, replaced
 from casque.stores.port import COMMIT_DEADLINE_US
-from casque.stores.replaced import absent, replaced
-from casque.stores.state_reads import Looking
-from casque.system.clock import SECOND_US, Bell, Clock, Stopwatch, StoreTime, SystemClock
+from casque.stores.state_reads import StateReads
+from casque.system.clock import Bell, Clock, Stopwatch, StoreTime, SystemClock
 
 RECORDS_BEFORE_WARNING = 5_000
 REQUEST_SECONDS = 30
@@ -57,7 +58,7 @@ class _View:
         self.etag = etag
 
 
-class DocumentStore(Looking):
+class DocumentStore(StateReads):
     """One object, one queue store."""
 
     blocking = False
@@ -68,8 +69,8 @@ class DocumentStore(Looking):
         self.name = str(getattr(storage, "name", None) or type(storage).__name__)
         self._storage = storage
         self._time = StoreTime(self.clock)
-        self._answers = Answers()
-        self._bells = Bells()
+        self._answers = LastAnswers()
+        self._listeners = Listeners()
         # The newest view nobody is using: taken out by whoever works on it,
         # so that two event loops never share one.
         self._spare: list[_View] = []
@@ -111,7 +112,7 @@ class DocumentStore(Looking):
                 waited = max(watch.elapsed_us(), view.state.time_us - decided_us)
                 if is_unanswered and waited > WRITER_MEMORY_US:
                     raise _unknown(self.name, doubt)
-                self._check_conflicts(conflicts, max_conflicts, watch)
+                check_conflicts(self.name, conflicts, max_conflicts, watch)
             if quiet := self._pace.quiet_us(view.state.version):
                 await self.clock.sleep(quiet, blocking=False)
             decided_us, view.state.step = self._time.now(), self._time.step
@@ -135,12 +136,12 @@ class DocumentStore(Looking):
                 await self._pause_after(conflicts)
                 continue
             self._wrote(view)
-            self._bells.ring_for(done.events)
+            self._listeners.ring_for(done.events)
             return done.outcomes
 
     @contextmanager
     def listen(self, bell: Bell) -> Iterator[int | None]:
-        with self._bells.hung(bell):
+        with self._listeners.listening(bell):
             yield POLL_US
 
     async def close(self) -> None:
@@ -253,19 +254,6 @@ class DocumentStore(Looking):
                     continue
             if now_at != etag:
                 raise CASConflictError(f"{self.name} changed with a write in doubt.") from doubt
-
-    def _check_conflicts(self, conflicts: int, max_conflicts: int | None, watch: Stopwatch) -> None:
-        if max_conflicts is not None and conflicts > max_conflicts:
-            raise CASConflictError(
-                f"{self.name}: other writers won the write {conflicts} times; nothing was written. "
-                "Try again later, or raise max_retries."
-            )
-        if watch.elapsed_us() > COMMIT_DEADLINE_US:
-            raise StorageError(
-                f"{self.name}: other writers won the write for {COMMIT_DEADLINE_US // SECOND_US} s "
-                f"({conflicts} times); nothing was written. Use fewer writing processes.",
-                outcome_unknown=False,
-            )
 
     async def _pause_after(self, conflicts: int) -> None:
         longest = min(_FIRST_PAUSE_US * conflicts, _LONGEST_PAUSE_US)

@@ -1,8 +1,8 @@
-"""Asking: requests to a bucket, each within a bound, and the harmless ones until they are answered.
+"""Bucket requests: each has a time limit, and harmless ones are sent until one is answered.
 
-No answer is not "no". A read, a list and a delete may simply be sent again: at once beside one
-that is slow to answer, and once more when all of them failed. A put that was not answered may have
-landed; the caller settles that.
+No answer is not "no". A read, a list and a delete may be sent again: at once beside one that is
+slow to answer, and once more when all of them failed. A put without an answer may have landed; the
+caller settles that.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeVar
 
 from casque.buckets.port import Expect, Found, Listed, Version
 from casque.errors import CasqueError, CorruptError, StorageError
-from casque.stores.ledger.home import Home
+from casque.stores.ledger.ledger_bucket import LedgerBucket
 from casque.stores.port import COMMIT_DEADLINE_US
 from casque.system.clock import SECOND_US, Clock, Stopwatch
 
@@ -45,10 +45,10 @@ _LONGEST_PAUSE_US = 1_000_000
 T = TypeVar("T")
 
 
-class Asking:
-    """A bucket, asked with patience."""
+class BucketRequests:
+    """Requests to one bucket."""
 
-    def __init__(self, bucket: Home, clock: Clock) -> None:
+    def __init__(self, bucket: LedgerBucket, clock: Clock) -> None:
         self.bucket = bucket
         self.clock = clock
         self.trip_us = 0

@@ -11,7 +11,7 @@ from __future__ import annotations
 from casque.system.clock import MINUTE_US, NO_STEP, SECOND_US, STEP_US, Clock, Step
 
 ASK_EVERY_US = 10 * MINUTE_US
-"""How often a process that writes asks the bucket anew."""
+"""How often a process that writes asks the bucket again."""
 BEHIND_US = 60 * SECOND_US
 """How far the log may be ahead of what the bucket told this process."""
 
@@ -41,8 +41,8 @@ class BucketTime:
         if self._told is None:
             return True
         clock = self._clock
-        parted = abs(clock.now() - clock.monotonic() - self._drift) > _DRIFT_US
-        return parted or clock.monotonic() - self._told[1] > ASK_EVERY_US
+        split_key = abs(clock.now() - clock.monotonic() - self._drift) > _DRIFT_US
+        return split_key or clock.monotonic() - self._told[1] > ASK_EVERY_US
 
     def told(self, modified_us: int, written_at: int) -> None:
         """The bucket stamped an object with this time; it was written by then, monotonic."""

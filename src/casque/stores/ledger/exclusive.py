@@ -1,8 +1,8 @@
-"""Turn: one at a time on a ledger's memory.
+"""Exclusive: a lock on a ledger's memory, for threads or for tasks of several event loops.
 
-Over tasks of several event loops, in the order they came; or over threads
-without one. asyncio's lock serves one loop alone, and threading's would stop it.
-In the child of a fork it is nobody's: who had it is in the parent.
+Tasks get it in the order they asked. asyncio's lock serves one loop alone, and
+threading's would block the loop. In the child of a fork nobody holds it: its
+holder is in the parent.
 """
 
 from __future__ import annotations
@@ -13,13 +13,12 @@ from collections import deque
 from types import TracebackType
 from typing import Protocol
 
-from casque.errors import InvalidError
-from casque.system import forks
+from casque.system import forks, reentry
 
 _Waiter = tuple[asyncio.AbstractEventLoop, "asyncio.Future[None]"]
 
 
-class Turn(Protocol):
+class ExclusiveLock(Protocol):
     async def __aenter__(self) -> None: ...
 
     async def __aexit__(
@@ -30,32 +29,24 @@ class Turn(Protocol):
     ) -> None: ...
 
 
-def new_turn(*, blocking: bool) -> Turn:
-    return _ThreadTurn() if blocking else _LoopTurn()
+def new_lock(*, blocking: bool) -> ExclusiveLock:
+    return _ThreadLock() if blocking else _TaskLock()
 
 
-class _ThreadTurn:
+class _ThreadLock:
     """For threads. Its coroutines never suspend."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._owner = 0
-        """The thread whose turn it is."""
-        self._generation = forks.generation()
+        self.renew()
+        forks.renew_in_child(self)
+
+    def renew(self) -> None:
+        self._lock = threading.RLock()
 
     async def __aenter__(self) -> None:
-        if self._generation != forks.generation():
-            self._lock, self._generation = threading.Lock(), forks.generation()
-            self._owner = 0
-        thread = threading.get_ident()
-        if self._owner == thread:
-            raise InvalidError(
-                "the queue was called from a signal handler, in the middle of a call to it on the "
-                "same thread, which cannot go on meanwhile. Set a flag in the handler, and look at "
-                "it outside."
-            )
+        forks.generation()  # in a child, the lock is another
+        reentry.refuse(self._lock)
         self._lock.acquire()
-        self._owner = thread
 
     async def __aexit__(
         self,
@@ -63,25 +54,26 @@ class _ThreadTurn:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._owner = 0
-        self._lock.release()
+        try:
+            self._lock.release()
+        except RuntimeError:
+            return  # the holder forked inside, and this is the child: nobody holds it
 
 
-class _LoopTurn:
-    """For tasks, of any loop. Whoever leaves hands over to the one that waited longest."""
+class _TaskLock:
+    """For tasks, of any loop. A task that leaves hands over to the one that waited longest."""
 
     def __init__(self) -> None:
-        self._forget()
+        self.renew()
+        forks.renew_in_child(self)
 
-    def _forget(self) -> None:
+    def renew(self) -> None:
         self._mutex = threading.Lock()
         self._is_taken = False
         self._waiting: deque[_Waiter] = deque()
-        self._generation = forks.generation()
 
     async def __aenter__(self) -> None:
-        if self._generation != forks.generation():
-            self._forget()
+        forks.generation()  # in a child, nobody holds it
         loop = asyncio.get_running_loop()
         with self._mutex:
             if not self._is_taken:

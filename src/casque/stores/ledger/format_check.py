@@ -1,8 +1,8 @@
-"""Opening: whether a place is a ledger, or may become one.
+"""Format check: whether a place is a ledger, or may become one.
 
-Every process that writes to a ledger tries its bucket out first. Who only looks
-needs no more than the time, and where that can be read it writes nothing: a
-folder on a full disk can be looked at.
+Every process that writes to a ledger tries its bucket out first. A process that
+only reads needs no more than the time, and where the time can be read it writes
+nothing: a folder on a full disk can be read.
 """
 
 from __future__ import annotations
@@ -13,15 +13,14 @@ import msgspec
 
 from casque.buckets.port import Found
 from casque.errors import CorruptError
-from casque.stores.ledger.bucket_requests import Asking
+from casque.stores.ledger.bucket_requests import BucketRequests
 from casque.stores.ledger.bucket_time import BucketTime
-from casque.stores.ledger.foreign import ForeignError
-from casque.stores.ledger.home import MARKER, PROBES, is_identity, parted
+from casque.stores.ledger.ledger_bucket import MARKER, PROBES, is_identity, split_key
 from casque.stores.ledger.log import number_in
 from casque.stores.ledger.pacing import is_word
 from casque.stores.ledger.presence import is_presence
 from casque.stores.ledger.tryout import prove, put_surely, unsteady
-from casque.stores.replaced import absent, replaced
+from casque.stores.place_errors import ForeignError, absent, replaced
 from casque.system.clock import Stopwatch
 
 FORMAT = 1
@@ -30,7 +29,7 @@ _PROBE = re.compile(PROBES + r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.AS
 
 
 def _is_ours(key: str) -> bool:
-    identity, rest = parted(key)
+    identity, rest = split_key(key)
     if identity:
         return number_in(rest) is not None or is_word(rest) or is_presence(rest)
     return key == MARKER or bool(_PROBE.fullmatch(key))
@@ -51,69 +50,69 @@ def mark_of(identity: str) -> bytes:
     return msgspec.json.encode(_Mark("ledger", FORMAT, identity)) + b"\n"
 
 
-async def find_ledger(asking: Asking, watch: Stopwatch) -> str | None:
+async def find_ledger(requests: BucketRequests, watch: Stopwatch) -> str | None:
     """The identity of the ledger here. None: it may become one. Raises if it is something else.
 
     Raises, too, if another ledger was open here before, or if none is here and one must be.
     """
-    known, found = asking.bucket.identity, await asking.get(MARKER, watch)
+    known, found = requests.bucket.identity, await requests.get(MARKER, watch)
     if found is None:
         if known:
-            raise replaced(f"{asking.full_name(MARKER)} is gone")
-        await _check_is_free(asking, watch)
-        if asking.bucket.must_exist:
-            raise absent(f"{asking.full_name(MARKER)} is gone")
+            raise replaced(f"{requests.full_name(MARKER)} is gone")
+        await _check_is_free(requests, watch)
+        if requests.bucket.must_exist:
+            raise absent(f"{requests.full_name(MARKER)} is gone")
         return None
-    identity = _identity_in(asking, found)
+    identity = _identity_in(requests, found)
     if known not in ("", identity):
-        raise replaced(f"{asking.full_name(MARKER)} is that of another queue")
+        raise replaced(f"{requests.full_name(MARKER)} is that of another queue")
     return identity
 
 
-async def open_place(
-    asking: Asking, time: BucketTime, watch: Stopwatch, *, racing: bool = False
+async def open_ledger(
+    requests: BucketRequests, time: BucketTime, watch: Stopwatch, *, racing: bool = False
 ) -> str:
     """The identity of the ledger here, which is made if there is none. Raises as `find_ledger`.
 
     Where it makes one, and with `racing`, the bucket is tried out by creates that race, too.
     """
-    identity = await find_ledger(asking, watch)
-    await prove(asking, time, watch, racing=racing or identity is None)
+    identity = await find_ledger(requests, watch)
+    await prove(requests, time, watch, racing=racing or identity is None)
     if identity is not None:
         return identity
-    await put_surely(asking, MARKER, mark_of(asking.clock.new_id()), watch)
-    made = await asking.get(MARKER, watch)  # it may be another's, who was first
+    await put_surely(requests, MARKER, mark_of(requests.clock.new_id()), watch)
+    made = await requests.get(MARKER, watch)  # it may be another's, who was first
     if made is None:
-        raise unsteady(asking, MARKER)
-    return _identity_in(asking, made)
+        raise unsteady(requests, MARKER)
+    return _identity_in(requests, made)
 
 
-async def _check_is_free(asking: Asking, watch: Stopwatch) -> None:
+async def _check_is_free(requests: BucketRequests, watch: Stopwatch) -> None:
     after = ""
-    while page := await asking.list("", after, watch):
+    while page := await requests.list("", after, watch):
         for one in page:
             if not _is_ours(one.key):
                 raise ForeignError(
-                    f"{asking.full_name(one.key)} is not ours: {asking.bucket.name} holds files of "
-                    "something else. Nothing was written. Choose a prefix, or a folder, that is "
-                    "empty."
+                    f"{requests.full_name(one.key)} is not ours: {requests.bucket.name} holds "
+                    "files of something else. Nothing was written. Choose a prefix, or a folder, "
+                    "that is empty."
                 )
         after = page[-1].key
-        identity = next((parted(one.key)[0] for one in page if number_in(one.key)), "")
+        identity = next((split_key(one.key)[0] for one in page if number_in(one.key)), "")
         if identity:
             # Made by another process just now; or else somebody took the mark away.
-            if await asking.get(MARKER, watch) is None:
+            if await requests.get(MARKER, watch) is None:
                 raise CorruptError(
-                    f"{asking.full_name(MARKER)} is gone, though there is a log beside it. Nothing "
-                    f"was overwritten. If you removed the queue, remove {identity}/ too. If "
-                    f"nothing but {MARKER} was lost, put it back: "
+                    f"{requests.full_name(MARKER)} is gone, though there is a log beside it. "
+                    f"Nothing was overwritten. If you removed the queue, remove {identity}/ too. "
+                    f"If nothing but {MARKER} was lost, put it back: "
                     f"{mark_of(identity).decode().strip()}"
                 )
             return
 
 
-def _identity_in(asking: Asking, found: Found) -> str:
-    name = asking.full_name(MARKER)
+def _identity_in(requests: BucketRequests, found: Found) -> str:
+    name = requests.full_name(MARKER)
     try:
         mark = _decode(found.body)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:

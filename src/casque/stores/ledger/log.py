@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 from casque.buckets.port import ABSENT, PAGE
 from casque.errors import CASConflictError, CasqueError, StorageError
-from casque.stores.ledger.bucket_requests import Asking, let_go, reason
-from casque.stores.ledger.home import parted
+from casque.stores.ledger.bucket_requests import BucketRequests, let_go, reason
+from casque.stores.ledger.ledger_bucket import split_key
 from casque.stores.ledger.tryout import lists_wrongly
 from casque.system.clock import Stopwatch
 
@@ -29,8 +29,8 @@ and must sync before each entry that it does not remember."""
 _KEY = re.compile(r"log/(\d{20})", re.ASCII)
 
 
-class Vanished(Exception):  # noqa: N818 - no failure of the storage: a reason to look again
-    """An entry was there, and then it was not."""
+class MissingEntryError(Exception):
+    """An entry was there, and then it was not. Read the log again before you tell."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -43,11 +43,11 @@ def key_of(number: int) -> str:
 
 def number_in(key: str) -> int | None:
     """Which entry a key is of; None when it is none's."""
-    match = _KEY.fullmatch(parted(key)[1])
+    match = _KEY.fullmatch(split_key(key)[1])
     return None if match is None else int(match[1])
 
 
-class Ahead(NamedTuple):
+class ListedEntries(NamedTuple):
     """Entries that are listed and not read yet."""
 
     last: int
@@ -61,23 +61,23 @@ class Ahead(NamedTuple):
 class Log:
     """The entries of one ledger, as bytes."""
 
-    def __init__(self, asking: Asking) -> None:
-        self._asking = asking
+    def __init__(self, requests: BucketRequests) -> None:
+        self._requests = requests
 
     def name_of(self, number: int) -> str:
-        return self._asking.full_name(key_of(number))
+        return self._requests.full_name(key_of(number))
 
     async def read(self, number: int, watch: Stopwatch, size: int = 0) -> bytes | None:
         """An entry; None when there is none."""
-        found = await self._asking.get(key_of(number), watch, size)
+        found = await self._requests.get(key_of(number), watch, size)
         return None if found is None else found.body
 
     async def read_ahead(
         self, first: int, count: int, watch: Stopwatch, size: int = 0
     ) -> list[bytes]:
         """Up to `count` entries from `first` on, as far as there are any; in one go if possible."""
-        if not self._asking.bucket.blocking:
-            each = await self._asking.together(
+        if not self._requests.bucket.blocking:
+            each = await self._requests.together(
                 *(self.read(first + place, watch, size) for place in range(count))
             )
             return list(takewhile(lambda content: content is not None, each))
@@ -95,9 +95,10 @@ class Log:
         """Read the entries from `first` to `last`, and `take` them in their order.
 
         `at_once` of them are under way, not in batches: a slow one holds up none but those after
-        it. Each has its own time, for a long log takes long. Raises Vanished if one is missing.
+        it. Each has its own time, for a long log takes long. Raises
+        MissingEntryError if one is missing.
         """
-        clock, blocking = self._asking.clock, self._asking.bucket.blocking
+        clock, blocking = self._requests.clock, self._requests.bucket.blocking
         reads: deque[asyncio.Task[bytes | None]] = deque()
         unsent = iter(range(first, last + 1))
         try:
@@ -110,28 +111,28 @@ class Log:
                     content = await reads[0]
                     reads.popleft()
                 if content is None:
-                    raise Vanished(number)
+                    raise MissingEntryError(number)
                 take(content)
         finally:
             let_go(reads)
 
-    async def ahead(self, after: int, watch: Stopwatch) -> Ahead:
+    async def ahead(self, after: int, watch: Stopwatch) -> ListedEntries:
         """What there is above `after`, by its list: `PAGES_AHEAD` pages of it, or to the end.
 
-        Raises Vanished where one is missing: who writes behind a gap is read by nobody.
+        Raises MissingEntryError where one is missing: nobody reads an entry behind a gap.
         """
         last, largest, key, pages = after, 0, key_of(after), 0
         while pages < PAGES_AHEAD or last == after:
-            page = await self._asking.list(FOLDER, key, watch)
+            page = await self._requests.list(FOLDER, key, watch)
             for one in page:
                 number = number_in(one.key) or 0
                 if number > last + 1:
                     await self._check_gap(last + 1, number, watch)
                 last, largest = max(last, number), max(largest, one.size)
             if len(page) < PAGE:
-                return Ahead(last, largest, is_end=True)
+                return ListedEntries(last, largest, is_end=True)
             key, pages = page[-1].key, pages + 1
-        return Ahead(last, largest, is_end=False)
+        return ListedEntries(last, largest, is_end=False)
 
     async def _check_gap(self, first: int, end: int, watch: Stopwatch) -> None:
         """Make sure that the entries before `end`, from `first` on, are there though not listed.
@@ -140,18 +141,18 @@ class Log:
         """
         for number in range(first, end):
             if await self.read(number, watch) is None:
-                raise Vanished(number)
+                raise MissingEntryError(number)
 
     async def check_list(self, last: int) -> None:
         """Make sure that the list of a log which ended with `last` was not short.
 
         Raises StorageError if there is one more entry that a list made now does not show, either.
         """
-        watch = Stopwatch(self._asking.clock)
+        watch = Stopwatch(self._requests.clock)
         if await self.read(last + 1, watch) is not None:
             ahead = await self.ahead(last, watch)
             if ahead.last == last:
-                raise lists_wrongly(self._asking, key_of(last + 1), key_of(last))
+                raise lists_wrongly(self._requests, key_of(last + 1), key_of(last))
 
     async def append(
         self, number: int, content: bytes, watch: Stopwatch, *, ahead: int
@@ -167,25 +168,25 @@ class Log:
         place = 0
         while True:
             try:
-                await self._asking.put(key_of(number), content, ABSENT, watch)
+                await self._requests.put(key_of(number), content, ABSENT, watch)
                 return []
             except CASConflictError as conflict:
                 # It can be our own, sent twice on the way: until it is read nothing is known.
                 found = await self._look(number, ahead, doubt or conflict, watch)
                 if not found:
-                    raise Vanished(number) from conflict
+                    raise MissingEntryError(number) from conflict
                 return [] if found[0] == content else found
             except StorageError as error:
                 if doubt is None and not error.outcome_unknown:
                     raise
                 doubt = error
-            await self._asking.pause(place, doubt, watch)
+            await self._requests.pause(place, doubt, watch)
             place += 1
             # However late it is: the process may have slept, and the answer be there to read.
             found = await self._look(number, ahead, doubt, watch)
             if found:
                 return [] if found[0] == content else found
-            if self._asking.is_over(watch):
+            if self._requests.is_over(watch):
                 raise self.unknown(number, doubt) from doubt
 
     async def _look(

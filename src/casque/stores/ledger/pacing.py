@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 from casque.buckets.port import ABSENT, Expect, Version
 from casque.errors import CASConflictError
-from casque.stores.ledger.bucket_requests import Asking
+from casque.stores.ledger.bucket_requests import BucketRequests
 from casque.stores.ledger.bucket_time import BucketTime
 from casque.stores.ledger.entry import Guest
 from casque.stores.ledger.replica import RECENT, Replica
@@ -78,10 +78,10 @@ def is_word(key: str) -> bool:
 class Pacing:
     """When this process may write next."""
 
-    def __init__(self, asking: Asking, time: BucketTime) -> None:
-        self._asking = asking
+    def __init__(self, requests: BucketRequests, time: BucketTime) -> None:
+        self._requests = requests
         self._time = time
-        self._clock = asking.clock
+        self._clock = requests.clock
         self._own: deque[str] = deque(maxlen=RECENT)
         """The writers of this process that wrote last: as many entries as a replica remembers."""
         self._trips: deque[int] = deque(maxlen=_TRIPS_KEPT)
@@ -143,7 +143,7 @@ class Pacing:
         self._losing = losing
         if losing is not None and replica.number - self._tried > _HOPELESS:
             self._is_hopeless = True
-        self._trips.append(self._asking.trip_us)
+        self._trips.append(self._requests.trip_us)
         await self._make_room(read_on)
         others = len(set(replica.writers).difference(self._own))
         is_long = self._in_a_row >= _IN_A_ROW and replica.number == self._last
@@ -184,7 +184,7 @@ class Pacing:
         return self._guest_since + min(self._guest.span_us, _LONGEST_US) - self._time.now()
 
     async def _sleep(self, span_us: int) -> None:
-        blocking = self._asking.bucket.blocking
+        blocking = self._requests.bucket.blocking
         await self._clock.sleep(min(span_us, _LONGEST_US), blocking=blocking)
 
     def next_guest(self, now: int) -> Guest | None:
@@ -200,25 +200,25 @@ class Pacing:
         """What is to be done while entry `number` is being written: words are said or read."""
         losing, spoken = self._losing, self._spoken
         if spoken is not None and self._guest is not None and self._guest.word == self._word:
-            return self._asking.briefly(self._retract())
+            return self._requests.briefly(self._retract())
         is_long = losing is not None and losing.elapsed_us() > _SPEAK_AFTER_US
         if self._is_hopeless or is_long:
             if spoken is None or spoken.elapsed_us() > _SPEAK_AGAIN_US:
-                return self._asking.briefly(self._speak())
+                return self._requests.briefly(self._speak())
         elif number // _LOOK_EVERY != self._looked and self._time.now() >= self._rest_until:
             self._looked = number // _LOOK_EVERY
-            return self._asking.briefly(self._look())
+            return self._requests.briefly(self._look())
         return None
 
     async def got_in(self) -> None:
         """What was asked is done: nobody needs to make room any more."""
         self._is_hopeless = self._is_hopeless and self._losing is not None
         if self._key:  # it may be there, answered or not
-            await self._asking.briefly(self._retract())
+            await self._requests.briefly(self._retract())
         self._word = ""
 
     async def _speak(self) -> None:
-        bucket = self._asking.bucket
+        bucket = self._requests.bucket
         if not self._key:
             self._word, self._version = self._clock.new_id(), ABSENT
             self._key = f"{WAITING}{self._word}-{min(self._trip_us(), _LONGEST_US)}"
@@ -232,13 +232,13 @@ class Pacing:
 
     async def _retract(self) -> None:
         key, self._key, self._spoken = self._key, "", None
-        await self._asking.bucket.delete(key)
+        await self._requests.bucket.delete(key)
 
     async def _look(self) -> None:
         now, waiting = self._time.now(), []
-        for one in await self._asking.bucket.list(WAITING):
+        for one in await self._requests.bucket.list(WAITING):
             if now - one.modified_us > _STALE_US:
-                await self._asking.bucket.delete(one.key)
+                await self._requests.bucket.delete(one.key)
             elif (match := _WORD.fullmatch(one.key)) is not None and match[1] != self._served:
                 span_us = min(max(_GUEST_TRIPS * int(match[2]), _SHORTEST_US), _LONGEST_US)
                 waiting.append((one.modified_us, Guest(match[1], span_us)))

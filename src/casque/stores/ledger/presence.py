@@ -20,7 +20,7 @@ from casque.errors import CASConflictError, CasqueError, StorageError
 from casque.record import ABSENT as NO_RECORD
 from casque.record import EPHEMERAL, Record
 from casque.rules.operations import DeleteRecord, Operation, PutRecord
-from casque.stores.ledger.bucket_requests import Asking
+from casque.stores.ledger.bucket_requests import BucketRequests
 from casque.system.clock import Stopwatch
 
 FOLDER = "presence/"
@@ -51,8 +51,8 @@ def _key_of(kind: str, name: str) -> str:
 class Presence:
     """The ephemeral records of a ledger."""
 
-    def __init__(self, asking: Asking) -> None:
-        self._asking = asking
+    def __init__(self, requests: BucketRequests) -> None:
+        self._requests = requests
         self._versions: dict[str, Version] = {}
         """Of the objects that were written here."""
 
@@ -60,7 +60,7 @@ class Presence:
         self, operation: PutRecord | DeleteRecord, now: int, *, briefly: bool = False
     ) -> Record | CasqueError | None:
         """What `Store.commit` answers to the operation. `briefly`: others wait for the answer."""
-        bucket = self._asking.bucket
+        bucket = self._requests.bucket
         if not briefly or bucket.blocking:
             return await self._change(operation, now)
         try:
@@ -77,11 +77,11 @@ class Presence:
     async def _change(
         self, operation: PutRecord | DeleteRecord, now: int
     ) -> Record | CasqueError | None:
-        key, watch = _key_of(operation.kind, operation.name), Stopwatch(self._asking.clock)
+        key, watch = _key_of(operation.kind, operation.name), Stopwatch(self._requests.clock)
         try:
             if isinstance(operation, DeleteRecord):
                 self._versions.pop(key, None)
-                await self._asking.delete(key, watch)
+                await self._requests.delete(key, watch)
                 return None
             ends_us = None if operation.ttl_us is None else now + operation.ttl_us
             record = Record(operation.kind, operation.name, operation.value, now, ends_us)
@@ -95,40 +95,40 @@ class Presence:
         expect: Expect | Version = ABSENT if is_new else self._versions.get(key, ABSENT)
         while True:
             try:
-                self._versions[key] = await self._asking.put(key, body, expect, watch)
+                self._versions[key] = await self._requests.put(key, body, expect, watch)
                 return
             except CASConflictError:
-                if is_new or self._asking.is_over(watch):
+                if is_new or self._requests.is_over(watch):
                     raise
-                found = await self._asking.get(key, watch)  # ours, of an answer that was lost
+                found = await self._requests.get(key, watch)  # ours, of an answer that was lost
                 expect = ABSENT if found is None else found.version
             except StorageError as error:
-                if not error.outcome_unknown or self._asking.is_over(watch):
+                if not error.outcome_unknown or self._requests.is_over(watch):
                     raise
-                await self._asking.pause(place, error, watch)
+                await self._requests.pause(place, error, watch)
                 place += 1
 
     async def records(self, kind: str, now: int) -> list[Record]:
         """Those that are there; the ones whose time is over are deleted on the way."""
-        watch = Stopwatch(self._asking.clock)
+        watch = Stopwatch(self._requests.clock)
         found: list[Record | None] = []
         keys = await self._keys(f"{FOLDER}{kind}-", watch)
         for place in range(0, len(keys), _AT_ONCE):
-            found += await self._asking.together(
+            found += await self._requests.together(
                 *(self._read(key, now, watch) for key in keys[place : place + _AT_ONCE])
             )
         return sorted((one for one in found if one is not None), key=lambda one: one.name)
 
     async def _keys(self, prefix: str, watch: Stopwatch) -> Sequence[str]:
         keys: list[str] = []
-        while page := await self._asking.list(prefix, keys[-1] if keys else "", watch):
+        while page := await self._requests.list(prefix, keys[-1] if keys else "", watch):
             keys += [one.key for one in page]
             if len(page) < PAGE:
                 break
         return keys
 
     async def _read(self, key: str, now: int, watch: Stopwatch) -> Record | None:
-        found = await self._asking.get(key, watch)
+        found = await self._requests.get(key, watch)
         if found is None:
             return None
         try:
@@ -138,5 +138,5 @@ class Presence:
         if not record.is_gone(now):
             return record
         with suppress(CasqueError):  # its owner has died, or will write it again
-            await self._asking.delete(key, watch)
+            await self._requests.delete(key, watch)
         return None

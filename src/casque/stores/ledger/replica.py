@@ -16,8 +16,8 @@ RECENT = 32
 """Of how many entries it remembers who wrote them."""
 
 
-class Broken(Exception):  # noqa: N818 - no failure of the storage: a reason to look again
-    """An entry does not follow the one before it."""
+class MisplacedEntryError(Exception):
+    """An entry does not follow the one before it. Read the log again before you tell."""
 
 
 class Replica:
@@ -56,10 +56,10 @@ class Replica:
         self._end = number - 1, None
 
     def take(self, content: bytes, name: str) -> Entry:
-        """Take in the next entry. Raises CorruptError, or Broken if it does not belong here."""
+        """Take in the next entry. Raises CorruptError, or MisplacedEntryError."""
         entry = decode(content, name)
         if entry.number != self.number + 1 or self.digest not in (None, entry.previous):
-            raise Broken(name)
+            raise MisplacedEntryError(name)
         if self.state is not None:
             self._begin_after(self.state)
             self._evolve(self.state, entry)

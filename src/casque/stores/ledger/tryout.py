@@ -16,9 +16,9 @@ from typing import NamedTuple
 
 from casque.buckets.port import ABSENT, PAGE, Expect, Version
 from casque.errors import CASConflictError, CasqueError, StorageError
-from casque.stores.ledger.bucket_requests import Asking
+from casque.stores.ledger.bucket_requests import BucketRequests
 from casque.stores.ledger.bucket_time import BucketTime
-from casque.stores.ledger.home import PROBES
+from casque.stores.ledger.ledger_bucket import PROBES
 from casque.system.clock import MINUTE_US, SECOND_US, Stopwatch
 
 _SURE_US = SECOND_US
@@ -38,129 +38,133 @@ _QUIET_SECONDS = 0.25
 the rest does not count."""
 
 
-async def ask_time(asking: Asking, time: BucketTime, watch: Stopwatch) -> None:
+async def ask_time(requests: BucketRequests, time: BucketTime, watch: Stopwatch) -> None:
     """Look at the bucket's clock; or write something, and see when the bucket says that was."""
-    if asking.bucket.timed is not None:
-        time.told(asking.bucket.timed.time_us(), asking.clock.monotonic())
+    if requests.bucket.timed is not None:
+        time.told(requests.bucket.timed.time_us(), requests.clock.monotonic())
         return
     stamps: list[_Stamp] = []
     while not stamps or (stamps[-1].took_us > _SURE_US and len(stamps) < _TRIES):
-        key, begun = await _put_at_once(asking, watch)
-        stamps.append(await _read_stamp(asking, key, begun, watch))
-        await asking.delete(key, watch)
+        key, begun = await _put_at_once(requests, watch)
+        stamps.append(await _read_stamp(requests, key, begun, watch))
+        await requests.delete(key, watch)
     best = min(stamps)
     time.told(best.modified_us, best.written_at)
 
 
-async def _put_at_once(asking: Asking, watch: Stopwatch) -> tuple[str, int]:
+async def _put_at_once(requests: BucketRequests, watch: Stopwatch) -> tuple[str, int]:
     """Write a new object, answered at the first try; its key, and when that try began.
 
     Of one that was sent twice nobody knows which of the two the bucket has stamped.
     """
     place = 0
     while True:
-        key, begun = PROBES + asking.clock.new_id(), asking.clock.monotonic()
+        key, begun = PROBES + requests.clock.new_id(), requests.clock.monotonic()
         try:
-            await asking.put(key, key.encode(), ABSENT, watch)
+            await requests.put(key, key.encode(), ABSENT, watch)
         except CASConflictError:  # sent twice, by something on the way
-            if asking.is_over(watch):
-                raise unsteady(asking, key) from None
-            await asking.pause(place, watch=watch)
+            if requests.is_over(watch):
+                raise unsteady(requests, key) from None
+            await requests.pause(place, watch=watch)
         except StorageError as error:
-            if not error.outcome_unknown or asking.is_over(watch):
+            if not error.outcome_unknown or requests.is_over(watch):
                 raise
-            await asking.pause(place, error, watch)
+            await requests.pause(place, error, watch)
         else:
             return key, begun
         place += 1
 
 
-async def prove(asking: Asking, time: BucketTime, watch: Stopwatch, *, racing: bool) -> None:
+async def prove(
+    requests: BucketRequests, time: BucketTime, watch: Stopwatch, *, racing: bool
+) -> None:
     """Try the bucket out, and leave nothing behind. `racing`: with creates that race, too."""
-    begun = Stopwatch(asking.clock)
-    one, other = (PROBES + asking.clock.new_id() for _ in range(2))
+    begun = Stopwatch(requests.clock)
+    one, other = (PROBES + requests.clock.new_id() for _ in range(2))
     try:
-        stamp = await _try_out(asking, time, one, other, watch)
+        stamp = await _try_out(requests, time, one, other, watch)
         if racing:
-            await _race(asking, watch)
+            await _race(requests, watch)
     except CasqueError:
         # Whoever is started again and again would leave more and more of them.
-        await asking.briefly(_delete(asking, [one, other], watch))
-        if asking.is_silent or begun.elapsed_us() <= _STALE_US:
+        await requests.briefly(_delete(requests, [one, other], watch))
+        if requests.is_silent or begun.elapsed_us() <= _STALE_US:
             raise
         # It slept, and others took its probes for stale.
-        await prove(asking, time, Stopwatch(asking.clock), racing=racing)
+        await prove(requests, time, Stopwatch(requests.clock), racing=racing)
         return
-    await _delete(asking, [one, other], watch)
-    await asking.briefly(_sweep(asking, stamp.modified_us, watch))
+    await _delete(requests, [one, other], watch)
+    await requests.briefly(_sweep(requests, stamp.modified_us, watch))
 
 
 async def _try_out(
-    asking: Asking, time: BucketTime, one: str, other: str, watch: Stopwatch
+    requests: BucketRequests, time: BucketTime, one: str, other: str, watch: Stopwatch
 ) -> _Stamp:
     """Two creates of one object, an update that expects another, a look at what is not there.
 
     And a list that begins in the middle. The stamp of the first object.
     """
-    missing, begun = PROBES + asking.clock.new_id(), asking.clock.monotonic()
+    missing, begun = PROBES + requests.clock.new_id(), requests.clock.monotonic()
     low, high = sorted((one, other))
-    _, stale = await asking.together(
-        put_surely(asking, one, one.encode(), watch),
-        put_surely(asking, other, other.encode(), watch),
+    _, stale = await requests.together(
+        put_surely(requests, one, one.encode(), watch),
+        put_surely(requests, other, other.encode(), watch),
     )
-    stamp = await _read_stamp(asking, one, begun, watch)
+    stamp = await _read_stamp(requests, one, begun, watch)
     if stamp.took_us <= _SURE_US:  # else it is asked for that alone
         time.told(stamp.modified_us, stamp.written_at)
-    is_kept, is_compared, found, page = await asking.together(
-        _is_refused(asking, one, ABSENT, watch),
-        _is_refused(asking, one, stale, watch),
-        asking.get(missing, watch),
-        asking.list(PROBES, low, watch),
+    is_kept, is_compared, found, page = await requests.together(
+        _is_refused(requests, one, ABSENT, watch),
+        _is_refused(requests, one, stale, watch),
+        requests.get(missing, watch),
+        requests.list(PROBES, low, watch),
     )
     if not is_kept:
-        raise _ignores_conditions(asking, f"{one} was created twice")
+        raise _ignores_conditions(requests, f"{one} was created twice")
     if not is_compared:
-        raise _ignores_conditions(asking, f"{one} was replaced by one who expected another")
+        raise _ignores_conditions(requests, f"{one} was replaced by one who expected another")
     if found is not None:
-        raise unsteady(asking, missing)
+        raise unsteady(requests, missing)
     listed = [each.key for each in page]
     if low in listed or (high not in listed and len(listed) < PAGE):
-        raise lists_wrongly(asking, high, low)
+        raise lists_wrongly(requests, high, low)
     return stamp
 
 
-async def _race(asking: Asking, watch: Stopwatch) -> None:
+async def _race(requests: BucketRequests, watch: Stopwatch) -> None:
     """Let many create one object at once. One must win, and what it wrote must stay."""
-    if asking.bucket.blocking:
+    if requests.bucket.blocking:
         return  # one request is done before the next begins: here nothing can race
     place = 0
     while True:
-        key = PROBES + asking.clock.new_id()
-        won = await _winners(asking, key, watch)
-        found = await asking.get(key, watch)
-        await asking.delete(key, watch)
+        key = PROBES + requests.clock.new_id()
+        won = await _winners(requests, key, watch)
+        found = await requests.get(key, watch)
+        await requests.delete(key, watch)
         if len(won) > 1:
-            raise _is_not_atomic(asking, f"of {_RACERS} creates of {key} at once {len(won)} won")
+            raise _is_not_atomic(requests, f"of {_RACERS} creates of {key} at once {len(won)} won")
         if won and found is None:
-            raise unsteady(asking, key)
+            raise unsteady(requests, key)
         if won and found is not None and found.body != won[0]:
-            raise _is_not_atomic(asking, f"a create of {key} won, and another replaced its object")
+            raise _is_not_atomic(
+                requests, f"a create of {key} won, and another replaced its object"
+            )
         if won:
             return
-        if asking.is_over(watch):
+        if requests.is_over(watch):
             raise StorageError(
-                f"{asking.bucket.name}: of {_RACERS} creates of one object none was answered with "
-                "success. No queue was made or changed. Try again when the storage answers.",
+                f"{requests.bucket.name}: of {_RACERS} creates of one object none was answered "
+                "with success. No queue was made or changed. Try again when the storage answers.",
                 outcome_unknown=False,
             )
-        await asking.pause(place, watch=watch)
+        await requests.pause(place, watch=watch)
         place += 1
 
 
-async def _winners(asking: Asking, key: str, watch: Stopwatch) -> list[bytes]:
+async def _winners(requests: BucketRequests, key: str, watch: Stopwatch) -> list[bytes]:
     """What those wrote who were told, of many at once, that they have created the object."""
     bodies = [b"%02d\n" % number * (_RACE_BYTES // 3) for number in range(_RACERS)]
-    racers = [asyncio.ensure_future(_created(asking, key, body, watch)) for body in bodies]
+    racers = [asyncio.ensure_future(_created(requests, key, body, watch)) for body in bodies]
     won, answered = list[bytes](), -1
     try:
         while answered < len(racers):
@@ -175,23 +179,23 @@ async def _winners(asking: Asking, key: str, watch: Stopwatch) -> list[bytes]:
     return won
 
 
-async def _created(asking: Asking, key: str, body: bytes, watch: Stopwatch) -> bytes:
+async def _created(requests: BucketRequests, key: str, body: bytes, watch: Stopwatch) -> bytes:
     """The object as it was created; empty unless the bucket says that it was."""
     with suppress(CasqueError):
-        await asking.put(key, body, ABSENT, watch)
+        await requests.put(key, body, ABSENT, watch)
         return body
     return b""
 
 
-async def _sweep(asking: Asking, now_us: int, watch: Stopwatch) -> None:
+async def _sweep(requests: BucketRequests, now_us: int, watch: Stopwatch) -> None:
     """Delete what processes that were killed have left; `now_us` by the bucket's stamps."""
-    page = await asking.list(PROBES, "", watch)
+    page = await requests.list(PROBES, "", watch)
     stale = [one.key for one in page if one.modified_us < now_us - _STALE_US]
-    await _delete(asking, stale[:_SWEPT], watch)
+    await _delete(requests, stale[:_SWEPT], watch)
 
 
-async def _delete(asking: Asking, keys: list[str], watch: Stopwatch) -> None:
-    await asking.together(*(asking.delete(key, watch) for key in keys))
+async def _delete(requests: BucketRequests, keys: list[str], watch: Stopwatch) -> None:
+    await requests.together(*(requests.delete(key, watch) for key in keys))
 
 
 class _Stamp(NamedTuple):
@@ -204,80 +208,82 @@ class _Stamp(NamedTuple):
     """Our monotonic clock once it was written."""
 
 
-async def _read_stamp(asking: Asking, key: str, begun: int, watch: Stopwatch) -> _Stamp:
-    written_at = asking.clock.monotonic()
-    found = await asking.get(key, watch)
+async def _read_stamp(requests: BucketRequests, key: str, begun: int, watch: Stopwatch) -> _Stamp:
+    written_at = requests.clock.monotonic()
+    found = await requests.get(key, watch)
     if found is None or found.body != key.encode():
-        raise unsteady(asking, key)
+        raise unsteady(requests, key)
     return _Stamp(written_at - begun, found.modified_us, written_at)
 
 
-async def put_surely(asking: Asking, key: str, body: bytes, watch: Stopwatch) -> Version:
+async def put_surely(requests: BucketRequests, key: str, body: bytes, watch: Stopwatch) -> Version:
     """Create an object that nobody else writes differently."""
     place = 0
     while True:
         try:
-            return await asking.put(key, body, ABSENT, watch)
+            return await requests.put(key, body, ABSENT, watch)
         except CASConflictError:
-            found = await asking.get(key, watch)  # ours, of an answer that was lost; or as good
+            found = await requests.get(key, watch)  # ours, of an answer that was lost; or as good
             if found is None:
-                raise unsteady(asking, key) from None
+                raise unsteady(requests, key) from None
             return found.version
         except StorageError as error:
-            if not error.outcome_unknown or asking.is_over(watch):
+            if not error.outcome_unknown or requests.is_over(watch):
                 raise
-            await asking.pause(place, error, watch)
+            await requests.pause(place, error, watch)
         place += 1
 
 
-async def _is_refused(asking: Asking, key: str, expect: Expect | Version, watch: Stopwatch) -> bool:
+async def _is_refused(
+    requests: BucketRequests, key: str, expect: Expect | Version, watch: Stopwatch
+) -> bool:
     """Whether the bucket refuses to write over an object that is not as expected."""
     place = 0
     while True:
         try:
-            await asking.put(key, b"overwritten", expect, watch)
+            await requests.put(key, b"overwritten", expect, watch)
         except CASConflictError:
             return True
         except StorageError as error:
-            if not error.outcome_unknown or asking.is_over(watch):
+            if not error.outcome_unknown or requests.is_over(watch):
                 raise
-            await asking.pause(place, error, watch)
+            await requests.pause(place, error, watch)
         else:
             return False
         place += 1
 
 
-def _ignores_conditions(asking: Asking, how: str) -> StorageError:
+def _ignores_conditions(requests: BucketRequests, how: str) -> StorageError:
     return StorageError(
-        f"{asking.bucket.name} ignores conditional writes: {how}. Two writers would overwrite each "
-        "other's jobs, so it cannot hold a queue. Use a storage that honours If-None-Match and "
-        "If-Match (S3, GCS, Azure, a local folder), or a newer version of this one.",
+        f"{requests.bucket.name} ignores conditional writes: {how}. Two writers would overwrite "
+        "each other's jobs, so it cannot hold a queue. Use a storage that honours If-None-Match "
+        "and If-Match (S3, GCS, Azure, a local folder), or a newer version of this one.",
         outcome_unknown=False,
     )
 
 
-def _is_not_atomic(asking: Asking, how: str) -> StorageError:
+def _is_not_atomic(requests: BucketRequests, how: str) -> StorageError:
     return StorageError(
-        f"{asking.bucket.name} lets several writers create one object: {how}. They would overwrite "
-        "each other's jobs, so it cannot hold a queue. Use a storage whose conditional writes are "
-        "atomic (S3, GCS, Azure, a local folder), or a newer version of this one.",
+        f"{requests.bucket.name} lets several writers create one object: {how}. They would "
+        "overwrite each other's jobs, so it cannot hold a queue. Use a storage whose conditional "
+        "writes are atomic (S3, GCS, Azure, a local folder), or a newer version of this one.",
         outcome_unknown=False,
     )
 
 
-def lists_wrongly(asking: Asking, key: str, after: str) -> StorageError:
+def lists_wrongly(requests: BucketRequests, key: str, after: str) -> StorageError:
     return StorageError(
-        f"{asking.bucket.name} lists its objects wrongly: {key} is there, and a list of what comes "
-        f"after {after} does not show it, or shows what comes before. A part of the queue would "
-        "stay unseen. Use another server, or a newer version of this one.",
+        f"{requests.bucket.name} lists its objects wrongly: {key} is there, and a list of what "
+        f"comes after {after} does not show it, or shows what comes before. A part of the queue "
+        "would stay unseen. Use another server, or a newer version of this one.",
         outcome_unknown=False,
     )
 
 
-def unsteady(asking: Asking, key: str) -> StorageError:
+def unsteady(requests: BucketRequests, key: str) -> StorageError:
     return StorageError(
-        f"{asking.full_name(key)}: the storage does not show what was just written there, or shows "
-        "what never was: a cache stands before it, or something else writes and deletes under "
-        f"{asking.bucket.name}. It cannot hold a queue like this.",
+        f"{requests.full_name(key)}: the storage does not show what was just written there, or "
+        "shows what never was: a cache stands before it, or something else writes and deletes "
+        f"under {requests.bucket.name}. It cannot hold a queue like this.",
         outcome_unknown=False,
     )

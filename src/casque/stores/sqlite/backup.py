@@ -16,7 +16,7 @@ import msgspec
 
 from casque.errors import InvalidError, StorageError
 from casque.stores.sqlite.connection import Database
-from casque.stores.sqlite.forks import Handle
+from casque.stores.sqlite.handle import ConnectionHandle
 from casque.stores.sqlite.reads import snapshot
 from casque.system.local_disk import make_folder, sync_folder
 
@@ -37,7 +37,7 @@ class Backup(msgspec.Struct, frozen=True):
 
 
 def back_up(
-    database: Database, handle: Handle, target: Path, *, replace: bool, progress: Progress
+    database: Database, handle: ConnectionHandle, target: Path, *, replace: bool, progress: Progress
 ) -> Backup:
     """Copy a database to a file that is not there; or, to `replace`, that may be.
 
@@ -88,7 +88,7 @@ def _check_free(database: Database, target: Path, *, replace: bool) -> None:
         )
 
 
-def _copy(database: Database, handle: Handle, copy: Path, progress: Progress) -> int:
+def _copy(database: Database, handle: ConnectionHandle, copy: Path, progress: Progress) -> int:
     try:
         source = handle.open()
         try:

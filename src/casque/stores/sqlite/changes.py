@@ -1,8 +1,9 @@
 """Changes: every operation but a dequeue, in a transaction.
 
-Adding and acking are said in SQL. What happens less often is decided by the
-rules themselves, on a State that holds just the jobs and records it is about;
-what that changes is written back. Sweeps over many jobs are SQL again.
+Adds and acks are SQL. An ack deletes a job that is not retained, and makes a
+retained one as `casque.rules.transitions.completed` has it, without reading its
+history. Rarer operations are decided by the rules, on a State that holds only the
+jobs and records concerned, and what changed is written back. Sweeps are SQL again.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import groupby, islice
 from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
 from casque.errors import CasqueError
@@ -34,10 +36,19 @@ from casque.rules.operations import (
 )
 from casque.rules.state import READER_LEASE_US, State
 from casque.stores.listeners import makes_claimable
-from casque.stores.sqlite.acks import HeldRow, end, held
-from casque.stores.sqlite.rows import DEAD, job_of
+from casque.stores.sqlite.cache import Execute
+from casque.stores.sqlite.rows import DEAD, Connection, job_of
 from casque.stores.sqlite.rows import STATEMENTS as SQL
-from casque.stores.sqlite.transaction import Work
+from casque.stores.sqlite.transaction import Transaction
+from casque.system.ids import order_of
+
+HeldRow = tuple[int, str, int, int, int, int | None]
+"""seq, id, token, line, due_us, retain_us."""
+
+_HOLDS, _HOLDS_NAMED = SQL["holds"], SQL["holds_named"]
+_DELETE, _COMPLETE = SQL["delete_jobs"], SQL["complete"]
+
+_as_json = msgspec.json.Encoder().encode
 
 
 class Clash(Exception):  # noqa: N818 - nothing went wrong, it only has to be done otherwise
@@ -47,8 +58,8 @@ class Clash(Exception):  # noqa: N818 - nothing went wrong, it only has to be do
 class Changes:
     """Operations of one transaction. `careful`: be ready to take back what is added."""
 
-    def __init__(self, work: Work, *, careful: bool = False) -> None:
-        self._work = work
+    def __init__(self, transaction: Transaction, *, careful: bool = False) -> None:
+        self._transaction = transaction
         self._careful = careful
 
     # -- enqueue ---------------------------------------------------------------
@@ -70,11 +81,11 @@ class Changes:
             for request in one.jobs:
                 if request.depth > one.max_depth:
                     return None
-        work = self._work
+        transaction = self._transaction
         if len(requests) == 1:
-            turn, seq = work.known.turn, work.add_one(requests[0])
+            turn, seq = transaction.cache.turn, transaction.add_one(requests[0])
             if seq is None:
-                work.known.turn = turn
+                transaction.cache.turn = turn
                 return None
             seqs = [seq]
         else:
@@ -82,27 +93,28 @@ class Changes:
             if added is None:
                 return None
             seqs = added
-        work.wrote = work.rings = True
+        transaction.wrote = transaction.rings = True
         return [
-            new_job(request, work.now, seq) for request, seq in zip(requests, seqs, strict=True)
+            new_job(request, transaction.now, seq)
+            for request, seq in zip(requests, seqs, strict=True)
         ]
 
     def _add_all(self, requests: Sequence[Request]) -> list[int] | None:
-        work, known = self._work, self._work.known
+        transaction, cache = self._transaction, self._transaction.cache
         if not self._careful and all(request.minted for request in requests):
-            seqs = work.add_all(requests)
+            seqs = transaction.add_all(requests)
             if seqs is None:
                 raise Clash
             return seqs
-        turn = known.turn
+        turn = cache.turn
         # What is to be taken back has to be copied first: this costs as much as the adding.
-        work.execute("SAVEPOINT casque_add")
-        seqs = work.add_all(requests)
+        transaction.execute("SAVEPOINT casque_add")
+        seqs = transaction.add_all(requests)
         if seqs is None:
-            work.execute("ROLLBACK TO casque_add")
-            known.turn = turn
-            known.forget_lines()
-        work.execute("RELEASE casque_add")
+            transaction.execute("ROLLBACK TO casque_add")
+            cache.turn = turn
+            cache.forget_lines()
+        transaction.execute("RELEASE casque_add")
         return seqs
 
     # -- ack -------------------------------------------------------------------
@@ -120,7 +132,7 @@ class Changes:
 
     def _ack_held(self, run: Sequence[Ack]) -> Collection[int]:
         """Ack those whose holder it is that asks, all at once; their places in the run."""
-        work = self._work
+        transaction = self._transaction
         places: dict[str, int] = {}
         """By its id, the first that acks it."""
         for place, one in enumerate(run):
@@ -128,45 +140,50 @@ class Changes:
         earliest: dict[int, int] = {}
         """By line, the first due time of what leaves it."""
         done: dict[int, HeldRow] = {}
-        for row in held(work.execute, places):
+        for row in held(transaction.execute, places):
             _, job_id, token, line, due, _ = row
             place = places.get(job_id, -1)
             if place >= 0 and run[place].token == token:
                 done[place] = row
                 earliest[line] = min(due, earliest.get(line, due))
         if done:
-            work.wrote = True
-            end(work, list(done.values()), {run[place].id: run[place] for place in done}, work.now)
+            transaction.wrote = True
+            end(
+                transaction,
+                list(done.values()),
+                {run[place].id: run[place] for place in done},
+                transaction.now,
+            )
             for line, due in earliest.items():
-                work.left(work.line_by_id(line), due)
+                transaction.left(transaction.line_by_id(line), due)
         return done
 
     # -- by the rules ----------------------------------------------------------
 
     def by_rules(self, operation: Operation) -> Any:
         """The operation's result, or the error it is refused with."""
-        work, state = self._work, self._state_for(operation)
+        transaction, state = self._transaction, self._state_for(operation)
         try:
-            decision = decide(state, operation, work.now)
+            decision = decide(state, operation, transaction.now)
         except CasqueError as refusal:
             return refusal
         # Of two with one id the first is added, and the other is its duplicate.
         new = {request.id: request for request in reversed(_requests_in(operation))}
         for event in decision.events:
-            state.begin(work.now)
+            state.begin(transaction.now)
             evolve(state, event)
             self._write(state, event, new)
         return decision.answer(state)
 
     def _state_for(self, operation: Operation) -> State:
         """A state that holds what `operation` is about, and nothing else."""
-        work, state = self._work, State()
-        state.step = work.step
-        state.begin(work.now)
+        transaction, state = self._transaction, State()
+        state.step = transaction.step
+        state.begin(transaction.now)
         jobs = (
             self._stale_jobs(operation.timeout_us)
             if isinstance(operation, RequeueStale)
-            else filter(None, map(work.job, _ids_in(operation)))
+            else filter(None, map(transaction.job, _ids_in(operation)))
         )
         for job in jobs:
             state.put(job)
@@ -178,70 +195,70 @@ class Changes:
         else:
             keys = []
         for key in keys:
-            record = work.record(*key)
+            record = transaction.record(*key)
             if record is not None:
                 state.put_record(record)
-        state.token = work.known.token
+        state.token = transaction.cache.token
         return state
 
     def _stale_jobs(self, timeout_us: int) -> Iterable[Job]:
-        unheard = self._work.now - timeout_us
-        return map(job_of, self._work.execute(SQL["stale_jobs"], (unheard,)).fetchall())
+        unheard = self._transaction.now - timeout_us
+        return map(job_of, self._transaction.execute(SQL["stale_jobs"], (unheard,)).fetchall())
 
     def _write(self, state: State, event: Event, requests: Mapping[str, Request]) -> None:
         """Make the rows as `event` has made the state."""
-        work = self._work
-        work.wrote = work.stamps = True
-        work.rings |= makes_claimable(event)
-        work.known.token = state.token
+        transaction = self._transaction
+        transaction.wrote = transaction.stamps = True
+        transaction.rings |= makes_claimable(event)
+        transaction.cache.token = state.token
         for job_id, old in state.changed_jobs().items():
             new = state.jobs.get(job_id)
             if old is None:
                 assert new is not None
                 request = requests[job_id]
-                seq = work.add_one(replace(request, depth=new.depth, chain=new.chain))
+                seq = transaction.add_one(replace(request, depth=new.depth, chain=new.chain))
                 assert seq is not None, "the rules add only what is not there"
                 state.put(replace(new, seq=seq))
             else:
-                work.change(old, new)
+                transaction.change(old, new)
         for key, record in state.changed_records().items():
             if record is None:
-                work.delete_record(*key)
+                transaction.delete_record(*key)
             else:
-                work.put_record(record)
+                transaction.put_record(record)
 
     # -- sweeps ----------------------------------------------------------------
 
     def purge(self, operation: Purge) -> int:
-        work = self._work
-        before, queue = work.now - operation.older_than_us, operation.queue
+        transaction = self._transaction
+        before, queue = transaction.now - operation.older_than_us, operation.queue
         stage = DEAD if operation.only_dead else None
-        lost_by = min(before, work.step.judged_us(work.now, READER_LEASE_US))
-        spent = work.execute(SQL["purge_spent"], (lost_by, queue)).fetchall()
+        lost_by = min(before, transaction.step.judged_us(transaction.now, READER_LEASE_US))
+        spent = transaction.execute(SQL["purge_spent"], (lost_by, queue)).fetchall()
         for line_id, due_us in spent:
-            if line_id in work.known.lines_by_id or self._is_line(line_id):
-                work.left(work.line_by_id(line_id), due_us)
-        [finished] = work.execute(
-            SQL["count_finished"], (work.now, before, queue, stage)
+            if line_id in transaction.cache.lines_by_id or self._is_line(line_id):
+                transaction.left(transaction.line_by_id(line_id), due_us)
+        [finished] = transaction.execute(
+            SQL["count_finished"], (transaction.now, before, queue, stage)
         ).fetchone()
         count: int = len(spent) + finished
         if count:
-            work.wrote = work.stamps = True
-            work.execute(SQL["purge_finished"], (before, queue, stage))
+            transaction.wrote = transaction.stamps = True
+            transaction.execute(SQL["purge_finished"], (before, queue, stage))
         return count
 
     def _is_line(self, line_id: int) -> bool:
-        return self._work.execute(SQL["line_by_id"], (line_id,)).fetchone() is not None
+        return self._transaction.execute(SQL["line_by_id"], (line_id,)).fetchone() is not None
 
     def drop(self, operation: Drop) -> int:
-        work, queue = self._work, operation.queue
-        [gone] = work.execute(SQL["count_gone"], (work.now, queue)).fetchone()
-        live = work.execute(SQL["drop_live"], (queue,)).rowcount
-        finished = work.execute(SQL["drop_finished"], (queue,)).rowcount
+        transaction, queue = self._transaction, operation.queue
+        [gone] = transaction.execute(SQL["count_gone"], (transaction.now, queue)).fetchone()
+        live = transaction.execute(SQL["drop_live"], (queue,)).rowcount
+        finished = transaction.execute(SQL["drop_finished"], (queue,)).rowcount
         if live + finished:
-            work.wrote = work.stamps = True
-            work.execute(SQL["delete_lines_of_queue"], (queue,))
-            work.known.forget_lines()
+            transaction.wrote = transaction.stamps = True
+            transaction.execute(SQL["delete_lines_of_queue"], (queue,))
+            transaction.cache.forget_lines()
         count: int = live + finished - gone
         return count
 
@@ -266,3 +283,27 @@ def _ids_in(operation: Operation) -> Iterable[str]:
     else:
         ids = [] if operation.id is None else [operation.id]
     return dict.fromkeys(ids)
+
+
+def held(execute: Execute, ids: Collection[str]) -> list[HeldRow]:
+    """The jobs of these ids that are in progress, and maybe others: look at the id of each."""
+    orders = [order for order in map(order_of, ids) if order is not None]
+    rows: list[HeldRow] = []
+    if orders:
+        rows = execute(_HOLDS, (_as_json(orders).decode(),)).fetchall()
+    if len(rows) < len(ids):
+        found = {row[1] for row in rows}
+        names = [job_id for job_id in ids if job_id not in found]
+        rows += execute(_HOLDS_NAMED, (_as_json(names).decode(),)).fetchall()
+    return rows
+
+
+def end(connection: Connection, rows: Sequence[HeldRow], acks: Mapping[str, Ack], now: int) -> None:
+    """Make the rows as their acks leave them. What becomes of their lines is left to the caller."""
+    gone = [seq for seq, _, _, _, _, retain_us in rows if not retain_us]
+    if gone:
+        connection.execute(_DELETE, (_as_json(gone).decode(),))
+    if len(gone) < len(rows):
+        # Not from a list in JSON, as the others: a result is bytes, and these it cannot hold.
+        kept = [(seq, now, acks[id_].result) for seq, id_, _, _, _, retain_us in rows if retain_us]
+        connection.executemany(_COMPLETE, kept)

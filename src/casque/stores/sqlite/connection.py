@@ -1,4 +1,4 @@
-"""Connections: opening the database file, and what SQLite's errors mean to our callers.
+"""Connections: opening the database file and its schema, and waiting for its locks.
 
 The file is never opened or closed by hand: on POSIX that would drop the locks
 which SQLite holds on it in this process.
@@ -15,11 +15,17 @@ from pathlib import Path
 from typing import Literal, TypeVar
 
 from casque.errors import CasqueError, CorruptError, InvalidError, StorageError
+from casque.stores.place_errors import absent
 from casque.stores.port import COMMIT_DEADLINE_US
-from casque.stores.replaced import absent
 from casque.stores.sqlite import forks
 from casque.stores.sqlite.apart import close_apart
-from casque.stores.sqlite.files import Files, Identity, identity_of
+from casque.stores.sqlite.driver_errors import (
+    NewerFormatError,
+    NotAQueueError,
+    is_busy,
+    translated,
+)
+from casque.stores.sqlite.files import Identity, OpenFiles, identity_of
 from casque.stores.sqlite.rows import Connection, schema
 from casque.system.clock import SECOND_US, Clock
 from casque.system.local_disk import has_other_names, make_folder, network_filesystem
@@ -62,7 +68,7 @@ class Database:
         self.name = self._text = str(path)
         self._durability = durability
         self._clock = clock
-        self.files = Files(self._text)
+        self.files = OpenFiles(self._text)
         self.must_exist = False
         """Whether no queue may be made here."""
         self._open: set[sqlite3.Connection] = set()
@@ -90,7 +96,7 @@ class Database:
                 raise self.lost()
 
     def _connect(self) -> sqlite3.Connection:
-        with self.translated("open"):
+        with self.translating("open"):
             connection = sqlite3.connect(
                 self._uri,
                 uri=True,
@@ -100,7 +106,7 @@ class Database:
                 cached_statements=_STATEMENTS_CACHED,
             )
         try:
-            with self.translated("open"):
+            with self.translating("open"):
                 # Any step may meet others who are making the file; all are safe to repeat.
                 self.patiently(lambda: self._prepare(connection))
         except BaseException:
@@ -201,7 +207,7 @@ class Database:
             try:
                 return attempt()
             except sqlite3.OperationalError as error:
-                if not _is_busy(error):
+                if not is_busy(error):
                     raise
                 now = self._clock.monotonic()
                 give_up = give_up or now + COMMIT_DEADLINE_US
@@ -213,7 +219,7 @@ class Database:
                     ) from error
 
     @contextmanager
-    def translated(self, verb: str) -> Iterator[None]:
+    def translating(self, verb: str) -> Iterator[None]:
         """SQLite's errors as ours. Whatever was asked for in here was not done."""
         try:
             yield
@@ -221,23 +227,7 @@ class Database:
             raise self.trouble(verb, error) from error
 
     def trouble(self, verb: str, error: sqlite3.Error) -> CasqueError:
-        kind = _kind_of(error)
-        if self.is_lost():
-            return self.lost()
-        if isinstance(error, _Newer):
-            return CorruptError(f"{self.name}: {error}. Nothing was overwritten.", cause=error)
-        if kind.startswith(("SQLITE_NOTADB", "SQLITE_CORRUPT")) or isinstance(error, _Foreign):
-            return CorruptError(
-                f"{self.name}: {error}. Nothing was overwritten. If the file is a queue, restore "
-                "it from a backup or see docs/how-to/recover-a-damaged-file.md; otherwise choose "
-                "another path.",
-                cause=error,
-            )
-        return StorageError(
-            f"cannot {verb} {self.name}: {error}; nothing was written. {_remedy(kind, self.path)}",
-            cause=error,
-            outcome_unknown=False,
-        )
+        return self.lost() if self.is_lost() else translated(error, verb, self.path)
 
     def check_schema(self, connection: Connection) -> bool:
         """Whether a queue of ours is there. Raises when it is one that we cannot read."""
@@ -255,9 +245,9 @@ class Database:
                 asked = "SELECT value FROM casque_meta WHERE key = 'schema'"
                 found = connection.execute(asked).fetchone()
         if found is None or not str(found[0]).isdecimal():
-            raise _Foreign("it has tables named casque_…, but does not say by which version")
+            raise NotAQueueError("it has tables named casque_…, but does not say by which version")
         if int(found[0]) > SCHEMA:
-            raise _Newer(
+            raise NewerFormatError(
                 f"it was written by a newer casque (schema {found[0]}, and this one knows "
                 f"{SCHEMA}): upgrade casque"
             )
@@ -388,7 +378,7 @@ class Database:
         log = self.path.with_name(f"{self.path.name}-wal")
         # While a log is there, the file may have ended in the middle of a checkpoint.
         if size % page_size and not _size(log):
-            raise _Foreign("it ends in the middle of a page: it was cut short")
+            raise NotAQueueError("it ends in the middle of a page: it was cut short")
 
     def _make_schema(self, connection: sqlite3.Connection) -> None:
         connection.execute("BEGIN IMMEDIATE")
@@ -402,14 +392,6 @@ class Database:
             raise
 
 
-class _Foreign(sqlite3.DatabaseError):
-    """The file is a database, but not one that we can use."""
-
-
-class _Newer(sqlite3.DatabaseError):
-    """A queue of a later version of ours."""
-
-
 def create_schema(connection: Connection) -> None:
     """Make our tables, inside the transaction that is open."""
     statement = ""
@@ -418,30 +400,6 @@ def create_schema(connection: Connection) -> None:
         if sqlite3.complete_statement(statement):
             connection.execute(statement)
             statement = ""
-
-
-def _is_busy(error: sqlite3.Error) -> bool:
-    kind = _kind_of(error)
-    return kind in ("SQLITE_LOCKED", "SQLITE_PROTOCOL") or kind.startswith("SQLITE_BUSY")
-
-
-def _kind_of(error: sqlite3.Error) -> str:
-    return getattr(error, "sqlite_errorname", "") or ""
-
-
-def _remedy(kind: str, path: Path) -> str:
-    if kind == "SQLITE_FULL":
-        return "The disk is full, or the file may not grow: make room."
-    if kind.startswith("SQLITE_READONLY"):
-        return "The file or its folder may not be written by this user: check their permissions."
-    if kind == "SQLITE_CANTOPEN":
-        return (
-            f"Check that {path.parent} is a folder, and that this user may read and write it and "
-            "the file."
-        )
-    if kind.startswith("SQLITE_IOERR"):
-        return "The disk did not do what was asked: check its space and its health."
-    return "Check the file, its folder and its disk."
 
 
 def _size(path: Path) -> int | None:

@@ -22,7 +22,7 @@ _TICK_NS, _COARSE_TICK_NS = _SECOND_NS // 10, 3 * _SECOND_NS
 count in hundredths of a second or finer, a few file systems in one or two whole ones."""
 
 
-class Files:
+class OpenFiles:
     """The three files of a database that is open in this process."""
 
     def __init__(self, path: str) -> None:

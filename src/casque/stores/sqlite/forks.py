@@ -14,7 +14,6 @@ there for ever. So it refuses, whatever the file.
 from __future__ import annotations
 
 import atexit
-import os
 import sqlite3
 import threading
 from pathlib import Path
@@ -31,7 +30,7 @@ PATIENCE_SECONDS = 5.0
 """How long a fork waits for the calls of other threads."""
 
 
-class Handle(Protocol):
+class Closable(Protocol):
     """A connection, if there is one; used with the lock held."""
 
     lock: Any
@@ -54,9 +53,9 @@ class Forked(Protocol):
 
 
 _stores: WeakSet[Forked] = WeakSet()
-_handles: set[Handle] = set()
+_handles: set[Closable] = set()
 _lock = threading.Lock()
-_ready: list[Handle] = []
+_ready: list[Closable] = []
 """While a fork is under way: the handles whose locks it has, and whose connections are closed."""
 _told: list[Forked] = []
 _mine: list[sqlite3.Connection] = []
@@ -65,7 +64,7 @@ _is_closing = False
 _refusal: str | None = None
 
 
-def remember(store: Forked, handles: tuple[Handle, ...]) -> None:
+def remember(store: Forked, handles: tuple[Closable, ...]) -> None:
     """Have the store told of every fork, for as long as it lives."""
     with _lock:
         _stores.add(store)
@@ -85,7 +84,7 @@ def check(name: str) -> None:
         )
 
 
-def _forget(handles: tuple[Handle, ...]) -> None:
+def _forget(handles: tuple[Closable, ...]) -> None:
     """Nobody has their store any more."""
     forks.generation()  # what a child inherited is closed in another way
     if _is_closing:
@@ -144,7 +143,7 @@ def _in_child() -> None:
         store.after_fork(in_child=True)
 
 
-def _let_go(handles: list[Handle]) -> None:
+def _let_go(handles: list[Closable]) -> None:
     """Close what the child inherited; or never close it, and refuse."""
     global _refusal  # noqa: PLW0603 - as above
     mine = [handle.opened for handle in handles if reentry.is_mine(handle.lock)]
@@ -171,5 +170,4 @@ def _deny() -> None:
 
 atexit.register(_at_exit)
 forks.in_child(_in_child)
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before, after_in_parent=_in_parent, after_in_child=_deny)
+forks.around_fork(before=_before, in_parent=_in_parent, last_in_child=_deny)

@@ -15,9 +15,10 @@ from typing import Any
 from casque.errors import CasqueError, InvalidError, StorageError
 from casque.job import Job
 from casque.rules.operations import Enqueue
+from casque.stores.sqlite.cache import Cache
 from casque.stores.sqlite.changes import Changes
 from casque.stores.sqlite.connection import Database, create_schema
-from casque.stores.sqlite.transaction import Known, Work
+from casque.stores.sqlite.transaction import Transaction
 from casque.system.clock import Clock
 
 _NOT_BELIEVED = -1
@@ -84,12 +85,12 @@ def _add(
     try:
         if not database.check_schema(borrowed):
             create_schema(borrowed)
-        work = Work(borrowed, Known(borrowed.execute, _NOT_BELIEVED), clock, now)
-        [outcome] = Changes(work, careful=True).enqueue_all([operation])
+        transaction = Transaction(borrowed, Cache(borrowed.execute, _NOT_BELIEVED), clock, now)
+        [outcome] = Changes(transaction, careful=True).enqueue_all([operation])
         if isinstance(outcome, CasqueError):
             raise outcome  # noqa: TRY301 - what was begun here is taken back below
-        if work.wrote:
-            work.count()
+        if transaction.wrote:
+            transaction.count()
         database.check_joined(borrowed)
     except BaseException:
         with suppress(sqlite3.Error):  # a full disk has taken the whole transaction back already

@@ -107,7 +107,7 @@ RETURNING {claimed};
 -- By far the most commits are these: one statement each, which is its own transaction. They do
 -- something only if the job's line stays where it is; else it is done the long way.
 
--- name: add_plain_swiftly
+-- name: add_plain_fast
 INSERT INTO casque_job (
     seq, id, named, queue, entrypoint, line, priority, stage, due_us, max_attempts, created_us,
     retain_us, timeout_us, depth, chain, payload
@@ -121,7 +121,7 @@ ON CONFLICT DO NOTHING;
 -- The first job of a line, if it is queued and due, and another due one stays behind it, and no
 -- other line may be due; and if nobody has taken a token since this handle took some in reserve. So
 -- nobody has paused its queue either, since that takes one.
--- name: claim_swiftly
+-- name: claim_fast
 UPDATE casque_job SET token = ?2, {lease}
 WHERE seq = (
     SELECT seq FROM casque_job INDEXED BY casque_job_due WHERE line = ?1
@@ -149,7 +149,7 @@ SELECT {claimed} FROM casque_job WHERE token BETWEEN ?4 AND ?5 AND seq IN (
     WHERE line = ?1 AND priority = ?2 AND due_us = ?3
 );
 
--- name: ack_swiftly
+-- name: ack_fast
 DELETE FROM casque_job
 WHERE seq = ?3 AND id = ?1 AND token = ?2 AND stage IN (2, 3) AND coalesce(retain_us, 0) = 0
 AND due_us > ?4

@@ -12,7 +12,7 @@ from casque.record import Record
 from casque.rules.decide import shown
 from casque.rules.state import READER_LEASE_US, QueueState
 from casque.rules.views import JobFilter
-from casque.stores.sqlite.picks import Picker
+from casque.stores.sqlite.dequeue import Picker
 from casque.stores.sqlite.rows import STATEMENTS as SQL
 from casque.stores.sqlite.rows import find_job, job_of, record_of
 from casque.system.clock import LOOK_US, Step

@@ -13,7 +13,7 @@ import msgspec
 from casque.job import Attempt, Job, JobStatus
 from casque.record import Record
 from casque.rules.operations import Request
-from casque.system.clock import order_of
+from casque.system.ids import order_of
 
 COLUMNS = (
     *("seq", "id", "queue", "entrypoint", "priority", "stage", "due_us", "attempts"),

@@ -3,15 +3,16 @@
 A batch is one transaction, synced to disk before it is answered. One
 connection writes and another reads, each under a lock, so that a long look at
 a large queue holds up no commit.
+
+Past 400 lines: the fast and the slow commit share the cache, the answers and the
+error handling, and the port has nine reads.
 """
 
 from __future__ import annotations
 
 import sqlite3
-import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from itertools import groupby
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,22 +20,23 @@ from casque.errors import CasqueError, StorageError
 from casque.job import Job, Stats
 from casque.record import Record
 from casque.rules.decide import Leased
-from casque.rules.operations import Ack, Dequeue, Drop, Enqueue, Operation, Purge
+from casque.rules.operations import Dequeue, Enqueue, Operation
 from casque.rules.state import QueueState
 from casque.rules.views import JobFilter
-from casque.stores.last_answers import Answers
-from casque.stores.listeners import Bells
-from casque.stores.replaced import replaced
+from casque.stores.last_answers import LastAnswers
+from casque.stores.listeners import Listeners
+from casque.stores.place_errors import replaced
 from casque.stores.sqlite import fast_path, forks
 from casque.stores.sqlite.backup import Backup, Progress, back_up
-from casque.stores.sqlite.changes import Changes, Clash
-from casque.stores.sqlite.claims import Claims
+from casque.stores.sqlite.batch import carry_out
+from casque.stores.sqlite.cache import Cache
+from casque.stores.sqlite.changes import Clash
 from casque.stores.sqlite.connection import Database, Durability
-from casque.stores.sqlite.files import Identity
+from casque.stores.sqlite.handle import ConnectionHandle
 from casque.stores.sqlite.joined import enqueue_within
 from casque.stores.sqlite.reads import Reads, snapshot
 from casque.stores.sqlite.rows import STATEMENTS as SQL
-from casque.stores.sqlite.transaction import SEEN_EVERY_US, Known, Upkeep, Work
+from casque.stores.sqlite.transaction import SEEN_EVERY_US, Transaction, Upkeep
 from casque.stores.sqlite.watch import Watch
 from casque.system import forks as process
 from casque.system import reentry
@@ -68,23 +70,23 @@ class SqliteStore:
         self._files = self._database.files
         self._sure_until_us = 0
         self._time = StoreTime(self.clock)
-        self._answers = Answers()
-        self._bells = Bells()
+        self._answers = LastAnswers()
+        self._listeners = Listeners()
         self._upkeep = Upkeep()
-        self._known: Known | None = None
+        self._cache: Cache | None = None
         self._identity = ""
         """Of the queue that was here at the first commit; empty: there was none yet."""
         self._is_grown = False
         """Whether the log was given its full size."""
         self._was_empty = False
         """Whether the last dequeue found nothing: the next one then looks before it locks."""
-        self._unsure: tuple[str, int, fast_path.Try] | None = None
+        self._unsure: tuple[str, int, fast_path.UnsureClaim] | None = None
         """A commit that was a claim by the short way and failed: it may be stored all the same."""
-        self._writer = _Handle(self._database)
-        self._reader = _Handle(self._database)
-        watching = _Handle(self._database)
-        self._watch = Watch(self._database, watching, self.clock, self._bells)
-        self._copier = _Handle(self._database)
+        self._writer = ConnectionHandle(self._database)
+        self._reader = ConnectionHandle(self._database)
+        watching = ConnectionHandle(self._database)
+        self._watch = Watch(self._database, watching, self.clock, self._listeners)
+        self._copier = ConnectionHandle(self._database)
         forks.remember(self, (self._writer, self._reader, self._copier, watching))
 
     def require_existing(self) -> None:
@@ -108,7 +110,7 @@ class SqliteStore:
         reentry.refuse(writing.lock)
         with writing.lock:
             try:
-                done = self._swiftly(writer, number, operations)
+                done = self._commit_fast(writer, number, operations)
                 outcomes, rings = done or self._commit(writer, number, operations)
                 # What was written to files that are gone is not stored, whatever SQLite says.
                 if not self._files.are_there():
@@ -116,7 +118,7 @@ class SqliteStore:
             except BaseException as error:
                 # An error, or Ctrl-C, may have struck between any two statements: what was
                 # believed may have been changed in part.
-                self._known = None
+                self._cache = None
                 self._writer.abandon()
                 self._tell("use", error, writing)
                 raise
@@ -124,8 +126,8 @@ class SqliteStore:
                 self._is_grown = True
                 with suppress(sqlite3.Error):  # what was to be stored is
                     writing.grow_log()
-        if rings and self._bells.all:
-            self._bells.ring()
+        if rings and self._listeners.all:
+            self._listeners.ring()
         return outcomes
 
     def _commit(
@@ -133,19 +135,19 @@ class SqliteStore:
     ) -> tuple[list[Any], bool]:
         connection, is_new = self._writer.connection()
         if is_new:
-            self._known = None
+            self._cache = None
         if self._was_empty:
             nothing = self._database.patiently(lambda: self._nothing_due(connection, operations))
             if nothing:
                 return nothing, False
         try:
-            return self._transact(connection, writer, number, operations, careful=False)
+            return self._commit_slow(connection, writer, number, operations, careful=False)
         except Clash:
-            self._known = None
+            self._cache = None
             self._writer.abandon()
-            return self._transact(connection, writer, number, operations, careful=True)
+            return self._commit_slow(connection, writer, number, operations, careful=True)
 
-    def _transact(
+    def _commit_slow(
         self,
         connection: sqlite3.Connection,
         writer: str,
@@ -156,36 +158,41 @@ class SqliteStore:
     ) -> tuple[list[Any], bool]:
         self._begin(connection)
         now = self._time.now()
-        known = self._believed(connection.execute)
-        work = Work(connection, known, self.clock, now, self._time.step)
-        stored = max(self._answers.last_number(writer), work.number_of(writer))
+        cache = self._current_cache(connection.execute)
+        transaction = Transaction(connection, cache, self.clock, now, self._time.step)
+        stored = max(self._answers.last_number(writer), transaction.number_of(writer))
         told = self._answers.recall(stored, writer, number) if stored >= number else None
         if told is None and self._unsure is not None:
-            told = self._landed(work, writer, number)
-        outcomes = told or self._carry_out(work, operations, careful=careful)
-        if not work.wrote:
+            told = self._landed(transaction, writer, number)
+        outcomes = told or carry_out(transaction, operations, careful=careful)
+        self.touched += transaction.touched
+        if transaction.found_nothing is not None:
+            self._was_empty = transaction.found_nothing
+        if not transaction.wrote:
             connection.execute("ROLLBACK")
             return outcomes, False
         if now >= self._upkeep.prune_us:
-            work.prune(self._upkeep)
-        work.stamp(writer, number, self._upkeep)
+            transaction.prune(self._upkeep)
+        transaction.stamp(writer, number, self._upkeep)
         self._end(connection, writer, number)
-        work.known.trim()
+        transaction.cache.trim()
         self.commits += 1
         self._answers.keep(writer, number, outcomes, now)
-        return outcomes, work.rings
+        return outcomes, transaction.rings
 
-    def _landed(self, work: Work, writer: str, number: int) -> list[Any] | None:
+    def _landed(self, transaction: Transaction, writer: str, number: int) -> list[Any] | None:
         """The answer to a claim that was said to have failed; None if it has."""
         assert self._unsure is not None
         *commit, tried = self._unsure
-        outcomes = fast_path.landed(work.execute, tried) if commit == [writer, number] else None
+        outcomes = (
+            fast_path.landed(transaction.execute, tried) if commit == [writer, number] else None
+        )
         if outcomes is not None:
-            self._answers.keep(writer, number, outcomes, work.now)
+            self._answers.keep(writer, number, outcomes, transaction.now)
         self._unsure = None
         return outcomes
 
-    def _swiftly(
+    def _commit_fast(
         self, writer: str, number: int, operations: Sequence[Operation]
     ) -> tuple[list[Any], bool] | None:
         """Carry out operations by the shortest way; None, and nothing is done, if they have none.
@@ -195,10 +202,10 @@ class SqliteStore:
         claims = type(operations[-1]) is Dequeue
         if claims and self._was_empty:
             return None
-        known, upkeep, now = self._known, self._upkeep, self._time.now()
+        cache, upkeep, now = self._cache, self._upkeep, self._time.now()
         connection, told = self._writer.opened, self._answers.newest
         if (
-            known is None
+            cache is None
             or connection is None
             or (now >= self._sure_until_us and not self._files.are_there())
             or now >= upkeep.prune_us
@@ -208,12 +215,12 @@ class SqliteStore:
         ):
             return None
         try:
-            outcomes = fast_path.shortly(connection, known, operations, now)
+            outcomes = fast_path.commit(connection, cache, operations, now)
         except sqlite3.OperationalError:
             # Somebody else is writing, say: the long way waits for them, or tells.
             if claims:
-                self._unsure = writer, number, fast_path.last_try(known, operations, now)
-            self._known = None
+                self._unsure = writer, number, fast_path.unsure_claim_of(cache, operations, now)
+            self._cache = None
             self._writer.abandon()
             return None
         if claims:
@@ -262,56 +269,17 @@ class SqliteStore:
             )
         return trouble
 
-    def _believed(self, execute: Callable[..., Any]) -> Known:
+    def _current_cache(self, execute: Callable[..., Any]) -> Cache:
         [data_version] = execute(SQL["data_version"]).fetchone()
-        known = self._known
-        if known is None:
-            known = self._known = Known(execute, data_version)
-        elif known.data_version != data_version:
-            known.learn_anew(execute, data_version)
-        if self._identity not in ("", known.identity):
+        cache = self._cache
+        if cache is None:
+            cache = self._cache = Cache(execute, data_version)
+        elif cache.data_version != data_version:
+            cache.reread(execute, data_version)
+        if self._identity not in ("", cache.identity):
             raise replaced(f"{self.name} holds another queue")
-        self._identity = known.identity
-        return known
-
-    def _carry_out(
-        self, work: Work, operations: Sequence[Operation], *, careful: bool
-    ) -> list[Any]:
-        """Run by run of like operations, in their order."""
-        changes = Changes(work, careful=careful)
-        if len(operations) == 1:
-            return self._carry_out_run(work, changes, type(operations[0]), operations)
-        outcomes: list[Any] = []
-        for kind, run in groupby(operations, type):
-            outcomes.extend(self._carry_out_run(work, changes, kind, list(run)))
-        return outcomes
-
-    def _carry_out_run(
-        self, work: Work, changes: Changes, kind: type[Operation], run: Sequence[Any]
-    ) -> list[Any]:
-        if kind is Enqueue:
-            return changes.enqueue_all(run)
-        if kind is Ack:
-            return changes.ack_all(run)
-        if kind is Dequeue:
-            return self._dequeue_all(work, changes, run)
-        if kind is Purge:
-            return [changes.purge(one) for one in run]
-        if kind is Drop:
-            return [changes.drop(one) for one in run]
-        return [changes.by_rules(one) for one in run]
-
-    def _dequeue_all(self, work: Work, changes: Changes, run: Sequence[Dequeue]) -> list[Any]:
-        outcomes: list[Any] = []
-        claims = Claims(work)
-        for by_id, some in groupby(run, lambda one: one.id is not None):
-            if by_id:
-                outcomes.extend(map(changes.by_rules, some))
-            else:
-                outcomes.extend(claims.dequeue_all(list(some)))
-                self._was_empty = not outcomes[-1].jobs
-        self.touched += claims.touched
-        return outcomes
+        self._identity = cache.identity
+        return cache
 
     def _nothing_due(
         self, connection: sqlite3.Connection, operations: Sequence[Operation]
@@ -364,7 +332,7 @@ class SqliteStore:
     @contextmanager
     def listen(self, bell: Bell) -> Iterator[int | None]:
         process.generation()
-        with self._bells.hung(bell), self._watch.kept():
+        with self._listeners.listening(bell), self._watch.kept():
             yield None
 
     # -- reading ---------------------------------------------------------------
@@ -415,7 +383,7 @@ class SqliteStore:
             now = self._time.now()
             return read(Reads(connection.execute, now, self._time.step))
 
-    def _tell(self, verb: str, error: BaseException, here: _Handle) -> None:
+    def _tell(self, verb: str, error: BaseException, here: ConnectionHandle) -> None:
         """Raise an error of SQLite's, met with this handle's lock held, as ours."""
         trouble: BaseException = error
         if isinstance(error, sqlite3.Error):
@@ -424,7 +392,7 @@ class SqliteStore:
         if trouble is not error:
             raise trouble from error
 
-    def _let_go(self, here: _Handle | None = None) -> None:
+    def _let_go(self, here: ConnectionHandle | None = None) -> None:
         """Close what is open if its files are gone, so that others can open what is there."""
         if not self._files.is_lost:
             return
@@ -448,7 +416,7 @@ class SqliteStore:
                 continue  # a signal handler closes what it struck in; it is let go at the end
             with handle.lock:
                 handle.close()
-        self._known = None
+        self._cache = None
         self._identity = ""
         self._files.forget()
 
@@ -457,54 +425,7 @@ class SqliteStore:
 
     def after_fork(self, *, in_child: bool) -> None:
         if in_child:
-            self._known = None
+            self._cache = None
             self._database.let_go()
-            self._bells.all.clear()  # those who wait are the parent's
+            self._listeners.all.clear()  # those who wait are the parent's
         self._watch.after_fork(in_child=in_child)
-
-
-class _Handle:
-    """A connection that is made when it is needed, and its lock."""
-
-    def __init__(self, database: Database) -> None:
-        self.lock = threading.RLock()
-        self._database = database
-        self.opened: sqlite3.Connection | None = None
-        """The connection, if there is one."""
-
-    def connection(self) -> tuple[sqlite3.Connection, bool]:
-        """The connection, and whether it was made just now. Call it with the lock held."""
-        if self.opened is None:
-            return self.open(), True
-        if self._database.is_lost():
-            raise self._database.lost()
-        return self.opened, False
-
-    def open(self) -> sqlite3.Connection:
-        """Make the connection. Call it with the lock held."""
-        self.opened = self._database.connect()
-        return self.opened
-
-    @property
-    def file(self) -> tuple[Path, Identity | None]:
-        return self._database.path, self._database.files.file
-
-    def grow_log(self) -> None:
-        if self.opened is not None:
-            self._database.grow_log(self.opened)
-
-    def abandon(self) -> None:
-        """Take back what is not committed, by closing the connection if need be."""
-        connection = self.opened
-        if connection is None:
-            return
-        try:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
-        except sqlite3.Error:
-            self.close()
-
-    def close(self) -> None:
-        connection, self.opened = self.opened, None
-        if connection is not None:
-            self._database.close(connection)

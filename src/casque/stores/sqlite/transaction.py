@@ -1,24 +1,16 @@
-"""Work: one transaction in progress: its counters, its lines, and the rows it changes.
-
-A handle remembers the counters and lines it has seen, and believes them for as
-long as `PRAGMA data_version` says that nobody else has written. That is asked
-under the write lock, so what is believed is true.
-"""
+"""Transaction: one transaction in progress: the rows it changes, and what it counts."""
 
 from __future__ import annotations
 
-from bisect import insort
 from collections.abc import Sequence
 from typing import Any
-
-import msgspec
 
 from casque.job import Job
 from casque.record import PAUSE, Record
 from casque.rules.operations import Request
 from casque.rules.state import WRITER_MEMORY_US
 from casque.rules.transaction import PRUNED_AT_ONCE
-from casque.stores.sqlite.picks import HeadRow, earliest
+from casque.stores.sqlite.cache import WRITERS_CACHED, Cache, CachedLine, earliest
 from casque.stores.sqlite.rows import STATEMENTS as SQL
 from casque.stores.sqlite.rows import (
     Connection,
@@ -28,7 +20,8 @@ from casque.stores.sqlite.rows import (
     record_of,
     update_of,
 )
-from casque.system.clock import MINUTE_US, NO_STEP, SECOND_US, Clock, Step, order_of
+from casque.system.clock import MINUTE_US, NO_STEP, SECOND_US, Clock, Step
+from casque.system.ids import order_of
 
 SEEN_EVERY_US = MINUTE_US
 """How stale a writer's `seen_us` may be: writing it each time would change two more pages."""
@@ -37,140 +30,8 @@ CLAIMS_AT_ONCE = 100
 """For how many more claims one that takes tokens takes them, if nobody else takes any."""
 
 _TURNS_AT_ONCE = 1_000
-_RING_KNOWN = 128
-_LINES_KNOWN = 10_000
-_WRITERS_KNOWN = 1_000
 _WRITERS_DROPPED_AT_ONCE = 8
 _PRUNE_LOOK_US = SECOND_US
-
-_NEVER = 2**63 - 1
-
-LineKey = tuple[str, str]
-
-
-class Line(msgspec.Struct, gc=False, eq=False):
-    """A row of casque_line."""
-
-    id: int
-    queue: str
-    entrypoint: str
-    visit_us: int | None
-    turn: int
-    paused: int
-    front: list[HeadRow] = []
-    """Its first jobs, if they are known: queued, due, and of one priority. So none that is held
-    now ever comes between them."""
-
-
-def _turn(line: Line) -> int:
-    return line.turn
-
-
-class Known:
-    """What a handle knows of the database: true until somebody else writes."""
-
-    def __init__(self, execute: Any, data_version: int) -> None:
-        self.numbers: dict[str, int] = {}
-        """By writer, its last commit."""
-        self.lines: dict[LineKey, Line] = {}
-        self.lines_by_id: dict[int, Line] = {}
-        self.ring: list[Line] | None = None
-        """The lines of the ring, by turn; None: to be looked up, or more than a few."""
-        self.next_us = 0
-        """No line that waits is due before; 0: to be looked up."""
-        self.leaps = False
-        """Whether the last claim had to leap over jobs of that line which are not due yet."""
-        self.token = 0
-        """The last token that was handed out."""
-        self.reserved = 0
-        """The last token that the file has as handed out. Those up to it are this handle's, for as
-        long as the file has it so: whoever takes a token of its own takes it from above."""
-        self._is_crowded = False
-        self.is_alone = False
-        """Whether this handle was the last to take tokens from the file."""
-        self.turn = 0
-        """The last turn that a line was given."""
-        self.turns = 0
-        """As `reserved`, of turns."""
-        self.turns_alone = False
-        self.identity = ""
-        """Of the store."""
-        self.learn_anew(execute, data_version)
-
-    def learn_anew(self, execute: Any, data_version: int) -> None:
-        """Somebody else has written: what was known may not be so any more."""
-        self.data_version = data_version
-        reserved, turns, self.identity = execute(SQL["counters"]).fetchone()
-        if reserved != self.reserved:
-            self.token = self.reserved = reserved
-            self.is_alone = False
-        if turns != self.turns:
-            self.turn = self.turns = turns
-            self.turns_alone = False
-        self.numbers.clear()
-        self.forget_lines()
-
-    def look(self, execute: Any) -> None:
-        """Find out what is in the ring, if that is few lines, and when others come into it."""
-        if self.ring is None and not self._is_crowded:
-            rows = execute(SQL["ring"], (_RING_KNOWN + 1,)).fetchall()
-            self._is_crowded = len(rows) > _RING_KNOWN
-            if not self._is_crowded:
-                self.ring = [self.met(row) for row in rows]
-        if not self.next_us:
-            [first_us] = execute(SQL["first_waiting"]).fetchone()
-            self.next_us = _NEVER if first_us is None else first_us
-
-    def place(self, line: Line, visit_us: int | None, turn: int) -> None:
-        """Note where a line has been put."""
-        self.take_out(line)
-        line.visit_us, line.turn = visit_us, turn
-        if line.paused:
-            return
-        if visit_us is not None:
-            self.next_us = min(self.next_us, visit_us)
-        elif self.ring is not None:
-            insort(self.ring, line, key=_turn)
-            if len(self.ring) > _RING_KNOWN:
-                self.ring, self._is_crowded = None, True
-
-    def rotate(self, executemany: Any, lines: Sequence[Line]) -> None:
-        """Lines that are due, and stay so, had their turn: to the back with them."""
-        assert self.ring is not None
-        ring, rows = [line for line in self.ring if line not in lines], []
-        for line in lines:
-            self.turn = line.turn = self.turn + 1
-            rows.append((line.id, line.turn))
-        self.ring = [*ring, *lines]
-        executemany(SQL["turn_line"], rows)
-
-    def take_out(self, line: Line) -> None:
-        """A line is no longer where it was."""
-        if line.visit_us is not None:
-            if line.visit_us <= self.next_us:
-                self.next_us = 0
-        elif self.ring is not None and line in self.ring:
-            self.ring.remove(line)
-
-    def met(self, row: tuple[Any, ...]) -> Line:
-        """The line that a row of casque_line tells of."""
-        line = self.lines_by_id.get(row[0])
-        if line is None:
-            line = self.lines_by_id[row[0]] = Line(*row)
-            self.lines[line.queue, line.entrypoint] = line
-        return line
-
-    def trim(self) -> None:
-        """Forget, rather than grow without bound."""
-        if len(self.lines) > _LINES_KNOWN:
-            self.forget_lines()
-        if len(self.numbers) > _WRITERS_KNOWN:
-            self.numbers.clear()
-
-    def forget_lines(self) -> None:
-        self.lines.clear()
-        self.lines_by_id.clear()
-        self.ring, self._is_crowded, self.next_us = None, False, 0
 
 
 class Upkeep:
@@ -182,20 +43,20 @@ class Upkeep:
         self.prune_us = 0
 
 
-class Work:
+class Transaction:
     """One transaction. Whoever made it commits, if it `wrote`, or rolls back."""
 
     def __init__(
         self,
         connection: Connection,
-        known: Known,
+        cache: Cache,
         clock: Clock,
         now: int,
         step: Step = NO_STEP,
     ) -> None:
         self.execute = connection.execute
         self.executemany = connection.executemany
-        self.known = known
+        self.cache = cache
         self.now = now
         self.step = step
         self._clock = clock
@@ -208,87 +69,91 @@ class Work:
         """Whether a job may have become claimable."""
         self.reserves = 0
         """For how many jobs a claim tokens are worth taking in advance."""
+        self.touched = 0
+        """Rows that its dequeues have looked at."""
+        self.found_nothing: bool | None = None
+        """Whether its last dequeue found nothing; None if it had none."""
 
     # -- writers and counters --------------------------------------------------
 
     def number_of(self, writer: str) -> int:
         """The last commit of a writer that is written down; 0 when none is."""
-        number = self.known.numbers.get(writer)
+        number = self.cache.numbers.get(writer)
         if number is None:
             row = self.execute(SQL["writer_number"], (writer,)).fetchone()
-            number = self.known.numbers[writer] = row[0] if row else 0
+            number = self.cache.numbers[writer] = row[0] if row else 0
         return number
 
     def stamp(self, writer: str, number: int, upkeep: Upkeep) -> None:
         """Write down how far the store's counters and its writer's are, if that is needed."""
-        known, now = self.known, self.now
+        cache, now = self.cache, self.now
         is_due = writer not in upkeep.seen or now - upkeep.seen[writer] > SEEN_EVERY_US
         self.count()
         if not self.stamps and not is_due:
             return
-        if is_due or known.numbers.get(writer, 0) == 0:
+        if is_due or cache.numbers.get(writer, 0) == 0:
             self.execute(SQL["stamp_and_see"], (writer, number, now))
             self.execute(SQL["forget_writers"], (now - WRITER_MEMORY_US, _WRITERS_DROPPED_AT_ONCE))
-            known.numbers.clear()
-            if len(upkeep.seen) > _WRITERS_KNOWN:
+            cache.numbers.clear()
+            if len(upkeep.seen) > WRITERS_CACHED:
                 upkeep.seen.clear()
             upkeep.seen[writer] = now
         else:
             self.execute(SQL["stamp"], (writer, number))
-        known.numbers[writer] = number
+        cache.numbers[writer] = number
 
     def count(self) -> None:
         """Write down how far the store's counters are, if the file does not have it."""
-        known = self.known
-        if known.token <= known.reserved and known.turn <= known.turns:
+        cache = self.cache
+        if cache.token <= cache.reserved and cache.turn <= cache.turns:
             return
         # Another process that takes them too would void what is taken in advance.
-        if known.token > known.reserved:
-            known.reserved = known.token + known.is_alone * CLAIMS_AT_ONCE * self.reserves
-            known.is_alone = True
-        if known.turn > known.turns:
-            known.turns = known.turn + known.turns_alone * _TURNS_AT_ONCE
-            known.turns_alone = True
-        self.execute(SQL["count"], (known.reserved, known.turns))
+        if cache.token > cache.reserved:
+            cache.reserved = cache.token + cache.is_alone * CLAIMS_AT_ONCE * self.reserves
+            cache.is_alone = True
+        if cache.turn > cache.turns:
+            cache.turns = cache.turn + cache.turns_alone * _TURNS_AT_ONCE
+            cache.turns_alone = True
+        self.execute(SQL["count"], (cache.reserved, cache.turns))
 
     # -- lines -----------------------------------------------------------------
 
-    def line(self, queue: str, entrypoint: str) -> Line | None:
-        found = self.known.lines.get((queue, entrypoint))
+    def line(self, queue: str, entrypoint: str) -> CachedLine | None:
+        found = self.cache.lines.get((queue, entrypoint))
         if found is None:
             row = self.execute(SQL["line"], (queue, entrypoint)).fetchone()
-            return None if row is None else self.known.met(row)
+            return None if row is None else self.cache.line_of(row)
         return found
 
-    def line_by_id(self, line_id: int) -> Line:
-        found = self.known.lines_by_id.get(line_id)
-        return found or self.known.met(self.execute(SQL["line_by_id"], (line_id,)).fetchone())
+    def line_by_id(self, line_id: int) -> CachedLine:
+        found = self.cache.lines_by_id.get(line_id)
+        return found or self.cache.line_of(self.execute(SQL["line_by_id"], (line_id,)).fetchone())
 
-    def new_line(self, queue: str, entrypoint: str, due_us: int) -> Line:
+    def new_line(self, queue: str, entrypoint: str, due_us: int) -> CachedLine:
         paused = int(self.execute(SQL["record"], (PAUSE, queue)).fetchone() is not None)
-        known = self.known
-        known.turn += 1
-        visit, turn = due_us if due_us > self.now else None, known.turn
+        cache = self.cache
+        cache.turn += 1
+        visit, turn = due_us if due_us > self.now else None, cache.turn
         made = self.execute(SQL["insert_line"], (queue, entrypoint, visit, turn, paused))
-        line = known.met((made.lastrowid, queue, entrypoint, visit, turn, paused))
-        known.place(line, visit, turn)
+        line = cache.line_of((made.lastrowid, queue, entrypoint, visit, turn, paused))
+        cache.place(line, visit, turn)
         return line
 
-    def came(self, line: Line, due_us: int) -> None:
+    def came(self, line: CachedLine, due_us: int) -> None:
         """A job of this line is due then: the line is visited no later."""
         line.front = []
         if line.visit_us is not None:
             first = min(due_us, line.visit_us)
             self.place(line, first if first > self.now else None, line.turn)
 
-    def left(self, line: Line, due_us: int) -> None:
+    def left(self, line: CachedLine, due_us: int) -> None:
         """A job that was due then is no more: if it was the first, the line is visited later."""
         if due_us <= (self.now if line.visit_us is None else line.visit_us):
             self.settle(line)
         elif line.visit_us is None and not self.execute(SQL["heads"], (line.id, 1)).fetchone():
             self.drop(line)
 
-    def settle(self, line: Line, *, turn: int | None = None) -> None:
+    def settle(self, line: CachedLine, *, turn: int | None = None) -> None:
         """Bring a line to its place: into the ring if it is due, else to wait until it is."""
         first = earliest(self.execute, line.id)
         if first is None:
@@ -297,24 +162,24 @@ class Work:
             line.front = []
             self.place(line, first if first > self.now else None, turn or line.turn)
 
-    def serve(self, line: Line, *, is_due: bool) -> None:
+    def serve(self, line: CachedLine, *, is_due: bool) -> None:
         """The line had its turn: to the back with it. `is_due`: it is known to be due still."""
-        self.known.turn += 1
+        self.cache.turn += 1
         if is_due:
-            self.place(line, None, self.known.turn)
+            self.place(line, None, self.cache.turn)
         else:
-            self.settle(line, turn=self.known.turn)
+            self.settle(line, turn=self.cache.turn)
 
-    def place(self, line: Line, visit_us: int | None, turn: int) -> None:
+    def place(self, line: CachedLine, visit_us: int | None, turn: int) -> None:
         if visit_us != line.visit_us or turn != line.turn:
-            self.known.place(line, visit_us, turn)
+            self.cache.place(line, visit_us, turn)
             self.execute(SQL["place_line"], (line.id, visit_us, turn))
 
-    def drop(self, line: Line) -> None:
-        self.known.take_out(line)
+    def drop(self, line: CachedLine) -> None:
+        self.cache.take_out(line)
         self.execute(SQL["delete_line"], (line.id,))
-        self.known.lines.pop((line.queue, line.entrypoint), None)
-        self.known.lines_by_id.pop(line.id, None)
+        self.cache.lines.pop((line.queue, line.entrypoint), None)
+        self.cache.lines_by_id.pop(line.id, None)
 
     # -- jobs ------------------------------------------------------------------
 
@@ -326,7 +191,7 @@ class Work:
         now = self.now
         due = now + request.delay_us if request.run_us is None else request.run_us
         queue, entrypoint = request.queue, request.entrypoint
-        line = self.known.lines.get((queue, entrypoint)) or self.line(queue, entrypoint)
+        line = self.cache.lines.get((queue, entrypoint)) or self.line(queue, entrypoint)
         is_new = line is None
         if line is None:
             line = self.new_line(queue, entrypoint, due)
@@ -361,7 +226,7 @@ class Work:
 
         Then something may be done, and is to be taken back.
         """
-        now, lines = self.now, self.known.lines
+        now, lines = self.now, self.cache.lines
         rows: list[tuple[Any, ...] | None] = []
         for request in requests:
             due = now + request.delay_us if request.run_us is None else request.run_us
@@ -445,7 +310,7 @@ class Work:
 
     def _pause(self, queue: str, *, paused: bool) -> None:
         self.execute(SQL["pause_lines"], (queue, int(paused)))
-        self.known.forget_lines()
+        self.cache.forget_lines()
 
     # -- what is over ----------------------------------------------------------
 

@@ -9,19 +9,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from casque.rules.operations import Dequeue
-from casque.stores.sqlite.picks import Execute, HeadRow, first_due
+from casque.stores.sqlite.cache import Cache, CachedLine, Execute, HeadRow, first_due
 from casque.stores.sqlite.rows import HELD
 from casque.stores.sqlite.rows import STATEMENTS as SQL
-from casque.stores.sqlite.transaction import Known, Line
 
 _AHEAD = 8
 """How many jobs of a line are looked up at once: the next claims need not look again."""
 
 
-def lines_at_turn(known: Known, one: Dequeue, now: int) -> list[Line] | None:
+def lines_at_turn(cache: Cache, one: Dequeue, now: int) -> list[CachedLine] | None:
     """The lines that a dequeue visits together, if all that may be due are known."""
-    ring, queue, names = known.ring, one.queue, one.entrypoints
-    if ring is None or now >= known.next_us or one.id is not None:
+    ring, queue, names = cache.ring, one.queue, one.entrypoints
+    if ring is None or now >= cache.next_us or one.id is not None:
         return None
     if queue is None:
         for line in ring:
@@ -35,21 +34,21 @@ def lines_at_turn(known: Known, one: Dequeue, now: int) -> list[Line] | None:
 
 
 def first_of(
-    execute: Execute, known: Known, lines: Sequence[Line], limit: int, now: int
+    execute: Execute, cache: Cache, lines: Sequence[CachedLine], limit: int, now: int
 ) -> list[HeadRow] | None:
     """The jobs to claim; None unless all are there, none was lost, and each line stays due.
 
     Whoever asks claims them, or forgets what is known: they are no longer in front.
     """
     if len(lines) == 1:
-        heads = _first_few(execute, known, lines[0], limit + 1, now)
+        heads = _first_few(execute, cache, lines[0], limit + 1, now)
         if len(heads) <= limit:
             return None
         heads = heads[:limit]
     else:
         merged: list[tuple[int, int, int, int, int]] = []
         for line in lines:
-            some = _first_few(execute, known, line, limit // len(lines) + 2, now)
+            some = _first_few(execute, cache, line, limit // len(lines) + 2, now)
             merged += [(*head, line.id) for head in some]
         merged.sort()
         left = {head[4] for head in merged[limit:]}
@@ -65,17 +64,19 @@ def first_of(
     return heads
 
 
-def is_another_due(execute: Execute, known: Known, queue: str, now: int) -> bool:
+def is_another_due(execute: Execute, cache: Cache, queue: str, now: int) -> bool:
     """Whether a line of another queue is due: then those that were visited go behind it."""
     return any(
-        line.queue != queue and _first_few(execute, known, line, 1, now)
-        for line in known.ring or ()
+        line.queue != queue and _first_few(execute, cache, line, 1, now)
+        for line in cache.ring or ()
     )
 
 
-def _first_few(execute: Execute, known: Known, line: Line, wanted: int, now: int) -> list[HeadRow]:
+def _first_few(
+    execute: Execute, cache: Cache, line: CachedLine, wanted: int, now: int
+) -> list[HeadRow]:
     """The first due jobs of a line, as many as are `wanted`, if there are so many."""
-    known.leaps = False
+    cache.leaps = False
     if len(line.front) >= wanted and line.front[wanted - 1][1] <= now:
         return line.front[:wanted]
     heads: list[HeadRow] = execute(SQL["heads"], (line.id, max(wanted, _AHEAD))).fetchall()
@@ -88,6 +89,6 @@ def _first_few(execute: Execute, known: Known, line: Line, wanted: int, now: int
         due += 1
     line.front = heads[:alike]
     if due < min(wanted, len(heads)):
-        heads, known.leaps = first_due(execute, line.id, wanted, now)
+        heads, cache.leaps = first_due(execute, line.id, wanted, now)
         return heads
     return heads[: min(wanted, due)]

@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from casque.errors import CasqueError
-from casque.stores.listeners import Bells
+from casque.stores.listeners import Listeners
 from casque.stores.sqlite.connection import Database
-from casque.stores.sqlite.forks import Handle
+from casque.stores.sqlite.handle import ConnectionHandle
 from casque.stores.sqlite.rows import STATEMENTS as SQL
 from casque.system.clock import Bell, Clock, drive
 
@@ -31,11 +31,13 @@ _LOOK_AGAIN_US = 500_000
 class Watch:
     """The thread that looks, while anybody waits."""
 
-    def __init__(self, database: Database, handle: Handle, clock: Clock, bells: Bells) -> None:
+    def __init__(
+        self, database: Database, handle: ConnectionHandle, clock: Clock, listeners: Listeners
+    ) -> None:
         self._database = database
         self._handle = handle
         self._clock = clock
-        self._bells = bells
+        self._listeners = listeners
         self._lock = threading.Lock()
         self._waiting = 0
         self._stop: Bell | None = None
@@ -106,7 +108,7 @@ class Watch:
                     told, pause = None, _LOOK_AGAIN_US
             if told != seen:
                 seen, looks = told, 0
-                self._bells.ring()
+                self._listeners.ring()
         with handle.lock:
             handle.close()
 

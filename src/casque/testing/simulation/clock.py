@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from casque.system.bell_asyncio import LoopBell
-from casque.system.clock import SECOND_US, Bell, Minted, mint_uuid7
+from casque.system.clock import SECOND_US, Bell
+from casque.system.ids import Minted, mint_uuid7
 from casque.testing.simulation.loop import ProcessLoop
 from casque.testing.simulation.world import World
 

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from casque.buckets.folder import FolderBucket
 from casque.buckets.port import Bucket, Expect, Found, Listed, Version
 from casque.errors import StorageError
-from casque.stores.ledger.home import is_identity
+from casque.stores.ledger.ledger_bucket import is_identity
 from casque.stores.ledger.log import key_of, number_in
 from casque.testing.disk import GoneError, SimDisk, SimFiles
 from casque.testing.simulation.clock import SimClock

@@ -76,7 +76,9 @@ class WatchedStore(Relay):
         super().__init__(store)
         self._replay = replay
         self._fail = fail
-        self._time = store._time = store._pacing._time = _NotedTime(store.clock)
+        self._time = _NotedTime(store.clock)
+        for part in (store, store._reader, store._pacing):
+            part._time = self._time
         self._marks: dict[tuple[str, int], int] = {}
         self.is_wiped = False
         """Whether the log that its answers are held against is gone."""
@@ -247,7 +249,7 @@ class Process:
 
     def check_replica(self) -> None:
         """What it has in memory is what the log says."""
-        replica = self.ledger._replica
+        replica = self.ledger._reader.replica
         if replica is None or replica.state is None or replica.is_changing or self.store.is_wiped:
             return
         if not replica.state.is_whole or replica.number == self._checked:

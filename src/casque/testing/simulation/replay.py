@@ -22,7 +22,7 @@ from casque.rules.state import State, _Undo
 from casque.rules.transaction import transact
 from casque.stores.ledger.entry import FIRST, Entry, decode, digest_of
 from casque.stores.ledger.log import key_of
-from casque.stores.ledger.replica import Broken, Replica
+from casque.stores.ledger.replica import MisplacedEntryError, Replica
 from casque.system.clock import NO_STEP, SECOND_US, Step
 from casque.testing.simulation import facts
 from casque.testing.simulation.history import History, Violation
@@ -183,7 +183,7 @@ class Replay:
         self._replica.check = check
         try:
             self._replica.take(content, key_of(entry.number))
-        except Broken as error:
+        except MisplacedEntryError as error:
             raise Violation(f"{error} does not follow the entry before it") from error
         finally:
             self._replica.check = None

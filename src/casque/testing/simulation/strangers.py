@@ -11,7 +11,7 @@ from typing import Literal
 
 from casque.buckets.port import ABSENT, Expect, Listed, Version
 from casque.errors import CASConflictError
-from casque.stores.ledger.home import parted
+from casque.stores.ledger.ledger_bucket import split_key
 from casque.stores.ledger.log import key_of, number_in
 from casque.system.clock import MINUTE_US, SECOND_US, drive
 from casque.testing.simulation.actors import ROLES, produce
@@ -131,7 +131,7 @@ class HoleSimulation(Simulation):
         """Delete an entry that everybody knows; then others begin."""
         if self._is_over:
             return
-        living = [one.ledger._replica for one in self.processes if not one.loop.is_dead]
+        living = [one.ledger._reader.replica for one in self.processes if not one.loop.is_dead]
         known = min((replica.number for replica in living if replica is not None), default=0)
         settled = sum(at < self.world.elapsed_us - _SETTLED_US for at in self._landed_us)
         last = min(known, settled, self.replay.number - 1)
@@ -155,7 +155,7 @@ class HoleSimulation(Simulation):
 
     def _path(self, number: int) -> str:
         """Where an entry is."""
-        [home] = {parted(one.key)[0] for one in drive(self._bucket.list())} - {""}
+        [home] = {split_key(one.key)[0] for one in drive(self._bucket.list())} - {""}
         return f"{home}/{key_of(number)}"
 
     def _calm_down(self) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 
-from casque.stores.ledger.home import MARKER, parted
+from casque.stores.ledger.ledger_bucket import MARKER, split_key
 from casque.stores.ledger.log import number_in
 from casque.system.clock import drive
 from casque.testing.simulation import actors
@@ -44,7 +44,7 @@ class WipedSimulation(Simulation):
             self._start_role(f"{role.__name__[:1]}-new", role, self.plan.rounds)
 
     def landed(self, key: str, body: bytes) -> None:
-        if number_in(key) is None or parted(key)[0] != self._old:
+        if number_in(key) is None or split_key(key)[0] != self._old:
             super().landed(key, body)
         elif MARKER not in self._bucket._objects:
             # Its sender may not know of the wipe yet, or it was on its way for hours. Whoever wipes

@@ -10,7 +10,7 @@ import threading
 
 from casque.errors import CorruptError, InvalidError
 from casque.stores.memory import MemoryStore
-from casque.stores.replaced import AbsentError
+from casque.stores.place_errors import AbsentError
 from casque.worker.leaving import leave_at_once
 from casque.worker.loading import load_app
 from casque.worker.logging.setup import set_up

@@ -62,7 +62,7 @@ def learn(q: Queue, jobs: int) -> None:
     q.enqueue_many([NewJob("e")] * (jobs + 3))
     for _ in range(3):
         q.ack(q.dequeue()[0])
-    assert claims_swiftly(q)
+    assert claims_fast(q)
 
 
 def learn_to_leap(q: Queue, jobs: int) -> None:
@@ -71,8 +71,8 @@ def learn_to_leap(q: Queue, jobs: int) -> None:
         q.enqueue_many([NewJob("e", priority=priority, delay=100 * HOUR)] * 2)
     learn(q, jobs)
     assert isinstance(q.store, SqliteStore)
-    assert q.store._known is not None
-    assert q.store._known.leaps
+    assert q.store._cache is not None
+    assert q.store._cache.leaps
 
 
 @pytest.fixture(params=[learn, learn_to_leap])
@@ -82,22 +82,22 @@ def learned(request: pytest.FixtureRequest) -> Learn:
 
 
 @contextmanager
-def swiftly(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """While this holds, nothing goes the long way."""
+def only_fast_path(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """While this holds, every commit takes the fast path."""
 
     def no(*_: Any) -> NoReturn:
-        raise AssertionError("it went the long way")
+        raise AssertionError("it did not take the fast path")
 
     with monkeypatch.context() as patched:
         patched.setattr(SqliteStore, "_commit", no)
         yield
 
 
-def claims_swiftly(q: Queue) -> bool:
-    """Whether a claim would go the short way, as far as its handle knows."""
+def claims_fast(q: Queue) -> bool:
+    """Whether a claim would take the fast path, as far as its handle knows."""
     assert isinstance(q.store, SqliteStore)
-    known = q.store._known
-    return known is not None and known.ring is not None and known.token < known.reserved
+    cache = q.store._cache
+    return cache is not None and cache.ring is not None and cache.token < cache.reserved
 
 
 def test_a_stale_lease_cannot_ack_a_job_whose_id_was_minted(
@@ -162,7 +162,7 @@ def test_claims_one_by_one_change_the_counters_now_and_then(tmp_path: Path, a: Q
 def test_another_line_that_became_due_has_its_turn(a: Queue, b: Queue, learned: Learn) -> None:
     learned(a, 9)
     b.enqueue("e", queue="other")
-    assert claims_swiftly(a)
+    assert claims_fast(a)
     assert {job.queue for _ in range(2) for job in a.dequeue()} == {"default", "other"}
 
 
@@ -178,7 +178,7 @@ def test_the_last_due_job_of_a_line_takes_the_line_along(a: Queue, learned: Lear
 def test_a_queue_that_another_has_paused_gives_nothing(a: Queue, b: Queue, learned: Learn) -> None:
     learned(a, 9)
     b.pause("default")
-    assert claims_swiftly(a)
+    assert claims_fast(a)
     assert a.dequeue() == []
     b.resume("default")
     assert a.dequeue()
@@ -188,7 +188,7 @@ def test_a_line_that_was_paused_comes_back_to_its_place(a: Queue, b: Queue, lear
     learned(a, 9)
     b.enqueue_many([NewJob("e", queue="other")] * 3)
     b.pause("other")
-    assert claims_swiftly(a)
+    assert claims_fast(a)
     assert {job.queue for _ in range(3) for job in a.dequeue()} == {"default"}
     b.resume("other")
     assert [job.queue for _ in range(4) for job in a.dequeue()] == ["default", "other"] * 2
@@ -201,7 +201,7 @@ def test_a_line_that_has_the_number_of_another_is_not_taken_for_it(
     learned(a, 3)
     b.drop("default")
     b.enqueue_many([other] * 3)
-    assert claims_swiftly(a)
+    assert claims_fast(a)
     assert a.dequeue("e", queue="default") == []
     assert [(job.queue, job.entrypoint) for job in a.dequeue()] == [(other.queue, other.entrypoint)]
 
@@ -225,7 +225,7 @@ def test_a_job_whose_holder_was_lost_is_taken_over_with_its_history(
         lost, spent = a.dequeue(batch_size=2)
         learned(a, 9)
         clock.advance(LEASE)
-        assert claims_swiftly(a)
+        assert claims_fast(a)
         [again] = a.dequeue()
         assert (again.id, again.attempts, len(again.history)) == (lost.id, 2, 1)
         a.dequeue()
@@ -237,7 +237,7 @@ def test_a_job_whose_holder_was_lost_is_taken_over_with_its_history(
 def test_a_better_job_that_is_not_due_yet_waits(a: Queue, clock: FakeClock, learned: Learn) -> None:
     learned(a, 9)
     later = a.enqueue("e", priority=-1, delay=HOUR)
-    assert claims_swiftly(a)
+    assert claims_fast(a)
     assert later.id not in {job.id for _ in range(3) for job in a.dequeue()}
     clock.advance(HOUR)
     assert [job.id for job in a.dequeue()] == [later.id]
@@ -249,14 +249,14 @@ def test_better_ones_that_are_not_due_yet_are_leapt_over_by_the_short_way(
     learn_to_leap(a, 20)
     waiting = [job.id for job in a.peek(limit=20)]
     assert len(waiting) == 20
-    with swiftly(monkeypatch):
+    with only_fast_path(monkeypatch):
         claimed = [a.dequeue()[0] for _ in range(5)]
         for job in claimed:
             a.ack(job)
     assert [job.id for job in claimed] == waiting[:5]
     better = [b.enqueue("e", priority=priority) for priority in (-1, -9)]
     worse = b.enqueue("e", priority=1)
-    assert claims_swiftly(a)
+    assert claims_fast(a)
     claimed = [a.dequeue()[0] for _ in range(3)]
     assert [job.id for job in claimed] == [better[1].id, better[0].id, waiting[5]]
     a.ack_many(claimed)
@@ -287,7 +287,7 @@ def test_a_job_of_a_task_goes_the_short_way_with_all_that_the_task_sets(
 
         add.enqueue(1)
         parent = add.enqueue(2).job()
-        with swiftly(monkeypatch), running(parent):
+        with only_fast_path(monkeypatch), running(parent):
             handle = add.enqueue(3, y=4)
         stored = app.queue.get(handle.id)
         assert stored == handle._job
@@ -312,7 +312,7 @@ def test_several_are_claimed_and_acked_the_short_way_in_their_order(
 ) -> None:
     learn(a, 40)
     waiting = [job.id for job in a.peek(limit=50)]
-    with swiftly(monkeypatch):
+    with only_fast_path(monkeypatch):
         first = a.dequeue(batch_size=10)
         second = a.dequeue(batch_size=3)
         a.ack_many(reversed(first))
@@ -335,7 +335,7 @@ def test_several_that_are_not_all_there_are_claimed_the_long_way(a: Queue) -> No
 def test_several_are_not_claimed_by_what_was_known_before_another_wrote(a: Queue, b: Queue) -> None:
     learn(a, 9)
     b.enqueue_many([NewJob("e", queue="other")] * 2)
-    assert claims_swiftly(a)
+    assert claims_fast(a)
     taken = a.dequeue(batch_size=4) + a.dequeue(batch_size=4)
     assert {job.queue for job in taken} == {"default", "other"}
     learn(a, 9)
@@ -353,7 +353,7 @@ def test_several_that_were_lost_are_taken_over_with_their_history(
         held = a.dequeue(batch_size=2)
         learn(a, 9)
         clock.advance(LEASE)
-        assert claims_swiftly(a)
+        assert claims_fast(a)
         over = a.dequeue(batch_size=2)
         assert [job.id for job in over] == [job.id for job in held]
         assert [(job.attempts, len(job.history)) for job in over] == [(2, 1), (2, 1)]
@@ -362,7 +362,7 @@ def test_several_that_were_lost_are_taken_over_with_their_history(
 def test_several_leave_a_better_one_that_is_not_due_yet(a: Queue) -> None:
     later = a.enqueue("e", priority=-1, delay=HOUR)
     learn(a, 9)
-    assert claims_swiftly(a)
+    assert claims_fast(a)
     assert later.id not in {job.id for job in a.dequeue(batch_size=3)}
 
 
@@ -476,7 +476,7 @@ class Doubtful:
         self.failed = 0
 
     def execute(self, sql: str, parameters: Any = ()) -> sqlite3.Cursor:
-        if sql in (STATEMENTS["claim_swiftly"], "COMMIT") and not self.failed:
+        if sql in (STATEMENTS["claim_fast"], "COMMIT") and not self.failed:
             self.failed += 1
             if self._lands:
                 self._connection.execute(sql, parameters).fetchall()

@@ -9,8 +9,8 @@ import pytest
 
 from casque import CorruptError, StorageError
 from casque.buckets.memory import MemoryBucket
-from casque.stores.ledger.bucket_requests import Asking, reason
-from casque.stores.ledger.home import Home
+from casque.stores.ledger.bucket_requests import BucketRequests, reason
+from casque.stores.ledger.ledger_bucket import LedgerBucket
 from casque.stores.port import COMMIT_DEADLINE_US
 from casque.system.clock import SECOND_US, Stopwatch, drive
 from casque.testing import FakeClock
@@ -20,7 +20,7 @@ from casque.testing import FakeClock
 def test_all_are_answered_before_one_that_failed_is_raised(blocking: bool) -> None:
     bucket, answered = MemoryBucket(), list[int]()
     bucket.blocking = blocking
-    asking = Asking(Home(bucket), FakeClock())
+    requests = BucketRequests(LedgerBucket(bucket), FakeClock())
 
     async def request(number: int) -> int:
         answered.append(number)
@@ -29,7 +29,7 @@ def test_all_are_answered_before_one_that_failed_is_raised(blocking: bool) -> No
         return number
 
     def ask(*numbers: int) -> Any:
-        together = asking.together(*map(request, numbers))
+        together = requests.together(*map(request, numbers))
         return drive(together) if blocking else asyncio.run(together)
 
     assert list(ask(0, 2, 4)) == answered == [0, 2, 4]
@@ -40,19 +40,19 @@ def test_all_are_answered_before_one_that_failed_is_raised(blocking: bool) -> No
 
 def test_a_storage_that_asks_to_be_left_alone_is_within_the_time_of_the_call() -> None:
     clock = FakeClock()
-    asking, watch = Asking(Home(MemoryBucket()), clock), Stopwatch(clock)
+    requests, watch = BucketRequests(LedgerBucket(MemoryBucket()), clock), Stopwatch(clock)
 
     def paused(status: str, seconds: int = 0) -> int:
         error, begun = StorageError(status), clock.monotonic()
         error.retry_after_us = seconds * SECOND_US
-        drive(asking.pause(0, error, watch))
+        drive(requests.pause(0, error, watch))
         return clock.monotonic() - begun
 
     assert paused("500") < SECOND_US
     assert paused("429", 7) == 7 * SECOND_US
     paused("429", 600)
     assert watch.elapsed_us() == COMMIT_DEADLINE_US
-    assert asking.is_over(watch)
+    assert requests.is_over(watch)
 
 
 def test_a_reason_is_what_happened_first_without_the_advice_that_does_not_fit() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from casque.stores.ledger.exclusive import Turn, new_turn
+from casque.stores.ledger.exclusive import ExclusiveLock, new_lock
 from casque.system.clock import SECOND_US, SystemClock, drive
 from casque.testing import FakeClock
 
@@ -22,12 +22,12 @@ class Room:
     """What may have one visitor at a time."""
 
     def __init__(self) -> None:
-        self.turn = new_turn(blocking=False)
+        self.lock = new_lock(blocking=False)
         self.inside = 0
         self.visits: list[object] = []
 
     async def visit(self, who: object, stay: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        async with self.turn:
+        async with self.lock:
             self.inside += 1
             try:
                 assert self.inside == 1, "two at once"
@@ -39,11 +39,11 @@ class Room:
 
     @property
     def waiting(self) -> int:
-        return len(self.turn._waiting)  # type: ignore[attr-defined]
+        return len(self.lock._waiting)  # type: ignore[attr-defined]
 
     @property
     def is_taken(self) -> bool:
-        return bool(self.turn._is_taken)  # type: ignore[attr-defined]
+        return bool(self.lock._is_taken)  # type: ignore[attr-defined]
 
     def is_free(self) -> bool:
         return not self.is_taken and not self.waiting
@@ -111,7 +111,7 @@ def test_they_come_in_the_order_they_asked_over_all_loops() -> None:
             await clock.sleep(0, blocking=False)
 
     async def hold() -> None:
-        async with room.turn:
+        async with room.lock:
             await until_waiting(count)
 
     async def ask(place: int) -> None:
@@ -131,7 +131,7 @@ def test_they_come_in_the_order_they_asked_over_all_loops() -> None:
 def test_those_who_give_up_leave_the_others_in_their_order() -> None:
     async def main() -> None:
         room = Room()
-        async with room.turn:
+        async with room.lock:
             tasks = [asyncio.create_task(room.visit(number, nothing)) for number in range(9)]
             while room.waiting < len(tasks):
                 await SystemClock().sleep(0, blocking=False)
@@ -148,7 +148,7 @@ def test_those_who_give_up_leave_the_others_in_their_order() -> None:
 def test_one_that_gives_up_just_as_its_turn_comes_hands_it_on(steps: int) -> None:
     async def main() -> None:
         room, clock = Room(), SystemClock()
-        async with room.turn:
+        async with room.lock:
             first, second = (asyncio.create_task(room.visit(n, nothing)) for n in (1, 2))
             while room.waiting < 2:
                 await clock.sleep(0, blocking=False)
@@ -170,7 +170,7 @@ def test_a_loop_that_has_ended_with_someone_waiting_holds_up_nobody() -> None:
         await SystemClock().sleep(0, blocking=False)
 
     async def main() -> None:
-        async with room.turn:
+        async with room.lock:
             await asyncio.to_thread(asyncio.run, ask_and_leave())
             loop = asyncio.new_event_loop()
             task = loop.create_task(room.visit("closed", nothing))
@@ -190,12 +190,12 @@ async def _beside(task: asyncio.Task[None], room: Room, waiting: int) -> None:
 
 
 def test_threads_without_a_loop_take_turns_too() -> None:
-    turn: Turn = new_turn(blocking=True)
+    lock: ExclusiveLock = new_lock(blocking=True)
     inside, most = 0, 0
 
     async def visit(clock: FakeClock) -> None:
         nonlocal inside, most
-        async with turn:
+        async with lock:
             inside += 1
             most = max(most, inside)
             if clock.random() < 0.5:

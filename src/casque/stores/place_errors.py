@@ -1,13 +1,19 @@
-"""Replaced: the errors for who had a queue open that is another by now, or is gone.
+"""Place errors: the place of a queue is empty, or holds something else.
 
-A store has an identity, which it is given when it is made. Who has it open
-compares, and takes no other store in the same place for it: the claims are not
-the same, though the ids may be.
+A store has an identity, which it gets when it is made. A process that has it
+open compares, and never takes another store in the same place for it: the claims
+are not the same, though the ids may be.
+
+`queuectl` imports this module when a command fails, so it must load fast.
 """
 
 from __future__ import annotations
 
-from casque.errors import CorruptError
+from casque.errors import CorruptError, InvalidError
+
+
+class ForeignError(InvalidError):
+    """The place is no ledger, nor free to become one. Nothing was written. Choose another."""
 
 
 def replaced(what: str) -> CorruptError:

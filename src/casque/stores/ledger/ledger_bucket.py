@@ -1,4 +1,4 @@
-"""Home: a bucket as one ledger sees it: all that is its own lies in a folder of its own.
+"""Ledger bucket: a bucket as one ledger sees it: its objects lie in a folder of their own.
 
 The folder is named by the ledger's identity. When a ledger is wiped and another
 is made in its place, a process that has the old one open goes on with the old
@@ -22,13 +22,13 @@ def is_identity(text: str) -> bool:
     return _FOLDER.fullmatch(f"{text}/") is not None
 
 
-def parted(key: str) -> tuple[str, str]:
+def split_key(key: str) -> tuple[str, str]:
     """The identity in whose folder a key lies, and the rest of it; of others, no identity."""
     match = _FOLDER.match(key)
     return ("", key) if match is None else (match[1], key[match.end() :])
 
 
-class Home:
+class LedgerBucket:
     """The mark and the probes lie in the place itself, all other keys in the ledger's folder."""
 
     def __init__(self, bucket: Bucket) -> None:

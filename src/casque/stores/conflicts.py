@@ -1,0 +1,25 @@
+"""Conflicts: when a commit that lost the write to others gives up."""
+
+from __future__ import annotations
+
+from casque.errors import CASConflictError, StorageError
+from casque.stores.port import COMMIT_DEADLINE_US
+from casque.system.clock import SECOND_US, Stopwatch
+
+
+def check_conflicts(name: str, count: int, max_conflicts: int | None, watch: Stopwatch) -> None:
+    """Raise if a commit to the store `name`, begun with `watch`, lost the write too often.
+
+    CASConflictError after more than `max_conflicts`, StorageError after COMMIT_DEADLINE_US.
+    """
+    if max_conflicts is not None and count > max_conflicts:
+        raise CASConflictError(
+            f"{name}: other writers won the write {count} times; nothing was written. "
+            "Try again later, or raise max_retries."
+        )
+    if watch.elapsed_us() > COMMIT_DEADLINE_US:
+        raise StorageError(
+            f"{name}: other writers won the write for {COMMIT_DEADLINE_US // SECOND_US} s "
+            f"({count} times); nothing was written. Use fewer writing processes.",
+            outcome_unknown=False,
+        )

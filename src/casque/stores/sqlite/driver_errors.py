@@ -1,0 +1,60 @@
+"""Driver errors: SQLite's errors as ours, each with what to do about it."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+from casque.errors import CasqueError, CorruptError, StorageError
+
+
+class NotAQueueError(sqlite3.DatabaseError):
+    """The file is a database, but not one that we can use."""
+
+
+class NewerFormatError(sqlite3.DatabaseError):
+    """A queue of a later version of ours."""
+
+
+def translated(error: sqlite3.Error, verb: str, path: Path) -> CasqueError:
+    """The error to raise for one of SQLite's; `verb` says what was to be done to the file."""
+    kind = _kind_of(error)
+    if isinstance(error, NewerFormatError):
+        return CorruptError(f"{path}: {error}. Nothing was overwritten.", cause=error)
+    if kind.startswith(("SQLITE_NOTADB", "SQLITE_CORRUPT")) or isinstance(error, NotAQueueError):
+        return CorruptError(
+            f"{path}: {error}. Nothing was overwritten. If the file is a queue, restore "
+            "it from a backup or see docs/how-to/recover-a-damaged-file.md; otherwise choose "
+            "another path.",
+            cause=error,
+        )
+    return StorageError(
+        f"cannot {verb} {path}: {error}; nothing was written. {_remedy(kind, path)}",
+        cause=error,
+        outcome_unknown=False,
+    )
+
+
+def is_busy(error: sqlite3.Error) -> bool:
+    """True if another connection is in the way: try again."""
+    kind = _kind_of(error)
+    return kind in ("SQLITE_LOCKED", "SQLITE_PROTOCOL") or kind.startswith("SQLITE_BUSY")
+
+
+def _kind_of(error: sqlite3.Error) -> str:
+    return getattr(error, "sqlite_errorname", "") or ""
+
+
+def _remedy(kind: str, path: Path) -> str:
+    if kind == "SQLITE_FULL":
+        return "The disk is full, or the file may not grow: make room."
+    if kind.startswith("SQLITE_READONLY"):
+        return "The file or its folder may not be written by this user: check their permissions."
+    if kind == "SQLITE_CANTOPEN":
+        return (
+            f"Check that {path.parent} is a folder, and that this user may read and write it and "
+            "the file."
+        )
+    if kind.startswith("SQLITE_IOERR"):
+        return "The disk did not do what was asked: check its space and its health."
+    return "Check the file, its folder and its disk."
