@@ -12,8 +12,8 @@ import typer
 
 from casque.cli import output
 from casque.cli.app import app
-from casque.cli.asjson import whole_job
 from casque.cli.enqueue.fields import FIELDS
+from casque.cli.output import whole_job_object
 from casque.cli.worker.fleet import WorkerView
 from casque.job import Attempt, Job
 from casque.worker.shell.settings import SETTINGS, Settings
@@ -91,7 +91,7 @@ def test_every_key_of_json_is_in_the_reference() -> None:
     table = REFERENCE.read_text().partition("## JSON")[2].partition("\n## ")[0]
     told = set(re.findall(r"`(\w+)`", table))
     job = Job(id="a", entrypoint="e", payload=b"", history=(Attempt(1, "w", 0, 0),))
-    keys = whole_job(job, 0)
+    keys = whole_job_object(job, 0)
     assert {*keys, *keys["history"][0]} - told == set()
     assert {*WorkerView.__struct_fields__} - told == set()
 

@@ -1,4 +1,4 @@
-"""Backup: `queuectl backup`: a copy of a SQLite queue, while it is in use."""
+"""`queuectl backup`: a copy of a SQLite queue, while it is in use."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from typing import Annotated
 
 import typer
 
-from casque.cli import asjson
 from casque.cli.interrupts import Interrupts
-from casque.cli.options import JsonOption, StoreOption, epilog, is_json, looked_into
-from casque.cli.output import DONE
+from casque.cli.options import JsonOption, StoreOption, epilog, is_json, open_for_reading
+from casque.cli.output import answer
 from casque.stores.sqlite.backup import Progress, refusal
 from casque.stores.sqlite.store import SqliteStore
 from casque.system.terminal_text import counted, plain
@@ -32,19 +31,17 @@ def backup(
     json: JsonOption = False,
 ) -> int:
     """Copy a SQLite queue as it is now, while it is in use, and check the copy."""
-    with looked_into(context, store) as access, Interrupts(), _bar() as progress:
+    with open_for_reading(context, store) as access, Interrupts(), _bar() as progress:
         copied = access.store
         if not isinstance(copied, SqliteStore):
             raise refusal(copied.name, type(copied).__name__)
         made = copied.backup(file, replace=force, progress=progress)
-    if is_json(context, json):
-        asjson.show({"file": str(made.path), "jobs": made.jobs, "bytes": made.size_bytes})
-    else:
-        size = f"{made.size_bytes / 2**20:,.1f} MiB"
-        print(
-            f"{counted(made.jobs, 'job')} copied to {plain(str(made.path))} ({size}), and checked."
-        )
-    return DONE
+    size = f"{made.size_bytes / 2**20:,.1f} MiB"
+    return answer(
+        {"file": str(made.path), "jobs": made.jobs, "bytes": made.size_bytes},
+        f"{counted(made.jobs, 'job')} copied to {plain(str(made.path))} ({size}), and checked.",
+        as_json=is_json(context, json),
+    )
 
 
 @contextmanager

@@ -19,8 +19,8 @@ from pathlib import Path
 
 from casque.cli.demo.screen import SLOTS, WORKERS, Screen
 from casque.cli.interrupts import Interrupts
-from casque.cli.location import STORE_VARIABLE
 from casque.cli.output import DONE, INTERRUPTED, NOT_SO
+from casque.cli.store import STORE_VARIABLE
 from casque.errors import CasqueError
 from casque.job import Failure, Job, JobStatus, Stats
 from casque.queues.arguments import NewJob
@@ -118,7 +118,7 @@ def _workers(folder: Path, interrupts: Interrupts) -> Iterator[subprocess.Popen[
     command += [f"--count={WORKERS}", f"--concurrency={SLOTS}"]
     command += [f"--lease={LEASE_SECONDS}s", f"--grace={GRACE_SECONDS}s"]
     environment = {**os.environ, STORE_VARIABLE: str(folder / _QUEUE)}
-    interrupts.hold_back()
+    interrupts.hold()
     with (
         (folder / _LOG).open("wb") as log,
         subprocess.Popen(  # noqa: S603 - our own module, by the same Python
@@ -126,7 +126,7 @@ def _workers(folder: Path, interrupts: Interrupts) -> Iterator[subprocess.Popen[
         ) as process,
     ):
         try:
-            interrupts.let_come()
+            interrupts.release()
             yield process
         finally:
             _stop(process, interrupts)
@@ -137,7 +137,7 @@ def _stop(process: subprocess.Popen[bytes], interrupts: Interrupts) -> None:
     process.send_signal(signal.SIGTERM)  # changes nothing if Ctrl-C has reached it too
     while True:
         try:
-            interrupts.let_come()
+            interrupts.release()
             process.wait()
         except KeyboardInterrupt:
             process.send_signal(signal.SIGINT)

@@ -1,4 +1,4 @@
-"""New jobs: what a person wrote to be enqueued, as JSON or as options, made a job or refused."""
+"""Fields: turns what a person wrote, as JSON or as options, into a job, or refuses it."""
 
 from __future__ import annotations
 

@@ -12,10 +12,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from casque.cli.interrupts import Interrupts
-from casque.cli.location import STORE_VARIABLE
-from casque.cli.note import live_note
-from casque.cli.output import DONE, NOT_SO, complain
-from casque.cli.store import Access
+from casque.cli.output import DONE, NOT_SO, complain, live_note
+from casque.cli.store import STORE_VARIABLE, Access
 from casque.cli.worker.fleet import members
 from casque.cli.worker.plan import Plan
 from casque.errors import CASConflictError, InvalidError, StorageError
@@ -69,10 +67,10 @@ def start(plan: Plan, access: Access, address: str | None, log_file: str | None)
     `address` is the store that they are told of; None: the app's own.
     """
     with Interrupts() as interrupts:
-        interrupts.hold_back()
+        interrupts.hold()
         process, log = _launched(plan, address, log_file)
         try:
-            interrupts.let_come()
+            interrupts.release()
             _enrol(process.pid, plan, access)
             with live_note() as note:
                 workers = _registered(process, plan, access, log, note)

@@ -9,20 +9,18 @@ from typing import Annotated
 
 import typer
 
-from casque.cli import asjson
-from casque.cli.location import default_address
 from casque.cli.options import (
     JsonOption,
     StoreOption,
+    address_if_named,
     epilog,
+    group_options,
     is_json,
-    looked_into,
-    noted,
-    opened,
-    told_address,
+    open_for_reading,
+    open_for_writing,
 )
-from casque.cli.output import DONE, NOT_FOUND, NOT_SO, complain
-from casque.cli.store import Access
+from casque.cli.output import DONE, NOT_FOUND, NOT_SO, complain, print_json
+from casque.cli.store import Access, default_address, require_shared
 from casque.cli.worker.plan import LogFormat, Plan, span_us
 from casque.errors import CasqueError, InvalidError
 from casque.worker.shell.settings import Settings
@@ -33,7 +31,7 @@ workers = typer.Typer(
     epilog=epilog("queuectl worker start --count 2", "queuectl worker stop"),
     no_args_is_help=True,
 )
-workers.callback()(noted)
+workers.callback()(group_options)
 
 
 @workers.command(
@@ -114,7 +112,7 @@ def start(
         log_format=log_format,
     )
     plan.options(Settings())  # what cannot be is said before anything is touched
-    told = told_address(context, store)
+    told = address_if_named(context, store)
     if told is None and app is None:
         told = default_address()
     if foreground:
@@ -163,7 +161,7 @@ def _start_apart(plan: Plan, told: str | None, log_file: str | None, *, json: bo
         except NotStartedError as error:
             return error.tell()
     if json:
-        asjson.show(
+        print_json(
             {"manager": started.manager, "workers": started.workers, "log": str(started.log)}
         )
     elif started.workers:
@@ -182,11 +180,7 @@ def _reached(plan: Plan, told: str | None) -> Access:
         access = Access(load_app(plan.target).store)
     else:
         access = Access(told or default_address())
-    if access.store.instant:
-        raise InvalidError(
-            "the jobs of a store in memory are seen by no other process, so workers would find "
-            "none: name a store that processes share, as by --store jobs.db."
-        )
+    require_shared(access.store)
     return access
 
 
@@ -197,14 +191,14 @@ def list_(context: typer.Context, store: StoreOption = None, json: JsonOption = 
     One that died on this host is shown as gone until its entry ends, within two
     leases; of those on other hosts, the last beat tells.
     """
-    from casque.cli.worker.fleet import members, running_by, tell_of_unheard, view_of
+    from casque.cli.worker.fleet import members, running_by, view_of, warn_of_silent_supervisors
 
-    with looked_into(context, store) as access:
+    with open_for_reading(context, store) as access:
         entries = [one.entry for one in members(access)]
         running = running_by(access)
-        tell_of_unheard(access)
+        warn_of_silent_supervisors(access)
     if is_json(context, json):
-        asjson.show([view_of(entry, running.get(entry.name, [])) for entry in entries])
+        print_json([view_of(entry, running.get(entry.name, [])) for entry in entries])
     elif entries:
         from casque.cli.worker.workertable import show_workers
 
@@ -255,7 +249,7 @@ def stop(
     if pids and everywhere:
         raise InvalidError("PIDs are those of this host: give PIDs, or --all, not both.")
     timeout_us = None if timeout is None else span_us("--timeout", timeout)
-    with opened(context, store) as access:
+    with open_for_writing(context, store) as access:
         found = members(access)
         meant = stop.chosen(found, posts(access), pids or [], everywhere=everywhere)
         if meant.unknown:
@@ -277,7 +271,7 @@ def stop(
         [one.entry for one in found if one.entry.name not in names],
     )
     if is_json(context, json):
-        asjson.show(outcome.as_json())
+        print_json(outcome.as_json())
     else:
         outcome.tell()
     return DONE if outcome.is_done else NOT_SO
@@ -305,7 +299,7 @@ def check(
 
     max_age_us = None if max_age is None else span_us("--max-age", max_age)
     try:
-        with looked_into(context, store) as access:
+        with open_for_reading(context, store) as access:
             health = healthy(access, max_age_us)
     except InvalidError:
         raise
@@ -314,7 +308,7 @@ def check(
 
         health = Health(is_healthy=False, workers=[], told=f"the store does not answer: {error}")
     if is_json(context, json):
-        asjson.show(health)
+        print_json(health)
     elif health.is_healthy:
         print(health.told)
     else:

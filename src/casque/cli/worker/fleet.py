@@ -9,8 +9,7 @@ from typing import Literal, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from casque.cli.asjson import instant
-from casque.cli.output import complain
+from casque.cli.output import complain, utc_time
 from casque.cli.store import Access
 from casque.record import DISMISSAL, MANAGER, WORKER, Record
 from casque.rules.views import JobFilter
@@ -89,7 +88,7 @@ def posts(access: Access) -> list[Post]:
     ]
 
 
-def tell_of_unheard(access: Access) -> None:
+def warn_of_silent_supervisors(access: Access) -> None:
     """Of the managers here that run, though they have not renewed their entries in time."""
     now = access.store.clock.now()
     managers = [
@@ -148,8 +147,8 @@ def view_of(entry: WorkerEntry, running: Sequence[str]) -> WorkerView:
         entrypoints=list(entry.entrypoints),
         concurrency=entry.concurrency,
         running=list(running),
-        started_at=str(instant(to_us(entry.started_at))),
-        beat_at=str(instant(to_us(entry.beat_at))),
+        started_at=str(utc_time(to_us(entry.started_at))),
+        beat_at=str(utc_time(to_us(entry.beat_at))),
         lease_seconds=entry.lease_us / SECOND_US,
         state=state_of(entry),
     )

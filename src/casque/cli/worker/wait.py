@@ -9,7 +9,7 @@ from contextlib import suppress
 
 import msgspec
 
-from casque.cli.note import live_note
+from casque.cli.output import live_note
 from casque.cli.store import Access
 from casque.cli.worker.fleet import Member, Post, members, posts
 from casque.cli.worker.stop import Told, dismiss

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from casque.cli.tables import add_row, names, show, table
+from casque.cli.output import add_row, names, print_table, table
 from casque.cli.worker.fleet import age_us, ago, state_of
 from casque.system.clock import SystemClock, to_us
 from casque.worker.registry.entries import WorkerEntry
@@ -16,7 +16,7 @@ def show_workers(entries: Sequence[WorkerEntry], running: Mapping[str, Sequence[
     made = table("Workers", "#PID", "Host", "#Manager", "Queues", "Running", "Started", "Last beat")
     for entry in entries:
         add_row(made, *_row(entry, len(running.get(entry.name, ())), now))
-    show(made)
+    print_table(made)
 
 
 def _row(entry: WorkerEntry, jobs: int, now: int) -> list[object]:
