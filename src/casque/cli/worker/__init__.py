@@ -3,10 +3,7 @@
 background   Workers that outlive the command that starts them.
 commands     `worker start`, `list`, `stop` and `check`.
 fleet        The workers of a store as commands see and show them.
-health       Whether this host's workers are well.
 plan         What `worker start` was asked for, checked.
 stop         Workers told to stop: by a signal here, elsewhere through the store.
-stopped      Until they have ended; and what became of them.
 wait         Until they have ended; and what became of them.
-workertable  The workers of a store as commands see and show them.
 """

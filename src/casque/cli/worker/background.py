@@ -14,7 +14,7 @@ from typing import NamedTuple
 from casque.cli.interrupts import Interrupts
 from casque.cli.output import DONE, NOT_SO, complain, live_note
 from casque.cli.store import STORE_VARIABLE, Access
-from casque.cli.worker.fleet import members
+from casque.cli.worker.fleet import registered_workers
 from casque.cli.worker.plan import Plan
 from casque.errors import CASConflictError, InvalidError, StorageError
 from casque.record import ABSENT
@@ -172,8 +172,8 @@ def _registered(
 
 
 def _workers_of(manager: int, access: Access) -> list[WorkerEntry]:
-    entries = (one.entry for one in members(access))
-    return [one for one in entries if one.manager == manager and one.is_here and not one.is_gone]
+    ours = [one for one in registered_workers(access) if one.manager == manager and one.is_here]
+    return [one for one in ours if not one.is_gone]
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

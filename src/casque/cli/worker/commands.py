@@ -191,18 +191,16 @@ def list_(context: typer.Context, store: StoreOption = None, json: JsonOption = 
     One that died on this host is shown as gone until its entry ends, within two
     leases; of those on other hosts, the last beat tells.
     """
-    from casque.cli.worker.fleet import members, running_by, view_of, warn_of_silent_supervisors
+    from casque.cli.worker import fleet
 
     with open_for_reading(context, store) as access:
-        entries = [one.entry for one in members(access)]
-        running = running_by(access)
-        warn_of_silent_supervisors(access)
+        entries = fleet.registered_workers(access)
+        running = fleet.running_by(access)
+        fleet.warn_of_silent_supervisors(access)
     if is_json(context, json):
-        print_json([view_of(entry, running.get(entry.name, [])) for entry in entries])
+        print_json([fleet.worker_view(entry, running.get(entry.name, [])) for entry in entries])
     elif entries:
-        from casque.cli.worker.workertable import show_workers
-
-        show_workers(entries, running)
+        fleet.print_workers(entries, running)
     else:
         print("No workers are running.")
 
@@ -241,40 +239,29 @@ def stop(
     PID is not replaced. One on another host finds out within a third of its
     lease. Exit codes: 1 some have not ended in time, 3 no worker has that PID.
     """
-    from casque.cli.worker import stop
+    from casque.cli.worker import fleet, stop
     from casque.cli.worker import wait as waiting
-    from casque.cli.worker.fleet import Member, members, posts
-    from casque.cli.worker.stopped import Outcome
 
     if pids and everywhere:
         raise InvalidError("PIDs are those of this host: give PIDs, or --all, not both.")
     timeout_us = None if timeout is None else span_us("--timeout", timeout)
     with open_for_writing(context, store) as access:
-        found = members(access)
-        meant = stop.chosen(found, posts(access), pids or [], everywhere=everywhere)
-        if meant.unknown:
-            complain(stop.unknown_told(meant.unknown, [one.entry for one in found]))
+        registered = fleet.registered_workers(access)
+        supervisors = fleet.registered_supervisors(access)
+        targets = stop.choose(registered, supervisors, pids or [], everywhere=everywhere)
+        if targets.unknown:
+            complain(stop.unknown_message(targets.unknown, registered))
             return NOT_FOUND
-        told = stop.tell(access, meant, pids or [])
-        if wait and waiting.is_waited_for(told):
+        by_store = stop.tell(access, targets, pids or [])
+        if wait and waiting.is_inside_job(targets):
             complain("note: not waiting, as a worker that is to stop waits for this very job.")
             wait = False
-        waited = waiting.wait(access, told, timeout_us, newcomers=everywhere) if wait else None
-        stop.clear_away(access, [*meant.gone, *(waited.gone if waited else ())])
-    gone = [one.entry for one in meant.gone if isinstance(one, Member)]
-    names = {one.name for one in (*told.workers, *gone)}
-    outcome = Outcome(
-        told.entries,
-        gone,
-        waited.left if waited else None,
-        waited.silent if waited else [],
-        [one.entry for one in found if one.entry.name not in names],
-    )
-    if is_json(context, json):
-        print_json(outcome.as_json())
-    else:
-        outcome.tell()
-    return DONE if outcome.is_done else NOT_SO
+        waited = None
+        if wait:
+            waited = waiting.wait(access, targets, by_store, timeout_us, everywhere=everywhere)
+        stop.clear_away(access, [*targets.dead, *(waited.dead if waited else ())])
+    left, silent = (waited.left, waited.silent) if waited else (None, [])
+    return stop.report(targets, left, silent, as_json=is_json(context, json))
 
 
 @workers.command(
@@ -295,22 +282,21 @@ def check(
     registered, alive and beating. Else 1, whatever is wrong, the storage
     included: probes know no other. Only wrong arguments are 2.
     """
-    from casque.cli.worker.health import healthy
+    from casque.cli.worker.fleet import Health, health_of
 
     max_age_us = None if max_age is None else span_us("--max-age", max_age)
     try:
         with open_for_reading(context, store) as access:
-            health = healthy(access, max_age_us)
+            health = health_of(access, max_age_us)
     except InvalidError:
         raise
     except CasqueError as error:
-        from casque.cli.worker.health import Health
-
-        health = Health(is_healthy=False, workers=[], told=f"the store does not answer: {error}")
+        message = f"the store does not answer: {error}"
+        health = Health(is_healthy=False, workers=[], message=message)
     if is_json(context, json):
         print_json(health)
     elif health.is_healthy:
-        print(health.told)
+        print(health.message)
     else:
-        complain(health.told)
+        complain(health.message)
     return DONE if health.is_healthy else NOT_SO
