@@ -62,7 +62,7 @@ def _require_sensible(address: str, store: Store) -> None:
         str(path.absolute()).encode()
     except UnicodeEncodeError:  # bytes that are not UTF-8 show as lone surrogates
         raise InvalidError(
-            f"the path of {store.name!r} is not UTF-8 text, and workers could not be told of it. "
+            f"the path of {store.name!r} is not UTF-8 text, and workers could not find it. "
             "Choose another place."
         ) from None
     # Stores make missing folders. In a path that a person typed, one that is missing is a typo.

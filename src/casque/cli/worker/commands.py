@@ -1,4 +1,4 @@
-"""Worker: `queuectl worker start|list|stop|check`."""
+"""Commands: `queuectl worker start|list|stop|check`."""
 
 from __future__ import annotations
 
@@ -19,11 +19,10 @@ from casque.cli.options import (
     open_for_reading,
     open_for_writing,
 )
-from casque.cli.output import DONE, NOT_FOUND, NOT_SO, complain, print_json
+from casque.cli.output import DONE, NOT_FOUND, NOT_SO, answer, complain, print_json
 from casque.cli.store import Access, default_address, require_shared
-from casque.cli.worker.plan import LogFormat, Plan, span_us
+from casque.cli.worker.plan import LogFormat, StartArguments, span_us
 from casque.errors import CasqueError, InvalidError
-from casque.worker.shell.settings import Settings
 
 workers = typer.Typer(
     name="worker",
@@ -99,7 +98,7 @@ def start(
     With --foreground it stays and shows what they do; SIGTERM or Ctrl-C stops
     them, Ctrl-C again at once. Exit code 1: some had to be killed.
     """
-    plan = Plan(
+    arguments = StartArguments(
         count=count,
         target=app,
         concurrency=concurrency,
@@ -111,38 +110,64 @@ def start(
         max_mib=max_mib,
         log_format=log_format,
     )
-    plan.options(Settings())  # what cannot be is said before anything is touched
-    told = address_if_named(context, store)
-    if told is None and app is None:
-        told = default_address()
+    address = address_if_named(context, store)
+    if address is None and app is None:
+        address = default_address()
     if foreground:
-        return _start_here(plan, told, log_file)
-    return _start_apart(plan, told, log_file, json=is_json(context, json))
+        return _start_in_foreground(arguments, address, log_file)
+    return _start_in_background(arguments, address, log_file, as_json=is_json(context, json))
 
 
-def _start_here(plan: Plan, told: str | None, log_file: str | None) -> int:
-    from casque.worker.logging.setup import LogOptions, set_up
-    from casque.worker.supervision.supervisor import Supervisor
+def _start_in_foreground(
+    arguments: StartArguments, address: str | None, log_file: str | None
+) -> int:
+    from casque.cli.worker.supervise import supervise
 
-    with _reached(plan, told) as access:
-        options = plan.options(access.settings())
-    place = told
-    if place is None and plan.target is not None:
-        from casque.worker.loading import load_app
-
-        place = load_app(plan.target).opened.address
+    access, registered_in = _opened(arguments, address)
+    with access:
+        plan = arguments.plan(access.settings(), address, registered_in)
     if log_file is not None:
-        _write_to(log_file)
-    log = LogOptions(format=plan.log_format)
-    set_up(log)
-    supervisor = Supervisor(  # noqa: S604 - it runs nothing by a shell: its workers take such jobs
-        plan.target, options, plan.count, told, shell=True, enrolled_in=place, log=log
-    )
-    return DONE if supervisor.run() else NOT_SO
+        _redirect_output(log_file)
+    return supervise(plan)
 
 
-def _write_to(log_file: str) -> None:
-    """From now on all that this process and its children say goes there."""
+def _start_in_background(
+    arguments: StartArguments, address: str | None, log_file: str | None, *, as_json: bool
+) -> int:
+    from casque.cli.worker.background import NotStartedError, start
+
+    access, registered_in = _opened(arguments, address)
+    with access:
+        plan = arguments.plan(access.settings(), address, registered_in)
+        try:
+            started = start(plan, access, log_file)
+        except NotStartedError as error:
+            return error.report()
+    text = f"No job was left to do: all workers have ended. Log: {started.log}"
+    if started.workers:
+        pids = ", ".join(map(str, started.workers))
+        text = f"Started {len(started.workers)} worker(s): PIDs {pids}. Log: {started.log}"
+    value = {"manager": started.supervisor, "workers": started.workers, "log": str(started.log)}
+    return answer(value, text, as_json=as_json)
+
+
+def _opened(arguments: StartArguments, address: str | None) -> tuple[Access, str | None]:
+    """Open the store that the workers will work on: the one named, or else the app's own.
+
+    With it comes its address; None when the app has made the store itself.
+    """
+    if address is not None:
+        return Access(address), address
+    from casque.worker.loading import load_app
+
+    assert arguments.target is not None
+    app = load_app(arguments.target)
+    require_shared(app.store)
+    return Access(app.store), app.opened.address
+
+
+def _redirect_output(log_file: str) -> None:
+    """Send all that this process and its children print to the log."""
     from casque.cli.worker.background import open_log
 
     descriptor = open_log(Path(log_file))
@@ -150,38 +175,6 @@ def _write_to(log_file: str) -> None:
         stream.flush()
         os.dup2(descriptor, stream.fileno())
     os.close(descriptor)
-
-
-def _start_apart(plan: Plan, told: str | None, log_file: str | None, *, json: bool) -> int:
-    from casque.cli.worker.background import NotStartedError, start
-
-    with _reached(plan, told) as access:
-        try:
-            started = start(plan, access, told, log_file)
-        except NotStartedError as error:
-            return error.tell()
-    if json:
-        print_json(
-            {"manager": started.manager, "workers": started.workers, "log": str(started.log)}
-        )
-    elif started.workers:
-        pids = ", ".join(map(str, started.workers))
-        print(f"Started {len(started.workers)} worker(s): PIDs {pids}. Log: {started.log}")
-    else:
-        print(f"No job was left to do: all workers have ended. Log: {started.log}")
-    return DONE
-
-
-def _reached(plan: Plan, told: str | None) -> Access:
-    """The store that they will work on, open."""
-    if told is None and plan.target is not None:
-        from casque.worker.loading import load_app
-
-        access = Access(load_app(plan.target).store)
-    else:
-        access = Access(told or default_address())
-    require_shared(access.store)
-    return access
 
 
 @workers.command(name="list", epilog=epilog("queuectl worker list", "queuectl worker list --json"))
