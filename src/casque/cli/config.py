@@ -30,7 +30,7 @@ KeyArgument = Annotated[str, typer.Argument(metavar="KEY", help=f"One of {_KEYS}
 
 config = typer.Typer(
     name="config",
-    help="What holds for all of a store: every worker and every host sees it.",
+    help="The settings of a store, which hold for every worker on every host.",
     epilog=epilog("queuectl config list", "queuectl config set max_retries 5"),
     no_args_is_help=True,
 )
@@ -68,7 +68,7 @@ def unset(
     store: StoreOption = None,
     json: JsonOption = False,
 ) -> int:
-    """Go back to what holds when nobody has set it."""
+    """Set one of the settings back to its default."""
     one = setting(key)
     with open_for_writing(context, store) as access:
         settings = _change(access, key, None)
@@ -107,7 +107,7 @@ def get(
 
 @config.command("list", epilog=epilog("queuectl config list", "queuectl config list --json"))
 def list_(context: typer.Context, store: StoreOption = None, json: JsonOption = False) -> int:
-    """Print all settings, and which of them are as nobody has set them."""
+    """Print all settings, and which of them have their default."""
     settings, are_set = _read(context, store)
     if is_json(context, json):
         print_json([_object(key, settings, is_set=key in are_set) for key in SETTINGS])
