@@ -513,7 +513,7 @@ def test_those_that_take_too_long_are_told_of(on_sqlite: Operator) -> None:
     until("it runs", lambda: on_sqlite.fleet.runs("start"))
     ran = on_sqlite.queuectl("worker", "stop", "--timeout", "0s")
     assert (ran.code, ran.out) == (1, "")
-    assert f"1 worker(s) have not ended yet: {worker}." in ran.err
+    assert f"1 worker(s) are not known to have ended: {worker}." in ran.err
     on_sqlite.fleet.open_gate()
     until("it has ended", lambda: on_sqlite.processes() == [])
 

@@ -218,7 +218,7 @@ def test_one_elsewhere_that_is_not_heard_of_any_more_is_not_said_to_have_stopped
     assert run(["worker", "stop", "--all"]) == 1
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert "1 worker(s) were not heard of any more: 17 on far-away." in captured.err
+    assert "1 worker(s) are not known to have ended: 17 on far-away." in captured.err
 
 
 def test_those_elsewhere_are_left_alone_unless_all_are_meant(

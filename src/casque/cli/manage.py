@@ -133,10 +133,7 @@ def pause(
     json: JsonOption = False,
 ) -> int:
     """Let no worker take jobs from a queue. What is running goes on; enqueueing too."""
-    with open_for_writing(context, store) as access:
-        access.run(access.queue.pause(queue))
-    value = {"queue": queue, "paused": True}
-    return answer(value, f"Queue {plain(queue)} paused.", as_json=is_json(context, json))
+    return _set_paused(context, queue, store, json, paused=True)
 
 
 def resume(
@@ -146,10 +143,17 @@ def resume(
     json: JsonOption = False,
 ) -> int:
     """Let workers take jobs from a queue again."""
+    return _set_paused(context, queue, store, json, paused=False)
+
+
+def _set_paused(
+    context: typer.Context, queue: str, store: str | None, json: bool, *, paused: bool
+) -> int:
     with open_for_writing(context, store) as access:
-        access.run(access.queue.resume(queue))
-    value = {"queue": queue, "paused": False}
-    return answer(value, f"Queue {plain(queue)} resumed.", as_json=is_json(context, json))
+        access.run(access.queue.pause(queue) if paused else access.queue.resume(queue))
+    text = f"Queue {plain(queue)} {'paused' if paused else 'resumed'}."
+    value = {"queue": queue, "paused": paused}
+    return answer(value, text, as_json=is_json(context, json))
 
 
 def reset(

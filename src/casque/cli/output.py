@@ -105,6 +105,24 @@ def live_note() -> Iterator[Callable[[str], None]]:
         yield status.update
 
 
+@contextmanager
+def progress_bar(title: str) -> Iterator[Callable[[int, int | None, str], None]]:
+    """Yield a function that moves a bar on a terminal: done, of how many, and a note."""
+    if not sys.stderr.isatty():
+        yield lambda _done, _total, _note: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    note = TextColumn("{task.fields[note]}")
+    columns = (TextColumn(title), BarColumn(), note, TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("", total=None, note="")
+        yield lambda done, total, note: progress.update(
+            task, completed=done, total=total, note=note
+        )
+
+
 # -- JSON --------------------------------------------------------------------------
 
 

@@ -7,14 +7,13 @@ import select
 import stat
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import BinaryIO
 
 import msgspec
 
 from casque.cli.enqueue.fields import decoded, new_job
 from casque.cli.enqueue.one import EnqueueRequest
-from casque.cli.output import InterruptedAtError, JsonObject, answer, complain
+from casque.cli.output import InterruptedAtError, JsonObject, answer, complain, progress_bar
 from casque.cli.store import Access
 from casque.errors import CasqueError, InvalidError
 from casque.queues.arguments import ENQUEUE_MANY_JOBS, PAYLOAD_BYTES, NewJob
@@ -45,10 +44,6 @@ class _Tally(msgspec.Struct):
         return {"enqueued": self.enqueued, "already_there": self.already_there}
 
 
-_Moved = Callable[[int, _Tally], None]
-"""Shows how many bytes are read, and how many jobs are stored."""
-
-
 def enqueue_lines(request: EnqueueRequest) -> int:
     """Enqueue a job for each line of stdin. Returns the exit code."""
     if request.fields:
@@ -60,8 +55,8 @@ def enqueue_lines(request: EnqueueRequest) -> int:
         raise InvalidError("stdin is closed; pipe one JSON object a line into it.")
     tally = _Tally()
     try:
-        with Access(request.address) as access, _bar(sys.stdin.buffer) as moved:
-            _enqueue_all(request, access, tally, moved)
+        with Access(request.address) as access, progress_bar("Enqueueing") as bar:
+            _enqueue_all(request, access, tally, bar)
     except KeyboardInterrupt:
         unsure = f", and {tally.unsure} may have been" if tally.unsure else ""
         done = f"{counted(tally.enqueued, 'job')} had been enqueued{unsure}"
@@ -71,10 +66,15 @@ def enqueue_lines(request: EnqueueRequest) -> int:
     return answer(tally.as_json(), text, as_json=request.is_json)
 
 
-def _enqueue_all(request: EnqueueRequest, access: Access, tally: _Tally, moved: _Moved) -> None:
+def _enqueue_all(
+    request: EnqueueRequest,
+    access: Access,
+    tally: _Tally,
+    bar: Callable[[int, int | None, str], None],
+) -> None:
     settings = access.settings()
     access.open_queue(settings.max_depth)
-    read = 0
+    read, size = 0, _size(sys.stdin.buffer)
     for lines in _batches(_numbered(sys.stdin.buffer)):
         batch: list[NewJob] = []
         for number, line in lines:
@@ -84,7 +84,7 @@ def _enqueue_all(request: EnqueueRequest, access: Access, tally: _Tally, moved: 
                 raise _refused(f"line {number}", error, tally) from None
             read += len(line)
         _store(access, batch, tally, f"lines {lines[0][0]} to {lines[-1][0]}")
-        moved(read, tally)
+        bar(read, size, counted(tally.enqueued, "job"))
 
 
 def _job(line: bytes, request: EnqueueRequest, settings: Settings) -> NewJob:
@@ -167,30 +167,6 @@ def _batches(
             size += len(line[1])
     if batch:
         yield batch
-
-
-@contextmanager
-def _bar(stream: BinaryIO) -> Iterator[_Moved]:
-    """A progress bar on stderr, when that is a terminal."""
-    if not sys.stderr.isatty():
-        yield lambda _read, _tally: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (
-        TextColumn("Enqueueing"),
-        BarColumn(),
-        TextColumn("{task.fields[jobs]}"),
-        TimeElapsedColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("", total=_size(stream), jobs=counted(0, "job"))
-
-        def moved(read: int, tally: _Tally) -> None:
-            progress.update(task, completed=read, jobs=counted(tally.enqueued, "job"))
-
-        yield moved
 
 
 def _size(stream: BinaryIO) -> int | None:

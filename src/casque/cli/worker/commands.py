@@ -191,7 +191,7 @@ def list_(context: typer.Context, store: StoreOption = None, json: JsonOption = 
         running = fleet.running_by(access)
         fleet.warn_of_silent_supervisors(access)
     if is_json(context, json):
-        print_json([fleet.worker_view(entry, running.get(entry.name, [])) for entry in entries])
+        print_json([fleet.worker_object(entry, running.get(entry.name, [])) for entry in entries])
     elif entries:
         fleet.print_workers(entries, running)
     else:
@@ -253,8 +253,8 @@ def stop(
         if wait:
             waited = waiting.wait(access, targets, by_store, timeout_us, everywhere=everywhere)
         stop.clear_away(access, [*targets.dead, *(waited.dead if waited else ())])
-    left, silent = (waited.left, waited.silent) if waited else (None, [])
-    return stop.report(targets, left, silent, as_json=is_json(context, json))
+    left = waited.left if waited else None
+    return stop.report(targets, left, as_json=is_json(context, json))
 
 
 @workers.command(

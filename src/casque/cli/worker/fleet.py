@@ -9,7 +9,7 @@ from typing import Literal
 import msgspec
 from msgspec.structs import replace
 
-from casque.cli.output import add_row, complain, names, print_table, table, utc_time
+from casque.cli.output import JsonObject, add_row, complain, names, print_table, table, utc_time
 from casque.cli.store import Access
 from casque.record import DISMISSAL, MANAGER, WORKER
 from casque.rules.views import JobFilter
@@ -25,23 +25,6 @@ from casque.worker.registry.entries import (
 )
 
 _JOBS_LOOKED_AT = 10_000
-
-
-class WorkerView(msgspec.Struct, frozen=True):
-    """A worker in the output of `--json`: these keys stay."""
-
-    name: str
-    host: str
-    pid: int
-    manager: int | None
-    queues: list[str] | None
-    entrypoints: list[str]
-    concurrency: int
-    running: list[str]
-    started_at: str
-    beat_at: str
-    lease_seconds: float
-    state: Literal["working", "stopping", "gone"]
 
 
 class Health(msgspec.Struct, frozen=True):
@@ -125,21 +108,22 @@ def running_by(access: Access) -> dict[str, list[str]]:
 # -- showing -----------------------------------------------------------------------
 
 
-def worker_view(entry: WorkerEntry, running: Sequence[str]) -> WorkerView:
-    return WorkerView(
-        name=entry.name,
-        host=entry.host,
-        pid=entry.pid,
-        manager=entry.manager,
-        queues=None if entry.queues is None else list(entry.queues),
-        entrypoints=list(entry.entrypoints),
-        concurrency=entry.concurrency,
-        running=list(running),
-        started_at=str(utc_time(to_us(entry.started_at))),
-        beat_at=str(utc_time(to_us(entry.beat_at))),
-        lease_seconds=entry.lease_us / SECOND_US,
-        state=_state_of(entry),
-    )
+def worker_object(entry: WorkerEntry, running: Sequence[str]) -> JsonObject:
+    """A worker in the output of `--json`: these keys stay."""
+    return {
+        "name": entry.name,
+        "host": entry.host,
+        "pid": entry.pid,
+        "manager": entry.manager,
+        "queues": entry.queues,
+        "entrypoints": entry.entrypoints,
+        "concurrency": entry.concurrency,
+        "running": running,
+        "started_at": utc_time(to_us(entry.started_at)),
+        "beat_at": utc_time(to_us(entry.beat_at)),
+        "lease_seconds": entry.lease_us / SECOND_US,
+        "state": _state_of(entry),
+    }
 
 
 def print_workers(entries: Sequence[WorkerEntry], running: Mapping[str, Sequence[str]]) -> None:

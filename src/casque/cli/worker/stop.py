@@ -146,30 +146,24 @@ def clear_away(access: Access, dead: Sequence[ProcessEntry]) -> None:
             return
 
 
-def report(
-    targets: Targets,
-    left: Sequence[ProcessEntry] | None,
-    silent: Sequence[ProcessEntry],
-    *,
-    as_json: bool,
-) -> int:
-    """Say of each whether it has stopped, or name it as left or silent. Returns the exit code.
+def report(targets: Targets, left: Sequence[ProcessEntry] | None, *, as_json: bool) -> int:
+    """Say of each that it has stopped, or name it as left. Returns the exit code.
 
-    `left` have not ended in time; None: the command did not wait. `silent` are on
-    other hosts, and their entries ran out: they have died, or are held up.
+    `left` are not known to have ended; None: the command did not wait.
     """
     dead = [one for one in targets.dead if isinstance(one, WorkerEntry)]
-    unsure = {one.name for one in (*(left or ()), *silent)}
-    stopped = [one for one in targets.named if left is not None and one.name not in unsure]
+    names = {one.name for one in left or ()}
+    stopped = [one for one in targets.named if left is not None and one.name not in names]
     told = targets.named if left is None else []
+    code = NOT_SO if left else DONE
     if as_json:
         groups: dict[str, Sequence[ProcessEntry]] = {
             "stopped": stopped,
             "gone": dead,
-            "left": [*told, *(left or ()), *silent],
+            "left": [*told, *(left or ())],
         }
         print_json({group: [_object(one) for one in ones] for group, ones in groups.items()})
-        return NOT_SO if unsure else DONE
+        return code
     if not targets.named and not dead:
         print("No workers are running.")
         if targets.others:
@@ -182,15 +176,10 @@ def report(
         print(f"Told {how_many} to stop: {pids}.")
     for how_many, pids in _grouped(left or ()):
         complain(
-            f"{how_many} have not ended yet: {pids}. They still stop when their jobs end or their "
-            "grace is over; see `queuectl worker list`."
+            f"{how_many} are not known to have ended: {pids}. They stop when their jobs end or "
+            "their grace is over, unless they have died; see `queuectl worker list`."
         )
-    for how_many, pids in _grouped(silent):
-        complain(
-            f"{how_many} were not heard of any more: {pids}. They have died, or are held up and "
-            "go on later; see `queuectl worker list`."
-        )
-    return NOT_SO if unsure else DONE
+    return code
 
 
 def _object(one: ProcessEntry) -> JsonObject:

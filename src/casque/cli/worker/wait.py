@@ -30,11 +30,12 @@ _BEYOND_GRACE_US = 20 * SECOND_US
 
 
 class Waited(NamedTuple):
-    """The processes that are not known to have ended, and the entries to clear away."""
+    """How the wait ended."""
 
     left: list[ProcessEntry]
-    silent: list[ProcessEntry]
+    """Those that are not known to have ended."""
     dead: list[ProcessEntry]
+    """Those that have ended, and whose entries are still there."""
 
 
 def is_inside_job(targets: Targets) -> bool:
@@ -77,8 +78,8 @@ def wait(
     # A supervisor ends after its workers: once it is known to have ended, so are they.
     unsure = {one.name for one in (*left, *watch.silent)}
     ended = {(s.host, s.machine, s.pid) for s in targets.supervisors if s.name not in unsure}
-    silent = [one for one in watch.silent if _supervisor_of(one) not in ended]
-    return Waited(left, silent, watch.dead())
+    left += [one for one in watch.silent if _supervisor_of(one) not in ended]
+    return Waited(left, watch.dead())
 
 
 def _supervisor_of(one: ProcessEntry) -> tuple[str, str, int | None]:
