@@ -76,10 +76,10 @@ def wait(
             note(f"Stopping: {len(left)} process(es) left…")
             threading.Event().wait(_LOOK_SECONDS)
     # A supervisor ends after its workers: once it is known to have ended, so are they.
-    unsure = {one.name for one in (*left, *watch.silent)}
+    unsure = {*watch.left, *(one.name for one in watch.silent)}
     ended = {(s.host, s.machine, s.pid) for s in targets.supervisors if s.name not in unsure}
-    left += [one for one in watch.silent if _supervisor_of(one) not in ended]
-    return Waited(left, watch.dead())
+    silent = [one for one in watch.silent if _supervisor_of(one) not in ended]
+    return Waited([*left, *silent], watch.dead())
 
 
 def _supervisor_of(one: ProcessEntry) -> tuple[str, str, int | None]:
@@ -89,9 +89,9 @@ def _supervisor_of(one: ProcessEntry) -> tuple[str, str, int | None]:
 class _Watch:
     """Looks which processes are left.
 
-    A process on this host has ended when the system says so. Any other has ended
-    when it has taken its entry away, which it does last; if the entry ran out
-    instead, nobody knows, and the process is `silent`.
+    A process has ended when it has taken its entry away, which it does last, or
+    when the system of this host says so. If the entry of one on another host ran
+    out, nobody knows whether it has ended: it is `silent`.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class _Watch:
         self._targets: dict[str, ProcessEntry] = {
             one.name: one for one in (*targets.workers, *targets.supervisors)
         }
-        self._left = dict(self._targets)
+        self.left = dict(self._targets)
         self._ends_us: dict[str, int] = {}
         """When each entry runs out unless it is renewed, as of the last look."""
         self._replaceable = {
@@ -116,8 +116,8 @@ class _Watch:
         try:
             self._read_entries()
         except StorageError:  # the system alone tells, until the storage answers again
-            self._left = {name: one for name, one in self._left.items() if not one.is_gone}
-        left = list(self._left.values())
+            self.left = {name: one for name, one in self.left.items() if not one.is_gone}
+        left = list(self.left.values())
         return [one for one in left if isinstance(one, WorkerEntry)] or left
 
     def dead(self) -> list[ProcessEntry]:
@@ -130,11 +130,11 @@ class _Watch:
         now = self._access.store.clock.now()
         before = self._ends_us
         self._ends_us = {one.name: ends_us(one) for one in records if one.name in self._targets}
-        for name, one in list(self._left.items()):
+        for name, one in list(self.left.items()):
             if one.is_gone:
-                del self._left[name]
+                del self.left[name]
             elif self._ends_us.get(name, 0) <= now and not _is_own_process(one):
-                del self._left[name]
+                del self.left[name]
                 # A process that is well renews its entry long before it runs out.
                 if before.get(name, now + one.lease_us) - one.lease_us // 2 <= now:
                     self.silent.append(one)
@@ -142,8 +142,8 @@ class _Watch:
     def _dismiss_replacements(self) -> None:
         for worker in registered_workers(self._access) if self._replaceable else ():
             if worker.name not in self._targets and _supervisor_of(worker) in self._replaceable:
-                self._targets[worker.name] = self._left[worker.name] = worker
                 self._access.submit(dismissal(worker))
+                self._targets[worker.name] = self.left[worker.name] = worker
 
 
 def _is_own_process(one: ProcessEntry) -> bool:
