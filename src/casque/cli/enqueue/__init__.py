@@ -7,6 +7,6 @@ one         Enqueues one job, whichever module read its arguments.
 stdin       Enqueues many jobs, one JSON object a line.
 
 Two modules read the arguments because Typer and Rich are slow to import: hooks and
-scripts call `enqueue` all day, and it takes 140 ms of CPU time with `fast_args` and
-260 ms with Typer (Python 3.11, SQLite). A test checks that both read the same.
+scripts call `enqueue` all day, and it takes 120 ms of CPU time with `fast_args` and
+200 ms with Typer (Python 3.11, SQLite). A test checks that both read the same.
 """
