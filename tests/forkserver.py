@@ -244,7 +244,16 @@ def _load() -> None:
     """All that commands and workers load, much of which they load late."""
     for name in ("asyncio", "rich.console", "rich.live", "rich.table"):
         importlib.import_module(name)
-    for name in ("buckets", "cli", "stores", "stores.ledger", "stores.sqlite", "worker"):
+    for name in (
+        "buckets",
+        "cli",
+        "cli.enqueue",
+        "cli.worker",
+        "stores",
+        "stores.ledger",
+        "stores.sqlite",
+        "worker",
+    ):
         package = importlib.import_module(f"casque.{name}")
         for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
             # The one does not wait to be told to run, the other starts threads.

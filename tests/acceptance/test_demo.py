@@ -18,7 +18,8 @@ PATIENCE = 100
 COLUMNS = 80
 DEMO = """
 import sys
-from casque.cli import demo, main
+from casque.cli import main
+from casque.cli.demo import run as demo
 
 for setting in sys.argv[1:]:
     name, _, number = setting.partition("=")

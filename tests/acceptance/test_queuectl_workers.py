@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -183,6 +184,23 @@ def test_without_a_store_the_app_has_its_own(on_sqlite: Operator) -> None:
     ran = on_sqlite.queuectl("worker", "start", *APP, CASQUE_STORE="")
     assert ran.code == 0, ran
     assert len(on_sqlite.pids()) == 1
+
+
+def test_the_supervisor_gets_its_plan_and_does_not_load_the_app(on_sqlite: Operator) -> None:
+    loads = on_sqlite.folder / "loads"
+    (on_sqlite.folder / "noted.py").write_text(
+        "import os\nfrom chores import app\nopen('loads', 'a').write(f'{os.getpid()}\\n')\n"
+    )
+    arguments = ("--json", "--app", "noted:app", "--grace", "7s", "--queue", "mail")
+    ran = on_sqlite.queuectl("worker", "start", *arguments, CASQUE_STORE="")
+    assert ran.code == 0, ran
+    told = json.loads(ran.out)
+    pids = [int(line) for line in loads.read_text().split()]
+    assert len(pids) == 2, "by the command, which asks for its store, and by the worker"
+    assert told["workers"] == pids[1:]
+    assert told["manager"] not in pids
+    [worker] = on_sqlite.listed()
+    assert (worker["queues"], worker["manager"]) == (["mail"], told["manager"])
 
 
 def test_a_log_may_be_named_and_is_appended_to(on_sqlite: Operator) -> None:
@@ -495,7 +513,7 @@ def test_those_that_take_too_long_are_told_of(on_sqlite: Operator) -> None:
     until("it runs", lambda: on_sqlite.fleet.runs("start"))
     ran = on_sqlite.queuectl("worker", "stop", "--timeout", "0s")
     assert (ran.code, ran.out) == (1, "")
-    assert f"1 worker(s) have not ended yet: {worker}." in ran.err
+    assert f"1 worker(s) are not known to have ended: {worker}." in ran.err
     on_sqlite.fleet.open_gate()
     until("it has ended", lambda: on_sqlite.processes() == [])
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from casque import Queue
 from casque.cli.store import Access
-from casque.cli.worker.fleet import members
+from casque.cli.worker.fleet import registered_workers
 from casque.worker.registry import process_identity
 from casque.worker.registry.entries import WorkerEntry
 
@@ -31,4 +31,4 @@ def claim(store: str, worker: str) -> str:
 
 def entries(store: str) -> list[WorkerEntry]:
     with Access(store) as access:
-        return [one.entry for one in members(access)]
+        return registered_workers(access)

@@ -12,7 +12,7 @@ import pytest
 from casque.cli.main import run
 from casque.cli.store import Access
 from casque.cli.worker.fleet import ago
-from casque.cli.worker.plan import Plan
+from casque.cli.worker.plan import Plan, StartArguments
 from casque.record import ABSENT, CONFIG, MANAGER, WORKER
 from casque.rules.operations import PutRecord
 from casque.worker.shell.settings import Settings, encoded
@@ -193,29 +193,25 @@ def test_what_cannot_be_is_one_line_and_exit_2(
     assert list(tmp_path.glob("**/worker-*.log")) == []
 
 
-def test_the_background_is_told_the_same(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    plan = Plan(
-        count=3,
-        target="tasks:app",
-        concurrency=None,
-        queues=("mail", "--all"),
-        grace="1.5s",
-        lease="2s",
-        until_idle=True,
-        max_jobs=7,
-        max_mib=None,
-        log_format="json",
-    )
-    again: list[Plan] = []
+ARGUMENTS = StartArguments(
+    count=1,
+    target=None,
+    concurrency=None,
+    queues=None,
+    grace="30s",
+    lease=None,
+    until_idle=False,
+    max_jobs=None,
+    max_mib=None,
+    log_format="console",
+)
 
-    def noted(plan: Plan, *_: object) -> int:
-        again.append(plan)
-        return 0
 
-    monkeypatch.setattr("casque.cli.worker.commands._start_here", noted)
-    monkeypatch.setenv("CASQUE_STORE", f"{tmp_path}/jobs.db")
-    assert run(plan.arguments()) == 0
-    assert again == [plan]
+def test_the_supervisor_process_gets_the_plan_unchanged() -> None:
+    changed = {"count": 3, "target": "tasks:app", "queues": ("mail", "--all"), "lease": "2s"}
+    arguments = msgspec.structs.replace(ARGUMENTS, **changed)
+    plan = arguments.plan(Settings(), "sqlite:////srv/a%20b.db?x=ü", None)
+    assert msgspec.json.decode(msgspec.json.encode(plan), type=Plan) == plan
 
 
 def test_lease_and_pace_are_those_of_the_store_unless_told(store: str) -> None:
@@ -223,25 +219,13 @@ def test_lease_and_pace_are_those_of_the_store_unless_told(store: str) -> None:
         for key, value in (("lease", "5m"), ("poll_interval", "250ms")):
             access.submit(PutRecord(CONFIG, key, encoded(key, value), ABSENT))
         settings = access.settings()
-    plan = Plan(
-        count=1,
-        target=None,
-        concurrency=None,
-        queues=None,
-        grace="30s",
-        lease=None,
-        until_idle=False,
-        max_jobs=None,
-        max_mib=None,
-        log_format="console",
-    )
-    options = plan.options(settings)
+    options = ARGUMENTS.options(settings)
     assert (options.lease_us, options.poll_us) == (5 * MINUTE_US, 250_000)
     assert options.concurrency == 1, "of commands: one at a time"
-    told = msgspec.structs.replace(plan, lease="2s", target="tasks:app").options(settings)
+    told = msgspec.structs.replace(ARGUMENTS, lease="2s", target="tasks:app").options(settings)
     assert told.lease_us == 2_000_000
     assert told.concurrency > 1
-    assert plan.options(Settings()).poll_us is None
+    assert ARGUMENTS.options(Settings()).poll_us is None
 
 
 @pytest.mark.parametrize("command", ["start", "list", "stop", "check"])

@@ -22,7 +22,7 @@ from casque.rules.operations import PutRecord
 from casque.stores.sqlite import connection
 from casque.system.clock import SystemClock, to_datetime
 from casque.worker.registry import process_identity
-from casque.worker.registry.entries import WorkerEntry, live_workers
+from casque.worker.registry.entries import ManagerEntry, WorkerEntry, live_workers, manager_put
 from tests.cli.entries import MINUTE_US, Write, birth_of, entries
 
 
@@ -218,7 +218,29 @@ def test_one_elsewhere_that_is_not_heard_of_any_more_is_not_said_to_have_stopped
     assert run(["worker", "stop", "--all"]) == 1
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert "1 worker(s) were not heard of any more: 17 on far-away." in captured.err
+    assert "1 worker(s) are not known to have ended: 17 on far-away." in captured.err
+
+
+def test_one_whose_entry_ran_out_is_named_beside_one_that_still_works(
+    store: str, write: Write, capsys: pytest.CaptureFixture[str]
+) -> None:
+    far = {"host": "far-away", "manager": 16}
+    write(name="works", pid=17, **far)
+    write(name="silent", pid=18, lease_us=1_000_000, **far)
+    supervisor = ManagerEntry(
+        name="supervisor",
+        host="far-away",
+        pid=16,
+        started_at=to_datetime(SystemClock().now()),
+        machine=process_identity.machine(),
+        count=2,
+    )
+    with Access(store) as access:
+        access.submit(manager_put(supervisor, access.store.name))
+    assert run(["worker", "stop", "--all", "--timeout", "4s"]) == 1
+    captured = capsys.readouterr()
+    assert captured.out == "", "their supervisor is there, so nobody knows that they have ended"
+    assert "2 worker(s) are not known to have ended: 17 on far-away, 18 on" in captured.err
 
 
 def test_those_elsewhere_are_left_alone_unless_all_are_meant(

@@ -12,15 +12,18 @@ import typer
 
 from casque.cli import output
 from casque.cli.app import app
-from casque.cli.asjson import whole_job
 from casque.cli.enqueue.fields import FIELDS
-from casque.cli.worker.fleet import WorkerView
+from casque.cli.output import whole_job_object
+from casque.cli.worker.fleet import worker_object
 from casque.job import Attempt, Job
+from casque.system.clock import to_datetime
+from casque.worker.registry.entries import WorkerEntry
 from casque.worker.shell.settings import SETTINGS, Settings
 from tests.docs.following import ROOT
 
 REFERENCE = ROOT / "docs" / "reference" / "queuectl.md"
 PAGES = [ROOT / "README.md", REFERENCE, *sorted((ROOT / "docs" / "how-to").glob("*.md"))]
+EPOCH = to_datetime(0)
 GLOBAL = {"--store", "--json", "--help", "--version"}
 
 
@@ -91,9 +94,20 @@ def test_every_key_of_json_is_in_the_reference() -> None:
     table = REFERENCE.read_text().partition("## JSON")[2].partition("\n## ")[0]
     told = set(re.findall(r"`(\w+)`", table))
     job = Job(id="a", entrypoint="e", payload=b"", history=(Attempt(1, "w", 0, 0),))
-    keys = whole_job(job, 0)
+    keys = whole_job_object(job, 0)
     assert {*keys, *keys["history"][0]} - told == set()
-    assert {*WorkerView.__struct_fields__} - told == set()
+    worker = WorkerEntry(
+        name="a",
+        host="h",
+        pid=1,
+        started_at=EPOCH,
+        beat_at=EPOCH,
+        concurrency=1,
+        queues=None,
+        entrypoints=(),
+        running=(),
+    )
+    assert {*worker_object(worker, [])} - told == set()
 
 
 def test_every_exit_code_is_in_the_reference() -> None:

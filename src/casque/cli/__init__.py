@@ -1,25 +1,21 @@
 """`queuectl`, the command.
 
-__main__    `queuectl`, from its arguments to its exit code.
-app         All commands, as Typer has them.
-asjson      What is printed, for people and for programs.
-backup      A copy of a SQLite queue.
-completion  What makes a shell complete our commands.
-config      The settings of a store.
-dlq         What operators do to jobs and queues, and to dead jobs.
-interrupts  Signals that end a command, held back while they would leave something behind.
-list        Counts, lists, and everything about one job.
-location    Which store that is, when nobody says.
-main        `queuectl`, from its arguments to its exit code.
-manage      What operators do to jobs and queues, and to dead jobs.
-note        What is being waited for, on a terminal.
+__main__    `python -m casque.cli`: the same as `queuectl`.
+main        From the arguments to the exit code: every error becomes one line and a code.
+app         Every command, as Typer reads it.
 options     The options that every command takes.
-output      Exit codes, and the line on stderr.
-show        Counts, lists, and everything about one job.
-status      Counts, lists, and everything about one job.
-store       An open store, for the time of one command.
-tables      What is printed, for people and for programs.
-demo/       `queuectl demo`.
-enqueue/    `queuectl enqueue`: one job from its arguments, or many from stdin.
-worker/     `queuectl worker`: start, list, stop and check workers.
+store       Which store a command works on, and that store opened for the time of the command.
+output      Exit codes, the line on stderr, JSON for programs, tables for people.
+interrupts  SIGINT, SIGTERM and SIGHUP, held while they would leave something behind.
+enqueue/    `enqueue`: one job from its arguments, or many from stdin.
+status      `status`: the jobs by state, and the workers.
+list        `list` and `queues`: the jobs and the queues of a store.
+show        `show`: everything about one job.
+manage      `cancel`, `retry`, `purge`, `pause`, `resume`, `reset`: changes to jobs and queues.
+dlq         `dlq list|show|retry|purge`: dead jobs.
+config      `config set|get|list|unset|path`: the settings of a store.
+backup      `backup`: a copy of a SQLite queue, while it is in use.
+worker/     `worker start|list|stop|check`: worker processes.
+demo/       `demo`: good, flaky and failing jobs, two workers, and the sums at the end.
+completion  `completion`: the script that makes a shell complete our commands.
 """

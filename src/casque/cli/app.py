@@ -1,4 +1,4 @@
-"""Group: all commands, as Typer has them."""
+"""App: every command of `queuectl`, as Typer reads it."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from casque.cli.completion import COMPLETE_VARIABLE
 from casque.cli.config import config
 from casque.cli.dlq import dlq
 from casque.cli.enqueue import typer_args
-from casque.cli.options import Common, JsonOption, StoreOption, epilog
+from casque.cli.options import CommonOptions, JsonOption, StoreOption, epilog
 from casque.cli.output import DONE, INTERRUPTED, INVALID, complain
 from casque.cli.worker.commands import workers
 
-# Typer has a copy of click inside, or an older one the real one: either way, this is its error.
+# Typer holds a copy of click, or an older Typer the real one: either way, this is its error.
 _UsageError: type[Exception] = typer.BadParameter.__mro__[2]
 
 
-class _Struck(Exception):  # noqa: N818 - it never leaves this module
-    """What Typer would deal with in its own way: Ctrl-C, and output that nobody reads."""
+class _PassedThroughError(Exception):
+    """Carries an error past Typer, which would handle Ctrl-C and a closed pipe in its own way."""
 
-    def __init__(self, by: BaseException) -> None:
+    def __init__(self, error: BaseException) -> None:
         super().__init__()
-        self.by = by
+        self.error = error
 
 
 class _Commands(TyperGroup):
@@ -36,7 +36,7 @@ class _Commands(TyperGroup):
         try:
             return super().invoke(ctx)
         except (KeyboardInterrupt, OSError) as error:
-            raise _Struck(error) from error
+            raise _PassedThroughError(error) from error
 
 
 app = typer.Typer(
@@ -77,7 +77,7 @@ def demo() -> int:
 
     code = demo()
     if code == INTERRUPTED:
-        raise SystemExit(code)  # and it has said so itself
+        raise SystemExit(code)  # the demo has said so itself
     return code
 
 
@@ -104,8 +104,8 @@ def queuectl(
         ),
     ] = False,
 ) -> None:
-    del version  # told already
-    context.obj = Common(store, json)
+    del version  # printed by its callback
+    context.obj = CommonOptions(store, json)
 
 
 def _explain(error: Exception) -> None:
@@ -118,7 +118,7 @@ def _explain(error: Exception) -> None:
 
 
 def invoke(arguments: Sequence[str]) -> int:
-    """Carry out a command; its exit code. Raises what the command does."""
+    """Run a command; its exit code. Raises what the command raises."""
     if COMPLETE_VARIABLE in os.environ:
         completion.enable()
     try:
@@ -129,8 +129,8 @@ def invoke(arguments: Sequence[str]) -> int:
     except typer.Abort:
         complain("interrupted.")
         return INTERRUPTED
-    except _Struck as struck:
-        raise struck.by from None
+    except _PassedThroughError as passed:
+        raise passed.error from None
     if code == INTERRUPTED:  # Typer has caught it, and says nothing
         complain("interrupted.")
     return code if isinstance(code, int) else DONE

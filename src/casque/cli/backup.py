@@ -1,20 +1,16 @@
-"""Backup: `queuectl backup`: a copy of a SQLite queue, while it is in use."""
+"""`queuectl backup`: a copy of a SQLite queue, while it is in use."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from casque.cli import asjson
 from casque.cli.interrupts import Interrupts
-from casque.cli.options import JsonOption, StoreOption, epilog, is_json, looked_into
-from casque.cli.output import DONE
-from casque.stores.sqlite.backup import Progress, refusal
+from casque.cli.options import JsonOption, StoreOption, epilog, is_json, open_for_reading
+from casque.cli.output import answer, progress_bar
+from casque.stores.sqlite.backup import refusal
 from casque.stores.sqlite.store import SqliteStore
 from casque.system.terminal_text import counted, plain
 
@@ -32,36 +28,20 @@ def backup(
     json: JsonOption = False,
 ) -> int:
     """Copy a SQLite queue as it is now, while it is in use, and check the copy."""
-    with looked_into(context, store) as access, Interrupts(), _bar() as progress:
+    with open_for_reading(context, store) as access, Interrupts(), progress_bar("Copying") as bar:
         copied = access.store
         if not isinstance(copied, SqliteStore):
             raise refusal(copied.name, type(copied).__name__)
-        made = copied.backup(file, replace=force, progress=progress)
-    if is_json(context, json):
-        asjson.show({"file": str(made.path), "jobs": made.jobs, "bytes": made.size_bytes})
-    else:
-        size = f"{made.size_bytes / 2**20:,.1f} MiB"
-        print(
-            f"{counted(made.jobs, 'job')} copied to {plain(str(made.path))} ({size}), and checked."
+        made = copied.backup(
+            file, replace=force, progress=lambda done, total: bar(done, total, _mib(done))
         )
-    return DONE
-
-
-@contextmanager
-def _bar() -> Iterator[Progress]:
-    """A progress bar on stderr, when that is a terminal."""
-    if not sys.stderr.isatty():
-        yield lambda _copied, _all: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (
-        TextColumn("Copying"),
-        BarColumn(),
-        DownloadColumn(binary_units=True),
-        TimeElapsedColumn(),
+    size = _mib(made.size_bytes)
+    return answer(
+        {"file": str(made.path), "jobs": made.jobs, "bytes": made.size_bytes},
+        f"{counted(made.jobs, 'job')} copied to {plain(str(made.path))} ({size}), and checked.",
+        as_json=is_json(context, json),
     )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("", total=None)
-        yield lambda copied, all_: progress.update(task, completed=copied, total=all_)
+
+
+def _mib(size: int) -> str:
+    return f"{size / 2**20:,.1f} MiB"

@@ -1,4 +1,4 @@
-"""Completion: `queuectl completion`: what makes a shell complete our commands."""
+"""`queuectl completion`: the script that makes a shell complete our commands."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from casque.cli.output import DONE
 from casque.errors import InvalidError
 
 COMPLETE_VARIABLE = "_QUEUECTL_COMPLETE"
-"""By which a shell asks for completions."""
+"""A shell sets it to ask for completions."""
 _SHELLS = ("bash", "zsh", "fish")
 
 EPILOG = epilog(

@@ -1,27 +1,25 @@
-"""Config: `queuectl config set|get|list|unset|path`: the settings of a store, for all."""
+"""`queuectl config set|get|list|unset|path`: the settings that all workers of a store share."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Annotated
 
 import typer
 
-from casque.cli import asjson, tables
 from casque.cli.options import (
     JsonOption,
     StoreOption,
     address_of,
     epilog,
+    group_options,
     is_json,
-    looked_into,
-    noted,
-    opened,
+    open_for_reading,
+    open_for_writing,
 )
-from casque.cli.output import DONE
+from casque.cli.output import DONE, JsonObject, add_row, answer, print_json, print_table, table
 from casque.cli.store import Access
 from casque.errors import CASConflictError
-from casque.record import ABSENT, CONFIG, Record
+from casque.record import ABSENT, CONFIG
 from casque.rules.operations import DeleteRecord, PutRecord
 from casque.stores.url import anchored, without_password
 from casque.system.terminal_text import plain
@@ -32,21 +30,11 @@ KeyArgument = Annotated[str, typer.Argument(metavar="KEY", help=f"One of {_KEYS}
 
 config = typer.Typer(
     name="config",
-    help="What holds for all of a store: every worker and every host sees it.",
+    help="The settings of a store, which hold for every worker on every host.",
     epilog=epilog("queuectl config list", "queuectl config set max_retries 5"),
     no_args_is_help=True,
 )
-config.callback()(noted)
-
-
-def _changed(access: Access, key: str, change: Callable[[Record | None], None]) -> None:
-    """Change a record, which others may be changing too: the last one wins."""
-    while True:
-        found = next((one for one in access.records(CONFIG) if one.name == key), None)
-        try:
-            return change(found)
-        except CASConflictError:
-            continue
+config.callback()(group_options)
 
 
 @config.command(
@@ -67,19 +55,10 @@ def set_(
 ) -> int:
     """Set one of the settings."""
     data = encoded(key, value)
-    with opened(context, store) as access:
-
-        def put(found: Record | None) -> None:
-            version = ABSENT if found is None else found.version
-            access.submit(PutRecord(CONFIG, key, data, version))
-
-        _changed(access, key, put)
-        settings = access.settings()
-    if is_json(context, json):
-        asjson.show(_object(key, settings, is_set=True))
-    else:
-        print(f"Config updated: {key} = {setting(key).shown(settings)}")
-    return DONE
+    with open_for_writing(context, store) as access:
+        settings = _change(access, key, data)
+    text = f"Config updated: {key} = {setting(key).shown(settings)}"
+    return answer(_object(key, settings, is_set=True), text, as_json=is_json(context, json))
 
 
 @config.command(epilog=epilog("queuectl config unset timeout"))
@@ -89,21 +68,27 @@ def unset(
     store: StoreOption = None,
     json: JsonOption = False,
 ) -> int:
-    """Go back to what holds when nobody has set it."""
+    """Set one of the settings back to its default."""
     one = setting(key)
-    with opened(context, store) as access:
+    with open_for_writing(context, store) as access:
+        settings = _change(access, key, None)
+    text = f"Config updated: {key} = {one.shown(settings)} (default)"
+    return answer(_object(key, settings, is_set=False), text, as_json=is_json(context, json))
 
-        def delete(found: Record | None) -> None:
-            if found is not None:
-                access.submit(DeleteRecord(CONFIG, key, found.version))
 
-        _changed(access, key, delete)
-        settings = access.settings()
-    if is_json(context, json):
-        asjson.show(_object(key, settings, is_set=False))
-    else:
-        print(f"Config updated: {key} = {one.shown(settings)} (default)")
-    return DONE
+def _change(access: Access, key: str, data: bytes | None) -> Settings:
+    """Write the record of a setting, or delete it. Of two writers at once, the last one wins."""
+    while True:
+        found = next((one for one in access.records(CONFIG) if one.name == key), None)
+        version = ABSENT if found is None else found.version
+        try:
+            if data is not None:
+                access.submit(PutRecord(CONFIG, key, data, version))
+            elif found is not None:
+                access.submit(DeleteRecord(CONFIG, key, version))
+        except CASConflictError:
+            continue
+        return access.settings()
 
 
 @config.command(epilog=epilog("queuectl config get max_retries"))
@@ -115,45 +100,41 @@ def get(
 ) -> int:
     """Print the value of one of the settings."""
     one = setting(key)
-    with looked_into(context, store) as access:
-        records = access.records(CONFIG)
-    settings = settings_of(records)
-    if is_json(context, json):
-        asjson.show(_object(key, settings, is_set=any(each.name == key for each in records)))
-    else:
-        print(one.shown(settings))
-    return DONE
+    settings, are_set = _read(context, store)
+    value = _object(key, settings, is_set=key in are_set)
+    return answer(value, one.shown(settings), as_json=is_json(context, json))
 
 
 @config.command("list", epilog=epilog("queuectl config list", "queuectl config list --json"))
 def list_(context: typer.Context, store: StoreOption = None, json: JsonOption = False) -> int:
-    """Print all settings, and which of them are as nobody has set them."""
-    with looked_into(context, store) as access:
-        records = access.records(CONFIG)
-    settings, are_set = settings_of(records), {record.name for record in records}
+    """Print all settings, and which of them have their default."""
+    settings, are_set = _read(context, store)
     if is_json(context, json):
-        asjson.show([_object(key, settings, is_set=key in are_set) for key in SETTINGS])
+        print_json([_object(key, settings, is_set=key in are_set) for key in SETTINGS])
         return DONE
-    made = tables.table("System Configuration", "Key", "Value")
+    made = table("System Configuration", "Key", "Value")
     for key, one in SETTINGS.items():
         default = "" if key in are_set else " (default)"
-        tables.add_row(made, key, f"{one.shown(settings)}{default}")
-    tables.show(made)
+        add_row(made, key, f"{one.shown(settings)}{default}")
+    print_table(made)
     return DONE
+
+
+def _read(context: typer.Context, store: str | None) -> tuple[Settings, set[str]]:
+    """The settings, and the keys that somebody has set."""
+    with open_for_reading(context, store) as access:
+        records = access.records(CONFIG)
+    return settings_of(records), {record.name for record in records}
 
 
 @config.command(epilog=epilog("queuectl config path", "queuectl config path --json"))
 def path(context: typer.Context, store: StoreOption = None, json: JsonOption = False) -> int:
     """Print which store is used here. It need not be there yet."""
     shown = without_password(str(anchored(address_of(context, store))))
-    if is_json(context, json):
-        asjson.show({"store": shown})
-    else:
-        print(plain(shown))
-    return DONE
+    return answer({"store": shown}, plain(shown), as_json=is_json(context, json))
 
 
-def _object(key: str, settings: Settings, *, is_set: bool) -> asjson.Object:
+def _object(key: str, settings: Settings, *, is_set: bool) -> JsonObject:
     """Spans are in seconds."""
     one = setting(key)
     value = one.value_of(settings)

@@ -1,4 +1,4 @@
-"""Dlq: `queuectl dlq list|show|retry|purge`: dead jobs, which nobody tries again by himself."""
+"""`queuectl dlq list|show|retry|purge`: dead jobs, which no worker tries again."""
 
 from __future__ import annotations
 
@@ -7,21 +7,20 @@ from typing import Annotated
 
 import typer
 
-from casque.cli import asjson
 from casque.cli.list import DEFAULT_LIMIT, LimitOption, show_jobs
-from casque.cli.manage import YesOption, asked, each
+from casque.cli.manage import YesOption, change_each, confirmed
 from casque.cli.options import (
     JsonOption,
     QueueOption,
     StoreOption,
-    checked,
     epilog,
+    group_options,
     is_json,
-    looked_into,
-    noted,
-    opened,
+    open_for_reading,
+    open_for_writing,
+    queue_name,
 )
-from casque.cli.output import DONE, INVALID
+from casque.cli.output import DONE, INVALID, answer
 from casque.cli.show import IdArgument, found, show_job
 from casque.cli.store import Access
 from casque.errors import InvalidError, JobNotFoundError
@@ -39,7 +38,7 @@ dlq = typer.Typer(
     epilog=epilog("queuectl dlq list", "queuectl dlq retry --all"),
     no_args_is_help=True,
 )
-dlq.callback()(noted)
+dlq.callback()(group_options)
 
 
 @dlq.command("list", epilog=epilog("queuectl dlq list", "queuectl dlq list --queue mail --json"))
@@ -51,9 +50,12 @@ def list_(
     json: JsonOption = False,
 ) -> int:
     """List the dead jobs."""
-    with looked_into(context, store) as access:
+    with open_for_reading(context, store) as access:
         show_jobs(
-            access, JobFilter("dead", checked(queue)), limit=limit, as_json=is_json(context, json)
+            access,
+            JobFilter("dead", queue_name(queue)),
+            limit=limit,
+            as_json=is_json(context, json),
         )
     return DONE
 
@@ -63,7 +65,7 @@ def show(
     context: typer.Context, id: IdArgument, store: StoreOption = None, json: JsonOption = False
 ) -> int:
     """Show everything about a dead job."""
-    with looked_into(context, store) as access:
+    with open_for_reading(context, store) as access:
         job = _dead(access, id)
         show_job(job, access.store.clock.now(), as_json=is_json(context, json))
     return DONE
@@ -91,11 +93,11 @@ def retry(
     if queue is not None and not all_:
         raise InvalidError("--queue goes with --all; a job that is named needs none.")
     as_json = is_json(context, json)
-    with opened(context, store) as access:
-        wanted = list(_dead_ids(access, checked(queue))) if all_ else ids or []
+    with open_for_writing(context, store) as access:
+        wanted = list(_dead_ids(access, queue_name(queue))) if all_ else ids or []
         if not wanted and not as_json:
             print("No dead jobs.")
-        return each(
+        return change_each(
             access,
             wanted,
             Retry,
@@ -121,15 +123,12 @@ def purge(
 ) -> int:
     """Forget dead jobs."""
     span_us = duration_us(older_than)
-    with opened(context, store) as access:
-        if not yes and not asked(f"Forget dead jobs in {access.store.name}?"):
+    with open_for_writing(context, store) as access:
+        if not yes and not confirmed(f"Forget dead jobs in {access.store.name}?"):
             return INVALID
-        count = access.submit(Purge(span_us, checked(queue), only_dead=True))
-    if is_json(context, json):
-        asjson.show({"purged": count})
-    else:
-        print(f"{counted(count, 'dead job')} purged.")
-    return DONE
+        count = access.submit(Purge(span_us, queue_name(queue), only_dead=True))
+    text = f"{counted(count, 'dead job')} purged."
+    return answer({"purged": count}, text, as_json=is_json(context, json))
 
 
 def _dead_ids(access: Access, queue: str | None) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Listing: `queuectl list` and `queuectl queues`: which jobs there are, and which queues."""
+"""`queuectl list` and `queuectl queues`: the jobs and the queues of a store."""
 
 from __future__ import annotations
 
@@ -7,17 +7,25 @@ from typing import Annotated, cast
 import msgspec
 import typer
 
-from casque.cli import asjson, tables
 from casque.cli.options import (
     JsonOption,
     QueueOption,
     StoreOption,
-    checked,
     epilog,
     is_json,
-    looked_into,
+    open_for_reading,
+    queue_name,
 )
-from casque.cli.output import DONE, complain
+from casque.cli.output import (
+    DONE,
+    add_row,
+    complain,
+    job_object,
+    job_table,
+    print_json,
+    print_table,
+    table,
+)
 from casque.cli.store import Access
 from casque.job import Stats
 from casque.record import PAUSE
@@ -50,8 +58,8 @@ def list_jobs(
     json: JsonOption = False,
 ) -> int:
     """List jobs in the order in which they were enqueued."""
-    wanted = JobFilter(cast("View | None", state and state.lower()), checked(queue))
-    with looked_into(context, store) as access:
+    wanted = JobFilter(cast("View | None", state and state.lower()), queue_name(queue))
+    with open_for_reading(context, store) as access:
         show_jobs(access, wanted, limit=limit, as_json=is_json(context, json))
     return DONE
 
@@ -60,7 +68,7 @@ def show_jobs(access: Access, wanted: JobFilter, *, limit: int, as_json: bool) -
     """Print the first jobs of those, and how many more there are."""
     found = access.jobs(wanted, limit=limit)
     if as_json:
-        asjson.show(asjson.job_objects(found, access.store.clock.now()))
+        print_json([job_object(job, access.store.clock.now()) for job in found])
         if len(found) == limit:
             complain(f"note: no more than {limit:,} are listed; more by --limit.")
         return
@@ -68,7 +76,7 @@ def show_jobs(access: Access, wanted: JobFilter, *, limit: int, as_json: bool) -
     if not found:
         print(" ".join(f"No {state} jobs.".split()))
         return
-    tables.show(tables.job_table(f"{state.capitalize()} Jobs".lstrip(), found))
+    print_table(job_table(f"{state.capitalize()} Jobs".lstrip(), found))
     if len(found) == limit:
         stats = access.run(access.queue.stats(wanted.queue))
         more = _count(stats, wanted) - limit
@@ -82,12 +90,12 @@ def _count(stats: Stats, wanted: JobFilter) -> int:
 
 def queues(context: typer.Context, store: StoreOption = None, json: JsonOption = False) -> int:
     """List the queues that have jobs or are paused, and count their jobs."""
-    with looked_into(context, store) as access:
+    with open_for_reading(context, store) as access:
         paused = {record.name for record in access.records(PAUSE)}
         names = sorted({*access.run(access.queue.queues()), *paused})
         counts = {name: access.run(access.queue.stats(name)) for name in names}
     if is_json(context, json):
-        asjson.show(
+        print_json(
             [
                 {"queue": name, **msgspec.structs.asdict(stats), "paused": name in paused}
                 for name, stats in counts.items()
@@ -101,10 +109,10 @@ def queues(context: typer.Context, store: StoreOption = None, json: JsonOption =
         if state not in _RARE or any(getattr(stats, state) for stats in counts.values())
     ]
     titles = (f"#{state.capitalize()}" for state in states)
-    made = tables.table("Queues", "Queue", *titles, *(["Paused"] if paused else []))
+    made = table("Queues", "Queue", *titles, *(["Paused"] if paused else []))
     for name, stats in counts.items():
         pause = "yes" if name in paused else ""
         numbers = (getattr(stats, state) for state in states)
-        tables.add_row(made, name, *numbers, *([pause] if paused else []))
-    tables.show(made)
+        add_row(made, name, *numbers, *([pause] if paused else []))
+    print_table(made)
     return DONE

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from casque.cli.output import INTERRUPTED, NOT_SO, NOWHERE, InterruptedAtError, code_of, complain
@@ -14,18 +14,28 @@ DEBUG_VARIABLE = "CASQUE_DEBUG"
 
 
 def main() -> NoReturn:
+    leave_with(lambda: _dispatch(sys.argv[1:]))
+
+
+def leave_with(call: Callable[[], int]) -> NoReturn:
+    """End this process with the exit code of the call. Every error becomes one line on stderr."""
     _open_streams()
-    code = _flushed(run(sys.argv[1:]))
+    code = _flushed(exit_code(call))
     if code == INTERRUPTED:
         sys.stderr.flush()
-        os._exit(code)  # a thread that waits for a storage which hangs would be waited for
+        os._exit(code)  # sys.exit would wait for a thread that waits for a hanging storage
     sys.exit(code)
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Carry out a command; its exit code. Whatever goes wrong is told in one line."""
+    """Run a command in this process; its exit code."""
+    return exit_code(lambda: _dispatch(arguments))
+
+
+def exit_code(call: Callable[[], int]) -> int:
+    """The result of the call, or the exit code of its error, which is printed on one line."""
     try:
-        return _carried_out(arguments)
+        return call()
     except CasqueError as error:
         complain(str(error))
         return code_of(error)
@@ -50,23 +60,23 @@ def run(arguments: Sequence[str]) -> int:
         return NOT_SO
 
 
-def _carried_out(arguments: Sequence[str]) -> int:
+def _dispatch(arguments: Sequence[str]) -> int:
     if "enqueue" in arguments:
-        from casque.cli.enqueue.fast_args import order_of
+        from casque.cli.enqueue.fast_args import read_arguments
 
-        order = order_of(arguments)
-        if order is not None:
-            from casque.cli.enqueue.one import enqueue
+        request = read_arguments(arguments)
+        if request is not None:
+            from casque.cli.enqueue.one import enqueue_one
 
-            return enqueue(order)
-    # Late: typer and rich take ten times as long to load as a job to be enqueued.
+            return enqueue_one(request)
+    # Late: see casque.cli.enqueue for how long typer and rich take to load.
     from casque.cli.app import invoke
 
     return invoke(arguments)
 
 
 def _open_streams() -> None:
-    """A stream that was closed becomes one to nowhere; letters that it lacks become escapes."""
+    """Open closed streams on /dev/null; escape letters that their encoding lacks."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:
@@ -76,13 +86,13 @@ def _open_streams() -> None:
 
 
 def _flushed(code: int) -> int:
-    """Write what is still to be written: at the exit Python would complain in its own way."""
+    """Flush stdout here: at the exit, Python would report an error in its own way."""
     try:
         sys.stdout.flush()
     except BrokenPipeError:
         code = NOWHERE
     except OSError as error:
-        if not code:  # else it has been said
+        if not code:  # else an error was printed already
             complain(f"the output could not be written: {error.strerror}.")
             code = NOT_SO
     else:

@@ -1,18 +1,34 @@
-"""Managing: `queuectl cancel|retry|purge|pause|resume|reset`: what operators do to jobs."""
+"""`queuectl cancel|retry|purge|pause|resume|reset`: changes to jobs and queues."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable
 from datetime import timedelta
+from functools import partial
 from typing import Annotated
 
 import typer
 
-from casque.checks import name, text
-from casque.cli import asjson
-from casque.cli.options import JsonOption, QueueOption, StoreOption, epilog, is_json, opened
-from casque.cli.output import DONE, INVALID, code_of, complain
+from casque.checks import name
+from casque.checks import text as checked_text
+from casque.cli.options import (
+    JsonOption,
+    QueueOption,
+    StoreOption,
+    epilog,
+    is_json,
+    open_for_writing,
+)
+from casque.cli.output import (
+    DONE,
+    INVALID,
+    answer,
+    code_of,
+    complain,
+    job_object,
+    print_json,
+)
 from casque.cli.store import Access
 from casque.errors import CASConflictError, InvalidError, JobNotFoundError
 from casque.job import Job
@@ -35,7 +51,7 @@ PAUSE_EPILOG = epilog("queuectl pause mail", "queuectl resume mail")
 RESET_EPILOG = epilog("queuectl reset --yes")
 
 
-def each(
+def change_each(
     access: Access,
     ids: Iterable[str],
     change: Callable[[str], Operation],
@@ -44,9 +60,9 @@ def each(
     as_json: bool,
     others_too: bool = False,
 ) -> int:
-    """Do it to every one of these jobs, and then tell of each; the worst of the exit codes.
+    """Change these jobs, then print a line for each. Returns the worst of the exit codes.
 
-    With `others_too` it is no mistake that somebody else has done it already.
+    With `others_too` it is no error when another process has done it already.
     """
     wanted = [name(id, "id") for id in dict.fromkeys(ids)]
     worst = DONE
@@ -63,7 +79,7 @@ def each(
                     worst = max(worst, code_of(outcome))
     finally:  # also when the storage went away in between
         if as_json:
-            asjson.show(asjson.job_objects(done, access.store.clock.now()))
+            print_json([job_object(job, access.store.clock.now()) for job in done])
         else:
             for job in done:
                 print(told.format(id=plain(job.id)))
@@ -78,28 +94,19 @@ def cancel(
     json: JsonOption = False,
 ) -> int:
     """Never run these jobs (again). One that is running is stopped."""
-    with opened(context, store) as access:
-        return each(
-            access,
-            ids,
-            lambda id: Cancel(id, text(reason, "reason")),
-            "Job {id} cancelled.",
-            as_json=is_json(context, json),
-        )
+    with open_for_writing(context, store) as access:
+        cancelled = partial(Cancel, reason=checked_text(reason, "reason"))
+        as_json = is_json(context, json)
+        return change_each(access, ids, cancelled, "Job {id} cancelled.", as_json=as_json)
 
 
 def retry(
     context: typer.Context, ids: IdsArgument, store: StoreOption = None, json: JsonOption = False
 ) -> int:
     """Bring dead jobs back to their queues, due now, with all their attempts."""
-    with opened(context, store) as access:
-        return each(
-            access,
-            ids,
-            Retry,
-            "Job {id} is pending again.",
-            as_json=is_json(context, json),
-        )
+    with open_for_writing(context, store) as access:
+        as_json = is_json(context, json)
+        return change_each(access, ids, Retry, "Job {id} is pending again.", as_json=as_json)
 
 
 def purge(
@@ -113,13 +120,10 @@ def purge(
 ) -> int:
     """Forget the jobs that are completed, dead or cancelled for longer than that."""
     span = timedelta(microseconds=duration_us(older_than))
-    with opened(context, store) as access:
+    with open_for_writing(context, store) as access:
         count = access.run(access.queue.purge(older_than=span, queue=queue))
-    if is_json(context, json):
-        asjson.show({"purged": count})
-    else:
-        print(f"{counted(count, 'job')} purged.")
-    return DONE
+    text = f"{counted(count, 'job')} purged."
+    return answer({"purged": count}, text, as_json=is_json(context, json))
 
 
 def pause(
@@ -129,13 +133,7 @@ def pause(
     json: JsonOption = False,
 ) -> int:
     """Let no worker take jobs from a queue. What is running goes on; enqueueing too."""
-    with opened(context, store) as access:
-        access.run(access.queue.pause(queue))
-    if is_json(context, json):
-        asjson.show({"queue": queue, "paused": True})
-    else:
-        print(f"Queue {plain(queue)} paused.")
-    return DONE
+    return _set_paused(context, queue, store, json, paused=True)
 
 
 def resume(
@@ -145,13 +143,17 @@ def resume(
     json: JsonOption = False,
 ) -> int:
     """Let workers take jobs from a queue again."""
-    with opened(context, store) as access:
-        access.run(access.queue.resume(queue))
-    if is_json(context, json):
-        asjson.show({"queue": queue, "paused": False})
-    else:
-        print(f"Queue {plain(queue)} resumed.")
-    return DONE
+    return _set_paused(context, queue, store, json, paused=False)
+
+
+def _set_paused(
+    context: typer.Context, queue: str, store: str | None, json: bool, *, paused: bool
+) -> int:
+    with open_for_writing(context, store) as access:
+        access.run(access.queue.pause(queue) if paused else access.queue.resume(queue))
+    text = f"Queue {plain(queue)} {'paused' if paused else 'resumed'}."
+    value = {"queue": queue, "paused": paused}
+    return answer(value, text, as_json=is_json(context, json))
 
 
 def reset(
@@ -161,8 +163,8 @@ def reset(
     json: JsonOption = False,
 ) -> int:
     """Forget everything in the store: jobs of all queues, settings and pauses."""
-    with opened(context, store) as access:
-        if not yes and not asked(f"Forget all jobs and settings in {access.store.name}?"):
+    with open_for_writing(context, store) as access:
+        if not yes and not confirmed(f"Forget all jobs and settings in {access.store.name}?"):
             return INVALID
         dropped = sum(
             access.run(access.queue.drop(name)) for name in access.run(access.queue.queues())
@@ -176,15 +178,12 @@ def reset(
             f"{counted(workers, 'worker')} running: what they had in hand is lost, and they go "
             "on; `queuectl worker stop` stops them."
         )
-    if is_json(context, json):
-        asjson.show({"dropped": dropped})
-    else:
-        print(f"Store reset: {counted(dropped, 'job')} dropped.")
-    return DONE
+    text = f"Store reset: {counted(dropped, 'job')} dropped."
+    return answer({"dropped": dropped}, text, as_json=is_json(context, json))
 
 
-def asked(question: str) -> bool:
-    """Whether a person says yes. InvalidError when there is nobody to ask."""
+def confirmed(question: str) -> bool:
+    """True when a person says yes. InvalidError when stdin is no terminal."""
     if not sys.stdin or not sys.stdin.isatty():
         raise InvalidError("this cannot be taken back; pass --yes.")
     if typer.confirm(plain(question), err=True):
@@ -197,7 +196,7 @@ def _delete(access: Access, operation: DeleteRecord) -> None:
     try:
         access.submit(operation)
     except CASConflictError:
-        return  # somebody has set it anew meanwhile
+        return  # somebody has set it again meanwhile
 
 
 def _workers(access: Access) -> int:

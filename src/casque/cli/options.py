@@ -1,4 +1,4 @@
-"""Options: those that every command takes, before its name or after."""
+"""Options that every command takes, before its name or after."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ import msgspec
 import typer
 
 from casque.checks import name
-from casque.cli.location import STORE_VARIABLE, address
-from casque.cli.store import Access, look_into
+from casque.cli.store import STORE_VARIABLE, Access, address_from, open_without_creating
 
 StoreOption = Annotated[
     str | None,
@@ -23,42 +22,42 @@ StoreOption = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
 
-class Common(msgspec.Struct, frozen=True):
-    """What was given before the command."""
+class CommonOptions(msgspec.Struct, frozen=True):
+    """The options that were given before the command."""
 
     store: str | None = None
     is_json: bool = False
 
 
 def address_of(context: typer.Context, store: str | None) -> str:
-    """The store of a command: as it says itself, or as was said before it."""
-    return address(_common(context).store if store is None else store)
+    """The store of a command: its own option, else the one before its name, else the default."""
+    return address_from(_common(context).store if store is None else store)
 
 
-def told_address(context: typer.Context, store: str | None) -> str | None:
-    """The store that somebody has named, by an option or the variable; None when nobody has."""
+def address_if_named(context: typer.Context, store: str | None) -> str | None:
+    """The store that an option or the variable names; None when neither does."""
     given = _common(context).store if store is None else store
     if given is None and not os.environ.get(STORE_VARIABLE):
         return None
-    return address(given)
+    return address_from(given)
 
 
-def opened(context: typer.Context, store: str | None) -> Access:
+def open_for_writing(context: typer.Context, store: str | None) -> Access:
     return Access(address_of(context, store))
 
 
-def looked_into(context: typer.Context, store: str | None) -> Access:
-    """The same for a command that only looks: where nothing is stored yet, it makes nothing."""
-    return look_into(address_of(context, store))
+def open_for_reading(context: typer.Context, store: str | None) -> Access:
+    """The same for a command that only reads: it creates no store."""
+    return open_without_creating(address_of(context, store))
 
 
 def is_json(context: typer.Context, given: bool) -> bool:
     return given or _common(context).is_json
 
 
-def _common(context: typer.Context) -> Common:
+def _common(context: typer.Context) -> CommonOptions:
     common = context.find_root().obj
-    return common if isinstance(common, Common) else Common()
+    return common if isinstance(common, CommonOptions) else CommonOptions()
 
 
 QueueOption = Annotated[
@@ -67,18 +66,20 @@ QueueOption = Annotated[
 
 
 def epilog(*examples: str) -> str:
-    """What stands at the end of a command's help: a line for each example."""
+    """The end of a command's help: a line for each example."""
     return "\n\n".join(("Examples:", *(f"  $ {example}" for example in examples)))
 
 
-def noted(context: typer.Context, store: StoreOption = None, json: JsonOption = False) -> None:
-    """For a group within the group: what was given between its name and the command."""
+def group_options(
+    context: typer.Context, store: StoreOption = None, json: JsonOption = False
+) -> None:
+    """The callback of a group: keeps the options between its name and the command."""
     before = _common(context)
-    context.find_root().obj = Common(
+    context.find_root().obj = CommonOptions(
         before.store if store is None else store, before.is_json or json
     )
 
 
-def checked(queue: str | None) -> str | None:
-    """What `--queue` says. InvalidError when no queue can be called so."""
+def queue_name(queue: str | None) -> str | None:
+    """The value of `--queue`. InvalidError when no queue can have that name."""
     return None if queue is None else name(queue, "queue")

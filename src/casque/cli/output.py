@@ -1,8 +1,21 @@
-"""Exits: how a command ends: its exit code, and one line on stderr that says what to do."""
+"""Output: exit codes, the line on stderr, JSON for programs, tables for people.
+
+Nothing in a job is taken for markup, and no control character reaches the
+terminal. Times are local in tables and UTC in JSON. The keys of the JSON are
+documented and do not change. Rich is imported late: it is slow to load.
+"""
 
 from __future__ import annotations
 
+import codecs
+import os
+import re
 import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from casque.errors import (
     CASConflictError,
@@ -13,17 +26,25 @@ from casque.errors import (
     LeaseLostError,
     StorageError,
 )
-from casque.system.terminal_text import plain
+from casque.job import Attempt, Job
+from casque.rules.views import view_of
+from casque.system.clock import to_datetime
+from casque.system.terminal_text import cut, plain
+from casque.worker.shell.job import command_of, exit_code_of
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
 
 DONE = 0
 NOT_SO = 1
-"""What was asked for is not the case, as by `worker check`."""
+"""The answer is no, as from `worker check`."""
 INVALID = 2
 NOT_FOUND = 3
 NOT_OURS = 6
 INTERRUPTED = 130
 NOWHERE = 141
-"""Whoever read the output has gone, as `head` does: 128 and the number of SIGPIPE."""
+"""The reader of the output has gone, as `head` does: 128 plus the number of SIGPIPE."""
 
 _CODES: dict[type[CasqueError], int] = {
     InvalidError: INVALID,
@@ -34,9 +55,25 @@ _CODES: dict[type[CasqueError], int] = {
     CorruptError: NOT_OURS,
 }
 
+JsonObject = dict[str, Any]
+
+_LONGEST_ID = 40
+_LONGEST_COMMAND = 200
+_LONGEST_PAYLOAD = 80
+_SHORTEST_COMMAND = 10
+_COMMAND_LINES = 4
+_NARROWEST = 5
+_OTHER_COLUMNS = 38
+"""The least that the columns besides the id need, with their borders."""
+_UNBOUNDED = 1_000
+"""The width of a pipe or a file, where nothing is wrapped."""
+
 
 class InterruptedAtError(Exception):
-    """Ctrl-C, at a moment of which there is something to say."""
+    """Ctrl-C, with a message about what was done by then."""
+
+
+# -- how a command ends ------------------------------------------------------------
 
 
 def code_of(error: CasqueError) -> int:
@@ -48,9 +85,221 @@ def code_of(error: CasqueError) -> int:
 
 
 def complain(message: str) -> None:
-    """One line on stderr."""
+    """Print one line on stderr."""
     told = plain(" ".join(str(message).split()))
     try:
         print(f"queuectl: {told}", file=sys.stderr)
     except OSError:
-        return  # nobody listens
+        return  # stderr is closed
+
+
+@contextmanager
+def live_note() -> Iterator[Callable[[str], None]]:
+    """Yield a function that replaces one line on a terminal. It does nothing elsewhere."""
+    if not sys.stderr.isatty():
+        yield lambda _text: None
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status("") as status:
+        yield status.update
+
+
+@contextmanager
+def progress_bar(title: str) -> Iterator[Callable[[int, int | None, str], None]]:
+    """Yield a function that moves a bar on a terminal: done, of how many, and a note."""
+    if not sys.stderr.isatty():
+        yield lambda _done, _total, _note: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    note = TextColumn("{task.fields[note]}")
+    columns = (TextColumn(title), BarColumn(), note, TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("", total=None, note="")
+        yield lambda done, total, note: progress.update(
+            task, completed=done, total=total, note=note
+        )
+
+
+# -- JSON --------------------------------------------------------------------------
+
+
+def answer(value: object, text: str, *, as_json: bool) -> int:
+    """Print the value as JSON, or the text for people. Returns the exit code DONE."""
+    if as_json:
+        print_json(value)
+    else:
+        print(text)
+    return DONE
+
+
+def print_json(value: object) -> None:
+    """Print one value over several lines."""
+    print(_printable(msgspec.json.format(msgspec.json.encode(value), indent=2).decode()))
+
+
+def print_json_line(value: object) -> None:
+    """Print one value on a line of its own, and flush it."""
+    print(_printable(msgspec.json.encode(value).decode()), flush=True)
+
+
+def _printable(text: str) -> str:
+    """Escape in JSON's own way what the encoding of stdout may lack."""
+    if codecs.lookup(sys.stdout.encoding or "ascii").name == "utf-8":
+        return text
+    return re.sub("[^\x00-\x7f]", _escaped, text)
+
+
+def _escaped(letter: re.Match[str]) -> str:
+    units = letter[0].encode("utf-16-be").hex()
+    return "".join(f"\\u{units[place : place + 4]}" for place in range(0, len(units), 4))
+
+
+def utc_time(us: int | None) -> str | None:
+    """ISO 8601 in UTC, always to the microsecond, so that it sorts as text."""
+    return None if us is None else f"{to_datetime(us):%Y-%m-%dT%H:%M:%S.%fZ}"
+
+
+def job_object(job: Job, now: int) -> JsonObject:
+    """A job as lists show it."""
+    return {
+        "id": job.id,
+        "queue": job.queue,
+        "entrypoint": job.entrypoint,
+        "command": command_of(job),
+        "state": view_of(job, now),
+        "attempts": job.attempts,
+        "max_attempts": job.max_attempts,
+        "priority": job.priority,
+        "created_at": utc_time(job.created_us),
+        "run_at": utc_time(job.run_us),
+        "claimed_at": utc_time(job.claimed_us),
+        "finished_at": utc_time(job.finished_us),
+        "updated_at": utc_time(job.updated_us),
+        "worker": job.worker,
+        "error": job.error,
+        "exit_code": exit_code_of(job),
+    }
+
+
+def whole_job_object(job: Job, now: int) -> JsonObject:
+    """A job with everything that is stored of it."""
+    return job_object(job, now) | {
+        "heartbeat_at": utc_time(job.heartbeat_us),
+        "lease_until": utc_time(job.lease_until_us),
+        "expires_at": utc_time(job.expires_us),
+        "timeout_seconds": _seconds(job.timeout_us),
+        "retain_seconds": _seconds(job.retain_us),
+        "depth": job.depth,
+        "progress": job.progress,
+        "note": job.note,
+        "output": _decoded(job.output),
+        "payload": _decoded(job.payload),
+        "result": _decoded(job.result),
+        "history": [_attempt_object(attempt) for attempt in job.history],
+    }
+
+
+def _attempt_object(attempt: Attempt) -> JsonObject:
+    failure = attempt.failure
+    return {
+        "number": attempt.number,
+        "worker": attempt.worker,
+        "started_at": utc_time(attempt.started_us),
+        "ended_at": utc_time(attempt.ended_us),
+        "error": None if failure is None else failure.text or failure.kind,
+        "kind": None if failure is None else failure.kind,
+        "traceback": None if failure is None else failure.traceback or None,
+    }
+
+
+def _seconds(us: int | None) -> float | None:
+    return None if us is None else us / 1_000_000
+
+
+def _decoded(data: bytes | None) -> str | None:
+    return None if data is None else data.decode(errors="replace")
+
+
+# -- tables ------------------------------------------------------------------------
+
+
+def console() -> Console:
+    """The terminal, or whatever stdout is."""
+    from rich.console import Console
+
+    class Quiet(Console):
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError  # as any other print does; rich would end the process
+
+    # Rich asks a terminal for its columns. For anything else it uses COLUMNS.
+    is_bound = sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdecimal()
+    return Quiet(width=None if is_bound else _UNBOUNDED, highlight=False, markup=False, emoji=False)
+
+
+def table(title: str, *columns: str) -> Table:
+    """An empty table. A `#` before the name of a column makes it one of numbers."""
+    from rich.table import Table
+
+    made = Table(title=title)
+    for name in columns:
+        made.add_column(
+            name.lstrip("#"), justify="right" if name.startswith("#") else "left", overflow="fold"
+        )
+    return made
+
+
+def add_row(to: Table, *cells: object) -> None:
+    from rich.text import Text
+
+    to.add_row(*(Text(plain(str(cell))) for cell in cells))
+
+
+def print_table(drawn: object) -> None:
+    console().print(drawn)
+
+
+def job_table(title: str, jobs: Sequence[Job]) -> Table:
+    from rich.table import Table
+
+    width = console().width
+    longest_id = max((len(job.id) for job in jobs), default=0)
+    # The other columns need 13 and the borders 18; a command may take several lines.
+    room = max(width - min(longest_id, _LONGEST_ID) - 13 - 18, _SHORTEST_COMMAND)
+    made = Table(title=title)
+    # People copy ids, so the other columns shrink first.
+    is_whole = longest_id <= min(_LONGEST_ID, width - _OTHER_COLUMNS)
+    made.add_column("Job ID", no_wrap=is_whole, min_width=_NARROWEST, overflow="fold")
+    made.add_column("Command", min_width=_NARROWEST, overflow="fold")
+    made.add_column("Attempts", no_wrap=True)
+    made.add_column("Updated At", min_width=8)
+    for job in jobs:
+        work = cut(_work_of(job), _COMMAND_LINES * room)
+        add_row(made, job.id, work, job.attempts, local_time(job.updated_us))
+    return made
+
+
+def _work_of(job: Job) -> str:
+    """The work of a job on one line: its command, or its entrypoint and payload."""
+    command = command_of(job)
+    if command is not None:
+        return cut(plain(command), _LONGEST_COMMAND)
+    payload = cut(plain(job.payload.decode(errors="replace")), _LONGEST_PAYLOAD)
+    return f"{job.entrypoint} {payload}".rstrip()
+
+
+def local_time(us: int | None) -> str:
+    """An instant by the clock of this machine, to the second."""
+    if us is None:
+        return ""
+    instant = to_datetime(us)
+    try:
+        return f"{instant.astimezone():%Y-%m-%d %H:%M:%S}"
+    except (OverflowError, ValueError, OSError):  # the last day of the calendar, east of UTC
+        return f"{instant:%Y-%m-%d %H:%M:%S}Z"
+
+
+def names(of: Iterable[str]) -> str:
+    return ", ".join(map(plain, of))

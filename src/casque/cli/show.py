@@ -1,4 +1,4 @@
-"""Show: `queuectl show`: everything about one job."""
+"""`queuectl show`: everything about one job."""
 
 from __future__ import annotations
 
@@ -6,9 +6,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from casque.cli import asjson, tables
-from casque.cli.options import JsonOption, StoreOption, epilog, is_json, looked_into
-from casque.cli.output import DONE
+from casque.cli.options import JsonOption, StoreOption, epilog, is_json, open_for_reading
+from casque.cli.output import (
+    DONE,
+    add_row,
+    local_time,
+    print_json,
+    print_table,
+    table,
+    whole_job_object,
+)
 from casque.cli.store import Access
 from casque.errors import JobNotFoundError
 from casque.job import Attempt, Job
@@ -32,7 +39,7 @@ def show(
     context: typer.Context, id: IdArgument, store: StoreOption = None, json: JsonOption = False
 ) -> int:
     """Show everything about a job: its times, attempts, error and output."""
-    with looked_into(context, store) as access:
+    with open_for_reading(context, store) as access:
         job = found(access, id)
         show_job(job, access.store.clock.now(), as_json=is_json(context, json))
     return DONE
@@ -51,11 +58,11 @@ def found(access: Access, id: str) -> Job:
 
 def show_job(job: Job, now: int, *, as_json: bool) -> None:
     if as_json:
-        asjson.show(asjson.whole_job(job, now))
+        print_json(whole_job_object(job, now))
         return
-    tables.show(_fields(job, now))
+    print_table(_fields(job, now))
     if job.history:
-        tables.show(_attempts(job))
+        print_table(_attempts(job))
     if job.output:
         lines = plain_lines(job.output.decode(errors="replace")).split("\n")
         cut_off = len(lines) - _OUTPUT_LINES
@@ -95,15 +102,15 @@ def _what(job: Job, now: int) -> dict[str, object]:
 
 def _times(job: Job) -> dict[str, object]:
     return {
-        "In": tables.local(job.created_us),
-        "Not before": tables.local(job.run_us) if job.run_us != job.created_us else None,
-        "Claimed": tables.local(job.claimed_us),
-        "Done": tables.local(job.finished_us),
+        "In": local_time(job.created_us),
+        "Not before": local_time(job.run_us) if job.run_us != job.created_us else None,
+        "Claimed": local_time(job.claimed_us),
+        "Done": local_time(job.finished_us),
         "Waited": _between(job.created_us, job.claimed_us),
         "Took": _between(job.claimed_us, job.finished_us),
-        "Updated": tables.local(job.updated_us),
-        "Lease until": None if job.lease is None else tables.local(job.lease_until_us),
-        "Kept until": tables.local(job.expires_us),
+        "Updated": local_time(job.updated_us),
+        "Lease until": None if job.lease is None else local_time(job.lease_until_us),
+        "Kept until": local_time(job.expires_us),
         "Timeout": None if job.timeout_us is None else told(job.timeout_us),
     }
 
@@ -120,13 +127,13 @@ def _outcome(job: Job) -> dict[str, object]:
 
 
 def _attempts(job: Job) -> Table:
-    made = tables.table("Attempts", "#No", "Worker", "Started", "Took", "Error")
+    made = table("Attempts", "#No", "Worker", "Started", "Took", "Error")
     for attempt in job.history:
-        tables.add_row(
+        add_row(
             made,
             attempt.number,
             attempt.worker,
-            tables.local(attempt.started_us),
+            local_time(attempt.started_us),
             _between(attempt.started_us, attempt.ended_us) or "",
             _error(attempt),
         )

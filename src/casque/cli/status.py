@@ -1,4 +1,4 @@
-"""Status: `queuectl status`: how many jobs are in which state, and who works on them."""
+"""`queuectl status`: how many jobs are in each state, and the workers."""
 
 from __future__ import annotations
 
@@ -8,17 +8,25 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from casque.cli import asjson, tables
 from casque.cli.options import (
     JsonOption,
     QueueOption,
     StoreOption,
     epilog,
     is_json,
-    looked_into,
-    opened,
+    open_for_reading,
+    open_for_writing,
 )
-from casque.cli.output import DONE
+from casque.cli.output import (
+    DONE,
+    add_row,
+    console,
+    names,
+    print_json,
+    print_json_line,
+    print_table,
+    table,
+)
 from casque.cli.store import Access
 from casque.job import Stats
 from casque.record import PAUSE, WORKER
@@ -35,7 +43,7 @@ _SHORTEST_INTERVAL_US = 50_000
 
 
 class Picture(msgspec.Struct, frozen=True):
-    """What there is to tell at one moment."""
+    """The counts and the workers at one moment."""
 
     stats: Stats
     workers: list[WorkerEntry]
@@ -67,15 +75,17 @@ def status(
 ) -> int:
     """Count the jobs by state, and name the workers."""
     interval_us = duration_us(interval, at_least_us=_SHORTEST_INTERVAL_US)
-    with (opened if watch else looked_into)(context, store) as access:
+    with (open_for_writing if watch else open_for_reading)(context, store) as access:
         if watch:
             return _watch(access, queue, interval_us, as_json=is_json(context, json))
         picture = _look(access, queue)
-        _tell_of_unheard(access)
+        from casque.cli.worker.fleet import warn_of_silent_supervisors
+
+        warn_of_silent_supervisors(access)
     if is_json(context, json):
-        asjson.show(_object(picture))
+        print_json(_object(picture))
     else:
-        tables.show(_drawn(picture))
+        print_table(_drawn(picture))
     return DONE
 
 
@@ -94,24 +104,18 @@ def _look(access: Access, queue: str | None) -> Picture:
     )
 
 
-def _tell_of_unheard(access: Access) -> None:
-    from casque.cli.worker.fleet import tell_of_unheard
-
-    tell_of_unheard(access)
-
-
 def _drawn(picture: Picture) -> Group:
     from rich.console import Group
     from rich.text import Text
 
-    drawn = tables.table("QueueCTL Status", "State", "#Count")
+    drawn = table("QueueCTL Status", "State", "#Count")
     counts = msgspec.structs.asdict(picture.stats)
     for state in (*_ALWAYS, *(one for one in _WHEN_ANY if counts[one])):
-        tables.add_row(drawn, state.capitalize(), counts[state])
+        add_row(drawn, state.capitalize(), counts[state])
     pids = ", ".join(str(worker.pid) for worker in picture.workers)
     lines = [f"Active Workers: {len(picture.workers)} [{pids}]"]
     if picture.paused:
-        lines.append(f"Paused Queues: {tables.names(picture.paused)}")
+        lines.append(f"Paused Queues: {names(picture.paused)}")
     return Group(drawn, *map(Text, lines))
 
 
@@ -135,22 +139,22 @@ def _object(picture: Picture) -> dict[str, Any]:
 def _watch(access: Access, queue: str | None, interval_us: int, *, as_json: bool) -> int:
     from casque.system.clock import drive
 
-    console = tables.console()
+    out = console()
     clock = access.store.clock
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # the cursor is to come back
     try:
-        if as_json or not console.is_terminal:
+        if as_json or not out.is_terminal:
             while True:
                 picture = _look(access, queue)
                 if as_json:
-                    asjson.show_line(_object(picture))
+                    print_json_line(_object(picture))
                 else:
-                    tables.show(_drawn(picture))
+                    print_table(_drawn(picture))
                     print(flush=True)
                 drive(clock.sleep(interval_us, blocking=True))
         from rich.live import Live
 
-        with Live(_drawn(_look(access, queue)), console=console, auto_refresh=False) as live:
+        with Live(_drawn(_look(access, queue)), console=out, auto_refresh=False) as live:
             while True:
                 drive(clock.sleep(interval_us, blocking=True))
                 live.update(_drawn(_look(access, queue)), refresh=True)

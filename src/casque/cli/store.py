@@ -1,41 +1,111 @@
-"""Access: an open store, for the time of one command."""
+"""Store: which store a command works on, and that store opened for the time of the command."""
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Coroutine, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from casque.cli.location import check_place, is_empty
 from casque.cli.output import complain
+from casque.errors import InvalidError
 from casque.job import Job
 from casque.queues.async_queue import DEFAULT_MAX_DEPTH, AsyncQueue
 from casque.queues.runner import runner_for
 from casque.record import CONFIG, Record
 from casque.rules.operations import Operation
 from casque.rules.views import JobFilter
+from casque.stores.port import Store
 from casque.stores.url import StoreAddress, open_store
 from casque.worker.shell.settings import Settings, settings_of, unfit
+
+STORE_VARIABLE = "CASQUE_STORE"
 
 T = TypeVar("T")
 
 
+# -- which store -------------------------------------------------------------------
+
+
+def address_from(given: str | None) -> str:
+    """The value of `--store`, else CASQUE_STORE, else the user's own file."""
+    if given is not None and not given.strip():
+        raise InvalidError("--store is empty: name a store, or leave the option out.")
+    return given or os.environ.get(STORE_VARIABLE) or default_address()
+
+
+def default_address() -> str:
+    """A SQLite file in the user's data directory."""
+    from platformdirs import user_data_path
+
+    return str(user_data_path("casque", appauthor=False) / "queue.db")
+
+
+def require_shared(store: Store) -> None:
+    """InvalidError for a store in memory: it ends with this command, and no worker sees it."""
+    if store.name.startswith("memory:") or store.instant:
+        raise InvalidError(
+            "a store in memory is gone with this command, and no worker sees its jobs: name a "
+            "store that processes share, as by --store jobs.db."
+        )
+
+
+def _require_sensible(address: str, store: Store) -> None:
+    """InvalidError when a person can hardly mean this store."""
+    require_shared(store)
+    path = _path(store.name)
+    if path is None:
+        return
+    try:
+        str(path.absolute()).encode()
+    except UnicodeEncodeError:  # bytes that are not UTF-8 show as lone surrogates
+        raise InvalidError(
+            f"the path of {store.name!r} is not UTF-8 text, and workers could not find it. "
+            "Choose another place."
+        ) from None
+    # Stores make missing folders. In a path that a person typed, one that is missing is a typo.
+    folder = path.parent
+    if not folder.is_dir() and address != default_address():
+        raise InvalidError(
+            f"{store.name}: there is no folder {folder}. Check the path, or make it: mkdir -p "
+            f"{folder}"
+        )
+
+
+def _path(name: str) -> Path | None:
+    """The file or folder of the store of that name; None when it is not on this machine."""
+    if "://" in name and not name.startswith("file://"):
+        return None
+    return Path(name.removeprefix("file://"))
+
+
+# -- the store, open ---------------------------------------------------------------
+
+
 class Access:
-    """A store, the queues on it, and what only tools ask of them. A context manager."""
+    """An open store, one queue on it, and the calls that only tools make. A context manager."""
 
     def __init__(self, address: StoreAddress) -> None:
         self.store = open_store(address)
         if isinstance(address, str):
-            check_place(address, self.store.name)
+            _require_sensible(address, self.store)
         self._runner = runner_for(self.store)
-        self.queue = self.producer(DEFAULT_MAX_DEPTH)
+        self._queue: AsyncQueue | None = None
 
-    def producer(self, max_depth: int) -> AsyncQueue:
-        """A queue that lets jobs enqueue jobs so deep."""
-        return AsyncQueue(
+    @property
+    def queue(self) -> AsyncQueue:
+        """The queue of this command; the first use opens it."""
+        return self._queue or self.open_queue(DEFAULT_MAX_DEPTH)
+
+    def open_queue(self, max_depth: int) -> AsyncQueue:
+        """Open the queue so that jobs may enqueue jobs up to this depth."""
+        assert self._queue is None, "only one is closed at the end"
+        self._queue = AsyncQueue(
             self.store, max_depth=max_depth, _blocking=self.store.blocking, _owner="queuectl"
         )
+        return self._queue
 
     def run(self, call: Coroutine[Any, Any, T]) -> T:
         """Await it: `access.run(access.queue.stats())`."""
@@ -48,15 +118,15 @@ class Access:
         return self.run(self.store.records(kind))
 
     def submit(self, operation: Operation) -> Any:
-        """Commit one operation; its result, or its refusal raised."""
+        """Commit one operation. Returns its result, or raises its refusal."""
 
-        async def submitted() -> Any:  # a committer is of the event loop that it is asked on
+        async def submitted() -> Any:  # a committer belongs to the event loop that calls it
             return await self.queue._session.submit(operation)  # noqa: SLF001 - of one house
 
         return self.run(submitted())
 
     def submit_all(self, operations: Sequence[Operation]) -> list[Any]:
-        """Commit several together; per operation its result, or its refusal."""
+        """Commit several together. Returns the result or the refusal of each."""
 
         async def submitted() -> list[Any]:
             return await self.queue._session.submit_all(operations)  # noqa: SLF001 - of one house
@@ -66,7 +136,7 @@ class Access:
     def settings(self) -> Settings:
         records = self.records(CONFIG)
         for key in unfit(records):
-            complain(f"note: the setting {key} makes no sense, and is not minded; set it anew.")
+            complain(f"note: the setting {key} is invalid and was ignored; set it again.")
         return settings_of(records)
 
     def __enter__(self) -> Self:
@@ -78,16 +148,18 @@ class Access:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self.run(self.queue.close())
+        if self._queue is not None:
+            self.run(self._queue.close())
         self.run(self.store.close())
         self._runner.close()
 
 
-def look_into(address: str) -> Access:
-    """Access for whoever only looks: where nothing is stored yet, nothing is made either."""
+def open_without_creating(address: str) -> Access:
+    """Open a store to read it. Where nothing is stored yet, nothing is created."""
     store = open_store(address)
-    check_place(address, store.name)
-    if is_empty(store.name):
+    _require_sensible(address, store)
+    path = _path(store.name)
+    if path is not None and not path.exists():
         from casque.stores.memory import MemoryStore
 
         name = store.name

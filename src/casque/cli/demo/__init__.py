@@ -1,5 +1,5 @@
-"""`queuectl demo`.
+"""`queuectl demo`: good, flaky and failing jobs, two worker processes, and the sums at the end.
 
-run     `queuectl demo`: good, flaky and failing jobs, and how they fare.
-screen  `queuectl demo`: good, flaky and failing jobs, and how they fare.
+run     The jobs, the workers, and the report.
+screen  One block that is redrawn on a terminal, or plain lines elsewhere.
 """

@@ -1,4 +1,4 @@
-"""Demo: good, flaky and hopeless jobs, two worker processes, and what became of each.
+"""Run: good, flaky and failing jobs, two worker processes, and the sums at the end.
 
 The queue is one SQLite file in a temporary folder. `kill -9` a worker while it
 runs: no job is lost. Ctrl-C lets the workers finish what they run, and ends.
@@ -19,8 +19,8 @@ from pathlib import Path
 
 from casque.cli.demo.screen import SLOTS, WORKERS, Screen
 from casque.cli.interrupts import Interrupts
-from casque.cli.location import STORE_VARIABLE
 from casque.cli.output import DONE, INTERRUPTED, NOT_SO
+from casque.cli.store import STORE_VARIABLE
 from casque.errors import CasqueError
 from casque.job import Failure, Job, JobStatus, Stats
 from casque.queues.arguments import NewJob
@@ -45,7 +45,7 @@ _QUEUE, _DIARY, _LOG = "jobs.db", "diary", "workers.log"
 
 
 def jobs_to_do() -> list[NewJob]:
-    """Of a dozen, nine succeed, two succeed after a failure or two, and one never will."""
+    """Nine of a dozen succeed, two succeed after a failure or two, and one never does."""
     jobs: list[NewJob] = []
     for number in range(JOBS):
         work = f"sleep {0.2 + 0.08 * (number % 5):.2f}"
@@ -63,7 +63,7 @@ def jobs_to_do() -> list[NewJob]:
 
 
 def _job(job_id: str, command: str, *, priority: int = 0) -> NewJob:
-    # What ran is written down by the jobs themselves, to be held against what the store says.
+    # The jobs write down what ran, so that the report can check what the store says.
     noted = f'echo "$CASQUE_JOB_ID $CASQUE_ATTEMPT" >> {_DIARY}; {command}'
     return NewJob(
         SHELL,
@@ -94,7 +94,7 @@ def demo() -> int:
 
 
 def _run(folder: Path, screen: Screen, interrupts: Interrupts) -> bool:
-    """Enqueue, work, show. Whether the numbers add up at the end."""
+    """Enqueue, work, show. True if the numbers add up at the end."""
     store = SqliteStore(folder / _QUEUE)
     with Queue(store) as queue:
         value = encoded("backoff_base", "1")
@@ -113,12 +113,12 @@ def _run(folder: Path, screen: Screen, interrupts: Interrupts) -> bool:
 
 @contextmanager
 def _workers(folder: Path, interrupts: Interrupts) -> Iterator[subprocess.Popen[bytes]]:
-    """Worker processes under a manager, as anyone would start them; stopped at the end."""
+    """Worker processes under a supervisor, as anyone would start them; stopped at the end."""
     command = [sys.executable, "-m", "casque.cli", "worker", "start", "--foreground"]
     command += [f"--count={WORKERS}", f"--concurrency={SLOTS}"]
     command += [f"--lease={LEASE_SECONDS}s", f"--grace={GRACE_SECONDS}s"]
     environment = {**os.environ, STORE_VARIABLE: str(folder / _QUEUE)}
-    interrupts.hold_back()
+    interrupts.hold()
     with (
         (folder / _LOG).open("wb") as log,
         subprocess.Popen(  # noqa: S603 - our own module, by the same Python
@@ -126,18 +126,18 @@ def _workers(folder: Path, interrupts: Interrupts) -> Iterator[subprocess.Popen[
         ) as process,
     ):
         try:
-            interrupts.let_come()
+            interrupts.release()
             yield process
         finally:
             _stop(process, interrupts)
 
 
 def _stop(process: subprocess.Popen[bytes], interrupts: Interrupts) -> None:
-    """Let what runs end; on another Ctrl-C, give it back at once."""
+    """Let running jobs end; on another Ctrl-C, give them back at once."""
     process.send_signal(signal.SIGTERM)  # changes nothing if Ctrl-C has reached it too
     while True:
         try:
-            interrupts.let_come()
+            interrupts.release()
             process.wait()
         except KeyboardInterrupt:
             process.send_signal(signal.SIGINT)
@@ -160,7 +160,7 @@ def _watch(queue: Queue, folder: Path, screen: Screen, process: subprocess.Popen
 
 
 def _report(state: QueueState, ran: Sequence[str]) -> bool:
-    """Print what the store says became of the jobs, held against what the jobs wrote down."""
+    """Print the outcome of the jobs. True if the store agrees with what the jobs wrote down."""
     print(f"\n  {'kind':<14}{'jobs':>6}{'completed':>12}{'dead':>7}{'attempts':>11}")
     for kind in KINDS:
         print(_row(kind, [job for job in state.jobs if job.id.startswith(kind)]))
@@ -193,7 +193,7 @@ def _fate(failure: Failure | None) -> str:
 
 
 def _as_they_say(state: QueueState, ran: Sequence[str]) -> bool:
-    """Whether no attempt ran twice, and none ran or succeeded that the other does not know of."""
+    """True if no attempt ran twice, and the jobs and the store know of the same attempts."""
     told = {f"{job.id} {one.number}": one for job in state.jobs for one in job.history}
     succeeded = {name for name, one in told.items() if one.failure is None}
     return len(ran) == len(set(ran)) and succeeded <= set(ran) <= set(told)
@@ -207,7 +207,7 @@ def _row(title: str, jobs: Sequence[Job]) -> str:
 
 
 def _whereabouts(stats: Stats) -> str:
-    """Where an interrupted run left its jobs."""
+    """The jobs that an interrupted run has left."""
     left = stats.total - stats.completed - stats.dead
     if not left:
         return "."

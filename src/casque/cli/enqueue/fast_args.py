@@ -1,15 +1,15 @@
-"""Quick: reads the arguments of `queuectl enqueue` without Typer, which takes longer to load.
+"""Fast arguments: reads the arguments of `queuectl enqueue` without Typer.
 
-It knows that command alone. Whatever it does not understand to the letter,
-wrong input and `--help` too, is left to Typer, which then says what is wrong.
+It knows that command alone. Arguments that it does not understand to the letter,
+wrong ones and `--help` among them, are left to Typer, which says what is wrong.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from casque.cli.enqueue.one import Order
-from casque.cli.location import address
+from casque.cli.enqueue.one import EnqueueRequest
+from casque.cli.store import address_from
 
 FLAGS = {"--json", "--id-from-content", "--skip-inside-job"}
 VALUES = {
@@ -35,8 +35,8 @@ _NUMBERS = ("priority", "max_attempts")
 _LONGEST_NUMBER = 10
 
 
-def order_of(arguments: Sequence[str]) -> Order | None:
-    """What is asked for; None when that is for Typer to find out."""
+def read_arguments(arguments: Sequence[str]) -> EnqueueRequest | None:
+    """The request; None when Typer is to read them."""
     flags: set[str] = set()
     fields: dict[str, object] = {}
     words: list[str] = []
@@ -52,7 +52,7 @@ def order_of(arguments: Sequence[str]) -> Order | None:
             if not name.startswith("--") and has_value:
                 return None
             given = value if has_value else next(left, None)
-            # What begins with a dash may be meant for an option that was forgotten.
+            # A dash may begin the next option, after one whose value was forgotten.
             if not given or (given.startswith("-") and not has_value):
                 return None
             if name == "--store":
@@ -67,8 +67,8 @@ def order_of(arguments: Sequence[str]) -> Order | None:
         text = words[1]
     else:
         return None
-    return Order(
-        address=address(store),
+    return EnqueueRequest(
+        address=address_from(store),
         is_json="--json" in flags,
         text=text,
         fields=fields,
@@ -78,7 +78,7 @@ def order_of(arguments: Sequence[str]) -> Order | None:
 
 
 def _add(fields: dict[str, object], field: str, given: str) -> bool:
-    """Put what an option says among the fields; False when it cannot be that."""
+    """Add the value of an option to the fields; False when Typer is to judge it."""
     if field == "env":
         name, has_value, value = given.partition("=")
         variables = fields.setdefault("env", {})

@@ -1,4 +1,4 @@
-"""New jobs: what a person wrote to be enqueued, as JSON or as options, made a job or refused."""
+"""Fields: turns what a person wrote, as JSON or as options, into a job, or refuses it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from casque.worker.shell.job import SHELL, ShellCall, encode
 from casque.worker.shell.settings import Settings
 
 Fields = Mapping[str, Any]
-"""A job as it was written, by the names that JSON has for them."""
+"""A job as a person wrote it, by the names of its fields in JSON."""
 
 FIELDS = (
     *("id", "command", "queue", "priority", "max_attempts", "run_at", "delay", "timeout"),
@@ -34,13 +34,13 @@ _HASH_DIGITS = 32
 
 
 def decoded(text: str | bytes) -> Fields:
-    """The fields of a JSON object. InvalidError when it is none, or has others than these."""
+    """The fields of a JSON object. InvalidError when it is none, or has an unknown field."""
     try:
         fields = msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise InvalidError(f"this is not JSON ({error}); write {_EXAMPLE}.") from error
     if not isinstance(fields, dict):
-        raise InvalidError(f"a JSON object is due here; write {_EXAMPLE}.")
+        raise InvalidError(f"expected a JSON object; write {_EXAMPLE}.")
     if unknown := [name for name in fields if name not in _KNOWN]:
         raise InvalidError(
             f"there is no field {', '.join(map(repr, unknown))}; known are {', '.join(FIELDS)}."
@@ -49,7 +49,7 @@ def decoded(text: str | bytes) -> Fields:
 
 
 def new_job(written: Fields, settings: Settings, *, id_from_content: bool = False) -> NewJob:
-    """The job that is asked for; what is not said is as the settings have it."""
+    """The job with these fields; the settings fill in what is missing."""
     given = _by_name(written)
     call = ShellCall(_command(given), _env(given), _cwd(given))
     queue = checks.name(given.get("queue", DEFAULT_QUEUE), "queue")
@@ -77,7 +77,7 @@ def new_job(written: Fields, settings: Settings, *, id_from_content: bool = Fals
 
 
 def _by_name(written: Fields) -> dict[str, Any]:
-    """The fields that say something, each under one name."""
+    """The fields that are not null, each under one name."""
     given: dict[str, Any] = {}
     for key, value in written.items():
         name = _ALIASES.get(key, key)
@@ -116,7 +116,7 @@ def _env(given: Fields) -> dict[str, str]:
 
 
 def _cwd(given: Fields) -> str | None:
-    """A folder as every worker finds it: those start anywhere."""
+    """An absolute path: workers start in any folder."""
     if "cwd" not in given:
         return None
     cwd = _text(given["cwd"], "cwd")
@@ -163,7 +163,7 @@ def _named(what: str, parse: Callable[[str], int], text: str) -> int:
 
 
 def _instant(given: Fields) -> datetime | None:
-    """An instant of ISO 8601; without a zone it is meant by this machine's clock."""
+    """An instant of ISO 8601; without a zone it is local time."""
     if "run_at" not in given:
         return None
     value = given["run_at"]
@@ -180,7 +180,7 @@ def _instant(given: Fields) -> datetime | None:
 
 
 def _hash(queue: str, call: ShellCall) -> str:
-    """The same for the same work: what it is, and not when or how often it is tried."""
+    """The same id for the same work, whenever and however often it is tried."""
     from hashlib import sha256
 
     content = [queue, call.command, sorted(call.env.items()), call.cwd]

@@ -1,4 +1,4 @@
-"""Bulk: many jobs from stdin, one JSON object a line, stored in batches."""
+"""Stdin: `queuectl enqueue -` stores many jobs in batches, one JSON object a line."""
 
 from __future__ import annotations
 
@@ -7,19 +7,17 @@ import select
 import stat
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import BinaryIO
 
 import msgspec
 
 from casque.checks import PAYLOAD_BYTES
 from casque.cli.enqueue.fields import decoded, new_job
-from casque.cli.enqueue.one import Order
-from casque.cli.output import DONE, InterruptedAtError, complain
+from casque.cli.enqueue.one import EnqueueRequest
+from casque.cli.output import InterruptedAtError, JsonObject, answer, complain, progress_bar
 from casque.cli.store import Access
 from casque.errors import CasqueError, InvalidError
 from casque.queues.arguments import ENQUEUE_MANY_JOBS, NewJob
-from casque.queues.async_queue import AsyncQueue
 from casque.queues.commit import BATCH_BYTES
 from casque.queues.lineage import inherited
 from casque.system.clock import SECOND_US, SystemClock
@@ -29,77 +27,77 @@ from casque.worker.shell.settings import Settings
 _BOM = b"\xef\xbb\xbf"
 _READ_BYTES = 1 << 18
 _PAUSE_SECONDS = 0.2
-"""After which what has come so far is stored: whoever writes may take all day."""
+"""After a pause this long, the lines so far are stored: the writer may take all day."""
 _LONGEST_US = SECOND_US
-"""And at the latest after this, though there is never a pause."""
+"""Without a pause, they are stored after this long."""
 _AGAIN = "the same lines again are safe when they have ids"
 
 
 class _Tally(msgspec.Struct):
-    """How many of the lines are stored, and how many jobs were there before."""
+    """How many lines are stored, and how many of their jobs were there before."""
 
     enqueued: int = 0
     already_there: int = 0
     unsure: str = ""
-    """The lines that are being stored: whether they are cannot be known yet."""
+    """The lines that are being stored: nobody knows yet whether they are."""
+
+    def as_json(self) -> JsonObject:
+        return {"enqueued": self.enqueued, "already_there": self.already_there}
 
 
-_Moved = Callable[[int, _Tally], None]
-"""Tells how many bytes are read, and what became of them."""
-
-
-def enqueue_lines(order: Order) -> int:
-    """Enqueue a job for each line of stdin; the exit code."""
-    if order.fields:
+def enqueue_lines(request: EnqueueRequest) -> int:
+    """Enqueue a job for each line of stdin. Returns the exit code."""
+    if request.fields:
         raise InvalidError("with - each line says everything of its job: give no other options.")
-    if order.skip_inside_job and inherited().depth:
-        if order.is_json:
-            _say(_Tally(), is_json=True)
-        else:
-            print("Inside a job: nothing enqueued.")
-        return DONE
+    if request.skip_inside_job and inherited().depth:
+        nothing = _Tally().as_json()
+        return answer(nothing, "Inside a job: nothing enqueued.", as_json=request.is_json)
     if sys.stdin is None:
         raise InvalidError("stdin is closed; pipe one JSON object a line into it.")
     tally = _Tally()
     try:
-        with Access(order.address) as access, _bar(sys.stdin.buffer) as moved:
-            _enqueue_all(order, access, tally, moved)
+        with Access(request.address) as access, progress_bar("Enqueueing") as bar:
+            _enqueue_all(request, access, tally, bar)
     except KeyboardInterrupt:
         unsure = f", and {tally.unsure} may have been" if tally.unsure else ""
         done = f"{counted(tally.enqueued, 'job')} had been enqueued{unsure}"
         raise InterruptedAtError(f"interrupted: {done}; {_AGAIN}.") from None
-    _say(tally, is_json=order.is_json)
-    return DONE
+    there = f" {counted(tally.already_there, 'job')} already there." if tally.already_there else ""
+    text = f"{counted(tally.enqueued, 'job')} enqueued.{there}"
+    return answer(tally.as_json(), text, as_json=request.is_json)
 
 
-def _enqueue_all(order: Order, access: Access, tally: _Tally, moved: _Moved) -> None:
+def _enqueue_all(
+    request: EnqueueRequest,
+    access: Access,
+    tally: _Tally,
+    bar: Callable[[int, int | None, str], None],
+) -> None:
     settings = access.settings()
-    queue = access.producer(settings.max_depth)
-    read = 0
+    access.open_queue(settings.max_depth)
+    read, size = 0, _size(sys.stdin.buffer)
     for lines in _batches(_numbered(sys.stdin.buffer)):
         batch: list[NewJob] = []
         for number, line in lines:
             try:
-                batch.append(_job(line, order, settings))
+                batch.append(_job(line, request, settings))
             except InvalidError as error:
                 raise _refused(f"line {number}", error, tally) from None
             read += len(line)
-        _store(access, queue, batch, tally, f"lines {lines[0][0]} to {lines[-1][0]}")
-        moved(read, tally)
+        _store(access, batch, tally, f"lines {lines[0][0]} to {lines[-1][0]}")
+        bar(read, size, counted(tally.enqueued, "job"))
 
 
-def _job(line: bytes, order: Order, settings: Settings) -> NewJob:
+def _job(line: bytes, request: EnqueueRequest, settings: Settings) -> NewJob:
     if len(line) > PAYLOAD_BYTES:
         raise InvalidError(f"it is longer than {PAYLOAD_BYTES:,} bytes.")
-    return new_job(decoded(line), settings, id_from_content=order.id_from_content)
+    return new_job(decoded(line), settings, id_from_content=request.id_from_content)
 
 
-def _store(
-    access: Access, queue: AsyncQueue, batch: list[NewJob], tally: _Tally, where: str
-) -> None:
+def _store(access: Access, batch: list[NewJob], tally: _Tally, where: str) -> None:
     tally.unsure = where
     try:
-        jobs = access.run(queue.enqueue_many(batch))
+        jobs = access.run(access.queue.enqueue_many(batch))
     except InvalidError as error:
         raise _refused(where, error, tally) from None
     except CasqueError:
@@ -170,40 +168,6 @@ def _batches(
             size += len(line[1])
     if batch:
         yield batch
-
-
-def _say(tally: _Tally, *, is_json: bool) -> None:
-    if is_json:
-        from casque.cli.asjson import show
-
-        show({"enqueued": tally.enqueued, "already_there": tally.already_there})
-        return
-    there = f" {counted(tally.already_there, 'job')} already there." if tally.already_there else ""
-    print(f"{counted(tally.enqueued, 'job')} enqueued.{there}")
-
-
-@contextmanager
-def _bar(stream: BinaryIO) -> Iterator[_Moved]:
-    """A progress bar on stderr, when that is a terminal."""
-    if not sys.stderr.isatty():
-        yield lambda _read, _tally: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (
-        TextColumn("Enqueueing"),
-        BarColumn(),
-        TextColumn("{task.fields[jobs]}"),
-        TimeElapsedColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("", total=_size(stream), jobs=counted(0, "job"))
-
-        def moved(read: int, tally: _Tally) -> None:
-            progress.update(task, completed=read, jobs=counted(tally.enqueued, "job"))
-
-        yield moved
 
 
 def _size(stream: BinaryIO) -> int | None:

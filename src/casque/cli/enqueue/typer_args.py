@@ -1,4 +1,4 @@
-"""Enqueueing: `queuectl enqueue`, as Typer reads its arguments; see `quick` for the shorter way."""
+"""Typer arguments: `queuectl enqueue` with help and errors; `fast_args` is the short way."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ from typing import Annotated
 
 import typer
 
-from casque.cli.enqueue import one as orders
 from casque.cli.enqueue.fields import FIELDS
-from casque.cli.enqueue.one import STDIN, Order
+from casque.cli.enqueue.one import STDIN, EnqueueRequest, enqueue_one
 from casque.cli.enqueue.stdin import enqueue_lines
 from casque.cli.options import JsonOption, StoreOption, address_of, epilog, is_json
 from casque.errors import InvalidError
@@ -100,7 +99,7 @@ def enqueue(
         "cwd": cwd,
         "retain": retain,
     }
-    order = Order(
+    request = EnqueueRequest(
         address=address_of(context, store),
         is_json=is_json(context, json),
         text=job,
@@ -109,12 +108,12 @@ def enqueue(
         skip_inside_job=skip_inside_job,
     )
     if job == STDIN:
-        return enqueue_lines(order)
-    if job is None and not order.fields:
+        return enqueue_lines(request)
+    if job is None and not request.fields:
         raise InvalidError(
             """what is to be enqueued? Write queuectl enqueue '{"command": "sleep 2"}'."""
         )
-    return orders.enqueue(order)
+    return enqueue_one(request)
 
 
 def _variables(given: list[str]) -> dict[str, str]:

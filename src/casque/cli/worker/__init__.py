@@ -1,12 +1,10 @@
 """`queuectl worker`: start, list, stop and check workers.
 
-background   Workers that outlive the command that starts them.
-commands     `worker start`, `list`, `stop` and `check`.
-fleet        The workers of a store as commands see and show them.
-health       Whether this host's workers are well.
-plan         What `worker start` was asked for, checked.
-stop         Workers told to stop: by a signal here, elsewhere through the store.
-stopped      Until they have ended; and what became of them.
-wait         Until they have ended; and what became of them.
-workertable  The workers of a store as commands see and show them.
+commands    The four commands and their options.
+plan        The arguments of `start`, checked, and the plan that the supervisor gets as data.
+supervise   The supervisor process, in the foreground or in the background.
+background  Starts that process apart from the terminal, and waits until its workers register.
+fleet       The workers and supervisors that are registered in a store; `list` and `check`.
+stop        Which workers are meant, how each is told to stop, and the report on them.
+wait        Until they have ended, as the store and the system say.
 """

@@ -1,4 +1,4 @@
-"""Background: workers that go on when the command that started them, and its terminal, are gone."""
+"""Background: starts a supervisor process that outlives this command and its terminal."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
+
 from casque.cli.interrupts import Interrupts
-from casque.cli.location import STORE_VARIABLE
-from casque.cli.note import live_note
-from casque.cli.output import DONE, NOT_SO, complain
+from casque.cli.output import DONE, NOT_SO, complain, live_note
 from casque.cli.store import Access
-from casque.cli.worker.fleet import members
+from casque.cli.worker.fleet import registered_workers
 from casque.cli.worker.plan import Plan
 from casque.errors import CASConflictError, InvalidError, StorageError
 from casque.record import ABSENT
@@ -25,27 +25,27 @@ from casque.worker.registry.entries import WorkerEntry, manager_entry, manager_p
 from casque.worker.supervision.child_process import running
 
 START_US = 30 * SECOND_US
-"""How long workers may take to be registered."""
+"""The time that workers may take to register."""
 _IDLE_US = 5 * SECOND_US
-"""How long after the first the others may take, which may have had nothing to do, and ended."""
+"""The time for the others after the first: they may have found no job, and ended."""
 _LOOK_SECONDS = 0.1
 _END_SECONDS = 20.0
-"""More than a manager takes that is told to stop at once."""
+"""More than a supervisor takes that is told to stop at once."""
 _TAIL_LINES = 15
 _TAIL_BYTES = 8_000
 
 
 class Started(NamedTuple):
-    """What is running in the background now."""
+    """The processes that run in the background now."""
 
-    manager: int
+    supervisor: int
     workers: list[int]
-    """None of them: they had nothing to do, and ended."""
+    """Empty: they found no job to do, and ended."""
     log: Path
 
 
 class NotStartedError(Exception):
-    """The workers are not there, and nothing of them is left running."""
+    """The workers did not register, and no process of theirs is left."""
 
     def __init__(self, reason: str, code: int, log: Path) -> None:
         super().__init__(reason)
@@ -53,8 +53,8 @@ class NotStartedError(Exception):
         self.code = code
         self.log = log
 
-    def tell(self) -> int:
-        """Say so on stderr, with the end of the log. The exit code."""
+    def report(self) -> int:
+        """Print the end of the log and the reason on stderr. Returns the exit code."""
         lines = _tail(self.log)
         for line in lines:
             print(f"  | {line}", file=sys.stderr)
@@ -63,44 +63,44 @@ class NotStartedError(Exception):
         return self.code
 
 
-def start(plan: Plan, access: Access, address: str | None, log_file: str | None) -> Started:
-    """Returns when all workers are registered. NotStartedError when they will not be.
-
-    `address` is the store that they are told of; None: the app's own.
-    """
+def start(plan: Plan, access: Access, log_file: str | None) -> Started:
+    """Return when all workers are registered. NotStartedError when they will not be."""
     with Interrupts() as interrupts:
-        interrupts.hold_back()
-        process, log = _launched(plan, address, log_file)
+        interrupts.hold()
+        process, log = _launch(log_file)
         try:
-            interrupts.let_come()
-            _enrol(process.pid, plan, access)
+            interrupts.release()
+            _send(process, plan)
+            _register(process.pid, plan, access)
             with live_note() as note:
                 workers = _registered(process, plan, access, log, note)
-        except BaseException:  # whatever it is, Ctrl-C too: nothing stays behind
+        except BaseException:  # Ctrl-C too: no process stays behind
             _end(process)
             raise
     return Started(process.pid, workers, log)
 
 
-def _enrol(pid: int, plan: Plan, access: Access) -> None:
-    """Have `worker stop` find it while it still loads; it takes the entry over from us."""
-    entry = manager_entry(pid, plan.count, plan.options(access.settings()), access.store.clock)
-    with suppress(CASConflictError, StorageError):  # it was faster; or it has to tell of that
+def _send(process: subprocess.Popen[bytes], plan: Plan) -> None:
+    assert process.stdin is not None
+    with suppress(BrokenPipeError):  # it has died already, which is noticed below
+        process.stdin.write(msgspec.json.encode(plan))
+        process.stdin.close()
+
+
+def _register(pid: int, plan: Plan, access: Access) -> None:
+    """Write the supervisor's entry so that `worker stop` finds it while it still loads."""
+    entry = manager_entry(pid, plan.count, plan.options, access.store.clock)
+    with suppress(CASConflictError, StorageError):  # it has written it, or will report the storage
         access.submit(manager_put(entry, access.store.name, ABSENT))
 
 
-def _launched(
-    plan: Plan, address: str | None, log_file: str | None
-) -> tuple[subprocess.Popen[bytes], Path]:
-    # A store's address may hold a password, and command lines are for everyone to see.
-    told = {} if address is None else {STORE_VARIABLE: address}
+def _launch(log_file: str | None) -> tuple[subprocess.Popen[bytes], Path]:
     first = _default_log(f"of-{os.getpid()}") if log_file is None else Path(log_file).absolute()
     descriptor = open_log(first)
     try:
-        process = subprocess.Popen(  # noqa: S603 - this command, by the same Python
-            [*running("casque.cli"), *plan.arguments()],
-            env=os.environ | told,
-            stdin=subprocess.DEVNULL,
+        process = subprocess.Popen(  # noqa: S603 - our own module, by the same Python
+            running("casque.cli.worker.supervise"),
+            stdin=subprocess.PIPE,
             stdout=descriptor,
             stderr=descriptor,
             start_new_session=True,
@@ -117,20 +117,20 @@ def _default_log(name: str) -> Path:
 
 
 def _renamed(log: Path, pid: int) -> Path:
-    """The log under the manager's number, which is known only now. None is written over."""
+    """Rename the log after the supervisor's PID. No other log is overwritten."""
     number, name = 1, _default_log(str(pid))
     while name.exists():
         number += 1
         name = _default_log(f"{pid}-{number}")
     try:
         log.rename(name)
-    except OSError:  # it is written to already, and may as well keep its name
+    except OSError:  # it keeps its first name
         return log
     return name
 
 
 def open_log(path: Path) -> int:
-    """A descriptor to append to the file by, which only its owner can read."""
+    """A descriptor that appends to the file, which only its owner can read."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -151,15 +151,15 @@ def _registered(
     deadline = clock.monotonic() + START_US
     seen: dict[str, int] = {}
     while True:
-        # Some may have done what there was to do, and be replaced or not, before others are there.
+        # Some may have done all jobs, and have ended or been replaced, before others register.
         seen |= {entry.name: entry.pid for entry in _workers_of(process.pid, access)}
         if len(seen) >= plan.count:
             return [*seen.values()][-plan.count :]
         note(f"Waiting for {plan.count} worker(s) to register: {len(seen)} so far…")
-        if seen and plan.until_idle:
+        if seen and plan.options.until_idle:
             deadline = min(deadline, clock.monotonic() + _IDLE_US)
         if clock.monotonic() >= deadline:
-            if seen and plan.until_idle:
+            if seen and plan.options.until_idle:
                 return [*seen.values()]
             seconds = START_US // SECOND_US
             reason = f"{len(seen)} of {plan.count} worker(s) were registered in {seconds} s"
@@ -168,18 +168,18 @@ def _registered(
             code = process.wait(_LOOK_SECONDS)
         except subprocess.TimeoutExpired:
             continue
-        if code == DONE and plan.until_idle:
+        if code == DONE and plan.options.until_idle:
             return [*seen.values()]
         raise NotStartedError("the workers did not start", code if code > 0 else NOT_SO, log)
 
 
-def _workers_of(manager: int, access: Access) -> list[WorkerEntry]:
-    entries = (one.entry for one in members(access))
-    return [one for one in entries if one.manager == manager and one.is_here and not one.is_gone]
+def _workers_of(supervisor: int, access: Access) -> list[WorkerEntry]:
+    ours = [one for one in registered_workers(access) if one.manager == supervisor and one.is_here]
+    return [one for one in ours if not one.is_gone]
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Have it give back at once what its workers have begun, and end."""
+    """End it; its workers give back at once the jobs that they have begun."""
     try:
         process.send_signal(signal.SIGTERM)
         process.wait(_LOOK_SECONDS)
@@ -189,7 +189,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     try:
         process.wait(_END_SECONDS)
     except subprocess.TimeoutExpired:
-        process.kill()  # its workers notice, and stop
+        process.kill()  # its workers notice that, and stop
         process.wait()
 
 

@@ -1,4 +1,4 @@
-"""Worker: `queuectl worker start|list|stop|check`."""
+"""Commands: `queuectl worker start|list|stop|check`."""
 
 from __future__ import annotations
 
@@ -9,23 +9,20 @@ from typing import Annotated
 
 import typer
 
-from casque.cli import asjson
-from casque.cli.location import default_address
 from casque.cli.options import (
     JsonOption,
     StoreOption,
+    address_if_named,
     epilog,
+    group_options,
     is_json,
-    looked_into,
-    noted,
-    opened,
-    told_address,
+    open_for_reading,
+    open_for_writing,
 )
-from casque.cli.output import DONE, NOT_FOUND, NOT_SO, complain
-from casque.cli.store import Access
-from casque.cli.worker.plan import LogFormat, Plan, span_us
+from casque.cli.output import DONE, NOT_FOUND, NOT_SO, answer, complain, print_json
+from casque.cli.store import Access, default_address, require_shared
+from casque.cli.worker.plan import LogFormat, StartArguments, span_us
 from casque.errors import CasqueError, InvalidError
-from casque.worker.shell.settings import Settings
 
 workers = typer.Typer(
     name="worker",
@@ -33,7 +30,7 @@ workers = typer.Typer(
     epilog=epilog("queuectl worker start --count 2", "queuectl worker stop"),
     no_args_is_help=True,
 )
-workers.callback()(noted)
+workers.callback()(group_options)
 
 
 @workers.command(
@@ -101,7 +98,7 @@ def start(
     With --foreground it stays and shows what they do; SIGTERM or Ctrl-C stops
     them, Ctrl-C again at once. Exit code 1: some had to be killed.
     """
-    plan = Plan(
+    arguments = StartArguments(
         count=count,
         target=app,
         concurrency=concurrency,
@@ -113,38 +110,64 @@ def start(
         max_mib=max_mib,
         log_format=log_format,
     )
-    plan.options(Settings())  # what cannot be is said before anything is touched
-    told = told_address(context, store)
-    if told is None and app is None:
-        told = default_address()
+    address = address_if_named(context, store)
+    if address is None and app is None:
+        address = default_address()
     if foreground:
-        return _start_here(plan, told, log_file)
-    return _start_apart(plan, told, log_file, json=is_json(context, json))
+        return _start_in_foreground(arguments, address, log_file)
+    return _start_in_background(arguments, address, log_file, as_json=is_json(context, json))
 
 
-def _start_here(plan: Plan, told: str | None, log_file: str | None) -> int:
-    from casque.worker.logging.setup import LogOptions, set_up
-    from casque.worker.supervision.supervisor import Supervisor
+def _start_in_foreground(
+    arguments: StartArguments, address: str | None, log_file: str | None
+) -> int:
+    from casque.cli.worker.supervise import supervise
 
-    with _reached(plan, told) as access:
-        options = plan.options(access.settings())
-    place = told
-    if place is None and plan.target is not None:
-        from casque.worker.loading import load_app
-
-        place = load_app(plan.target).app_store.address
+    access, registered_in = _opened(arguments, address)
+    with access:
+        plan = arguments.plan(access.settings(), address, registered_in)
     if log_file is not None:
-        _write_to(log_file)
-    log = LogOptions(format=plan.log_format)
-    set_up(log)
-    supervisor = Supervisor(  # noqa: S604 - it runs nothing by a shell: its workers take such jobs
-        plan.target, options, plan.count, told, shell=True, enrolled_in=place, log=log
-    )
-    return DONE if supervisor.run() else NOT_SO
+        _redirect_output(log_file)
+    return supervise(plan)
 
 
-def _write_to(log_file: str) -> None:
-    """From now on all that this process and its children say goes there."""
+def _start_in_background(
+    arguments: StartArguments, address: str | None, log_file: str | None, *, as_json: bool
+) -> int:
+    from casque.cli.worker.background import NotStartedError, start
+
+    access, registered_in = _opened(arguments, address)
+    with access:
+        plan = arguments.plan(access.settings(), address, registered_in)
+        try:
+            started = start(plan, access, log_file)
+        except NotStartedError as error:
+            return error.report()
+    text = f"No job was left to do: all workers have ended. Log: {started.log}"
+    if started.workers:
+        pids = ", ".join(map(str, started.workers))
+        text = f"Started {len(started.workers)} worker(s): PIDs {pids}. Log: {started.log}"
+    value = {"manager": started.supervisor, "workers": started.workers, "log": str(started.log)}
+    return answer(value, text, as_json=as_json)
+
+
+def _opened(arguments: StartArguments, address: str | None) -> tuple[Access, str | None]:
+    """Open the store that the workers will work on: the one named, or else the app's own.
+
+    With it comes its address; None when the app has made the store itself.
+    """
+    if address is not None:
+        return Access(address), address
+    from casque.worker.loading import load_app
+
+    assert arguments.target is not None
+    app = load_app(arguments.target)
+    require_shared(app.store)
+    return Access(app.store), app.app_store.address
+
+
+def _redirect_output(log_file: str) -> None:
+    """Send all that this process and its children print to the log."""
     from casque.cli.worker.background import open_log
 
     descriptor = open_log(Path(log_file))
@@ -154,42 +177,6 @@ def _write_to(log_file: str) -> None:
     os.close(descriptor)
 
 
-def _start_apart(plan: Plan, told: str | None, log_file: str | None, *, json: bool) -> int:
-    from casque.cli.worker.background import NotStartedError, start
-
-    with _reached(plan, told) as access:
-        try:
-            started = start(plan, access, told, log_file)
-        except NotStartedError as error:
-            return error.tell()
-    if json:
-        asjson.show(
-            {"manager": started.manager, "workers": started.workers, "log": str(started.log)}
-        )
-    elif started.workers:
-        pids = ", ".join(map(str, started.workers))
-        print(f"Started {len(started.workers)} worker(s): PIDs {pids}. Log: {started.log}")
-    else:
-        print(f"No job was left to do: all workers have ended. Log: {started.log}")
-    return DONE
-
-
-def _reached(plan: Plan, told: str | None) -> Access:
-    """The store that they will work on, open."""
-    if told is None and plan.target is not None:
-        from casque.worker.loading import load_app
-
-        access = Access(load_app(plan.target).store)
-    else:
-        access = Access(told or default_address())
-    if access.store.instant:
-        raise InvalidError(
-            "the jobs of a store in memory are seen by no other process, so workers would find "
-            "none: name a store that processes share, as by --store jobs.db."
-        )
-    return access
-
-
 @workers.command(name="list", epilog=epilog("queuectl worker list", "queuectl worker list --json"))
 def list_(context: typer.Context, store: StoreOption = None, json: JsonOption = False) -> None:
     """Show the workers of this store, on all hosts.
@@ -197,18 +184,16 @@ def list_(context: typer.Context, store: StoreOption = None, json: JsonOption = 
     One that died on this host is shown as gone until its entry ends, within two
     leases; of those on other hosts, the last beat tells.
     """
-    from casque.cli.worker.fleet import members, running_by, tell_of_unheard, view_of
+    from casque.cli.worker import fleet
 
-    with looked_into(context, store) as access:
-        entries = [one.entry for one in members(access)]
-        running = running_by(access)
-        tell_of_unheard(access)
+    with open_for_reading(context, store) as access:
+        entries = fleet.registered_workers(access)
+        running = fleet.running_by(access)
+        fleet.warn_of_silent_supervisors(access)
     if is_json(context, json):
-        asjson.show([view_of(entry, running.get(entry.name, [])) for entry in entries])
+        print_json([fleet.worker_object(entry, running.get(entry.name, [])) for entry in entries])
     elif entries:
-        from casque.cli.worker.workertable import show_workers
-
-        show_workers(entries, running)
+        fleet.print_workers(entries, running)
     else:
         print("No workers are running.")
 
@@ -247,40 +232,29 @@ def stop(
     PID is not replaced. One on another host finds out within a third of its
     lease. Exit codes: 1 some have not ended in time, 3 no worker has that PID.
     """
-    from casque.cli.worker import stop
+    from casque.cli.worker import fleet, stop
     from casque.cli.worker import wait as waiting
-    from casque.cli.worker.fleet import Member, members, posts
-    from casque.cli.worker.stopped import Outcome
 
     if pids and everywhere:
         raise InvalidError("PIDs are those of this host: give PIDs, or --all, not both.")
     timeout_us = None if timeout is None else span_us("--timeout", timeout)
-    with opened(context, store) as access:
-        found = members(access)
-        meant = stop.chosen(found, posts(access), pids or [], everywhere=everywhere)
-        if meant.unknown:
-            complain(stop.unknown_told(meant.unknown, [one.entry for one in found]))
+    with open_for_writing(context, store) as access:
+        registered = fleet.registered_workers(access)
+        supervisors = fleet.registered_supervisors(access)
+        targets = stop.choose(registered, supervisors, pids or [], everywhere=everywhere)
+        if targets.unknown:
+            complain(stop.unknown_message(targets.unknown, registered))
             return NOT_FOUND
-        told = stop.tell(access, meant, pids or [])
-        if wait and waiting.is_waited_for(told):
+        by_store = stop.tell(access, targets, pids or [])
+        if wait and waiting.is_inside_job(targets):
             complain("note: not waiting, as a worker that is to stop waits for this very job.")
             wait = False
-        waited = waiting.wait(access, told, timeout_us, newcomers=everywhere) if wait else None
-        stop.clear_away(access, [*meant.gone, *(waited.gone if waited else ())])
-    gone = [one.entry for one in meant.gone if isinstance(one, Member)]
-    names = {one.name for one in (*told.workers, *gone)}
-    outcome = Outcome(
-        told.entries,
-        gone,
-        waited.left if waited else None,
-        waited.silent if waited else [],
-        [one.entry for one in found if one.entry.name not in names],
-    )
-    if is_json(context, json):
-        asjson.show(outcome.as_json())
-    else:
-        outcome.tell()
-    return DONE if outcome.is_done else NOT_SO
+        waited = None
+        if wait:
+            waited = waiting.wait(access, targets, by_store, timeout_us, everywhere=everywhere)
+        stop.clear_away(access, [*targets.dead, *(waited.dead if waited else ())])
+    left = waited.left if waited else None
+    return stop.report(targets, left, as_json=is_json(context, json))
 
 
 @workers.command(
@@ -301,22 +275,21 @@ def check(
     registered, alive and beating. Else 1, whatever is wrong, the storage
     included: probes know no other. Only wrong arguments are 2.
     """
-    from casque.cli.worker.health import healthy
+    from casque.cli.worker.fleet import Health, health_of
 
     max_age_us = None if max_age is None else span_us("--max-age", max_age)
     try:
-        with looked_into(context, store) as access:
-            health = healthy(access, max_age_us)
+        with open_for_reading(context, store) as access:
+            health = health_of(access, max_age_us)
     except InvalidError:
         raise
     except CasqueError as error:
-        from casque.cli.worker.health import Health
-
-        health = Health(is_healthy=False, workers=[], told=f"the store does not answer: {error}")
+        message = f"the store does not answer: {error}"
+        health = Health(is_healthy=False, workers=[], message=message)
     if is_json(context, json):
-        asjson.show(health)
+        print_json(health)
     elif health.is_healthy:
-        print(health.told)
+        print(health.message)
     else:
-        complain(health.told)
+        complain(health.message)
     return DONE if health.is_healthy else NOT_SO

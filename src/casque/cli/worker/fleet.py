@@ -1,20 +1,19 @@
-"""Fleet: the workers of a store as a command sees them, and how they are told and shown."""
+"""Fleet: the workers and supervisors that are registered in a store, as commands show them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import msgspec
 from msgspec.structs import replace
 
-from casque.cli.asjson import instant
-from casque.cli.output import complain
+from casque.cli.output import JsonObject, add_row, complain, names, print_table, table, utc_time
 from casque.cli.store import Access
-from casque.record import DISMISSAL, MANAGER, WORKER, Record
+from casque.record import DISMISSAL, MANAGER, WORKER
 from casque.rules.views import JobFilter
-from casque.system.clock import SECOND_US, to_us
+from casque.system.clock import SECOND_US, SystemClock, to_us
 from casque.system.terminal_text import plain
 from casque.worker.registry.entries import (
     ManagerEntry,
@@ -28,135 +27,158 @@ from casque.worker.registry.entries import (
 _JOBS_LOOKED_AT = 10_000
 
 
-class Member(NamedTuple):
-    """A worker, and the record that tells of it."""
+class Health(msgspec.Struct, frozen=True):
+    """The answer of `worker check`; in `--json`, these keys stay."""
 
-    record: Record
-    entry: WorkerEntry
-
-
-class Post(NamedTuple):
-    """A manager, and the record that tells of it."""
-
-    record: Record
-    entry: ManagerEntry
+    is_healthy: bool
+    workers: list[int]
+    """The PIDs of those that are alive and beating."""
+    message: str
 
 
-class WorkerView(msgspec.Struct, frozen=True):
-    """A worker as `--json` has it: these keys stay."""
-
-    name: str
-    host: str
-    pid: int
-    manager: int | None
-    queues: list[str] | None
-    entrypoints: list[str]
-    concurrency: int
-    running: list[str]
-    started_at: str
-    beat_at: str
-    lease_seconds: float
-    state: Literal["working", "stopping", "gone"]
+# -- reading -----------------------------------------------------------------------
 
 
-def members(access: Access) -> list[Member]:
-    """All that are registered, those of one host and manager beside each other."""
-    found: list[Member] = []
+def registered_workers(access: Access) -> list[WorkerEntry]:
+    """All workers with an entry, sorted by host, supervisor and PID."""
+    found: list[WorkerEntry] = []
     dismissed = {one.name for one in access.records(DISMISSAL)}
     for record in access.records(WORKER):
         entry = entry_of(record)
         if entry is None:
-            _tell_of_unreadable(record.name)
+            _warn_once(f"note: the entry of worker {record.name} cannot be read, and is left out.")
         elif _is_ours(access, entry):
             is_dismissed = entry.is_dismissed or entry.name in dismissed
-            found.append(Member(record, replace(entry, is_dismissed=is_dismissed)))
-    return sorted(found, key=lambda one: (one.entry.host, one.entry.manager or 0, one.entry.pid))
+            found.append(replace(entry, is_dismissed=is_dismissed))
+    return sorted(found, key=lambda one: (one.host, one.manager or 0, one.pid))
 
 
-def posts(access: Access) -> list[Post]:
-    """The managers that are registered, with workers or without.
+def registered_supervisors(access: Access) -> list[ManagerEntry]:
+    """All supervisors with an entry, with workers or without.
 
-    One on this host is there while its process is, be it heard of or not.
+    One on this host counts while its process runs, even if it no longer renews its entry.
     """
     now = access.store.clock.now()
-    found = ((record, manager_of(record)) for record in access.records(MANAGER))
-    return [
-        Post(record, entry)
-        for record, entry in found
-        if entry is not None
-        and _is_ours(access, entry)
-        and (entry.is_here or ends_us(record) > now)
-    ]
+    return [one for one, end_us in _supervisors(access) if one.is_here or end_us > now]
 
 
-def tell_of_unheard(access: Access) -> None:
-    """Of the managers here that run, though they have not renewed their entries in time."""
+def warn_of_silent_supervisors(access: Access) -> None:
+    """Name the supervisors that run on this host but have not renewed their entries in time."""
     now = access.store.clock.now()
-    managers = [
-        one.entry for one in posts(access) if ends_us(one.record) <= now and not one.entry.is_gone
-    ]
-    if managers:
+    silent = [one for one, end_us in _supervisors(access) if one.is_here and end_us <= now]
+    if running := [one for one in silent if not one.is_gone]:
         complain(
-            f"note: on this host runs a manager ({named(managers)}) that was not heard of for two "
-            "leases, nor were its workers: the storage takes no writes from them. See their log; "
-            "`queuectl worker stop` stops them."
+            f"note: on this host runs a manager ({named(running)}) that has not renewed its entry "
+            "for two leases, nor have its workers: the storage takes no writes from them. See "
+            "their log; `queuectl worker stop` stops them."
         )
+
+
+def _supervisors(access: Access) -> Iterator[tuple[ManagerEntry, int]]:
+    """Each with the instant at which its entry ends unless it is renewed."""
+    for record in access.records(MANAGER):
+        entry = manager_of(record)
+        if entry is not None and _is_ours(access, entry):
+            yield entry, ends_us(record)
 
 
 def _is_ours(access: Access, entry: ProcessEntry) -> bool:
     if entry.is_of(access.store.name):
         return True
-    _tell_of_copied(entry.pid, entry.store)
+    _warn_once(
+        f"note: {entry.pid} belongs to a worker of {plain(entry.store)}, and not of this store, "
+        "which holds a copy of its entry. Name that store to see it or to stop it."
+    )
     return False
 
 
 @lru_cache
-def _tell_of_copied(pid: int, store: str) -> None:
-    complain(
-        f"note: {pid} belongs to a worker of {plain(store)}, and not of this store, which holds a "
-        "copy of its entry. Name that store to see it or to stop it."
-    )
-
-
-@lru_cache
-def _tell_of_unreadable(name: str) -> None:
-    """Once, however often it is found."""
-    complain(f"note: the entry of worker {name} cannot be read, and is left out.")
-
-
-def state_of(entry: WorkerEntry) -> Literal["working", "stopping", "gone"]:
-    if entry.is_gone:
-        return "gone"
-    return "stopping" if entry.is_dismissed or entry.is_stopping else "working"
+def _warn_once(message: str) -> None:
+    complain(message)
 
 
 def running_by(access: Access) -> dict[str, list[str]]:
-    """By the name of a worker, what it has claimed and not ended: its entry would be older."""
+    """The ids of claimed jobs by the name of their worker. Newer than what its entry says."""
     found: dict[str, list[str]] = {}
     for job in access.jobs(JobFilter("processing"), limit=_JOBS_LOOKED_AT):
         found.setdefault(job.worker or "", []).append(job.id)
     return found
 
 
-def view_of(entry: WorkerEntry, running: Sequence[str]) -> WorkerView:
-    return WorkerView(
-        name=entry.name,
-        host=entry.host,
-        pid=entry.pid,
-        manager=entry.manager,
-        queues=None if entry.queues is None else list(entry.queues),
-        entrypoints=list(entry.entrypoints),
-        concurrency=entry.concurrency,
-        running=list(running),
-        started_at=str(instant(to_us(entry.started_at))),
-        beat_at=str(instant(to_us(entry.beat_at))),
-        lease_seconds=entry.lease_us / SECOND_US,
-        state=state_of(entry),
-    )
+# -- showing -----------------------------------------------------------------------
 
 
-def age_us(entry: WorkerEntry, now: int) -> int:
-    """How long ago it was last heard of."""
+def worker_object(entry: WorkerEntry, running: Sequence[str]) -> JsonObject:
+    """A worker in the output of `--json`: these keys stay."""
+    return {
+        "name": entry.name,
+        "host": entry.host,
+        "pid": entry.pid,
+        "manager": entry.manager,
+        "queues": entry.queues,
+        "entrypoints": entry.entrypoints,
+        "concurrency": entry.concurrency,
+        "running": running,
+        "started_at": utc_time(to_us(entry.started_at)),
+        "beat_at": utc_time(to_us(entry.beat_at)),
+        "lease_seconds": entry.lease_us / SECOND_US,
+        "state": _state_of(entry),
+    }
+
+
+def print_workers(entries: Sequence[WorkerEntry], running: Mapping[str, Sequence[str]]) -> None:
+    """A table with a row for each. `running` holds their jobs by name."""
+    now = SystemClock().now()
+    made = table("Workers", "#PID", "Host", "#Manager", "Queues", "Running", "Started", "Last beat")
+    for entry in entries:
+        state = _state_of(entry)
+        add_row(
+            made,
+            entry.pid,
+            entry.host,
+            "-" if entry.manager is None else entry.manager,
+            "all" if entry.queues is None else names(entry.queues),
+            f"{len(running.get(entry.name, ()))} of {entry.concurrency}",
+            ago(max(now - to_us(entry.started_at), 0)),
+            ago(_age_us(entry, now)) if state == "working" else state,
+        )
+    print_table(made)
+
+
+def health_of(access: Access, max_age_us: int | None) -> Health:
+    """Ask the store. A beat may be `max_age_us` old, or as old as the worker's lease."""
+    now = SystemClock().now()
+    entries = registered_workers(access)
+    here = [entry for entry in entries if entry.is_here]
+    alive = [entry for entry in here if not entry.is_gone]
+    beating = [
+        entry
+        for entry in alive
+        if _age_us(entry, now) <= (entry.lease_us if max_age_us is None else max_age_us)
+    ]
+    last = ago(min((_age_us(entry, now) for entry in beating or alive), default=0))
+    if beating:
+        pids = [entry.pid for entry in beating]
+        message = f"{len(beating)} worker(s) are well: {named(beating)}; last beat {last}."
+        return Health(is_healthy=True, workers=pids, message=message)
+    if alive:
+        message = f"no worker is beating: {named(alive)}; last beat {last}."
+    elif here:
+        message = f"the workers of this host have died: {named(here)}."
+    else:
+        others = f"; {len(entries)} elsewhere" if entries else ""
+        message = f"no worker of this host is registered in this store{others}."
+    return Health(is_healthy=False, workers=[], message=message)
+
+
+def _state_of(entry: WorkerEntry) -> Literal["working", "stopping", "gone"]:
+    if entry.is_gone:
+        return "gone"
+    return "stopping" if entry.is_dismissed or entry.is_stopping else "working"
+
+
+def _age_us(entry: WorkerEntry, now: int) -> int:
+    """The time since its last beat."""
     return max(now - to_us(entry.beat_at), 0)
 
 
@@ -170,7 +192,7 @@ def ago(us: int) -> str:
 
 
 def named(entries: Sequence[ProcessEntry]) -> str:
-    """Their PIDs, with the host of those that are elsewhere."""
+    """Their PIDs, with the host of those on other hosts."""
     return ", ".join(
         str(entry.pid) if entry.is_here else f"{entry.pid} on {plain(entry.host)}"
         for entry in entries

@@ -1,7 +1,4 @@
-"""Plans: what `worker start` was asked for, checked; as options of workers, or as arguments again.
-
-The arguments are for the process in the background, which is the same command once more.
-"""
+"""Plan: the arguments of `worker start`, checked; and the plan that its supervisor process gets."""
 
 from __future__ import annotations
 
@@ -18,15 +15,28 @@ from casque.worker.shell.settings import Settings
 LogFormat = Literal["console", "text", "json"]
 _MOST_WORKERS = 1_000
 SHELL_CONCURRENCY = 1
-"""Of workers that run commands alone: one that starts `--count 2` has two at work, not 64."""
+"""For workers that run shell jobs alone: `--count 2` runs two commands at once, not 64."""
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """Which workers to start."""
+    """The workers to start. Plain data, which the command sends to the supervisor process."""
+
+    target: str | None
+    """The app; None: shell jobs alone."""
+    count: int
+    options: WorkerOptions
+    store: str | None
+    """The store to work on; None: the app's own."""
+    registered_in: str | None
+    """The store that holds the supervisor's entry; None when its address is not known."""
+    log_format: LogFormat
+
+
+class StartArguments(msgspec.Struct, frozen=True, kw_only=True):
+    """The arguments of `worker start`. InvalidError when a value is out of range."""
 
     count: int
     target: str | None
-    """The app; None: shell jobs alone."""
     concurrency: int | None
     queues: tuple[str, ...] | None
     grace: str
@@ -36,9 +46,23 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     max_mib: int | None
     log_format: LogFormat
 
+    def __post_init__(self) -> None:
+        for queue in self.queues or ():
+            name(queue, "queue")
+        numbers = {
+            "--count": (self.count, _MOST_WORKERS),
+            "--concurrency": (self.concurrency, LARGEST_INT),
+            "--max-jobs": (self.max_jobs, LARGEST_INT),
+            "--max-mib": (self.max_mib, LARGEST_INT),
+        }
+        for option, (number, most) in numbers.items():
+            if number is not None and not 1 <= number <= most:
+                up_to = f"to {most}" if most == _MOST_WORKERS else "on"
+                raise InvalidError(f"{option}: {number} is not a whole number from 1 {up_to}.")
+        self.options(Settings())
+
     def options(self, settings: Settings) -> WorkerOptions:
-        """InvalidError when something cannot be."""
-        self._check()
+        """The options of the workers; values that were not given come from the settings."""
         usual = SHELL_CONCURRENCY if self.target is None else DEFAULT_CONCURRENCY
         lease_us = settings.lease_us
         if self.lease is not None:
@@ -54,40 +78,19 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
             poll_us=settings.poll_interval_us,
         )
 
-    def _check(self) -> None:
-        for queue in self.queues or ():
-            name(queue, "queue")
-        numbers = {
-            "--count": (self.count, _MOST_WORKERS),
-            "--concurrency": (self.concurrency, LARGEST_INT),
-            "--max-jobs": (self.max_jobs, LARGEST_INT),
-            "--max-mib": (self.max_mib, LARGEST_INT),
-        }
-        for option, (number, most) in numbers.items():
-            if number is not None and not 1 <= number <= most:
-                up_to = f"to {most}" if most == _MOST_WORKERS else "on"
-                raise InvalidError(f"{option}: {number} is not a whole number from 1 {up_to}.")
-
-    def arguments(self) -> list[str]:
-        """What `queuectl` is to be given to do this in the foreground. No store: see there."""
-        given = {
-            "--count": self.count,
-            "--app": self.target,
-            "--concurrency": self.concurrency,
-            "--grace": self.grace,
-            "--lease": self.lease,
-            "--max-jobs": self.max_jobs,
-            "--max-mib": self.max_mib,
-            "--log-format": self.log_format,
-        }
-        options = [f"{option}={value}" for option, value in given.items() if value is not None]
-        options += [f"--queue={queue}" for queue in self.queues or ()]
-        options += ["--until-idle"] if self.until_idle else []
-        return ["worker", "start", "--foreground", *options]
+    def plan(self, settings: Settings, store: str | None, registered_in: str | None) -> Plan:
+        return Plan(
+            target=self.target,
+            count=self.count,
+            options=self.options(settings),
+            store=store,
+            registered_in=registered_in,
+            log_format=self.log_format,
+        )
 
 
 def span_us(option: str, text: str, *, at_least_us: int = 0) -> int:
-    """A duration that was given by this option. InvalidError when it is none."""
+    """The duration that this option gives. InvalidError when it is none."""
     try:
         return duration_us(text, at_least_us=at_least_us)
     except InvalidError as error:

@@ -1,151 +1,151 @@
-"""Waiting: until those that were told to stop have ended, as the store and the system say."""
+"""Wait: until the processes that were told to stop have ended, as the store and the system say."""
 
 from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
+from typing import NamedTuple
 
-import msgspec
-
-from casque.cli.note import live_note
+from casque.cli.output import live_note
 from casque.cli.store import Access
-from casque.cli.worker.fleet import Member, Post, members, posts
-from casque.cli.worker.stop import Told, dismiss
+from casque.cli.worker.fleet import registered_workers
+from casque.cli.worker.stop import Targets
 from casque.errors import StorageError
 from casque.queues.lineage import JOB_ID_VARIABLE
+from casque.record import MANAGER, WORKER
 from casque.system.clock import SECOND_US, SystemClock
 from casque.worker.registry import process_identity
-from casque.worker.registry.entries import ENTRY_LEASES, ProcessEntry, WorkerEntry, ends_us
+from casque.worker.registry.entries import (
+    ENTRY_LEASES,
+    ProcessEntry,
+    WorkerEntry,
+    dismissal,
+    ends_us,
+)
 
 _LOOK_SECONDS = 0.1
 _BEYOND_GRACE_US = 20 * SECOND_US
-"""What a worker may take besides to give back its jobs, and its manager to notice."""
+"""The time besides the grace to give back jobs, and for the supervisor to notice the end."""
 
 
-class Waited(msgspec.Struct, frozen=True):
-    """Who has not ended, of those that were waited for."""
+class Waited(NamedTuple):
+    """How the wait ended."""
 
     left: list[ProcessEntry]
-    silent: list[ProcessEntry]
-    """Those elsewhere whose entries ran out, and were not taken away by them."""
-    gone: list[Member | Post]
-    """Whose entries are there though the processes are not."""
+    """Those that are not known to have ended."""
+    dead: list[ProcessEntry]
+    """Those that have ended, and whose entries are still there."""
 
 
-def is_waited_for(told: Told) -> bool:
-    """Whether one of them waits for the job that this command is a part of."""
+def is_inside_job(targets: Targets) -> bool:
+    """True when one of the workers runs the job that this command is a part of."""
     job = os.environ.get(JOB_ID_VARIABLE)
     if not job:
         return False
-    above = _ancestors()
-    return any(job in one.running or (one.is_here and one.pid in above) for one in told.workers)
-
-
-def _ancestors() -> set[int]:
-    found: set[int] = set()
+    above: set[int] = set()
     pid = os.getpid()
-    while pid not in found and (vitals := process_identity.vitals(pid)) is not None:
-        found.add(pid)
+    while pid not in above and (vitals := process_identity.vitals(pid)) is not None:
+        above.add(pid)
         pid = vitals.parent
-    return found
+    return any(job in one.running or (one.is_here and one.pid in above) for one in targets.workers)
 
 
-def patience_us(told: Told) -> int:
-    """How long it can take until all of them have ended, if all is well."""
-    graces = [entry.grace_us for entry in (*told.workers, *told.managers)]
-    # One that died elsewhere is there until its entry ends.
-    leases = [ENTRY_LEASES * entry.lease_us for entry in told.remote]
-    return max(graces, default=0) + max(leases, default=0) + _BEYOND_GRACE_US
+def wait(
+    access: Access,
+    targets: Targets,
+    by_store: Sequence[ProcessEntry],
+    timeout_us: int | None,
+    *,
+    everywhere: bool,
+) -> Waited:
+    """Wait until all have ended, at most `timeout_us`, else as long as they may take.
 
-
-def wait(access: Access, told: Told, timeout_us: int | None, *, newcomers: bool) -> Waited:
-    """Until their entries are gone, and the managers. Gives those that are left after `timeout_us`.
-
-    `newcomers`: whoever takes the place of one of them meanwhile is dismissed, too.
+    With `everywhere`, a worker that replaces one on another host meanwhile is dismissed too.
     """
     clock = SystemClock()
-    deadline = clock.monotonic() + (patience_us(told) if timeout_us is None else timeout_us)
-    watch = _Watch(access, told, newcomers=newcomers)
+    if timeout_us is None:
+        graces = [one.grace_us for one in (*targets.workers, *targets.supervisors)]
+        # The entry of one that died on another host is there until it runs out.
+        leases = [ENTRY_LEASES * one.lease_us for one in by_store]
+        timeout_us = max(graces, default=0) + max(leases, default=0) + _BEYOND_GRACE_US
+    deadline = clock.monotonic() + timeout_us
+    watch = _Watch(access, targets, by_store if everywhere else ())
     with live_note() as note:
         while (left := watch.look()) and clock.monotonic() < deadline:
-            _tell_of(note, left)
+            note(f"Stopping: {len(left)} process(es) left…")
             threading.Event().wait(_LOOK_SECONDS)
-    unsure = {one.name for one in (*left, *watch.silent)}
-    # A manager ends after its workers, so what it said at its end holds for them.
-    ended = {(one.host, one.machine, one.pid) for one in told.managers if one.name not in unsure}
-    silent = [one for one in watch.silent if _place(one) not in ended]
-    return Waited(left, silent, watch.gone)
+    # A supervisor ends after its workers: once it is known to have ended, so are they.
+    unsure = {*watch.left, *(one.name for one in watch.silent)}
+    ended = {(s.host, s.machine, s.pid) for s in targets.supervisors if s.name not in unsure}
+    silent = [one for one in watch.silent if _supervisor_of(one) not in ended]
+    return Waited([*left, *silent], watch.dead())
 
 
-def _place(one: ProcessEntry) -> tuple[str, str, int | None]:
-    """By whom it is kept running."""
+def _supervisor_of(one: ProcessEntry) -> tuple[str, str, int | None]:
     return one.host, one.machine, one.manager if isinstance(one, WorkerEntry) else None
 
 
 class _Watch:
-    """Looks who is still there. While the storage does not answer, the system says it."""
+    """Looks which processes are left.
 
-    def __init__(self, access: Access, told: Told, *, newcomers: bool) -> None:
-        self._access = access
-        self._processes = [one for one in told.managers if _is_process(one)]
-        """Those that end with their processes; all others, when their entries are gone."""
-        others = [one for one in told.managers if not _is_process(one)]
-        self._known: dict[str, ProcessEntry] = {one.name: one for one in (*told.workers, *others)}
-        """Of the others, who was there at the last look."""
-        self._names = {one.name for one in (*told.workers, *told.managers)}
-        self._ends_us: dict[str, int] = {}
-        """When their entries run out, if they are not renewed."""
-        self._places = {
-            _place(one)
-            for one in told.remote
-            if newcomers and isinstance(one, WorkerEntry) and one.manager is not None
-        }
-        self._found: list[Member | Post] = []
-        """Their entries, at the last look."""
+    A process has ended when it has taken its entry away, which it does last, or
+    when the system of this host says so. If the entry of one on another host ran
+    out, nobody knows whether it has ended: it is `silent`.
+    """
+
+    def __init__(
+        self, access: Access, targets: Targets, replaceable: Sequence[ProcessEntry]
+    ) -> None:
         self.silent: list[ProcessEntry] = []
-
-    @property
-    def gone(self) -> list[Member | Post]:
-        """Those whose entries were there at the last look though the processes are not, by now."""
-        return [one for one in self._found if one.entry.is_gone]
+        self._access = access
+        self._targets: dict[str, ProcessEntry] = {
+            one.name: one for one in (*targets.workers, *targets.supervisors)
+        }
+        self.left = dict(self._targets)
+        self._ends_us: dict[str, int] = {}
+        """When each entry runs out unless it is renewed, as of the last look."""
+        self._replaceable = {
+            _supervisor_of(one)
+            for one in replaceable
+            if isinstance(one, WorkerEntry) and one.manager is not None
+        }
 
     def look(self) -> list[ProcessEntry]:
-        """The workers that are left; when there are none, the managers."""
-        with suppress(StorageError):  # it may answer the next time
-            self._ask()
-        left = [one for one in self._known.values() if not one.is_gone]
-        workers = [one for one in left if isinstance(one, WorkerEntry)]
-        return [*workers] or [*left, *(one for one in self._processes if not one.is_gone)]
+        """The workers that are left; when there are none, the supervisors."""
+        try:
+            self._read_entries()
+        except StorageError:  # the system alone tells, until the storage answers again
+            self.left = {name: one for name, one in self.left.items() if not one.is_gone}
+        left = list(self.left.values())
+        return [one for one in left if isinstance(one, WorkerEntry)] or left
 
-    def _ask(self) -> None:
-        workers = members(self._access)
-        for worker in (one.entry for one in workers if one.entry.name not in self._names):
-            if _place(worker) in self._places:
-                self._names.add(worker.name)
-                dismiss(self._access, worker)
-        found: list[Member | Post] = [*workers, *posts(self._access)]
-        ours = {one.entry.name: one for one in found if one.entry.name in self._names}
-        self._found = list(ours.values())
+    def dead(self) -> list[ProcessEntry]:
+        """Those whose processes have ended, and whose entries were there at the last look."""
+        return [one for name, one in self._targets.items() if name in self._ends_us and one.is_gone]
+
+    def _read_entries(self) -> None:
+        self._dismiss_replacements()
+        records = [one for kind in (WORKER, MANAGER) for one in self._access.records(kind)]
         now = self._access.store.clock.now()
-        for name, entry in self._known.items():
-            # One that is well renews its entry long before, and takes it away when it ends.
-            has_run_out = name not in ours and self._ends_us.get(name, now + 1) <= now
-            if has_run_out and not entry.is_gone:
-                self.silent.append(entry)
-        self._known = {name: one.entry for name, one in ours.items() if not _is_process(one.entry)}
-        self._ends_us = {
-            name: ends_us(one.record) - one.entry.lease_us // 2 for name, one in ours.items()
-        }
+        before = self._ends_us
+        self._ends_us = {one.name: ends_us(one) for one in records if one.name in self._targets}
+        for name, one in list(self.left.items()):
+            if one.is_gone:
+                del self.left[name]
+            elif self._ends_us.get(name, 0) <= now and not _is_own_process(one):
+                del self.left[name]
+                # A process that is well renews its entry long before it runs out.
+                if before.get(name, now + one.lease_us) - one.lease_us // 2 <= now:
+                    self.silent.append(one)
+
+    def _dismiss_replacements(self) -> None:
+        for worker in registered_workers(self._access) if self._replaceable else ():
+            if worker.name not in self._targets and _supervisor_of(worker) in self._replaceable:
+                self._access.submit(dismissal(worker))
+                self._targets[worker.name] = self.left[worker.name] = worker
 
 
-def _is_process(one: ProcessEntry) -> bool:
-    """Whether it is a manager here, in a process of its own."""
+def _is_own_process(one: ProcessEntry) -> bool:
+    """True for a supervisor on this host in its own process, which ends after its entry."""
     return not isinstance(one, WorkerEntry) and one.is_here and one.obeys_signals
-
-
-def _tell_of(note: Callable[[str], None], left: Sequence[ProcessEntry]) -> None:
-    workers = [one for one in left if isinstance(one, WorkerEntry)]
-    jobs = sum(len(entry.running) for entry in workers)
-    note(f"Stopping: {len(workers)} worker(s) left, with {jobs} job(s) to finish…")

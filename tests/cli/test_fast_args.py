@@ -13,8 +13,7 @@ import pytest
 
 from casque.cli import app
 from casque.cli.enqueue import fast_args, typer_args
-from casque.cli.enqueue import one as orders
-from casque.cli.enqueue.one import Order
+from casque.cli.enqueue.one import EnqueueRequest
 from casque.errors import CasqueError
 
 STORE = "/tmp/jobs.db"
@@ -82,20 +81,22 @@ def drawn() -> Iterator[list[str]]:
 
 
 @pytest.fixture
-def by_typer(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> list[Order]:
-    taken: list[Order] = []
+def by_typer(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> list[EnqueueRequest]:
+    taken: list[EnqueueRequest] = []
 
-    def take(order: Order) -> int:
-        taken.append(order)
+    def take(request: EnqueueRequest) -> int:
+        taken.append(request)
         return 0
 
     monkeypatch.setenv("CASQUE_STORE", "/tmp/from-the-environment.db")
-    monkeypatch.setattr(orders, "enqueue", take)
+    monkeypatch.setattr(typer_args, "enqueue_one", take)
     monkeypatch.setattr(typer_args, "enqueue_lines", take)
     return taken
 
 
-def ordered(arguments: Sequence[str], taken: list[Order]) -> Order | None:
+def ordered(arguments: Sequence[str], taken: list[EnqueueRequest]) -> EnqueueRequest | None:
     """What Typer would have enqueued; None when it refuses, or does something else."""
     taken.clear()
     try:
@@ -106,14 +107,14 @@ def ordered(arguments: Sequence[str], taken: list[Order]) -> Order | None:
 
 
 def test_whatever_it_understands_typer_understands_the_same(
-    by_typer: list[Order], monkeypatch: pytest.MonkeyPatch
+    by_typer: list[EnqueueRequest], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The other commands would do as they are told.
     monkeypatch.setattr(app.app, "registered_commands", app.app.registered_commands[:1])
     monkeypatch.setattr(app.app, "registered_groups", [])
     understood = 0
     for arguments in (*LISTS, *drawn()):
-        quickly = fast_args.order_of(arguments)
+        quickly = fast_args.read_arguments(arguments)
         if quickly is not None:
             understood += 1
             assert ordered(arguments, by_typer) == quickly, arguments
@@ -130,14 +131,14 @@ def test_whatever_it_understands_typer_understands_the_same(
     ],
 )
 def test_what_hooks_call_all_day_goes_the_short_way(arguments: list[str]) -> None:
-    assert fast_args.order_of(arguments) is not None
+    assert fast_args.read_arguments(arguments) is not None
 
 
 @pytest.mark.parametrize(
     "arguments", [["enqueue", "-"], ["enqueue", "--help"], ["enqueue", "-h", JSON], ["enqueue"]]
 )
 def test_what_is_not_one_job_is_left_to_typer(arguments: list[str]) -> None:
-    assert fast_args.order_of(arguments) is None
+    assert fast_args.read_arguments(arguments) is None
 
 
 def test_enqueueing_on_sqlite_loads_neither_typer_nor_an_event_loop(tmp_path: Path) -> None:
