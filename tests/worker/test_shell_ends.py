@@ -20,7 +20,7 @@ from casque.testing import FakeClock
 from casque.worker.shell import command as commands
 from casque.worker.shell import guard, task
 from casque.worker.shell.job import exit_code_of
-from casque.worker.shell.live_settings import LiveSettings
+from casque.worker.shell.settings import LiveSettings
 from casque.worker.shell.task import _Crew
 from tests.worker.apps import (
     PATIENCE,

@@ -13,9 +13,9 @@ from casque.queues.arguments import LARGEST_INT, name
 from casque.system.durations import duration_us
 from casque.tasks import worker_options as defaults
 from casque.tasks.worker_options import WorkerOptions
-from casque.worker.leaving import leave, leave_at_once
 from casque.worker.loading import load_app
 from casque.worker.logging.setup import FORMATS, LEVELS, LogOptions, set_up
+from casque.worker.runtime import leave, leave_at_once
 from casque.worker.supervision.child_main import run_child
 from casque.worker.supervision.signals import obeying
 from casque.worker.supervision.supervisor import INIT_PID, Supervisor

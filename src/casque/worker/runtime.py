@@ -1,15 +1,20 @@
-"""The event loop of a worker: it outlives what tasks do to it, and ends when it is to."""
+"""Runtime: the event loop, thread switching, memory use and exit of a worker's process."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
-from collections.abc import Callable, Coroutine
+import sys
+import threading
+from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 from weakref import WeakSet
 
 from casque.errors import CasqueError
+from casque.system.clock import SECOND_US
 from casque.system.forks import in_child
 from casque.worker.logging.events import LOGGER
 
@@ -118,3 +123,132 @@ def _silence_loops() -> None:
 
 
 in_child(_silence_loops)
+
+
+# -- thread switching ----------------------------------------------------------
+
+_TURN_SECONDS = 0.000_1
+_LONG_US = SECOND_US // 2
+
+
+class Switching:
+    """What one worker wants of the turns in its process, from its first look until it is closed."""
+
+    def __init__(self) -> None:
+        self._is_often: bool | None = None
+        self._is_long = False
+        """Whether a plain function takes long, as far as was seen."""
+        self._has_ended = False
+        """Whether one has ended since it was looked last."""
+        self._is_closed = False
+
+    def look(self, ages_us: Iterable[int]) -> None:
+        """For how long plain functions have been running."""
+        self._is_long = any(age > _LONG_US for age in ages_us)
+        self._want(often=self._is_long or not self._has_ended)
+        self._has_ended = False
+
+    def ended(self) -> None:
+        """A plain function has ended."""
+        self._has_ended = True
+        if not self._is_long:
+            self._want(often=False)
+
+    def close(self) -> None:
+        """Want nothing any more. The last worker of the process leaves it as it was."""
+        self._is_closed = True
+        _turns.leave(self)
+
+    def _want(self, *, often: bool) -> None:
+        if often is not self._is_often and not self._is_closed:
+            self._is_often = often
+            _turns.want(self, often=often)
+
+
+class _Turns:
+    """The turns of this process: short while any of its workers wants them so."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._wanted: dict[Switching, bool] = {}
+        self._own = 0.0
+        """What it was before the first of them."""
+
+    def want(self, who: Switching, *, often: bool) -> None:
+        with self._lock:
+            if not self._wanted:
+                self._own = sys.getswitchinterval()
+            self._wanted[who] = often
+            self._set()
+
+    def leave(self, who: Switching) -> None:
+        with self._lock:
+            if self._wanted.pop(who, None) is not None:
+                self._set()
+
+    def _set(self) -> None:
+        often = any(self._wanted.values())
+        sys.setswitchinterval(min(self._own, _TURN_SECONDS) if often else self._own)
+
+
+_turns = _Turns()
+
+
+# -- memory --------------------------------------------------------------------
+
+_MIB = 1024 * 1024
+_STATM = Path("/proc/self/statm")
+
+
+def resident_mib() -> int:
+    """MiB of memory in use now; where the system does not tell, the most that ever was."""
+    try:
+        pages = int(_STATM.read_text("ascii").split()[1])
+    except OSError:
+        import resource  # noqa: PLC0415 - not on every system
+
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak // (_MIB if sys.platform == "darwin" else 1024)
+    return pages * os.sysconf("SC_PAGE_SIZE") // _MIB
+
+
+# -- leaving -------------------------------------------------------------------
+
+PATIENCE_SECONDS = 2.0
+"""How long threads that were left running may take to end by themselves."""
+
+
+def leave(code: int, *, patience_seconds: float = PATIENCE_SECONDS) -> int:
+    """The exit code to end with; the process will be gone a moment later, come what may.
+
+    At its end Python joins every thread that is no daemon. Most end by then, as
+    those of an idle executor do, which are told to. A thread that a task left in
+    an endless loop would keep the process for ever; it is named in the log, and
+    the process leaves without it.
+    """
+    main = threading.current_thread()
+
+    def see_to_it() -> None:
+        threading.Event().wait(patience_seconds)
+        others = [one for one in threading.enumerate() if one is not main and not one.daemon]
+        left = ", ".join(one.name for one in others)
+        LOGGER.warning(
+            "a task left something running that keeps the process from ending (%s); "
+            "it is left behind",
+            f"threads: {left}" if left else "an exit handler",
+        )
+        leave_at_once(code)
+
+    threading.Thread(target=see_to_it, name="casque-leaving", daemon=True).start()
+    return code
+
+
+def leave_at_once(code: int) -> NoReturn:
+    """End the process, whatever its threads do."""
+    logging.shutdown()
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):  # nobody reads it any more
+            continue
+    os._exit(code)

@@ -21,7 +21,7 @@ from casque.system.clock import SECOND_US
 from casque.tasks.app import App
 from casque.tasks.current import RunningJob
 from casque.tasks.worker_options import WorkerOptions
-from casque.worker import memory, runtime
+from casque.worker import runtime
 from casque.worker.attempt import (
     Attempt,
     Lost,
@@ -33,15 +33,16 @@ from casque.worker.attempt import (
     run_attempt,
     settle,
 )
-from casque.worker.executors.in_process import Hooks, InThreads, OnLoop
+from casque.worker.executors.in_process import InThreads, OnLoop
+from casque.worker.executors.middleware import Hooks
 from casque.worker.executors.subprocess import InProcesses
 from casque.worker.logging.events import LOGGER, Report
 from casque.worker.logging.setup import together
 from casque.worker.messages import News, Settlement
 from casque.worker.registry.entries import Entry
+from casque.worker.runtime import Switching
 from casque.worker.store_thread import LAST_WORDS_US, Deck
 from casque.worker.supervision.signals import Keep
-from casque.worker.switching import Switching
 
 _CANCEL_SECONDS = 5.0
 """How long a cancelled function may take to clean up, before its job is given up without it."""
@@ -405,7 +406,7 @@ class _Crew:
         plain = (one for one in self._attempts if one.task.run_in == "thread")
         self._switching.look(now - attempt.begun_us for attempt in plain)
         most = self._options.max_mib
-        if most is not None and self._why is None and memory.resident_mib() > most:
+        if most is not None and self._why is None and runtime.resident_mib() > most:
             self._report.grown(most)
             self.stop(Ended.RECYCLED)
         seconds = self._options.lease_us / SECOND_US / _LOOKS_PER_LEASE

@@ -1,18 +1,14 @@
-"""Places: where the function of a task runs: on the event loop, or in a thread.
-
-Processes, for work that needs a processor of its own, are in `processes.py`.
-"""
+"""Functions run on the event loop, or in a thread of the worker's process."""
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
-import inspect
 import os
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from queue import SimpleQueue
 from types import CoroutineType
@@ -22,8 +18,8 @@ from casque.errors import InvalidError
 from casque.system import forks
 from casque.tasks.current import become
 from casque.worker.attempt import Attempt, InvalidResult
-from casque.worker.logging.events import Report
-from casque.worker.switching import Switching
+from casque.worker.executors.middleware import Hooks
+from casque.worker.runtime import Switching
 
 
 def leave_if_forked(generation: int) -> None:
@@ -41,71 +37,6 @@ def encoded(attempt: Attempt, value: object) -> bytes | None:
         return attempt.task.encode_result(value)
     except InvalidError as error:
         raise InvalidResult(error) from error
-
-
-class Hooks:
-    """The middleware of an app, called around a function in the place where it runs."""
-
-    def __init__(self, middleware: Sequence[object], report: Report) -> None:
-        self._middleware = middleware
-        self._report = report
-
-    def call(self, attempt: Attempt, function: Callable[[], Any]) -> Any:
-        """Around a plain function. Coroutines of middleware are run to their end here."""
-        for one in self._middleware:
-            _run(_hook(one, "before"), attempt.job)
-        try:
-            value = function()
-        except BaseException as error:
-            self._after("on_failure", attempt, error)
-            raise
-        self._after("after", attempt, value)
-        return value
-
-    def _after(self, name: str, attempt: Attempt, what: object) -> None:
-        for one in reversed(self._middleware):
-            try:
-                _run(_hook(one, name), attempt.job, what)
-            except BaseException as error:  # noqa: BLE001 - the work is done, whatever this does
-                self._report.middleware_failed(attempt, one, error)
-
-    async def acall(self, attempt: Attempt, function: Callable[[], Any]) -> Any:
-        """Around an async function."""
-        for one in self._middleware:
-            await _arun(_hook(one, "before"), attempt.job)
-        try:
-            value = await function()
-        except BaseException as error:
-            await self._aafter("on_failure", attempt, error)
-            raise
-        await self._aafter("after", attempt, value)
-        return value
-
-    async def _aafter(self, name: str, attempt: Attempt, what: object) -> None:
-        for one in reversed(self._middleware):
-            try:
-                await _arun(_hook(one, name), attempt.job, what)
-            except BaseException as error:  # noqa: BLE001 - the work is done, whatever this does
-                self._report.middleware_failed(attempt, one, error)
-
-
-def _hook(middleware: object, name: str) -> Callable[..., Any] | None:
-    hook: Callable[..., Any] | None = getattr(middleware, name, None)
-    return hook
-
-
-def _run(hook: Callable[..., Any] | None, *args: object) -> None:
-    if hook is not None and inspect.isawaitable(awaited := hook(*args)):
-        asyncio.run(_awaited(awaited))
-
-
-async def _arun(hook: Callable[..., Any] | None, *args: object) -> None:
-    if hook is not None and inspect.isawaitable(awaited := hook(*args)):
-        await awaited
-
-
-async def _awaited(awaited: Any) -> None:
-    await awaited
 
 
 def _called(function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> Any:

@@ -6,23 +6,34 @@ it was enqueued with; how long to wait after a failure is looked up then.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import UNSET
 
-from casque.errors import InvalidError
+from casque.errors import CasqueError, InvalidError
 from casque.queues.arguments import LARGEST_INT, LONGEST_SPAN_US
-from casque.record import Record
+from casque.record import CONFIG, Record
 from casque.retry import Backoff
 from casque.system.clock import SECOND_US
 from casque.system.durations import duration_us, told
 
+if TYPE_CHECKING:
+    import asyncio
+
+    from casque.tasks.app import App
+
 _DAY_US = 86_400 * SECOND_US
 _LARGEST_BASE = 1_000
 _LONGEST_NUMBER = 10
+_FRESH_US = SECOND_US
+_WAIT_SECONDS = 2.0
+"""How long to wait for a storage that may be away."""
+
+_log = logging.getLogger("casque.worker")
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -177,3 +188,43 @@ def _values(records: Iterable[Record]) -> Iterator[tuple[str, Any]]:
 
 def _fits(key: str, value: Any) -> bool:
     return value is not UNSET and SETTINGS[key].fits(value)
+
+
+class LiveSettings:
+    """The settings of an app's store, read again when they are needed and older than a second."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+        self.known = Settings()
+        """The latest that were read; those that hold by default before that."""
+        self._read_us: int | None = None
+        self._reading: asyncio.Task[None] | None = None
+        self._trouble = ""
+        """What was wrong with them the last time, which is said once."""
+
+    async def refresh(self) -> None:
+        """Read them again if they are old; keep the old ones if the storage does not answer."""
+        import asyncio  # noqa: PLC0415 - `queuectl` reads settings without it
+
+        now = self._app.store.clock.monotonic()
+        if self._read_us is not None and now - self._read_us < _FRESH_US:
+            return
+        reading, loop = self._reading, asyncio.get_running_loop()
+        if reading is None or reading.done() or reading.get_loop() is not loop:
+            reading = self._reading = asyncio.create_task(self._read(now))
+        await asyncio.wait([reading], timeout=_WAIT_SECONDS)
+
+    async def _read(self, now: int) -> None:
+        try:
+            records = await self._app.async_queue._session.records(CONFIG)  # noqa: SLF001
+        except CasqueError:
+            return  # the storage is away; the worker says so
+        self._read_us, self.known = now, settings_of(records)
+        trouble = ", ".join(unfit(records))
+        if trouble and trouble != self._trouble:
+            _log.warning(
+                "settings in the store make no sense, and are not minded: %s; set them anew by "
+                "`queuectl config set`",
+                trouble,
+            )
+        self._trouble = trouble

@@ -25,7 +25,7 @@ from casque.worker.attempt import GivenBack, TaskError
 from casque.worker.shell.command import Command, pause
 from casque.worker.shell.guard import Guard, UnguardedError
 from casque.worker.shell.job import SHELL, ShellCall, ShellResult, decode, exit_failure, succeeded
-from casque.worker.shell.live_settings import LiveSettings
+from casque.worker.shell.settings import LiveSettings
 
 ATTEMPT_VARIABLE = "CASQUE_ATTEMPT"
 STORE_VARIABLE = "CASQUE_STORE"

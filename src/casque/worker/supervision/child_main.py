@@ -11,9 +11,9 @@ import threading
 from casque.errors import CorruptError, InvalidError
 from casque.stores.memory import MemoryStore
 from casque.stores.replaced import AbsentError
-from casque.worker.leaving import leave_at_once
 from casque.worker.loading import load_app
 from casque.worker.logging.setup import set_up
+from casque.worker.runtime import leave_at_once
 from casque.worker.shell.task import add_shell
 from casque.worker.supervision import channel
 from casque.worker.supervision.signals import obeying

@@ -1,0 +1,76 @@
+"""Middleware: the hooks of an app, called around each of its functions."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from casque.worker.attempt import Attempt
+from casque.worker.logging.events import Report
+
+
+class Hooks:
+    """The middleware of an app, called around a function in the place where it runs."""
+
+    def __init__(self, middleware: Sequence[object], report: Report) -> None:
+        self._middleware = middleware
+        self._report = report
+
+    def call(self, attempt: Attempt, function: Callable[[], Any]) -> Any:
+        """Around a plain function. Coroutines of middleware are run to their end here."""
+        for one in self._middleware:
+            _run(_hook(one, "before"), attempt.job)
+        try:
+            value = function()
+        except BaseException as error:
+            self._after("on_failure", attempt, error)
+            raise
+        self._after("after", attempt, value)
+        return value
+
+    def _after(self, name: str, attempt: Attempt, what: object) -> None:
+        for one in reversed(self._middleware):
+            try:
+                _run(_hook(one, name), attempt.job, what)
+            except BaseException as error:  # noqa: BLE001 - the work is done, whatever this does
+                self._report.middleware_failed(attempt, one, error)
+
+    async def acall(self, attempt: Attempt, function: Callable[[], Any]) -> Any:
+        """Around an async function."""
+        for one in self._middleware:
+            await _arun(_hook(one, "before"), attempt.job)
+        try:
+            value = await function()
+        except BaseException as error:
+            await self._aafter("on_failure", attempt, error)
+            raise
+        await self._aafter("after", attempt, value)
+        return value
+
+    async def _aafter(self, name: str, attempt: Attempt, what: object) -> None:
+        for one in reversed(self._middleware):
+            try:
+                await _arun(_hook(one, name), attempt.job, what)
+            except BaseException as error:  # noqa: BLE001 - the work is done, whatever this does
+                self._report.middleware_failed(attempt, one, error)
+
+
+def _hook(middleware: object, name: str) -> Callable[..., Any] | None:
+    hook: Callable[..., Any] | None = getattr(middleware, name, None)
+    return hook
+
+
+def _run(hook: Callable[..., Any] | None, *args: object) -> None:
+    if hook is not None and inspect.isawaitable(awaited := hook(*args)):
+        asyncio.run(_awaited(awaited))
+
+
+async def _arun(hook: Callable[..., Any] | None, *args: object) -> None:
+    if hook is not None and inspect.isawaitable(awaited := hook(*args)):
+        await awaited
+
+
+async def _awaited(awaited: Any) -> None:
+    await awaited
