@@ -4,10 +4,11 @@ __main__      The command `python -m casque.worker`.
 attempt       One run of a job, start to finish.
 claim_policy  When a worker asks for jobs, from which queue, and how many.
 loading       From `module:app` to an App, and back.
-messages      What the store thread and the event loop send each other.
+messages      What the store thread sends to the event loop.
 runtime       The process of a worker: event loop, thread switching, memory, exit.
 store_thread  The thread that speaks to the store: claims, settlements, heartbeats.
-worker        `Worker`: slots, attempts, timeouts, and a clean end.
+running       The attempts that run now: begun, timed, settled.
+worker        `Worker`: from its start to a clean end.
 executors/    Where the function of a task runs.
 logging/      What a worker writes to its log.
 registry/     Which workers and supervisors a store has.

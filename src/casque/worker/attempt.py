@@ -100,7 +100,7 @@ class Attempt:
         self.timer: asyncio.TimerHandle | None = None
 
 
-class Place(Protocol):
+class Executor(Protocol):
     """Where functions run: the event loop, threads, processes."""
 
     async def call(self, attempt: Attempt, args: list[Any], kwargs: dict[str, Any]) -> bytes | None:
@@ -132,11 +132,11 @@ class GivenBack(Exception):  # noqa: N818 - not an error but an answer
 class World(Protocol):
     """What an attempt needs of its worker."""
 
-    places: Mapping[str, Place]
+    executors: Mapping[str, Executor]
 
     def chance(self) -> float: ...
 
-    def store(self, attempt: Attempt, outcome: Outcome, operation: Operation | None) -> None:
+    def save(self, attempt: Attempt, outcome: Outcome, operation: Operation | None) -> None:
         """Have it stored, and say then what became of the job; None: there is nothing to store.
 
         Its slot is free from now on, if its function has ended.
@@ -166,7 +166,7 @@ async def call_task(attempt: Attempt, world: World) -> Outcome:
     except BaseException as error:  # noqa: BLE001 - a type of the user's may raise anything
         return Unfit(error)
     try:
-        result = await world.places[task.run_in].call(attempt, args, kwargs)
+        result = await world.executors[task.run_in].call(attempt, args, kwargs)
     except InvalidResult as unfit:
         return attempt.ending or Unfit(unfit.args[0])
     except GivenBack:
@@ -199,7 +199,7 @@ def settle(attempt: Attempt, outcome: Outcome, world: World) -> None:
     except BaseException as error:  # noqa: BLE001 - a backoff of the user's own making
         outcome = Unfit(error)
         operation = Fail(attempt.job.id, attempt.job.token, failure_of(error))
-    world.store(attempt, outcome, operation)
+    world.save(attempt, outcome, operation)
 
 
 def settlement(outcome: Outcome, job: Job, task: Task[..., Any], chance: float) -> Operation | None:

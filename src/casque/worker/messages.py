@@ -1,8 +1,14 @@
-"""News: what passes between the deck and the thread that runs the tasks."""
+"""Messages: what the store thread sends to the event loop, through one queue.
+
+The event loop calls the store thread (`settle`, `finish` …). The store thread
+never calls back: it posts one of these, and the event loop takes them in order.
+"""
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
+
+import msgspec
 
 from casque.errors import InvalidError, JobNotFoundError, LeaseLostError
 from casque.rules.operations import Dequeue, Heartbeat, Operation, PutRecord
@@ -22,39 +28,45 @@ class Settlement:
         """Whether it may be stored already, only its answer having been lost."""
 
 
-class News(NamedTuple):
-    """What a commit brought, for the thread that runs the tasks."""
+class Committed(NamedTuple):
+    """The answers of one commit."""
 
     claimed: list[Attempt]
     answered: list[tuple[Settlement, object]]
     lost: list[tuple[Attempt, str]]
 
 
-class Listener(Protocol):
-    """Who is told, on the deck's thread."""
+class Registered(msgspec.Struct, frozen=True):
+    """The worker's entry is stored. Sent once."""
 
-    def bring(self, news: News) -> None: ...
 
-    def registered(self) -> None:
-        """The worker's entry is stored: said once."""
-        ...
+class StorageFailed(msgspec.Struct, frozen=True):
+    """The storage does not answer. Sent when that begins."""
 
-    def storage_failed(self, error: Exception, *, is_final: bool) -> None:
-        """Said once, when it begins."""
-        ...
+    error: Exception
+    is_final: bool
+    """True if this store can take no more writes, however long the worker waits."""
 
-    def storage_answers(self, silent_us: int) -> None: ...
 
-    def dismissed(self) -> None:
-        """Its entry tells it to stop. Said once."""
-        ...
+class StorageAnswers(msgspec.Struct, frozen=True):
+    """The storage answers again."""
 
-    def deck_ended(self, error: BaseException | None, *, is_stuck: bool) -> None:
-        """Nothing is due, it was told to end, or something is wrong with it.
+    silent_us: int
 
-        `is_stuck`: it was told to end long ago, and the other thread did nothing about it.
-        """
-        ...
+
+class Dismissed(msgspec.Struct, frozen=True):
+    """The worker's entry asks it to stop. Sent once."""
+
+
+class StoreThreadEnded(msgspec.Struct, frozen=True):
+    """The last message: nothing is due, the thread was asked to end, or it has failed."""
+
+    error: BaseException | None
+    is_stuck: bool
+    """True if the worker was asked to stop and its event loop did not react in time."""
+
+
+Message = Committed | Registered | StorageFailed | StorageAnswers | Dismissed | StoreThreadEnded
 
 
 def is_no_answer(operation: Operation, outcome: object) -> bool:

@@ -18,7 +18,7 @@ from casque.errors import InvalidError
 from casque.system import forks
 from casque.tasks.current import become
 from casque.worker.attempt import Attempt, InvalidResult
-from casque.worker.executors.middleware import Hooks
+from casque.worker.executors.middleware import Middleware
 from casque.worker.runtime import Switching
 
 
@@ -45,20 +45,20 @@ def _called(function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any
     return asyncio.run(value) if type(value) is CoroutineType else value
 
 
-class OnLoop:
+class LoopExecutor:
     """Async functions, each in the asyncio task of its attempt."""
 
-    def __init__(self, hooks: Hooks | None) -> None:
-        self._hooks = hooks
+    def __init__(self, middleware: Middleware | None) -> None:
+        self._middleware = middleware
 
     async def call(self, attempt: Attempt, args: list[Any], kwargs: dict[str, Any]) -> bytes | None:
         function, generation = attempt.task.function, forks.generation()
         become(attempt.running)
         try:
-            if self._hooks is None:
+            if self._middleware is None:
                 value = await function(*args, **kwargs)
             else:
-                value = await self._hooks.acall(attempt, lambda: function(*args, **kwargs))
+                value = await self._middleware.acall(attempt, lambda: function(*args, **kwargs))
         finally:
             leave_if_forked(generation)
         return encoded(attempt, value)
@@ -69,16 +69,16 @@ class OnLoop:
         return True
 
 
-class InThreads:
+class ThreadExecutor:
     """Plain functions, each in one of as many threads as there are slots."""
 
-    def __init__(self, hooks: Hooks | None, switching: Switching) -> None:
-        self._hooks = hooks
+    def __init__(self, middleware: Middleware | None, switching: Switching) -> None:
+        self._middleware = middleware
         self._switching = switching
         self._loop = asyncio.get_running_loop()
         self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._threads = self._running = 0
-        self._ended: deque[tuple[asyncio.Future[_Ended], _Ended]] = deque()
+        self._ended: deque[tuple[asyncio.Future[_Result], _Result]] = deque()
         self._is_coming = False
         """Whether the loop is on its way to take what has ended."""
 
@@ -87,7 +87,7 @@ class InThreads:
         context = contextvars.copy_context()
 
         def work() -> None:
-            ended: _Ended
+            ended: _Result
             try:
                 ended = context.run(self._run, attempt, args, kwargs), None
             except BaseException as error:  # noqa: BLE001 - the attempt raises it
@@ -126,10 +126,10 @@ class InThreads:
         function, generation = attempt.task.function, forks.generation()
         become(attempt.running)
         try:
-            if self._hooks is None:
+            if self._middleware is None:
                 value = _called(function, args, kwargs)
             else:
-                value = self._hooks.call(attempt, lambda: _called(function, args, kwargs))
+                value = self._middleware.call(attempt, lambda: _called(function, args, kwargs))
         finally:
             leave_if_forked(generation)
         return encoded(attempt, value)
@@ -143,7 +143,7 @@ class InThreads:
         for _ in range(self._threads):
             self._work.put(None)
 
-    def _end(self, ending: asyncio.Future[_Ended], ended: _Ended) -> None:
+    def _end(self, ending: asyncio.Future[_Result], ended: _Result) -> None:
         self._ended.append((ending, ended))
         if not self._is_coming:
             self._is_coming = True
@@ -161,7 +161,7 @@ class InThreads:
         return False
 
 
-class _Ending(asyncio.Future["_Ended"]):
+class _Ending(asyncio.Future["_Result"]):
     """The end of a thread's function. No cancellation brings it about, while it is waited for."""
 
     def __init__(self, attempt: Attempt, loop: asyncio.AbstractEventLoop) -> None:
@@ -172,5 +172,5 @@ class _Ending(asyncio.Future["_Ended"]):
         return self._attempt.is_settled and super().cancel(msg)
 
 
-_Ended = tuple[bytes | None, BaseException | None]
+_Result = tuple[bytes | None, BaseException | None]
 """The result of a function, or what it raised."""

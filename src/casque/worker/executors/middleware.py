@@ -1,4 +1,4 @@
-"""Middleware: the hooks of an app, called around each of its functions."""
+"""Middleware: the middleware of an app, called around each of its functions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from casque.worker.attempt import Attempt
 from casque.worker.logging.events import Report
 
 
-class Hooks:
+class Middleware:
     """The middleware of an app, called around a function in the place where it runs."""
 
     def __init__(self, middleware: Sequence[object], report: Report) -> None:

@@ -33,7 +33,7 @@ _STARTS = 3
 """How many children may die before they have begun on a job."""
 
 
-class InProcesses:
+class ProcessExecutor:
     """Plain functions, each in a process of its own while it runs."""
 
     def __init__(self, app: App, when_begun: Callable[[Attempt], None]) -> None:

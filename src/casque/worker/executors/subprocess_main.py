@@ -35,7 +35,7 @@ from casque.worker.attempt import (
 )
 from casque.worker.executors import protocol
 from casque.worker.executors.in_process import encoded, leave_if_forked
-from casque.worker.executors.middleware import Hooks
+from casque.worker.executors.middleware import Middleware
 from casque.worker.loading import load_app
 from casque.worker.logging.events import Report
 from casque.worker.logging.setup import set_up
@@ -94,7 +94,7 @@ def _run(app: App, order: protocol.RunOrder, line: socket.socket) -> protocol.Re
             _send(line, protocol.ProgressReply(job_id, fraction, note))
 
     attempt.running = RunningJob(order.job, attempt.deadline_us, tell)
-    hooks = Hooks(app.middleware, Report(order.job.worker or "", clock))
+    middleware = Middleware(app.middleware, Report(order.job.worker or "", clock))
 
     def call() -> Any:
         args, kwargs = task.decode(order.job.payload)
@@ -104,7 +104,7 @@ def _run(app: App, order: protocol.RunOrder, line: socket.socket) -> protocol.Re
     become(attempt.running)
     try:
         try:
-            value = hooks.call(attempt, call)
+            value = middleware.call(attempt, call)
         finally:
             leave_if_forked(generation)
         return protocol.ReturnedReply(encoded(attempt, value))
