@@ -309,10 +309,8 @@ def test_a_worker_whose_event_loop_a_task_has_broken_leaves(bench: Bench) -> Non
     bench.enqueue("closes")
     program = bench.worker(app="closing:app")
     assert program.ends() == 1
-    told = [line for line in program.output.splitlines() if "has broken the event loop" in line]
-    assert len(told) == 1, program.output
+    assert program.output.count("has broken the event loop") == 1, program.output
     assert program.output.count("interrupted its event loop") < 5
-    assert "Traceback" not in program.output
 
 
 def test_a_child_whose_event_loop_a_task_has_broken_is_replaced(bench: Bench) -> None:
@@ -332,4 +330,4 @@ def test_a_program_whose_event_loop_a_task_has_broken_is_told(bench: Bench) -> N
     bench.enqueue("closes")
     program = bench.python("program.py")
     assert program.ends() == 1
-    assert "BrokenLoopError: a task has broken the event loop of its worker" in program.output
+    assert "A task has broken the event loop of its worker" in program.output

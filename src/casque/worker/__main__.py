@@ -19,9 +19,9 @@ from casque.worker.runtime import leave, leave_at_once
 from casque.worker.supervision.child_main import run_child
 from casque.worker.supervision.signals import obeying
 from casque.worker.supervision.supervisor import INIT_PID, Supervisor
-from casque.worker.worker import Ended, Worker
+from casque.worker.worker import Worker
 
-STOPPED, HAD_TO_KILL, BROKEN, INVALID = 0, 1, 1, 2
+STOPPED, HAD_TO_KILL, INVALID = 0, 1, 2
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -57,14 +57,10 @@ def _run(asked: argparse.Namespace) -> int:
         supervisor = Supervisor(asked.app, options, asked.count, asked.store, log=log)
         return STOPPED if supervisor.run() else HAD_TO_KILL
     app = load_app(asked.app, store=asked.store)
-    worker = Worker(app, options, when_stuck=_leave_stuck)
+    worker = Worker(app, options, when_stuck=lambda _: leave_at_once(STOPPED))
     with obeying(worker) as keep:
         worker.run(keep_signals=keep)
     return STOPPED
-
-
-def _leave_stuck(why: Ended) -> None:
-    leave_at_once(BROKEN if why is Ended.BROKEN else STOPPED)
 
 
 def _complain(error: CasqueError, code: int) -> int:

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 from weakref import WeakSet
 
-from casque.errors import CasqueError
 from casque.system.clock import SECOND_US
 from casque.system.forks import in_child
 from casque.worker.logging.events import LOGGER
@@ -21,33 +20,25 @@ from casque.worker.logging.events import LOGGER
 T = TypeVar("T")
 
 _LAST_SECONDS = 1.0
-"""How long tasks that were cancelled at the very end are waited for."""
-_FAILURES = 3
-"""So many in a row, with nothing done in between, and a loop is broken."""
-
-
-class BrokenLoopError(CasqueError):
-    """A task has closed what the loop waits by. It can neither go on nor end what it runs."""
+"""How long the worker waits at the very end for asyncio tasks that it cancelled."""
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
-    """As asyncio.run, but nobody else can interrupt it, and it waits for nobody at the end."""
+    """Run `main` as asyncio.run does, but no task can interrupt it, and it waits for none.
+
+    OSError if a task has closed the descriptors of the event loop.
+    """
     loop = asyncio.new_event_loop()
     _loops.add(loop)
     asyncio.set_event_loop(loop)
     work = loop.create_task(main)
-    try:
-        _run_through(loop, work, _warn)
-    except BrokenLoopError:
-        asyncio.set_event_loop(None)
-        raise  # it is not closed: its descriptors may be somebody else's by now
+    _run_through(loop, work, _warn)  # a broken loop stays open: others may have its descriptors now
     _close(loop)
     return work.result()
 
 
 def _warn(error: BaseException) -> None:
-    # A task's own asyncio task raised SystemExit, or somebody stopped the loop: that is
-    # for the one job to bear, and not for all the others.
+    # An asyncio task of a task raised SystemExit, or stopped the loop. The other jobs go on.
     with suppress(Exception):
         LOGGER.warning("a task has interrupted its event loop, which goes on: %r", error)
 
@@ -57,27 +48,21 @@ def _run_through(
     work: asyncio.Task[Any],
     when_interrupted: Callable[[BaseException], None],
 ) -> None:
-    """Until it is done, whatever interrupts the loop. BrokenLoopError when that turns no more."""
-    failures = 0
+    """Run the loop until `work` is done, whatever interrupts it."""
     while not work.done():
-        turned = asyncio.Event()
-        mark = loop.call_soon(turned.set)
         try:
             loop.run_until_complete(work)
         except BaseException as error:
             if work.done():
-                break  # it has its own, for whoever asks it for its result
-            # What tasks raise comes out of it only if it is no Exception.
-            is_its_own = isinstance(error, Exception) and not turned.is_set()
-            failures = failures + 1 if is_its_own else 0
-            if failures == _FAILURES:
-                raise BrokenLoopError(
-                    f"a task has broken the event loop of its worker, by closing descriptors that "
-                    f"are not its own: {error!r}. Jobs that ran are due again when their leases "
-                    "end."
-                ) from error
+                break  # the caller gets it from `work.result()`
+            # Exceptions of tasks do not come out of a loop, so this is of its own selector.
+            if isinstance(error, OSError):
+                error.add_note(
+                    "A task has broken the event loop of its worker, by closing descriptors that "
+                    "are not its own. Jobs that ran are due again when their leases end."
+                )
+                raise
             when_interrupted(error)
-        mark.cancel()
 
 
 def _close(loop: asyncio.AbstractEventLoop) -> None:
@@ -95,8 +80,8 @@ def _close(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def _run_last(loop: asyncio.AbstractEventLoop, waiting: Coroutine[Any, Any, object]) -> None:
-    with suppress(BrokenLoopError):
-        # Of what is cancelled, each may answer as it likes.
+    with suppress(OSError):
+        # Cancelled tasks may raise anything.
         _run_through(loop, loop.create_task(waiting), lambda _: None)
 
 

@@ -20,7 +20,7 @@ from casque.system.clock import SECOND_US
 from casque.tasks.app import App
 from casque.tasks.worker_options import WorkerOptions
 from casque.worker import runtime
-from casque.worker.logging.events import LOGGER, Report
+from casque.worker.logging.events import Report
 from casque.worker.messages import (
     Committed,
     Dismissed,
@@ -53,8 +53,6 @@ class Ended(enum.Enum):
     RECYCLED = "recycled"
     DISMISSED = "dismissed"
     """Stopped by its entry, and not to be replaced."""
-    BROKEN = "broken"
-    """A task has broken its event loop. Passed to `when_stuck` only: `run` raises."""
 
 
 class Worker:
@@ -82,9 +80,7 @@ class Worker:
         `when_registered` is called once its entry is in the store; `run` raises the
         CasqueError that it raises.
         `when_stuck` is called, on another thread, when a task keeps `run` from returning.
-        All jobs are given back by then, and the caller can only end the process. It
-        is also called when a task has broken the event loop; the jobs that ran are
-        then held until their leases end.
+        All jobs are given back by then, and the caller can only end the process.
         """
         if not app.tasks:
             raise InvalidError(
@@ -116,14 +112,12 @@ class Worker:
             )
         try:
             return runtime.run(self._run())
-        except runtime.BrokenLoopError as error:
-            LOGGER.critical("%s", error, extra={"event": "broken"})
-            if self._when_stuck is not None:
-                self._when_stuck(Ended.BROKEN)
-            self._running.leave_switching()
-            self._store_thread.stop_by(0)
-            raise
         finally:
+            if self._loop is not None:
+                # Whatever ended the loop, no thread may go on renewing the leases of its jobs.
+                self._ended.cancel()
+                self._store_thread.stop_by(0)
+                self._running.leave_switching()
             self._loop = None
 
     def stop(self) -> None:

@@ -26,7 +26,6 @@ _CODES = {
     Ended.IDLE: channel.IDLE,
     Ended.RECYCLED: channel.RECYCLED,
     Ended.DISMISSED: channel.DISMISSED,
-    Ended.BROKEN: 1,
 }
 
 
@@ -47,10 +46,9 @@ def run_child(descriptor: int) -> int:
             channel.complain(line, str(error))
             return channel.REFUSED
         except CorruptError as error:
-            _log.critical(
-                "%s", error
-            )  # the file was replaced: the next process opens what is there
-            return _CODES[Ended.BROKEN]
+            # The file was replaced: the next process opens what is there.
+            _log.critical("%s", error)
+            return 1
     return _CODES[ended]
 
 
