@@ -116,7 +116,7 @@ def test_what_the_pages_on_workers_say_is_so() -> None:
         seconds(worker_options.DEFAULT_LEASE_US),
         seconds(worker_options.DEFAULT_GRACE_US),
     )
-    pace, backoff = supervisor.Pace(), Backoff()
+    pace, backoff = supervisor.RestartPolicy(), Backoff()
     assert f"{lease} after the last sign of life" in told
     assert f"`--grace`, {grace}" in told
     assert f"ever later, up to every {seconds(pace.longest_us)}" in told

@@ -17,7 +17,7 @@ from casque.worker.loading import load_app
 from casque.worker.logging.setup import FORMATS, LEVELS, LogOptions, set_up
 from casque.worker.runtime import leave, leave_at_once
 from casque.worker.supervision.child_main import run_child
-from casque.worker.supervision.signals import obeying
+from casque.worker.supervision.signals import stopping_on_signals
 from casque.worker.supervision.supervisor import INIT_PID, Supervisor
 from casque.worker.worker import Worker
 
@@ -58,8 +58,8 @@ def _run(asked: argparse.Namespace) -> int:
         return STOPPED if supervisor.run() else HAD_TO_KILL
     app = load_app(asked.app, store=asked.store)
     worker = Worker(app, options, when_stuck=lambda _: leave_at_once(STOPPED))
-    with obeying(worker) as keep:
-        worker.run(keep_signals=keep)
+    with stopping_on_signals(worker) as restore:
+        worker.run(restore_signals=restore)
     return STOPPED
 
 

@@ -16,7 +16,7 @@ from types import ModuleType
 from casque.errors import InvalidError
 from casque.tasks.app import App
 from casque.tasks.app_store import Opened
-from casque.worker.logging.setup import speak_again
+from casque.worker.logging.setup import enable_loggers
 
 _is_loading: ContextVar[bool] = ContextVar("casque_is_loading", default=False)
 
@@ -67,7 +67,7 @@ def load_app(target: str | None, *, store: str | None = None, modules: Sequence[
     app = _named(module, name) if name else _only(module)
     for one in modules:
         _import(_name_of_file(Path(one)) if one.endswith(".py") else one)
-    speak_again()
+    enable_loggers()
     if store is not None:
         app.opened = Opened(store)
     return app

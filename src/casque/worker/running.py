@@ -24,7 +24,7 @@ from casque.worker.executors.in_process import LoopExecutor, ThreadExecutor
 from casque.worker.executors.middleware import Middleware
 from casque.worker.executors.subprocess import ProcessExecutor
 from casque.worker.logging.events import LOGGER, Report
-from casque.worker.logging.setup import together
+from casque.worker.logging.setup import batched
 from casque.worker.messages import Committed, Settlement
 from casque.worker.runtime import Switching
 from casque.worker.store_thread import StoreThread
@@ -72,7 +72,7 @@ class RunningAttempts:
         begun = [attempt for attempt in message.claimed if self._begin(attempt)]
         if message.claimed:
             self._store.taken()
-        with together(LOGGER) as lines:
+        with batched(LOGGER) as lines:
             for one, answer in message.answered:
                 self._report.settled(one.attempt, one.outcome, answer, lines)
             self._report.begun(begun)

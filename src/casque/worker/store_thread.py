@@ -37,7 +37,7 @@ from casque.worker.messages import (
     answered,
     is_no_answer,
 )
-from casque.worker.registry.entries import Entry
+from casque.worker.registry.entries import OwnEntry
 
 BEATS_PER_LEASE = 3
 PROGRESS_EVERY_US = SECOND_US
@@ -62,7 +62,7 @@ class StoreThread:
         session: Session,
         options: WorkerOptions,
         tasks: Mapping[str, Task[..., Any]],
-        entry: Entry,
+        entry: OwnEntry,
         post: Callable[[Message], None],
     ) -> None:
         """`post` puts a message into the queue of the event loop."""

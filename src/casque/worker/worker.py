@@ -30,10 +30,10 @@ from casque.worker.messages import (
     StorageFailed,
     StoreThreadEnded,
 )
-from casque.worker.registry.entries import Entry
+from casque.worker.registry.entries import OwnEntry
 from casque.worker.running import RunningAttempts
 from casque.worker.store_thread import LAST_WORDS_US, StoreThread
-from casque.worker.supervision.signals import Keep
+from casque.worker.supervision.signals import RestoreHandlers
 
 _LAST_WORDS_SECONDS = LAST_WORDS_US / SECOND_US + 1.0
 """How long beyond the grace a worker waits for the storage to take the last outcomes.
@@ -61,7 +61,7 @@ class Worker:
     _store_thread: StoreThread
     _running: RunningAttempts
     _report: Report
-    _entry: Entry
+    _entry: OwnEntry
     _ended: asyncio.Future[Ended]
 
     def __init__(
@@ -91,20 +91,20 @@ class Worker:
         self._options = options
         self._name = name
         self._manager = manager, manager_birth
-        self._keep_signals: Keep | None = None
+        self._restore_signals: RestoreHandlers | None = None
         self._when_registered, self._when_stuck = when_registered, when_stuck
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_stopping = self._is_stopping_now = False
 
     # -- from any thread -------------------------------------------------------
 
-    def run(self, *, keep_signals: Keep | None = None) -> Ended:
+    def run(self, *, restore_signals: RestoreHandlers | None = None) -> Ended:
         """Work until asked to stop, or until the options say so. Blocks.
 
-        `keep_signals` puts the handlers of SIGTERM and its like back in place; None if signals do
-        not stop this worker.
+        `restore_signals` puts the handlers of SIGTERM and its like back in place; it is None if
+        signals do not stop this worker.
         """
-        self._keep_signals = keep_signals
+        self._restore_signals = restore_signals
         if asyncio._get_running_loop() is not None:  # noqa: SLF001 - the quick check
             raise InvalidError(
                 "a worker has an event loop of its own and cannot run inside another: call it from "
@@ -167,14 +167,14 @@ class Worker:
         session = Session(store, owner="Worker", worker=self._name, blocking=store.blocking)
         self._report = Report(session.worker, store.clock)
         manager, manager_birth = self._manager
-        self._entry = Entry(
+        self._entry = OwnEntry(
             session.worker,
             self._options,
             tuple(self._app.tasks),
             store,
             manager=manager,
             manager_birth=manager_birth,
-            obeys_signals=self._keep_signals is not None,
+            obeys_signals=self._restore_signals is not None,
         )
         post = partial(self._post, loop)
         self._store_thread = StoreThread(session, self._options, self._app.tasks, self._entry, post)
@@ -192,7 +192,7 @@ class Worker:
         """Check leases, signals and memory. Now and then."""
         self._running.look()
         # An async task can have SIGTERM ignored, or taken by a server that it runs.
-        if self._keep_signals is not None and (taken := self._keep_signals()):
+        if self._restore_signals is not None and (taken := self._restore_signals()):
             self._report.signals_taken(taken)
         most = self._options.max_mib
         if most is not None and self._why is None and runtime.resident_mib() > most:

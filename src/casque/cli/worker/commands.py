@@ -138,7 +138,7 @@ def _start_here(plan: Plan, told: str | None, log_file: str | None) -> int:
     log = LogOptions(format=plan.log_format)
     set_up(log)
     supervisor = Supervisor(  # noqa: S604 - it runs nothing by a shell: its workers take such jobs
-        plan.target, options, plan.count, told, shell=True, enrolled_in=place, log=log
+        plan.target, options, plan.count, told, shell=True, registered_in=place, log=log
     )
     return DONE if supervisor.run() else NOT_SO
 

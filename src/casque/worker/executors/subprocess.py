@@ -27,7 +27,7 @@ from casque.worker.attempt import Attempt, InvalidResult, TaskError
 from casque.worker.executors import protocol
 from casque.worker.loading import modules_of, path_of
 from casque.worker.logging import setup as logs
-from casque.worker.supervision.child_process import told
+from casque.worker.supervision.child_process import exit_text
 
 _STARTS = 3
 """How many children may die before they have begun on a job."""
@@ -188,7 +188,7 @@ class _Child:
                 attempt.running.progress(reply.fraction, reply.note)
 
     def _death(self) -> Failure:
-        how = told(self._process.wait())
+        how = exit_text(self._process.wait())
         return Failure("ProcessDied", f"the process that ran the task {how}")
 
     def kill(self) -> None:

@@ -22,7 +22,7 @@ from casque.worker.attempt import (
     Unfit,
     failure_of,
 )
-from casque.worker.logging.setup import WORKER, Lines
+from casque.worker.logging.setup import WORKER, LineHandler
 from casque.worker.shell.job import command_of
 
 LOGGER = logging.getLogger(WORKER)
@@ -91,7 +91,7 @@ class Report:
             self._log(logging.DEBUG, attempt, "begun", "begun", what=what)
 
     def settled(
-        self, attempt: Attempt, outcome: Outcome, answer: object, lines: Lines | None = None
+        self, attempt: Attempt, outcome: Outcome, answer: object, lines: LineHandler | None = None
     ) -> None:
         """What an attempt came to, once that is stored or cannot be.
 
@@ -122,7 +122,7 @@ class Report:
             self._log(logging.INFO, attempt, "released", told)
 
     def _failed(self, attempt: Attempt, error: BaseException, answer: object) -> None:
-        what = told(failure_of(error))
+        what = failure_text(failure_of(error))
         if not isinstance(answer, Job):  # stored, though its answer was lost
             self._log(logging.WARNING, attempt, "failed", "ended by %s", what, what=what)
         elif answer.status is JobStatus.DEAD:
@@ -225,7 +225,7 @@ class Report:
         self._say(level, message, args, {"event": event, "worker": self._worker})
 
 
-def told(failure: Failure) -> str:
+def failure_text(failure: Failure) -> str:
     """A failure in a line's words."""
     if not failure.kind:
         return failure.text

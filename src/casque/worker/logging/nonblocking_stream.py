@@ -1,4 +1,4 @@
-"""Outlet: writes to a stream without ever waiting for those who are to read it."""
+"""NonblockingStream: writes to a stream without ever waiting for those who are to read it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LAST_MS = 500
 """How long, at the end, a reader may take for each piece."""
 
 
-class Outlet:
+class NonblockingStream:
     """A stream for the log of a worker.
 
     A pipe whose reader hangs, or a terminal that somebody has stopped by
@@ -81,7 +81,7 @@ class Outlet:
 
     def _start_waiting(self, descriptor: int) -> None:
         waiting = threading.Thread(
-            target=self._wait, args=(descriptor,), name="casque-outlet", daemon=True
+            target=self._wait, args=(descriptor,), name="casque-log", daemon=True
         )
         try:
             waiting.start()

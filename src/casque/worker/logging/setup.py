@@ -18,7 +18,7 @@ import msgspec
 from casque.system.clock import SECOND_US, SystemClock, to_datetime
 from casque.system.forks import in_child
 from casque.worker.logging.console import SUPERVISOR, ConsoleLines, shown
-from casque.worker.logging.nonblocking_stream import Outlet
+from casque.worker.logging.nonblocking_stream import NonblockingStream
 
 WORKER = "casque.worker"
 """The logger of workers."""
@@ -55,19 +55,19 @@ def set_up(options: LogOptions) -> None:
     if options.format == "console":
         if isinstance(sys.stdout, io.TextIOWrapper):  # of commands in any letters
             sys.stdout.reconfigure(errors="backslashreplace")
-        handler = Lines(sys.stdout)
+        handler = LineHandler(sys.stdout)
         handler.setFormatter(ConsoleLines())
         handler.addFilter(shown(options.level))
         if options.level <= logging.INFO:  # some of what it shows is of no great weight
             logging.getLogger(WORKER).setLevel(logging.DEBUG)
     else:
-        handler = Lines(sys.stderr)
+        handler = LineHandler(sys.stderr)
         handler.setFormatter(JsonLines() if options.format == "json" else TextLines())
     root.addHandler(handler)
     root.setLevel(options.level)
 
 
-def speak_again() -> None:
+def enable_loggers() -> None:
     """Of modules that were imported: what they set up for logging must not silence workers.
 
     `dictConfig` and `fileConfig` disable every logger that is there already,
@@ -77,7 +77,7 @@ def speak_again() -> None:
         logging.getLogger(name).disabled = False
 
 
-class Lines(logging.StreamHandler[TextIO]):
+class LineHandler(logging.StreamHandler[TextIO]):
     """Writes lines to a stream; those of a batch at once.
 
     For each of its own, a busy worker would give up Python's lock and wait for
@@ -90,7 +90,7 @@ class Lines(logging.StreamHandler[TextIO]):
     def __init__(self, stream: TextIO) -> None:
         super().__init__(stream)
         self._lines: list[str] = []
-        self._outlet = Outlet(stream)
+        self._stream_out = NonblockingStream(stream)
         _handlers.append(ref(self))
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -100,7 +100,7 @@ class Lines(logging.StreamHandler[TextIO]):
             self.handleError(record)
             return
         self._lines.append(line)
-        if not Lines.held or record.levelno >= logging.WARNING:
+        if not LineHandler.held or record.levelno >= logging.WARNING:
             with suppress(OSError, ValueError):  # nobody reads it any more
                 self.flush()
 
@@ -108,22 +108,22 @@ class Lines(logging.StreamHandler[TextIO]):
         with self.lock or nullcontext():
             lines, self._lines = self._lines, []
             if lines:
-                self._outlet.write("".join(lines))
+                self._stream_out.write("".join(lines))
 
     def setStream(self, stream: TextIO) -> TextIO | None:  # noqa: N802 - it is logging's
         before = super().setStream(stream)
-        self._outlet = Outlet(self.stream)
+        self._stream_out = NonblockingStream(self.stream)
         return before
 
     def close(self) -> None:
         with suppress(OSError, ValueError):
             self.flush()
-            self._outlet.close()
+            self._stream_out.close()
         super().close()
 
     def forget(self) -> None:
         self._lines = []
-        self._outlet = Outlet(self.stream)  # whose lock nobody holds
+        self._stream_out = NonblockingStream(self.stream)  # whose lock nobody holds
 
     def is_all(self, logger: logging.Logger) -> bool:
         """Whether what `logger` says comes here and nowhere else, past nobody."""
@@ -145,48 +145,48 @@ class Lines(logging.StreamHandler[TextIO]):
         line = f"{formatter.line(_now(), message, fields)}\n"
         with self.lock or nullcontext():
             self._lines.append(line)
-        if not Lines.held:
+        if not LineHandler.held:
             with suppress(OSError, ValueError):  # nobody reads it any more
                 self.flush()
 
 
-_handlers: list[ref[Lines]] = []
+_handlers: list[ref[LineHandler]] = []
 _counting = threading.Lock()
 
 
-def _begin_anew() -> None:
+def _forget_in_child() -> None:
     """In the child of a fork: what was being written belongs to the parent."""
     global _counting  # noqa: PLW0603 - somebody may have held it
     _counting = threading.Lock()
-    Lines.held = 0
+    LineHandler.held = 0
     for one in _handlers:
         handler = one()
         if handler is not None:
             handler.forget()
 
 
-in_child(_begin_anew)
+in_child(_forget_in_child)
 
 
-def _only(logger: logging.Logger) -> Lines | None:
+def _only(logger: logging.Logger) -> LineHandler | None:
     handlers = logger.root.handlers
     handler = handlers[0] if handlers else None
-    return handler if isinstance(handler, Lines) and handler.is_all(logger) else None
+    return handler if isinstance(handler, LineHandler) and handler.is_all(logger) else None
 
 
 @contextmanager
-def together(logger: logging.Logger) -> Iterator[Lines | None]:
+def batched(logger: logging.Logger) -> Iterator[LineHandler | None]:
     """What is logged in here is written at once, at its end; warnings and errors at once.
 
     Gives the only handler of `logger`, if that is one of ours.
     """
     with _counting:
-        Lines.held += 1
+        LineHandler.held += 1
     try:
         yield _only(logger) if logger.isEnabledFor(logging.INFO) else None
     finally:
         with _counting:
-            Lines.held -= 1
+            LineHandler.held -= 1
         for handler in [found for one in _handlers if (found := one()) is not None]:
             with suppress(OSError, ValueError):  # nobody reads it any more
                 handler.flush()

@@ -161,7 +161,7 @@ def dismissal(one: ProcessEntry) -> PutRecord:
     return PutRecord(DISMISSAL, one.name, b"", None, ttl)
 
 
-class Entry:
+class OwnEntry:
     """A worker's own entry, as it is kept up to date."""
 
     def __init__(

@@ -83,7 +83,7 @@ def add_shell(app: App) -> None:
         )
         return
     settings = LiveSettings(app)
-    crews: dict[asyncio.AbstractEventLoop, _Crew] = {}
+    by_loop: dict[asyncio.AbstractEventLoop, RunningCommands] = {}
 
     @app.task(name=SHELL, backoff=_OperatorsBackoff(settings=settings))
     async def shell(
@@ -94,16 +94,16 @@ def add_shell(app: App) -> None:
         """Run a command line by `sh -c`. It has succeeded when its exit code is 0."""
         await settings.refresh()
         loop = asyncio.get_running_loop()
-        if loop not in crews or crews[loop].is_over:
-            for other in [one for one in crews if crews[one].is_over]:
-                del crews[other]
-            crews[loop] = _Crew(app, settings)
-        return await crews[loop].run(ShellCall(command, env, cwd), current_job())
+        if loop not in by_loop or by_loop[loop].is_over:
+            for other in [one for one in by_loop if by_loop[one].is_over]:
+                del by_loop[other]
+            by_loop[loop] = RunningCommands(app, settings)
+        return await by_loop[loop].run(ShellCall(command, env, cwd), current_job())
 
     shell.call = _Payload(shell.function, SHELL)
 
 
-class _Crew:
+class RunningCommands:
     """The shell jobs of one event loop: their guard, and who looks whether they are wanted.
 
     Both end with the loop.
