@@ -3,6 +3,8 @@
 On a thread, so that nothing a task does to the event loop can hold up a
 heartbeat. Each commit takes everything there is to write: the outcomes of the
 jobs that ended, and the claim of the next ones.
+
+The module is long because one lock guards all that both threads share.
 """
 
 from __future__ import annotations

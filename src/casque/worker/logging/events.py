@@ -8,7 +8,8 @@ from contextlib import suppress
 from typing import Any
 
 from casque.errors import CasqueError
-from casque.job import Failure, Job, JobStatus
+from casque.job import Job, JobStatus
+from casque.rules.transitions import describe
 from casque.system.clock import SECOND_US, Clock
 from casque.worker.attempt import (
     Attempt,
@@ -122,7 +123,7 @@ class Report:
             self._log(logging.INFO, attempt, "released", told)
 
     def _failed(self, attempt: Attempt, error: BaseException, answer: object) -> None:
-        what = failure_text(failure_of(error))
+        what = describe(failure_of(error))
         if not isinstance(answer, Job):  # stored, though its answer was lost
             self._log(logging.WARNING, attempt, "failed", "ended by %s", what, what=what)
         elif answer.status is JobStatus.DEAD:
@@ -223,10 +224,3 @@ class Report:
     def _own(self, level: int, event: str, message: str, *args: object) -> None:
         """Of the worker itself."""
         self._say(level, message, args, {"event": event, "worker": self._worker})
-
-
-def failure_text(failure: Failure) -> str:
-    """A failure in a line's words."""
-    if not failure.kind:
-        return failure.text
-    return f"{failure.kind}: {failure.text}" if failure.text else failure.kind

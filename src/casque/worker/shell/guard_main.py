@@ -100,7 +100,7 @@ def _groups(sessions: set[int]) -> Iterator[int]:
 
 
 def _lives(pid: str) -> bool:
-    """Whether it is more than a dead one that nobody has buried."""
+    """False for a zombie; the states are those of `process_identity`, not importable here."""
     with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123 - as above
         return file.read().rpartition(b")")[2].split()[0] not in (b"Z", b"X", b"x")
 
