@@ -78,7 +78,7 @@ logging.getLogger("casque.worker").addHandler(Said())
 # on.
 PATIENT = [
     importlib.import_module(f"casque.{place}")
-    for place in ("stores.sqlite.connection", "stores.ledger.asking", "commit")
+    for place in ("stores.sqlite.connection", "stores.ledger.bucket_requests", "queues.commit")
 ]
 IMPATIENT = FOLDER / "impatient"
 """While this file is there, stores lose their patience sooner."""
