@@ -76,7 +76,7 @@ def _close(loop: asyncio.AbstractEventLoop) -> None:
         _run_last(loop, asyncio.wait([closing], timeout=_LAST_SECONDS))
     finally:
         asyncio.set_event_loop(None)
-        loop.close()  # which lets go of the threads of `asyncio.to_thread` without waiting for them
+        loop.close()  # without waiting for the threads of `asyncio.to_thread`
 
 
 def _run_last(loop: asyncio.AbstractEventLoop, waiting: Coroutine[Any, Any, object]) -> None:
@@ -86,7 +86,7 @@ def _run_last(loop: asyncio.AbstractEventLoop, waiting: Coroutine[Any, Any, obje
 
 
 class _NoMore:
-    """A selector of which every use ends the process."""
+    """A selector that ends the process when it is used."""
 
     def __getattr__(self, name: str) -> NoReturn:
         os._exit(0)
@@ -96,10 +96,10 @@ _loops: WeakSet[asyncio.AbstractEventLoop] = WeakSet()
 
 
 def _silence_loops() -> None:
-    """In the child of a fork: the task that forked may go on, but the loop's others may not.
+    """In the child of a fork, let only the task that forked go on.
 
-    At its first `await` the child would run the jobs of all the others, and take
-    from the parent what its loop is to be woken by.
+    At its first `await` the child would run the jobs of all other tasks, and take
+    wake-ups from the parent's loop.
     """
     for loop in _loops:
         if hasattr(loop, "_ready") and hasattr(loop, "_selector"):
@@ -117,18 +117,25 @@ _LONG_US = SECOND_US // 2
 
 
 class Switching:
-    """What one worker wants of the turns in its process, from its first look until it is closed."""
+    """The switch interval that one worker needs, from its first look until it is closed.
+
+    With Python's default of 5 ms, the store thread behind 32 plain functions that
+    compute waits a sixth of a second for each of its turns. A heartbeat needs
+    dozens of turns: longer than a lease. So turns are short, unless plain functions
+    are seen to be short themselves: short turns would cost those a quarter of their
+    rate, and they end before it matters.
+    """
 
     def __init__(self) -> None:
         self._is_often: bool | None = None
         self._is_long = False
-        """Whether a plain function takes long, as far as was seen."""
+        """True if a plain function was seen to take long."""
         self._has_ended = False
-        """Whether one has ended since it was looked last."""
+        """True if a plain function has ended since the last look."""
         self._is_closed = False
 
     def look(self, ages_us: Iterable[int]) -> None:
-        """For how long plain functions have been running."""
+        """Choose by how long plain functions have been running."""
         self._is_long = any(age > _LONG_US for age in ages_us)
         self._want(often=self._is_long or not self._has_ended)
         self._has_ended = False
@@ -140,7 +147,7 @@ class Switching:
             self._want(often=False)
 
     def close(self) -> None:
-        """Want nothing any more. The last worker of the process leaves it as it was."""
+        """Give up the interval. The last worker of the process restores the original one."""
         self._is_closed = True
         _turns.leave(self)
 
@@ -151,13 +158,13 @@ class Switching:
 
 
 class _Turns:
-    """The turns of this process: short while any of its workers wants them so."""
+    """The switch interval of this process: short while any of its workers needs that."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._wanted: dict[Switching, bool] = {}
         self._own = 0.0
-        """What it was before the first of them."""
+        """The interval before the first worker changed it."""
 
     def want(self, who: Switching, *, often: bool) -> None:
         with self._lock:
@@ -186,7 +193,7 @@ _STATM = Path("/proc/self/statm")
 
 
 def resident_mib() -> int:
-    """MiB of memory in use now; where the system does not tell, the most that ever was."""
+    """MiB of memory in use now, or the peak where the system does not say."""
     try:
         pages = int(_STATM.read_text("ascii").split()[1])
     except OSError:
@@ -200,16 +207,15 @@ def resident_mib() -> int:
 # -- leaving -------------------------------------------------------------------
 
 PATIENCE_SECONDS = 2.0
-"""How long threads that were left running may take to end by themselves."""
+"""How long threads that tasks left running may take to end by themselves."""
 
 
 def leave(code: int, *, patience_seconds: float = PATIENCE_SECONDS) -> int:
-    """The exit code to end with; the process will be gone a moment later, come what may.
+    """Return the exit code, and end the process soon after, whatever still runs.
 
-    At its end Python joins every thread that is no daemon. Most end by then, as
-    those of an idle executor do, which are told to. A thread that a task left in
-    an endless loop would keep the process for ever; it is named in the log, and
-    the process leaves without it.
+    At exit Python joins every thread that is not a daemon. Most end by then, as
+    those of an idle executor do. A thread that a task left in an endless loop
+    would keep the process for ever: the log names it, and the process ends.
     """
     main = threading.current_thread()
 

@@ -145,7 +145,7 @@ class Command:
             elif not is_asked and passed >= ask_after:
                 is_asked = True
                 self._signal(signal.SIGTERM)
-                self._signal(signal.SIGCONT)  # one that is stopped must be able to heed it
+                self._signal(signal.SIGCONT)  # a stopped process must run to handle it
             try:
                 await pause(_LOOK_SECONDS)
             except asyncio.CancelledError:

@@ -223,7 +223,7 @@ class LiveSettings:
         trouble = ", ".join(unfit(records))
         if trouble and trouble != self._trouble:
             _log.warning(
-                "settings in the store make no sense, and are not minded: %s; set them anew by "
+                "settings in the store are invalid and were ignored: %s; set them again by "
                 "`queuectl config set`",
                 trouble,
             )

@@ -40,7 +40,7 @@ _SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM)
 """Errors that are no fault of the command's: the machine, or the worker, has no room for it."""
 _SHORT_DELAY = timedelta(seconds=3)
 _SHORT_AGAIN_SECONDS = 60.0
-"""How often at most a shortage is told of."""
+"""How often at most a shortage is logged."""
 _TERMINATED = (-signal.SIGTERM, 128 + signal.SIGTERM)
 """How a command ends by SIGTERM; the other is what a shell says of what it ran."""
 _SLACK_SECONDS = 5.0
@@ -88,7 +88,7 @@ def add_shell(app: App) -> None:
     @app.task(name=SHELL, backoff=_OperatorsBackoff(settings=settings))
     async def shell(
         command: str,
-        env: dict[str, str] = {},  # noqa: B006 - decoded anew for each call
+        env: dict[str, str] = {},  # noqa: B006 - decoded for each call
         cwd: str | None = None,
     ) -> ShellResult:
         """Run a command line by `sh -c`. It has succeeded when its exit code is 0."""
