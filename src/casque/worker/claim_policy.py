@@ -14,7 +14,7 @@ _PARTIAL_US = 50_000
 
 
 class NextClaim(NamedTuple):
-    """What to ask for."""
+    """A claim to send."""
 
     queue: str | None
     """None: any queue."""

@@ -33,7 +33,7 @@ class WorkReached(BaseException):
 
 
 def is_loading() -> bool:
-    """Whether this code runs because `load_app` imports it."""
+    """True if this code runs because `load_app` imports it."""
     return _is_loading.get()
 
 
@@ -136,7 +136,7 @@ def _here() -> str:
 
 
 def _name_of_file(file: Path) -> str:
-    """What to import to get at it, once the folder for that is on the path."""
+    """The module name of a file, whose folder is put on the path."""
     if not file.is_file():
         raise InvalidError(f"there is no file {file} in {_here()}.")
     if file.suffix != ".py" or "." in file.stem:

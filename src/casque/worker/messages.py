@@ -16,7 +16,7 @@ from casque.worker.attempt import Attempt, Outcome
 
 
 class Settlement:
-    """What became of a job, to be stored."""
+    """The outcome of an attempt, to be stored."""
 
     __slots__ = ("attempt", "is_unsure", "operation", "outcome")
 
@@ -25,7 +25,7 @@ class Settlement:
         self.outcome = outcome
         self.operation = operation
         self.is_unsure = False
-        """Whether it may be stored already, only its answer having been lost."""
+        """True if it may be stored already, and only the answer was lost."""
 
 
 class Committed(NamedTuple):
@@ -70,9 +70,9 @@ Message = Committed | Registered | StorageFailed | StorageAnswers | Dismissed | 
 
 
 def is_no_answer(operation: Operation, outcome: object) -> bool:
-    """Whether this is no answer, so that it is to be asked again.
+    """True if the store gave no answer, so that the operation must be sent again.
 
-    Whatever else a store of the user's own raises is no answer either.
+    Any unknown error of a third-party store counts as no answer.
     """
     if not isinstance(outcome, Exception):
         return False
@@ -82,7 +82,7 @@ def is_no_answer(operation: Operation, outcome: object) -> bool:
 
 
 def answered(one: Settlement, outcome: object) -> tuple[Settlement, object]:
-    """A settlement with its answer, as it is to be understood."""
+    """A settlement with its answer; a repeat that is refused has been stored before."""
     if one.is_unsure and isinstance(outcome, JobNotFoundError | LeaseLostError):
         outcome = None  # it had been stored, and only the answer was lost
     return one, outcome

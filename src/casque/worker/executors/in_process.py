@@ -23,7 +23,7 @@ from casque.worker.runtime import Switching
 
 
 def leave_if_forked(generation: int) -> None:
-    """If a task forked and this is the child: it is no worker, and has nothing more to do."""
+    """End this process if it is the child of a task that forked: it is not a worker."""
     if forks.generation() == generation:
         return
     with suppress(Exception):
@@ -80,7 +80,7 @@ class ThreadExecutor:
         self._threads = self._running = 0
         self._ended: deque[tuple[asyncio.Future[_Result], _Result]] = deque()
         self._is_coming = False
-        """Whether the loop is on its way to take what has ended."""
+        """True while a call is queued on the loop that takes the results."""
 
     async def call(self, attempt: Attempt, args: list[Any], kwargs: dict[str, Any]) -> bytes | None:
         ending = _Ending(attempt, self._loop)

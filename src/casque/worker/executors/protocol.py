@@ -16,12 +16,12 @@ LENGTH_BYTES = 4
 
 
 class AppSetup(msgspec.Struct, frozen=True):
-    """What comes first: where the app is found, and the store that the worker works on."""
+    """The first message: where the app is, and the store that the worker works on."""
 
     target: str
     modules: list[str]
     store: str | None
-    """None: the one that the app names."""
+    """None: the app's own."""
     path: list[str]
     python_path: str | None
     """The variable PYTHONPATH as the worker has it; this process was started with another."""
@@ -35,7 +35,7 @@ class RunOrder(msgspec.Struct, frozen=True):
 
 
 class BegunReply(msgspec.Struct, frozen=True, tag=True):
-    """The order has arrived: from now on it is the job whose doing it is if the process dies."""
+    """The order has arrived: if the process dies from now on, the job has failed."""
 
 
 class ProgressReply(msgspec.Struct, frozen=True, tag=True):
@@ -67,7 +67,7 @@ class DiscardReply(msgspec.Struct, frozen=True, tag=True):
 
 
 class UnfitReply(msgspec.Struct, frozen=True, tag=True):
-    """What the function returned cannot be kept."""
+    """The result of the function cannot be stored."""
 
     text: str
 

@@ -1,8 +1,8 @@
-"""Processes: functions that need a processor of their own run in children of the worker.
+"""Functions in subprocesses of the worker, for tasks that need a processor of their own.
 
-A child serves one job after another and is killed when one of them must end.
-It is told which job, finds the task in its own copy of the app, and answers
-over a socket: by values, never by pickles.
+A child runs one job after another, and is killed when one of them must end.
+It gets the job, finds the task in its own copy of the app, and answers over a
+socket: by values, never by pickles.
 """
 
 from __future__ import annotations
@@ -198,7 +198,7 @@ class _Child:
 
 
 def _result(reply: protocol.Reply) -> bytes | None:
-    """What a reply means here."""
+    """The result in a reply, or the exception that it stands for."""
     match reply:
         case protocol.ReturnedReply(result):
             return result

@@ -60,7 +60,7 @@ def serve(app: App, line: socket.socket, stream: IO[bytes]) -> None:
 
 
 def _flush() -> None:
-    """What a task printed must be out before the process is idle, when it may be killed."""
+    """Flush the output of a task: an idle process may be killed."""
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError, AttributeError):  # nobody reads it, or it is no stream
             stream.flush()
@@ -126,7 +126,7 @@ def _of_error(error: BaseException, task: Task[..., Any]) -> protocol.Reply:
 
 
 class _Elsewhere(Opened):
-    """What an app has instead of a store that lives in the worker's process alone."""
+    """Stands in for a store in memory, which only the worker's process has."""
 
     @property
     def store(self) -> Store:

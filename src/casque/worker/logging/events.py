@@ -1,4 +1,4 @@
-"""Report: what a worker says in the log, with the job's id, entrypoint and attempt as fields."""
+"""Events: what a worker logs, with the job's id, entrypoint and attempt as fields."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LOGGER = logging.getLogger(WORKER)
 
 
 class Report:
-    """Says what happens to one worker and its jobs."""
+    """Logs what happens to one worker and its jobs."""
 
     def __init__(self, worker: str, clock: Clock) -> None:
         self._worker = worker
@@ -61,7 +61,7 @@ class Report:
         fields: dict[str, Any],
         error: BaseException | None = None,
     ) -> None:
-        """Whatever a handler or a filter of the user's does, no job must suffer for it."""
+        """Log, whatever a handler or filter of the user raises: no job may fail for it."""
         try:
             exc_info = None if error is None else (type(error), error, error.__traceback__)
             if LOGGER.isEnabledFor(level):
@@ -94,9 +94,9 @@ class Report:
     def settled(
         self, attempt: Attempt, outcome: Outcome, answer: object, lines: LineHandler | None = None
     ) -> None:
-        """What an attempt came to, once that is stored or cannot be.
+        """Log the outcome of an attempt, once it is stored or refused.
 
-        With `lines`, what is nothing special goes there without becoming a record.
+        With `lines`, a plain success goes there without becoming a record.
         """
         if lines is not None and type(outcome) is Returned and answer is None:
             job, took_us = attempt.job, self._clock.monotonic() - attempt.begun_us
@@ -222,5 +222,5 @@ class Report:
         self._own(logging.WARNING, "unheard", message, jobs)
 
     def _own(self, level: int, event: str, message: str, *args: object) -> None:
-        """Of the worker itself."""
+        """Log an event of the worker itself."""
         self._say(level, message, args, {"event": event, "worker": self._worker})

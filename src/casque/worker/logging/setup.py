@@ -31,9 +31,9 @@ class LogOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     level: int = logging.INFO
     format: Literal["text", "json", "console"] = "text"
-    """Those of a console are for a person who watches, and go to stdout."""
+    """Console lines are for a person who watches, and go to stdout."""
     yields: bool = False
-    """Whether what the app's own module sets up takes the place of this."""
+    """True if the logging that the app's own module sets up replaces this."""
 
 
 _clock = SystemClock()
@@ -42,12 +42,12 @@ _current: list[LogOptions] = []
 
 
 def current() -> LogOptions | None:
-    """How this process was told to log, to be handed on to one that it starts."""
+    """The log options of this process, for the processes that it starts."""
     return _current[-1] if _current else None
 
 
 def set_up(options: LogOptions) -> None:
-    """Write everything that is logged in this process, unless it yields to another."""
+    """Write everything that this process logs, unless `yields` and a handler is there."""
     _current.append(options)
     root = logging.getLogger()
     if options.yields and root.handlers:
@@ -68,10 +68,10 @@ def set_up(options: LogOptions) -> None:
 
 
 def enable_loggers() -> None:
-    """Of modules that were imported: what they set up for logging must not silence workers.
+    """Enable our loggers again after the import of a user's modules.
 
-    `dictConfig` and `fileConfig` disable every logger that is there already,
-    unless told otherwise. Levels stay as they were set.
+    `dictConfig` and `fileConfig` disable every existing logger by default. Levels
+    stay as they were set.
     """
     for name in ("casque", WORKER, SUPERVISOR):
         logging.getLogger(name).disabled = False
@@ -80,8 +80,8 @@ def enable_loggers() -> None:
 class LineHandler(logging.StreamHandler[TextIO]):
     """Writes lines to a stream; those of a batch at once.
 
-    For each of its own, a busy worker would give up Python's lock and wait for
-    it again, and that takes longer than the job.
+    With one write per line, a busy worker would release Python's lock for each
+    and wait for it again, which takes longer than the job.
     """
 
     held: ClassVar[int] = 0
@@ -126,7 +126,7 @@ class LineHandler(logging.StreamHandler[TextIO]):
         self._stream_out = NonblockingStream(self.stream)  # whose lock nobody holds
 
     def is_all(self, logger: logging.Logger) -> bool:
-        """Whether what `logger` says comes here and nowhere else, past nobody."""
+        """True if this handler gets all records of `logger`, unfiltered, and no other does."""
         above: logging.Logger | None = logger
         while above is not None and above is not logger.root:
             if above.handlers or not above.propagate:
@@ -155,7 +155,7 @@ _counting = threading.Lock()
 
 
 def _forget_in_child() -> None:
-    """In the child of a fork: what was being written belongs to the parent."""
+    """In the child of a fork, drop unwritten lines: the parent writes them."""
     global _counting  # noqa: PLW0603 - somebody may have held it
     _counting = threading.Lock()
     LineHandler.held = 0
@@ -176,9 +176,9 @@ def _only(logger: logging.Logger) -> LineHandler | None:
 
 @contextmanager
 def batched(logger: logging.Logger) -> Iterator[LineHandler | None]:
-    """What is logged in here is written at once, at its end; warnings and errors at once.
+    """Write all lines of a batch in one go at its end; warnings and errors at once.
 
-    Gives the only handler of `logger`, if that is one of ours.
+    Yields the only handler of `logger`, if it is one of ours.
     """
     with _counting:
         LineHandler.held += 1
@@ -260,12 +260,12 @@ def _whole(value: Any) -> Any:
 
 
 _IN_WORDS = frozenset({"event", "count", "child", "how", "what"})
-"""What the messages of our own events say too."""
+"""Fields that the messages of our own events repeat."""
 _USUAL = frozenset(vars(logging.makeLogRecord({}))) | {"asctime", "message", "taskName"}
 
 
 def _fields(record: logging.LogRecord) -> dict[str, Any]:
-    """What is said of this event beyond its message: of which job, attempt, worker."""
+    """The fields of a record beyond its message: job, attempt, worker."""
     return {name: value for name, value in vars(record).items() if name not in _USUAL}
 
 

@@ -46,7 +46,7 @@ class Guard:
         self._process: subprocess.Popen[bytes] | None = None
         self._has_answered = False
         self._groups: dict[int, None] = {}
-        """What the guard is to know of."""
+        """The groups that the guard has to know."""
         self._asking: dict[int, asyncio.Future[None]] = {}
         self._heard = b""
         self._is_closed = False

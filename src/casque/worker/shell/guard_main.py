@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 _IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
-"""Whoever ends the worker by these means the worker: the guard ends after it."""
+"""These signals are meant for the worker: the guard ends after it."""
 _IN = 0
 _READ_BYTES = 65_536
 _NEVER = float("inf")

@@ -70,7 +70,7 @@ class Setting(msgspec.Struct, frozen=True):
     field: str
     parse: Callable[[str], Any]
     fits: Callable[[Any], bool]
-    """Whether it can be this: a record may have been written by anybody."""
+    """True if the value is valid: anybody may have written the record."""
     help: str
 
     def value_of(self, settings: Settings) -> Any:
@@ -167,13 +167,13 @@ def encoded(key: str, text: str) -> bytes:
 
 
 def settings_of(records: Iterable[Record]) -> Settings:
-    """What the records of kind CONFIG say; one that is unfit or not known says nothing."""
+    """The settings in records of kind CONFIG; invalid and unknown ones are ignored."""
     given = {SETTINGS[key].field: value for key, value in _values(records) if _fits(key, value)}
     return Settings(**given)
 
 
 def unfit(records: Iterable[Record]) -> list[str]:
-    """The settings whose records say what cannot be: somebody has written them by hand."""
+    """The settings with an invalid record, as one that somebody wrote by hand."""
     return [key for key, value in _values(records) if not _fits(key, value)]
 
 
@@ -200,7 +200,7 @@ class LiveSettings:
         self._read_us: int | None = None
         self._reading: asyncio.Task[None] | None = None
         self._trouble = ""
-        """What was wrong with them the last time, which is said once."""
+        """The invalid settings of the last read, which are logged once."""
 
     async def refresh(self) -> None:
         """Read them again if they are old; keep the old ones if the storage does not answer."""

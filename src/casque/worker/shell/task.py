@@ -33,9 +33,9 @@ CANNOT_START = "CannotStart"
 """The kind of failure of a command that did not even begin."""
 
 _LOOK_SECONDS = 3.0
-"""How often it is looked whether the jobs that run are still wanted."""
+"""How often running jobs are checked for cancellation."""
 _LOOKED_AT = 20
-"""At how many of them each time, or at a third of them: each is a read."""
+"""How many jobs are checked each time, or a third of them: each check is a read."""
 _SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM)
 """Errors that are no fault of the command's: the machine, or the worker, has no room for it."""
 _SHORT_DELAY = timedelta(seconds=3)
@@ -178,7 +178,7 @@ class RunningCommands:
         )
 
     def _address(self) -> str | None:
-        """By which a command finds the store; none leads to one in memory."""
+        """The address by which a command finds the store; None for a store in memory."""
         return None if self._app.store.instant else self._app.opened.address
 
     async def _look_after(self) -> None:
@@ -218,7 +218,7 @@ class _ShortageError(Exception):
 
 
 async def _is_stopping(running: RunningJob) -> bool:
-    """Whether its worker was told to stop. Who tells all processes at once may reach it last."""
+    """True if its worker was asked to stop; a signal to all processes may reach it last."""
     if not running.is_stopping:
         await pause(_STOP_SECONDS)
     return running.is_stopping

@@ -26,7 +26,7 @@ def running(module: str) -> list[str]:
 
 
 def _is_from_here() -> bool:
-    """Whether this code is that of the current folder."""
+    """True if casque is imported from the current folder."""
     try:
         return Path(casque.__file__).resolve().parents[1] == Path.cwd()
     except OSError:  # the folder was removed

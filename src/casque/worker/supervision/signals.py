@@ -10,11 +10,11 @@ from types import FrameType
 from typing import Any, Protocol
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
-"""Those by which a worker is asked to stop."""
+"""The signals that ask a worker to stop."""
 
 Handler = Callable[[int, FrameType | None], None]
 RestoreHandlers = Callable[[], list[str]]
-"""Puts handlers back in their place; the names of the signals where that was needed."""
+"""Puts handlers back in place; returns the names of the signals where that was needed."""
 _Installed = Callable[[int, FrameType | None], Any] | int | None
 
 
@@ -27,7 +27,7 @@ class Stoppable(Protocol):
 
 
 def can_handle_signals() -> bool:
-    """Whether signals can be obeyed here: Python handles them on the main thread alone."""
+    """True on the main thread, the only one on which Python handles signals."""
     return threading.current_thread() is threading.main_thread()
 
 
