@@ -40,18 +40,10 @@ class Registered(msgspec.Struct, frozen=True):
     """The worker's entry is stored. Sent once."""
 
 
-class StorageFailed(msgspec.Struct, frozen=True):
-    """The storage does not answer. Sent when that begins."""
+class StoreReplaced(msgspec.Struct, frozen=True):
+    """This store can take no more writes, however long the worker waits."""
 
     error: Exception
-    is_final: bool
-    """True if this store can take no more writes, however long the worker waits."""
-
-
-class StorageAnswers(msgspec.Struct, frozen=True):
-    """The storage answers again."""
-
-    silent_us: int
 
 
 class Dismissed(msgspec.Struct, frozen=True):
@@ -66,7 +58,7 @@ class StoreThreadEnded(msgspec.Struct, frozen=True):
     """True if the worker was asked to stop and its event loop did not react in time."""
 
 
-Message = Committed | Registered | StorageFailed | StorageAnswers | Dismissed | StoreThreadEnded
+Message = Committed | Registered | StoreReplaced | Dismissed | StoreThreadEnded
 
 
 def is_no_answer(operation: Operation, outcome: object) -> bool:

@@ -27,14 +27,14 @@ from casque.tasks.current import RunningJob
 from casque.tasks.worker_options import WorkerOptions
 from casque.worker.attempt import Attempt, Stopped
 from casque.worker.claim_policy import ClaimPolicy
+from casque.worker.logging.events import Report
 from casque.worker.messages import (
     Committed,
     Dismissed,
     Message,
     Registered,
     Settlement,
-    StorageAnswers,
-    StorageFailed,
+    StoreReplaced,
     StoreThreadEnded,
     answered,
     is_no_answer,
@@ -65,6 +65,8 @@ class StoreThread:
         options: WorkerOptions,
         tasks: Mapping[str, Task[..., Any]],
         entry: OwnEntry,
+        *,
+        report: Report,
         post: Callable[[Message], None],
     ) -> None:
         """`post` puts a message into the queue of the event loop."""
@@ -73,6 +75,7 @@ class StoreThread:
         self._options = options
         self._entry = entry
         self._tasks = tasks
+        self._report = report
         self._post = post
         self._bell: Bell
         self._is_ready = threading.Event()
@@ -235,6 +238,7 @@ class StoreThread:
             self._entry.is_dismissed = True
             self._beat_us = 0
             self.stop_within(self._options.grace_us)
+            self._report.dismissed()
             self._post(Dismissed())
 
     def _is_over(self) -> bool:
@@ -380,13 +384,14 @@ class StoreThread:
     def _say_registered(self, outcome: object) -> None:
         if not self._is_registered and isinstance(outcome, Record):
             self._is_registered = True
+            self._report.registered()
             self._post(Registered())
 
     def _note(self, trouble: Exception | None, sent: int, kept: list[Settlement]) -> None:
         """Note whether the storage answers; the next commit repeats what it did not take."""
         if trouble is None:
             if self._silent_since is not None:
-                self._post(StorageAnswers(self._clock.monotonic() - self._silent_since))
+                self._report.storage_answers(self._clock.monotonic() - self._silent_since)
             self._silent_since, self._pause_us = None, 0
             return
         unsure = isinstance(trouble, StorageError) and trouble.outcome_unknown
@@ -398,12 +403,13 @@ class StoreThread:
         self._beat_us = 0
         longest = min(2 * self._pause_us or _FIRST_PAUSE_US, _LONGEST_PAUSE_US)
         self._pause_us = int(longest * (0.5 + self._clock.random() / 2))
-        is_final = isinstance(trouble, CorruptError) and trouble.is_replaced
-        if self._silent_since is None or is_final:
+        if isinstance(trouble, CorruptError) and trouble.is_replaced:
+            self.stop_by(0)
+            self._post(StoreReplaced(trouble))
+        elif self._silent_since is None:
+            self._report.storage_failed(trouble)
+        if self._silent_since is None:
             self._silent_since = sent
-            if is_final:
-                self.stop_by(0)
-            self._post(StorageFailed(trouble, is_final))
 
     def _receive(
         self, asked: Dequeue, leased: Leased, sent: int, longest_us: int | None, message: Committed

@@ -26,8 +26,7 @@ from casque.worker.messages import (
     Dismissed,
     Message,
     Registered,
-    StorageAnswers,
-    StorageFailed,
+    StoreReplaced,
     StoreThreadEnded,
 )
 from casque.worker.registry.entries import OwnEntry
@@ -72,8 +71,8 @@ class Worker:
         name: str | None = None,
         manager: int | None = None,
         manager_birth: int | None = None,
-        when_registered: Callable[[], None] | None = None,
-        when_stuck: Callable[[Ended], None] | None = None,
+        when_registered: Callable[[], object] = lambda: None,
+        when_stuck: Callable[[Ended], object] = lambda _: None,
     ) -> None:
         """`manager` is the process that keeps it running, for the registry, as is its birth.
 
@@ -176,8 +175,14 @@ class Worker:
             manager_birth=manager_birth,
             obeys_signals=self._restore_signals is not None,
         )
-        post = partial(self._post, loop)
-        self._store_thread = StoreThread(session, self._options, self._app.tasks, self._entry, post)
+        self._store_thread = StoreThread(
+            session,
+            self._options,
+            self._app.tasks,
+            self._entry,
+            report=self._report,
+            post=partial(self._post, loop),
+        )
         self._running = RunningAttempts(self._app, store.clock, self._report, self._store_thread)
         self._running.settled.add_done_callback(lambda _: self._finish())
         self._ended = loop.create_future()
@@ -208,8 +213,7 @@ class Worker:
         if isinstance(message, StoreThreadEnded) and message.is_stuck and not self._ended.done():
             # A task holds up the loop, so this message would never be read.
             self._report.is_stuck()
-            if self._when_stuck is not None:
-                self._when_stuck(self._reason(Ended.STOPPED))
+            self._when_stuck(self._reason(Ended.STOPPED))
         with suppress(RuntimeError):  # the loop is closed: the worker has ended
             loop.call_soon_threadsafe(self._receive, message)
 
@@ -223,17 +227,10 @@ class Worker:
                 if message.claimed and most is not None and self._store_thread.claimed >= most:
                     self._stop(Ended.RECYCLED)
             case Registered():
-                self._report.registered()
                 self._registered()
-            case StorageFailed(error, is_final):
-                if is_final:
-                    self._fail(error)
-                else:
-                    self._report.storage_failed(error)
-            case StorageAnswers(silent_us):
-                self._report.storage_answers(silent_us)
+            case StoreReplaced(error):
+                self._fail(error)
             case Dismissed():
-                self._report.dismissed()
                 self._stop(Ended.DISMISSED)
             case StoreThreadEnded(None):
                 self._report.stopped()
@@ -243,12 +240,11 @@ class Worker:
                 self._ended.set_exception(failure)
 
     def _registered(self) -> None:
-        if self._when_registered is not None:
-            try:
-                self._when_registered()
-            except CasqueError as error:
-                self._store_thread.stop_by(0)
-                self._fail(error)
+        try:
+            self._when_registered()
+        except CasqueError as error:
+            self._store_thread.stop_by(0)
+            self._fail(error)
 
     def _fail(self, error: Exception) -> None:
         """End as after a kill: nothing more can be stored through this store."""

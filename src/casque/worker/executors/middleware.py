@@ -1,10 +1,10 @@
-"""Middleware: the middleware of an app, called around each of its functions."""
+"""Middleware: the hooks of an app, called around each of its functions."""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from casque.worker.attempt import Attempt
@@ -21,7 +21,7 @@ class Middleware:
     def call(self, attempt: Attempt, function: Callable[[], Any]) -> Any:
         """Around a plain function. Coroutines of middleware are run to their end here."""
         for one in self._middleware:
-            _run(_hook(one, "before"), attempt.job)
+            _run(one, "before", attempt.job)
         try:
             value = function()
         except BaseException as error:
@@ -33,14 +33,14 @@ class Middleware:
     def _after(self, name: str, attempt: Attempt, what: object) -> None:
         for one in reversed(self._middleware):
             try:
-                _run(_hook(one, name), attempt.job, what)
+                _run(one, name, attempt.job, what)
             except BaseException as error:  # noqa: BLE001 - the work is done, whatever this does
                 self._report.middleware_failed(attempt, one, error)
 
     async def acall(self, attempt: Attempt, function: Callable[[], Any]) -> Any:
         """Around an async function."""
         for one in self._middleware:
-            await _arun(_hook(one, "before"), attempt.job)
+            await _arun(one, "before", attempt.job)
         try:
             value = await function()
         except BaseException as error:
@@ -52,25 +52,25 @@ class Middleware:
     async def _aafter(self, name: str, attempt: Attempt, what: object) -> None:
         for one in reversed(self._middleware):
             try:
-                await _arun(_hook(one, name), attempt.job, what)
+                await _arun(one, name, attempt.job, what)
             except BaseException as error:  # noqa: BLE001 - the work is done, whatever this does
                 self._report.middleware_failed(attempt, one, error)
 
 
-def _hook(middleware: object, name: str) -> Callable[..., Any] | None:
-    hook: Callable[..., Any] | None = getattr(middleware, name, None)
-    return hook
+def _run(middleware: object, name: str, *args: object) -> None:
+    if inspect.isawaitable(awaited := _call(middleware, name, *args)):
+        asyncio.run(_wait(awaited))
 
 
-def _run(hook: Callable[..., Any] | None, *args: object) -> None:
-    if hook is not None and inspect.isawaitable(awaited := hook(*args)):
-        asyncio.run(_awaited(awaited))
-
-
-async def _arun(hook: Callable[..., Any] | None, *args: object) -> None:
-    if hook is not None and inspect.isawaitable(awaited := hook(*args)):
+async def _arun(middleware: object, name: str, *args: object) -> None:
+    if inspect.isawaitable(awaited := _call(middleware, name, *args)):
         await awaited
 
 
-async def _awaited(awaited: Any) -> None:
+def _call(middleware: object, name: str, *args: object) -> object:
+    hook = getattr(middleware, name, None)
+    return None if hook is None else hook(*args)
+
+
+async def _wait(awaited: Awaitable[object]) -> None:
     await awaited

@@ -5,6 +5,7 @@ A frame is the length of its body in four bytes, then the body in msgpack.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import IO
 
 import msgspec
@@ -84,14 +85,14 @@ Reply = (
 )
 
 
-_ENCODE = msgspec.msgpack.Encoder().encode
-_SETUP = msgspec.msgpack.Decoder(AppSetup)
-_ORDERS = msgspec.msgpack.Decoder(RunOrder)
-_REPLIES = msgspec.msgpack.Decoder(Reply)
+_encode = msgspec.msgpack.Encoder().encode
+decode_setup = msgspec.msgpack.Decoder(AppSetup).decode
+decode_order = msgspec.msgpack.Decoder(RunOrder).decode
+decode_reply: Callable[[bytes], Reply] = msgspec.msgpack.Decoder(Reply).decode
 
 
 def frame(message: AppSetup | RunOrder | Reply) -> bytes:
-    body = _ENCODE(message)
+    body = _encode(message)
     return len(body).to_bytes(LENGTH_BYTES, "big") + body
 
 
@@ -101,16 +102,3 @@ def read_frame(stream: IO[bytes]) -> bytes | None:
     if len(length) < LENGTH_BYTES:
         return None
     return stream.read(int.from_bytes(length, "big")) or None
-
-
-def decode_setup(body: bytes) -> AppSetup:
-    return _SETUP.decode(body)
-
-
-def decode_order(body: bytes) -> RunOrder:
-    return _ORDERS.decode(body)
-
-
-def decode_reply(body: bytes) -> Reply:
-    reply: Reply = _REPLIES.decode(body)
-    return reply
