@@ -17,7 +17,7 @@ import pytest
 from casque import App, Queue
 from casque.system.clock import SECOND_US
 from casque.worker.store_thread import LAST_WORDS_US
-from casque.worker.supervision.supervisor import Pace
+from casque.worker.supervision.supervisor import RestartPolicy
 from tests.acceptance.fleet import PATIENCE, Fleet, assert_each_done_once, chore, until
 from tests.acceptance.outages import (
     FAULTS,
@@ -93,7 +93,7 @@ def test_a_worker_that_ends_while_its_storage_hangs_blames_no_task(
 
 
 def test_a_supervisor_waits_for_the_last_words_of_a_worker_without_its_storage() -> None:
-    assert Pace().beyond_grace_us > LAST_WORDS_US + SECOND_US
+    assert RestartPolicy().beyond_grace_us > LAST_WORDS_US + SECOND_US
 
 
 GREETER = """

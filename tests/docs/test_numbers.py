@@ -20,7 +20,7 @@ from casque.stores.sqlite import watch
 from casque.system import local_disk
 from casque.system.clock import DAY_US, LONGEST_SPAN_US, MINUTE_US, SECOND_US
 from casque.tasks import app, worker_options
-from casque.worker import __main__, store_thread, worker
+from casque.worker import __main__, store_thread
 from casque.worker.supervision import supervisor
 from tests.docs.pages import DOCS, GUARANTEES, named, section
 
@@ -116,14 +116,14 @@ def test_what_the_pages_on_workers_say_is_so() -> None:
         seconds(worker_options.DEFAULT_LEASE_US),
         seconds(worker_options.DEFAULT_GRACE_US),
     )
-    pace, backoff = supervisor.Pace(), Backoff()
+    pace, backoff = supervisor.RestartPolicy(), Backoff()
     assert f"{lease} after the last sign of life" in told
     assert f"`--grace`, {grace}" in told
     assert f"ever later, up to every {seconds(pace.longest_us)}" in told
     assert f"not ended {seconds(pace.beyond_grace_us)} after the grace is killed" in told
     assert f"the grace and the {seconds(pace.beyond_grace_us)} after it" in told
     assert f"up to every {seconds(store_thread._LONGEST_PAUSE_US)}" in told
-    assert f"not gone {worker._CANCEL_SECONDS:g} s later" in told
+    assert f"not gone {store_thread.CANCEL_SECONDS:g} s later" in told
     assert f"up to {backoff.base.total_seconds():g} s, 4 s, 8 s and so on, at most an hour" in told
     assert (backoff.factor, backoff.cap, store_thread.BEATS_PER_LEASE) == (2, timedelta(hours=1), 3)
     assert (worker_options.DEFAULT_CONCURRENCY, app.MAX_ATTEMPTS) == (32, 10)

@@ -13,7 +13,7 @@ import pytest
 from casque.system.clock import SECOND_US
 from casque.worker.__main__ import _span, main
 from casque.worker.logging.setup import JsonLines, TextLines
-from casque.worker.supervision.supervisor import Pace
+from casque.worker.supervision.supervisor import RestartPolicy
 from tests.supervisor.programs import Bench
 
 
@@ -187,9 +187,9 @@ def test_a_line_for_programs() -> None:
 
 
 def test_the_pace_of_restarts() -> None:
-    waits = [Pace().delay_us(deaths) // SECOND_US for deaths in range(1, 10)]
+    waits = [RestartPolicy().delay_us(deaths) // SECOND_US for deaths in range(1, 10)]
     assert waits == [0, 1, 2, 4, 8, 16, 30, 30, 30]
-    assert Pace().delay_us(10_000) == 30 * SECOND_US
+    assert RestartPolicy().delay_us(10_000) == 30 * SECOND_US
 
 
 def test_a_worker_loads_no_package_but_msgspec() -> None:

@@ -22,7 +22,7 @@ from casque.system.clock import SystemClock
 from casque.tasks.worker_options import WorkerOptions
 from casque.worker.registry.entries import manager_entry
 from casque.worker.supervision import registration
-from casque.worker.supervision.registration import Enrolment
+from casque.worker.supervision.registration import Registration
 from tests.supervisor.programs import SECONDS, Bench
 
 KINDS = ("jobs.db", "jobs.json", "jobs/")
@@ -30,12 +30,12 @@ SUPERVISE = """
 import sys
 from casque.worker.logging.setup import set_up, LogOptions
 from casque.tasks.worker_options import WorkerOptions
-from casque.worker.supervision.supervisor import Pace, Supervisor
+from casque.worker.supervision.supervisor import RestartPolicy, Supervisor
 set_up(LogOptions())
-pace = Pace(first_us=10_000, longest_us=10_000)
+pace = RestartPolicy(first_us=10_000, longest_us=10_000)
 store = sys.argv[1]
 options = WorkerOptions()
-supervisor = Supervisor("tasks:app", options, 1, store, enrolled_in=store, pace=pace)
+supervisor = Supervisor("tasks:app", options, 1, store, registered_in=store, restart=pace)
 sys.exit(0 if supervisor.run() else 1)
 """
 
@@ -155,7 +155,7 @@ def test_a_supervisor_is_enrolled_in_what_comes_in_the_place_of_its_store(
 
     monkeypatch.setattr(store, "commit", counted)
     entry = manager_entry(os.getpid(), 1, WorkerOptions(lease_us=30_000), store.clock)
-    enrolled = Enrolment(store, entry, lambda: None, lambda: None)
+    enrolled = Registration(store, entry, lambda: None, lambda: None)
     try:
         until("it makes the store", lambda: managers(volume) == [entry.name])
         volume.unmount()

@@ -8,7 +8,7 @@ from types import FrameType
 
 import pytest
 
-from casque.worker.supervision.signals import GENTLE, handling, obeying
+from casque.worker.supervision.signals import STOP_SIGNALS, handling, stopping_on_signals
 from casque.worker.supervision.wakeups import Wakeups
 
 
@@ -40,7 +40,7 @@ class Told:
 )
 def test_what_a_worker_is_told(sent: list[signal.Signals], told: list[str]) -> None:
     worker = Told()
-    with obeying(worker):
+    with stopping_on_signals(worker):
         for number in sent:
             signal.raise_signal(number)
     assert worker.words == told
@@ -48,16 +48,16 @@ def test_what_a_worker_is_told(sent: list[signal.Signals], told: list[str]) -> N
 
 def test_an_interrupt_of_a_child_is_at_once() -> None:
     worker = Told()
-    with obeying(worker, is_child=True):
+    with stopping_on_signals(worker, is_child=True):
         signal.raise_signal(signal.SIGINT)
     assert worker.words == ["now"]
 
 
 def test_the_handlers_that_were_there_are_put_back() -> None:
-    before = [signal.getsignal(number) for number in GENTLE]
-    with obeying(Told()):
-        assert not set(before) & {signal.getsignal(number) for number in GENTLE}
-    assert [signal.getsignal(number) for number in GENTLE] == before
+    before = [signal.getsignal(number) for number in STOP_SIGNALS]
+    with stopping_on_signals(Told()):
+        assert not set(before) & {signal.getsignal(number) for number in STOP_SIGNALS}
+    assert [signal.getsignal(number) for number in STOP_SIGNALS] == before
 
 
 def test_a_signal_that_nohup_ignores_stays_ignored() -> None:
@@ -76,13 +76,13 @@ def test_a_signal_that_nohup_ignores_stays_ignored() -> None:
 
 
 def test_off_the_main_thread_nothing_is_touched() -> None:
-    before = [signal.getsignal(number) for number in GENTLE]
+    before = [signal.getsignal(number) for number in STOP_SIGNALS]
     seen: list[bool] = []
 
     def run() -> None:
         wakeups = Wakeups()
-        with obeying(Told()), wakeups.on_signals(*GENTLE):
-            seen.append([signal.getsignal(number) for number in GENTLE] == before)
+        with stopping_on_signals(Told()), wakeups.on_signals(*STOP_SIGNALS):
+            seen.append([signal.getsignal(number) for number in STOP_SIGNALS] == before)
         wakeups.close()
 
     thread = threading.Thread(target=run)

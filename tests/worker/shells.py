@@ -15,7 +15,7 @@ from casque.record import ABSENT, CONFIG
 from casque.rules.operations import PutRecord
 from casque.stores.url import StoreAddress
 from casque.tasks.app import TaskApp
-from casque.worker import worker
+from casque.worker import running
 from casque.worker.attempt import Attempt
 from casque.worker.shell.job import SHELL, ShellCall, encode
 from casque.worker.shell.settings import encoded
@@ -84,19 +84,23 @@ def job_of(app: TaskApp, id: str = "job") -> Job:
 def out_of_time_when(happened: Callable[[], object], patch: pytest.MonkeyPatch) -> None:
     """Let a job's time be over as soon as something has happened, however long that takes."""
 
-    def look(crew: worker._Crew, attempt: Attempt, seconds: float, told: str) -> None:
+    def look(
+        attempts: running.RunningAttempts, attempt: Attempt, seconds: float, told: str
+    ) -> None:
         if happened():
-            crew._time_out(attempt, told)
+            attempts._time_out(attempt, told)
         else:
-            again = crew._loop.call_later(0.01, look, crew, attempt, seconds, told)
+            again = attempts._loop.call_later(0.01, look, attempts, attempt, seconds, told)
             attempt.timer = again
 
-    def begin(crew: worker._Crew, attempt: Attempt, seconds: float, told: str) -> None:
+    def begin(
+        attempts: running.RunningAttempts, attempt: Attempt, seconds: float, told: str
+    ) -> None:
         if attempt.timer is not None:
             attempt.timer.cancel()
-        look(crew, attempt, seconds, told)
+        look(attempts, attempt, seconds, told)
 
-    patch.setattr(worker._Crew, "_set_timer", begin)
+    patch.setattr(running.RunningAttempts, "_set_timer", begin)
 
 
 def number_in(path: Path) -> int:

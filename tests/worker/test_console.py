@@ -15,7 +15,7 @@ import pytest
 from casque import App, Discard, Snooze
 from casque.worker.logging import setup
 from casque.worker.logging.console import SUPERVISOR, ConsoleLines, shown
-from casque.worker.logging.setup import Lines, LogOptions
+from casque.worker.logging.setup import LineHandler, LogOptions
 from casque.worker.shell import task as shell
 from casque.worker.shell.task import add_shell
 from tests.worker.apps import beside, wait_for, work_off
@@ -33,7 +33,7 @@ def watching(level: int = logging.INFO) -> Iterator[io.StringIO]:
     try:
         setup.set_up(LogOptions(level=level, format="console"))
         [handler] = root.handlers
-        assert isinstance(handler, Lines)
+        assert isinstance(handler, LineHandler)
         handler.setStream(stream)
         yield stream
     finally:

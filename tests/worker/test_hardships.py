@@ -272,7 +272,7 @@ def test_tasks_of_other_modules_than_the_apps_are_known_to_every_process(tmp_pat
     app.close()
 
 
-def test_a_worker_is_refused_where_its_deck_cannot_begin(
+def test_a_worker_is_refused_where_its_store_thread_cannot_begin(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app = App(tmp_path / "queue.json")

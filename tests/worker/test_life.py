@@ -10,7 +10,7 @@ import pytest
 from casque import App, JobStatus, Queue, current_job
 from casque.record import WORKER
 from casque.tasks.worker_options import WorkerOptions
-from casque.worker import worker as loop
+from casque.worker import store_thread
 from casque.worker.registry.entries import WorkerEntry, worker_entries
 from casque.worker.worker import Ended, Worker
 from tests.worker.apps import (
@@ -98,7 +98,7 @@ def test_stopping_lets_what_runs_end(app: App) -> None:
 def test_after_the_grace_it_is_given_back_uncounted(
     app: App, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loop, "_CANCEL_SECONDS", 0.1)
+    monkeypatch.setattr(store_thread, "CANCEL_SECONDS", 0.1)
     begun, go_on = threading.Event(), threading.Event()
 
     @app.task

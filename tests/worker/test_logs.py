@@ -15,7 +15,7 @@ import pytest
 from casque import App
 from casque.worker.attempt import Attempt, Raised, Returned
 from casque.worker.logging.events import LOGGER, Report
-from casque.worker.logging.setup import JsonLines, Lines, TextLines, together
+from casque.worker.logging.setup import JsonLines, LineHandler, TextLines, batched
 
 
 @pytest.fixture
@@ -24,14 +24,14 @@ def stream() -> io.StringIO:
 
 
 @pytest.fixture(params=[TextLines, JsonLines])
-def lines(request: pytest.FixtureRequest, stream: io.StringIO) -> Lines:
-    handler = Lines(stream)
+def lines(request: pytest.FixtureRequest, stream: io.StringIO) -> LineHandler:
+    handler = LineHandler(stream)
     handler.setFormatter(request.param())
     return handler
 
 
 @contextmanager
-def alone(handler: Lines) -> Iterator[None]:
+def alone(handler: LineHandler) -> Iterator[None]:
     """While this holds, nobody else is told; pytest itself listens otherwise."""
     root = logging.getLogger()
     before, level = root.handlers[:], root.level
@@ -57,12 +57,12 @@ def attempt() -> Attempt:
 
 
 def test_a_line_is_the_same_whichever_way_it_came(
-    lines: Lines, stream: io.StringIO, attempt: Attempt
+    lines: LineHandler, stream: io.StringIO, attempt: Attempt
 ) -> None:
     with alone(lines):
         report = Report("me", attempt.task.app.store.clock)
         report.settled(attempt, Returned(None), None)
-        with together(LOGGER) as only:
+        with batched(LOGGER) as only:
             assert only is lines
             report.settled(attempt, Returned(None), None, only)
         by_record, directly = (
@@ -74,11 +74,11 @@ def test_a_line_is_the_same_whichever_way_it_came(
 
 
 def test_those_of_a_batch_are_written_at_its_end_but_warnings_at_once(
-    lines: Lines, stream: io.StringIO, attempt: Attempt
+    lines: LineHandler, stream: io.StringIO, attempt: Attempt
 ) -> None:
     with alone(lines):
         report = Report("me", attempt.task.app.store.clock)
-        with together(LOGGER) as only:
+        with batched(LOGGER) as only:
             report.settled(attempt, Returned(None), None, only)
             logging.getLogger("elsewhere").info("of a task")
             assert stream.getvalue() == ""
@@ -91,34 +91,34 @@ def test_those_of_a_batch_are_written_at_its_end_but_warnings_at_once(
         assert len(stream.getvalue().splitlines()) == 5
 
 
-def test_with_a_handler_or_filter_of_the_users_every_line_is_a_record(lines: Lines) -> None:
+def test_with_a_handler_or_filter_of_the_users_every_line_is_a_record(lines: LineHandler) -> None:
     with alone(lines):
         other = logging.NullHandler()
         LOGGER.addHandler(other)
-        with together(LOGGER) as only:
+        with batched(LOGGER) as only:
             assert only is None
         LOGGER.removeHandler(other)
         lines.addFilter(lambda _: True)
-        with together(LOGGER) as only:
+        with batched(LOGGER) as only:
             assert only is None
         lines.filters.clear()
         LOGGER.setLevel(logging.WARNING)
-        with together(LOGGER) as only:
+        with batched(LOGGER) as only:
             assert only is None, "it is not asked for"
         LOGGER.setLevel(logging.NOTSET)
-        with together(LOGGER) as only:
+        with batched(LOGGER) as only:
             assert only is lines
 
 
-def test_so_it_is_with_a_formatter_of_the_users(lines: Lines) -> None:
+def test_so_it_is_with_a_formatter_of_the_users(lines: LineHandler) -> None:
     with alone(lines):
         lines.setFormatter(logging.Formatter("%(message)s"))
-        with together(LOGGER) as only:
+        with batched(LOGGER) as only:
             assert only is None
 
 
 def test_a_log_that_nobody_reads_harms_nobody(
-    lines: Lines, attempt: Attempt, capsys: pytest.CaptureFixture[str]
+    lines: LineHandler, attempt: Attempt, capsys: pytest.CaptureFixture[str]
 ) -> None:
     class Closed(io.StringIO):
         def write(self, text: str) -> int:
@@ -128,27 +128,27 @@ def test_a_log_that_nobody_reads_harms_nobody(
     report = Report("me", attempt.task.app.store.clock)
     with alone(lines):
         logging.getLogger("elsewhere").warning("of a task")
-        with together(LOGGER) as only:
+        with batched(LOGGER) as only:
             report.settled(attempt, Returned(None), None, only)
         report.settled(attempt, Returned(None), None, lines)
-    assert capsys.readouterr().err == "", "it is not told of either"
+    assert capsys.readouterr().err == "", "and no complaint about it"
 
 
 @pytest.fixture
-def pipe() -> Iterator[tuple[Lines, IO[str]]]:
+def pipe() -> Iterator[tuple[LineHandler, IO[str]]]:
     """A log, and who reads it."""
     reads, writes = os.pipe()
     with (
         os.fdopen(reads, encoding="utf-8") as reader,
         os.fdopen(writes, "w", encoding="utf-8") as stream,
     ):
-        handler = Lines(stream)
+        handler = LineHandler(stream)
         handler.setFormatter(logging.Formatter("%(message)s"))
         yield handler, reader
 
 
 def test_a_reader_that_hangs_holds_up_nobody_and_is_told_all_in_the_end(
-    pipe: tuple[Lines, IO[str]],
+    pipe: tuple[LineHandler, IO[str]],
 ) -> None:
     handler, reader = pipe
     told = [f"line {n} {'é' if n % 2 else 'e'}{'x' * n}" for n in range(1000)]
@@ -160,7 +160,7 @@ def test_a_reader_that_hangs_holds_up_nobody_and_is_told_all_in_the_end(
         assert reader.readline() == "last\n"
 
 
-def test_what_is_too_much_is_dropped_and_counted(pipe: tuple[Lines, IO[str]]) -> None:
+def test_what_is_too_much_is_dropped_and_counted(pipe: tuple[LineHandler, IO[str]]) -> None:
     handler, reader = pipe
     with alone(handler):
         for n in range(3000):
@@ -174,7 +174,7 @@ def test_what_is_too_much_is_dropped_and_counted(pipe: tuple[Lines, IO[str]]) ->
 
 
 def test_at_its_end_a_log_waits_for_its_reader_but_not_for_ever(
-    pipe: tuple[Lines, IO[str]],
+    pipe: tuple[LineHandler, IO[str]],
 ) -> None:
     handler, reader = pipe
     with alone(handler):

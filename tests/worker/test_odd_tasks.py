@@ -103,9 +103,9 @@ def test_a_task_that_interrupts_its_event_loop_harms_no_other(
 BLOCKED = """
 import asyncio, time
 from casque import App
-from casque.worker import worker as loop
+from casque.worker import store_thread
 
-loop._CANCEL_SECONDS = 0.1
+store_thread.CANCEL_SECONDS = 0.1
 app = App("jobs.db")
 
 @app.task

@@ -299,7 +299,7 @@ def test_a_process_that_does_not_start_is_not_waited_for_without_end(
     slow: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("IMPORT_SECONDS", "600")
-    monkeypatch.setattr("casque.worker.worker._START_SECONDS", 0.1)
+    monkeypatch.setattr("casque.worker.running._START_SECONDS", 0.1)
     handle = slow.never.enqueue()
     work_off(slow.app)
     error = "TimeoutError: timed out: its process did not start within 0.2 s"

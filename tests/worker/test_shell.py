@@ -19,7 +19,7 @@ from casque.stores.sqlite.store import SqliteStore
 from casque.testing.faults import STORE_FAULTS, Fault, FaultyStore
 from casque.worker.loading import load_app
 from casque.worker.shell import command as commands
-from casque.worker.shell import live_settings
+from casque.worker.shell import settings
 from casque.worker.shell.job import SHELL, ShellCall, exit_code_of, exit_failure, result_of
 from casque.worker.shell.task import CANNOT_START, add_shell
 from tests.worker.apps import beside, wait_for, work_off
@@ -84,7 +84,7 @@ def waits_us(app: App, id: str = "job") -> int:
 def test_how_long_it_waits_is_what_the_settings_say_at_its_failure(
     anywhere: App, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(live_settings, "_FRESH_US", 0)
+    monkeypatch.setattr(settings, "_FRESH_US", 0)
     configure(anywhere.queue, backoff_base="7")
     with beside(anywhere):
         anywhere.queue.enqueue_many([command("exit 1", "first", attempts=5)])
@@ -253,16 +253,16 @@ def test_one_lost_request_or_reply_anywhere_costs_neither_a_job_nor_its_output(
             return
 
 
-def test_settings_that_make_no_sense_are_told_of_once_and_harm_nobody(
+def test_invalid_settings_are_ignored_and_logged_once(
     app: App, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(live_settings, "_FRESH_US", 0)
+    monkeypatch.setattr(settings, "_FRESH_US", 0)
     put = PutRecord(CONFIG, "backoff_base", b'"two"', ABSENT)
     app.queue._run(app.queue._queue._session.submit(put))
     with caplog.at_level(logging.WARNING, "casque.worker"):
         run(app, command("exit 1", attempts=5), command("true", "other"))
     assert waits_us(app) == 2_000_000
-    assert len([one for one in caplog.messages if "make no sense" in one]) == 1
+    assert len([one for one in caplog.messages if "are invalid and were ignored" in one]) == 1
     assert job_of(app, "other").status is JobStatus.COMPLETED
 
 

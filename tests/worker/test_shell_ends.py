@@ -20,8 +20,8 @@ from casque.testing import FakeClock
 from casque.worker.shell import command as commands
 from casque.worker.shell import guard, task
 from casque.worker.shell.job import exit_code_of
-from casque.worker.shell.live_settings import LiveSettings
-from casque.worker.shell.task import _Crew
+from casque.worker.shell.settings import LiveSettings
+from casque.worker.shell.task import RunningCommands
 from tests.worker.apps import (
     PATIENCE,
     beside,
@@ -242,10 +242,10 @@ def test_however_many_run_all_are_looked_at_in_three_turns(app: App) -> None:
     running = [RunningJob(job, None, lambda *_: None) for job in app.queue.dequeue(batch_size=200)]
 
     async def turns() -> None:
-        crew = _Crew(app, LiveSettings(app))
-        crew._running.update(dict.fromkeys(running))
-        assert {one for _ in range(3) for one in crew._next()} == set(running)
-        crew._looking.cancel()
+        commands = RunningCommands(app, LiveSettings(app))
+        commands._running.update(dict.fromkeys(running))
+        assert {one for _ in range(3) for one in commands._next()} == set(running)
+        commands._looking.cancel()
 
     asyncio.run(turns())
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from casque.system.clock import SECOND_US
-from casque.worker.switching import Switching
+from casque.worker.runtime import Switching
 
 SHORT, LONG = SECOND_US // 10, SECOND_US
 

@@ -1,20 +1,18 @@
-"""Workers: they claim jobs, run them, and settle them.
+"""Workers claim jobs, run them and settle them. Begin reading at `attempt`.
 
-__main__      `python -m casque.worker`.
-app           `App`: what users make: a `TaskApp` that runs workers.
+__main__      The command `python -m casque.worker`.
+app           `App`: a `TaskApp` that runs workers. Users make this one.
 attempt       One run of a job, start to finish.
-claim_policy  When a worker asks for jobs, of which queue, and for how many.
-leaving       How a process ends, whatever its tasks left running.
+claim_policy  When a worker asks for jobs, from which queue, and how many.
 loading       From `module:app` to an App, and back.
-memory        How much memory the process takes.
-messages      What passes between the two threads.
-runtime       The event loop on which attempts live, whatever they do to it.
-store_thread  Its side of the store, on a thread of its own: claims, settlements, heartbeats.
-switching     How often the threads of a worker take turns.
-worker        `Worker`: slots, attempts, timeouts, and ending in good order.
-executors/    Executors: where the function of a task runs.
+messages      What the store thread sends to the event loop.
+runtime       The process of a worker: event loop, thread switching, memory, exit.
+store_thread  The thread that speaks to the store: claims, settlements, heartbeats.
+running       The attempts that run now: begun, timed, settled.
+worker        `Worker`: from its start to a clean end.
+executors/    Where the function of a task runs.
 logging/      What a worker writes to its log.
-registry/     The registry: which workers and supervisors a store has.
+registry/     Which workers and supervisors a store has.
 shell/        Shell jobs: command lines as jobs.
-supervision/  Supervision: worker processes that are kept running.
+supervision/  Worker processes that are kept running.
 """

@@ -13,15 +13,15 @@ from casque.errors import CasqueError, InvalidError
 from casque.system.durations import duration_us
 from casque.tasks import worker_options as defaults
 from casque.tasks.worker_options import WorkerOptions
-from casque.worker.leaving import leave, leave_at_once
 from casque.worker.loading import load_app
 from casque.worker.logging.setup import FORMATS, LEVELS, LogOptions, set_up
+from casque.worker.runtime import leave, leave_at_once
 from casque.worker.supervision.child_main import run_child
-from casque.worker.supervision.signals import obeying
+from casque.worker.supervision.signals import stopping_on_signals
 from casque.worker.supervision.supervisor import INIT_PID, Supervisor
-from casque.worker.worker import Ended, Worker
+from casque.worker.worker import Worker
 
-STOPPED, HAD_TO_KILL, BROKEN, INVALID = 0, 1, 1, 2
+STOPPED, HAD_TO_KILL, INVALID = 0, 1, 2
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -57,14 +57,10 @@ def _run(asked: argparse.Namespace) -> int:
         supervisor = Supervisor(asked.app, options, asked.count, asked.store, log=log)
         return STOPPED if supervisor.run() else HAD_TO_KILL
     app = load_app(asked.app, store=asked.store)
-    worker = Worker(app, options, when_stuck=_leave_stuck)
-    with obeying(worker) as keep:
-        worker.run(keep_signals=keep)
+    worker = Worker(app, options, when_stuck=lambda _: leave_at_once(STOPPED))
+    with stopping_on_signals(worker) as restore:
+        worker.run(restore_signals=restore)
     return STOPPED
-
-
-def _leave_stuck(why: Ended) -> None:
-    leave_at_once(BROKEN if why is Ended.BROKEN else STOPPED)
 
 
 def _complain(error: CasqueError, code: int) -> int:

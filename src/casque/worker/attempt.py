@@ -30,13 +30,13 @@ class Returned(msgspec.Struct, frozen=True):
 
 
 class Raised(msgspec.Struct, frozen=True):
-    """The function failed, or said by an exception what is to become of the job."""
+    """The function failed, or raised Retry, Snooze or Discard."""
 
     error: BaseException
 
 
 class Unfit(msgspec.Struct, frozen=True):
-    """It is of no use to run it again: its payload does not fit, or what it returned does not."""
+    """Running it again is of no use: its payload or its result is invalid."""
 
     error: BaseException
 
@@ -48,11 +48,11 @@ class TimedOut(msgspec.Struct, frozen=True):
 
 
 class Stopped(msgspec.Struct, frozen=True):
-    """The worker ends, and somebody else is to do it."""
+    """The worker ends, and another worker runs the job."""
 
 
 class Lost(msgspec.Struct, frozen=True):
-    """The job is not ours any more."""
+    """The job belongs to another worker now."""
 
     reason: str
 
@@ -61,7 +61,7 @@ Outcome = Returned | Raised | Unfit | TimedOut | Stopped | Lost
 
 
 class Attempt:
-    """A job in hand, and what is known of how it goes."""
+    """A job in hand, and its state."""
 
     __slots__ = (
         "begun_us",
@@ -87,20 +87,20 @@ class Attempt:
         self.begun_us = clock.monotonic()
         self.deadline_us = None if job.timeout_us is None else clock.now() + job.timeout_us
         self.lease_end_us = 0
-        """Until when it is ours for certain, by the monotonic clock."""
+        """Until when the lease certainly holds, by the monotonic clock."""
         self.ending: Outcome | None = None
-        """How it ends, when that was decided from outside while it ran."""
+        """The outcome, if it was decided from outside while the function ran."""
         self.is_settled = False
-        """Whether what becomes of the job was decided already."""
+        """True once the outcome has been recorded."""
         self.is_over = False
-        """Whether its function has ended, so that its slot is free."""
+        """True once its function has ended, so that its slot is free."""
         self.is_left = False
-        """Whether its job was settled without waiting for its function, which went on."""
+        """True if its job was settled while its function went on."""
         self.work: asyncio.Task[None] | None = None
         self.timer: asyncio.TimerHandle | None = None
 
 
-class Place(Protocol):
+class Executor(Protocol):
     """Where functions run: the event loop, threads, processes."""
 
     async def call(self, attempt: Attempt, args: list[Any], kwargs: dict[str, Any]) -> bytes | None:
@@ -108,16 +108,16 @@ class Place(Protocol):
         ...
 
     def interrupt(self, attempt: Attempt) -> bool:
-        """End it, if that can be done; False when it goes on whatever we do."""
+        """End the function; False if it cannot be ended."""
         ...
 
 
 class InvalidResult(Exception):  # noqa: N818 - the wrapping of an InvalidError, which is one
-    """What the function returned cannot be kept. Its argument is the InvalidError that says why."""
+    """The result cannot be stored. Its argument is the InvalidError that says why."""
 
 
 class TaskError(Exception):
-    """What a function raised in another process, as it is told here."""
+    """Stands for the exception that a function raised in another process."""
 
     def __init__(self, failure: Failure, *, gives_up: bool) -> None:
         super().__init__(f"{failure.kind}: {failure.text}" if failure.kind else failure.text)
@@ -130,21 +130,21 @@ class GivenBack(Exception):  # noqa: N818 - not an error but an answer
 
 
 class World(Protocol):
-    """What an attempt needs of its worker."""
+    """The parts of a worker that an attempt needs."""
 
-    places: Mapping[str, Place]
+    executors: Mapping[str, Executor]
 
     def chance(self) -> float: ...
 
-    def store(self, attempt: Attempt, outcome: Outcome, operation: Operation | None) -> None:
-        """Have it stored, and say then what became of the job; None: there is nothing to store.
+    def save(self, attempt: Attempt, outcome: Outcome, operation: Operation | None) -> None:
+        """Store the outcome, and log it then; None: there is nothing to store.
 
         Its slot is free from now on, if its function has ended.
         """
         ...
 
     def free(self, attempt: Attempt) -> None:
-        """Its function has ended after all; what became of its job was stored long ago."""
+        """Free the slot of a function that ended after its job was settled."""
         ...
 
 
@@ -166,7 +166,7 @@ async def call_task(attempt: Attempt, world: World) -> Outcome:
     except BaseException as error:  # noqa: BLE001 - a type of the user's may raise anything
         return Unfit(error)
     try:
-        result = await world.places[task.run_in].call(attempt, args, kwargs)
+        result = await world.executors[task.run_in].call(attempt, args, kwargs)
     except InvalidResult as unfit:
         return attempt.ending or Unfit(unfit.args[0])
     except GivenBack:
@@ -190,7 +190,7 @@ def from_its_own_code(error: BaseException) -> BaseException:
 
 
 def settle(attempt: Attempt, outcome: Outcome, world: World) -> None:
-    """Have stored what became of the job: the only write of an attempt."""
+    """Store the outcome: the only write of an attempt."""
     attempt.is_settled = True
     # What went well leaves nothing to chance, and to draw one gives up Python's lock.
     chance = 0.0 if type(outcome) is Returned else world.chance()
@@ -199,11 +199,11 @@ def settle(attempt: Attempt, outcome: Outcome, world: World) -> None:
     except BaseException as error:  # noqa: BLE001 - a backoff of the user's own making
         outcome = Unfit(error)
         operation = Fail(attempt.job.id, attempt.job.token, failure_of(error))
-    world.store(attempt, outcome, operation)
+    world.save(attempt, outcome, operation)
 
 
 def settlement(outcome: Outcome, job: Job, task: Task[..., Any], chance: float) -> Operation | None:
-    """What is to be stored for an outcome; None when the job is not ours to write to."""
+    """The operation that stores an outcome; None if the job belongs to another worker."""
     match outcome:
         case Returned(result):
             return Ack(job.id, job.token, result)
@@ -236,7 +236,7 @@ def _of_error(error: BaseException, job: Job, task: Task[..., Any], chance: floa
 
 
 def sound(error: BaseException) -> BaseException:
-    """What a task raised; if it is an answer that nothing can be made of, what is wrong with it."""
+    """The error of a task; for an invalid Retry, Snooze or Discard, the error that says why."""
     try:
         if isinstance(error, Retry | Snooze):
             delay_of(error)
@@ -258,7 +258,7 @@ def _backoff(task: Task[..., Any], attempts: int, chance: float) -> int:
 
 
 def gives_up(error: BaseException, task: Task[..., Any]) -> bool:
-    """Whether this is an error after which the task is not tried again."""
+    """True if the task is not tried again after this error."""
     if isinstance(error, TaskError):
         return error.gives_up
     if isinstance(error, task.give_up_on):
@@ -275,7 +275,7 @@ def failure_of(error: BaseException) -> Failure:
 
 
 def _without_traceback(error: BaseException) -> Failure:
-    """Of one that comes of our own checks: where in our code it was found helps nobody."""
+    """The failure without its traceback if our own checks raised it: our frames help nobody."""
     failure = failure_of(error)
     is_ours = isinstance(error, InvalidError) and error.__cause__ is None
     return Failure(failure.kind, failure.text) if is_ours else failure

@@ -1,6 +1,6 @@
-"""Appetite: when a worker asks for jobs, of which queue, and for how many.
+"""Claim policy: when a worker asks for jobs, from which queue, and for how many.
 
-It does no I/O and takes no lock: the deck has both.
+It does no I/O and takes no lock: the store thread does both.
 """
 
 from __future__ import annotations
@@ -13,66 +13,68 @@ _PARTIAL_US = 50_000
 """When to ask again after a claim that brought fewer than asked: it does not say when more come."""
 
 
-class Portion(NamedTuple):
-    """What to ask for."""
+class NextClaim(NamedTuple):
+    """A claim to send."""
 
     queue: str | None
-    """None: of any."""
+    """None: any queue."""
     limit: int
 
 
-class Appetite:
-    """What is known of the queues: whether they may have jobs, and when they will have."""
+class ClaimPolicy:
+    """Knows which queues may have jobs, and when they will have some."""
 
     def __init__(self, queues: tuple[str, ...] | None) -> None:
         self._queues: tuple[str | None, ...] = queues or (None,)
         self._turn = 0
-        """Whose turn it is of several queues."""
-        self._hungry = len(self._queues)
-        """How many of them are to be asked before all are known to be empty."""
+        """The position of the queue that is next."""
+        self._unasked = len(self._queues)
+        """How many queues to ask before all are known to be empty."""
         self._rings = self._heard_rings = 0
         self._is_first = True
         self.ask_us: int | None = None
-        """When to ask again though nobody rings."""
+        """When to ask again if nobody rings."""
 
     @property
-    def is_hungry(self) -> bool:
-        return self._hungry > 0
+    def may_find_jobs(self) -> bool:
+        return self._unasked > 0
 
-    def wake(self) -> None:
+    def expect_jobs(self) -> None:
         """There may be jobs in any of the queues."""
-        self._hungry = len(self._queues)
+        self._unasked = len(self._queues)
 
     def ring(self) -> None:
-        """The store says that there may be."""
+        """The store says that a job may have become claimable."""
         self._rings += 1
-        self.wake()
+        self.expect_jobs()
 
-    def portion(self, free: int, now: int) -> Portion | None:
-        """The next jobs, if there is room: of all queues, or of the next of several in its turn."""
-        # In the middle of a round it goes on with that: on a slow store, time is always over.
-        if not self._hungry and self.ask_us is not None and now >= self.ask_us:
-            self.wake()
-        if not free or not self._hungry:
+    def next_claim(self, free: int, now: int) -> NextClaim | None:
+        """The next claim, if there is room: from all queues, or from the next of several."""
+        # A round that has begun goes on: on a slow store, `ask_us` has always passed.
+        if not self._unasked and self.ask_us is not None and now >= self.ask_us:
+            self.expect_jobs()
+        if not free or not self._unasked:
             return None
-        # What rings from now on may come too late for this claim.
+        # A ring from now on may come too late for this claim.
         self._heard_rings = self._rings
-        self._is_first = self._hungry == len(self._queues)
+        self._is_first = self._unasked == len(self._queues)
         queue = self._queues[self._turn % len(self._queues)]
-        return Portion(queue, max(free // self._hungry, 1))
+        return NextClaim(queue, max(free // self._unasked, 1))
 
-    def fed(self, asked: int, leased: Leased, sent: int, now: int, longest_us: int | None) -> None:
-        """What a claim that was sent then brought; `longest_us` is how long the store may be deaf.
+    def answered(
+        self, asked: int, leased: Leased, sent: int, now: int, longest_us: int | None
+    ) -> None:
+        """Note the answer to a claim; `longest_us` is how long the store may fail to ring.
 
         An empty answer says when the next job is due; one that brought fewer than
         asked does not, and is no proof that there are no more.
         """
         self._turn += 1
         is_emptied = len(leased.jobs) < asked and self._rings == self._heard_rings
-        self._hungry = max(self._hungry - 1, 0) if is_emptied else len(self._queues)
+        self._unasked = max(self._unasked - 1, 0) if is_emptied else len(self._queues)
         times = [] if leased.next_in_us is None else [sent + max(leased.next_in_us, 1)]
         pauses = [longest_us, _PARTIAL_US if leased.jobs else None]
         times += [now + us for us in pauses if us is not None]
-        if self.ask_us is not None and not self._is_first:  # of several queues, the soonest counts
+        if self.ask_us is not None and not self._is_first:  # the soonest of several queues counts
             times.append(self.ask_us)
         self.ask_us = min(times, default=None)

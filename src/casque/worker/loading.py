@@ -16,7 +16,7 @@ from types import ModuleType
 from casque.errors import InvalidError
 from casque.tasks.app import TaskApp
 from casque.tasks.app_store import AppStore
-from casque.worker.logging.setup import speak_again
+from casque.worker.logging.setup import enable_loggers
 
 _is_loading: ContextVar[bool] = ContextVar("casque_is_loading", default=False)
 
@@ -33,7 +33,7 @@ class WorkReached(BaseException):
 
 
 def is_loading() -> bool:
-    """Whether this code runs because `load_app` imports it."""
+    """True if this code runs because `load_app` imports it."""
     return _is_loading.get()
 
 
@@ -69,7 +69,7 @@ def load_app(
     app = _named(module, name) if name else _only(module)
     for one in modules:
         _import(_name_of_file(Path(one)) if one.endswith(".py") else one)
-    speak_again()
+    enable_loggers()
     if store is not None:
         app.app_store = AppStore(store)
     return app
@@ -138,7 +138,7 @@ def _here() -> str:
 
 
 def _name_of_file(file: Path) -> str:
-    """What to import to get at it, once the folder for that is on the path."""
+    """The module name of a file, whose folder is put on the path."""
     if not file.is_file():
         raise InvalidError(f"there is no file {file} in {_here()}.")
     if file.suffix != ".py" or "." in file.stem:

@@ -1,8 +1,14 @@
-"""News: what passes between the deck and the thread that runs the tasks."""
+"""Messages: what the store thread sends to the event loop, through one queue.
+
+The event loop calls the store thread (`settle`, `finish` …). The store thread
+never calls back: it posts one of these, and the event loop takes them in order.
+"""
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
+
+import msgspec
 
 from casque.errors import InvalidError, JobNotFoundError, LeaseLostError
 from casque.rules.operations import Dequeue, Heartbeat, Operation, PutRecord
@@ -10,7 +16,7 @@ from casque.worker.attempt import Attempt, Outcome
 
 
 class Settlement:
-    """What became of a job, to be stored."""
+    """The outcome of an attempt, to be stored."""
 
     __slots__ = ("attempt", "is_unsure", "operation", "outcome")
 
@@ -19,48 +25,46 @@ class Settlement:
         self.outcome = outcome
         self.operation = operation
         self.is_unsure = False
-        """Whether it may be stored already, only its answer having been lost."""
+        """True if it may be stored already, and only the answer was lost."""
 
 
-class News(NamedTuple):
-    """What a commit brought, for the thread that runs the tasks."""
+class Committed(NamedTuple):
+    """The answers of one commit."""
 
     claimed: list[Attempt]
     answered: list[tuple[Settlement, object]]
     lost: list[tuple[Attempt, str]]
 
 
-class Listener(Protocol):
-    """Who is told, on the deck's thread."""
+class Registered(msgspec.Struct, frozen=True):
+    """The worker's entry is stored. Sent once."""
 
-    def bring(self, news: News) -> None: ...
 
-    def registered(self) -> None:
-        """The worker's entry is stored: said once."""
-        ...
+class StoreReplaced(msgspec.Struct, frozen=True):
+    """This store can take no more writes, however long the worker waits."""
 
-    def storage_failed(self, error: Exception, *, is_final: bool) -> None:
-        """Said once, when it begins."""
-        ...
+    error: Exception
 
-    def storage_answers(self, silent_us: int) -> None: ...
 
-    def dismissed(self) -> None:
-        """Its entry tells it to stop. Said once."""
-        ...
+class Dismissed(msgspec.Struct, frozen=True):
+    """The worker's entry asks it to stop. Sent once."""
 
-    def deck_ended(self, error: BaseException | None, *, is_stuck: bool) -> None:
-        """Nothing is due, it was told to end, or something is wrong with it.
 
-        `is_stuck`: it was told to end long ago, and the other thread did nothing about it.
-        """
-        ...
+class StoreThreadEnded(msgspec.Struct, frozen=True):
+    """The last message: nothing is due, the thread was asked to end, or it has failed."""
+
+    error: BaseException | None
+    is_stuck: bool
+    """True if the worker was asked to stop and its event loop did not react in time."""
+
+
+Message = Committed | Registered | StoreReplaced | Dismissed | StoreThreadEnded
 
 
 def is_no_answer(operation: Operation, outcome: object) -> bool:
-    """Whether this is no answer, so that it is to be asked again.
+    """True if the store gave no answer, so that the operation must be sent again.
 
-    Whatever else a store of the user's own raises is no answer either.
+    Any unknown error of a third-party store counts as no answer.
     """
     if not isinstance(outcome, Exception):
         return False
@@ -70,7 +74,7 @@ def is_no_answer(operation: Operation, outcome: object) -> bool:
 
 
 def answered(one: Settlement, outcome: object) -> tuple[Settlement, object]:
-    """A settlement with its answer, as it is to be understood."""
+    """A settlement with its answer; a repeat that is refused has been stored before."""
     if one.is_unsure and isinstance(outcome, JobNotFoundError | LeaseLostError):
         outcome = None  # it had been stored, and only the answer was lost
     return one, outcome

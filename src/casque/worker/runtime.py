@@ -1,48 +1,44 @@
-"""The event loop of a worker: it outlives what tasks do to it, and ends when it is to."""
+"""Runtime: the event loop, thread switching, memory use and exit of a worker's process."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
-from collections.abc import Callable, Coroutine
+import sys
+import threading
+from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 from weakref import WeakSet
 
-from casque.errors import CasqueError
+from casque.system.clock import SECOND_US
 from casque.system.forks import in_child
 from casque.worker.logging.events import LOGGER
 
 T = TypeVar("T")
 
 _LAST_SECONDS = 1.0
-"""How long tasks that were cancelled at the very end are waited for."""
-_FAILURES = 3
-"""So many in a row, with nothing done in between, and a loop is broken."""
-
-
-class BrokenLoopError(CasqueError):
-    """A task has closed what the loop waits by. It can neither go on nor end what it runs."""
+"""How long the worker waits at the very end for asyncio tasks that it cancelled."""
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
-    """As asyncio.run, but nobody else can interrupt it, and it waits for nobody at the end."""
+    """Run `main` as asyncio.run does, but no task can interrupt it, and it waits for none.
+
+    OSError if a task has closed the descriptors of the event loop.
+    """
     loop = asyncio.new_event_loop()
     _loops.add(loop)
     asyncio.set_event_loop(loop)
     work = loop.create_task(main)
-    try:
-        _run_through(loop, work, _warn)
-    except BrokenLoopError:
-        asyncio.set_event_loop(None)
-        raise  # it is not closed: its descriptors may be somebody else's by now
+    _run_through(loop, work, _warn)  # a broken loop stays open: others may have its descriptors now
     _close(loop)
     return work.result()
 
 
 def _warn(error: BaseException) -> None:
-    # A task's own asyncio task raised SystemExit, or somebody stopped the loop: that is
-    # for the one job to bear, and not for all the others.
+    # An asyncio task of a task raised SystemExit, or stopped the loop. The other jobs go on.
     with suppress(Exception):
         LOGGER.warning("a task has interrupted its event loop, which goes on: %r", error)
 
@@ -52,27 +48,21 @@ def _run_through(
     work: asyncio.Task[Any],
     when_interrupted: Callable[[BaseException], None],
 ) -> None:
-    """Until it is done, whatever interrupts the loop. BrokenLoopError when that turns no more."""
-    failures = 0
+    """Run the loop until `work` is done, whatever interrupts it."""
     while not work.done():
-        turned = asyncio.Event()
-        mark = loop.call_soon(turned.set)
         try:
             loop.run_until_complete(work)
         except BaseException as error:
             if work.done():
-                break  # it has its own, for whoever asks it for its result
-            # What tasks raise comes out of it only if it is no Exception.
-            is_its_own = isinstance(error, Exception) and not turned.is_set()
-            failures = failures + 1 if is_its_own else 0
-            if failures == _FAILURES:
-                raise BrokenLoopError(
-                    f"a task has broken the event loop of its worker, by closing descriptors that "
-                    f"are not its own: {error!r}. Jobs that ran are due again when their leases "
-                    "end."
-                ) from error
+                break  # the caller gets it from `work.result()`
+            # Exceptions of tasks do not come out of a loop, so this is of its own selector.
+            if isinstance(error, OSError):
+                error.add_note(
+                    "A task has broken the event loop of its worker, by closing descriptors that "
+                    "are not its own. Jobs that ran are due again when their leases end."
+                )
+                raise
             when_interrupted(error)
-        mark.cancel()
 
 
 def _close(loop: asyncio.AbstractEventLoop) -> None:
@@ -86,17 +76,17 @@ def _close(loop: asyncio.AbstractEventLoop) -> None:
         _run_last(loop, asyncio.wait([closing], timeout=_LAST_SECONDS))
     finally:
         asyncio.set_event_loop(None)
-        loop.close()  # which lets go of the threads of `asyncio.to_thread` without waiting for them
+        loop.close()  # without waiting for the threads of `asyncio.to_thread`
 
 
 def _run_last(loop: asyncio.AbstractEventLoop, waiting: Coroutine[Any, Any, object]) -> None:
-    with suppress(BrokenLoopError):
-        # Of what is cancelled, each may answer as it likes.
+    with suppress(OSError):
+        # Cancelled tasks may raise anything.
         _run_through(loop, loop.create_task(waiting), lambda _: None)
 
 
 class _NoMore:
-    """A selector of which every use ends the process."""
+    """A selector that ends the process when it is used."""
 
     def __getattr__(self, name: str) -> NoReturn:
         os._exit(0)
@@ -106,10 +96,10 @@ _loops: WeakSet[asyncio.AbstractEventLoop] = WeakSet()
 
 
 def _silence_loops() -> None:
-    """In the child of a fork: the task that forked may go on, but the loop's others may not.
+    """In the child of a fork, let only the task that forked go on.
 
-    At its first `await` the child would run the jobs of all the others, and take
-    from the parent what its loop is to be woken by.
+    At its first `await` the child would run the jobs of all other tasks, and take
+    wake-ups from the parent's loop.
     """
     for loop in _loops:
         if hasattr(loop, "_ready") and hasattr(loop, "_selector"):
@@ -118,3 +108,138 @@ def _silence_loops() -> None:
 
 
 in_child(_silence_loops)
+
+
+# -- thread switching ----------------------------------------------------------
+
+_TURN_SECONDS = 0.000_1
+_LONG_US = SECOND_US // 2
+
+
+class Switching:
+    """The switch interval that one worker needs, from its first look until it is closed.
+
+    With Python's default of 5 ms, the store thread behind 32 plain functions that
+    compute waits a sixth of a second for each of its turns. A heartbeat needs
+    dozens of turns: longer than a lease. So turns are short, unless plain functions
+    are seen to be short themselves: short turns would cost those a quarter of their
+    rate, and they end before it matters.
+    """
+
+    def __init__(self) -> None:
+        self._is_often: bool | None = None
+        self._is_long = False
+        """True if a plain function was seen to take long."""
+        self._has_ended = False
+        """True if a plain function has ended since the last look."""
+        self._is_closed = False
+
+    def look(self, ages_us: Iterable[int]) -> None:
+        """Choose by how long plain functions have been running."""
+        self._is_long = any(age > _LONG_US for age in ages_us)
+        self._want(often=self._is_long or not self._has_ended)
+        self._has_ended = False
+
+    def ended(self) -> None:
+        """A plain function has ended."""
+        self._has_ended = True
+        if not self._is_long:
+            self._want(often=False)
+
+    def close(self) -> None:
+        """Give up the interval. The last worker of the process restores the original one."""
+        self._is_closed = True
+        _turns.leave(self)
+
+    def _want(self, *, often: bool) -> None:
+        if often is not self._is_often and not self._is_closed:
+            self._is_often = often
+            _turns.want(self, often=often)
+
+
+class _Turns:
+    """The switch interval of this process: short while any of its workers needs that."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._wanted: dict[Switching, bool] = {}
+        self._own = 0.0
+        """The interval before the first worker changed it."""
+
+    def want(self, who: Switching, *, often: bool) -> None:
+        with self._lock:
+            if not self._wanted:
+                self._own = sys.getswitchinterval()
+            self._wanted[who] = often
+            self._set()
+
+    def leave(self, who: Switching) -> None:
+        with self._lock:
+            if self._wanted.pop(who, None) is not None:
+                self._set()
+
+    def _set(self) -> None:
+        often = any(self._wanted.values())
+        sys.setswitchinterval(min(self._own, _TURN_SECONDS) if often else self._own)
+
+
+_turns = _Turns()
+
+
+# -- memory --------------------------------------------------------------------
+
+_MIB = 1024 * 1024
+_STATM = Path("/proc/self/statm")
+
+
+def resident_mib() -> int:
+    """MiB of memory in use now, or the peak where the system does not say."""
+    try:
+        pages = int(_STATM.read_text("ascii").split()[1])
+    except OSError:
+        import resource  # noqa: PLC0415 - not on every system
+
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak // (_MIB if sys.platform == "darwin" else 1024)
+    return pages * os.sysconf("SC_PAGE_SIZE") // _MIB
+
+
+# -- leaving -------------------------------------------------------------------
+
+PATIENCE_SECONDS = 2.0
+"""How long threads that tasks left running may take to end by themselves."""
+
+
+def leave(code: int, *, patience_seconds: float = PATIENCE_SECONDS) -> int:
+    """Return the exit code, and end the process soon after, whatever still runs.
+
+    At exit Python joins every thread that is not a daemon. Most end by then, as
+    those of an idle executor do. A thread that a task left in an endless loop
+    would keep the process for ever: the log names it, and the process ends.
+    """
+    main = threading.current_thread()
+
+    def see_to_it() -> None:
+        threading.Event().wait(patience_seconds)
+        others = [one for one in threading.enumerate() if one is not main and not one.daemon]
+        left = ", ".join(one.name for one in others)
+        LOGGER.warning(
+            "a task left something running that keeps the process from ending (%s); "
+            "it is left behind",
+            f"threads: {left}" if left else "an exit handler",
+        )
+        leave_at_once(code)
+
+    threading.Thread(target=see_to_it, name="casque-leaving", daemon=True).start()
+    return code
+
+
+def leave_at_once(code: int) -> NoReturn:
+    """End the process, whatever its threads do."""
+    logging.shutdown()
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):  # nobody reads it any more
+            continue
+    os._exit(code)

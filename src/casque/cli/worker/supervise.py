@@ -29,7 +29,7 @@ def supervise(plan: Plan) -> int:
         plan.count,
         plan.store,
         shell=True,
-        enrolled_in=plan.registered_in,
+        registered_in=plan.registered_in,
         log=log,
     )
     return DONE if supervisor.run() else NOT_SO

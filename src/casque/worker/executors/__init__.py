@@ -1,6 +1,8 @@
-"""Executors: where the function of a task runs.
+"""Executors run the functions of tasks.
 
-in_process       Where functions run: the event loop and threads; middleware around them.
-subprocess       Functions in processes of their own: both ends.
-subprocess_main  Functions in processes of their own: both ends.
+in_process       Functions on the event loop, and in threads.
+middleware       The hooks of an app, called around each function.
+protocol         The messages between a worker and its subprocesses.
+subprocess       Functions in subprocesses: the worker's end.
+subprocess_main  Functions in subprocesses: the other end.
 """

@@ -1,18 +1,14 @@
-"""Places: where the function of a task runs: on the event loop, or in a thread.
-
-Processes, for work that needs a processor of its own, are in `processes.py`.
-"""
+"""Functions run on the event loop, or in a thread of the worker's process."""
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
-import inspect
 import os
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from queue import SimpleQueue
 from types import CoroutineType
@@ -22,12 +18,12 @@ from casque.errors import InvalidError
 from casque.system import forks
 from casque.tasks.current import become
 from casque.worker.attempt import Attempt, InvalidResult
-from casque.worker.logging.events import Report
-from casque.worker.switching import Switching
+from casque.worker.executors.middleware import Middleware
+from casque.worker.runtime import Switching
 
 
 def leave_if_forked(generation: int) -> None:
-    """If a task forked and this is the child: it is no worker, and has nothing more to do."""
+    """End this process if it is the child of a task that forked: it is not a worker."""
     if forks.generation() == generation:
         return
     with suppress(Exception):
@@ -43,91 +39,26 @@ def encoded(attempt: Attempt, value: object) -> bytes | None:
         raise InvalidResult(error) from error
 
 
-class Hooks:
-    """The middleware of an app, called around a function in the place where it runs."""
-
-    def __init__(self, middleware: Sequence[object], report: Report) -> None:
-        self._middleware = middleware
-        self._report = report
-
-    def call(self, attempt: Attempt, function: Callable[[], Any]) -> Any:
-        """Around a plain function. Coroutines of middleware are run to their end here."""
-        for one in self._middleware:
-            _run(_hook(one, "before"), attempt.job)
-        try:
-            value = function()
-        except BaseException as error:
-            self._after("on_failure", attempt, error)
-            raise
-        self._after("after", attempt, value)
-        return value
-
-    def _after(self, name: str, attempt: Attempt, what: object) -> None:
-        for one in reversed(self._middleware):
-            try:
-                _run(_hook(one, name), attempt.job, what)
-            except BaseException as error:  # noqa: BLE001 - the work is done, whatever this does
-                self._report.middleware_failed(attempt, one, error)
-
-    async def acall(self, attempt: Attempt, function: Callable[[], Any]) -> Any:
-        """Around an async function."""
-        for one in self._middleware:
-            await _arun(_hook(one, "before"), attempt.job)
-        try:
-            value = await function()
-        except BaseException as error:
-            await self._aafter("on_failure", attempt, error)
-            raise
-        await self._aafter("after", attempt, value)
-        return value
-
-    async def _aafter(self, name: str, attempt: Attempt, what: object) -> None:
-        for one in reversed(self._middleware):
-            try:
-                await _arun(_hook(one, name), attempt.job, what)
-            except BaseException as error:  # noqa: BLE001 - the work is done, whatever this does
-                self._report.middleware_failed(attempt, one, error)
-
-
-def _hook(middleware: object, name: str) -> Callable[..., Any] | None:
-    hook: Callable[..., Any] | None = getattr(middleware, name, None)
-    return hook
-
-
-def _run(hook: Callable[..., Any] | None, *args: object) -> None:
-    if hook is not None and inspect.isawaitable(awaited := hook(*args)):
-        asyncio.run(_awaited(awaited))
-
-
-async def _arun(hook: Callable[..., Any] | None, *args: object) -> None:
-    if hook is not None and inspect.isawaitable(awaited := hook(*args)):
-        await awaited
-
-
-async def _awaited(awaited: Any) -> None:
-    await awaited
-
-
 def _called(function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> Any:
     value = function(*args, **kwargs)
     # A plain wrapper around an async function: what it wraps is still to be run.
     return asyncio.run(value) if type(value) is CoroutineType else value
 
 
-class OnLoop:
+class LoopExecutor:
     """Async functions, each in the asyncio task of its attempt."""
 
-    def __init__(self, hooks: Hooks | None) -> None:
-        self._hooks = hooks
+    def __init__(self, middleware: Middleware | None) -> None:
+        self._middleware = middleware
 
     async def call(self, attempt: Attempt, args: list[Any], kwargs: dict[str, Any]) -> bytes | None:
         function, generation = attempt.task.function, forks.generation()
         become(attempt.running)
         try:
-            if self._hooks is None:
+            if self._middleware is None:
                 value = await function(*args, **kwargs)
             else:
-                value = await self._hooks.acall(attempt, lambda: function(*args, **kwargs))
+                value = await self._middleware.acall(attempt, lambda: function(*args, **kwargs))
         finally:
             leave_if_forked(generation)
         return encoded(attempt, value)
@@ -138,25 +69,25 @@ class OnLoop:
         return True
 
 
-class InThreads:
+class ThreadExecutor:
     """Plain functions, each in one of as many threads as there are slots."""
 
-    def __init__(self, hooks: Hooks | None, switching: Switching) -> None:
-        self._hooks = hooks
+    def __init__(self, middleware: Middleware | None, switching: Switching) -> None:
+        self._middleware = middleware
         self._switching = switching
         self._loop = asyncio.get_running_loop()
         self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._threads = self._running = 0
-        self._ended: deque[tuple[asyncio.Future[_Ended], _Ended]] = deque()
+        self._ended: deque[tuple[asyncio.Future[_Result], _Result]] = deque()
         self._is_coming = False
-        """Whether the loop is on its way to take what has ended."""
+        """True while a call is queued on the loop that takes the results."""
 
     async def call(self, attempt: Attempt, args: list[Any], kwargs: dict[str, Any]) -> bytes | None:
         ending = _Ending(attempt, self._loop)
         context = contextvars.copy_context()
 
         def work() -> None:
-            ended: _Ended
+            ended: _Result
             try:
                 ended = context.run(self._run, attempt, args, kwargs), None
             except BaseException as error:  # noqa: BLE001 - the attempt raises it
@@ -195,10 +126,10 @@ class InThreads:
         function, generation = attempt.task.function, forks.generation()
         become(attempt.running)
         try:
-            if self._hooks is None:
+            if self._middleware is None:
                 value = _called(function, args, kwargs)
             else:
-                value = self._hooks.call(attempt, lambda: _called(function, args, kwargs))
+                value = self._middleware.call(attempt, lambda: _called(function, args, kwargs))
         finally:
             leave_if_forked(generation)
         return encoded(attempt, value)
@@ -212,7 +143,7 @@ class InThreads:
         for _ in range(self._threads):
             self._work.put(None)
 
-    def _end(self, ending: asyncio.Future[_Ended], ended: _Ended) -> None:
+    def _end(self, ending: asyncio.Future[_Result], ended: _Result) -> None:
         self._ended.append((ending, ended))
         if not self._is_coming:
             self._is_coming = True
@@ -230,7 +161,7 @@ class InThreads:
         return False
 
 
-class _Ending(asyncio.Future["_Ended"]):
+class _Ending(asyncio.Future["_Result"]):
     """The end of a thread's function. No cancellation brings it about, while it is waited for."""
 
     def __init__(self, attempt: Attempt, loop: asyncio.AbstractEventLoop) -> None:
@@ -241,5 +172,5 @@ class _Ending(asyncio.Future["_Ended"]):
         return self._attempt.is_settled and super().cancel(msg)
 
 
-_Ended = tuple[bytes | None, BaseException | None]
+_Result = tuple[bytes | None, BaseException | None]
 """The result of a function, or what it raised."""

@@ -1,8 +1,8 @@
-"""Processes: functions that need a processor of their own run in children of the worker.
+"""Functions in subprocesses of the worker, for tasks that need a processor of their own.
 
-A child serves one job after another and is killed when one of them must end.
-It is told which job, finds the task in its own copy of the app, and answers
-over a socket: by values, never by pickles.
+A child runs one job after another, and is killed when one of them must end.
+It gets the job, finds the task in its own copy of the app, and answers over a
+socket: by values, never by pickles.
 """
 
 from __future__ import annotations
@@ -24,17 +24,16 @@ from casque.job import Failure
 from casque.retry import Discard, Retry, Snooze
 from casque.tasks.app import TaskApp
 from casque.worker.attempt import Attempt, InvalidResult, TaskError
-from casque.worker.executors import subprocess_main
+from casque.worker.executors import protocol
 from casque.worker.loading import modules_of, path_of
 from casque.worker.logging import setup as logs
-from casque.worker.supervision.child_process import told
+from casque.worker.supervision.child_process import exit_text
 
-_LENGTH_BYTES = 4
 _STARTS = 3
 """How many children may die before they have begun on a job."""
 
 
-class InProcesses:
+class ProcessExecutor:
     """Plain functions, each in a process of its own while it runs."""
 
     def __init__(self, app: TaskApp, when_begun: Callable[[Attempt], None]) -> None:
@@ -59,7 +58,7 @@ class InProcesses:
                     raise TaskError(died.failure, gives_up=False) from None
         raise AssertionError
 
-    async def _serve(self, attempt: Attempt) -> subprocess_main.Reply:
+    async def _serve(self, attempt: Attempt) -> protocol.Reply:
         child = self._idle_child() or await _Child.start(self._setup())
         self._serving[attempt] = child
         is_fit = False
@@ -82,11 +81,11 @@ class InProcesses:
             child.kill()  # what it has started, it may be
         return None
 
-    def _setup(self) -> subprocess_main.Setup:
+    def _setup(self) -> protocol.AppSetup:
         app = self._app
         found = path_of(app), modules_of(app)
         python_path = os.environ.get("PYTHONPATH")
-        return subprocess_main.Setup(
+        return protocol.AppSetup(
             *found, app.app_store.address, list(sys.path), python_path, logs.current()
         )
 
@@ -129,7 +128,7 @@ class _Child:
         threading.Thread(target=self._await_end, name="casque-child", daemon=True).start()
 
     @classmethod
-    async def start(cls, setup: subprocess_main.Setup) -> _Child:
+    async def start(cls, setup: protocol.AppSetup) -> _Child:
         ours, theirs = socket.socketpair()
         with theirs:
             # In a session of its own: Ctrl-C is not for it, and what it starts is killed with it.
@@ -160,35 +159,36 @@ class _Child:
         with suppress(RuntimeError):  # the loop is closed: the worker has ended
             self._loop.call_soon_threadsafe(self._reader.feed_eof)
 
-    def _send(self, message: subprocess_main.Setup | subprocess_main.Order) -> None:
-        body = subprocess_main.encode(message)
-        self._writer.write(len(body).to_bytes(_LENGTH_BYTES, "big") + body)
+    def _send(self, message: protocol.AppSetup | protocol.RunOrder) -> None:
+        self._writer.write(protocol.frame(message))
 
     async def serve(
         self, attempt: Attempt, when_begun: Callable[[Attempt], None]
-    ) -> subprocess_main.Reply:
-        self._send(subprocess_main.Order(attempt.job))
+    ) -> protocol.Reply:
+        self._send(protocol.RunOrder(attempt.job))
         has_begun = False
         while True:
             try:
-                length = int.from_bytes(await self._reader.readexactly(_LENGTH_BYTES), "big")
-                reply = subprocess_main.decode_reply(await self._reader.readexactly(length))
+                length = int.from_bytes(
+                    await self._reader.readexactly(protocol.LENGTH_BYTES), "big"
+                )
+                reply = protocol.decode_reply(await self._reader.readexactly(length))
             except (asyncio.IncompleteReadError, ConnectionError):
                 failure = await asyncio.to_thread(self._death)
                 if not has_begun:
                     raise _NotBegun(failure) from None
                 raise TaskError(failure, gives_up=False) from None
-            if isinstance(reply, subprocess_main.Begun):
+            if isinstance(reply, protocol.BegunReply):
                 has_begun = True
                 when_begun(attempt)
-            elif not isinstance(reply, subprocess_main.Progress):
+            elif not isinstance(reply, protocol.ProgressReply):
                 attempt.is_over = True
                 return reply
             elif reply.job_id == attempt.job.id:  # else of a thread that an earlier job left
                 attempt.running.progress(reply.fraction, reply.note)
 
     def _death(self) -> Failure:
-        how = told(self._process.wait())
+        how = exit_text(self._process.wait())
         return Failure("ProcessDied", f"the process that ran the task {how}")
 
     def kill(self) -> None:
@@ -197,22 +197,22 @@ class _Child:
         self._writer.close()
 
 
-def _result(reply: subprocess_main.Reply) -> bytes | None:
-    """What a reply means here."""
+def _result(reply: protocol.Reply) -> bytes | None:
+    """The result in a reply, or the exception that it stands for."""
     match reply:
-        case subprocess_main.Returned(result):
+        case protocol.ReturnedReply(result):
             return result
-        case subprocess_main.Failed(failure, gives_up):
+        case protocol.FailedReply(failure, gives_up):
             raise TaskError(failure, gives_up=gives_up)
-        case subprocess_main.Retried(delay_us, reason):
+        case protocol.RetryReply(delay_us, reason):
             raise Retry(None if delay_us is None else _span(delay_us), reason=reason)
-        case subprocess_main.Snoozed(delay_us):
+        case protocol.SnoozeReply(delay_us):
             raise Snooze(_span(delay_us))
-        case subprocess_main.Discarded(reason):
+        case protocol.DiscardReply(reason):
             raise Discard(reason)
-        case subprocess_main.Unfit(text):
+        case protocol.UnfitReply(text):
             raise InvalidResult(InvalidError(text))
-        case subprocess_main.Progress() | subprocess_main.Begun():
+        case protocol.ProgressReply() | protocol.BegunReply():
             raise AssertionError("no reply to an order")
 
 

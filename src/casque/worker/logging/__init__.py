@@ -1,7 +1,7 @@
-"""What a worker writes to its log.
+"""Logging: what a worker writes to its log.
 
-console             The lines for a person who watches.
-events              What a worker says in the log.
-nonblocking_stream  Writes a log without waiting for those who are to read it.
-setup               The lines of a log, for people or for programs.
+console             The log as a person watches it in a terminal.
+events              The messages of a worker, with the job's id as a field.
+nonblocking_stream  A stream that never waits for its reader.
+setup               Handlers and formats: text, JSON, console.
 """

@@ -12,11 +12,11 @@ from typing import Any
 from casque.system.terminal_text import cut, plain, plain_lines
 
 SUPERVISOR = "casque.worker.supervisor"
-"""The logger of what is said of several worker processes."""
+"""The logger of a supervisor."""
 
 _COMMAND_LENGTH = 200
 _HIDDEN = frozenset({"starting", "ending", "ended"})
-"""Said by other lines already."""
+"""Other lines say the same."""
 _Line = Callable[[Mapping[str, Any]], str]
 
 _LINES: Mapping[str, _Line] = {
@@ -44,7 +44,7 @@ _LINES: Mapping[str, _Line] = {
     "all_ended": lambda _: "All workers shut down. Exiting.",
 }
 _ALWAYS = frozenset({"registered", "begun", "stopping", "stopped"})
-"""Of no great weight in a log, but what a person waits for."""
+"""Logged at DEBUG, but shown: a person waits for them."""
 
 
 class ConsoleLines(logging.Formatter):
@@ -62,7 +62,7 @@ class ConsoleLines(logging.Formatter):
 
 
 def shown(level: int) -> Callable[[logging.LogRecord], bool]:
-    """Which records are, when the log is to have those from `level` on."""
+    """A filter that shows the records from `level` on, and those a person waits for."""
 
     def is_shown(record: logging.LogRecord) -> bool:
         event = _event(record)

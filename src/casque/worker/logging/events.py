@@ -1,4 +1,4 @@
-"""Report: what a worker says in the log, with the job's id, entrypoint and attempt as fields."""
+"""Events: what a worker logs, with the job's id, entrypoint and attempt as fields."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from contextlib import suppress
 from typing import Any
 
 from casque.errors import CasqueError
-from casque.job import Failure, Job, JobStatus
+from casque.job import Job, JobStatus
+from casque.rules.transitions import describe
 from casque.system.clock import SECOND_US, Clock
 from casque.worker.attempt import (
     Attempt,
@@ -22,14 +23,14 @@ from casque.worker.attempt import (
     Unfit,
     failure_of,
 )
-from casque.worker.logging.setup import WORKER, Lines
+from casque.worker.logging.setup import WORKER, LineHandler
 from casque.worker.shell.job import command_of
 
 LOGGER = logging.getLogger(WORKER)
 
 
 class Report:
-    """Says what happens to one worker and its jobs."""
+    """Logs what happens to one worker and its jobs."""
 
     def __init__(self, worker: str, clock: Clock) -> None:
         self._worker = worker
@@ -60,7 +61,7 @@ class Report:
         fields: dict[str, Any],
         error: BaseException | None = None,
     ) -> None:
-        """Whatever a handler or a filter of the user's does, no job must suffer for it."""
+        """Log, whatever a handler or filter of the user raises: no job may fail for it."""
         try:
             exc_info = None if error is None else (type(error), error, error.__traceback__)
             if LOGGER.isEnabledFor(level):
@@ -91,11 +92,11 @@ class Report:
             self._log(logging.DEBUG, attempt, "begun", "begun", what=what)
 
     def settled(
-        self, attempt: Attempt, outcome: Outcome, answer: object, lines: Lines | None = None
+        self, attempt: Attempt, outcome: Outcome, answer: object, lines: LineHandler | None = None
     ) -> None:
-        """What an attempt came to, once that is stored or cannot be.
+        """Log the outcome of an attempt, once it is stored or refused.
 
-        With `lines`, what is nothing special goes there without becoming a record.
+        With `lines`, a plain success goes there without becoming a record.
         """
         if lines is not None and type(outcome) is Returned and answer is None:
             job, took_us = attempt.job, self._clock.monotonic() - attempt.begun_us
@@ -122,7 +123,7 @@ class Report:
             self._log(logging.INFO, attempt, "released", told)
 
     def _failed(self, attempt: Attempt, error: BaseException, answer: object) -> None:
-        what = told(failure_of(error))
+        what = describe(failure_of(error))
         if not isinstance(answer, Job):  # stored, though its answer was lost
             self._log(logging.WARNING, attempt, "failed", "ended by %s", what, what=what)
         elif answer.status is JobStatus.DEAD:
@@ -221,12 +222,5 @@ class Report:
         self._own(logging.WARNING, "unheard", message, jobs)
 
     def _own(self, level: int, event: str, message: str, *args: object) -> None:
-        """Of the worker itself."""
+        """Log an event of the worker itself."""
         self._say(level, message, args, {"event": event, "worker": self._worker})
-
-
-def told(failure: Failure) -> str:
-    """A failure in a line's words."""
-    if not failure.kind:
-        return failure.text
-    return f"{failure.kind}: {failure.text}" if failure.text else failure.kind

@@ -1,4 +1,4 @@
-"""Outlet: writes to a stream without ever waiting for those who are to read it."""
+"""Nonblocking stream: writes to a stream without ever waiting for its reader."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _LAST_MS = 500
 """How long, at the end, a reader may take for each piece."""
 
 
-class Outlet:
+class NonblockingStream:
     """A stream for the log of a worker.
 
-    A pipe whose reader hangs, or a terminal that somebody has stopped by
-    Ctrl-S, would hold up whoever writes to it: the event loop, with all its
-    timeouts. So it is asked first whether there is room. What finds none is
-    kept, and a thread waits for room; of what is too much, the lines are counted.
+    A pipe whose reader hangs, or a terminal stopped by Ctrl-S, would hold up the
+    event loop, with all its timeouts. So a write first checks for room. Text that
+    finds none is kept, and a thread waits for room; beyond a limit, lines are
+    dropped and counted.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -36,13 +36,13 @@ class Outlet:
         self.forget()
 
     def forget(self) -> None:
-        """Nothing of what is kept is to be written."""
+        """Drop the text that is kept."""
         self._kept: deque[str] = deque()
         self._length = self._dropped = 0
         self._is_waiting = False
 
     def write(self, text: str) -> None:
-        """Write it, now or by and by. Raises what the stream does."""
+        """Write it now or later. Raises the errors of the stream."""
         if self._descriptor is None:
             self._stream.write(text)
             self._stream.flush()
@@ -60,7 +60,7 @@ class Outlet:
                 self._start_waiting(self._descriptor)
 
     def close(self) -> None:
-        """Write what is kept, if it is read soon; what is not is lost."""
+        """Write the text that is kept; drop it if nobody reads it soon."""
         if self._descriptor is not None:
             with self._lock:
                 try:
@@ -81,7 +81,7 @@ class Outlet:
 
     def _start_waiting(self, descriptor: int) -> None:
         waiting = threading.Thread(
-            target=self._wait, args=(descriptor,), name="casque-outlet", daemon=True
+            target=self._wait, args=(descriptor,), name="casque-log", daemon=True
         )
         try:
             waiting.start()
@@ -102,7 +102,7 @@ class Outlet:
 
 
 def _that_may_block(stream: TextIO) -> int | None:
-    """Its descriptor, if that is of a kind whose reader may keep a writer waiting."""
+    """Its descriptor, if that is a pipe, a socket or a terminal."""
     try:
         descriptor = stream.fileno()
         mode = os.fstat(descriptor).st_mode
@@ -113,7 +113,7 @@ def _that_may_block(stream: TextIO) -> int | None:
 
 
 def _has_room(descriptor: int, patience_ms: int | None) -> bool:
-    """Whether it takes a piece, or would say at once why not."""
+    """True if a write of one piece returns, or fails, at once."""
     poll = select.poll()
     poll.register(descriptor, select.POLLOUT)
     return bool(poll.poll(patience_ms))

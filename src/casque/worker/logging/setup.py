@@ -18,7 +18,7 @@ import msgspec
 from casque.system.clock import SECOND_US, SystemClock, to_datetime
 from casque.system.forks import in_child
 from casque.worker.logging.console import SUPERVISOR, ConsoleLines, shown
-from casque.worker.logging.nonblocking_stream import Outlet
+from casque.worker.logging.nonblocking_stream import NonblockingStream
 
 WORKER = "casque.worker"
 """The logger of workers."""
@@ -31,9 +31,9 @@ class LogOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     level: int = logging.INFO
     format: Literal["text", "json", "console"] = "text"
-    """Those of a console are for a person who watches, and go to stdout."""
+    """Console lines are for a person who watches, and go to stdout."""
     yields: bool = False
-    """Whether what the app's own module sets up takes the place of this."""
+    """True if the logging that the app's own module sets up replaces this."""
 
 
 _clock = SystemClock()
@@ -42,12 +42,12 @@ _current: list[LogOptions] = []
 
 
 def current() -> LogOptions | None:
-    """How this process was told to log, to be handed on to one that it starts."""
+    """The log options of this process, for the processes that it starts."""
     return _current[-1] if _current else None
 
 
 def set_up(options: LogOptions) -> None:
-    """Write everything that is logged in this process, unless it yields to another."""
+    """Write everything that this process logs, unless `yields` and a handler is there."""
     _current.append(options)
     root = logging.getLogger()
     if options.yields and root.handlers:
@@ -55,33 +55,33 @@ def set_up(options: LogOptions) -> None:
     if options.format == "console":
         if isinstance(sys.stdout, io.TextIOWrapper):  # of commands in any letters
             sys.stdout.reconfigure(errors="backslashreplace")
-        handler = Lines(sys.stdout)
+        handler = LineHandler(sys.stdout)
         handler.setFormatter(ConsoleLines())
         handler.addFilter(shown(options.level))
         if options.level <= logging.INFO:  # some of what it shows is of no great weight
             logging.getLogger(WORKER).setLevel(logging.DEBUG)
     else:
-        handler = Lines(sys.stderr)
+        handler = LineHandler(sys.stderr)
         handler.setFormatter(JsonLines() if options.format == "json" else TextLines())
     root.addHandler(handler)
     root.setLevel(options.level)
 
 
-def speak_again() -> None:
-    """Of modules that were imported: what they set up for logging must not silence workers.
+def enable_loggers() -> None:
+    """Enable our loggers again after the import of a user's modules.
 
-    `dictConfig` and `fileConfig` disable every logger that is there already,
-    unless told otherwise. Levels stay as they were set.
+    `dictConfig` and `fileConfig` disable every existing logger by default. Levels
+    stay as they were set.
     """
     for name in ("casque", WORKER, SUPERVISOR):
         logging.getLogger(name).disabled = False
 
 
-class Lines(logging.StreamHandler[TextIO]):
+class LineHandler(logging.StreamHandler[TextIO]):
     """Writes lines to a stream; those of a batch at once.
 
-    For each of its own, a busy worker would give up Python's lock and wait for
-    it again, and that takes longer than the job.
+    With one write per line, a busy worker would release Python's lock for each
+    and wait for it again, which takes longer than the job.
     """
 
     held: ClassVar[int] = 0
@@ -90,7 +90,7 @@ class Lines(logging.StreamHandler[TextIO]):
     def __init__(self, stream: TextIO) -> None:
         super().__init__(stream)
         self._lines: list[str] = []
-        self._outlet = Outlet(stream)
+        self._stream_out = NonblockingStream(stream)
         _handlers.append(ref(self))
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -100,7 +100,7 @@ class Lines(logging.StreamHandler[TextIO]):
             self.handleError(record)
             return
         self._lines.append(line)
-        if not Lines.held or record.levelno >= logging.WARNING:
+        if not LineHandler.held or record.levelno >= logging.WARNING:
             with suppress(OSError, ValueError):  # nobody reads it any more
                 self.flush()
 
@@ -108,25 +108,25 @@ class Lines(logging.StreamHandler[TextIO]):
         with self.lock or nullcontext():
             lines, self._lines = self._lines, []
             if lines:
-                self._outlet.write("".join(lines))
+                self._stream_out.write("".join(lines))
 
     def setStream(self, stream: TextIO) -> TextIO | None:  # noqa: N802 - it is logging's
         before = super().setStream(stream)
-        self._outlet = Outlet(self.stream)
+        self._stream_out = NonblockingStream(self.stream)
         return before
 
     def close(self) -> None:
         with suppress(OSError, ValueError):
             self.flush()
-            self._outlet.close()
+            self._stream_out.close()
         super().close()
 
     def forget(self) -> None:
         self._lines = []
-        self._outlet = Outlet(self.stream)  # whose lock nobody holds
+        self._stream_out = NonblockingStream(self.stream)  # whose lock nobody holds
 
     def is_all(self, logger: logging.Logger) -> bool:
-        """Whether what `logger` says comes here and nowhere else, past nobody."""
+        """True if this handler gets all records of `logger`, unfiltered, and no other does."""
         above: logging.Logger | None = logger
         while above is not None and above is not logger.root:
             if above.handlers or not above.propagate:
@@ -145,48 +145,48 @@ class Lines(logging.StreamHandler[TextIO]):
         line = f"{formatter.line(_now(), message, fields)}\n"
         with self.lock or nullcontext():
             self._lines.append(line)
-        if not Lines.held:
+        if not LineHandler.held:
             with suppress(OSError, ValueError):  # nobody reads it any more
                 self.flush()
 
 
-_handlers: list[ref[Lines]] = []
+_handlers: list[ref[LineHandler]] = []
 _counting = threading.Lock()
 
 
-def _begin_anew() -> None:
-    """In the child of a fork: what was being written belongs to the parent."""
+def _forget_in_child() -> None:
+    """In the child of a fork, drop unwritten lines: the parent writes them."""
     global _counting  # noqa: PLW0603 - somebody may have held it
     _counting = threading.Lock()
-    Lines.held = 0
+    LineHandler.held = 0
     for one in _handlers:
         handler = one()
         if handler is not None:
             handler.forget()
 
 
-in_child(_begin_anew)
+in_child(_forget_in_child)
 
 
-def _only(logger: logging.Logger) -> Lines | None:
+def _only(logger: logging.Logger) -> LineHandler | None:
     handlers = logger.root.handlers
     handler = handlers[0] if handlers else None
-    return handler if isinstance(handler, Lines) and handler.is_all(logger) else None
+    return handler if isinstance(handler, LineHandler) and handler.is_all(logger) else None
 
 
 @contextmanager
-def together(logger: logging.Logger) -> Iterator[Lines | None]:
-    """What is logged in here is written at once, at its end; warnings and errors at once.
+def batched(logger: logging.Logger) -> Iterator[LineHandler | None]:
+    """Write all lines of a batch in one go at its end; warnings and errors at once.
 
-    Gives the only handler of `logger`, if that is one of ours.
+    Yields the only handler of `logger`, if it is one of ours.
     """
     with _counting:
-        Lines.held += 1
+        LineHandler.held += 1
     try:
         yield _only(logger) if logger.isEnabledFor(logging.INFO) else None
     finally:
         with _counting:
-            Lines.held -= 1
+            LineHandler.held -= 1
         for handler in [found for one in _handlers if (found := one()) is not None]:
             with suppress(OSError, ValueError):  # nobody reads it any more
                 handler.flush()
@@ -260,12 +260,12 @@ def _whole(value: Any) -> Any:
 
 
 _IN_WORDS = frozenset({"event", "count", "child", "how", "what"})
-"""What the messages of our own events say too."""
+"""Fields that the messages of our own events repeat."""
 _USUAL = frozenset(vars(logging.makeLogRecord({}))) | {"asctime", "message", "taskName"}
 
 
 def _fields(record: logging.LogRecord) -> dict[str, Any]:
-    """What is said of this event beyond its message: of which job, attempt, worker."""
+    """The fields of a record beyond its message: job, attempt, worker."""
     return {name: value for name, value in vars(record).items() if name not in _USUAL}
 
 

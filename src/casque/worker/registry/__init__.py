@@ -1,5 +1,5 @@
-"""The registry: which workers and supervisors a store has.
+"""Registry: which workers and supervisors a store has.
 
-entries           The workers of a store and their managers, as records.
-process_identity  Whether a process is still the one that it was.
+entries           The entries of workers and supervisors, as records.
+process_identity  Whether a process is still the one that wrote an entry.
 """

@@ -1,7 +1,7 @@
-"""Registry: the workers of a store, each an entry that goes away by itself when it is not renewed.
+"""Entries: the workers and supervisors of a store; an entry expires unless it is renewed.
 
-An entry is an ephemeral record, which its owner alone writes. Orders to a worker
-are records of another kind, which the worker looks for when it has renewed its entry.
+An entry is an ephemeral record, which only its owner writes. Orders to a worker
+are records of another kind, which the worker reads after each renewal.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from casque.tasks.worker_options import DEFAULT_GRACE_US, DEFAULT_LEASE_US, Work
 from casque.worker.registry import process_identity
 
 ENTRY_LEASES = 2
-"""For how many leases an entry is there without being renewed."""
+"""How many leases an entry lives without being renewed."""
 _UNHEARD_US = DAY_US
 """How much longer a manager's is: on its own host its process tells that it is there, and by the
 entry it is found even if the storage has taken no write for a while."""
@@ -43,11 +43,11 @@ class ProcessEntry(msgspec.Struct, frozen=True, kw_only=True):
     grace_us: int = DEFAULT_GRACE_US
     machine: str = ""
     birth: int | None = None
-    """These two say which process `pid` is: see `presence`."""
+    """These two say which process `pid` is: see `process_identity`."""
     obeys_signals: bool = False
-    """Whether SIGTERM stops it; one on a thread of a user's program it would end with that."""
+    """True if SIGTERM stops it; a worker on a thread would end with its whole program."""
     is_dismissed: bool = False
-    """Whether it was told to stop, and is not to be replaced."""
+    """True if it was asked to stop, and is not replaced."""
     store: str = ""
     """The name of the store that it was written to; empty if an older version wrote it."""
 
@@ -60,12 +60,12 @@ class ProcessEntry(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_here(self) -> bool:
-        """Whether `pid` is a process of this machine, as this process sees it."""
+        """True if `pid` is a process that this process can see."""
         return self.host == socket.gethostname() and self.machine == process_identity.machine()
 
     @property
     def is_gone(self) -> bool:
-        """Whether it has died without a word. Of those elsewhere, only time will tell."""
+        """True if its process has ended. On other hosts, only an expired entry tells."""
         return self.is_here and process_identity.has_ended(self.pid, self.birth)
 
 
@@ -82,9 +82,9 @@ class WorkerEntry(ProcessEntry, frozen=True, kw_only=True):
     manager: int | None = None
     """The process that keeps it running; None: nobody does."""
     manager_birth: int | None = None
-    """Which process that is; None when it is not to be sent signals."""
+    """When that process started; None if nobody may send it signals."""
     is_stopping: bool = False
-    """Whether it claims no more, and ends when what it has in hand has ended."""
+    """True if it claims no more, and ends with the jobs in hand."""
 
 
 class ManagerEntry(ProcessEntry, frozen=True, kw_only=True):
@@ -94,7 +94,7 @@ class ManagerEntry(ProcessEntry, frozen=True, kw_only=True):
 
 
 def live_workers(entries: Sequence[WorkerEntry], store: str) -> list[WorkerEntry]:
-    """Those that work on the store of this name, as far as can be told from here."""
+    """The workers that work on the store of this name, as far as this host can tell."""
     return [entry for entry in entries if entry.is_of(store) and not entry.is_gone]
 
 
@@ -120,7 +120,7 @@ def manager_of(record: Record) -> ManagerEntry | None:
 
 
 def manager_entry(pid: int, count: int, options: WorkerOptions, clock: Clock) -> ManagerEntry:
-    """Of a supervisor in a process of this machine, which stops at SIGTERM."""
+    """The entry of a supervisor in a process of this machine, which stops at SIGTERM."""
     birth, host = process_identity.birth_of(pid), socket.gethostname()
     return ManagerEntry(
         name=f"{host}:{pid}:{birth}",
@@ -137,14 +137,14 @@ def manager_entry(pid: int, count: int, options: WorkerOptions, clock: Clock) ->
 
 
 def manager_put(entry: ManagerEntry, store: str, expect: int | None = None) -> PutRecord:
-    """What writes it to the store of this name."""
+    """The operation that writes it to the store of this name."""
     ttl = ENTRY_LEASES * entry.lease_us + _UNHEARD_US
     value = msgspec.json.encode(msgspec.structs.replace(entry, store=store))
     return PutRecord(MANAGER, entry.name, value, expect, ttl)
 
 
 def ends_us(record: Record) -> int:
-    """Until when somebody elsewhere is taken to be there who does not renew the entry."""
+    """When an entry from another host counts as gone unless it is renewed."""
     assert record.expires_us is not None
     return record.expires_us - (_UNHEARD_US if record.kind == MANAGER else 0)
 
@@ -161,7 +161,7 @@ def dismissal(one: ProcessEntry) -> PutRecord:
     return PutRecord(DISMISSAL, one.name, b"", None, ttl)
 
 
-class Entry:
+class OwnEntry:
     """A worker's own entry, as it is kept up to date."""
 
     def __init__(
@@ -212,6 +212,6 @@ class Entry:
         return PutRecord(WORKER, self.name, msgspec.json.encode(value), None, ttl)
 
     def removal(self) -> list[Operation]:
-        """What takes it away, and the order that was carried out."""
+        """The operations that remove it, and the order that was carried out."""
         order = [DeleteRecord(DISMISSAL, self.name, None)] if self.is_dismissed else []
         return [DeleteRecord(WORKER, self.name, None), *order]

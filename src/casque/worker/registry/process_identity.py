@@ -1,7 +1,7 @@
-"""Presence: whether a process is still the one that it was, as far as this machine can tell.
+"""Process identity: whether a process is still the one that wrote an entry.
 
-A number alone says little: it is given to another process once its own has
-ended, and in a container it means another one.
+A PID alone is not enough: the system gives it to another process later, and in
+a container the same PID is another process.
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-_GONE = frozenset("ZXx")
-"""The states of a process that has ended, whether or not anybody has reaped it."""
+ENDED_STATES = frozenset("ZXx")
+"""The states in /proc of a process that has ended, reaped or not."""
 
 
 class Vitals(NamedTuple):
-    """What the system says of a process."""
+    """What the system reports about a process."""
 
     parent: int
     birth: int
-    """When it was started, in the system's own ticks: no two of one number have the same."""
+    """When it started, in ticks of the system: no two processes with one PID have the same."""
 
 
 @lru_cache(maxsize=1)
 def machine() -> str:
-    """Within what the number of a process means one process; empty where that cannot be known.
+    """Names the space in which a PID means one process; empty where the system does not say.
 
-    Two containers may have one host name, and two machines too; they never
-    have one kernel and one space of process numbers.
+    Two containers or machines may share a host name. They never share both a
+    kernel and a PID namespace.
     """
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
@@ -39,14 +39,14 @@ def machine() -> str:
 
 
 def vitals(pid: int) -> Vitals | None:
-    """None: it is not there, has ended, or the system does not say."""
+    """None if the process is not there, has ended, or the system does not say."""
     try:
         told = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
-    # Its name stands in parentheses, and may have some of its own.
+    # The name of the program is in parentheses, and may contain some.
     state, parent, *others = told.rpartition(")")[2].split()
-    return None if state in _GONE else Vitals(int(parent), int(others[17]))
+    return None if state in ENDED_STATES else Vitals(int(parent), int(others[17]))
 
 
 def birth_of(pid: int) -> int | None:
@@ -55,7 +55,7 @@ def birth_of(pid: int) -> int | None:
 
 
 def has_ended(pid: int, birth: int | None) -> bool:
-    """Whether the process that was started then is there no more. In doubt it is there."""
+    """True if the process that started at `birth` has ended. In doubt, False."""
     found = vitals(pid)
     if found is not None:
         return birth is not None and found.birth != birth
@@ -64,22 +64,21 @@ def has_ended(pid: int, birth: int | None) -> bool:
     except ProcessLookupError:
         return True
     except OSError:
-        return False  # another's, of whom the system shows us nothing
-    # There, and nothing is said of it: it ended and was not reaped, or there is no /proc.
+        return False  # it belongs to another user
+    # It is there without vitals: it ended and was not reaped, or there is no /proc.
     return Path("/proc/self/stat").exists()
 
 
 def send(pid: int, birth: int | None, number: signal.Signals) -> bool:
-    """Send a signal to the process that was started then, and to no other. False: it was not sent.
+    """Send a signal to the process that started at `birth`, and to no other. False if not sent.
 
-    One that is stopped, as by Ctrl-Z, goes on, to heed it. It is not sent when
-    the process has ended, belongs to another user, or when the system cannot
-    say which process it is.
+    A process stopped by Ctrl-Z is continued to handle it. Nothing is sent if
+    the process has ended, belongs to another user, or cannot be identified.
     """
     if birth is None or not hasattr(os, "pidfd_open"):
         return False
     try:
-        # What is opened stays this process; its number may be another's the moment after.
+        # The descriptor stays with this process; the PID may be another's a moment later.
         process = os.pidfd_open(pid)
     except OSError:
         return False

@@ -30,7 +30,7 @@ _READ_BYTES = 65_536
 _LAST_READS = 16
 _TELL_SECONDS = 1.0
 _TOLD_BYTES_PER_SECOND = 8_192
-"""Of one that writes without end, so much of its tail is told on average while it runs."""
+"""How much output of a command that writes without end is stored while it runs."""
 
 
 class Command:
@@ -57,7 +57,7 @@ class Command:
         self._telling: asyncio.TimerHandle | None = None
         self._told_bytes = 0
         self.is_left = False
-        """Whether something of it could not be ended."""
+        """True if a process of it could not be killed."""
         self._has_ended = asyncio.Event()
         """Set when the `sh` has; it is not reaped by then, so its number is its own."""
         self._process = subprocess.Popen(  # noqa: S603 - to run what it is told is what it is for
@@ -145,7 +145,7 @@ class Command:
             elif not is_asked and passed >= ask_after:
                 is_asked = True
                 self._signal(signal.SIGTERM)
-                self._signal(signal.SIGCONT)  # one that is stopped must be able to heed it
+                self._signal(signal.SIGCONT)  # a stopped process must run to handle it
             try:
                 await pause(_LOOK_SECONDS)
             except asyncio.CancelledError:
@@ -155,7 +155,7 @@ class Command:
             self._signal(signal.SIGKILL)
 
     def _is_gone(self, begun: float) -> bool:
-        """Whether nothing of it lives; what is known from before it was to end says nothing."""
+        """True if no process of it lives; a look from before `begun` does not count."""
         if not self._has_ended.is_set():
             return False
         self._process.poll()

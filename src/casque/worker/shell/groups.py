@@ -8,21 +8,20 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from casque.worker.registry.process_identity import ENDED_STATES
+
 _PROCESSES = Path("/proc")
-_DEAD = (b"Z", b"X", b"x")
 
 
 class LivingGroups:
-    """Which process groups of a session have a living process; looked up once for many who ask.
+    """The process groups of a session that have a living process; one look serves many commands.
 
-    A session, since whatever a command starts stays in its session unless it
-    takes pains, but not in its group: `timeout` makes one of its own, and so
-    does each job of a shell with job control.
+    Processes stay in the session of their command, but not in its group:
+    `timeout` makes a group, and so does each job of a shell with job control.
 
-    To the system a group is there as long as its dead are unburied, and whose
-    parent is gone may stay so for ever where process 1 does not bury them. So
-    it is looked which are dead, where the system shows that. Where it does not,
-    of a session the group of its leader is all that is known.
+    To the system a group exists while it has zombies, which stay for ever where
+    process 1 does not reap orphans. So zombies are left out, where /proc shows
+    them. Without /proc, only the group of the session's leader is known.
     """
 
     def __init__(self) -> None:
@@ -30,7 +29,7 @@ class LivingGroups:
         self._seen_at = float("-inf")
 
     def of(self, session: int, now: float, *, since: float) -> frozenset[int]:
-        """Those of a session, as of `since` or later."""
+        """The groups of a session, as of `since` or later."""
         if not (_PROCESSES / "self" / "stat").exists():
             return frozenset({session} if is_there(session) else ())
         if self._seen_at < since:
@@ -40,18 +39,18 @@ class LivingGroups:
 
 
 def is_there(group: int) -> bool:
-    """Whether there is a process of that group, dead or alive."""
+    """True if the group has a process, zombies included."""
     try:
         os.killpg(group, 0)
     except ProcessLookupError:
         return False
-    except PermissionError:  # there is, of somebody else
+    except PermissionError:  # of another user
         return True
     return True
 
 
 def _processes() -> Mapping[int, list[int]]:
-    """Those of each session. To ask for it is far cheaper than to read what is told of each."""
+    """The processes of each session. `getsid` is far cheaper than reading `/proc/PID/stat`."""
     found: dict[int, list[int]] = defaultdict(list)
     for name in os.listdir(_PROCESSES):  # noqa: PTH208 - of a thousand names, no thousand Paths
         if name.isdecimal():
@@ -63,10 +62,10 @@ def _processes() -> Mapping[int, list[int]]:
 
 
 def _living_group(pid: int, session: int) -> int | None:
-    """The group of a process; None when it is dead, or not of that session any more."""
+    """The group of a process; None if it is a zombie, or left the session."""
     # The name of the program, which may hold anything, is in brackets.
     with suppress(OSError), open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123
         state, _, group, of, *_ = file.read().rpartition(b")")[2].split()
-        if state not in _DEAD and int(of) == session:
+        if state.decode() not in ENDED_STATES and int(of) == session:
             return int(group)
     return None

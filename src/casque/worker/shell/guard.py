@@ -1,4 +1,4 @@
-"""Guarding: a worker's end of its guard, which ends its commands when the worker dies."""
+"""Guard: the worker's end of the process that kills its commands when the worker dies."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _ANSWER_BYTES = 65_536
 
 
 class UnguardedError(Exception):
-    """No guard is to be had."""
+    """No guard can be started."""
 
 
 class Guard:
@@ -46,7 +46,7 @@ class Guard:
         self._process: subprocess.Popen[bytes] | None = None
         self._has_answered = False
         self._groups: dict[int, None] = {}
-        """What the guard is to know of."""
+        """The groups that the guard has to know."""
         self._asking: dict[int, asyncio.Future[None]] = {}
         self._heard = b""
         self._is_closed = False
@@ -178,7 +178,7 @@ class Guard:
                 asking.set_result(None)
 
     def _replace(self) -> None:
-        """Another takes its place, and is told of all that runs."""
+        """Start another guard, which gets all groups that run."""
         process = self._let_go()
         if process is not None:
             # First: one that was only stopped would, at the end of its pipe, end what runs.

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 _IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
-"""Whoever ends the worker by these means the worker: the guard ends after it."""
+"""These signals are meant for the worker: the guard ends after it."""
 _IN = 0
 _READ_BYTES = 65_536
 _NEVER = float("inf")
@@ -100,7 +100,7 @@ def _groups(sessions: set[int]) -> Iterator[int]:
 
 
 def _lives(pid: str) -> bool:
-    """Whether it is more than a dead one that nobody has buried."""
+    """False for a zombie; the states are those of `process_identity`, not importable here."""
     with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123 - as above
         return file.read().rpartition(b")")[2].split()[0] not in (b"Z", b"X", b"x")
 

@@ -33,7 +33,7 @@ def encode(call: ShellCall) -> bytes:
 
 
 def decode(payload: bytes) -> ShellCall:
-    """What to run. InvalidError when the payload is no shell job's."""
+    """The command in a payload. InvalidError if the payload is not that of a shell job."""
     try:
         return _DECODER.decode(payload)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -43,7 +43,7 @@ def decode(payload: bytes) -> ShellCall:
 
 
 class ShellResult(msgspec.Struct, frozen=True):
-    """What is kept of a command that succeeded. Its payload goes with the ack, so this names it."""
+    """The result of a command that succeeded. The ack drops the payload, so this names it."""
 
     command: str
     exit_code: int = 0
@@ -53,7 +53,7 @@ _RESULTS = msgspec.json.Decoder(ShellResult)
 
 
 def succeeded(call: ShellCall) -> ShellResult:
-    """What to keep of it once it has."""
+    """The result of a command that has succeeded."""
     command = call.command
     if len(command.encode()) > _COMMAND_BYTES:
         command = command.encode()[:_COMMAND_BYTES].decode(errors="ignore") + " …"

@@ -6,23 +6,34 @@ it was enqueued with; how long to wait after a failure is looked up then.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import UNSET
 
 from casque.checks import LARGEST_INT
-from casque.errors import InvalidError
-from casque.record import Record
+from casque.errors import CasqueError, InvalidError
+from casque.record import CONFIG, Record
 from casque.retry import Backoff
 from casque.system.clock import LONGEST_SPAN_US, SECOND_US
 from casque.system.durations import duration_us, told
 
+if TYPE_CHECKING:
+    import asyncio
+
+    from casque.tasks.app import TaskApp
+
 _DAY_US = 86_400 * SECOND_US
 _LARGEST_BASE = 1_000
 _LONGEST_NUMBER = 10
+_FRESH_US = SECOND_US
+_WAIT_SECONDS = 2.0
+"""How long to wait for a storage that may be away."""
+
+_log = logging.getLogger("casque.worker")
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,7 +70,7 @@ class Setting(msgspec.Struct, frozen=True):
     field: str
     parse: Callable[[str], Any]
     fits: Callable[[Any], bool]
-    """Whether it can be this: a record may have been written by anybody."""
+    """True if the value is valid: anybody may have written the record."""
     help: str
 
     def value_of(self, settings: Settings) -> Any:
@@ -156,13 +167,13 @@ def encoded(key: str, text: str) -> bytes:
 
 
 def settings_of(records: Iterable[Record]) -> Settings:
-    """What the records of kind CONFIG say; one that is unfit or not known says nothing."""
+    """The settings in records of kind CONFIG; invalid and unknown ones are ignored."""
     given = {SETTINGS[key].field: value for key, value in _values(records) if _fits(key, value)}
     return Settings(**given)
 
 
 def unfit(records: Iterable[Record]) -> list[str]:
-    """The settings whose records say what cannot be: somebody has written them by hand."""
+    """The settings with an invalid record, as one that somebody wrote by hand."""
     return [key for key, value in _values(records) if not _fits(key, value)]
 
 
@@ -177,3 +188,43 @@ def _values(records: Iterable[Record]) -> Iterator[tuple[str, Any]]:
 
 def _fits(key: str, value: Any) -> bool:
     return value is not UNSET and SETTINGS[key].fits(value)
+
+
+class LiveSettings:
+    """The settings of an app's store, read again when they are needed and older than a second."""
+
+    def __init__(self, app: TaskApp) -> None:
+        self._app = app
+        self.known = Settings()
+        """The latest that were read; those that hold by default before that."""
+        self._read_us: int | None = None
+        self._reading: asyncio.Task[None] | None = None
+        self._trouble = ""
+        """The invalid settings of the last read, which are logged once."""
+
+    async def refresh(self) -> None:
+        """Read them again if they are old; keep the old ones if the storage does not answer."""
+        import asyncio  # noqa: PLC0415 - `queuectl` reads settings without it
+
+        now = self._app.store.clock.monotonic()
+        if self._read_us is not None and now - self._read_us < _FRESH_US:
+            return
+        reading, loop = self._reading, asyncio.get_running_loop()
+        if reading is None or reading.done() or reading.get_loop() is not loop:
+            reading = self._reading = asyncio.create_task(self._read(now))
+        await asyncio.wait([reading], timeout=_WAIT_SECONDS)
+
+    async def _read(self, now: int) -> None:
+        try:
+            records = await self._app.async_queue._session.records(CONFIG)  # noqa: SLF001
+        except CasqueError:
+            return  # the storage is away; the worker says so
+        self._read_us, self.known = now, settings_of(records)
+        trouble = ", ".join(unfit(records))
+        if trouble and trouble != self._trouble:
+            _log.warning(
+                "settings in the store are invalid and were ignored: %s; set them again by "
+                "`queuectl config set`",
+                trouble,
+            )
+        self._trouble = trouble

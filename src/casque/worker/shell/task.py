@@ -25,7 +25,7 @@ from casque.worker.attempt import GivenBack, TaskError
 from casque.worker.shell.command import Command, pause
 from casque.worker.shell.guard import Guard, UnguardedError
 from casque.worker.shell.job import SHELL, ShellCall, ShellResult, decode, exit_failure, succeeded
-from casque.worker.shell.live_settings import LiveSettings
+from casque.worker.shell.settings import LiveSettings
 
 ATTEMPT_VARIABLE = "CASQUE_ATTEMPT"
 STORE_VARIABLE = "CASQUE_STORE"
@@ -33,14 +33,14 @@ CANNOT_START = "CannotStart"
 """The kind of failure of a command that did not even begin."""
 
 _LOOK_SECONDS = 3.0
-"""How often it is looked whether the jobs that run are still wanted."""
+"""How often running jobs are checked for cancellation."""
 _LOOKED_AT = 20
-"""At how many of them each time, or at a third of them: each is a read."""
+"""How many jobs are checked each time, or a third of them: each check is a read."""
 _SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM)
 """Errors that are no fault of the command's: the machine, or the worker, has no room for it."""
 _SHORT_DELAY = timedelta(seconds=3)
 _SHORT_AGAIN_SECONDS = 60.0
-"""How often at most a shortage is told of."""
+"""How often at most a shortage is logged."""
 _TERMINATED = (-signal.SIGTERM, 128 + signal.SIGTERM)
 """How a command ends by SIGTERM; the other is what a shell says of what it ran."""
 _SLACK_SECONDS = 5.0
@@ -83,27 +83,27 @@ def add_shell(app: TaskApp) -> None:
         )
         return
     settings = LiveSettings(app)
-    crews: dict[asyncio.AbstractEventLoop, _Crew] = {}
+    by_loop: dict[asyncio.AbstractEventLoop, RunningCommands] = {}
 
     @app.task(name=SHELL, backoff=_OperatorsBackoff(settings=settings))
     async def shell(
         command: str,
-        env: dict[str, str] = {},  # noqa: B006 - decoded anew for each call
+        env: dict[str, str] = {},  # noqa: B006 - decoded for each call
         cwd: str | None = None,
     ) -> ShellResult:
         """Run a command line by `sh -c`. It has succeeded when its exit code is 0."""
         await settings.refresh()
         loop = asyncio.get_running_loop()
-        if loop not in crews or crews[loop].is_over:
-            for other in [one for one in crews if crews[one].is_over]:
-                del crews[other]
-            crews[loop] = _Crew(app, settings)
-        return await crews[loop].run(ShellCall(command, env, cwd), current_job())
+        if loop not in by_loop or by_loop[loop].is_over:
+            for other in [one for one in by_loop if by_loop[one].is_over]:
+                del by_loop[other]
+            by_loop[loop] = RunningCommands(app, settings)
+        return await by_loop[loop].run(ShellCall(command, env, cwd), current_job())
 
     shell.call = _Payload(shell.function, SHELL)
 
 
-class _Crew:
+class RunningCommands:
     """The shell jobs of one event loop: their guard, and who looks whether they are wanted.
 
     Both end with the loop.
@@ -178,7 +178,7 @@ class _Crew:
         )
 
     def _address(self) -> str | None:
-        """By which a command finds the store; none leads to one in memory."""
+        """The address by which a command finds the store; None for a store in memory."""
         return None if self._app.store.instant else self._app.app_store.address
 
     async def _look_after(self) -> None:
@@ -218,7 +218,7 @@ class _ShortageError(Exception):
 
 
 async def _is_stopping(running: RunningJob) -> bool:
-    """Whether its worker was told to stop. Who tells all processes at once may reach it last."""
+    """True if its worker was asked to stop; a signal to all processes may reach it last."""
     if not running.is_stopping:
         await pause(_STOP_SECONDS)
     return running.is_stopping

@@ -1,7 +1,7 @@
-"""Lifeline: the socket between a supervisor and a child: orders, a word, a complaint, its end.
+"""Channel: the socket between a supervisor and a child, for orders, complaints and exit codes.
 
 The supervisor holds the only other end. When it dies, however it dies, the
-system closes that end, and the child reads that nobody is there any more.
+system closes that end, and the child reads the end of the stream.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from casque.tasks.worker_options import WorkerOptions
 from casque.worker.logging.setup import LogOptions
 
 IDLE = 201
-"""A child's exit code: nothing is due, and that was all it was there for. Not 0: so ends a process
-that a task has ended, too."""
+"""A child's exit code: no job is due, and it was started `until_idle`. Not 0: a task that ends the
+process by `sys.exit()` gives 0 too."""
 RECYCLED = 202
-"""A child's exit code: it did its share (`max_jobs`, `max_mib`) and wants to be replaced."""
+"""A child's exit code: it reached `max_jobs` or `max_mib`, and another replaces it."""
 REFUSED = 203
-"""A child's exit code: the app cannot be loaded, or its store is gone. Its complaint is on the
-lifeline."""
+"""A child's exit code: the app cannot be loaded, or its store is gone. The channel has its
+complaint."""
 DISMISSED = 204
-"""A child's exit code: it was told by its entry to stop, and is not to be replaced."""
+"""A child's exit code: its entry asked it to stop, and none replaces it."""
 
 _OPENED = b"\0"
-"""What a child says when it has the store open; no complaint begins with it."""
-_GIVING_SECONDS = 10
+"""What a child sends when it has the store open; no complaint begins with it."""
+_SENDING_SECONDS = 10
 _COMPLAINT_BYTES = 4_000
 """Small enough to wait in the socket of any system until the supervisor reads it."""
 
@@ -36,40 +36,40 @@ _COMPLAINT_BYTES = 4_000
 class Orders(msgspec.Struct, frozen=True, kw_only=True):
     """All that a child must know.
 
-    It comes by the socket and not by the command line, where a store's address,
-    which may hold a password, would be for everyone to see.
+    Sent by the socket: every user can read a command line, and a store's address
+    may hold a password.
     """
 
     target: str | None
-    """None: no app of anybody's, but shell jobs alone."""
+    """None: shell jobs only."""
     modules: list[str]
-    """Those besides in which tasks are defined."""
+    """Further modules that define tasks."""
     options: WorkerOptions
     store: str | None
     shell: bool = False
-    """Whether shell jobs are run too."""
+    """True if the child runs shell jobs too."""
     log: LogOptions
     manager: int
     """The supervisor's process."""
     manager_birth: int | None = None
-    """When that was started; None when it is not to be sent signals."""
+    """When that process started; None if nobody may send it signals."""
     must_exist: bool = False
-    """Whether a worker of this supervisor had the store open before: then none is made."""
+    """True once a worker of this supervisor had the store open: the child must not create one."""
     path: list[str]
-    """Where modules are looked for: a child finds what its supervisor found."""
+    """The supervisor's `sys.path`: a child finds the modules that its supervisor found."""
 
 
-def give(line: socket.socket, orders: Orders) -> None:
-    """Send its orders to a child. One that died already gets none, and is none the worse."""
-    line.settimeout(_GIVING_SECONDS)
+def send_orders(line: socket.socket, orders: Orders) -> None:
+    """Send a child its orders, unless it has died."""
+    line.settimeout(_SENDING_SECONDS)
     try:
         line.sendall(msgspec.json.encode(orders) + b"\n")
     except OSError:
         return
 
 
-def take(line: socket.socket) -> Orders | None:
-    """The orders for this child; None when the supervisor was gone before it gave them."""
+def receive_orders(line: socket.socket) -> Orders | None:
+    """The orders for this child; None if the supervisor died before it sent them."""
     line.settimeout(None)
     received = b""
     while not received.endswith(b"\n"):
@@ -87,7 +87,7 @@ def say_opened(line: socket.socket) -> None:
 
 
 def has_opened(line: socket.socket) -> bool:
-    """Whether the child has said so. The word is left in the socket."""
+    """True if the child has sent that. The byte stays in the socket."""
     line.settimeout(0)
     try:
         return line.recv(1, socket.MSG_PEEK) == _OPENED
@@ -96,9 +96,9 @@ def has_opened(line: socket.socket) -> bool:
 
 
 def complain(line: socket.socket, text: str) -> None:
-    """Leave a last word for the supervisor."""
+    """Send the supervisor the reason for an exit code."""
     told = text.encode(errors="replace")
-    if len(told) > _COMPLAINT_BYTES:  # what it is about stands first, and the error itself last
+    if len(told) > _COMPLAINT_BYTES:  # the subject is at the start, the error itself at the end
         half = _COMPLAINT_BYTES // 2 - 10
         told = told[:half] + " … ".encode() + told[-half:]
     try:
@@ -108,7 +108,7 @@ def complain(line: socket.socket, text: str) -> None:
 
 
 def complaint(line: socket.socket) -> str:
-    """The last word of a child that has ended; empty when it left none."""
+    """The complaint of a child that has ended; empty if it sent none."""
     line.settimeout(0)
     try:
         said = line.recv(len(_OPENED) + _COMPLAINT_BYTES)
@@ -118,7 +118,7 @@ def complaint(line: socket.socket) -> str:
 
 
 def watch(line: socket.socket, when_it_ends: Callable[[], None]) -> None:
-    """Wait, on a thread of its own, until the supervisor is gone."""
+    """Wait until the supervisor is gone. Runs on a thread of its own."""
     try:
         while line.recv(1):
             continue

@@ -11,12 +11,12 @@ import threading
 from casque.errors import CorruptError, InvalidError
 from casque.stores.memory import MemoryStore
 from casque.stores.place_errors import AbsentError
-from casque.worker.leaving import leave_at_once
 from casque.worker.loading import load_app
 from casque.worker.logging.setup import set_up
+from casque.worker.runtime import leave_at_once
 from casque.worker.shell.task import add_shell
 from casque.worker.supervision import channel
-from casque.worker.supervision.signals import obeying
+from casque.worker.supervision.signals import stopping_on_signals
 from casque.worker.worker import Ended, Worker
 
 _log = logging.getLogger("casque.worker")
@@ -26,7 +26,6 @@ _CODES = {
     Ended.IDLE: channel.IDLE,
     Ended.RECYCLED: channel.RECYCLED,
     Ended.DISMISSED: channel.DISMISSED,
-    Ended.BROKEN: 1,
 }
 
 
@@ -37,7 +36,7 @@ def run_child(descriptor: int) -> int:
     with socket.socket(fileno=descriptor) as line:
         # What a task starts must not inherit it.
         line.set_inheritable(False)
-        orders = channel.take(line)
+        orders = channel.receive_orders(line)
         if orders is None:
             return 0
         sys.path[:] = orders.path
@@ -47,10 +46,9 @@ def run_child(descriptor: int) -> int:
             channel.complain(line, str(error))
             return channel.REFUSED
         except CorruptError as error:
-            _log.critical(
-                "%s", error
-            )  # the file was replaced: the next process opens what is there
-            return _CODES[Ended.BROKEN]
+            # The file was replaced: the next process opens what is there.
+            _log.critical("%s", error)
+            return 1
     return _CODES[ended]
 
 
@@ -87,9 +85,9 @@ def _work(line: socket.socket, orders: channel.Orders) -> Ended:
         _log.warning("the supervisor is gone: stopping")
         worker.stop()
 
-    with obeying(worker, is_child=True) as keep:
+    with stopping_on_signals(worker, is_child=True) as restore:
         watcher = threading.Thread(
-            target=channel.watch, args=(line, alone), name="casque-lifeline", daemon=True
+            target=channel.watch, args=(line, alone), name="casque-channel", daemon=True
         )
         watcher.start()
-        return worker.run(keep_signals=keep)
+        return worker.run(restore_signals=restore)

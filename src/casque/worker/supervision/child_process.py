@@ -17,16 +17,16 @@ from casque.worker.supervision import channel
 
 
 def running(module: str) -> list[str]:
-    """The command that runs a module of ours by the same Python, in whatever folder.
+    """The command that runs a module of ours by the same Python, in any folder.
 
-    The current folder is not looked in, as `-m` alone would: a `queue.py` that
-    lies there would take the place of Python's own.
+    `-P` keeps Python from looking in the current folder: a `queue.py` there would
+    replace Python's own.
     """
     return [sys.executable, *([] if _is_from_here() else ["-P"]), "-m", module]
 
 
 def _is_from_here() -> bool:
-    """Whether this code is that of the current folder."""
+    """True if casque is imported from the current folder."""
     try:
         return Path(casque.__file__).resolve().parents[1] == Path.cwd()
     except OSError:  # the folder was removed
@@ -34,12 +34,12 @@ def _is_from_here() -> bool:
 
 
 class ChildProcess:
-    """One running `python -m casque.worker`, and this end of its lifeline.
+    """One running `python -m casque.worker`, and this end of its channel.
 
-    In a process group of its own, so that a terminal's Ctrl-C reaches only the
-    supervisor. `when_it_ends` is called on a thread of its own when the process
-    has ended; to reap it is left to `ended`, on the supervisor's thread, so that
-    a signal can never go to another process that got the same number.
+    The process has its own group, so that a terminal's Ctrl-C reaches only the
+    supervisor. `when_it_ends` is called on another thread when the process has
+    ended. Only `ended`, on the supervisor's thread, reaps it, so that a signal
+    can never reach another process with the same number.
     """
 
     def __init__(self, orders: channel.Orders, when_it_ends: Callable[[], None]) -> None:
@@ -51,7 +51,7 @@ class ChildProcess:
                 pass_fds=[theirs.fileno()],
                 process_group=0,
             )
-        channel.give(self._line, orders)
+        channel.send_orders(self._line, orders)
         self.pid = self._process.pid
         watcher = threading.Thread(
             target=self._watch, args=(when_it_ends,), name=f"casque-child-{self.pid}", daemon=True
@@ -59,23 +59,25 @@ class ChildProcess:
         watcher.start()
 
     def ended(self) -> int | None:
-        """Its exit code, a negative number for the signal it died of; None while it runs."""
+        """Its exit code, negative for the signal that killed it; None while it runs."""
         return self._process.poll()
 
     def has_opened(self) -> bool:
-        """Whether it has had the store open."""
+        """True once it has had the store open."""
         return channel.has_opened(self._line)
 
     def complaint(self) -> str:
-        """What it said was wrong before it ended."""
+        """Its reason for ending."""
         return channel.complaint(self._line)
 
     def send(self, number: signal.Signals) -> None:
         self._process.send_signal(number)
-        self._process.send_signal(signal.SIGCONT)  # one that is stopped must be able to heed it
+        self._process.send_signal(
+            signal.SIGCONT
+        )  # a process stopped by SIGSTOP must run to handle it
 
     def kill(self) -> None:
-        """End it, and what its tasks started and left in its process group."""
+        """Kill it, and everything that its tasks left in its process group."""
         if self.ended() is not None:
             return
         try:
@@ -84,7 +86,7 @@ class ChildProcess:
             self._process.kill()
 
     def let_go(self) -> None:
-        """Close the lifeline. A child that still runs will stop, as if told to."""
+        """Close the channel. A child that still runs stops."""
         self._line.close()
 
     def _watch(self, when_it_ends: Callable[[], None]) -> None:
@@ -97,7 +99,7 @@ class ChildProcess:
 
 
 def reap_orphans(own: dict[int, ChildProcess]) -> list[int]:
-    """Reap every process that has ended and is not of `own`; only PID 1 may, whose they became."""
+    """Reap every ended process that is not in `own`. Only PID 1 does: it inherits orphans."""
     reaped: list[int] = []
     while True:
         try:
@@ -107,14 +109,14 @@ def reap_orphans(own: dict[int, ChildProcess]) -> list[int]:
         if found is None:
             return reaped
         if (child := own.get(found.si_pid)) is not None:
-            # Reaped by its own means, which keep its exit code; else it would be found for ever.
+            # `ended` reaps it and keeps its exit code; unreaped, it would be found for ever.
             child.ended()
         else:
             os.waitpid(found.si_pid, 0)
             reaped.append(found.si_pid)
 
 
-def told(code: int) -> str:
+def exit_text(code: int) -> str:
     """How a process ended, for people."""
     if code >= 0:
         return f"ended with exit code {code}"

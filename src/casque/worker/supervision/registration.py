@@ -1,7 +1,7 @@
-"""Enrolment: a supervisor's own entry in the store, from before its first child until its end.
+"""Registration: a supervisor's own entry in the store, from before its first child until its end.
 
-Workers come and go, and at times there is none. Who stops them must find who
-would start the next.
+At times a supervisor has no worker. `queuectl worker stop` must find it all
+the same, since it would start the next one.
 """
 
 from __future__ import annotations
@@ -28,38 +28,38 @@ _RENEWALS_PER_LEASE = 3
 _PAUSE_US = SECOND_US
 """While the storage does not answer."""
 _LAST_SECONDS = 5.0
-"""How long a supervisor that ends waits for a storage to forget it; then time will see to it."""
+"""How long a supervisor that ends waits for its entry to be removed; else the entry expires."""
 
 _log = logging.getLogger(SUPERVISOR)
 
 
-class Enrolment:
-    """Keeps the entry, on a thread of its own: a storage that is away holds up nobody.
+class Registration:
+    """Keeps the entry, on a thread of its own, so that a storage that is away holds up nobody.
 
-    `when_heard` is called once, when the storage has taken it or has not answered,
-    and `when_dismissed` when there is an order that all are to stop.
+    `when_answered` is called once, when the storage has taken the entry or has
+    not answered; `when_dismissed` when a record orders the supervisor to stop.
     """
 
     def __init__(
         self,
         address: StoreAddress,
         entry: ManagerEntry,
-        when_heard: Callable[[], None],
+        when_answered: Callable[[], None],
         when_dismissed: Callable[[], None],
     ) -> None:
-        self.is_heard = False
+        self.is_answered = False
         self._address = address
         self._entry = entry
         self._is_there = False
-        self._when_heard = when_heard
+        self._when_answered = when_answered
         self._when_dismissed = when_dismissed
         self._bell: Bell | None = None
         self._is_ending = False
-        self._thread = threading.Thread(target=self._serve, name="casque-enrolment", daemon=True)
+        self._thread = threading.Thread(target=self._serve, name="casque-registration", daemon=True)
         self._thread.start()
 
     def end(self) -> None:
-        """Take the entry away, if the storage answers."""
+        """Remove the entry, if the storage answers."""
         self._is_ending = True
         if self._bell is not None:
             self._bell.ring()
@@ -73,29 +73,29 @@ class Enrolment:
                 drive(work)
             else:
                 asyncio.run(work)
-        except Exception as error:  # noqa: BLE001 - the workers are worth more than this
+        except Exception as error:  # noqa: BLE001 - a supervisor without an entry still runs workers
             _log.warning("`queuectl worker stop` may not find this supervisor: %s", error)
-        self._tell_heard()
+        self._note_answer()
 
     async def _work(self, store: Store) -> None:
         session = Session(store, owner="Supervisor", blocking=store.blocking)
         self._bell = session.clock.bell(blocking=store.blocking)
         while not self._is_ending:
             is_kept = await self._renew(session)
-            self._tell_heard()
+            self._note_answer()
             lease_us = self._entry.lease_us
             await self._bell.wait(lease_us // _RENEWALS_PER_LEASE if is_kept else _PAUSE_US)
         await self._remove(session)
         await session.close()
         await store.close()
 
-    def _tell_heard(self) -> None:
-        if not self.is_heard:
-            self.is_heard = True
-            self._when_heard()
+    def _note_answer(self) -> None:
+        if not self.is_answered:
+            self.is_answered = True
+            self._when_answered()
 
     async def _renew(self, session: Session) -> bool:
-        """Whether the entry is as it should be."""
+        """True if the entry is stored."""
         orders: list[Record] = []
         try:
             [outcome] = await session.submit_all([manager_put(self._entry, session.store.name)])

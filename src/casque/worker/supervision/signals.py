@@ -9,13 +9,13 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any, Protocol
 
-GENTLE = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
-"""Those by which a worker is asked to stop."""
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+"""The signals that ask a worker to stop."""
 
 Handler = Callable[[int, FrameType | None], None]
-Keep = Callable[[], list[str]]
-"""Puts handlers back in their place; the names of the signals where that was needed."""
-_There = Callable[[int, FrameType | None], Any] | int | None
+RestoreHandlers = Callable[[], list[str]]
+"""Puts handlers back in place; returns the names of the signals where that was needed."""
+_Installed = Callable[[int, FrameType | None], Any] | int | None
 
 
 class Stoppable(Protocol):
@@ -26,13 +26,15 @@ class Stoppable(Protocol):
     def stop_now(self) -> None: ...
 
 
-def is_heard() -> bool:
-    """Whether signals can be obeyed here: Python handles them on the main thread alone."""
+def can_handle_signals() -> bool:
+    """True on the main thread, the only one on which Python handles signals."""
     return threading.current_thread() is threading.main_thread()
 
 
 @contextmanager
-def obeying(worker: Stoppable, *, is_child: bool = False) -> Iterator[Keep | None]:
+def stopping_on_signals(
+    worker: Stoppable, *, is_child: bool = False
+) -> Iterator[RestoreHandlers | None]:
     """Stop the worker at SIGTERM, SIGHUP, SIGQUIT or the first SIGINT; at the second, at once.
 
     Gives a function that sees to it that they still are obeyed, whatever a task has done. None
@@ -56,16 +58,16 @@ def obeying(worker: Stoppable, *, is_child: bool = False) -> Iterator[Keep | Non
         else:
             gently(number, frame)
 
-    handlers: dict[signal.Signals, Handler] = dict.fromkeys(GENTLE, gently)
+    handlers: dict[signal.Signals, Handler] = dict.fromkeys(STOP_SIGNALS, gently)
     handlers[signal.SIGINT] = interrupted
-    with handling(handlers, even_ignored=is_child) as keep:
-        yield keep if is_heard() else None
+    with handling(handlers, even_ignored=is_child) as restore:
+        yield restore if can_handle_signals() else None
 
 
 @contextmanager
 def handling(
     handlers: Mapping[signal.Signals, Handler], *, even_ignored: bool = False
-) -> Iterator[Keep]:
+) -> Iterator[RestoreHandlers]:
     """Install handlers, and put back those that were there. Off the main thread, do nothing.
 
     Gives a function that installs them again where others have taken their place, and names those
@@ -74,16 +76,16 @@ def handling(
     A signal that the process was started to ignore (SIGHUP by nohup, SIGINT by
     a shell's `&`) stays ignored unless `even_ignored`; SIGTERM never does.
     """
-    before: dict[signal.Signals, _There] = {}
+    before: dict[signal.Signals, _Installed] = {}
 
-    def keep() -> list[str]:
+    def restore() -> list[str]:
         taken = [number for number in before if signal.getsignal(number) is not handlers[number]]
         for number in taken:
             signal.signal(number, handlers[number])
         return [number.name for number in taken]
 
-    if not is_heard():
-        yield keep
+    if not can_handle_signals():
+        yield restore
         return
     try:
         for number, handler in handlers.items():
@@ -92,7 +94,7 @@ def handling(
                 continue
             before[number] = there
             signal.signal(number, handler)
-        yield keep
+        yield restore
     finally:
         for number, was in before.items():
             # None: a handler that is not Python's, which Python cannot put back.

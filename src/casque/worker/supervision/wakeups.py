@@ -20,9 +20,9 @@ _LONGEST_MS = 24 * 60 * 60 * 1000
 class Wakeups:
     """A pipe that signals and threads write to, and whose one reader sleeps until they do.
 
-    Python runs a signal's handler only between two steps of its own: one that
-    strikes just before the sleep begins would be seen after it. The system
-    writes to the pipe at once.
+    Python runs a signal's handler only between two bytecode steps: a signal just
+    before the sleep begins would be handled after it. The system writes to the
+    pipe at once.
     """
 
     def __init__(self) -> None:

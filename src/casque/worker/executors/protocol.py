@@ -1,0 +1,104 @@
+"""The messages between a worker and a process that runs functions for it, and their frames.
+
+A frame is the length of its body in four bytes, then the body in msgpack.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import IO
+
+import msgspec
+
+from casque.job import Failure, Job
+from casque.worker.logging.setup import LogOptions
+
+LENGTH_BYTES = 4
+
+
+class AppSetup(msgspec.Struct, frozen=True):
+    """The first message: where the app is, and the store that the worker works on."""
+
+    target: str
+    modules: list[str]
+    store: str | None
+    """None: the app's own."""
+    path: list[str]
+    python_path: str | None
+    """The variable PYTHONPATH as the worker has it; this process was started with another."""
+    log: LogOptions | None
+
+
+class RunOrder(msgspec.Struct, frozen=True):
+    """Run this job."""
+
+    job: Job
+
+
+class BegunReply(msgspec.Struct, frozen=True, tag=True):
+    """The order has arrived: if the process dies from now on, the job has failed."""
+
+
+class ProgressReply(msgspec.Struct, frozen=True, tag=True):
+    job_id: str
+    fraction: float
+    note: str | None
+
+
+class ReturnedReply(msgspec.Struct, frozen=True, tag=True):
+    result: bytes | None
+
+
+class FailedReply(msgspec.Struct, frozen=True, tag=True):
+    failure: Failure
+    gives_up: bool
+
+
+class RetryReply(msgspec.Struct, frozen=True, tag=True):
+    delay_us: int | None
+    reason: str
+
+
+class SnoozeReply(msgspec.Struct, frozen=True, tag=True):
+    delay_us: int
+
+
+class DiscardReply(msgspec.Struct, frozen=True, tag=True):
+    reason: str
+
+
+class UnfitReply(msgspec.Struct, frozen=True, tag=True):
+    """The result of the function cannot be stored."""
+
+    text: str
+
+
+Reply = (
+    BegunReply
+    | ProgressReply
+    | ReturnedReply
+    | FailedReply
+    | RetryReply
+    | SnoozeReply
+    | DiscardReply
+    | UnfitReply
+)
+
+
+_encode = msgspec.msgpack.Encoder().encode
+decode_setup = msgspec.msgpack.Decoder(AppSetup).decode
+decode_order = msgspec.msgpack.Decoder(RunOrder).decode
+decode_reply: Callable[[bytes], Reply] = msgspec.msgpack.Decoder(Reply).decode
+
+
+def frame(message: AppSetup | RunOrder | Reply) -> bytes:
+    body = _encode(message)
+    return len(body).to_bytes(LENGTH_BYTES, "big") + body
+
+
+def read_frame(stream: IO[bytes]) -> bytes | None:
+    """The body of the next frame; None when the other end is gone."""
+    length = stream.read(LENGTH_BYTES)
+    if len(length) < LENGTH_BYTES:
+        return None
+    return stream.read(int.from_bytes(length, "big")) or None

@@ -1,0 +1,228 @@
+"""Running attempts: begun, timed, ended early and settled, on the event loop of a worker."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+from casque.rules.operations import Operation
+from casque.system.clock import SECOND_US, Clock
+from casque.tasks.app import TaskApp
+from casque.worker import store_thread
+from casque.worker.attempt import (
+    Attempt,
+    Executor,
+    Lost,
+    Outcome,
+    Raised,
+    Stopped,
+    TimedOut,
+    run_attempt,
+    settle,
+)
+from casque.worker.executors.in_process import LoopExecutor, ThreadExecutor
+from casque.worker.executors.middleware import Middleware
+from casque.worker.executors.subprocess import ProcessExecutor
+from casque.worker.logging.events import LOGGER, Report
+from casque.worker.logging.setup import batched
+from casque.worker.messages import Committed, Settlement
+from casque.worker.runtime import Switching
+from casque.worker.store_thread import StoreThread
+
+_START_SECONDS = 60.0
+"""How long a subprocess may take to import the app if its task has a timeout; or that timeout."""
+
+
+class RunningAttempts:
+    """The attempts of a worker whose outcome is not stored yet: the `World` of each of them.
+
+    It calls the store thread, and is called by the worker and by the attempts.
+    """
+
+    def __init__(self, app: TaskApp, clock: Clock, report: Report, store: StoreThread) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._clock = clock
+        self._report = report
+        self._store = store
+        self._switching = Switching()
+        middleware = Middleware(app.middleware, report) if app.middleware else None
+        self._threads = ThreadExecutor(middleware, self._switching)
+        self._processes = ProcessExecutor(app, self._count_time)
+        self.executors: Mapping[str, Executor] = {
+            "loop": LoopExecutor(middleware),
+            "thread": self._threads,
+            "process": self._processes,
+        }
+        self._attempts: set[Attempt] = set()
+        self._is_stopping = False
+        self.settled: asyncio.Future[None] = self._loop.create_future()
+        """Done once it stops and every attempt is settled; the outcomes may not be stored yet."""
+
+    def __len__(self) -> int:
+        return len(self._attempts)
+
+    # -- called by the worker --------------------------------------------------
+
+    def take(self, message: Committed) -> None:
+        """Begin the jobs that were claimed, end those that were lost, log those that are stored."""
+        for one, _ in message.answered:
+            self._attempts.discard(one.attempt)
+        for attempt, reason in message.lost:
+            self._lose(attempt, Lost(reason))
+        begun = [attempt for attempt in message.claimed if self._begin(attempt)]
+        if message.claimed:
+            self._store.taken()
+        with batched(LOGGER) as lines:
+            for one, answer in message.answered:
+                self._report.settled(one.attempt, one.outcome, answer, lines)
+            self._report.begun(begun)
+
+    def look(self) -> None:
+        """End attempts whose lease has run out. Called now and then."""
+        now = self._clock.monotonic()
+        for attempt in list(self._attempts):
+            if attempt.work is not None and attempt.work.done():
+                self._settle_ended(attempt)
+            elif now >= attempt.lease_end_us and not attempt.is_settled:
+                self._lose(attempt, Lost("no heartbeat got through for the whole of it"))
+        plain = (one for one in self._attempts if one.task.run_in == "thread")
+        self._switching.look(now - attempt.begun_us for attempt in plain)
+
+    def stop(self, *, is_told: bool) -> None:
+        """Begin no more attempts. `is_told`: tasks see that their worker is stopping."""
+        self._is_stopping = True
+        for attempt in self._attempts:
+            attempt.running.is_stopping |= is_told
+        self._note_if_settled()
+
+    def give_back(self) -> None:
+        """End every attempt now, and release its job."""
+        for attempt in list(self._attempts):
+            if not (attempt.is_over or attempt.ending):
+                self._end_early(attempt, Stopped(), "the worker ends")
+
+    def leave_switching(self) -> None:
+        """Give the process its own switch interval back."""
+        self._switching.close()
+
+    def close(self) -> None:
+        self._switching.close()
+        self._threads.close()
+        self._processes.close()
+
+    # -- World: what an attempt needs ------------------------------------------
+
+    def chance(self) -> float:
+        return self._clock.random()
+
+    def save(self, attempt: Attempt, outcome: Outcome, operation: Operation | None) -> None:
+        if attempt.timer is not None:
+            attempt.timer.cancel()  # it would keep the attempt in memory until it is due
+        # An attempt that was left behind frees its slot when its thread ends, at any moment.
+        frees = attempt.is_over and not attempt.is_left
+        if operation is not None:
+            self._store.settle(Settlement(attempt, outcome, operation), frees=frees)
+        else:
+            self._attempts.discard(attempt)
+            if frees:
+                self._store.free()
+        if self._is_stopping:
+            self._note_if_settled()
+
+    def free(self, attempt: Attempt) -> None:
+        self._report.ended_late(attempt)
+        self._store.free()
+
+    # -- one attempt -----------------------------------------------------------
+
+    def _begin(self, attempt: Attempt) -> bool:
+        """False if it does not begin."""
+        if attempt.is_settled:
+            return False  # the store thread has given it back: this thread was held up for too long
+        self._attempts.add(attempt)
+        if self._is_stopping:  # claimed by a commit that was under way when the worker was stopped
+            attempt.is_over = True
+            settle(attempt, Stopped(), self)
+            return False
+        attempt.work = self._loop.create_task(run_attempt(attempt, self))
+        if attempt.job.timeout_us is not None:
+            seconds = attempt.job.timeout_us / SECOND_US
+            if attempt.task.run_in == "process":  # the subprocess says when the function begins
+                seconds = max(seconds, _START_SECONDS)
+                told = f"timed out: its process did not start within {seconds:g} s"
+                self._set_timer(attempt, seconds, told)
+            else:
+                self._count_time(attempt)
+        return True
+
+    def _count_time(self, attempt: Attempt) -> None:
+        """Start the timeout: the function begins now."""
+        if attempt.job.timeout_us is not None and not (attempt.is_settled or attempt.ending):
+            seconds = attempt.job.timeout_us / SECOND_US
+            self._set_timer(attempt, seconds, f"timed out after {seconds:g} s")
+
+    def _set_timer(self, attempt: Attempt, seconds: float, told: str) -> None:
+        if attempt.timer is not None:
+            attempt.timer.cancel()
+        attempt.timer = self._loop.call_later(seconds, self._time_out, attempt, told)
+
+    def _time_out(self, attempt: Attempt, told: str, hops: int = 2) -> None:
+        if attempt.is_over or attempt.ending:
+            return
+        if hops:
+            # After the loop was held up, functions that ended in time report along with this timer.
+            attempt.timer = self._loop.call_later(0, self._time_out, attempt, told, hops - 1)
+            return
+        self._end_early(attempt, TimedOut(TimeoutError(told)), f"it {told}")
+
+    def _lose(self, attempt: Attempt, loss: Lost) -> None:
+        self._store.forget(attempt)
+        if not (attempt.is_over or attempt.ending):
+            attempt.running.is_lost = True
+            can_end = self._end_early(attempt, loss, "its lease was lost")
+            self._report.lost(attempt, loss, goes_on=not can_end)
+
+    def _end_early(self, attempt: Attempt, outcome: Outcome, why: str) -> bool:
+        """End the function if possible, else settle the attempt without it (False)."""
+        attempt.ending = outcome
+        assert attempt.work is not None
+        attempt.work.add_done_callback(lambda _: self._settle_ended(attempt))
+        if self.executors[attempt.task.run_in].interrupt(attempt):
+            seconds = store_thread.CANCEL_SECONDS
+            self._loop.call_later(seconds, self._leave_behind, attempt, why)
+            return True
+        self._leave_behind(attempt, why)
+        return False
+
+    def _settle_ended(self, attempt: Attempt) -> None:
+        """Settle an attempt whose asyncio task ended before it could settle the job itself.
+
+        A task that is cancelled before its first step never begins. Any other
+        end is a failed attempt.
+        """
+        if attempt.is_over and attempt.is_settled:
+            return
+        attempt.is_over = True
+        if attempt.is_settled:
+            self.free(attempt)
+        else:
+            settle(attempt, attempt.ending or Raised(_end_of(attempt)), self)
+
+    def _leave_behind(self, attempt: Attempt, why: str) -> None:
+        """Settle the job of a function that does not end."""
+        if attempt.is_over or attempt.is_settled or attempt.ending is None:
+            return
+        attempt.is_left = attempt.running.is_lost = True
+        self._report.goes_on(attempt, why)
+        settle(attempt, attempt.ending, self)
+
+    def _note_if_settled(self) -> None:
+        if not self.settled.done() and all(attempt.is_settled for attempt in self._attempts):
+            self.settled.set_result(None)
+
+
+def _end_of(attempt: Attempt) -> BaseException:
+    """What ended its asyncio task."""
+    work = attempt.work
+    error = None if work is None or work.cancelled() else work.exception()
+    return error or asyncio.CancelledError()
