@@ -91,8 +91,8 @@ def write(store: str) -> Write:
             "birth": vitals.birth,
             "obeys_signals": True,
         }
-        entry = WorkerEntry(**(given | changes))
         with Access(store) as access:
+            entry = WorkerEntry(**({"store": access.store.name} | given | changes))
             value = msgspec.json.encode(entry)
             access.submit(PutRecord(WORKER, entry.name, value, ABSENT, 2 * entry.lease_us))
         return entry

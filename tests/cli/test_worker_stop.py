@@ -17,12 +17,18 @@ import pytest
 
 from casque.cli.main import run
 from casque.cli.store import Access
-from casque.record import ABSENT, WORKER
+from casque.record import ABSENT, CONFIG, WORKER
 from casque.rules.operations import PutRecord
 from casque.stores.sqlite import connection
 from casque.system.clock import SystemClock, to_datetime
 from casque.worker.registry import process_identity
-from casque.worker.registry.entries import ManagerEntry, WorkerEntry, live_workers, manager_put
+from casque.worker.registry.entries import (
+    ManagerEntry,
+    WorkerEntry,
+    live_workers,
+    manager_put,
+    place_of,
+)
 from tests.cli.entries import MINUTE_US, Write, birth_of, entries
 
 
@@ -46,7 +52,7 @@ def test_one_that_died_here_is_gone_and_one_elsewhere_is_not_judged(
     write(name="dead", pid=ended.pid, birth=1)
     write(name="far", host="far-away", pid=ended.pid, birth=1)
     write(name="boxed", pid=ended.pid, birth=1, machine="another container")
-    assert sorted(entry.name for entry in live_workers(entries(store), "")) == ["boxed", "far"]
+    assert sorted(entry.name for entry in live_workers(entries(store), store)) == ["boxed", "far"]
     assert run(["worker", "list", "--json"]) == 0
     states = {one["name"]: one["state"] for one in json.loads(capsys.readouterr().out)}
     assert states == {"dead": "gone", "far": "working", "boxed": "working"}
@@ -197,6 +203,7 @@ def test_a_storage_that_takes_nothing_does_not_hold_up_a_signal(
                 machine=process_identity.machine(),
                 birth=birth,
                 obeys_signals=True,
+                store=access.store.name,
             )
             value = msgspec.json.encode(entry)
             access.submit(PutRecord(WORKER, entry.name, value, ABSENT, 2 * MINUTE_US))
@@ -262,3 +269,28 @@ def test_those_elsewhere_are_left_alone_unless_all_are_meant(
     }
     assert entries(store)[0].is_dismissed
     assert "the PID 17; none is registered" in captured.err
+
+
+def test_a_stop_makes_no_queue_and_says_that_there_is_none(
+    store: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["worker", "stop"]) == 0
+    told = capsys.readouterr()
+    assert told.out == "No workers are running.\n"
+    assert "no queue is stored at" in told.err
+    assert "send SIGTERM to their manager" in told.err
+    assert not Path(store).exists()
+
+
+def test_a_worker_that_has_the_store_under_another_path_is_one_of_it(
+    store: str, write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As a bind mount shows it; a copy is in another place."""
+    with Access(store) as access:
+        access.submit(PutRecord(CONFIG, "any", b"1", None))  # it is there
+        name = access.store.name
+    elsewhere = {"store": "/another/path", "place": place_of(name)}
+    write(name="bound", **elsewhere)
+    write(name="copied", **elsewhere | {"place": place_of(str(tmp_path / "copies"))})
+    assert [one.name for one in live_workers(entries(store), name)] == ["bound"]
+    capsys.readouterr()

@@ -231,6 +231,26 @@ def test_who_has_seen_an_entry_does_not_go_on_without_it(place: Place) -> None:
         blind.enqueue("e")
 
 
+def test_a_producer_that_reads_for_the_first_time_misses_its_last_entry(place: Place) -> None:
+    with Queue(place.url) as producer:
+        for _ in range(3):
+            producer.enqueue("e")
+        place.remove(key_of(3))
+        assert f"{key_of(3)} is missing" in refused(producer, USES["stats"])
+        assert f"{key_of(3)} is missing" in refused(producer, USES[BLIND])
+
+
+def test_a_command_that_only_reads_makes_no_queue(place: Place) -> None:
+    with Queue(place.url) as q:
+        assert q.stats().total == 0
+        assert q.peek() == []
+        assert q.queues() == []
+        assert "format" not in place.objects()
+        q.enqueue("e")
+        assert "format" in place.objects()
+        assert q.stats().total == 1
+
+
 def test_who_had_a_queue_open_that_was_removed_goes_on_with_no_other(place: Place) -> None:
     filled(place).close()
     seeing, clock = impatient(place.url)

@@ -127,6 +127,42 @@ def test_no_queue_is_made_in_a_database_of_something_else(bench: Bench) -> None:
     assert program.ends() == 0
 
 
+APART = """
+import pathlib, sys, time
+from casque import App
+
+app = App(pathlib.Path("volume/jobs.db"))
+
+@app.task
+def child() -> None: ...
+
+@app.task(run_in="process")
+def parent() -> None:
+    pathlib.Path("begun").touch()
+    while not pathlib.Path("go").exists():
+        time.sleep(0.01)
+    try:
+        child.enqueue()
+    except Exception as error:
+        print("refused:", error, flush=True)
+"""
+
+
+def test_a_task_in_a_process_of_its_own_makes_no_store_either(bench: Bench) -> None:
+    bench.write("apart.py", APART)
+    volume = Volume(bench.folder, "jobs.db")
+    volume.folder.mkdir()
+    bench.python("-c", "import apart; apart.parent.enqueue()").ends()
+    program = bench.python("-m", "casque.worker", "apart:app", "--concurrency", "1")
+    until("it runs", (bench.folder / "begun").exists)
+    volume.unmount()
+    bench.write("go", "")
+    program.says("refused: .* is gone")
+    assert not volume.has_queue()
+    program.send(signal.SIGTERM)
+    program.ends()
+
+
 def test_a_worker_makes_the_store_if_those_before_it_died_too_early_to(bench: Bench) -> None:
     dies = "import os, pathlib\nif not pathlib.Path('go').exists(): os._exit(3)\n"
     bench.write("tasks.py", dies + (bench.folder / "tasks.py").read_text())

@@ -93,6 +93,8 @@ class Access:
             _require_sensible(address, self.store)
         self._runner = runner_for(self.store)
         self._queue: AsyncQueue | None = None
+        self.is_absent = False
+        """True if there is no store, and an empty one in memory stands in for it."""
 
     @property
     def queue(self) -> AsyncQueue:
@@ -167,4 +169,7 @@ def open_without_creating(address: str) -> Access:
             complain(f"note: nothing is stored at {name} yet.")
         store = MemoryStore()
         store.name = name
+        access = Access(store)
+        access.is_absent = True
+        return access
     return Access(store)

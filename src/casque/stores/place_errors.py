@@ -36,6 +36,6 @@ def absent(what: str) -> AbsentError:
     return AbsentError(
         f"{what}: workers had a queue open here, so none is made in its place: its jobs would be "
         "hidden when the other comes back. Mount its folder, or bring it back; or stop and start "
-        "the workers to begin a new queue here.",
+        "the workers to begin a new queue here: their supervisor ends by SIGTERM.",
         is_replaced=True,
     )

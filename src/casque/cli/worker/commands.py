@@ -17,7 +17,6 @@ from casque.cli.options import (
     group_options,
     is_json,
     open_for_reading,
-    open_for_writing,
 )
 from casque.cli.output import DONE, NOT_FOUND, NOT_SO, answer, complain, print_json
 from casque.cli.store import Access, default_address, require_shared
@@ -238,7 +237,13 @@ def stop(
     if pids and everywhere:
         raise InvalidError("PIDs are those of this host: give PIDs, or --all, not both.")
     timeout_us = None if timeout is None else span_us("--timeout", timeout)
-    with open_for_writing(context, store) as access:
+    with open_for_reading(context, store) as access:
+        if access.is_absent:
+            complain(
+                f"note: no queue is stored at {access.store.name}. Workers that had one open there "
+                "wait for it to come back; to stop them, send SIGTERM to their manager, whose PID "
+                "is in their log."
+            )
         registered = fleet.registered_workers(access)
         supervisors = fleet.registered_supervisors(access)
         targets = stop.choose(registered, supervisors, pids or [], everywhere=everywhere)

@@ -88,6 +88,12 @@ class LogReader:
         self._forget()
         self._bucket.identity, self._known = "", (0, FIRST)
 
+    def _note_known(self) -> None:
+        """Keep the end of the log as we know it, to find it there when the log is read again."""
+        replica = self.replica
+        if replica is not None and self._is_read and replica.digest is not None:
+            self._known = max(self._known, (replica.number, replica.digest))
+
     def _forget(self) -> None:
         self.replica, self._is_open, self._is_seen = None, False, False
         self._time.forget()
@@ -98,9 +104,7 @@ class LogReader:
             return await work()
         except (MissingEntryError, MisplacedEntryError):
             # It may be another queue by now, or none.
-            replica = self.replica
-            if replica is not None and self._is_read and replica.digest is not None:
-                self._known = max(self._known, (replica.number, replica.digest))
+            self._note_known()
             self._forget()
         try:
             return await work()
@@ -119,17 +123,18 @@ class LogReader:
 
     async def enter(self, watch: Stopwatch, *, to_write: bool) -> bool:
         """Make sure that this is a ledger. False: it is none yet, and a reader makes none."""
-        if not self._is_open and (to_write or self._bucket.timed is None):
+        is_to_open = not self._is_open and (to_write or self._bucket.timed is None)
+        if not is_to_open and (self._is_open or self._is_seen):
+            return True
+        if not to_write:
+            identity = await find_ledger(self._requests, watch)
+            self._bucket.identity = identity or ""
+            self._is_seen = identity is not None
+        if is_to_open and (to_write or self._is_seen):
             self._bucket.identity = await open_ledger(
                 self._requests, self._time, watch, racing=self._is_to_race
             )
             self._is_open, self._is_to_race = True, False
-        elif not (self._is_open or self._is_seen):
-            identity = await find_ledger(self._requests, watch)
-            self._bucket.identity = identity or ""
-            self._is_seen = identity is not None
-        else:
-            return True
         self._marked = Stopwatch(self.clock)
         return self._is_open or self._is_seen
 
@@ -162,6 +167,7 @@ class LogReader:
             self.replica = Replica(blind=False)
             return self.replica, True
         if replica is None or (replica.is_blind and not blind):
+            self._note_known()
             replica, self._is_read = Replica(blind=blind), False
         elif self._is_read:
             await self._check_head(replica, watch)

@@ -156,6 +156,7 @@ def main() -> None:
         sys.exit(str(error))
     if setup.store is not None and setup.store.startswith("memory:"):
         app.app_store = _Elsewhere(setup.store)
+    app.app_store.require_existing()  # the job to run came from it
     serve(app, line, stream)
 
 

@@ -10,6 +10,7 @@ import os
 import socket
 from collections.abc import Sequence
 from datetime import datetime
+from pathlib import Path
 
 import msgspec
 
@@ -49,14 +50,16 @@ class ProcessEntry(msgspec.Struct, frozen=True, kw_only=True):
     is_dismissed: bool = False
     """True if it was asked to stop, and is not replaced."""
     store: str = ""
-    """The name of the store that it was written to; empty if an older version wrote it."""
+    """The name of the store that it was written to."""
+    place: str = ""
+    """The `place_of` that store."""
 
     def is_of(self, store: str) -> bool:
         """False if it came into this store with a copy, and its process works on another.
 
         A process elsewhere may see the same store under another name.
         """
-        return not self.is_here or self.store in ("", store)
+        return not self.is_here or self.store == store or self.place == place_of(store)
 
     @property
     def is_here(self) -> bool:
@@ -91,6 +94,19 @@ class ManagerEntry(ProcessEntry, frozen=True, kw_only=True):
     """One supervisor as its entry has it: whoever starts the next worker, if there is none now."""
 
     count: int
+
+
+def place_of(store: str) -> str:
+    """The place of the store of that name, which a bind mount shows under other paths too."""
+    if "://" in store and not store.startswith("file://"):
+        return store
+    path = Path(store.removeprefix("file://"))
+    folder, name = (path, "") if path.is_dir() else (path.parent, path.name)
+    try:
+        found = folder.stat()
+    except OSError:
+        return store
+    return f"{found.st_dev}:{found.st_ino}:{name}"
 
 
 def live_workers(entries: Sequence[WorkerEntry], store: str) -> list[WorkerEntry]:
@@ -139,7 +155,7 @@ def manager_entry(pid: int, count: int, options: WorkerOptions, clock: Clock) ->
 def manager_put(entry: ManagerEntry, store: str, expect: int | None = None) -> PutRecord:
     """The operation that writes it to the store of this name."""
     ttl = ENTRY_LEASES * entry.lease_us + _UNHEARD_US
-    value = msgspec.json.encode(msgspec.structs.replace(entry, store=store))
+    value = msgspec.json.encode(msgspec.structs.replace(entry, store=store, place=place_of(store)))
     return PutRecord(MANAGER, entry.name, value, expect, ttl)
 
 
@@ -207,6 +223,7 @@ class OwnEntry:
             is_dismissed=self.is_dismissed,
             is_stopping=self.is_stopping,
             store=self._store.name,
+            place=place_of(self._store.name),
         )
         ttl = ENTRY_LEASES * self._options.lease_us
         return PutRecord(WORKER, self.name, msgspec.json.encode(value), None, ttl)
