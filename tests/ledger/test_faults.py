@@ -98,14 +98,22 @@ def sweep(fault: Fault, kind: type[AsyncQueue], *, has_rival: bool) -> int:
         bucket = MemoryBucket(clock)
         rival = DirectQueue(LedgerStore(Passing(bucket), clock))
 
-        async def competitor() -> None:
+        async def three_commits() -> None:
             await rival.enqueue("theirs")
             [claimed] = await rival.dequeue("theirs")
             await rival.ack(claimed)
 
+        begun: list[asyncio.Task[None]] = []
+
+        async def competitor() -> None:
+            # The request that it comes before may be cancelled, for a copy that is answered first.
+            begun.append(asyncio.create_task(three_commits()))
+            await asyncio.shield(begun[-1])
+
         faulty = FaultyBucket(bucket, fault, nth, competitor if has_rival else None)
         async with kind(LedgerStore(faulty, clock)) as q:
             tokens = await three_jobs_start_to_finish(q)
+            await asyncio.gather(*begun)
         assert tokens == sorted(set(tokens)), "a token was used twice"
         state = replayed(bucket).state
         assert state is not None
@@ -260,7 +268,7 @@ def test_a_lost_race_costs_few_reads_more_than_there_are_entries(entries: int, m
         bucket = MemoryBucket(clock)
         beaten = Beaten(bucket, DirectQueue(LedgerStore(Passing(bucket), clock)))
         q = DirectQueue(LedgerStore(beaten, clock))
-        await q.stats()
+        await q.enqueue("mine", id="0")
         beaten.reads, beaten.loses, beaten.entries = 0, losses, entries
         await q.enqueue("mine", id="1")
         assert not beaten.loses

@@ -190,7 +190,7 @@ def fresh_time_in_line(patch: pytest.MonkeyPatch) -> None:
 
 def gathered_calls_try_too(patch: pytest.MonkeyPatch) -> None:
     """What gathered behind a commit that was not answered is sent next, with time of its own."""
-    patch.setattr(commit_asyncio, "is_silence", lambda error: False)
+    patch.setattr(commit_asyncio, "is_unanswered", lambda error: False)
 
 
 def visible_is_durable(patch: pytest.MonkeyPatch) -> None:
