@@ -88,12 +88,19 @@ def jobs_until_killed(
     report("end")
 
 
+def _fork_in_c() -> int:
+    # Python hangs in such a child if another thread waits for the interpreter at that moment.
+    time.sleep(0.2)
+    pid: int = ctypes.PyDLL(None).fork()
+    return pid
+
+
 def fork_and_enqueue(
     address: str, report: Callable[[str], None], flavour: Flavour, by: Literal["python", "c"]
 ) -> None:
     """Open a queue, fork, and use it on both sides. Python does not see a fork by C."""
     warnings.simplefilter("ignore", DeprecationWarning)  # of a fork where there are threads
-    fork: Callable[[], int] = ctypes.PyDLL(None).fork if by == "c" else os.fork
+    fork: Callable[[], int] = _fork_in_c if by == "c" else os.fork
     if flavour == "queue":
         q = Queue(address)
         report(f"parent: {q.enqueue('e').id}")

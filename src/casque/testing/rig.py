@@ -151,15 +151,23 @@ class Rig:
         self.clock.advance(timedelta(**span))
 
     async def until_done(
-        self, task: Awaitable[T], *, step: timedelta = timedelta(0), steps: int = 2_000
+        self,
+        task: Awaitable[T],
+        *,
+        step: timedelta = timedelta(0),
+        steps: int = 2_000,
+        within: timedelta = timedelta.max,
     ) -> T:
-        """Await something that needs fake time to pass: `step` of it at a time."""
+        """Await something that needs fake time to pass: `step` at a time, `within` in all."""
         future = asyncio.ensure_future(task)
+        passed = timedelta(0)
         for _ in range(steps):
             done, _ = await asyncio.wait({future}, timeout=0.005)
             if done:
                 return future.result()
-            self.clock.advance(step)
+            if passed < within:
+                self.clock.advance(step)
+                passed += step
         future.cancel()
         raise AssertionError("still waiting")
 

@@ -179,9 +179,10 @@ class WaitStatements(Statements):
         # Two wait and one job comes: it has one holder, and the other's wait ends.
         async with waiting(rig, q, wait=wait) as one, waiting(rig, other, wait=wait) as two:
             await q.enqueue("e", id="j")
+            # No longer than they wait: a commit that a slow server answers late has its time, too.
             jobs = [
-                *await rig.until_done(one, step=10 * _STEP),
-                *await rig.until_done(two, step=10 * _STEP),
+                *await rig.until_done(one, step=10 * _STEP, within=wait),
+                *await rig.until_done(two, step=10 * _STEP, within=wait),
             ]
             assert ids(jobs) == ["j"]
 
