@@ -18,7 +18,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from casque.rules.operations import Ack, Dequeue, Enqueue, Operation, Request
+from casque.rules.operations import Ack, Batch, Dequeue, Enqueue, Operation, Request
 from casque.rules.state import State
 from casque.rules.transaction import transact
 
@@ -40,7 +40,8 @@ class Writer:
     def commit(self, operations: Sequence[Operation]) -> list[Any]:
         self.number += 1
         self.now += STEP_US
-        return transact(self.state, "writer", self.number, operations, self.now).outcomes
+        batch = Batch("writer", self.number, operations)
+        return transact(self.state, [batch], self.now).outcomes[0]
 
 
 def added(number: int) -> Enqueue:

@@ -103,7 +103,7 @@ def raw_state(state: State) -> Raw:
         for job in state.jobs.values()
     }
     lines = [RawLine(line.queue, line.entrypoint, line.visit_us) for line in state.lines()]
-    writers = {name: number for name, (number, _) in state.writers.items()}
+    writers = {name: row.number for name, row in state.writers.items()}
     return Raw(jobs, lines, writers, state.token)
 
 

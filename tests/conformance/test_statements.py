@@ -16,6 +16,7 @@ STATEMENTS = {
     "Q2b",
     *(f"K{n}" for n in range(1, 5)),
     *(f"G{n}" for n in range(1, 14)),
+    "G4b",
 }
 
 

@@ -23,6 +23,7 @@ from casque.stores.ledger.store import LedgerStore
 from casque.stores.url import open_store
 from casque.system.clock import SystemClock, drive, to_datetime
 from casque.testing import FakeClock
+from casque.testing.batches import commit_batch
 from casque.testing.simulation.clock import SimClock
 from tests.ledger.virtual import Distant, in_virtual_time
 from tests.worker.apps import beside, hasten, wait_for
@@ -63,7 +64,7 @@ class Ledger:
 
     def commit(self, store: LedgerStore, *operations: Operation) -> list[Any]:
         self._number += 1
-        return drive(store.commit("writer", self._number, operations))
+        return drive(commit_batch(store, "writer", self._number, operations))
 
     def keys(self, folder: str) -> list[str]:
         keys = [split_key(one.key)[1] for one in drive(self.bucket.list())]
@@ -170,7 +171,7 @@ def test_an_entry_that_hangs_holds_up_nothing_that_came_with_it() -> None:
     async def main(clock: SimClock) -> int:
         bucket = Distant(clock)
         store = LedgerStore(bucket, clock)
-        await store.commit("w", 1, [put(b"1")])
+        await commit_batch(store, "w", 1, [put(b"1")])
         real = bucket.put
 
         async def hung(key: str, body: bytes, *, expect: Any) -> Version:
@@ -181,7 +182,7 @@ def test_an_entry_that_hangs_holds_up_nothing_that_came_with_it() -> None:
         bucket.put = hung  # type: ignore[method-assign]
         begun = clock.monotonic()
         ordinary = PutRecord("config", "a", b"1", ABSENT)
-        refusal, stored = await store.commit("w", 2, [put(b"2"), ordinary])
+        refusal, stored = await commit_batch(store, "w", 2, [put(b"2"), ordinary])
         assert isinstance(refusal, StorageError)
         assert isinstance(stored, Record)
         return clock.monotonic() - begun
@@ -192,10 +193,10 @@ def test_an_entry_that_hangs_holds_up_nothing_that_came_with_it() -> None:
 def test_where_the_ledger_is_gone_no_entry_is_written(tmp_path: Path) -> None:
     folder, moved = tmp_path / "queue", tmp_path / "moved"
     store = open_store(f"{folder}/")
-    drive(store.commit("w", 1, [put(b"1")]))
+    drive(commit_batch(store, "w", 1, [put(b"1")]))
     folder.rename(moved)
     with pytest.raises(CorruptError, match="format is gone"):
-        drive(store.commit("w", 2, [put(b"2")]))
+        drive(commit_batch(store, "w", 2, [put(b"2")]))
     assert not folder.exists()
 
 
@@ -214,7 +215,7 @@ def test_a_clock_three_days_ahead_hides_no_entry_and_keeps_none(
     if has_read_log:
         drive(worker.records("config"))
     for number in range(1, 4):
-        [record] = drive(worker.commit("w", number, [put(b"1")]))
+        [record] = drive(commit_batch(worker, "w", number, [put(b"1")]))
         assert isinstance(record, Record)
         clock.advance(timedelta(seconds=50))
         assert drive(other.records(WORKER)) == [record]
@@ -227,11 +228,11 @@ def test_an_entry_is_written_though_what_came_with_it_is_refused(tmp_path: Path)
     Queue(folder(tmp_path, clock, ahead=timedelta(days=3))).enqueue("e")
     store = folder(tmp_path, clock)
     claim = Dequeue("host:1/ü", MINUTE_US, 1)
-    record, refusal = drive(store.commit("w", 1, [put(b"1"), claim]))
+    record, refusal = drive(commit_batch(store, "w", 1, [put(b"1"), claim]))
     assert isinstance(refusal, StorageError)
     assert "is dated" in str(refusal)
     assert drive(store.records(WORKER)) == [record]
-    drive(store.commit("w", 2, [DeleteRecord(WORKER, "host:1/ü", None), claim]))
+    drive(commit_batch(store, "w", 2, [DeleteRecord(WORKER, "host:1/ü", None), claim]))
     assert drive(store.records(WORKER)) == []
 
 
@@ -251,11 +252,11 @@ def test_a_silent_storage_is_not_asked_to_take_an_entry_besides() -> None:
     async def main(clock: SimClock) -> int:
         bucket = Distant(clock)
         store = LedgerStore(bucket, clock)
-        await store.commit("w", 1, [put(b"1")])
+        await commit_batch(store, "w", 1, [put(b"1")])
         bucket.is_hung = True
         begun = clock.monotonic()
         with pytest.raises(StorageError):
-            await store.commit("w", 2, [put(b"2"), PutRecord("config", "a", b"1", ABSENT)])
+            await commit_batch(store, "w", 2, [put(b"2"), PutRecord("config", "a", b"1", ABSENT)])
         return clock.monotonic() - begun
 
     assert in_virtual_time(main) <= 31_000_000

@@ -330,7 +330,7 @@ def test_a_process_that_runs_ahead_is_named_to_the_others(place: ServerPlace) ->
         ahead.enqueue("e", id="from the future")
         assert q.stats().total == 2
         told = refused(q, USES["dequeue"], StorageError)
-        writer = decode(place.objects()[key_of(2)], "").writer
+        writer = decode(place.objects()[key_of(2)], "").stamps[0].writer
         assert re.search(rf"{key_of(2)} is dated 1[12]\d s after.*ahead \(writer {writer}\)", told)
         refuses(place, "runs ahead", StorageError, WRITING.values())
         place.shift_clock(125)

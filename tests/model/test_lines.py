@@ -25,6 +25,7 @@ from casque.record import PAUSE
 from casque.rules.lines import LOOK
 from casque.rules.operations import (
     Ack,
+    Batch,
     Cancel,
     DeleteRecord,
     Dequeue,
@@ -39,8 +40,9 @@ from casque.rules.operations import (
 from casque.rules.state import State
 from casque.rules.transaction import transact
 from casque.stores.sqlite.store import SqliteStore
-from casque.system.clock import SECOND_US, span_us
+from casque.system.clock import SECOND_US, drive, span_us
 from casque.testing import FakeClock
+from casque.testing.batches import commit_batch
 
 QUEUES, ENTRYPOINTS = ("a", "b", "c", "d"), ("x", "y", "z")
 SKEWS = (timedelta(0), timedelta(hours=-1), timedelta(days=1))
@@ -76,8 +78,8 @@ class Story:
         now = self.clock.now() + skew
         writer, number = f"w{place}", self.numbers[place]
         due, turns = self.due(now), self.turns()
-        [told] = transact(self.state, writer, number, [operation], now).outcomes
-        [found] = store.commit_now(writer, number, [operation])
+        [[told]] = transact(self.state, [Batch(writer, number, [operation])], now).outcomes
+        [found] = drive(commit_batch(store, writer, number, [operation]))
         assert type(found) is type(told), f"{operation}: {found}, not {told}"
         if isinstance(operation, Dequeue):
             ids = [job.id for job in told.jobs]
@@ -174,8 +176,8 @@ class Story:
         self.numbers[place] += 1
         number, now = self.numbers[place], self.clock.now() + self.processes[place][1]
         mine = self.state.records[PAUSE, queue].version
-        transact(self.state, f"w{place}", number, [DeleteRecord(PAUSE, queue, mine)], now)
-        store.commit_now(f"w{place}", number, [DeleteRecord(PAUSE, queue, version)])
+        transact(self.state, [Batch(f"w{place}", number, [DeleteRecord(PAUSE, queue, mine)])], now)
+        store.commit_now([Batch(f"w{place}", number, [DeleteRecord(PAUSE, queue, version)])])
 
     def end(self, place: int, told: Job, found: Job) -> None:
         store, skew = self.processes[place]
@@ -193,8 +195,8 @@ class Story:
                 return Heartbeat(((job.id, job.token),), delay + SECOND_US)
             return Ack(job.id, job.token, None, (), 9)
 
-        [one] = transact(self.state, f"w{place}", number, [ending(told)], now).outcomes
-        [other] = store.commit_now(f"w{place}", number, [ending(found)])
+        [[one]] = transact(self.state, [Batch(f"w{place}", number, [ending(told)])], now).outcomes
+        [other] = drive(commit_batch(store, f"w{place}", number, [ending(found)]))
         assert isinstance(one, CasqueError) == isinstance(other, CasqueError), f"{one}, {other}"
         if how == 2:
             self.held.append((told, found))

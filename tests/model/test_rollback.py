@@ -18,6 +18,7 @@ from casque.rules.counts import Tally
 from casque.rules.evolve import evolve
 from casque.rules.operations import (
     Ack,
+    Batch,
     Cancel,
     DeleteRecord,
     Dequeue,
@@ -103,7 +104,7 @@ def by_holder(kind: type, **options: st.SearchStrategy[Any]) -> st.SearchStrateg
 
 
 Asked = Operation | ByHolder | OnRecord
-Batch = tuple[str, int, list[Asked]]
+AskedBatch = tuple[str, int, list[Asked]]
 
 enqueues = st.builds(
     Enqueue, st.lists(requests, min_size=1, max_size=4).map(tuple), max_depth=st.just(16)
@@ -171,7 +172,9 @@ def operation(state: State, one: Asked) -> Operation:
     return held
 
 
-def commits(state: State, asked: list[Batch]) -> Iterator[tuple[str, int, list[Operation], int]]:
+def commits(
+    state: State, asked: list[AskedBatch]
+) -> Iterator[tuple[str, int, list[Operation], int]]:
     """The arguments of one `transact` after the other, some time apart."""
     now = START
     for number, (writer, pause, batch) in enumerate(asked, start=1):
@@ -250,38 +253,38 @@ repeatable = settings(
 
 @repeatable
 @given(batches)
-def test_events_replayed_on_a_fresh_state_lead_to_the_same_state(asked: list[Batch]) -> None:
+def test_events_replayed_on_a_fresh_state_lead_to_the_same_state(asked: list[AskedBatch]) -> None:
     state, other = State(), State()
     for writer, number, batch, now in commits(state, asked):
-        done = transact(state, writer, number, batch, now)
+        done = transact(state, [Batch(writer, number, batch)], now)
         if done.events:
             other.begin(now)
             for event in done.events:
                 evolve(other, event)
-            other.stamp(writer, number)
+            other.stamp(done.stamps)
         assert fingerprint(other, now) == fingerprint(state, now)
 
 
 @repeatable
 @given(batches)
-def test_a_batch_that_is_taken_back_leaves_the_state_as_it_was(asked: list[Batch]) -> None:
+def test_a_batch_that_is_taken_back_leaves_the_state_as_it_was(asked: list[AskedBatch]) -> None:
     state = State()
     for writer, number, batch, now in commits(state, asked):
         then = state.time_us
         before = fingerprint(state, then)
-        done = transact(state, writer, number, batch, now)
+        done = transact(state, [Batch(writer, number, batch)], now)
         after = fingerprint(state, now)
         if done.events:
             state.rollback()
         assert fingerprint(state, then) == before
-        transact(state, writer, number, batch, now)
+        transact(state, [Batch(writer, number, batch)], now)
         assert fingerprint(state, now) == after
 
 
 @repeatable
 @given(batches)
-def test_a_stored_state_is_read_back_as_it_was(asked: list[Batch]) -> None:
+def test_a_stored_state_is_read_back_as_it_was(asked: list[AskedBatch]) -> None:
     state = State()
     for writer, number, batch, now in commits(state, asked):
-        transact(state, writer, number, batch, now)
+        transact(state, [Batch(writer, number, batch)], now)
         assert fingerprint(decode(encode(state), "state"), now) == fingerprint(state, now)

@@ -25,6 +25,7 @@ from casque.stores.ledger.log import Log, key_of
 from casque.stores.ledger.log_reader import LogReader
 from casque.stores.ledger.pacing import WAITING, Pacing
 from casque.stores.ledger.replica import Replica
+from casque.stores.ledger.sent_commits import Sent
 from casque.stores.ledger.store import LedgerStore
 from casque.system.clock import SECOND_US, Stopwatch
 
@@ -46,14 +47,14 @@ def unknown_outcome_decided_anew(patch: pytest.MonkeyPatch) -> None:
     real = LedgerStore._append
 
     async def decide_anew(
-        self: LedgerStore, replica: Replica, writer: str, *rest: Any, **options: Any
+        self: LedgerStore, replica: Replica, sent: Sent, *rest: Any, **options: Any
     ) -> bool:
         try:
-            return await real(self, replica, writer, *rest, **options)
+            return await real(self, replica, sent, *rest, **options)
         except StorageError as error:
             if not error.outcome_unknown:
                 raise
-            self._sent.forget(writer)
+            self._sent.forget(sent)
             return False
 
     patch.setattr(Log, "append", append)
@@ -79,7 +80,7 @@ def own_writer_believed(patch: pytest.MonkeyPatch) -> None:
 
 
 def _writer(content: bytes) -> str:
-    return decode(bytes(content), "an entry").writer
+    return decode(bytes(content), "an entry").stamps[0].writer
 
 
 def time_stands_still(patch: pytest.MonkeyPatch) -> None:
@@ -118,11 +119,11 @@ def doubts_forgotten(patch: pytest.MonkeyPatch) -> None:
     """Who is cancelled while an entry is on its way forgets that it was sent."""
     real = LedgerStore._append
 
-    async def append(self: LedgerStore, replica: Replica, writer: str, *rest: Any) -> bool:
+    async def append(self: LedgerStore, replica: Replica, sent: Sent, *rest: Any) -> bool:
         try:
-            return await real(self, replica, writer, *rest)
+            return await real(self, replica, sent, *rest)
         except asyncio.CancelledError:
-            self._sent.forget(writer)
+            self._sent.forget(sent)
             raise
 
     patch.setattr(LedgerStore, "_append", append)
@@ -163,12 +164,12 @@ def refused_is_known(patch: pytest.MonkeyPatch) -> None:
     """A refusal is believed, though the same bytes were sent before and not answered."""
     real = LedgerStore._append
 
-    async def append(self: LedgerStore, replica: Replica, writer: str, *rest: Any) -> bool:
+    async def append(self: LedgerStore, replica: Replica, sent: Sent, *rest: Any) -> bool:
         try:
-            return await real(self, replica, writer, *rest)
+            return await real(self, replica, sent, *rest)
         except StorageError as error:
             if not error.outcome_unknown:
-                self._sent.forget(writer)
+                self._sent.forget(sent)
             raise
 
     patch.setattr(LedgerStore, "_append", append)

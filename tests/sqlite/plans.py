@@ -50,7 +50,7 @@ FINISHED = "only finished jobs that are kept are in this index"
 PLANS: dict[str, Plan] = {
     "data_version": at(),
     "counters": at(PRIMARY),
-    "writer_number": at(PRIMARY),
+    "writer": at(PRIMARY),
     "count": at(PRIMARY),
     "stamp": at(PRIMARY),
     "stamp_and_see": at(),

@@ -21,6 +21,7 @@ from casque.stores.sqlite.store import SqliteStore
 from casque.system.clock import drive
 from casque.system.ids import order_of
 from casque.testing import FakeClock
+from casque.testing.batches import commit_batch
 
 HOUR = timedelta(hours=1)
 
@@ -206,7 +207,7 @@ def request(job_id: str, order: int, **options: Any) -> Request:
 def commit(store: SqliteStore, *jobs: Request) -> list[Job]:
     """Each with a writer of its own, as a process has it."""
     writer = store.clock.new_id()
-    [added] = drive(store.commit(writer, 1, [Enqueue(jobs, 16)]))
+    [added] = drive(commit_batch(store, writer, 1, [Enqueue(jobs, 16)]))
     assert isinstance(added, list)
     return added
 

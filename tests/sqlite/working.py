@@ -20,6 +20,7 @@ from casque.stores.sqlite.connection import Durability
 from casque.stores.sqlite.store import SqliteStore
 from casque.system.clock import drive, span_us
 from casque.testing import FakeClock
+from casque.testing.batches import commit_batch
 from tests.sqlite.waiting import closed_behind
 
 LEASE = timedelta(minutes=1)
@@ -37,7 +38,7 @@ class Worker:
 
     def commit(self, *operations: Operation) -> list[Any]:
         self.number += 1
-        return drive(self.store.commit(self.name, self.number, operations))
+        return drive(commit_batch(self.store, self.name, self.number, operations))
 
     def work(
         self, done: Sequence[Job], limit: int, *, result: bytes | None = None, **ask: Any

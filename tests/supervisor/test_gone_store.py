@@ -8,7 +8,7 @@ import shutil
 import signal
 import sqlite3
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,8 @@ import pytest
 
 from casque import Queue
 from casque.record import MANAGER
+from casque.rules.operations import Batch
+from casque.stores.port import Answer
 from casque.stores.url import open_store
 from casque.system.clock import SystemClock
 from casque.tasks.worker_options import WorkerOptions
@@ -185,9 +187,9 @@ def test_a_supervisor_is_enrolled_in_what_comes_in_the_place_of_its_store(
     tries: list[int] = []
     commit = store.commit
 
-    async def counted(writer: str, number: int, *args: Any, **options: Any) -> list[Any]:
-        tries.append(number)
-        return await commit(writer, number, *args, **options)
+    async def counted(batches: Sequence[Batch], **options: Any) -> list[Answer]:
+        tries.append(batches[0].number)
+        return await commit(batches, **options)
 
     monkeypatch.setattr(store, "commit", counted)
     entry = manager_entry(os.getpid(), 1, WorkerOptions(lease_us=30_000), store.clock)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from casque import App, JobNotFoundError, JobStatus, NewJob, Queue, current_job
-from casque.rules.operations import Enqueue, Request
+from casque.rules.operations import Batch, Enqueue, Request
 from casque.stores.memory import MemoryStore
 from tests.worker.apps import (
     PATIENCE,
@@ -97,7 +97,7 @@ class AddsBehind(MemoryStore):
         outcomes = await super().commit(*args, **options)
         request, self.adds = self.adds, None
         if request is not None:
-            await super().commit("another", 1, [Enqueue((request,), 16)])
+            await super().commit([Batch("another", 1, [Enqueue((request,), 16)])])
         return outcomes
 
 

@@ -13,8 +13,8 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from casque.errors import StorageError
-from casque.rules.operations import Ack, Enqueue, Operation
+from casque.errors import CasqueError, StorageError
+from casque.rules.operations import Ack, Batch, Enqueue, Operation
 from casque.stores.port import COMMIT_DEADLINE_US, Store
 from casque.system.clock import SECOND_US, Stopwatch
 
@@ -109,11 +109,16 @@ class BatchWriter:
         # Begun before the store's own: when that is over, so is this.
         watch = Stopwatch(self._store.clock)
         try:
-            return await self._store.commit(
-                self._writer, self._number, operations, max_conflicts=self._max_conflicts
-            )
+            return await self._send(operations)
         except StorageError as error:
             return await self._settle(operations, error, watch, blocking=blocking)
+
+    async def _send(self, operations: Sequence[Operation]) -> list[Any]:
+        batch = Batch(self._writer, self._number, operations)
+        [answer] = await self._store.commit((batch,), max_conflicts=self._max_conflicts)
+        if isinstance(answer, CasqueError):
+            raise answer
+        return answer
 
     async def _settle(
         self,
@@ -129,9 +134,7 @@ class BatchWriter:
             await clock.sleep(int(pause * (0.5 + clock.random() / 2)), blocking=blocking)
             pause = min(2 * pause, _LONGEST_PAUSE_US)
             try:
-                return await self._store.commit(
-                    self._writer, self._number, operations, max_conflicts=self._max_conflicts
-                )
+                return await self._send(operations)
             except StorageError as again:
                 error = again
         raise error

@@ -10,15 +10,15 @@ from typing import Any
 from casque.errors import InvalidError, StorageError
 from casque.queues.commit import BatchWriter, PendingOperation, copied_error, interrupted_error
 from casque.rules.decide import Leased
-from casque.rules.operations import Operation, Release
-from casque.stores.port import Prompt, Store
+from casque.rules.operations import Batch, Operation, Release
+from casque.stores.port import Answer, Prompt, Store
 from casque.system.clock import Stopwatch, drive
 from casque.system.reentry import called_within
 
 _FEW = 128
 """One commit carries this many operations easily, if they have no large payloads."""
 
-CommitNow = Callable[[str, int, Sequence[Operation]], list[Any]]
+CommitNow = Callable[[Sequence[Batch]], list[Answer]]
 
 
 class ThreadCommitter(BatchWriter):
@@ -50,7 +50,11 @@ class ThreadCommitter(BatchWriter):
                 if self._is_closed:
                     raise _closed()  # noqa: TRY301 - an outcome like any other
                 self._number += 1
-                return self._commit_now(self._writer, self._number, operations)
+                batch = Batch(self._writer, self._number, operations)
+                [answer] = self._commit_now((batch,))
+                if isinstance(answer, list):
+                    return answer
+                raise answer  # noqa: TRY301 - an outcome like any other
             except StorageError as error:
                 return self._settled(operations, error, begun)
             except Exception as error:  # noqa: BLE001 - an outcome like any other
@@ -138,8 +142,8 @@ class ThreadCommitter(BatchWriter):
 def _commit_now_of(store: Store, max_conflicts: int | None) -> CommitNow:
     """The commits of a store that never suspends."""
 
-    def driven(writer: str, number: int, operations: Sequence[Operation]) -> list[Any]:
-        return drive(store.commit(writer, number, operations, max_conflicts=max_conflicts))
+    def driven(batches: Sequence[Batch]) -> list[Answer]:
+        return drive(store.commit(batches, max_conflicts=max_conflicts))
 
     # A derived class, or a store in front of another, may have its own `commit`: call that.
     of = next((one for one in type(store).__mro__ if "commit" in vars(one)), object)

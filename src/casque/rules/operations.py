@@ -9,6 +9,8 @@ ledger tells it from the others, and stays what it is.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from casque.job import Failure, Job
@@ -179,6 +181,28 @@ Operation = (
     | PutRecord
     | DeleteRecord
 )
+
+
+class Batch(msgspec.Struct, frozen=True, gc=False):
+    """What one writer wants done under one of its commit numbers: applied once, or not at all."""
+
+    writer: str
+    number: int
+    operations: Sequence[Operation]
+    is_remote: bool = False
+    """Whether the writer is in another process, and may repeat the batch to a third one.
+
+    So its number and its answers are stored with it. A writer of this process repeats only to
+    this process, which remembers them.
+    """
+
+
+class Stamp(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A batch is stored. `answers` is what a repeat is answered from: see rules/answers.py."""
+
+    writer: str
+    number: int
+    answers: bytes = b""
 
 
 class Added(msgspec.Struct, frozen=True, tag=1, array_like=True, gc=False):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import islice
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -17,6 +17,7 @@ from casque.job import Job, JobStatus, Stats
 from casque.record import PAUSE, Record
 from casque.rules.counts import Tally
 from casque.rules.lines import Line, Rotation
+from casque.rules.operations import Stamp
 from casque.rules.sorted_keys import SortedKeys
 from casque.system.clock import MINUTE_US, NO_STEP
 
@@ -46,6 +47,16 @@ class QueueIndex:
         self.tally = Tally()
 
 
+class WriterRow(NamedTuple):
+    """What is stored of a writer: its last commit."""
+
+    number: int
+    seen_us: int
+    """When that was."""
+    answers: bytes = b""
+    """What a repeat of that commit is answered from, if its writer is remote."""
+
+
 class _Undo:
     """What is needed to take back everything since `begin`."""
 
@@ -53,7 +64,7 @@ class _Undo:
         self.counters = (state.version, state.token, state.seq, state.turn, state.time_us)
         self.jobs: list[tuple[str, Job | None]] = []
         self.records: list[tuple[RecordKey, Record | None]] = []
-        self.writers: list[tuple[str, tuple[int, int] | None]] = []
+        self.writers: list[tuple[str, WriterRow | None]] = []
         self.lines: dict[LineKey, int | None] = {}
         """Each touched line's first turn; None when there was no such line."""
 
@@ -84,8 +95,7 @@ class State:
         """The instant of the last commit, or of the one being decided."""
         self.jobs: dict[str, Job] = {}
         self.records: dict[RecordKey, Record] = {}
-        self.writers: dict[str, tuple[int, int]] = {}
-        """Each writer's last commit number and its time."""
+        self.writers: dict[str, WriterRow] = {}
         self.queues: dict[str, QueueIndex] = {}
         self.rotation = Rotation()
         self.tally = Tally()
@@ -116,7 +126,8 @@ class State:
 
     def number_of(self, writer: str) -> int:
         """The last commit of a writer; 0 when none is known."""
-        return self.writers.get(writer, (0, 0))[0]
+        row = self.writers.get(writer)
+        return 0 if row is None else row.number
 
     def is_paused(self, queue: str) -> bool:
         return queue in self._paused
@@ -181,10 +192,11 @@ class State:
         """What was changed so far stays: `rollback` takes back only what comes after."""
         self._undo = _Undo(self)
 
-    def stamp(self, writer: str, number: int) -> None:
-        """Remember that this batch is commit `number` of `writer`; forget silent writers."""
+    def stamp(self, stamps: Iterable[Stamp]) -> None:
+        """Remember which batches this commit stores; forget silent writers."""
         self.version += 1
-        self._set_writer(writer, (number, self.time_us))
+        for one in stamps:
+            self._set_writer(one.writer, WriterRow(one.number, self.time_us, one.answers))
         forgotten = self.time_us - WRITER_MEMORY_US
         for seen, name in list(islice(self._writers_seen, _WRITERS_DROPPED_AT_ONCE)):
             if seen < forgotten:
@@ -248,8 +260,8 @@ class State:
         new.settle()
         for key, turn in turns.items():
             new.restore_line(*key, turn)
-        for name, (number, seen_us) in writers.items():
-            new.restore_writer(name, number, seen_us)
+        for name, row in writers.items():
+            new.restore_writer(name, row)
         new.turn = undo.counters[3]
         new.begin(new.time_us)
         new.end()
@@ -303,9 +315,9 @@ class State:
         if line is not None:
             self._place(line, turn, line.visit_us)
 
-    def restore_writer(self, name: str, number: int, seen_us: int) -> None:
+    def restore_writer(self, name: str, row: WriterRow) -> None:
         """Remember a writer as a stored state does."""
-        self._put_writer(name, (number, seen_us))
+        self._put_writer(name, row)
 
     # -- changing: records -----------------------------------------------------
 
@@ -418,19 +430,19 @@ class State:
             self.rotation.leave(line)
             self._enter(line)
 
-    def _set_writer(self, name: str, row: tuple[int, int] | None) -> None:
+    def _set_writer(self, name: str, row: WriterRow | None) -> None:
         self._undo.writers.append((name, self.writers.get(name)))
         self._put_writer(name, row)
 
-    def _put_writer(self, name: str, row: tuple[int, int] | None) -> None:
+    def _put_writer(self, name: str, row: WriterRow | None) -> None:
         old = self.writers.get(name)
         if old is not None:
-            self._writers_seen.discard((old[1], name))
+            self._writers_seen.discard((old.seen_us, name))
         if row is None:
             self.writers.pop(name, None)
         else:
             self.writers[name] = row
-            self._writers_seen.add((row[1], name))
+            self._writers_seen.add((row.seen_us, name))
 
 
 class QueueState(msgspec.Struct, frozen=True):

@@ -12,6 +12,7 @@ import msgspec
 from casque.errors import InvalidError
 from casque.job import Job, JobStatus
 from casque.record import Record
+from casque.rules.answers import JobReads
 from casque.rules.decide import shown
 from casque.rules.picking import due_queues, pick
 from casque.rules.state import QueueState, State
@@ -54,6 +55,17 @@ def view_of(job: Job, now: int) -> View:
     if job.status is JobStatus.COMPLETED:
         return "completed"
     return "dead" if job.status is JobStatus.DEAD else "cancelled"
+
+
+def reads(state: State, now: int) -> JobReads:
+    """What the answer to a repeated batch needs to know."""
+
+    def held(first_token: int, last_token: int) -> list[Job]:
+        jobs = map(state.jobs.__getitem__, state.in_progress)
+        claimed = [job for job in jobs if first_token <= job.token <= last_token]
+        return sorted(claimed, key=lambda job: job.token)
+
+    return JobReads(lambda job_id: job(state, job_id, now), held)
 
 
 def job(state: State, job_id: str, now: int) -> Job | None:

@@ -3,22 +3,38 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
 
 from casque.errors import InvalidError, StorageError
+from casque.rules import views
+from casque.rules.answers import JobReads, answer_again
+from casque.rules.operations import Batch
+from casque.rules.state import State, WriterRow
+from casque.stores.port import Answer
 
 _WRITERS_KEPT = 128
 
 
-class Answer:
+class KeptAnswer(NamedTuple):
+    """What the store has of a writer's last commit, and how the rest is read."""
+
+    row: WriterRow
+    reads: JobReads
+
+
+class _Last:
     """The last answer to one writer."""
 
     __slots__ = ("decided_us", "number", "outcomes", "writer")
 
-    def __init__(self, writer: str, number: int, outcomes: list[Any], decided_us: int) -> None:
+    def __init__(
+        self, writer: str, number: int, outcomes: list[Any] | None, decided_us: int
+    ) -> None:
         self.writer = writer
         self.number = number
         self.outcomes = outcomes
+        """None: it was sent, and may be stored by another process instead."""
         self.decided_us = decided_us
 
 
@@ -26,16 +42,22 @@ class LastAnswers:
     """The outcomes of the last commit of each writer that this process served."""
 
     def __init__(self) -> None:
-        self._last: OrderedDict[str, Answer] = OrderedDict()
-        self.newest = Answer("", 0, [], 0)
+        self._last: OrderedDict[str, _Last] = OrderedDict()
+        self.newest = _Last("", 0, None, 0)
         """The last of them all."""
 
-    def keep(self, writer: str, number: int, outcomes: list[Any], decided_us: int) -> None:
+    def keep_all(
+        self, batches: Sequence[Batch], outcomes: Sequence[list[Any]], decided_us: int
+    ) -> None:
+        for batch, one in zip(batches, outcomes, strict=True):
+            self.keep(batch.writer, batch.number, one, decided_us)
+
+    def keep(self, writer: str, number: int, outcomes: list[Any] | None, decided_us: int) -> None:
         newest = self.newest
         if newest.writer == writer:
             newest.number, newest.outcomes, newest.decided_us = number, outcomes, decided_us
             return
-        self.newest = self._last[writer] = Answer(writer, number, outcomes, decided_us)
+        self.newest = self._last[writer] = _Last(writer, number, outcomes, decided_us)
         self._last.move_to_end(writer)
         if len(self._last) > _WRITERS_KEPT:
             self._last.popitem(last=False)
@@ -50,23 +72,50 @@ class LastAnswers:
         kept = self._last.get(writer)
         return None if kept is None or kept.number != number else kept.decided_us
 
-    def recall(self, stored: int, writer: str, number: int) -> list[Any] | None:
-        """The outcomes of that commit if it is done already; None if it is still to do.
+    def recall(self, batch: Batch, stored: int, kept: KeptAnswer | None) -> Answer | None:
+        """The answer to a batch that is done already; None if it is still to do.
 
-        `stored` is the last commit of the writer that the store has; 0 when it has none.
+        `stored` is the last commit of the writer that the store has; 0 when it has none. `kept`
+        is what the store can say of that one.
         """
+        writer, number = batch.writer, batch.number
         if stored < number:
             return None
         if stored > number:
-            raise InvalidError(
+            return InvalidError(
                 f"commit {number} of writer {writer} comes after its commit {stored}: a writer "
                 "counts upwards and has one commit in flight."
             )
-        kept = self._last.get(writer)
-        if kept is None or kept.number != number:
-            raise StorageError(
-                f"commit {number} of writer {writer} is stored, but its results are known only to "
-                "the process that made it. Look the jobs up by id.",
-                outcome_unknown=False,
-            )
-        return kept.outcomes
+        last = self._last.get(writer)
+        if last is not None and last.number == number and last.outcomes is not None:
+            return last.outcomes
+        if kept is not None and kept.row.answers:
+            try:
+                return answer_again(batch, kept.row.answers, kept.row.seen_us, kept.reads)
+            except StorageError as error:
+                return error
+        return StorageError(
+            f"commit {number} of writer {writer} is stored, but its results are known only to "
+            "the process that made it. Look the jobs up by id.",
+            outcome_unknown=True,
+        )
+
+    def recall_all(
+        self, batches: Iterable[Batch], state: State, now: Callable[[], int]
+    ) -> dict[str, Answer]:
+        """By writer, the answers to those of the batches that are in the state already."""
+        answers: dict[str, Answer] = {}
+        for batch in batches:
+            row = state.writers.get(batch.writer)
+            if row is not None and row.number >= batch.number:
+                kept = KeptAnswer(row, views.reads(state, now()))
+                answer = self.recall(batch, row.number, kept)
+                assert answer is not None
+                answers[batch.writer] = answer
+        return answers
+
+
+def check_writers(batches: Sequence[Batch]) -> None:
+    """A commit has one batch of each writer: it could not tell which of two is repeated."""
+    if len(batches) != len({batch.writer for batch in batches}):
+        raise InvalidError("a commit takes one batch of each writer.")

@@ -5,13 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from casque.rules.operations import Operation
+from casque.rules.operations import Batch
 from casque.rules.state import State
 from casque.rules.transaction import transact
-from casque.stores.last_answers import LastAnswers
+from casque.stores.last_answers import LastAnswers, check_writers
 from casque.stores.listeners import Listeners
+from casque.stores.port import Answer
 from casque.stores.state_reads import StateReads
 from casque.system import forks, reentry
 from casque.system.clock import Bell, Clock, StoreTime, SystemClock
@@ -37,25 +38,24 @@ class MemoryStore(StateReads):
 
     async def commit(
         self,
-        writer: str,
-        number: int,
-        operations: Sequence[Operation],
+        batches: Sequence[Batch],
         *,
         max_conflicts: int | None = None,  # noqa: ARG002 - a lock has no conflicts
-    ) -> list[Any]:
+    ) -> list[Answer]:
+        check_writers(batches)
         forks.refuse_in_child(self._generation, self.name, "sqlite:///")
         reentry.refuse(self._lock)
         with self._lock:
             state = self._whole()
-            told = self._answers.recall(state.number_of(writer), writer, number)
-            if told is not None:
-                return told
             now, state.step = self._time.now(), self._time.step
-            done = transact(state, writer, number, operations, now)
+            answers = self._answers.recall_all(batches, state, lambda: now)
+            todo = [batch for batch in batches if batch.writer not in answers]
+            done = transact(state, todo, now)
             if done.events:
-                self._answers.keep(writer, number, done.outcomes, now)
+                self._answers.keep_all(todo, done.outcomes, now)
+        answers.update(zip((batch.writer for batch in todo), done.outcomes, strict=True))
         self._listeners.ring_for(done.events)
-        return done.outcomes
+        return [answers[batch.writer] for batch in batches]
 
     @contextmanager
     def listen(self, bell: Bell) -> Iterator[int | None]:

@@ -10,15 +10,20 @@ from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, runtime_checkable
 
+from casque.errors import CasqueError
 from casque.job import Job, Stats
 from casque.record import Record
-from casque.rules.operations import Enqueue, Operation
+from casque.rules.operations import Batch, Enqueue
 from casque.rules.state import QueueState
 from casque.rules.views import JobFilter
 from casque.system.clock import Bell, Clock
 
 COMMIT_DEADLINE_US = 30_000_000
 """How long one commit may try before it gives up with an error."""
+
+
+Answer = list[Any] | CasqueError
+"""To a batch: the outcome of each operation; or why it was not taken, and nothing was done."""
 
 
 @runtime_checkable
@@ -45,25 +50,21 @@ class Store(Protocol):
     """
 
     async def commit(
-        self,
-        writer: str,
-        number: int,
-        operations: Sequence[Operation],
-        *,
-        max_conflicts: int | None = None,
-    ) -> list[Any]:
-        """Carry out a batch: atomically, durably, and once.
+        self, batches: Sequence[Batch], *, max_conflicts: int | None = None
+    ) -> list[Answer]:
+        """Carry out batches of different writers: in one atomic and durable write, and once.
 
         Records of an ephemeral kind are not part of the atomic whole: they may
         be written apart from it, and vanish.
 
-        Answers per operation with its result or with the CasqueError it was
-        refused with; a refusal leaves its neighbours alone. A writer numbers
-        its commits upwards and has one in flight. The same writer and number
-        again is applied once and answered the same. Raises StorageError when
-        the storage does not answer in time (`outcome_unknown` says whether it
-        may have been stored), CASConflictError after `max_conflicts` lost
-        races, CorruptError when the stored bytes are not ours.
+        Answers per batch, and in it per operation with its result or with the
+        CasqueError it was refused with; a refusal leaves its neighbours alone. A
+        writer numbers its commits upwards and has one in flight. The same writer
+        and number again is applied once and answered the same, whatever batches
+        it comes with. Raises StorageError when the storage does not answer in
+        time (`outcome_unknown` says whether it may have been stored),
+        CASConflictError after `max_conflicts` lost races, CorruptError when the
+        stored bytes are not ours.
         """
         ...
 
@@ -117,7 +118,7 @@ class Prompt(Protocol):
     `commit` is overridden, that is called.
     """
 
-    def commit_now(self, writer: str, number: int, operations: Sequence[Operation]) -> list[Any]:
+    def commit_now(self, batches: Sequence[Batch]) -> list[Answer]:
         """As `commit`, of a store that has no conflicts."""
         ...
 

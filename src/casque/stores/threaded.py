@@ -10,15 +10,16 @@ import asyncio
 from collections.abc import Callable, Collection, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any, TypeVar
 
 from casque.errors import InvalidError
 from casque.job import Job, Stats
 from casque.record import Record
-from casque.rules.operations import Operation
+from casque.rules.operations import Batch
 from casque.rules.state import QueueState
 from casque.rules.views import JobFilter
-from casque.stores.port import Store
+from casque.stores.port import Answer, Store
 from casque.system.clock import Bell, drive
 
 T = TypeVar("T")
@@ -38,17 +39,10 @@ class OnThread:
         self._reads = ThreadPoolExecutor(1, thread_name_prefix="casque-read")
 
     async def commit(
-        self,
-        writer: str,
-        number: int,
-        operations: Sequence[Operation],
-        *,
-        max_conflicts: int | None = None,
-    ) -> list[Any]:
-        store, most = self.store, max_conflicts
-        return await _on(
-            self._commits, lambda: store.commit(writer, number, operations, max_conflicts=most)
-        )
+        self, batches: Sequence[Batch], *, max_conflicts: int | None = None
+    ) -> list[Answer]:
+        commit = partial(self.store.commit, batches, max_conflicts=max_conflicts)
+        return await _on(self._commits, commit)
 
     def listen(self, bell: Bell) -> AbstractContextManager[int | None]:
         return self.store.listen(bell)

@@ -254,14 +254,12 @@ class StoreTime:
     def renew(self) -> None:
         self._lock = threading.RLock()
 
-    def now(self) -> int:
-        return self._reach(0)
-
     def saw(self, instant: int) -> None:
         """Another process wrote at `instant`: time is at least that from now on."""
-        self._reach(instant)
+        self.now(instant)
 
-    def _reach(self, instant: int) -> int:
+    def now(self, instant: int = 0) -> int:
+        """The time, which is at least `instant`."""
         with self._lock:
             wall, monotonic = self._moment()
             passed = monotonic - self._monotonic

@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeVar
 from casque.adapters.storage.port import ObjectStoragePort
 from casque.buckets.port import Bucket, Expect, Found, Listed, Version
 from casque.errors import CASConflictError, StorageError
-from casque.stores.port import Store
+from casque.stores.port import Answer, Store
 from casque.system.clock import span_us
 from casque.testing.fakeclock import FakeClock
 from casque.testing.relays import Relay
@@ -124,7 +124,7 @@ class FaultyStore(Relay):
         self._fault = fault
         self._nth = nth
 
-    async def commit(self, *args: Any, **options: Any) -> list[Any]:
+    async def commit(self, *args: Any, **options: Any) -> list[Answer]:
         self.commits += 1
         hit = self.commits == self._nth
         self.fired |= hit

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from casque.errors import StorageError
-from casque.rules.operations import Operation
-from casque.stores.port import Store
+from casque.rules.operations import Batch
+from casque.stores.port import Answer, Store
 
 
 class Relay:
@@ -24,14 +24,9 @@ class Relay:
         self._store = store
 
     async def commit(
-        self,
-        writer: str,
-        number: int,
-        operations: Sequence[Operation],
-        *,
-        max_conflicts: int | None = None,
-    ) -> list[Any]:
-        return await self._store.commit(writer, number, operations, max_conflicts=max_conflicts)
+        self, batches: Sequence[Batch], *, max_conflicts: int | None = None
+    ) -> list[Answer]:
+        return await self._store.commit(batches, max_conflicts=max_conflicts)
 
 
 class Outage(Relay):
@@ -42,7 +37,7 @@ class Outage(Relay):
         self.unanswered = 0
         self.asked = 0
 
-    async def commit(self, *args: Any, **options: Any) -> list[Any]:
+    async def commit(self, *args: Any, **options: Any) -> list[Answer]:
         self.asked += 1
         if self.unanswered:
             self.unanswered -= 1
@@ -60,7 +55,7 @@ class Gate(Relay):
         self.opened = asyncio.Event()
         self._is_stored = is_stored
 
-    async def commit(self, *args: Any, **options: Any) -> list[Any]:
+    async def commit(self, *args: Any, **options: Any) -> list[Answer]:
         if not self._is_stored:
             await self._wait()
         outcomes = await super().commit(*args, **options)
@@ -84,17 +79,12 @@ class Turnstile(Relay):
         self.gate.set()
 
     async def commit(
-        self,
-        writer: str,
-        number: int,
-        operations: Sequence[Operation],
-        *,
-        max_conflicts: int | None = None,
-    ) -> list[Any]:
+        self, batches: Sequence[Batch], *, max_conflicts: int | None = None
+    ) -> list[Answer]:
         self.commits += 1
-        self.operations += len(operations)
+        self.operations += sum(len(batch.operations) for batch in batches)
         if self.blocking and asyncio._get_running_loop() is None:
             self.gate.wait()
         while not self.gate.is_set():  # noqa: ASYNC110 - opened from any thread or loop
             await asyncio.sleep(0)
-        return await super().commit(writer, number, operations, max_conflicts=max_conflicts)
+        return await super().commit(batches, max_conflicts=max_conflicts)

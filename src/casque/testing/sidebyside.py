@@ -18,7 +18,8 @@ from casque.errors import CasqueError, JobNotFoundError, LeaseLostError
 from casque.job import Job, Stats
 from casque.queues.async_queue import AsyncQueue, BrokerQueue, DirectQueue
 from casque.queues.sync_queue import Queue
-from casque.rules.operations import Operation
+from casque.rules.operations import Batch, Operation
+from casque.rules.state import WRITER_MEMORY_US
 from casque.testing.alphabet import ENTRYPOINTS, IDS, MAX_DEPTH, NOTE, QUEUES
 from casque.testing.modeljob import Lost, ModelJob, ModelRecord
 from casque.testing.oracle import PAUSE, QUEUE_LEASE, Oracle
@@ -99,6 +100,8 @@ class SideBySide:
         self._reader = self.open("reader")
         self._store = harness.open()
         self._commits = 0
+        self._repeats: list[tuple[Batch, list[Any], int]] = []
+        """The last of these commits, its answer, and when it was."""
         self._written_us = 0
 
     def open(self, name: str) -> Worker:
@@ -121,10 +124,24 @@ class SideBySide:
         return EPOCH + self.harness.clock.now() * MICROSECOND
 
     def commit(self, operation: Operation) -> Any:
-        """An operation that has no method: straight to the store."""
+        """An operation that has no method: straight to the store, by one of two writers.
+
+        In the same commit the other writer repeats its last batch, as long as the store knows it.
+        """
         self._commits += 1
-        done = self._store.commit("machine", self._commits, [operation])
-        [outcome] = self._loop.run_until_complete(done)
+        mine = self._commits % 2
+        batch = Batch(f"machine {mine}", self._commits, [operation], is_remote=bool(mine))
+        before, self._repeats = self._repeats, []
+        now = self.harness.clock.now()
+        repeated = [(one, answer) for one, answer, at in before if now - at < WRITER_MEMORY_US]
+        batches = [batch, *(one for one, _ in repeated)]
+        answer, *again = self._loop.run_until_complete(self._store.commit(batches))
+        for (_, first), second in zip(repeated, again, strict=True):
+            assert isinstance(second, list), second
+            assert list(map(_kind, second)) == list(map(_kind, first)), f"{second}, not {first}"
+        assert isinstance(answer, list), answer
+        self._repeats = [(batch, answer, now)]
+        [outcome] = answer
         if isinstance(outcome, Exception):
             raise outcome
         return outcome
@@ -282,3 +299,8 @@ def _fields(job: Job | ModelJob) -> dict[str, Any]:
     # What is left of it when the claim is over is nobody's business.
     fields["heartbeat_at"] = job.heartbeat_at if job.status == "in_progress" else None
     return fields
+
+
+def _kind(outcome: Any) -> Any:
+    """An outcome; of a refusal, which one it is."""
+    return type(outcome) if isinstance(outcome, Exception) else outcome

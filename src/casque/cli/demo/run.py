@@ -26,7 +26,7 @@ from casque.job import Failure, Job, JobStatus, Stats
 from casque.queues.arguments import NewJob
 from casque.queues.sync_queue import Queue
 from casque.record import ABSENT, CONFIG
-from casque.rules.operations import PutRecord
+from casque.rules.operations import Batch, PutRecord
 from casque.rules.state import QueueState
 from casque.stores.sqlite.store import SqliteStore
 from casque.system.clock import SystemClock, drive
@@ -98,7 +98,8 @@ def _run(folder: Path, screen: Screen, interrupts: Interrupts) -> bool:
     store = SqliteStore(folder / _QUEUE)
     with Queue(store) as queue:
         value = encoded("backoff_base", "1")
-        drive(store.commit("demo", 1, [PutRecord(CONFIG, "backoff_base", value, ABSENT)]))
+        change = PutRecord(CONFIG, "backoff_base", value, ABSENT)
+        drive(store.commit([Batch("demo", 1, [change])]))
         queue.enqueue_many(jobs_to_do())
         with screen:
             try:

@@ -22,7 +22,7 @@ from casque.job import (
     JobStatus,
 )
 from casque.record import Record
-from casque.rules.state import State
+from casque.rules.state import State, WriterRow
 from casque.system.clock import MINUTE_US, to_datetime, to_us
 
 FORMAT = 1
@@ -86,10 +86,11 @@ class _Line(msgspec.Struct):
     turn: int
 
 
-class _Writer(msgspec.Struct):
+class _Writer(msgspec.Struct, omit_defaults=True):
     writer: str
     number: int
     at: str
+    answers: bytes = b""
 
 
 class _Ours(msgspec.Struct):
@@ -133,7 +134,10 @@ def encode(state: State) -> bytes:
             time=_text(state.time_us),
             lines=[_Line(line.queue, line.entrypoint, line.turn) for line in state.lines()],
             records=[_from_record(record) for record in state.records.values()],
-            writers=[_Writer(name, n, _text(at)) for name, (n, at) in state.writers.items()],
+            writers=[
+                _Writer(name, row.number, _text(row.seen_us), row.answers)
+                for name, row in state.writers.items()
+            ],
         ),
     )
     return msgspec.json.format(_encoder.encode(document), indent=2)
@@ -196,7 +200,8 @@ def _to_state(document: _Document) -> State:
             state.restore_line(line.queue, line.entrypoint, line.turn)
         state.turn = ours.turn
         for row in ours.writers:
-            state.restore_writer(row.writer, row.number, _instant(row.at))
+            last = WriterRow(row.number, _instant(row.at), row.answers)
+            state.restore_writer(row.writer, last)
     state.begin(state.time_us)
     state.end()
     return state

@@ -22,16 +22,16 @@ from casque.errors import (
     InvalidError,
     StorageError,
 )
-from casque.rules.operations import Operation
+from casque.rules.operations import Batch
 from casque.rules.state import WRITER_MEMORY_US, State
 from casque.rules.transaction import transact
 from casque.stores.conflicts import check_conflicts
 from casque.stores.document.codec import decode, encode
 from casque.stores.document.pace import Pace
-from casque.stores.last_answers import LastAnswers
+from casque.stores.last_answers import LastAnswers, check_writers
 from casque.stores.listeners import Listeners
 from casque.stores.place_errors import absent, replaced
-from casque.stores.port import COMMIT_DEADLINE_US
+from casque.stores.port import COMMIT_DEADLINE_US, Answer
 from casque.stores.state_reads import StateReads
 from casque.system.clock import Bell, Clock, Stopwatch, StoreTime, SystemClock
 
@@ -85,28 +85,26 @@ class DocumentStore(StateReads):
         self._spare.clear()  # it may be of a time when there was none
 
     async def commit(
-        self,
-        writer: str,
-        number: int,
-        operations: Sequence[Operation],
-        *,
-        max_conflicts: int | None = None,
-    ) -> list[Any]:
+        self, batches: Sequence[Batch], *, max_conflicts: int | None = None
+    ) -> list[Answer]:
+        check_writers(batches)
         watch = Stopwatch(self.clock)
-        decided_us = self._answers.decided_us(writer, number)
+        decided_us = self._sent_before(batches)
         doubt: BaseException | None = None
         if decided_us is not None:
-            # Sent before, and perhaps stored by now: no memory can tell.
-            doubt = StorageError(f"commit {number} of writer {writer} was sent before")
+            # Perhaps it is stored by now: no memory can tell.
+            doubt = StorageError("this commit was sent before")
         view, is_fresh = None if doubt else self._take(), False
         conflicts, is_unanswered = 0, doubt is not None
+        answers: dict[str, Answer] = {}
         while True:
             if view is None:
                 view, is_fresh = await self._load_after(doubt, watch), True
-            told = self._answers.recall(view.state.number_of(writer), writer, number)
-            if told is not None:
+            answers |= self._answers.recall_all(batches, view.state, self._time.now)
+            todo = [batch for batch in batches if batch.writer not in answers]
+            if not todo:
                 self._give_back(view)
-                return told
+                return [answers[batch.writer] for batch in batches]
             if doubt is not None and decided_us is not None:
                 # Our row may have been there, and dropped since: by our clock, or by another's.
                 waited = max(watch.elapsed_us(), view.state.time_us - decided_us)
@@ -116,16 +114,16 @@ class DocumentStore(StateReads):
             if quiet := self._pace.quiet_us(view.state.version):
                 await self.clock.sleep(quiet, blocking=False)
             decided_us, view.state.step = self._time.now(), self._time.step
-            done = transact(view.state, writer, number, operations, decided_us)
+            done = transact(view.state, todo, decided_us)
+            decided = zip((batch.writer for batch in todo), done.outcomes, strict=True)
             if not done.events:
                 if is_fresh or await self._is_current(view):
                     self._give_back(view)
-                    return done.outcomes
+                    answers.update(decided)
+                    return [answers[batch.writer] for batch in batches]
                 view = None
                 continue
-            # Kept before it is sent: if the reply is lost and the next look
-            # finds our number there, these are its results.
-            self._answers.keep(writer, number, done.outcomes, decided_us)
+            self._keep_sent(todo, done.outcomes, decided_us)
             view.state.identity = view.state.identity or self.clock.new_id()
             try:
                 view.etag = await self._write(encode(view.state), view.etag, watch)
@@ -135,9 +133,27 @@ class DocumentStore(StateReads):
                 is_unanswered = conflict.__cause__ is not None
                 await self._pause_after(conflicts)
                 continue
+            self._answers.keep_all(todo, done.outcomes, decided_us)
             self._wrote(view)
             self._listeners.ring_for(done.events)
-            return done.outcomes
+            answers.update(decided)
+            return [answers[batch.writer] for batch in batches]
+
+    def _sent_before(self, batches: Sequence[Batch]) -> int | None:
+        """When any of these was last decided; None if none was."""
+        times = [self._answers.decided_us(batch.writer, batch.number) for batch in batches]
+        return min((time for time in times if time is not None), default=None)
+
+    def _keep_sent(
+        self, batches: Sequence[Batch], outcomes: Sequence[list[Any]], decided_us: int
+    ) -> None:
+        """Before it is sent: if the reply is lost and the next look finds it, they count.
+
+        Not of a remote batch: another process may have been given it too, and stored it.
+        """
+        for batch, one in zip(batches, outcomes, strict=True):
+            kept = None if batch.is_remote else one
+            self._answers.keep(batch.writer, batch.number, kept, decided_us)
 
     @contextmanager
     def listen(self, bell: Bell) -> Iterator[int | None]:

@@ -1,6 +1,6 @@
-"""Entry: one committed batch of events as bytes, and back.
+"""Entry: one commit, its events, as bytes, and back.
 
-An entry says who wrote it, when, and which entry it follows: `previous` is the
+An entry says whose batches it stores, when, and which entry it follows: `previous` is the
 digest that the one before it ends with, so a log is a chain, and a page from
 another log does not fit in. It ends with its own digest: what was cut short or
 changed is told from what was written. A golden file in tests/ledger holds the
@@ -35,6 +35,7 @@ from casque.rules.operations import (
     Renewed,
     Requeued,
     Retried,
+    Stamp,
 )
 
 FORMAT = 1
@@ -58,13 +59,12 @@ class Guest(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """One committed batch."""
+    """One commit."""
 
     number: int
     """Its place in the log, from 1."""
-    writer: str
-    commit: int
-    """Which of its writer's commits it is."""
+    stamps: list[Stamp]
+    """The batches that it stores."""
     time_us: int
     previous: bytes
     """The digest of the entry before it."""
@@ -125,10 +125,15 @@ _Stored = (
 )
 
 
+class _Stamp(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True, gc=False):
+    writer: bytes
+    number: int
+    answers: bytes = b""
+
+
 class _Body(msgspec.Struct, array_like=True):
     number: int
-    writer: bytes
-    commit: int
+    stamps: list[_Stamp]
     time_us: int
     previous: bytes
     events: list[_Stored]
@@ -143,8 +148,7 @@ def encode(entry: Entry) -> bytes:
     time = entry.time_us
     body = _Body(
         entry.number,
-        _packed(entry.writer),
-        entry.commit,
+        [_Stamp(_packed(one.writer), one.number, one.answers) for one in entry.stamps],
         time,
         entry.previous,
         [_to_stored(event, time) for event in entry.events],
@@ -163,11 +167,11 @@ def decode(content: bytes, name: str) -> Entry:
         body = _decoder.decode(content[len(_HEAD) : -_DIGEST_BYTES])
         time = body.time_us
         events = [_from_stored(event, time) for event in body.events]
-        writer = _unpacked(body.writer)
+        stamps = [Stamp(_unpacked(one.writer), one.number, one.answers) for one in body.stamps]
         guest = None if body.guest is None else Guest(_unpacked(body.guest[0]), body.guest[1])
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise _corrupt(name, str(error)) from error
-    return Entry(body.number, writer, body.commit, time, body.previous, events, guest)
+    return Entry(body.number, stamps, time, body.previous, events, guest)
 
 
 def digest_of(content: bytes) -> bytes:

@@ -7,8 +7,10 @@ replica knows the last entry alone.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 
 from casque.rules.evolve import evolve
+from casque.rules.operations import Stamp
 from casque.rules.state import State
 from casque.stores.ledger.entry import FIRST, Entry, decode, digest_of
 
@@ -28,7 +30,7 @@ class Replica:
         self._end: tuple[int, bytes | None] = (0, FIRST)
         self.state = None if blind else State()
         self.writers: deque[str] = deque(maxlen=RECENT)
-        """Who wrote the last entries."""
+        """Who wrote the last entries, by the first batch in each."""
         self._changing_after: int | None = None
         """After which entry the state was last begun to be changed."""
 
@@ -63,14 +65,14 @@ class Replica:
         if self.state is not None:
             self._begin_after(self.state)
             self._evolve(self.state, entry)
-        self._moved(entry.writer, content)
+        self._moved(entry.stamps, content)
         return entry
 
     def _evolve(self, state: State, entry: Entry) -> None:
         state.begin(entry.time_us)
         for event in entry.events:
             evolve(state, event)
-        state.stamp(entry.writer, entry.commit)
+        state.stamp(entry.stamps)
         state.end()
 
     def deciding(self) -> State:
@@ -85,9 +87,9 @@ class Replica:
         state.keep()
         self._changing_after = self.number
 
-    def decided(self, writer: str, content: bytes) -> None:
-        """The batch is stored, as the next entry."""
-        self._moved(writer, content)
+    def decided(self, stamps: Sequence[Stamp], content: bytes) -> None:
+        """What was decided is stored, as the next entry."""
+        self._moved(stamps, content)
 
     def undo(self) -> None:
         """Take back a batch that was not stored, or that an interrupt has left half done."""
@@ -98,6 +100,6 @@ class Replica:
                 self.state.rollback()
         self._changing_after = None
 
-    def _moved(self, writer: str, content: bytes) -> None:
+    def _moved(self, stamps: Sequence[Stamp], content: bytes) -> None:
         self._end = self.number + 1, digest_of(content)
-        self.writers.append(writer)
+        self.writers.append(stamps[0].writer)

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
+from casque.rules.operations import Batch, Stamp
 from casque.stores.last_answers import LastAnswers
 from casque.stores.ledger.entry import Guest
 from casque.stores.ledger.pacing import Pacing
 
 
 class Sent(NamedTuple):
-    """A decided commit: `content` may be, or become, entry `number`. Empty: nothing to store."""
+    """Decided batches: `content` may be, or become, entry `number`. Empty: nothing to store."""
 
     number: int
     content: bytes
-    commit: int
-    outcomes: list[Any]
+    batches: Sequence[Batch]
+    outcomes: list[list[Any]]
+    stamps: Sequence[Stamp]
     decided_us: int
     guest: Guest | None
     rings: bool
+
+    def answers(self) -> dict[str, list[Any]]:
+        """The outcomes by writer."""
+        writers = (batch.writer for batch in self.batches)
+        return dict(zip(writers, self.outcomes, strict=True))
 
 
 class SentCommits:
@@ -29,31 +37,40 @@ class SentCommits:
         self._pacing = pacing
         self._unsettled: dict[str, Sent] = {}
 
-    def of(self, writer: str, number: int) -> Sent | None:
-        """What was sent for this commit; None if nothing was, or if its fate is known."""
-        sent = self._unsettled.get(writer)
-        return None if sent is None or sent.commit != number else sent
+    def of(self, batches: Iterable[Batch]) -> Sent | None:
+        """What was sent with any of these; None if nothing was, or if its fate is known."""
+        for batch in batches:
+            sent = self._unsettled.get(batch.writer)
+            if sent is not None and any(
+                (one.writer, one.number) == (batch.writer, batch.number) for one in sent.batches
+            ):
+                return sent
+        return None
 
-    def add(self, writer: str, sent: Sent) -> bool:
+    def add(self, sent: Sent) -> bool:
         """Note a commit before it is sent; False if the same one was sent before."""
-        is_new = self._unsettled.get(writer) is not sent
-        self._unsettled[writer] = sent
-        return is_new
+        writers = [batch.writer for batch in sent.batches]
+        if any(self._unsettled.get(writer) is sent for writer in writers):
+            return False
+        self._unsettled.update(dict.fromkeys(writers, sent))
+        return True
 
-    def forget(self, writer: str) -> None:
-        """The commit was refused, and is certain not to be stored."""
-        self._unsettled.pop(writer, None)
+    def forget(self, sent: Sent) -> None:
+        """The commit is certain not to be stored, or its fate is known."""
+        for batch in sent.batches:
+            if self._unsettled.get(batch.writer) is sent:
+                del self._unsettled[batch.writer]
 
-    def stored(self, writer: str, sent: Sent) -> None:
+    def stored(self, sent: Sent) -> None:
         """The commit is stored: a repeated call gets the same answer."""
-        del self._unsettled[writer]
-        self.answers.keep(writer, sent.commit, sent.outcomes, sent.decided_us)
-        self._pacing.wrote(writer, sent.number)
+        self.forget(sent)
+        self.answers.keep_all(sent.batches, sent.outcomes, sent.decided_us)
+        self._pacing.wrote(sent.stamps[0].writer, sent.number)
 
     def settle(self, number: int, content: bytes) -> None:
         """Entry `number` was read: settle the commits that were sent to its place."""
-        for writer, sent in list(self._unsettled.items()):
+        for sent in {id(one): one for one in self._unsettled.values()}.values():
             if sent.content == content:
-                self.stored(writer, sent)
+                self.stored(sent)
             elif sent.number <= number:
-                del self._unsettled[writer]  # its place is taken: it never will be stored
+                self.forget(sent)  # its place is taken: it never will be stored

@@ -19,10 +19,11 @@ from msgspec.structs import replace
 from casque.buckets.port import Bucket
 from casque.errors import StorageError
 from casque.record import EPHEMERAL, Record
-from casque.rules.operations import Enqueue, Operation
+from casque.rules.operations import Batch, Enqueue
 from casque.rules.state import State
 from casque.rules.transaction import transact
 from casque.stores.conflicts import check_conflicts
+from casque.stores.last_answers import check_writers
 from casque.stores.ledger.bucket_requests import BucketRequests
 from casque.stores.ledger.bucket_time import BucketTime
 from casque.stores.ledger.entry import Entry, encode
@@ -36,6 +37,7 @@ from casque.stores.ledger.replica import Replica
 from casque.stores.ledger.sent_commits import Sent, SentCommits
 from casque.stores.ledger.tryout import ask_time
 from casque.stores.listeners import Listeners, makes_claimable
+from casque.stores.port import Answer
 from casque.stores.state_reads import StateReads
 from casque.system.clock import Bell, Clock, Stopwatch, SystemClock
 
@@ -83,76 +85,79 @@ class LedgerStore(StateReads):
     # -- changing --------------------------------------------------------------
 
     async def commit(
-        self,
-        writer: str,
-        number: int,
-        operations: Sequence[Operation],
-        *,
-        max_conflicts: int | None = None,
-    ) -> list[Any]:
-        lasting = [one for one in operations if not is_ephemeral(one)]
-        if len(lasting) == len(operations):
-            return await self._commit_lasting(writer, number, operations, max_conflicts)
+        self, batches: Sequence[Batch], *, max_conflicts: int | None = None
+    ) -> list[Answer]:
+        check_writers(batches)
+        if not any(is_ephemeral(one) for batch in batches for one in batch.operations):
+            return await self._commit_lasting(batches, max_conflicts)
         now = await self._time_to_write()
-        stored: Iterator[Any] = iter(())
+        lasting = [batch for batch in map(_lasting, batches) if batch.operations]
+        stored: dict[str, Answer] = {}
+        refusal: StorageError | None = None
         if lasting:
             try:
-                stored = iter(await self._commit_lasting(writer, number, lasting, max_conflicts))
+                answers = await self._commit_lasting(lasting, max_conflicts)
+                stored = {one.writer: answer for one, answer in zip(lasting, answers, strict=True)}
             except StorageError as error:
                 # One that answers may refuse the log alone, when that is dated after its clock say.
                 if error.outcome_unknown or self._requests.is_silent:
                     raise
-                stored = repeat(error)
+                refusal = error
         # From here on nothing is raised, and nobody waits for long: the others are stored.
         return [
-            await self._presence.change(one, now, briefly=bool(lasting))
+            await self._with_ephemeral(
+                batch, stored.get(batch.writer, refusal), now, briefly=bool(lasting)
+            )
+            for batch in batches
+        ]
+
+    async def _with_ephemeral(
+        self, batch: Batch, stored: Answer | None, now: int, *, briefly: bool
+    ) -> Answer:
+        """Carry out what is not in the log, and put the answers together."""
+        lasting = iter(stored) if isinstance(stored, list) else repeat(stored)
+        return [
+            await self._presence.change(one, now, briefly=briefly)
             if is_ephemeral(one)
-            else next(stored)
-            for one in operations
+            else next(lasting)
+            for one in batch.operations
         ]
 
     async def _commit_lasting(
-        self,
-        writer: str,
-        number: int,
-        operations: Sequence[Operation],
-        max_conflicts: int | None,
-    ) -> list[Any]:
-        async def work() -> list[Any]:
-            outcomes = await self._commit(writer, number, operations, max_conflicts, watch)
+        self, batches: Sequence[Batch], max_conflicts: int | None
+    ) -> list[Answer]:
+        async def work() -> dict[str, Answer]:
+            answers = await self._commit(batches, max_conflicts, watch)
             await self._pacing.got_in()
-            return outcomes
+            return answers
 
         called = Stopwatch(self.clock)
         async with self._lock:
             try:
                 watch = self._requests.begin(called)
-                return await self._reader.with_a_second_read(work)
+                answers = await self._reader.with_a_second_read(work)
+                return [answers[batch.writer] for batch in batches]
             except StorageError as error:
-                sent = self._sent.of(writer, number)
+                sent = self._sent.of(batches)
                 if error.outcome_unknown or sent is None:
                     raise
                 # Whatever was refused now, what was sent before may be stored, or yet become so.
                 raise self._log.unknown(sent.number, error) from error
 
     async def _commit(
-        self,
-        writer: str,
-        number: int,
-        operations: Sequence[Operation],
-        max_conflicts: int | None,
-        watch: Stopwatch,
-    ) -> list[Any]:
-        blind = _can_be_blind(operations)
+        self, batches: Sequence[Batch], max_conflicts: int | None, watch: Stopwatch
+    ) -> dict[str, Answer]:
+        blind = all(map(_can_be_blind, batches))
         replica, is_current = await self._reader.ready(watch, blind=blind, to_write=True)
         if is_current:  # a long log takes long to read, and that is not counted
             watch = Stopwatch(self.clock)
-        conflicts = 0
+        conflicts, answers = 0, dict[str, Answer]()
         while True:
-            told = self._sent.answers.recall(self._last_commit(replica, writer), writer, number)
-            if told is not None:
-                return told
-            sent = self._sent.of(writer, number)
+            answers |= self._recall(replica, batches)
+            todo = [batch for batch in batches if batch.writer not in answers]
+            if not todo:
+                return answers
+            sent = self._sent.of(todo)
             if sent is None:
                 check_conflicts(self.name, conflicts, max_conflicts, watch)
                 await self._reader.learn_time(watch, to_write=True)
@@ -160,50 +165,60 @@ class LedgerStore(StateReads):
                 await self._pacing.wait(
                     replica, losing, partial(self._reader.read_on, replica, watch)
                 )
-                sent = self._decide(replica, writer, number, operations)
+                sent = self._decide(replica, todo)
             elif sent.number > replica.number + 1:  # the log was cut off before it
                 raise MissingEntryError(replica.number + 1)
             if not sent.content:
                 if is_current or not await self._reader.catch_up(replica, watch):
-                    return sent.outcomes
+                    return answers | sent.answers()
                 is_current = True
+            elif await self._append(replica, sent, watch):
+                answers |= sent.answers()
             else:
-                if await self._append(replica, writer, sent, watch):
-                    return sent.outcomes
                 conflicts += 1
 
-    def _decide(
-        self, replica: Replica, writer: str, number: int, operations: Sequence[Operation]
-    ) -> Sent:
-        """Decide the batch on the state we have."""
+    def _recall(self, replica: Replica, batches: Sequence[Batch]) -> dict[str, Answer]:
+        """By writer, the answers to the batches that are known to be stored."""
+        known, state = self._sent.answers, replica.state
+        answers = {} if state is None else known.recall_all(batches, state, self._time.now)
+        for batch in batches:
+            last = known.last_number(batch.writer)
+            if batch.writer not in answers and last >= batch.number:
+                answer = known.recall(batch, last, None)
+                assert answer is not None
+                answers[batch.writer] = answer
+        return answers
+
+    def _decide(self, replica: Replica, batches: Sequence[Batch]) -> Sent:
+        """Decide the batches on the state we have."""
         now, state = self._time.now(), replica.deciding()
         state.step = self._time.step
-        done = transact(state, writer, number, operations, now)
+        done = transact(state, batches, now)
         if not done.events:
             replica.undo()
-            return Sent(0, b"", number, done.outcomes, now, None, rings=False)
+            return Sent(0, b"", batches, done.outcomes, (), now, None, rings=False)
         assert replica.digest is not None
         guest = self._pacing.next_guest(now)
-        entry = Entry(replica.number + 1, writer, number, now, replica.digest, done.events, guest)
+        entry = Entry(replica.number + 1, done.stamps, now, replica.digest, done.events, guest)
         outcomes = _without_places(done.outcomes) if replica.is_blind else done.outcomes
         rings = any(map(makes_claimable, done.events))
-        return Sent(entry.number, encode(entry), number, outcomes, now, guest, rings)
+        return Sent(entry.number, encode(entry), batches, outcomes, done.stamps, now, guest, rings)
 
-    async def _append(self, replica: Replica, writer: str, sent: Sent, watch: Stopwatch) -> bool:
+    async def _append(self, replica: Replica, sent: Sent, watch: Stopwatch) -> bool:
         """Store a commit as the next entry; False when another came first, and is read."""
         # Noted before it is sent: whatever strikes from here on, its fate is not forgotten, and
         # nothing else is decided for this commit until it is known.
-        is_new = self._sent.add(writer, sent)
+        is_new = self._sent.add(sent)
         try:
             others = await self._write(sent, watch)
         except BaseException as error:
             replica.undo()
             if is_new and isinstance(error, StorageError) and not error.outcome_unknown:
-                self._sent.forget(writer)
+                self._sent.forget(sent)
             raise
         if not others and replica.is_changing:
-            replica.decided(writer, sent.content)
-            self._sent.stored(writer, sent)
+            replica.decided(sent.stamps, sent.content)
+            self._sent.stored(sent)
             self._time.saw(sent.decided_us)
             self._pacing.saw(sent.decided_us, sent.guest)
             if sent.rings:
@@ -227,11 +242,6 @@ class LedgerStore(StateReads):
             return await write
         others, *_ = await self._requests.together(write, *beside)
         return cast("list[bytes]", others)
-
-    def _last_commit(self, replica: Replica, writer: str) -> int:
-        """The last commit of a writer that is known to be stored; 0 when none is."""
-        stored = 0 if replica.state is None else replica.state.number_of(writer)
-        return max(stored, self._sent.answers.last_number(writer))
 
     async def _time_to_write(self) -> int:
         """The bucket's time, and that this is a ledger, for what is not written to the log."""
@@ -290,17 +300,25 @@ class LedgerStore(StateReads):
         await self._bucket.close()
 
 
-def _can_be_blind(operations: Sequence[Operation]) -> bool:
+def _lasting(batch: Batch) -> Batch:
+    """A batch without the operations that are not written to the log."""
+    return replace(batch, operations=[one for one in batch.operations if not is_ephemeral(one)])
+
+
+def _can_be_blind(batch: Batch) -> bool:
     """Whether no answer depends on what is stored: new jobs, under ids that nobody has."""
-    return all(
+    return not batch.is_remote and all(
         isinstance(one, Enqueue) and all(request.minted for request in one.jobs)
-        for one in operations
+        for one in batch.operations
     )
 
 
-def _without_places(outcomes: list[Any]) -> list[Any]:
+def _without_places(outcomes: list[list[Any]]) -> list[list[Any]]:
     """The answers of one who does not know how many jobs came before."""
     return [
-        [replace(job, seq=0) for job in outcome] if isinstance(outcome, list) else outcome
-        for outcome in outcomes
+        [
+            [replace(job, seq=0) for job in outcome] if isinstance(outcome, list) else outcome
+            for outcome in one
+        ]
+        for one in outcomes
     ]

@@ -6,8 +6,8 @@ PRAGMA data_version;
 -- name: counters
 SELECT token, turn, identity FROM casque_counter WHERE writer = '';
 
--- name: writer_number
-SELECT number FROM casque_counter WHERE writer = ?1;
+-- name: writer
+SELECT number, seen_us, answers FROM casque_counter WHERE writer = ?1;
 
 -- name: count
 UPDATE casque_counter SET token = ?1, turn = ?2 WHERE writer = '';
@@ -16,8 +16,9 @@ UPDATE casque_counter SET token = ?1, turn = ?2 WHERE writer = '';
 UPDATE casque_counter SET number = ?2 WHERE writer = ?1;
 
 -- name: stamp_and_see
-INSERT INTO casque_counter (writer, number, seen_us) VALUES (?1, ?2, ?3)
-ON CONFLICT (writer) DO UPDATE SET number = excluded.number, seen_us = excluded.seen_us;
+INSERT INTO casque_counter (writer, number, seen_us, answers) VALUES (?1, ?2, ?3, ?4)
+ON CONFLICT (writer) DO UPDATE
+SET number = excluded.number, seen_us = excluded.seen_us, answers = excluded.answers;
 
 -- name: forget_writers
 DELETE FROM casque_counter WHERE writer IN (

@@ -47,6 +47,12 @@ class Reads:
         rows = self._execute(statement, (after, self._now, *filters, limit, self._judged_us))
         return [shown(job_of(row), self._judged_us) for row in rows]
 
+    def held(self, first_token: int, last_token: int) -> list[Job]:
+        """The jobs in progress under these tokens, by token."""
+        jobs = self.jobs(JobFilter(view="processing"), _ALL, 0)
+        claimed = [job for job in jobs if first_token <= job.token <= last_token]
+        return sorted(claimed, key=lambda job: job.token)
+
     def peek(self, entrypoints: Collection[str] | None, queue: str | None, limit: int) -> list[Job]:
         picked = self._picker.pick(entrypoints, queue, limit)
         each = SQL["job_by_seq"]

@@ -82,7 +82,8 @@ CREATE INDEX casque_record_expiry ON casque_record (expires_us) WHERE expires_us
 CREATE TABLE casque_counter (
     writer TEXT PRIMARY KEY,
     number INTEGER NOT NULL,
-    seen_us INTEGER,                     -- at most a minute behind; see stores/sqlite/work.py
+    seen_us INTEGER,                     -- at most a minute behind; exact if there are answers
+    answers BLOB,                        -- of its last commit, if the writer is remote
     token INTEGER,                       -- none above it was handed out
     turn INTEGER,
     identity TEXT                        -- of the store: tells it from those in its place before

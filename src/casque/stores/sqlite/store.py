@@ -19,13 +19,15 @@ from typing import Any, TypeVar
 from casque.errors import CasqueError, StorageError
 from casque.job import Job, Stats
 from casque.record import Record
+from casque.rules.answers import JobReads
 from casque.rules.decide import Leased
-from casque.rules.operations import Dequeue, Enqueue, Operation
-from casque.rules.state import QueueState
+from casque.rules.operations import Batch, Dequeue, Enqueue, Operation
+from casque.rules.state import QueueState, WriterRow
 from casque.rules.views import JobFilter
-from casque.stores.last_answers import LastAnswers
+from casque.stores.last_answers import KeptAnswer, LastAnswers, check_writers
 from casque.stores.listeners import Listeners
 from casque.stores.place_errors import replaced
+from casque.stores.port import Answer
 from casque.stores.sqlite import fast_path, forks
 from casque.stores.sqlite.backup import Backup, Progress, back_up
 from casque.stores.sqlite.batch import carry_out
@@ -96,22 +98,20 @@ class SqliteStore:
 
     async def commit(
         self,
-        writer: str,
-        number: int,
-        operations: Sequence[Operation],
+        batches: Sequence[Batch],
         *,
         max_conflicts: int | None = None,  # noqa: ARG002 - a lock has no conflicts
-    ) -> list[Any]:
-        return self.commit_now(writer, number, operations)
+    ) -> list[Answer]:
+        return self.commit_now(batches)
 
-    def commit_now(self, writer: str, number: int, operations: Sequence[Operation]) -> list[Any]:
+    def commit_now(self, batches: Sequence[Batch]) -> list[Answer]:
         process.generation()  # in a child the lock is another
         writing = self._writer
         reentry.refuse(writing.lock)
         with writing.lock:
             try:
-                done = self._commit_fast(writer, number, operations)
-                outcomes, rings = done or self._commit(writer, number, operations)
+                done = self._commit_fast(batches[0]) if len(batches) == 1 else None
+                answers, rings = done or self._commit(batches)
                 # What was written to files that are gone is not stored, whatever SQLite says.
                 if not self._files.are_there():
                     raise self._database.lost()  # noqa: TRY301 - what is open is closed below
@@ -128,57 +128,67 @@ class SqliteStore:
                     writing.grow_log()
         if rings and self._listeners.all:
             self._listeners.ring()
-        return outcomes
+        return answers
 
-    def _commit(
-        self, writer: str, number: int, operations: Sequence[Operation]
-    ) -> tuple[list[Any], bool]:
+    def _commit(self, batches: Sequence[Batch]) -> tuple[list[Answer], bool]:
+        check_writers(batches)
         connection, is_new = self._writer.connection()
         if is_new:
             self._cache = None
-        if self._was_empty:
+        if self._was_empty and len(batches) == 1:
+            operations = batches[0].operations
             nothing = self._database.patiently(lambda: self._nothing_due(connection, operations))
             if nothing:
-                return nothing, False
+                return [nothing], False
         try:
-            return self._commit_slow(connection, writer, number, operations, careful=False)
+            return self._commit_slow(connection, batches, careful=False)
         except Clash:
             self._cache = None
             self._writer.abandon()
-            return self._commit_slow(connection, writer, number, operations, careful=True)
+            return self._commit_slow(connection, batches, careful=True)
 
     def _commit_slow(
-        self,
-        connection: sqlite3.Connection,
-        writer: str,
-        number: int,
-        operations: Sequence[Operation],
-        *,
-        careful: bool,
-    ) -> tuple[list[Any], bool]:
+        self, connection: sqlite3.Connection, batches: Sequence[Batch], *, careful: bool
+    ) -> tuple[list[Answer], bool]:
         self._begin(connection)
         now = self._time.now()
         cache = self._current_cache(connection.execute)
         transaction = Transaction(connection, cache, self.clock, now, self._time.step)
-        stored = max(self._answers.last_number(writer), transaction.number_of(writer))
-        told = self._answers.recall(stored, writer, number) if stored >= number else None
-        if told is None and self._unsure is not None:
-            told = self._landed(transaction, writer, number)
-        outcomes = told or carry_out(transaction, operations, careful=careful)
+        wrote, answers = False, list[Answer]()
+        done: list[tuple[Batch, list[Any]]] = []
+        for batch in batches:
+            answer = self._recall(transaction, batch)
+            if answer is None:
+                transaction.wrote = transaction.stamps = False
+                outcomes = answer = carry_out(transaction, batch.operations, careful=careful)
+                if transaction.wrote:
+                    transaction.stamp(batch, outcomes, self._upkeep)
+                    wrote = True
+                done.append((batch, outcomes))
+            answers.append(answer)
         self.touched += transaction.touched
         if transaction.found_nothing is not None:
             self._was_empty = transaction.found_nothing
-        if not transaction.wrote:
+        if not wrote:
             connection.execute("ROLLBACK")
-            return outcomes, False
+            return answers, False
         if now >= self._upkeep.prune_us:
             transaction.prune(self._upkeep)
-        transaction.stamp(writer, number, self._upkeep)
-        self._end(connection, writer, number)
+        transaction.count()
+        self._end(connection, batches)
         transaction.cache.trim()
         self.commits += 1
-        self._answers.keep(writer, number, outcomes, now)
-        return outcomes, transaction.rings
+        for batch, outcomes in done:
+            self._answers.keep(batch.writer, batch.number, outcomes, now)
+        return answers, transaction.rings
+
+    def _recall(self, transaction: Transaction, batch: Batch) -> Answer | None:
+        """The answer to a batch that is stored already; None if it is to be carried out."""
+        writer, number = batch.writer, batch.number
+        stored = max(self._answers.last_number(writer), transaction.number_of(writer))
+        if stored >= number:
+            return self._answers.recall(batch, stored, _kept_answer(transaction, writer))
+        return None if self._unsure is None else self._landed(transaction, writer, number)
 
     def _landed(self, transaction: Transaction, writer: str, number: int) -> list[Any] | None:
         """The answer to a claim that was said to have failed; None if it has."""
@@ -192,13 +202,12 @@ class SqliteStore:
         self._unsure = None
         return outcomes
 
-    def _commit_fast(
-        self, writer: str, number: int, operations: Sequence[Operation]
-    ) -> tuple[list[Any], bool] | None:
-        """Carry out operations by the shortest way; None, and nothing is done, if they have none.
+    def _commit_fast(self, batch: Batch) -> tuple[list[Answer], bool] | None:
+        """Carry out a batch by the shortest way; None, and nothing is done, if there is none.
 
         A transaction may be open then, in which nothing was written.
         """
+        writer, number, operations = batch.writer, batch.number, batch.operations
         claims = type(operations[-1]) is Dequeue
         if claims and self._was_empty:
             return None
@@ -207,6 +216,7 @@ class SqliteStore:
         if (
             cache is None
             or connection is None
+            or batch.is_remote
             or (now >= self._sure_until_us and not self._files.are_there())
             or now >= upkeep.prune_us
             or now - upkeep.seen.get(writer, 0) > SEEN_EVERY_US
@@ -233,7 +243,7 @@ class SqliteStore:
             told.number, told.outcomes, told.decided_us = number, outcomes, now
         else:
             self._answers.keep(writer, number, outcomes, now)
-        return outcomes, type(operations[0]) is Enqueue
+        return [outcomes], type(operations[0]) is Enqueue
 
     def _begin(self, connection: sqlite3.Connection) -> None:
         if connection.in_transaction:
@@ -243,24 +253,28 @@ class SqliteStore:
         except sqlite3.OperationalError:
             self._database.patiently(lambda: connection.execute("BEGIN IMMEDIATE"))
 
-    def _end(self, connection: sqlite3.Connection, writer: str, number: int) -> None:
+    def _end(self, connection: sqlite3.Connection, batches: Sequence[Batch]) -> None:
         try:
             connection.execute("COMMIT")
         except sqlite3.Error as error:
             # The disk refused, and SQLite has taken everything back, or is about to: ask it.
-            raise self._fate(connection, writer, number, error) from error
+            raise self._fate(connection, batches, error) from error
 
     def _fate(
-        self, connection: sqlite3.Connection, writer: str, number: int, error: sqlite3.Error
+        self, connection: sqlite3.Connection, batches: Sequence[Batch], error: sqlite3.Error
     ) -> CasqueError:
         trouble = self._database.trouble("write to", error)
         try:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
-            row = connection.execute(SQL["writer_number"], (writer,)).fetchone()
+            is_stored = any(
+                row is not None and row[0] >= batch.number
+                for batch in batches
+                for row in [connection.execute(SQL["writer"], (batch.writer,)).fetchone()]
+            )
         except sqlite3.Error:
-            row = (number,)  # it does not tell
-        if row is not None and row[0] >= number:
+            is_stored = True  # it does not say
+        if is_stored:
             return StorageError(
                 f"{self.name}: outcome unknown: {error}. Look the jobs up by id before doing this "
                 "again.",
@@ -429,3 +443,13 @@ class SqliteStore:
             self._database.let_go()
             self._listeners.all.clear()  # those who wait are the parent's
         self._watch.after_fork(in_child=in_child)
+
+
+def _kept_answer(transaction: Transaction, writer: str) -> KeptAnswer | None:
+    """What the file has of a writer's last commit."""
+    row = transaction.execute(SQL["writer"], (writer,)).fetchone()
+    if row is None:
+        return None
+    number, seen_us, answers = row
+    reads = Reads(transaction.execute, transaction.now, transaction.step)
+    return KeptAnswer(WriterRow(number, seen_us, answers or b""), JobReads(reads.job, reads.held))

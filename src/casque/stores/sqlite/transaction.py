@@ -7,7 +7,8 @@ from typing import Any
 
 from casque.job import Job
 from casque.record import PAUSE, Record
-from casque.rules.operations import Request
+from casque.rules.answers import kept_answers
+from casque.rules.operations import Batch, Request
 from casque.rules.state import WRITER_MEMORY_US
 from casque.rules.transaction import PRUNED_AT_ONCE
 from casque.stores.sqlite.cache import WRITERS_CACHED, Cache, CachedLine, earliest
@@ -61,6 +62,7 @@ class Transaction:
         self.step = step
         self._clock = clock
         self.wrote = False
+        """Whether the batch that is carried out changed something."""
         self.stamps = False
         """Whether the writer's number is to be written down with it. Not for adding and acking:
         nobody repeats such a commit but in this process, which remembers it, and an id that comes
@@ -80,19 +82,19 @@ class Transaction:
         """The last commit of a writer that is written down; 0 when none is."""
         number = self.cache.numbers.get(writer)
         if number is None:
-            row = self.execute(SQL["writer_number"], (writer,)).fetchone()
+            row = self.execute(SQL["writer"], (writer,)).fetchone()
             number = self.cache.numbers[writer] = row[0] if row else 0
         return number
 
-    def stamp(self, writer: str, number: int, upkeep: Upkeep) -> None:
-        """Write down how far the store's counters and its writer's are, if that is needed."""
-        cache, now = self.cache, self.now
+    def stamp(self, batch: Batch, outcomes: Sequence[Any], upkeep: Upkeep) -> None:
+        """Write down that a batch is stored, if that is needed."""
+        cache, now, writer, number = self.cache, self.now, batch.writer, batch.number
         is_due = writer not in upkeep.seen or now - upkeep.seen[writer] > SEEN_EVERY_US
-        self.count()
-        if not self.stamps and not is_due:
+        if not (self.stamps or is_due or batch.is_remote):
             return
-        if is_due or cache.numbers.get(writer, 0) == 0:
-            self.execute(SQL["stamp_and_see"], (writer, number, now))
+        if is_due or batch.is_remote or cache.numbers.get(writer, 0) == 0:
+            answers = kept_answers(batch.operations, outcomes) if batch.is_remote else None
+            self.execute(SQL["stamp_and_see"], (writer, number, now, answers))
             self.execute(SQL["forget_writers"], (now - WRITER_MEMORY_US, _WRITERS_DROPPED_AT_ONCE))
             cache.numbers.clear()
             if len(upkeep.seen) > WRITERS_CACHED:

@@ -12,7 +12,7 @@ from casque.errors import CasqueError
 from casque.job import Job
 from casque.queues.arguments import NewJob
 from casque.queues.async_queue import AsyncQueue, BrokerQueue, DirectQueue
-from casque.rules.operations import Ack, Dequeue, Enqueue, Operation, Request
+from casque.rules.operations import Ack, Batch, Dequeue, Enqueue, Operation, Request
 from casque.system.clock import SECOND_US
 from casque.testing.simulation.network import log_uniform
 from casque.testing.simulation.process import Process
@@ -244,26 +244,43 @@ async def _hold_queue(actor: Actor, q: AsyncQueue, queue: str) -> bool:
 
 
 async def commit_by_hand(actor: Actor) -> None:
-    """One commit, given up now and then and asked for again under the same number."""
+    """Commits, given up now and then and asked for again under the same number.
+
+    Some are of two writers. When such a one is asked for again, then first for the second alone.
+    """
     process, chance = actor.process, actor.chance
     writer = process.clock.new_id()
     held: list[Job] = []
     for number in range(1, chance.randint(2, 5)):
-        operations = _operations(actor, held)
-        outcomes: Any = TimeoutError()
-        for _ in range(4):
-            if not isinstance(outcomes, TimeoutError):
+        batches = _shared(writer, number, _operations(actor, held))
+        answers: Any = TimeoutError()
+        for again in range(4):
+            if not isinstance(answers, TimeoutError):
                 break
             patience = log_uniform(chance, 1, 20_000) / 1000 if chance.random() < 0.4 else None
-            call = process.store.commit(writer, number, operations)
-            outcomes = await process.call(f"commit {number} of {writer[-4:]}", call, patience)
+            call = process.store.commit(batches[-1:] if again == 1 else batches)
+            answers = await process.call(f"commit {number} of {writer[-4:]}", call, patience)
+            if again == 1 and len(batches) > 1 and isinstance(answers, list):
+                answers = TimeoutError()  # the first of the two is still to be asked for
             await actor.pause()
-        if isinstance(outcomes, CasqueError | TimeoutError):
-            if isinstance(outcomes, TimeoutError) or getattr(outcomes, "outcome_unknown", False):
+        if isinstance(answers, CasqueError | TimeoutError):
+            if isinstance(answers, TimeoutError) or getattr(answers, "outcome_unknown", False):
                 return  # its fate is not known: this writer may not go on
             continue
+        outcomes = [one for answer in answers for one in answer]
         held = [job for one in outcomes if hasattr(one, "jobs") for job in one.jobs]
         await actor.pause()
+
+
+def _shared(writer: str, number: int, operations: list[Operation]) -> list[Batch]:
+    """The operations as a batch; of one writer in four as two, as if through a server."""
+    half = len(operations) // 2
+    if writer[-1] not in "048c" or not half:
+        return [Batch(writer, number, operations)]
+    return [
+        Batch(writer, number, operations[:half], is_remote=True),
+        Batch(f"{writer[:-1]}x", number, operations[half:], is_remote=True),
+    ]
 
 
 def _operations(actor: Actor, held: list[Job]) -> list[Operation]:

@@ -18,10 +18,11 @@ from casque.errors import (
 )
 from casque.job import Job
 from casque.rules import views
-from casque.rules.operations import Operation
+from casque.rules.operations import Batch
 from casque.rules.state import State
 from casque.stores.ledger.bucket_time import BucketTime
 from casque.stores.ledger.store import LedgerStore
+from casque.stores.port import Answer
 from casque.system.clock import SECOND_US, Clock, Step
 from casque.testing.relays import Relay
 from casque.testing.simulation import facts
@@ -86,33 +87,38 @@ class WatchedStore(Relay):
             setattr(self, name, self._watched(name, getattr(store, name), look))
 
     async def commit(
-        self,
-        writer: str,
-        number: int,
-        operations: Sequence[Operation],
-        *,
-        max_conflicts: int | None = None,
-    ) -> list[Any]:
-        replay, key = self._replay, (writer, number)
+        self, batches: Sequence[Batch], *, max_conflicts: int | None = None
+    ) -> list[Answer]:
+        replay = self._replay
+        all_asked = list(map(self._asked, batches))
+        try:
+            answers = await super().commit(batches, max_conflicts=max_conflicts)
+        except CasqueError as error:
+            for asked in all_asked:
+                self._check(partial(self._refused, asked, error))
+            raise
+        for asked, answer in zip(all_asked, answers, strict=True):
+            mark = self._marks[asked.batch.writer, asked.batch.number]
+            if isinstance(answer, CasqueError):
+                self._check(partial(self._refused, asked, answer))
+            else:
+                times = set(self._time.given[mark:])
+                self._check(partial(replay.answered, asked, answer, times))
+        return answers
+
+    def _asked(self, batch: Batch) -> Asked:
+        replay, key = self._replay, (batch.writer, batch.number)
         asked = replay.commits.get(key)
         if asked is None:
-            asked = replay.commits[key] = Asked(key, operations, replay.number, self._time.steps)
+            asked = replay.commits[key] = Asked(batch, replay.number, self._time.steps)
             self._marks[key] = len(self._time.given)
-        try:
-            outcomes = await super().commit(writer, number, operations, max_conflicts=max_conflicts)
-        except CasqueError as error:
-            self._check(partial(self._refused, asked, error))
-            raise
-        self._check(
-            lambda: replay.answered(asked, outcomes, set(self._time.given[self._marks[key] :]))
-        )
-        return outcomes
+        return asked
 
     def _refused(self, asked: Asked, error: CasqueError) -> None:
         if isinstance(error, CorruptError) and self._replay.is_damaged:
             return
         if not isinstance(error, StorageError):
-            raise Violation(f"commit {asked.commit} raised {error!r}")
+            raise Violation(f"commit {asked.batch.number} of {asked.batch.writer} raised {error!r}")
         if not error.outcome_unknown:
             self._replay.refused(asked, error)
 

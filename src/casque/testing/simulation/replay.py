@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from casque.errors import CasqueError, CorruptError
 from casque.job import Job
 from casque.rules.evolve import evolve
-from casque.rules.operations import Enqueue, Event, Operation
+from casque.rules.operations import Batch, Enqueue, Event, Operation, Stamp
 from casque.rules.state import State, _Undo
 from casque.rules.transaction import transact
 from casque.stores.ledger.entry import FIRST, Entry, decode, digest_of
@@ -37,19 +37,12 @@ BEHIND_US = 3 * SECOND_US // 2
 
 
 class Asked:
-    """A commit as a store was asked for it, and what became of it."""
+    """A batch as a store was asked for it, and what became of it."""
 
-    __slots__ = ("began_at", "commit", "expected", "is_refused", "number", "operations", "steps")
+    __slots__ = ("batch", "began_at", "expected", "is_refused", "number", "steps")
 
-    def __init__(
-        self,
-        commit: Commit,
-        operations: Sequence[Operation],
-        began_at: int,
-        steps: Mapping[int, Step],
-    ) -> None:
-        self.commit = commit
-        self.operations = operations
+    def __init__(self, batch: Batch, began_at: int, steps: Mapping[int, Step]) -> None:
+        self.batch = batch
         self.began_at = began_at
         """The last entry when it was asked."""
         self.steps = steps
@@ -65,7 +58,7 @@ class Asked:
     def can_be_blind(self) -> bool:
         return all(
             isinstance(one, Enqueue) and all(request.minted for request in one.jobs)
-            for one in self.operations
+            for one in self.batch.operations
         )
 
 
@@ -80,7 +73,7 @@ class _Watched(Replica):
             if self.check is not None:
                 self.check(state, entry, event)
             evolve(state, event)
-        state.stamp(entry.writer, entry.commit)
+        state.stamp(entry.stamps)
         state.end()
 
 
@@ -127,21 +120,28 @@ class Replay:
             entry = decode(content, name)
         except CorruptError as error:
             raise Violation(f"{name} is no entry: {error}") from error
-        self._history.add("log", number, f"{entry.writer[-4:]}/{entry.commit}", entry.events)
-        asked = self.commits.get((entry.writer, entry.commit))
+        whose = " ".join(f"{one.writer[-4:]}/{one.number}" for one in entry.stamps)
+        self._history.add("log", number, whose, entry.events)
+        asked = [self._asked_for(name, number, one) for one in entry.stamps]
+        self._check_time(name, entry, self._sent[content], now_us)
+        self._expect(name, asked, entry)
+        operations = [operation for one in asked for operation in one.batch.operations]
+        self._take(content, entry, operations)
+        for one in asked:
+            one.number = number
+
+    def _asked_for(self, name: str, number: int, stamp: Stamp) -> Asked:
+        asked = self.commits.get((stamp.writer, stamp.number))
         if asked is None:
             raise Violation(f"{name} is of a commit that nobody asked for")
         if asked.number is not None:
             raise Violation(
-                f"commit {entry.commit} of writer {entry.writer} is in the log twice: as entry "
+                f"commit {stamp.number} of writer {stamp.writer} is in the log twice: as entry "
                 f"{asked.number} and as {number}"
             )
         if asked.is_refused:
             raise Violation(f"{name} is of a commit whose caller was told: nothing was written")
-        self._check_time(name, entry, self._sent[content], now_us)
-        self._expect(name, asked, entry)
-        self._take(content, entry, asked)
-        asked.number = number
+        return asked
 
     def _check_time(self, name: str, entry: Entry, sent_us: int, now_us: int) -> None:
         if entry.time_us < self._time_us:
@@ -156,18 +156,18 @@ class Replay:
             )
         self._time_us = entry.time_us
 
-    def _expect(self, name: str, asked: Asked, entry: Entry) -> None:
+    def _expect(self, name: str, asked: Sequence[Asked], entry: Entry) -> None:
         """Whether the rules make this entry of what was asked, and the answers they give."""
-        if asked.can_be_blind:
-            # Whoever adds jobs without looking prunes nothing, and so may say less.
-            done = transact(State(), *asked.commit, asked.operations, entry.time_us)
+        batches, is_blind = [one.batch for one in asked], False
+        if all(one.can_be_blind for one in asked):
+            # A producer that adds jobs without looking prunes nothing, and so may say less.
+            done = transact(State(), batches, entry.time_us)
             is_blind = facts.same_events(done.events, entry.events)
-        else:
-            is_blind = False
         state = self.state
-        state.step = asked.steps.get(entry.time_us, NO_STEP)
-        done = transact(state, *asked.commit, asked.operations, entry.time_us)
-        asked.expected = done.outcomes
+        state.step = asked[0].steps.get(entry.time_us, NO_STEP)
+        done = transact(state, batches, entry.time_us)
+        for one, outcomes in zip(asked, done.outcomes, strict=True):
+            one.expected = outcomes
         if done.events:
             state.rollback()
         if not is_blind and not facts.same_events(done.events, entry.events):
@@ -176,9 +176,9 @@ class Replay:
                 f"  what was asked means {done.events}"
             )
 
-    def _take(self, content: bytes, entry: Entry, asked: Asked) -> None:
+    def _take(self, content: bytes, entry: Entry, asked: Sequence[Operation]) -> None:
         def check(state: State, entry: Entry, event: Event) -> None:
-            self.facts.check(state, entry, event, asked.operations)
+            self.facts.check(state, entry, event, asked)
 
         self._replica.check = check
         try:
@@ -234,7 +234,8 @@ class Replay:
             self._step_back()
             content = self._contents.pop()
             entry = decode(content, "log")
-            self.commits[entry.writer, entry.commit].number = None
+            for one in entry.stamps:
+                self.commits[one.writer, one.number].number = None
         self.facts.forget_after(number, self.state.token)
         self._time_us = self.state.time_us
 
@@ -275,7 +276,7 @@ class Replay:
 
     def answered(self, asked: Asked, outcomes: list[Any], times: set[int]) -> None:
         """A commit was answered: as the log says, or if it wrote nothing, as some state does."""
-        writer, commit = asked.commit
+        writer, commit = asked.batch.writer, asked.batch.number
         if asked.number is not None:
             if not facts.same(outcomes, asked.expected) and not (
                 asked.can_be_blind and facts.same(outcomes, _without_places(asked.expected))
@@ -289,11 +290,11 @@ class Replay:
 
         def explains(state: State, time: int) -> bool:
             state.step = asked.steps[time]
-            done = transact(state, writer, commit, asked.operations, time)
+            done = transact(state, [asked.batch], time)
             if done.events:
                 state.rollback()
                 return False
-            return facts.same(done.outcomes, outcomes)
+            return facts.same(done.outcomes[0], outcomes)
 
         told = f"commit {commit} of writer {writer} is not in the log and was answered {outcomes}"
         self.explained(told, asked.began_at, times, explains)

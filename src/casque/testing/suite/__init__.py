@@ -1,5 +1,6 @@
 """StoreSuite: everything a store must pass, and nothing a store may leave out.
 
+batches    Batches of several writers in one commit, and their repeats: statement G4b.
 body       A piece of work under a HeartbeatManager or a Lock, with time in the test's hand.
 commits    What a commit promises to its callers: statements G1 to G4, G11 and G13. G14 needs a
            bucket.
@@ -16,6 +17,7 @@ turmoil    Operations at random, after each of which a statement must hold.
 waiting    When a dequeue returns, and with how much: statements O4 and O8.
 """
 
+from casque.testing.suite.batches import BatchStatements
 from casque.testing.suite.commits import CommitStatements
 from casque.testing.suite.enqueue import EnqueueStatements
 from casque.testing.suite.fencing import FencingStatements
@@ -30,6 +32,7 @@ from casque.testing.suite.waiting import WaitStatements
 
 
 class StoreSuite(
+    BatchStatements,
     CommitStatements,
     EnqueueStatements,
     FencingStatements,

@@ -18,6 +18,7 @@ from casque.queues.sync_queue import Queue
 from casque.rules.operations import Ack, Dequeue, Enqueue, Request
 from casque.rules.state import WRITER_MEMORY_US
 from casque.testing import children
+from casque.testing.batches import commit_batch
 from casque.testing.faults import Fault, FaultyStore
 from casque.testing.processes import run_in_process
 from casque.testing.relays import Turnstile
@@ -65,9 +66,10 @@ class CommitStatements(Statements):
     async def test_a_refused_operation_changes_nothing_for_those_after_it(self, rig: Rig) -> None:
         store = rig.harness.open()
         claim = Dequeue("me", 1_000_000)
-        _, before = await store.commit("w", 1, [Enqueue((request("first"),), 16), claim])
+        _, before = await commit_batch(store, "w", 1, [Enqueue((request("first"),), 16), claim])
         token = before.jobs[0].token + 1
-        outcomes = await store.commit(
+        outcomes = await commit_batch(
+            store,
             "w",
             2,
             [
@@ -151,26 +153,26 @@ class CommitStatements(Statements):
         self, rig: Rig
     ) -> None:
         store = rig.harness.open()
-        await store.commit("w", 1, [Enqueue((request("a"), request("b")), 16)])
+        await commit_batch(store, "w", 1, [Enqueue((request("a"), request("b")), 16)])
         claim = [Dequeue("me", 60_000_000, limit=1)]
-        first = await store.commit("w", 2, claim)
+        first = await commit_batch(store, "w", 2, claim)
         before = rig.harness.writes()
-        assert await store.commit("w", 2, claim) == first
+        assert await commit_batch(store, "w", 2, claim) == first
         assert rig.harness.writes() == before
         assert rig.harness.raw().token == first[0].jobs[0].token
         assert rig.harness.raw().writers["w"] == 2
         with pytest.raises(CasqueError):
-            await store.commit("w", 1, claim)
+            await commit_batch(store, "w", 1, claim)
         # Another writer's numbers are its own.
-        [other] = await store.commit("v", 1, claim)
+        [other] = await commit_batch(store, "v", 1, claim)
         assert [job.id for job in other.jobs] == ["b"]
 
     @statement("G4")
     async def test_a_writer_silent_for_long_is_forgotten(self, rig: Rig) -> None:
         store = rig.harness.open()
-        await store.commit("w", 1, [Enqueue((request("a"),), 16)])
+        await commit_batch(store, "w", 1, [Enqueue((request("a"),), 16)])
         rig.clock.advance(timedelta(microseconds=WRITER_MEMORY_US + 1))
-        await store.commit("v", 1, [Enqueue((request("b"),), 16)])
+        await commit_batch(store, "v", 1, [Enqueue((request("b"),), 16)])
         assert set(rig.harness.raw().writers) == {"v"}
 
     @statement("G4")

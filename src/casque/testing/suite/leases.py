@@ -16,6 +16,7 @@ from casque.queues.async_queue import AsyncQueue
 from casque.queues.heartbeat import HeartbeatManager
 from casque.rules.operations import Dequeue
 from casque.system.clock import span_us
+from casque.testing.batches import commit_batch
 from casque.testing.relays import Gate, Outage
 from casque.testing.rig import Rig, counted
 from casque.testing.statement import Statements, statement
@@ -369,7 +370,7 @@ class LeaseStatements(Statements):
         await b.enqueue("e", id="k")
         # Stored, and whoever was to have the answer is gone.
         claim = Dequeue("dead", span_us(LEASE))
-        await rig.harness.open().commit("dead", 1, [claim])
+        await commit_batch(rig.harness.open(), "dead", 1, [claim])
         assert await b.dequeue() == []
         rig.advance(seconds=30)
         [job] = await b.dequeue()

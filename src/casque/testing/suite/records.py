@@ -16,6 +16,7 @@ from casque.rules.operations import DeleteRecord, Operation, PutRecord
 from casque.stores.port import Store
 from casque.stores.url import StoreAddress, open_store
 from casque.system.clock import span_us
+from casque.testing.batches import commit_batch
 from casque.testing.relays import Gate, Outage
 from casque.testing.rig import Rig, counted
 from casque.testing.statement import Statements, statement
@@ -320,7 +321,7 @@ class Writer:
 
     async def commit(self, *operations: Operation) -> list[Any]:
         self._number += 1
-        return await self._store.commit(self._name, self._number, operations)
+        return await commit_batch(self._store, self._name, self._number, operations)
 
     async def records(self, kind: str = KIND) -> list[Record]:
         return await self._store.records(kind)

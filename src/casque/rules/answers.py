@@ -1,0 +1,167 @@
+"""Answers: what is stored with a remote batch, so that a repeat of it can be answered.
+
+A client whose reply was lost sends its batch again, perhaps to a server that was
+started meanwhile. Most of an answer follows from the request and the time of the
+commit. Stored is the rest: what was refused, which ids were there already, the
+tokens that were given out, the counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+from msgspec.structs import replace
+
+from casque.errors import (
+    CASConflictError,
+    CasqueError,
+    InvalidError,
+    JobNotFoundError,
+    LeaseLostError,
+    StorageError,
+)
+from casque.job import Job
+from casque.record import Record
+from casque.rules.decide import Leased, new_job
+from casque.rules.operations import (
+    Ack,
+    Batch,
+    DeleteRecord,
+    Dequeue,
+    Drop,
+    Enqueue,
+    Heartbeat,
+    Operation,
+    Purge,
+    PutRecord,
+    RequeueStale,
+)
+
+ANSWERS_BYTES = 4096
+"""What is kept for one batch at most."""
+
+_TOO_LONG = msgspec.msgpack.encode(None)
+_REFUSALS: dict[str, type[CasqueError]] = {
+    one.__name__: one for one in (CASConflictError, InvalidError, JobNotFoundError, LeaseLostError)
+}
+
+
+class JobReads(NamedTuple):
+    """How a store is asked for what an answer needs."""
+
+    job: Callable[[str], Job | None]
+    """The job with this id, as a reader sees it now."""
+    held: Callable[[int, int], list[Job]]
+    """The jobs in progress under the tokens from one to another, by token."""
+
+
+class _Kept(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Of one operation: the error it was refused with, or the numbers in its answer."""
+
+    index: int
+    refusal: str
+    numbers: tuple[int, ...]
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(list[_Kept] | None).decode
+
+
+def kept_answers(operations: Sequence[Operation], outcomes: Sequence[Any]) -> bytes:
+    """What to store of these outcomes."""
+    kept = [
+        _Kept(index, type(outcome).__name__ if isinstance(outcome, CasqueError) else "", numbers)
+        for index, (operation, outcome) in enumerate(zip(operations, outcomes, strict=True))
+        if (numbers := _numbers(operation, outcome)) or isinstance(outcome, CasqueError)
+    ]
+    content = _encode(kept)
+    return content if len(content) <= ANSWERS_BYTES else _TOO_LONG
+
+
+def _numbers(operation: Operation, outcome: Any) -> tuple[int, ...]:
+    match operation:
+        case _ if isinstance(outcome, CasqueError):
+            return ()
+        case Enqueue():
+            return tuple(place for place, job in enumerate(outcome) if job.duplicate)
+        case Dequeue() if outcome.jobs:
+            tokens = [job.token for job in outcome.jobs]
+            return min(tokens), max(tokens)
+        case PutRecord():
+            return (outcome.version,)
+        case RequeueStale() | Purge() | Drop():
+            return (outcome,)
+        case _:
+            return ()
+
+
+def answer_again(batch: Batch, answers: bytes, time_us: int, reads: JobReads) -> list[Any]:
+    """The outcomes of a batch that is stored, from what was kept of them at `time_us`.
+
+    Raises StorageError if that was too much to keep.
+    """
+    kept = _decode(answers)
+    if kept is None:
+        raise StorageError(
+            f"commit {batch.number} of writer {batch.writer} is applied, but its results were too "
+            "long to keep. Look the jobs up by id.",
+            outcome_unknown=True,
+        )
+    by_index = {one.index: one for one in kept}
+    return [
+        _outcome(operation, by_index.get(index), time_us, reads)
+        for index, operation in enumerate(batch.operations)
+    ]
+
+
+def _outcome(operation: Any, kept: _Kept | None, time_us: int, reads: JobReads) -> Any:
+    numbers = () if kept is None else kept.numbers
+    if kept is not None and kept.refusal:
+        return _refusal(operation, kept.refusal)
+    match operation:
+        case Enqueue():
+            return [
+                _duplicate(reads.job(request.id) or new_job(request, time_us))
+                if place in numbers
+                else new_job(request, time_us)
+                for place, request in enumerate(operation.jobs)
+            ]
+        case Dequeue():
+            return Leased(reads.held(*numbers) if numbers else [], None)
+        case Ack() | DeleteRecord():
+            return None
+        case RequeueStale() | Purge() | Drop():
+            return numbers[0] if numbers else 0
+        case PutRecord():
+            until = None if operation.ttl_us is None else time_us + operation.ttl_us
+            return Record(operation.kind, operation.name, operation.value, numbers[0], until)
+        case Heartbeat():
+            return [_held_now(reads, job_id, token) for job_id, token in operation.holds]
+        case _:
+            return reads.job(operation.id) or JobNotFoundError(
+                f"job {operation.id}: this was done, and the job was removed since.",
+                job_id=operation.id,
+            )
+
+
+def _duplicate(job: Job) -> Job:
+    return replace(job, duplicate=True)
+
+
+def _held_now(reads: JobReads, job_id: str, token: int) -> Job | CasqueError:
+    job = reads.job(job_id)
+    if job is not None and job.lease is not None and job.token == token:
+        return job
+    return LeaseLostError(f"job {job_id}: this caller does not hold it any more.", job_id=job_id)
+
+
+def _refusal(operation: Any, kind: str) -> CasqueError:
+    job_id = getattr(operation, "id", None)
+    what = type(operation).__name__.lower() if job_id is None else f"job {job_id}"
+    return _REFUSALS.get(kind, CasqueError)(
+        f"{what}: refused ({kind}). The reason went with a reply that was lost; ask for the state "
+        "of the job or the record as it is now.",
+        job_id=job_id,
+    )

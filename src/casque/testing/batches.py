@@ -1,0 +1,20 @@
+"""One batch at a time: how tests commit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from casque.errors import CasqueError
+from casque.rules.operations import Batch, Operation
+from casque.stores.port import Store
+
+
+async def commit_batch(
+    store: Store, writer: str, number: int, operations: Sequence[Operation]
+) -> list[Any]:
+    """The outcomes of one batch. Raises what it was refused with as a whole."""
+    [answer] = await store.commit([Batch(writer, number, operations)])
+    if isinstance(answer, CasqueError):
+        raise answer
+    return answer

@@ -1,0 +1,192 @@
+"""Batches of several writers in one commit, and their repeats: statement G4b."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from casque.errors import (
+    CASConflictError,
+    InvalidError,
+    JobNotFoundError,
+    LeaseLostError,
+    StorageError,
+)
+from casque.job import JobStatus
+from casque.record import ABSENT
+from casque.rules.operations import (
+    Ack,
+    Batch,
+    Cancel,
+    Dequeue,
+    Drop,
+    Enqueue,
+    Heartbeat,
+    Nack,
+    Operation,
+    PutRecord,
+    Request,
+    Retry,
+)
+from casque.stores.port import Store
+from casque.testing.rig import Rig
+from casque.testing.statement import Statements, statement
+
+LEASE_US = 60_000_000
+
+
+def adding(*ids: str, queue: str = "default") -> Enqueue:
+    return Enqueue(tuple(Request(one, queue, "e", b"", 0, 25) for one in ids), 16)
+
+
+def remote(writer: str, number: int, *operations: Operation) -> Batch:
+    return Batch(writer, number, operations, is_remote=True)
+
+
+async def outcomes_of(store: Store, batch: Batch) -> list[Any]:
+    [answer] = await store.commit([batch])
+    assert isinstance(answer, list), answer
+    return answer
+
+
+class BatchStatements(Statements):
+    @statement("G4b", in_every_flavour=False)
+    async def test_two_writers_batches_in_one_commit_are_both_applied(self, rig: Rig) -> None:
+        store = rig.harness.open()
+        await store.commit([Batch("v", 1, [adding("first")])])
+        before = rig.harness.writes()
+        answers = await store.commit(
+            [
+                Batch("v", 2, [Dequeue("one", LEASE_US), adding("a")]),
+                Batch("w", 1, [Dequeue("two", LEASE_US, limit=2)]),
+            ]
+        )
+        assert rig.harness.writes() == before + 1
+        (leased, [added]), [others] = (_list(answer) for answer in answers)
+        assert ([job.id for job in leased.jobs], added.id) == (["first"], "a")
+        assert [job.id for job in others.jobs] == ["a"]
+        assert others.jobs[0].token > leased.jobs[0].token
+        assert {"v": 2, "w": 1}.items() <= rig.harness.raw().writers.items()
+
+    @statement("G4b", in_every_flavour=False)
+    async def test_a_repeated_batch_is_not_applied_again_and_its_neighbour_is(
+        self, rig: Rig
+    ) -> None:
+        store = rig.harness.open()
+        await store.commit([Batch("v", 1, [adding("a", "b", "c")])])
+        claim = Batch("v", 2, [Dequeue("me", LEASE_US)])
+        [first] = await store.commit([claim])
+        again, other = await store.commit([claim, Batch("w", 1, [Dequeue("other", LEASE_US)])])
+        assert again == first
+        assert [job.id for job in _list(other)[0].jobs] == ["b"]
+        other, again = await store.commit([Batch("w", 2, [Dequeue("other", LEASE_US)]), claim])
+        assert again == first
+        assert [job.id for job in _list(other)[0].jobs] == ["c"]
+
+    @statement("G4b", in_every_flavour=False)
+    async def test_what_is_refused_in_a_commit_is_refused_alone(self, rig: Rig) -> None:
+        store = rig.harness.open()
+        await store.commit([Batch("v", 5, [adding("a"), Dequeue("me", LEASE_US)])])
+        late, mixed = await store.commit(
+            [
+                Batch("v", 4, [adding("never")]),
+                Batch("w", 1, [Ack("a", 1), adding("b"), Cancel("nobody")]),
+            ]
+        )
+        assert isinstance(late, InvalidError)
+        refusal, [added], unknown = _list(mixed)
+        assert isinstance(refusal, LeaseLostError)
+        assert added.id == "b"
+        assert isinstance(unknown, JobNotFoundError)
+        assert set(rig.harness.raw().jobs) == {"a", "b"}
+        try:
+            await store.commit([Batch("x", 1, [adding("c")]), Batch("x", 2, [adding("d")])])
+        except InvalidError:
+            assert set(rig.harness.raw().jobs) == {"a", "b"}
+        else:
+            raise AssertionError("a commit took two batches of one writer")
+
+    @statement("G4b", in_every_flavour=False)
+    async def test_the_repeat_of_a_remote_batch_is_answered_by_another_process(
+        self, rig: Rig
+    ) -> None:
+        store = rig.harness.open()
+        await store.commit(
+            [Batch("v", 1, [adding("dead", "held", "gone"), adding("x", queue="q")])]
+        )
+        [claims] = await outcomes_of(store, Batch("v", 2, [Dequeue("me", LEASE_US, limit=3)]))
+        dead, held, gone = claims.jobs
+        batch = remote(
+            "client",
+            1,
+            adding("new", "held"),
+            Ack(gone.id, gone.token),
+            Ack(held.id, held.token - 1),
+            Nack(dead.id, dead.token),
+            Heartbeat(((held.id, held.token), (gone.id, gone.token)), LEASE_US),
+            Dequeue("me", LEASE_US, limit=2),
+            Drop("q"),
+            PutRecord("note", "n", b"1", ABSENT, LEASE_US),
+            PutRecord("note", "n", b"2", ABSENT),
+            Retry("held"),
+            Cancel("new"),
+        )
+        first = await outcomes_of(store, batch)
+        before = rig.harness.writes()
+        again = await outcomes_of(rig.harness.open(), batch)
+        assert rig.harness.writes() == before
+        (added, there), ack, late, nacked, beats, leased, dropped, put, stale, retry, cancel = again
+        assert [job.created_us for job in (added, there)] == [job.created_us for job in first[0]]
+        assert (added.id, added.duplicate, added.status) == ("new", False, JobStatus.QUEUED)
+        assert (there.id, there.duplicate) == ("held", True)
+        assert ack is None
+        assert isinstance(late, LeaseLostError)
+        assert nacked.id == "dead"  # as it is now: claimed again
+        assert (beats[0].id, beats[0].lease) == ("held", first[4][0].lease)
+        assert isinstance(beats[1], LeaseLostError)
+        # Of two that were claimed one is cancelled since: another process knows the other alone.
+        claimed = [(job.id, job.token) for job in first[5].jobs]
+        assert [job_id for job_id, _ in claimed] == ["dead", "new"]
+        assert [(job.id, job.token) for job in leased.jobs] in (claimed[:1], claimed)
+        assert dropped == first[6] == 1
+        assert put == first[7]
+        assert isinstance(stale, CASConflictError)
+        assert isinstance(retry, InvalidError)
+        assert (cancel.id, cancel.status) == ("new", JobStatus.CANCELLED)
+
+    @statement("G4b", in_every_flavour=False)
+    async def test_a_remote_batch_is_known_by_its_number_whatever_it_holds(self, rig: Rig) -> None:
+        store = rig.harness.open()
+        ids, orders = rig.clock.mint(2)
+        minted = [
+            Request(one, "default", "e", b"", 0, 25, order=order, minted=True)
+            for one, order in zip(ids, orders, strict=True)
+        ]
+        for number, request in enumerate(minted, start=1):
+            await store.commit([remote("client", number, Enqueue((request,), 16))])
+            assert rig.harness.raw().writers["client"] == number
+        [leased] = await outcomes_of(store, Batch("v", 1, [Dequeue("me", LEASE_US, limit=2)]))
+        await store.commit([Batch("v", 2, [Ack(job.id, job.token) for job in leased.jobs])])
+        # The job is done and gone: only the number tells that it was there.
+        [[again]] = await outcomes_of(
+            rig.harness.open(), remote("client", 2, Enqueue((minted[1],), 16))
+        )
+        assert (again.id, again.duplicate) == (ids[1], False)
+        assert rig.harness.raw().jobs == {}
+
+    @statement("G4b", in_every_flavour=False)
+    async def test_answers_too_long_to_keep_are_not_made_up(self, rig: Rig) -> None:
+        store = rig.harness.open()
+        if rig.harness.address is None:
+            return  # in memory the handle is the process: it remembers all of it
+        batch = remote("client", 1, adding("a"), *(Ack(f"nobody {n}", 1) for n in range(300)))
+        await outcomes_of(store, batch)
+        [answer] = await rig.harness.open().commit([batch])
+        assert isinstance(answer, StorageError)
+        assert "applied" in str(answer)
+        assert set(rig.harness.raw().jobs) == {"a"}
+
+
+def _list(answer: object) -> Sequence[Any]:
+    assert isinstance(answer, list), answer
+    return answer
