@@ -7,13 +7,15 @@ states.
 from __future__ import annotations
 
 import traceback as tracebacks
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 
 from casque.errors import InvalidError
-from casque.job import Failure
+from casque.job import Failure, HeaderPairs
 from casque.system.clock import LONGEST_SPAN_US, span_us, to_datetime, to_us
 
 NAME_BYTES = 512
+HEADERS_BYTES = 1024
 PAYLOAD_BYTES = 16 * 1024 * 1024
 RESULT_BYTES = 64 * 1024
 OUTPUT_BYTES = 64 * 1024
@@ -34,22 +36,57 @@ def name(value: object, what: str) -> str:
         return value
     if not isinstance(value, str):
         raise InvalidError(f"`{what}` must be text, not {kind_of(value)}.")
-    # Not by its own `__str__`: that of `class E(str, Enum)` is not its value. And no codec takes
-    # what is not a str exactly.
-    value = str.__str__(value)
+    value, size = _storable(value, f"`{what}`")
     if not value:
         raise InvalidError(f"`{what}` must not be empty.")
-    if "\0" in value:
-        raise InvalidError(f"`{what}` must not contain a NUL character: {value!r}.")
-    try:
-        size = len(value.encode())
-    except UnicodeEncodeError:
-        raise InvalidError(
-            f"`{what}` holds a lone surrogate and is not text that can be stored: {value!r}."
-        ) from None
     if size > NAME_BYTES:
         raise InvalidError(f"`{what}` is {size} bytes long; at most {NAME_BYTES} are allowed.")
     return value
+
+
+def _storable(value: str, what: str) -> tuple[str, int]:
+    """Text that every store can hold, as a plain str, and its size in bytes."""
+    # Not by its own `__str__`: that of `class E(str, Enum)` is not its value. And no codec takes
+    # what is not a str exactly.
+    value = str.__str__(value)
+    if "\0" in value:
+        raise InvalidError(f"{what} must not contain a NUL character: {value!r}.")
+    try:
+        return value, len(value.encode())
+    except UnicodeEncodeError:
+        raise InvalidError(
+            f"{what} holds a lone surrogate and is not text that can be stored: {value!r}."
+        ) from None
+
+
+def headers(value: object) -> HeaderPairs:
+    """The headers of a job, as pairs of plain str."""
+    if not isinstance(value, Mapping):
+        raise InvalidError(
+            f"`headers` must be a dict of text to text, not {kind_of(value)}: write "
+            '{"name": "value"}.'
+        )
+    pairs: dict[str, str] = {}
+    size = 0
+    for key, text in value.items():
+        plain, key_size = _header(key, "a key of `headers`")
+        if not plain:
+            raise InvalidError('a key of `headers` is empty: write {"name": "value"}.')
+        pairs[plain], text_size = _header(text, f"`headers[{plain!r}]`")
+        size += key_size + text_size
+        if size > HEADERS_BYTES:
+            raise InvalidError(
+                f"`headers` hold more than {HEADERS_BYTES:,} bytes in all, keys and values "
+                "together. Put the data into the payload."
+            )
+    return tuple(pairs.items())
+
+
+def _header(value: object, what: str) -> tuple[str, int]:
+    if not isinstance(value, str):
+        call = "bytes.decode" if isinstance(value, bytes) else "str"
+        raise InvalidError(f"{what} must be text, not {kind_of(value)}: write {call}(…).")
+    return _storable(value, what)
 
 
 def data(value: object, what: str, limit: int) -> bytes:

@@ -3,7 +3,8 @@
 They are msgspec structs rather than dataclasses because a queue makes one or
 two of them for every operation and may hold a million: a struct is built and
 copied about ten times as fast, and is invisible to the garbage collector.
-Instants are kept as microseconds and shown as aware datetimes.
+Instants are kept as microseconds and shown as aware datetimes; headers are kept
+as pairs, so that a job can be hashed, and shown as a dict.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from casque.system.clock import to_datetime
 
 DEFAULT_QUEUE = "default"
 DEFAULT_MAX_ATTEMPTS = 25
+
+HeaderPairs = tuple[tuple[str, str], ...]
 
 
 class JobStatus(StrEnum):
@@ -92,6 +95,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False, repr_omit_default
     """How many jobs stand above this one: 0 when it was enqueued from outside any job."""
     chain: tuple[str, ...] = ()
     """The entrypoints of the jobs above, outermost first, as far as they are known."""
+    header_pairs: HeaderPairs = ()
     duplicate: bool = False
     """True on the answer to an `enqueue` whose id was there already. Never stored."""
     seq: int = 0
@@ -109,6 +113,11 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False, repr_omit_default
     retain_us: int | None = None
     """How long the record stays after success; None removes it with the ack."""
     timeout_us: int | None = None
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Text that the producer sent along: trace context, say. A copy; jobs do not change."""
+        return dict(self.header_pairs)
 
     @property
     def created_at(self) -> datetime:

@@ -24,7 +24,9 @@ FULL: dict[str, Any] = {
     "env": {"A": "1", "B": ""},
     "cwd": "/tmp",
     "retain": "2h",
+    "headers": {"trace": "00=1", "ü": ""},
 }
+PAIRS = ("--env", "A=1", "-e", "B=", "--header", "trace=00=1", "-H", "ü=")
 
 
 def as_json(**fields: Any) -> str:
@@ -53,6 +55,7 @@ def check_full(control: Control) -> None:
     assert (job.queue, job.priority, job.max_attempts) == ("mail", -3, 7)
     assert job.run_at == datetime(2100, 1, 31, 7, tzinfo=UTC)
     assert (job.timeout, job.retain) == (timedelta(seconds=90), timedelta(hours=2))
+    assert job.headers == FULL["headers"]
 
 
 def test_every_field_reaches_the_job(control: Control) -> None:
@@ -61,10 +64,9 @@ def test_every_field_reaches_the_job(control: Control) -> None:
 
 
 def test_every_option_reaches_the_job(control: Control) -> None:
-    options = [
-        f"--{name.replace('_', '-')}={value}" for name, value in FULL.items() if name != "env"
-    ]
-    control.done("enqueue", *options, "--env", "A=1", "-e", "B=")
+    single = {name: value for name, value in FULL.items() if not isinstance(value, dict)}
+    options = [f"--{name.replace('_', '-')}={value}" for name, value in single.items()]
+    control.done("enqueue", *options, *PAIRS)
     check_full(control)
 
 
@@ -190,6 +192,10 @@ WRONG = {
     '{"command": "a", "env": {"A=B": "1"}}': "name of a variable",
     '{"command": "a", "env": ["A"]}': "object of texts",
     '{"command": "a", "cwd": ""}': "cwd",
+    '{"command": "a", "headers": ["trace"]}': 'write {"name": "value"}',
+    '{"command": "a", "headers": {"trace": 1}}': "`headers['trace']` must be text",
+    '{"command": "a", "headers": {"": "1"}}': "a key of `headers` is empty",
+    '{"command": "a", "headers": {"trace": "%s"}}' % ("x" * 1024): "1,024 bytes",
 }
 
 
@@ -208,6 +214,9 @@ def test_wrong_json_is_refused_with_the_remedy(control: Control, text: str) -> N
         (('{"command": "a"}', "extra"), "extra"),
         (("-c", "a", "--id", "b", "--id-from-content"), "not both"),
         (("-c", "a", "--env", "A"), "NAME=VALUE"),
+        (("-c", "a", "--header", "trace"), "--header 'trace' must be KEY=VALUE"),
+        (("-c", "a", "--header", "=1"), "a key of `headers` is empty"),
+        (("-c", "a", "-H", "trace=" + "x" * 1024), "1,024 bytes"),
         (("-c", "a", "--priority", "high"), "--priority"),
         (("-c", "a", "--delay", "-5"), "not a duration"),
         (("-c", "a", "--colour", "red"), "--colour"),

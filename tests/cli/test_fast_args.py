@@ -41,6 +41,10 @@ LISTS: list[list[str]] = [
     ["enqueue", "-c", "a", "-c", "b"],
     ["enqueue", "-c", "a", "-e", "A=1", "--env", "B=2=3", "--env=A=4"],
     ["enqueue", "-c", "a", "--env", "A"],
+    ["enqueue", "-c", "a", "-H", "A=1", "--header", "B=2=3", "--header=A=4", "-e", "A=5"],
+    ["enqueue", "-c", "a", "--header", "A"],
+    ["enqueue", "-c", "a", "-HA=1"],
+    ["enqueue", "-c", "a", "-H=A"],
     ["enqueue", "-c", "a", "--priority", "5"],
     ["enqueue", "-c", "a", "--priority", "-5"],
     ["enqueue", "-c", "a", "--priority=-5"],
@@ -127,6 +131,7 @@ def test_whatever_it_understands_typer_understands_the_same(
         ["enqueue", JSON],
         ["enqueue", JSON, "--json"],
         ["--store", STORE, "enqueue", "--id", "x", "-c", "a b", "--delay=5m", "-e", "A=1"],
+        ["enqueue", "-c", "a", "--header", "traceparent=00-1-2-01", "-H", "a="],
         ["enqueue", "-c", "a", "-p", "3", "--skip-inside-job", "--id-from-content"],
     ],
 )

@@ -18,8 +18,8 @@ from tests.cli.control import Control, process
 
 KEYS = [
     *("id", "queue", "entrypoint", "command", "state", "attempts", "max_attempts", "priority"),
-    *("created_at", "run_at", "claimed_at", "finished_at", "updated_at", "worker", "error"),
-    "exit_code",
+    *("headers", "created_at", "run_at", "claimed_at", "finished_at", "updated_at", "worker"),
+    *("error", "exit_code"),
 ]
 NASTY = "echo \x1b[31m [red]x[/red] :smile: \x07\u202e\nrm"
 SHOWN = r"echo \x1b[31m [red]x[/red] :smile: \x07\u202e\nrm"
@@ -120,6 +120,7 @@ def test_list_shows_the_jobs_of_a_state(anywhere: Control) -> None:
         assert list(job) == KEYS
         assert (job["id"], job["state"]) == (state, state)
         assert job["command"] is not None
+        assert job["headers"] is None
         assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", job["created_at"])
         assert job["exit_code"] == {"completed": 0, "failed": 1, "dead": 1}.get(state)
 
@@ -165,7 +166,8 @@ def test_in_a_pipe_a_command_stays_on_one_line(control: Control) -> None:
 
 
 def test_nothing_that_a_job_says_reaches_the_terminal_raw(control: Control) -> None:
-    told = control.done("enqueue", "-c", NASTY, "--id", "a\x1b[1m", "-q", "q\x1b[2m")
+    names = ("--id", "a\x1b[1m", "-q", "q\x1b[2m", "-H", "\x1b[7m=\x1b[8m")
+    told = control.done("enqueue", "-c", NASTY, *names)
     assert told == rf"Job a\x1b[1m enqueued: {SHOWN}" + "\n"
     control.worked(
         lambda queue, job: (
@@ -200,7 +202,8 @@ def test_there_is_no_colour_in_a_pipe(control: Control) -> None:
 
 def test_show_tells_everything(anywhere: Control) -> None:
     options = ("-e", "A=1", "--cwd", "/", "--timeout", "5m", "--max-attempts", "2")
-    anywhere.done("enqueue", "-c", "make it", "--id", "job1", *options)
+    headers = ("--header", "traceparent=00-1-2-01", "-H", "tenant=seven")
+    anywhere.done("enqueue", "-c", "make it", "--id", "job1", *options, *headers)
     anywhere.worked(lambda queue, job: queue.nack(job, error="the first error"))
     anywhere.worked(
         lambda queue, job: (
@@ -212,10 +215,12 @@ def test_show_tells_everything(anywhere: Control) -> None:
     for words in (
         *("dead", "make it", "A=1", "5m", "2 of 2", "50%", "half", "the first error"),
         *("the second error", "one\ntwo", "In ", "Claimed ", "Done "),
+        "traceparent=00-1-2-01 tenant=seven",
     ):
         assert words in told
     job = anywhere("show", "job1", "--json").json
     assert list(job)[: len(KEYS)] == KEYS
+    assert job["headers"] == {"traceparent": "00-1-2-01", "tenant": "seven"}
     assert (job["output"], job["progress"], job["timeout_seconds"]) == ("one\ntwo\n", 0.5, 300)
     assert [one["error"] for one in job["history"]] == ["the first error", "the second error"]
 

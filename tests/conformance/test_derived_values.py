@@ -9,6 +9,7 @@ import asyncio
 import enum
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -82,6 +83,16 @@ def test_a_name_is_the_text_that_it_holds(address: str, name: str) -> None:
         queue.ack(name, enqueue=[NewJob(name, queue=name)])
         assert queue.stats(name).pending == 1
         assert queue.drop(name) == 1
+
+
+@pytest.mark.parametrize("name", NAMES, ids=lambda name: type(name).__name__)
+def test_headers_are_the_texts_that_they_hold(address: str, name: str) -> None:
+    with Queue(address) as queue:
+        added = queue.enqueue("e", headers=MappingProxyType({name: name}))
+        [held] = queue.dequeue()
+        for job in (added, held):
+            assert job.headers == {"a": "a"}
+            assert {type(text) for pair in job.header_pairs for text in pair} == {str}
 
 
 def test_numbers_and_times_are_what_they_hold(address: str) -> None:

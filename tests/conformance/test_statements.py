@@ -7,7 +7,7 @@ import pytest
 from casque.testing import StoreSuite
 
 STATEMENTS = {
-    *(f"E{n}" for n in range(1, 10)),
+    *(f"E{n}" for n in range(1, 11)),
     "E4b",
     *(f"O{n}" for n in range(1, 9)),
     *(f"L{n}" for n in range(1, 16)),

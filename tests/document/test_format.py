@@ -155,6 +155,7 @@ def full_state() -> State:
             timeout_us=30_000_000,
             depth=1,
             chain=("parent",),
+            header_pairs=(("traceparent", "00-1-2-01"), ("ü", "")),
             history=(Attempt(1, "host:0", at + 3, at + 4, failure),),
             error="ValueError: no",
         ),

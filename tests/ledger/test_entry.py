@@ -65,6 +65,7 @@ EVENTS: list[Event] = [
         timeout_us=30_000_000,
         depth=2,
         chain=("first", "second"),
+        header_pairs=(("traceparent", "00-1-2-01"), ("ü", "")),
     ),
     new(ID.upper(), run_us=TIME + 1),
     Claimed((ID, "b"), "host:1:abcd", 7, TIME + 60_000_000, (("default", "send"), ("q", "e"))),

@@ -76,6 +76,7 @@ def one_request(draw: st.DrawFn) -> Request:
         max_attempts=draw(st.sampled_from([1, 2, 25])),
         delay_us=draw(st.sampled_from([0, 0, 0, *SPANS])),
         retain_us=draw(st.none() | spans),
+        header_pairs=draw(st.sampled_from([(), (("trace", "1"),)])),
     )
 
 

@@ -58,6 +58,7 @@ def test_a_job_that_is_kept_is_as_the_rules_have_it(
     worker: Worker, clock: FakeClock, attempts: int, count: int, ids: dict[str, str]
 ) -> None:
     wanted = {"payload": ODD.encode(), "timeout_us": 5, "delay_us": 7} | ids
+    wanted |= {"header_pairs": ((ODD, ODD),)}
     some = [request(clock, retain_us=DAY_US, priority=1, **wanted)]
     some += [request(clock, retain_us=DAY_US + n) for n in range(1, count)]
     worker.commit(Enqueue(tuple(some), 0))

@@ -288,13 +288,13 @@ def test_a_job_of_a_task_goes_the_short_way_with_all_that_the_task_sets(
         add.enqueue(1)
         parent = add.enqueue(2).job()
         with only_fast_path(monkeypatch), running(parent):
-            handle = add.enqueue(3, y=4)
+            handle = add.using(headers={"trace": "1"}).enqueue(3, y=4)
         stored = app.queue.get(handle.id)
         assert stored == handle._job
         assert stored is not None
         assert (stored.priority, stored.max_attempts) == (3, 5)
         assert (stored.timeout, stored.retain) == (HOUR, 2 * HOUR)
-        assert (stored.depth, stored.chain) == (1, ("add",))
+        assert (stored.depth, stored.chain, stored.headers) == (1, ("add",), {"trace": "1"})
         assert stored.payload == b'{"x":3,"y":4}'
 
 

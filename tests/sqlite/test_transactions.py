@@ -28,6 +28,7 @@ from casque.testing.rig import FLAVOURS, Flavour
 from tests.sqlite.waiting import PROMPTLY
 
 LONG = timedelta(minutes=10)
+HEADERS = {"trace": "1"}
 
 
 @pytest.fixture
@@ -65,11 +66,11 @@ def ids(q: Queue) -> list[str]:
 def add(flavour: Flavour, path: Path, connection: sqlite3.Connection, name: str) -> Job:
     if flavour == "queue":
         with Queue(path) as q:
-            return q.enqueue("e", b"data", id=name, connection=connection)
+            return q.enqueue("e", b"data", id=name, headers=HEADERS, connection=connection)
 
     async def adding() -> Job:
         async with {"direct": DirectQueue, "broker": BrokerQueue}[flavour](path) as q:
-            return await q.enqueue("e", b"data", id=name, connection=connection)
+            return await q.enqueue("e", b"data", id=name, headers=HEADERS, connection=connection)
 
     return asyncio.run(adding())
 
@@ -89,6 +90,7 @@ def test_a_job_is_there_when_the_transaction_commits(
         connection.commit()
         stored = q.get("job")
         assert stored == job
+        assert stored.headers == HEADERS
         assert orders(path) == ["first", "second"]
         [claimed] = q.dequeue()
         q.ack(claimed)

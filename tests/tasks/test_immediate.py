@@ -30,13 +30,15 @@ def test_a_plain_task_runs_in_the_callers_thread(app: App) -> None:
         job.progress(0.5)
         assert job.deadline is None
         assert (job.entrypoint, job.queue, job.attempt, job.max_attempts) == ("work", "q", 1, 3)
+        assert job.headers == {"trace": "1"}
         return {"n": n}
 
-    handle = work.enqueue(1)
+    handle = work.using(headers={"trace": "1"}).enqueue(1)
     assert handle.result() == {"n": 1}
     assert ran == [threading.current_thread()]
     assert handle.status() is JobStatus.COMPLETED
     assert handle.job().payload == b'{"n":1}'
+    assert handle.job().headers == {"trace": "1"}
     assert app.queue.stats().total == 0
     with pytest.raises(InvalidError, match="has run already"):
         handle.cancel()

@@ -95,6 +95,7 @@ EVERY_OPTION: dict[str, Any] = {
     "max_attempts": 3,
     "retain": 2 * MINUTE,
     "timeout": 3 * MINUTE,
+    "headers": {"trace": "1"},
 }
 
 
@@ -107,6 +108,7 @@ def shown(job: Job) -> dict[str, Any]:
         "max_attempts": job.max_attempts,
         "retain": job.retain,
         "timeout": job.timeout,
+        "headers": job.headers,
     }
 
 
@@ -141,6 +143,7 @@ def test_using_changes_what_it_is_told_and_nothing_else(app: App, way: str) -> N
     assert enqueue(run_at=NOON).run_at == NOON
     assert enqueue(retain=None).retain is None
     assert enqueue(timeout=None).timeout is None
+    assert enqueue(headers=None).headers == {}
 
 
 def test_using_again_keeps_what_was_said_before(app: App) -> None:
@@ -175,6 +178,8 @@ def test_a_second_job_of_one_id_is_the_first(app: App) -> None:
         ({"max_attempts": 0}, "`max_attempts`"),
         ({"retain": 60}, "`retain` must be a timedelta"),
         ({"timeout": timedelta()}, "`timeout` must be longer than zero"),
+        ({"headers": {"trace": 1}}, "`headers['trace']` must be text"),
+        ({"headers": {"trace": "x" * 1024}}, "more than 1,024 bytes"),
     ],
 )
 def test_a_wrong_option_is_refused_where_it_is_given(

@@ -79,6 +79,7 @@ def enqueues_otherwise() -> None:
     assert_type(later.enqueue("a"), Handle[int])
     at = later.using(run_at=datetime(2030, 1, 1, tzinfo=UTC), delay=None, retain=None)
     assert_type(at.job("a", "b"), NewJob)
+    assert_type(add.using(headers={"trace": "1"}).enqueue(1).job().headers, dict[str, str])
     assert_type(add.using(max_attempts=1, timeout=timedelta(1)).enqueue(1, 2).result(), int)
 
 

@@ -53,6 +53,7 @@ def results() -> None:
 def options() -> None:
     add.using(delay=5)  # wrong
     add.using(colour="red")  # wrong
+    add.using(headers={"trace": 1})  # wrong
     add.enqueue(1).result(timeout=5)  # wrong
     app.enqueue("add", [1])  # wrong
     app.enqueue_many([("add", b"")])  # wrong

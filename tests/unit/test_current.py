@@ -11,7 +11,15 @@ from casque.checks import OUTPUT_BYTES
 from casque.queues.lineage import inherited
 from casque.tasks.current import RunningJob, running_as
 
-JOB = Job(id="a", entrypoint="work", payload=b"", queue="q", attempts=2, max_attempts=7)
+JOB = Job(
+    id="a",
+    entrypoint="work",
+    payload=b"",
+    queue="q",
+    attempts=2,
+    max_attempts=7,
+    header_pairs=(("trace", "1"),),
+)
 
 
 def test_there_is_none_outside() -> None:
@@ -27,6 +35,7 @@ def test_inside_it_tells_of_the_job_and_hands_on_the_progress() -> None:
         assert job is running
         assert (job.id, job.entrypoint, job.queue) == ("a", "work", "q")
         assert (job.attempt, job.max_attempts, job.is_lost) == (2, 7, False)
+        assert job.headers == {"trace": "1"}
         assert job.deadline == datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)
         job.progress(0.5)
         job.progress(1, "done")

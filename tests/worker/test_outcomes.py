@@ -59,6 +59,25 @@ def test_a_task_that_fails_is_tried_again_until_it_succeeds(app: App) -> None:
     assert [one.failure and one.failure.text for one in job.history[:2]] == ["not yet", "not yet"]
 
 
+def test_every_attempt_has_the_headers_of_its_job_and_jobs_below_do_not(app: App) -> None:
+    seen: list[dict[str, str]] = []
+
+    @app.task(backoff=AT_ONCE, max_attempts=2)
+    def flaky() -> None:
+        seen.append(current_job().headers)
+        if current_job().attempt < 2:
+            raise ValueError("not yet")
+        below.enqueue()
+
+    @app.task
+    async def below() -> None:
+        seen.append(current_job().headers)
+
+    flaky.using(headers={"trace": "1"}).enqueue()
+    work_off(app)
+    assert seen == [{"trace": "1"}, {"trace": "1"}, {}]
+
+
 def test_after_its_last_attempt_a_job_is_dead_with_its_error(app: App) -> None:
     @app.task(backoff=AT_ONCE, max_attempts=2)
     def broken() -> None:

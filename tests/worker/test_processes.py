@@ -58,6 +58,10 @@ def environment() -> list:
     return [os.environ.get("PYTHONPATH"), os.environ.get("OF_THE_WORKER")]
 
 @app.task(run_in="process")
+def headers() -> dict:
+    return current_job().headers
+
+@app.task(run_in="process")
 def tells() -> None:
     current_job().progress(0.5, "half")
     time.sleep(100)
@@ -132,6 +136,12 @@ def test_middleware_runs_there(tasks: ModuleType, capfd: pytest.CaptureFixture[s
     handle = tasks.where.enqueue("x")
     work_off(tasks.app)
     assert f"before where {handle.result()[0]}" in capfd.readouterr().out
+
+
+def test_the_headers_of_a_job_are_there(tasks: ModuleType) -> None:
+    handle = tasks.headers.using(headers={"trace": "1", "ü": ""}).enqueue()
+    work_off(tasks.app)
+    assert handle.result() == {"trace": "1", "ü": ""}
 
 
 def test_what_it_prints_is_out_when_it_ends(

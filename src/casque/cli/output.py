@@ -173,6 +173,7 @@ def job_object(job: Job, now: int) -> JsonObject:
         "attempts": job.attempts,
         "max_attempts": job.max_attempts,
         "priority": job.priority,
+        "headers": job.headers or None,
         "created_at": utc_time(job.created_us),
         "run_at": utc_time(job.run_us),
         "claimed_at": utc_time(job.claimed_us),

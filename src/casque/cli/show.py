@@ -91,13 +91,18 @@ def _what(job: Job, now: int) -> dict[str, object]:
         "Queue": job.queue,
         "Entrypoint": job.entrypoint,
         "Command": command_of(job),
-        "Environment": " ".join(f"{name}={value}" for name, value in call.env.items()),
+        "Environment": _pairs(call.env),
         "Folder": call.cwd,
         "Payload": None if job.entrypoint == SHELL else _data(job.payload),
         "Priority": job.priority,
         "Attempts": f"{job.attempts} of {job.max_attempts}",
         "Depth": job.depth or None,
+        "Headers": _pairs(job.headers),
     }
+
+
+def _pairs(values: dict[str, str]) -> str:
+    return " ".join(f"{name}={value}" for name, value in values.items())
 
 
 def _times(job: Job) -> dict[str, object]:

@@ -6,7 +6,7 @@ write instead. Checks of single values are in casque/checks.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import datetime, timedelta
 from functools import lru_cache
 from itertools import islice
@@ -19,6 +19,7 @@ from casque.checks import (
     PAYLOAD_BYTES,
     SMALLEST_INT,
     data,
+    headers,
     instant,
     kind_of,
     name,
@@ -54,6 +55,7 @@ class NewJob(_Positional, frozen=True, kw_only=True):
     max_attempts: int = DEFAULT_MAX_ATTEMPTS
     retain: timedelta | None = None
     timeout: timedelta | None = None
+    headers: Mapping[str, str] | None = None
 
 
 def request(new: NewJob, lineage: Lineage, minted: str, order: int) -> Request:
@@ -86,6 +88,7 @@ def request(new: NewJob, lineage: Lineage, minted: str, order: int) -> Request:
         lineage.chain,
         order,
         id is None,
+        () if new.headers is None else headers(new.headers),
     )
 
 

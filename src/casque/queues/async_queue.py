@@ -8,7 +8,7 @@ with jobs that are not theirs is in operators.py.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Self
@@ -129,6 +129,7 @@ class AsyncQueue(OperatorMethods):
         max_attempts: int = DEFAULT_MAX_ATTEMPTS,
         retain: timedelta | None = None,
         timeout: timedelta | None = None,
+        headers: Mapping[str, str] | None = None,
         connection: object = None,
     ) -> Job:
         """Add a job; when this returns, it is stored.
@@ -136,7 +137,8 @@ class AsyncQueue(OperatorMethods):
         Lower priority numbers run first. With an `id` that is there already,
         nothing is added and the first job is returned, `duplicate` set.
         `retain` keeps the record that long after success. `timeout` is for workers
-        to bound one attempt by; a queue by itself does not. With `connection`, a
+        to bound one attempt by; a queue by itself does not. `headers` are up to 1 KiB
+        of texts that go with the job: trace context, say. With `connection`, a
         sqlite3.Connection to the file the queue is in, the job is part of the
         transaction that is open there: stored when, and only if, that commits.
         """
@@ -151,6 +153,7 @@ class AsyncQueue(OperatorMethods):
             max_attempts=max_attempts,
             retain=retain,
             timeout=timeout,
+            headers=headers,
         )
         return await self._enqueue(new, connection)
 

@@ -202,6 +202,7 @@ def new_job(request: Request, now: int, seq: int = 0) -> Job:
         timeout_us=request.timeout_us,
         depth=request.depth,
         chain=request.chain,
+        header_pairs=request.header_pairs,
         seq=seq,
     )
 

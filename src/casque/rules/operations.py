@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from casque.job import Failure, Job
+from casque.job import Failure, HeaderPairs, Job
 from casque.record import Record
 
 Hold = tuple[str, int]
@@ -39,6 +39,7 @@ class Request(msgspec.Struct, frozen=True, gc=False):
     """Rises from call to call of a process; 0 leaves it to the store. Of a minted id, its own."""
     minted: bool = False
     """Whether the id was made for this call, by `Clock.mint`."""
+    header_pairs: HeaderPairs = ()
 
 
 class Enqueue(msgspec.Struct, frozen=True, gc=False):

@@ -66,6 +66,11 @@ class RunningJob:
         return self._job.max_attempts
 
     @property
+    def headers(self) -> dict[str, str]:
+        """The headers that the job was enqueued with. Jobs enqueued from here do not get them."""
+        return self._job.headers
+
+    @property
     def deadline(self) -> datetime | None:
         """When this attempt times out; None when it may take its time."""
         return None if self._deadline_us is None else to_datetime(self._deadline_us)

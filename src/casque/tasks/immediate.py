@@ -70,6 +70,7 @@ def _begun(
         worker=WORKER,
         depth=lineage.depth,
         chain=lineage.chain,
+        header_pairs=() if new.headers is None else checks.headers(new.headers),
         created_us=now,
         run_us=now,
         updated_us=now,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from datetime import datetime, timedelta
 from typing import (
     TYPE_CHECKING,
@@ -53,6 +53,7 @@ class JobOptions(TypedDict, total=False):
     max_attempts: int
     retain: timedelta | None
     timeout: timedelta | None
+    headers: Mapping[str, str] | None
 
 
 class TaskWithOptions(Generic[P, R]):

@@ -35,6 +35,7 @@ delays = st.none() | seconds(0, 1, 10, 3600)
 errors: st.SearchStrategy[str | Exception] = st.sampled_from(["", "boom", ValueError("odd")])
 notes = st.sampled_from(NOTES)
 reasons = st.sampled_from(["", "not wanted"])
+headers = st.sampled_from([None, None, None, {"trace": "1"}, {"b": "é", "a": ""}])
 places = st.sampled_from([0, 0, 0, 1, 1, 2, 3, 5, 8])
 """Which one of a list that begins with those most worth trying."""
 holders = st.tuples(workers, places, st.sampled_from([False, False, False, True]))
@@ -61,6 +62,7 @@ def orders(draw: st.DrawFn, ids: st.SearchStrategy[str | None]) -> Order:
         "max_attempts": draw(st.sampled_from([25, 1, 1, 2, 3])),
         "retain": draw(st.none() | seconds(0, 10, 3600)),
         "timeout": draw(st.none() | seconds(30)),
+        "headers": draw(headers),
         when: None if span is None else timedelta(seconds=span),
     }
 

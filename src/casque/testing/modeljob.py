@@ -42,6 +42,7 @@ class ModelJob:
     timeout: timedelta | None
     depth: int
     chain: tuple[str, ...]
+    headers: dict[str, str]
     place: int
     created_at: datetime
     run_at: datetime

@@ -91,6 +91,7 @@ class Oracle:
             timeout=new.timeout,
             depth=depth,
             chain=chain,
+            headers=dict(new.headers or {}),
             place=self._places,
             created_at=now,
             run_at=new.run_at or now + (new.delay or timedelta(0)),

@@ -30,8 +30,17 @@ MICROSECOND = timedelta(microseconds=1)
 
 COMPARED = (
     *("id", "queue", "entrypoint", "payload", "priority", "max_attempts", "retain", "timeout"),
-    *("depth", "chain", "status", "attempts", "token", "worker", "created_at", "run_at"),
-    *("claimed_at", "lease_until", "finished_at", "result", "progress", "note", "duplicate"),
+    *("headers", "depth", "chain", "status", "attempts", "token", "worker", "created_at"),
+    *(
+        "run_at",
+        "claimed_at",
+        "lease_until",
+        "finished_at",
+        "result",
+        "progress",
+        "note",
+        "duplicate",
+    ),
 )
 
 

@@ -27,11 +27,14 @@ VALUES = {
     "--timeout": "timeout",
     "--env": "env",
     "-e": "env",
+    "--header": "headers",
+    "-H": "headers",
     "--cwd": "cwd",
     "--retain": "retain",
 }
 """The options of the command, and the fields that they give."""
 _NUMBERS = ("priority", "max_attempts")
+_PAIRS = ("env", "headers")
 _LONGEST_NUMBER = 10
 
 
@@ -79,11 +82,11 @@ def read_arguments(arguments: Sequence[str]) -> EnqueueRequest | None:
 
 def _add(fields: dict[str, object], field: str, given: str) -> bool:
     """Add the value of an option to the fields; False when Typer is to judge it."""
-    if field == "env":
+    if field in _PAIRS:
         name, has_value, value = given.partition("=")
-        variables = fields.setdefault("env", {})
-        assert isinstance(variables, dict)
-        variables[name] = value
+        pairs = fields.setdefault(field, {})
+        assert isinstance(pairs, dict)
+        pairs[name] = value
         return bool(has_value)
     if field in _NUMBERS:
         if not given.isascii() or not given.isdecimal() or len(given) > _LONGEST_NUMBER:

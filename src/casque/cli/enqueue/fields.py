@@ -23,7 +23,7 @@ Fields = Mapping[str, Any]
 
 FIELDS = (
     *("id", "command", "queue", "priority", "max_attempts", "run_at", "delay", "timeout"),
-    *("env", "cwd", "retain"),
+    *("env", "cwd", "retain", "headers"),
 )
 _ALIASES = {"cmd": "command", "max_retries": "max_attempts"}
 _KNOWN = {*FIELDS, *_ALIASES}
@@ -73,6 +73,7 @@ def new_job(written: Fields, settings: Settings, *, id_from_content: bool = Fals
         ),
         retain=_span(given, "retain", settings.retention_us) or None,
         timeout=_span(given, "timeout", settings.timeout_us, at_least_us=1),
+        headers=dict(checks.headers(given["headers"])) if "headers" in given else None,
     )
 
 

@@ -63,6 +63,15 @@ def enqueue(
         list[str] | None,
         typer.Option("--env", "-e", metavar="NAME=VALUE", help="A variable; repeat for more."),
     ] = None,
+    header: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--header",
+            "-H",
+            metavar="KEY=VALUE",
+            help="A text that goes with the job, say trace context; repeat for more, 1 KiB in all.",
+        ),
+    ] = None,
     cwd: Annotated[str | None, typer.Option(metavar="PATH", help="The folder to run in.")] = None,
     retain: Annotated[
         str | None, typer.Option(metavar="DURATION", help="How long to keep it when completed.")
@@ -95,7 +104,8 @@ def enqueue(
         "run_at": run_at,
         "delay": delay,
         "timeout": timeout,
-        "env": _variables(env) if env else None,
+        "env": _pairs("--env", "NAME=VALUE", env) if env else None,
+        "headers": _pairs("--header", "KEY=VALUE", header) if header else None,
         "cwd": cwd,
         "retain": retain,
     }
@@ -116,11 +126,11 @@ def enqueue(
     return enqueue_one(request)
 
 
-def _variables(given: list[str]) -> dict[str, str]:
-    variables: dict[str, str] = {}
+def _pairs(option: str, form: str, given: list[str]) -> dict[str, str]:
+    pairs: dict[str, str] = {}
     for one in given:
         name, has_value, value = one.partition("=")
         if not has_value:
-            raise InvalidError(f"--env {one!r} must be NAME=VALUE.")
-        variables[name] = value
-    return variables
+            raise InvalidError(f"{option} {one!r} must be {form}.")
+        pairs[name] = value
+    return pairs

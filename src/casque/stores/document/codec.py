@@ -69,6 +69,7 @@ class _Job(msgspec.Struct, omit_defaults=True):
     output: bytes | None = None
     depth: int = 0
     chain: tuple[str, ...] = ()
+    headers: dict[str, str] | None = None
     history: tuple[_Attempt, ...] = ()
 
 
@@ -237,6 +238,7 @@ def _from_job(job: Job) -> _Job:
         output=job.output,
         depth=job.depth,
         chain=job.chain,
+        headers=dict(job.header_pairs) if job.header_pairs else None,
         history=tuple(
             _Attempt(
                 one.number, one.worker, _text(one.started_us), _text(one.ended_us), one.failure
@@ -289,6 +291,7 @@ def _to_job(stored: _Job) -> Job:
         output=stored.output,
         depth=stored.depth,
         chain=stored.chain,
+        header_pairs=tuple(stored.headers.items()) if stored.headers else (),
         history=tuple(
             Attempt(
                 one.number,

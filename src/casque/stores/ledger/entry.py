@@ -16,7 +16,7 @@ from typing import NamedTuple
 import msgspec
 
 from casque.errors import CorruptError
-from casque.job import Job
+from casque.job import HeaderPairs, Job
 from casque.rules.operations import (
     Added,
     Buried,
@@ -91,6 +91,7 @@ class _Added(msgspec.Struct, frozen=True, tag=1, array_like=True, gc=False):
     timeout_us: int | None = None
     depth: int = 0
     chain: tuple[str, ...] = ()
+    headers: HeaderPairs = ()
 
 
 class _Claimed(msgspec.Struct, frozen=True, tag=2, array_like=True, gc=False):
@@ -218,6 +219,7 @@ def _to_stored(event: Event, time: int) -> _Stored:
             job.timeout_us,
             job.depth,
             job.chain,
+            job.header_pairs,
         )
     if isinstance(event, Claimed):
         return _Claimed(
@@ -248,6 +250,7 @@ def _from_stored(stored: _Stored, time: int) -> Event:
             timeout_us=stored.timeout_us,
             depth=stored.depth,
             chain=stored.chain,
+            header_pairs=stored.headers,
         )
         return Added(job)
     if isinstance(stored, _Claimed):

@@ -24,7 +24,7 @@ from casque.stores.sqlite.cache import Cache, CachedLine, Execute, HeadRow, rank
 from casque.stores.sqlite.changes import HeldRow, end, held
 from casque.stores.sqlite.dequeue import claim_queued
 from casque.stores.sqlite.rows import STATEMENTS as SQL
-from casque.stores.sqlite.rows import claimed_jobs, claimed_of, encode_chain
+from casque.stores.sqlite.rows import claimed_jobs, claimed_of, encode_chain, encode_headers
 from casque.stores.sqlite.turns import first_of, is_another_due, lines_at_turn
 from casque.system.ids import order_of
 
@@ -78,6 +78,7 @@ def enqueue(
         request.timeout_us,
         request.depth,
         encode_chain(request.chain) if request.chain else None,
+        encode_headers(request.header_pairs) if request.header_pairs else None,
         request.payload,
     )
     if not connection.execute(_ADD, row).rowcount:

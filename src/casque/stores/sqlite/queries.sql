@@ -111,9 +111,9 @@ RETURNING {claimed};
 -- name: add_plain_fast
 INSERT INTO casque_job (
     seq, id, named, queue, entrypoint, line, priority, stage, due_us, max_attempts, created_us,
-    retain_us, timeout_us, depth, chain, payload
+    retain_us, timeout_us, depth, chain, headers, payload
 )
-SELECT ?1, ?2, 0, ?3, ?4, ?5, ?6, 0, ?7, ?8, ?7, ?9, ?10, ?11, ?12, ?13
+SELECT ?1, ?2, 0, ?3, ?4, ?5, ?6, 0, ?7, ?8, ?7, ?9, ?10, ?11, ?12, ?13, ?14
 WHERE (
     SELECT queue = ?3 AND entrypoint = ?4 AND visit_us IS NULL FROM casque_line WHERE id = ?5
 )
@@ -199,11 +199,11 @@ WHERE seq = ?1;
 -- name: add
 INSERT INTO casque_job (
     seq, id, named, queue, entrypoint, line, priority, stage, due_us, max_attempts, created_us,
-    run_us, retain_us, timeout_us, depth, chain, payload
-) VALUES (?, ?, ?, ?, ?, ?, ?, 0, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+    run_us, retain_us, timeout_us, depth, chain, headers, payload
+) VALUES (?, ?, ?, ?, ?, ?, ?, 0, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT DO NOTHING;
 
--- What has neither a name, nor a time, nor a parent of its own: most jobs. Binding the rest of
+-- What has neither a name, nor a time, nor a parent, nor headers: most jobs. Binding the rest of
 -- the columns would take longer than storing them.
 -- name: add_plain
 INSERT INTO casque_job (

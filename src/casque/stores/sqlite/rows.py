@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from casque.job import Attempt, Job, JobStatus
+from casque.job import Attempt, HeaderPairs, Job, JobStatus
 from casque.record import Record
 from casque.rules.operations import Request
 from casque.system.ids import order_of
@@ -19,13 +19,13 @@ COLUMNS = (
     *("seq", "id", "queue", "entrypoint", "priority", "stage", "due_us", "attempts"),
     *("max_attempts", "token", "created_us", "run_us", "updated_us", "worker", "claimed_us"),
     *("heartbeat_us", "finished_us", "expires_us", "retain_us", "timeout_us", "depth", "chain"),
-    *("error", "result", "progress", "note", "output", "history", "payload"),
+    *("headers", "error", "result", "progress", "note", "output", "history", "payload"),
 )
 
 CLAIMED_COLUMNS = (
     *("seq", "token", "id", "queue", "entrypoint", "priority", "attempts", "max_attempts"),
-    *("created_us", "run_us", "retain_us", "timeout_us", "depth", "chain", "error", "history"),
-    "payload",
+    *("created_us", "run_us", "retain_us", "timeout_us", "depth", "chain", "headers", "error"),
+    *("history", "payload"),
 )
 """What of a job is not known already to whoever claims it."""
 
@@ -52,11 +52,17 @@ _FINISHED = {
 _encode = msgspec.json.Encoder().encode
 _decode_history = msgspec.json.Decoder(tuple[Attempt, ...]).decode
 _decode_chain = msgspec.json.Decoder(tuple[str, ...]).decode
+_decode_headers = msgspec.json.Decoder(dict[str, str]).decode
 
 
 def encode_chain(chain: tuple[str, ...]) -> str:
     """The entrypoints above a job, as the column `chain` keeps them when there are any."""
     return _encode(chain).decode()
+
+
+def encode_headers(pairs: HeaderPairs) -> str:
+    """The headers of a job, as the column `headers` keeps them when there are any."""
+    return _encode(dict(pairs)).decode()
 
 
 class Connection(Protocol):
@@ -108,8 +114,8 @@ def job_of(row: tuple[Any, ...]) -> Job:
     (
         seq, id_, queue, entrypoint, priority, stage, due_us, attempts, max_attempts, token,
         created_us, run_us, updated_us, worker, claimed_us, heartbeat_us, finished_us, expires_us,
-        retain_us, timeout_us, depth, chain, error, result, progress, note, output, history,
-        payload,
+        retain_us, timeout_us, depth, chain, headers, error, result, progress, note, output,
+        history, payload,
     ) = row
     # fmt: on
     return Job(
@@ -131,6 +137,7 @@ def job_of(row: tuple[Any, ...]) -> Job:
         history=() if history is None else _decode_history(history),
         depth=depth,
         chain=() if chain is None else _decode_chain(chain),
+        header_pairs=() if headers is None else tuple(_decode_headers(headers).items()),
         seq=seq,
         created_us=created_us,
         run_us=created_us if run_us is None else run_us,
@@ -150,7 +157,7 @@ def claimed_of(row: tuple[Any, ...], by: tuple[str, int, int]) -> Job:
     # fmt: off
     (
         seq, token, id_, queue, entrypoint, priority, attempts, max_attempts, created_us, run_us,
-        retain_us, timeout_us, depth, chain, error, history, payload,
+        retain_us, timeout_us, depth, chain, headers, error, history, payload,
     ) = row
     # fmt: on
     worker, now, until = by
@@ -169,6 +176,7 @@ def claimed_of(row: tuple[Any, ...], by: tuple[str, int, int]) -> Job:
         history=() if history is None else _decode_history(history),
         depth=depth,
         chain=() if chain is None else _decode_chain(chain),
+        header_pairs=() if headers is None else tuple(_decode_headers(headers).items()),
         seq=seq,
         created_us=created_us,
         run_us=created_us if run_us is None else run_us,
@@ -237,6 +245,7 @@ def addition_of(
         request.timeout_us,
         request.depth,
         encode_chain(request.chain) if request.chain else None,
+        encode_headers(request.header_pairs) if request.header_pairs else None,
         request.payload,
     )
 
@@ -250,6 +259,7 @@ def plain_addition_of(request: Request, line: int, now: int) -> tuple[Any, ...] 
         and request.retain_us is None
         and request.timeout_us is None
         and not request.depth
+        and not request.header_pairs
     ):
         return (
             request.order,

@@ -51,6 +51,7 @@ CREATE TABLE casque_job (
     timeout_us INTEGER,
     depth INTEGER NOT NULL DEFAULT 0,
     chain TEXT,                          -- JSON; NULL: empty
+    headers TEXT,                        -- JSON, an object of texts; NULL: none
     error TEXT,
     result BLOB,
     progress REAL,

@@ -7,6 +7,7 @@ commits    What a commit promises to its callers: statements G1 to G4, G11 and G
 enqueue    Statements E1 to E9.
 fencing    Who may write about a job: statements L3 to L5, L9, L10, L12, L13 and L15.
 hardships  What a store bears: statements G5 to G10 and G12.
+headers    Statement E10.
 leases     How a lease is kept and how it ends: statements L1, L2, L6 to L8, L11 and L14.
 lines      Lines and their rotation: statements Q1 to Q6.
 order      Order and visibility: statements O1 to O3 and O5 to O7.
@@ -22,6 +23,7 @@ from casque.testing.suite.commits import CommitStatements
 from casque.testing.suite.enqueue import EnqueueStatements
 from casque.testing.suite.fencing import FencingStatements
 from casque.testing.suite.hardships import HardshipStatements
+from casque.testing.suite.headers import HeaderStatements
 from casque.testing.suite.leases import LeaseStatements
 from casque.testing.suite.lines import LineStatements
 from casque.testing.suite.order import OrderStatements
@@ -37,6 +39,7 @@ class StoreSuite(
     EnqueueStatements,
     FencingStatements,
     HardshipStatements,
+    HeaderStatements,
     LeaseStatements,
     LineStatements,
     OrderStatements,

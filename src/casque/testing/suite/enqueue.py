@@ -463,7 +463,13 @@ async def _is_still_one_job(rig: Rig, q: AsyncQueue, status: JobStatus) -> None:
     assert first is not None
     assert first.status is status
     again = await q.enqueue(
-        "e", b"second", 9, id="x", delay=HOUR, max_attempts=7, retain=HOUR, timeout=HOUR
+        *("e", b"second", 9),
+        id="x",
+        delay=HOUR,
+        max_attempts=7,
+        retain=HOUR,
+        timeout=HOUR,
+        headers={"second": "2"},
     )
     assert again == replace(first, duplicate=True)
     assert await q.get("x") == first
