@@ -13,7 +13,7 @@ from casque.cli.main import run
 from casque.cli.store import Access
 from casque.cli.worker.fleet import ago
 from casque.cli.worker.plan import Plan, StartArguments
-from casque.record import ABSENT, CONFIG, MANAGER, WORKER
+from casque.record import ABSENT, CONFIG, SUPERVISOR, WORKER
 from casque.rules.operations import PutRecord
 from casque.worker.shell.settings import Settings, encoded
 from tests.cli.control import told_by
@@ -49,7 +49,7 @@ def test_no_workers_are_told_of_in_words_and_as_json(
 def test_the_table_fits_into_80_columns(
     store: str, write: Write, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    claim(store, write(manager=4_000_001, queues=("mail", "reports")).name)
+    claim(store, write(supervisor=4_000_001, queues=("mail", "reports")).name)
     write(name="far", host="build-machine-17.example.org", pid=4_000_002, age_us=MINUTE_US)
     assert run(["worker", "list"]) == 0
     out = capsys.readouterr().out
@@ -97,7 +97,7 @@ def test_an_entry_that_cannot_be_read_breaks_nothing(
 ) -> None:
     write()
     with Access(store) as access:
-        for kind in (WORKER, MANAGER):
+        for kind in (WORKER, SUPERVISOR):
             access.submit(PutRecord(kind, "odd\x1b", b'{"name": "odd", "v2": true}', ABSENT))
     for command in (["status"], ["worker", "list"], ["worker", "check"]):
         assert run(command) == 0, command

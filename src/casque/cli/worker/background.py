@@ -21,7 +21,7 @@ from casque.cli.worker.plan import Plan
 from casque.errors import CASConflictError, InvalidError, StorageError
 from casque.record import ABSENT
 from casque.system.clock import SECOND_US, SystemClock
-from casque.worker.registry.entries import WorkerEntry, manager_entry, manager_put
+from casque.worker.registry.entries import WorkerEntry, supervisor_entry, supervisor_put
 from casque.worker.supervision.child_process import running
 
 START_US = 30 * SECOND_US
@@ -89,9 +89,9 @@ def _send(process: subprocess.Popen[bytes], plan: Plan) -> None:
 
 def _register(pid: int, plan: Plan, access: Access) -> None:
     """Write the supervisor's entry so that `worker stop` finds it while it still loads."""
-    entry = manager_entry(pid, plan.count, plan.options, access.store.clock)
+    entry = supervisor_entry(pid, plan.count, plan.options, access.store.clock)
     with suppress(CASConflictError, StorageError):  # it has written it, or will report the storage
-        access.submit(manager_put(entry, access.store.name, ABSENT))
+        access.submit(supervisor_put(entry, access.store.name, ABSENT))
 
 
 def _launch(log_file: str | None) -> tuple[subprocess.Popen[bytes], Path]:
@@ -174,7 +174,9 @@ def _registered(
 
 
 def _workers_of(supervisor: int, access: Access) -> list[WorkerEntry]:
-    ours = [one for one in registered_workers(access) if one.manager == supervisor and one.is_here]
+    ours = [
+        one for one in registered_workers(access) if one.supervisor == supervisor and one.is_here
+    ]
     return [one for one in ours if not one.is_gone]
 
 

@@ -93,7 +93,7 @@ def start(
     """Start workers, which run jobs until they are stopped.
 
     They go on in the background: the command returns once all of them are
-    registered, and names their log. A manager process replaces those that die.
+    registered, and names their log. A supervisor process replaces those that die.
     With --foreground it stays and shows what they do; SIGTERM or Ctrl-C stops
     them, Ctrl-C again at once. Exit code 1: some had to be killed.
     """
@@ -209,7 +209,9 @@ def stop(
     *,
     pids: Annotated[
         list[int] | None,
-        typer.Argument(metavar="[PID]...", help="Only these workers, or those of these managers."),
+        typer.Argument(
+            metavar="[PID]...", help="Only these workers, or those of these supervisors."
+        ),
     ] = None,
     everywhere: Annotated[
         bool, typer.Option("--all", help="Those on every host, through the store.")
@@ -241,8 +243,8 @@ def stop(
         if access.is_absent:
             complain(
                 f"note: no queue is stored at {access.store.name}. Workers that had one open there "
-                "wait for it to come back; to stop them, send SIGTERM to their manager, whose PID "
-                "is in their log."
+                "wait for it to come back; to stop them, send SIGTERM to their supervisor, whose "
+                "PID is in their log."
             )
         registered = fleet.registered_workers(access)
         supervisors = fleet.registered_supervisors(access)

@@ -15,17 +15,17 @@ from casque.cli.output import DONE, NOT_SO, JsonObject, complain, print_json
 from casque.cli.store import Access
 from casque.cli.worker.fleet import named
 from casque.errors import StorageError
-from casque.record import MANAGER, WORKER
+from casque.record import SUPERVISOR, WORKER
 from casque.rules.operations import DeleteRecord
 from casque.worker.registry import process_identity
-from casque.worker.registry.entries import ManagerEntry, ProcessEntry, WorkerEntry, dismissal
+from casque.worker.registry.entries import ProcessEntry, SupervisorEntry, WorkerEntry, dismissal
 
 
 class Targets(msgspec.Struct, frozen=True):
     """The processes that are to stop."""
 
     workers: list[WorkerEntry]
-    supervisors: list[ManagerEntry]
+    supervisors: list[SupervisorEntry]
     dead: list[ProcessEntry]
     """Those on this host that died, and whose entries are still there."""
     others: list[WorkerEntry]
@@ -36,14 +36,14 @@ class Targets(msgspec.Struct, frozen=True):
     @property
     def named(self) -> list[ProcessEntry]:
         """The workers, and the supervisors that have none of them: the ones to report on."""
-        kept = {(one.host, one.machine, one.manager) for one in self.workers}
+        kept = {(one.host, one.machine, one.supervisor) for one in self.workers}
         alone = [one for one in self.supervisors if (one.host, one.machine, one.pid) not in kept]
         return [*self.workers, *alone]
 
 
 def choose(
     workers: Sequence[WorkerEntry],
-    supervisors: Sequence[ManagerEntry],
+    supervisors: Sequence[SupervisorEntry],
     pids: Collection[int],
     *,
     everywhere: bool,
@@ -54,9 +54,9 @@ def choose(
     above += _unregistered(meant, above)
     unknown: list[int] = []
     if pids:
-        known = {one.pid for one in (*meant, *above)} | {one.manager for one in meant}
+        known = {one.pid for one in (*meant, *above)} | {one.supervisor for one in meant}
         unknown = [pid for pid in pids if pid not in known]
-        meant = [one for one in meant if one.pid in pids or one.manager in pids]
+        meant = [one for one in meant if one.pid in pids or one.supervisor in pids]
         above = [one for one in above if one.pid in pids]
     names = {one.name for one in meant}
     return Targets(
@@ -69,28 +69,28 @@ def choose(
 
 
 def _unregistered(
-    workers: Sequence[WorkerEntry], supervisors: Sequence[ManagerEntry]
-) -> list[ManagerEntry]:
+    workers: Sequence[WorkerEntry], supervisors: Sequence[SupervisorEntry]
+) -> list[SupervisorEntry]:
     """The supervisors on this host that have no entry, as that of `App.work(count=2)`.
 
     The entries of their workers name them; a dead worker's too, which would be replaced.
     """
     known = {(one.pid, one.birth) for one in supervisors if one.is_here}
-    found: dict[tuple[int, int], ManagerEntry] = {}
+    found: dict[tuple[int, int], SupervisorEntry] = {}
     for entry in workers:
-        if entry.manager is None or entry.manager_birth is None or not entry.is_here:
+        if entry.supervisor is None or entry.supervisor_birth is None or not entry.is_here:
             continue
-        key = entry.manager, entry.manager_birth
+        key = entry.supervisor, entry.supervisor_birth
         if key not in known:
-            found[key] = ManagerEntry(
-                name=f"{entry.host}:{entry.manager}:{entry.manager_birth}",
+            found[key] = SupervisorEntry(
+                name=f"{entry.host}:{entry.supervisor}:{entry.supervisor_birth}",
                 host=entry.host,
-                pid=entry.manager,
+                pid=entry.supervisor,
                 started_at=entry.started_at,
                 lease_us=entry.lease_us,
                 grace_us=entry.grace_us,
                 machine=entry.machine,
-                birth=entry.manager_birth,
+                birth=entry.supervisor_birth,
                 obeys_signals=True,
                 count=0,
             )
@@ -103,8 +103,8 @@ def unknown_message(unknown: Sequence[int], workers: Sequence[WorkerEntry]) -> s
     here = [entry for entry in workers if entry.is_here]
     if not here:
         return f"no worker on this host has the PID {pids}; none is registered in this store."
-    managers = sorted({entry.manager for entry in here if entry.manager is not None})
-    under = f" (managers: {', '.join(map(str, managers))})" if managers else ""
+    supervisors = sorted({entry.supervisor for entry in here if entry.supervisor is not None})
+    under = f" (supervisors: {', '.join(map(str, supervisors))})" if supervisors else ""
     return f"no worker on this host has the PID {pids}; there are {named(here)}{under}."
 
 
@@ -119,10 +119,10 @@ def tell(access: Access, targets: Targets, pids: Collection[int]) -> list[Proces
         one for one in targets.supervisors if not (one.is_here and one.pid in signalled)
     ]
     for worker in targets.workers:
-        is_stopped_with_all = worker.is_here and worker.manager in signalled
+        is_stopped_with_all = worker.is_here and worker.supervisor in signalled
         if is_stopped_with_all and worker.pid not in pids:
             continue
-        if worker.manager is not None or not _signal(worker):
+        if worker.supervisor is not None or not _signal(worker):
             to_dismiss.append(worker)
     for one in to_dismiss:
         access.submit(dismissal(one))
@@ -138,7 +138,7 @@ def _signal(one: ProcessEntry) -> bool:
 def clear_away(access: Access, dead: Sequence[ProcessEntry]) -> None:
     """Remove the entries of dead processes, if the storage answers."""
     for one in dead:
-        kind = WORKER if isinstance(one, WorkerEntry) else MANAGER
+        kind = WORKER if isinstance(one, WorkerEntry) else SUPERVISOR
         try:
             access.submit(DeleteRecord(kind, one.name, None))
         except StorageError as error:
@@ -189,8 +189,8 @@ def _object(one: ProcessEntry) -> JsonObject:
 def _grouped(entries: Sequence[ProcessEntry]) -> Iterator[tuple[str, str]]:
     """Workers and supervisors apart: how many, and their PIDs."""
     workers = [one for one in entries if isinstance(one, WorkerEntry)]
-    supervisors = [one for one in entries if isinstance(one, ManagerEntry)]
+    supervisors = [one for one in entries if isinstance(one, SupervisorEntry)]
     if workers:
         yield f"{len(workers)} worker(s)", named(workers)
     if supervisors:
-        yield f"{len(supervisors)} manager(s) without workers", named(supervisors)
+        yield f"{len(supervisors)} supervisor(s) without workers", named(supervisors)

@@ -13,7 +13,7 @@ from casque.cli.worker.fleet import registered_workers
 from casque.cli.worker.stop import Targets
 from casque.errors import StorageError
 from casque.queues.lineage import JOB_ID_VARIABLE
-from casque.record import MANAGER, WORKER
+from casque.record import SUPERVISOR, WORKER
 from casque.system.clock import SECOND_US, SystemClock
 from casque.worker.registry import process_identity
 from casque.worker.registry.entries import (
@@ -83,7 +83,7 @@ def wait(
 
 
 def _supervisor_of(one: ProcessEntry) -> tuple[str, str, int | None]:
-    return one.host, one.machine, one.manager if isinstance(one, WorkerEntry) else None
+    return one.host, one.machine, one.supervisor if isinstance(one, WorkerEntry) else None
 
 
 class _Watch:
@@ -108,7 +108,7 @@ class _Watch:
         self._replaceable = {
             _supervisor_of(one)
             for one in replaceable
-            if isinstance(one, WorkerEntry) and one.manager is not None
+            if isinstance(one, WorkerEntry) and one.supervisor is not None
         }
 
     def look(self) -> list[ProcessEntry]:
@@ -126,7 +126,7 @@ class _Watch:
 
     def _read_entries(self) -> None:
         self._dismiss_replacements()
-        records = [one for kind in (WORKER, MANAGER) for one in self._access.records(kind)]
+        records = [one for kind in (WORKER, SUPERVISOR) for one in self._access.records(kind)]
         now = self._access.store.clock.now()
         before = self._ends_us
         self._ends_us = {one.name: ends_us(one) for one in records if one.name in self._targets}

@@ -23,10 +23,10 @@ from casque.worker.attempt import (
     Unfit,
     failure_of,
 )
-from casque.worker.logging.setup import WORKER, LineHandler
+from casque.worker.logging.setup import WORKER_LOGGER, LineHandler
 from casque.worker.shell.job import command_of
 
-LOGGER = logging.getLogger(WORKER)
+LOGGER = logging.getLogger(WORKER_LOGGER)
 
 
 class Report:

@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from casque.job import Job
-from casque.record import DISMISSAL, MANAGER, WORKER, Record
+from casque.record import DISMISSAL, SUPERVISOR, WORKER, Record
 from casque.rules.operations import DeleteRecord, Operation, PutRecord
 from casque.stores.port import Store
 from casque.system.clock import DAY_US, SECOND_US, Clock, to_datetime
@@ -25,7 +25,7 @@ from casque.worker.registry import process_identity
 ENTRY_LEASES = 2
 """How many leases an entry lives without being renewed."""
 _UNHEARD_US = DAY_US
-"""How much longer a manager's is: on its own host its process tells that it is there, and by the
+"""How much longer a supervisor's is: on its own host its process tells that it is there, and by the
 entry it is found even if the storage has taken no write for a while."""
 _LATE_US = 10 * SECOND_US
 """How long a dismissal waits besides, for a worker that was held up and beats late."""
@@ -82,15 +82,15 @@ class WorkerEntry(ProcessEntry, frozen=True, kw_only=True):
     entrypoints: tuple[str, ...]
     running: tuple[str, ...]
     """The ids of the jobs in hand, or the first hundred of them."""
-    manager: int | None = None
+    supervisor: int | None = None
     """The process that keeps it running; None: nobody does."""
-    manager_birth: int | None = None
+    supervisor_birth: int | None = None
     """When that process started; None if nobody may send it signals."""
     is_stopping: bool = False
     """True if it claims no more, and ends with the jobs in hand."""
 
 
-class ManagerEntry(ProcessEntry, frozen=True, kw_only=True):
+class SupervisorEntry(ProcessEntry, frozen=True, kw_only=True):
     """One supervisor as its entry has it: whoever starts the next worker, if there is none now."""
 
     count: int
@@ -127,18 +127,18 @@ def entry_of(record: Record) -> WorkerEntry | None:
         return None
 
 
-def manager_of(record: Record) -> ManagerEntry | None:
-    """The same for the records of kind `manager`."""
+def supervisor_of(record: Record) -> SupervisorEntry | None:
+    """The same for the records of kind `supervisor`."""
     try:
-        return msgspec.json.decode(record.value, type=ManagerEntry)
+        return msgspec.json.decode(record.value, type=SupervisorEntry)
     except msgspec.DecodeError:
         return None
 
 
-def manager_entry(pid: int, count: int, options: WorkerOptions, clock: Clock) -> ManagerEntry:
+def supervisor_entry(pid: int, count: int, options: WorkerOptions, clock: Clock) -> SupervisorEntry:
     """The entry of a supervisor in a process of this machine, which stops at SIGTERM."""
     birth, host = process_identity.birth_of(pid), socket.gethostname()
-    return ManagerEntry(
+    return SupervisorEntry(
         name=f"{host}:{pid}:{birth}",
         host=host,
         pid=pid,
@@ -152,27 +152,27 @@ def manager_entry(pid: int, count: int, options: WorkerOptions, clock: Clock) ->
     )
 
 
-def manager_put(entry: ManagerEntry, store: str, expect: int | None = None) -> PutRecord:
+def supervisor_put(entry: SupervisorEntry, store: str, expect: int | None = None) -> PutRecord:
     """The operation that writes it to the store of this name."""
     ttl = ENTRY_LEASES * entry.lease_us + _UNHEARD_US
     value = msgspec.json.encode(msgspec.structs.replace(entry, store=store, place=place_of(store)))
-    return PutRecord(MANAGER, entry.name, value, expect, ttl)
+    return PutRecord(SUPERVISOR, entry.name, value, expect, ttl)
 
 
 def ends_us(record: Record) -> int:
     """When an entry from another host counts as gone unless it is renewed."""
     assert record.expires_us is not None
-    return record.expires_us - (_UNHEARD_US if record.kind == MANAGER else 0)
+    return record.expires_us - (_UNHEARD_US if record.kind == SUPERVISOR else 0)
 
 
 def dismissal(one: ProcessEntry) -> PutRecord:
     """An order to a worker to stop; the process that keeps it running does not replace it.
 
-    Or to a manager, with all its workers. They look for it when they renew
+    Or to a supervisor, with all its workers. They look for it when they renew
     their entries, which they do every third of a lease.
     """
     ttl = ENTRY_LEASES * one.lease_us + _LATE_US
-    if isinstance(one, ManagerEntry):
+    if isinstance(one, SupervisorEntry):
         ttl += _UNHEARD_US
     return PutRecord(DISMISSAL, one.name, b"", None, ttl)
 
@@ -187,8 +187,8 @@ class OwnEntry:
         entrypoints: tuple[str, ...],
         store: Store,
         *,
-        manager: int | None = None,
-        manager_birth: int | None = None,
+        supervisor: int | None = None,
+        supervisor_birth: int | None = None,
         obeys_signals: bool = False,
     ) -> None:
         self.name = name
@@ -197,8 +197,8 @@ class OwnEntry:
         self.is_stopping = False
         self._options = options
         self._store = store
-        self._manager = manager
-        self._manager_birth = manager_birth
+        self._supervisor = supervisor
+        self._supervisor_birth = supervisor_birth
         self._obeys_signals = obeys_signals
         self._started_at = to_datetime(store.clock.now())
 
@@ -213,8 +213,8 @@ class OwnEntry:
             queues=self._options.queues,
             entrypoints=self.entrypoints,
             running=tuple(job.id for job in running[:_JOBS_NAMED]),
-            manager=self._manager,
-            manager_birth=self._manager_birth,
+            supervisor=self._supervisor,
+            supervisor_birth=self._supervisor_birth,
             lease_us=self._options.lease_us,
             grace_us=self._options.grace_us,
             machine=process_identity.machine(),

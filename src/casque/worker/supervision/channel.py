@@ -49,9 +49,9 @@ class Orders(msgspec.Struct, frozen=True, kw_only=True):
     shell: bool = False
     """True if the child runs shell jobs too."""
     log: LogOptions
-    manager: int
+    supervisor: int
     """The supervisor's process."""
-    manager_birth: int | None = None
+    supervisor_birth: int | None = None
     """When that process started; None if nobody may send it signals."""
     must_exist: bool = False
     """True once a worker of this supervisor had the store open: the child must not create one."""

@@ -17,10 +17,10 @@ from casque.system.clock import SECOND_US, Clock, SystemClock
 from casque.tasks.app import TaskApp
 from casque.tasks.worker_options import WorkerOptions
 from casque.worker.loading import WorkReached, is_loading, modules_of, path_of
-from casque.worker.logging.console import SUPERVISOR
+from casque.worker.logging.console import SUPERVISOR_LOGGER
 from casque.worker.logging.setup import LogOptions
 from casque.worker.registry import process_identity
-from casque.worker.registry.entries import manager_entry
+from casque.worker.registry.entries import supervisor_entry
 from casque.worker.supervision import channel
 from casque.worker.supervision.child_process import ChildProcess, exit_text, reap_orphans
 from casque.worker.supervision.registration import Registration
@@ -28,7 +28,7 @@ from casque.worker.supervision.signals import STOP_SIGNALS, can_handle_signals, 
 from casque.worker.supervision.wakeups import Wakeups
 from casque.worker.worker import Worker
 
-_log = logging.getLogger(SUPERVISOR)
+_log = logging.getLogger(SUPERVISOR_LOGGER)
 
 INIT_PID = 1
 _REGISTERING_US = 3 * SECOND_US
@@ -105,7 +105,7 @@ class Supervisor:
             store=store,
             shell=shell,
             log=log,
-            manager=os.getpid(),
+            supervisor=os.getpid(),
             path=list(sys.path),
         )
         self._registered_in = registered_in
@@ -126,7 +126,7 @@ class Supervisor:
         is_init = os.getpid() == INIT_PID
         if can_handle_signals():
             self._orders = msgspec.structs.replace(
-                self._orders, manager_birth=process_identity.birth_of(os.getpid())
+                self._orders, supervisor_birth=process_identity.birth_of(os.getpid())
             )
         count = len(self._slots)
         fields = {"event": "supervising", "count": count}
@@ -156,7 +156,7 @@ class Supervisor:
         """Store its entry before there is a child, without waiting long for the storage."""
         if self._registered_in is None or not can_handle_signals():
             return None
-        entry = manager_entry(os.getpid(), len(self._slots), self._orders.options, self._clock)
+        entry = supervisor_entry(os.getpid(), len(self._slots), self._orders.options, self._clock)
         registration = Registration(self._registered_in, entry, self._wakeups.ring, self.stop)
         until = self._clock.monotonic() + _REGISTERING_US
         while not registration.is_answered and self._kill_at_us is None:
