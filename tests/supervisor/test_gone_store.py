@@ -19,7 +19,7 @@ from casque import Queue
 from casque.record import SUPERVISOR
 from casque.stores.url import open_store
 from casque.system.clock import SystemClock
-from casque.tasks.worker_options import WorkerOptions
+from casque.worker.options import WorkerOptions
 from casque.worker.registry.entries import supervisor_entry
 from casque.worker.supervision import registration
 from casque.worker.supervision.registration import Registration
@@ -29,7 +29,7 @@ KINDS = ("jobs.db", "jobs.json", "jobs/")
 SUPERVISE = """
 import sys
 from casque.worker.logging.setup import set_up, LogOptions
-from casque.tasks.worker_options import WorkerOptions
+from casque.worker.options import WorkerOptions
 from casque.worker.supervision.supervisor import RestartPolicy, Supervisor
 set_up(LogOptions())
 pace = RestartPolicy(first_us=10_000, longest_us=10_000)

@@ -9,7 +9,8 @@ import msgspec
 import typer
 
 from casque.checks import name
-from casque.cli.store import STORE_VARIABLE, Access, address_from, open_without_creating
+from casque.cli.store import Access, address_from, open_without_creating
+from casque.worker.shell.job import STORE_VARIABLE
 
 StoreOption = Annotated[
     str | None,

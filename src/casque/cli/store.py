@@ -19,9 +19,8 @@ from casque.rules.operations import Operation
 from casque.rules.views import JobFilter
 from casque.stores.port import Store
 from casque.stores.url import StoreAddress, open_store
+from casque.worker.shell.job import STORE_VARIABLE
 from casque.worker.shell.settings import Settings, settings_of, unfit
-
-STORE_VARIABLE = "CASQUE_STORE"
 
 T = TypeVar("T")
 

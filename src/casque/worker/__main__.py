@@ -8,13 +8,19 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
+import msgspec
+
 from casque.checks import LARGEST_INT, name
 from casque.errors import CasqueError, InvalidError
 from casque.system.durations import duration_us
-from casque.tasks import worker_options as defaults
-from casque.tasks.worker_options import WorkerOptions
 from casque.worker.loading import load_app
 from casque.worker.logging.setup import FORMATS, LEVELS, LogOptions, set_up
+from casque.worker.options import (
+    DEFAULT_CONCURRENCY,
+    DEFAULT_GRACE_US,
+    DEFAULT_LEASE_US,
+    WorkerOptions,
+)
 from casque.worker.runtime import leave, leave_at_once
 from casque.worker.supervision.child_main import run_child
 from casque.worker.supervision.signals import stopping_on_signals
@@ -40,20 +46,11 @@ def _run(asked: argparse.Namespace) -> int:
     log = LogOptions(
         level=logging.getLevelNamesMapping()[asked.log_level.upper()], format=asked.log_format
     )
-    options = WorkerOptions(
-        concurrency=asked.concurrency,
-        queues=tuple(asked.queue) if asked.queue else None,
-        lease_us=asked.lease,
-        grace_us=asked.grace,
-        until_idle=asked.until_idle,
-        max_jobs=asked.max_jobs,
-        max_mib=asked.max_mib,
-    )
+    options = msgspec.convert(vars(asked), WorkerOptions)
     set_up(log)
     # One worker needs a supervisor too when it is to be replaced now and then, or when it would
     # be PID 1, which must reap orphans: a worker that did would take those of its own tasks.
-    is_recycled = options.max_jobs is not None or options.max_mib is not None
-    if asked.count > 1 or is_recycled or os.getpid() == INIT_PID:
+    if asked.count > 1 or options.is_recycled or os.getpid() == INIT_PID:
         supervisor = Supervisor(asked.app, options, asked.count, asked.store, log=log)
         return STOPPED if supervisor.run() else HAD_TO_KILL
     app = load_app(asked.app, store=asked.store)
@@ -91,12 +88,13 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--concurrency",
         type=_whole,
-        default=defaults.DEFAULT_CONCURRENCY,
+        default=DEFAULT_CONCURRENCY,
         metavar="N",
         help="jobs that one process runs at once (default: %(default)s)",
     )
     add(
         "--queue",
+        dest="queues",
         type=_queue,
         action="append",
         metavar="NAME",
@@ -104,15 +102,17 @@ def _parser() -> argparse.ArgumentParser:
     )
     add(
         "--lease",
+        dest="lease_us",
         type=_span(at_least_us=1),
-        default=defaults.DEFAULT_LEASE_US,
+        default=DEFAULT_LEASE_US,
         metavar="DURATION",
         help="after which a job of a process that died is run elsewhere (default: 60s)",
     )
     add(
         "--grace",
+        dest="grace_us",
         type=_span(at_least_us=0),
-        default=defaults.DEFAULT_GRACE_US,
+        default=DEFAULT_GRACE_US,
         metavar="DURATION",
         help="how long running jobs may go on after SIGTERM (default: 30s)",
     )

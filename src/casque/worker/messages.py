@@ -12,7 +12,7 @@ import msgspec
 
 from casque.errors import InvalidError, JobNotFoundError, LeaseLostError
 from casque.rules.operations import Dequeue, Heartbeat, Operation, PutRecord
-from casque.worker.attempt import Attempt, Outcome
+from casque.worker.attempt import Outcome, RunningAttempt
 
 
 class Settlement:
@@ -20,7 +20,7 @@ class Settlement:
 
     __slots__ = ("attempt", "is_unsure", "operation", "outcome")
 
-    def __init__(self, attempt: Attempt, outcome: Outcome, operation: Operation) -> None:
+    def __init__(self, attempt: RunningAttempt, outcome: Outcome, operation: Operation) -> None:
         self.attempt = attempt
         self.outcome = outcome
         self.operation = operation
@@ -31,9 +31,9 @@ class Settlement:
 class Committed(NamedTuple):
     """The answers of one commit."""
 
-    claimed: list[Attempt]
+    claimed: list[RunningAttempt]
     answered: list[tuple[Settlement, object]]
-    lost: list[tuple[Attempt, str]]
+    lost: list[tuple[RunningAttempt, str]]
 
 
 class Registered(msgspec.Struct, frozen=True):

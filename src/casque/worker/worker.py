@@ -18,7 +18,6 @@ from casque.queues.session import Session
 from casque.stores.port import Doubtful, Store
 from casque.system.clock import SECOND_US
 from casque.tasks.app import TaskApp
-from casque.tasks.worker_options import WorkerOptions
 from casque.worker import runtime
 from casque.worker.logging.events import Report
 from casque.worker.messages import (
@@ -29,6 +28,7 @@ from casque.worker.messages import (
     StoreReplaced,
     StoreThreadEnded,
 )
+from casque.worker.options import WorkerOptions
 from casque.worker.registry.entries import OwnEntry
 from casque.worker.running import RunningAttempts
 from casque.worker.store_thread import LAST_WORDS_US, StoreThread

@@ -17,7 +17,7 @@ from casque.cli.interrupts import Interrupts
 from casque.cli.output import DONE, NOT_SO, complain, live_note
 from casque.cli.store import Access
 from casque.cli.worker.fleet import registered_workers
-from casque.cli.worker.plan import Plan
+from casque.cli.worker.plan import StartPlan
 from casque.errors import CASConflictError, InvalidError, StorageError
 from casque.record import ABSENT
 from casque.system.clock import SECOND_US, SystemClock
@@ -63,7 +63,7 @@ class NotStartedError(Exception):
         return self.code
 
 
-def start(plan: Plan, access: Access, log_file: str | None) -> Started:
+def start(plan: StartPlan, access: Access, log_file: str | None) -> Started:
     """Return when all workers are registered. NotStartedError when they will not be."""
     with Interrupts() as interrupts:
         interrupts.hold()
@@ -80,14 +80,14 @@ def start(plan: Plan, access: Access, log_file: str | None) -> Started:
     return Started(process.pid, workers, log)
 
 
-def _send(process: subprocess.Popen[bytes], plan: Plan) -> None:
+def _send(process: subprocess.Popen[bytes], plan: StartPlan) -> None:
     assert process.stdin is not None
     with suppress(BrokenPipeError):  # it has died already, which is noticed below
         process.stdin.write(msgspec.json.encode(plan))
         process.stdin.close()
 
 
-def _register(pid: int, plan: Plan, access: Access) -> None:
+def _register(pid: int, plan: StartPlan, access: Access) -> None:
     """Write the supervisor's entry so that `worker stop` finds it while it still loads."""
     entry = supervisor_entry(pid, plan.count, plan.options, access.store.clock)
     with suppress(CASConflictError, StorageError):  # it has written it, or will report the storage
@@ -142,7 +142,7 @@ def open_log(path: Path) -> int:
 
 def _registered(
     process: subprocess.Popen[bytes],
-    plan: Plan,
+    plan: StartPlan,
     access: Access,
     log: Path,
     note: Callable[[str], None],

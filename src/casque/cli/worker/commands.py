@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from casque.checks import name
 from casque.cli.options import (
     JsonOption,
     StoreOption,
@@ -20,8 +21,22 @@ from casque.cli.options import (
 )
 from casque.cli.output import DONE, NOT_FOUND, NOT_SO, answer, complain, print_json
 from casque.cli.store import Access, default_address, require_shared
-from casque.cli.worker.plan import LogFormat, StartArguments, span_us
+from casque.cli.worker.plan import (
+    MOST_WORKERS,
+    SHELL_CONCURRENCY,
+    LogFormat,
+    StartPlan,
+    span_us,
+    whole,
+    with_settings,
+)
 from casque.errors import CasqueError, InvalidError
+from casque.worker.options import (
+    DEFAULT_CONCURRENCY,
+    DEFAULT_LEASE_US,
+    SHORTEST_LEASE_US,
+    WorkerOptions,
+)
 
 workers = typer.Typer(
     name="worker",
@@ -97,51 +112,57 @@ def start(
     With --foreground it stays and shows what they do; SIGTERM or Ctrl-C stops
     them, Ctrl-C again at once. Exit code 1: some had to be killed.
     """
-    arguments = StartArguments(
-        count=count,
-        target=app,
-        concurrency=concurrency,
-        queues=tuple(queue) if queue else None,
-        grace=grace,
-        lease=lease,
+    count = whole("--count", count, most=MOST_WORKERS)
+    options = WorkerOptions(
+        concurrency=_concurrency(concurrency, app),
+        queues=tuple(name(one, "queue") for one in queue) if queue else None,
+        lease_us=DEFAULT_LEASE_US if lease is None else _lease_us(lease),
+        grace_us=span_us("--grace", grace),
         until_idle=until_idle,
-        max_jobs=max_jobs,
-        max_mib=max_mib,
-        log_format=log_format,
+        max_jobs=None if max_jobs is None else whole("--max-jobs", max_jobs),
+        max_mib=None if max_mib is None else whole("--max-mib", max_mib),
     )
     address = address_if_named(context, store)
     if address is None and app is None:
         address = default_address()
-    if foreground:
-        return _start_in_foreground(arguments, address, log_file)
-    return _start_in_background(arguments, address, log_file, as_json=is_json(context, json))
-
-
-def _start_in_foreground(
-    arguments: StartArguments, address: str | None, log_file: str | None
-) -> int:
+    access, registered_in = _opened(app, address)
+    with access:
+        plan = StartPlan(
+            target=app,
+            count=count,
+            options=with_settings(options, access.settings(), is_lease_given=lease is not None),
+            store=address,
+            registered_in=registered_in,
+            log_format=log_format,
+        )
+        if not foreground:
+            return _start_in_background(plan, access, log_file, as_json=is_json(context, json))
     from casque.cli.worker.supervise import supervise
 
-    access, registered_in = _opened(arguments, address)
-    with access:
-        plan = arguments.plan(access.settings(), address, registered_in)
     if log_file is not None:
         _redirect_output(log_file)
     return supervise(plan)
 
 
+def _concurrency(given: int | None, app: str | None) -> int:
+    if given is not None:
+        return whole("--concurrency", given)
+    return SHELL_CONCURRENCY if app is None else DEFAULT_CONCURRENCY
+
+
+def _lease_us(given: str) -> int:
+    return span_us("--lease", given, at_least_us=SHORTEST_LEASE_US)
+
+
 def _start_in_background(
-    arguments: StartArguments, address: str | None, log_file: str | None, *, as_json: bool
+    plan: StartPlan, access: Access, log_file: str | None, *, as_json: bool
 ) -> int:
     from casque.cli.worker.background import NotStartedError, start
 
-    access, registered_in = _opened(arguments, address)
-    with access:
-        plan = arguments.plan(access.settings(), address, registered_in)
-        try:
-            started = start(plan, access, log_file)
-        except NotStartedError as error:
-            return error.report()
+    try:
+        started = start(plan, access, log_file)
+    except NotStartedError as error:
+        return error.report()
     text = f"No job was left to do: all workers have ended. Log: {started.log}"
     if started.workers:
         pids = ", ".join(map(str, started.workers))
@@ -150,7 +171,7 @@ def _start_in_background(
     return answer(value, text, as_json=as_json)
 
 
-def _opened(arguments: StartArguments, address: str | None) -> tuple[Access, str | None]:
+def _opened(target: str | None, address: str | None) -> tuple[Access, str | None]:
     """Open the store that the workers will work on: the one named, or else the app's own.
 
     With it comes its address; None when the app has made the store itself.
@@ -159,8 +180,7 @@ def _opened(arguments: StartArguments, address: str | None) -> tuple[Access, str
         return Access(address), address
     from casque.worker.loading import load_app
 
-    assert arguments.target is not None
-    app = load_app(arguments.target)
+    app = load_app(target)
     require_shared(app.store)
     return Access(app.store), app.app_store.address
 

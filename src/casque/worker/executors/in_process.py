@@ -17,7 +17,7 @@ from typing import Any
 from casque.errors import InvalidError
 from casque.system import forks
 from casque.tasks.current import become
-from casque.worker.attempt import Attempt, InvalidResult
+from casque.worker.attempt import InvalidResult, RunningAttempt
 from casque.worker.executors.middleware import Middleware
 from casque.worker.runtime import Switching
 
@@ -32,7 +32,7 @@ def leave_if_forked(generation: int) -> None:
     os._exit(0)
 
 
-def encoded(attempt: Attempt, value: object) -> bytes | None:
+def encoded(attempt: RunningAttempt, value: object) -> bytes | None:
     try:
         return attempt.task.encode_result(value)
     except InvalidError as error:
@@ -51,7 +51,9 @@ class LoopExecutor:
     def __init__(self, middleware: Middleware | None) -> None:
         self._middleware = middleware
 
-    async def call(self, attempt: Attempt, args: list[Any], kwargs: dict[str, Any]) -> bytes | None:
+    async def call(
+        self, attempt: RunningAttempt, args: list[Any], kwargs: dict[str, Any]
+    ) -> bytes | None:
         function, generation = attempt.task.function, forks.generation()
         become(attempt.running)
         try:
@@ -63,7 +65,7 @@ class LoopExecutor:
             leave_if_forked(generation)
         return encoded(attempt, value)
 
-    def interrupt(self, attempt: Attempt) -> bool:
+    def interrupt(self, attempt: RunningAttempt) -> bool:
         assert attempt.work is not None
         attempt.work.cancel()
         return True
@@ -82,7 +84,9 @@ class ThreadExecutor:
         self._is_coming = False
         """True while a call is queued on the loop that takes the results."""
 
-    async def call(self, attempt: Attempt, args: list[Any], kwargs: dict[str, Any]) -> bytes | None:
+    async def call(
+        self, attempt: RunningAttempt, args: list[Any], kwargs: dict[str, Any]
+    ) -> bytes | None:
         ending = _Ending(attempt, self._loop)
         context = contextvars.copy_context()
 
@@ -122,7 +126,9 @@ class ThreadExecutor:
         else:
             self._threads += 1
 
-    def _run(self, attempt: Attempt, args: list[Any], kwargs: dict[str, Any]) -> bytes | None:
+    def _run(
+        self, attempt: RunningAttempt, args: list[Any], kwargs: dict[str, Any]
+    ) -> bytes | None:
         function, generation = attempt.task.function, forks.generation()
         become(attempt.running)
         try:
@@ -157,14 +163,14 @@ class ThreadExecutor:
             if not ending.done():
                 ending.set_result(ended)
 
-    def interrupt(self, attempt: Attempt) -> bool:  # noqa: ARG002 - no thread can be ended
+    def interrupt(self, attempt: RunningAttempt) -> bool:  # noqa: ARG002 - no thread can be ended
         return False
 
 
 class _Ending(asyncio.Future["_Result"]):
     """The end of a thread's function. No cancellation brings it about, while it is waited for."""
 
-    def __init__(self, attempt: Attempt, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, attempt: RunningAttempt, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(loop=loop)
         self._attempt = attempt
 

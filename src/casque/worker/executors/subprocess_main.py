@@ -27,8 +27,8 @@ from casque.tasks.app_store import AppStore
 from casque.tasks.current import RunningJob, become
 from casque.tasks.task import Task
 from casque.worker.attempt import (
-    Attempt,
     InvalidResult,
+    RunningAttempt,
     failure_of,
     from_its_own_code,
     gives_up,
@@ -88,7 +88,7 @@ def _send(line: socket.socket, reply: protocol.Reply) -> None:
 def _run(app: TaskApp, order: protocol.RunOrder, line: socket.socket) -> protocol.Reply:
     task = app.tasks[order.job.entrypoint]
     clock, job_id = SystemClock(), order.job.id
-    attempt = Attempt(order.job, task, clock)
+    attempt = RunningAttempt(order.job, task, clock)
 
     def tell(fraction: float | None, note: str | None) -> None:
         if fraction is not None:

@@ -19,7 +19,7 @@ from casque.record import DISMISSAL, SUPERVISOR, WORKER, Record
 from casque.rules.operations import DeleteRecord, Operation, PutRecord
 from casque.stores.port import Store
 from casque.system.clock import DAY_US, SECOND_US, Clock, to_datetime
-from casque.tasks.worker_options import DEFAULT_GRACE_US, DEFAULT_LEASE_US, WorkerOptions
+from casque.worker.options import DEFAULT_GRACE_US, DEFAULT_LEASE_US, WorkerOptions
 from casque.worker.registry import process_identity
 
 ENTRY_LEASES = 2

@@ -11,6 +11,8 @@ from casque.job import Failure, Job, JobStatus
 
 SHELL = "shell"
 """Their entrypoint."""
+STORE_VARIABLE = "CASQUE_STORE"
+"""Names the store of `queuectl`, and to a command the store that its job came from."""
 
 _CODE = re.compile(r"exit code (\d+)")
 _COMMAND_BYTES = 8_000

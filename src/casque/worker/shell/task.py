@@ -24,11 +24,18 @@ from casque.tasks.task import where
 from casque.worker.attempt import GivenBack, TaskError
 from casque.worker.shell.command import Command, pause
 from casque.worker.shell.guard import Guard, UnguardedError
-from casque.worker.shell.job import SHELL, ShellCall, ShellResult, decode, exit_failure, succeeded
+from casque.worker.shell.job import (
+    SHELL,
+    STORE_VARIABLE,
+    ShellCall,
+    ShellResult,
+    decode,
+    exit_failure,
+    succeeded,
+)
 from casque.worker.shell.settings import LiveSettings
 
 ATTEMPT_VARIABLE = "CASQUE_ATTEMPT"
-STORE_VARIABLE = "CASQUE_STORE"
 CANNOT_START = "CannotStart"
 """The kind of failure of a command that did not even begin."""
 

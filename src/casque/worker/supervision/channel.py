@@ -12,8 +12,8 @@ from contextlib import suppress
 
 import msgspec
 
-from casque.tasks.worker_options import WorkerOptions
 from casque.worker.logging.setup import LogOptions
+from casque.worker.options import WorkerOptions
 
 IDLE = 201
 """A child's exit code: no job is due, and it was started `until_idle`. Not 0: a task that ends the

@@ -15,10 +15,10 @@ from casque.errors import InvalidError
 from casque.stores.url import StoreAddress
 from casque.system.clock import SECOND_US, Clock, SystemClock
 from casque.tasks.app import TaskApp
-from casque.tasks.worker_options import WorkerOptions
 from casque.worker.loading import WorkReached, is_loading, modules_of, path_of
 from casque.worker.logging.console import SUPERVISOR_LOGGER
 from casque.worker.logging.setup import LogOptions
+from casque.worker.options import WorkerOptions
 from casque.worker.registry import process_identity
 from casque.worker.registry.entries import supervisor_entry
 from casque.worker.supervision import channel
@@ -303,9 +303,7 @@ def work(app: TaskApp, options: WorkerOptions, count: int = 1) -> None:
     """Run one worker here, or several processes, until they end. `App.work` calls this."""
     if is_loading():
         raise WorkReached
-    # A worker that is replaced now and then needs a supervisor that replaces it.
-    is_recycled = options.max_jobs is not None or options.max_mib is not None
-    if count == 1 and not is_recycled:
+    if count == 1 and not options.is_recycled:
         worker = Worker(app, options)
         with stopping_on_signals(worker) as restore:
             worker.run(restore_signals=restore)
