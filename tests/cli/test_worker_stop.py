@@ -240,7 +240,6 @@ def test_one_whose_entry_ran_out_is_named_beside_one_that_still_works(
         pid=16,
         started_at=to_datetime(SystemClock().now()),
         machine=process_identity.machine(),
-        count=2,
     )
     with Access(store) as access:
         access.submit(supervisor_put(supervisor, access.store.name))

@@ -190,7 +190,7 @@ def test_a_supervisor_is_enrolled_in_what_comes_in_the_place_of_its_store(
         return await commit(writer, number, *args, **options)
 
     monkeypatch.setattr(store, "commit", counted)
-    entry = supervisor_entry(os.getpid(), 1, WorkerOptions(lease_us=30_000), store.clock)
+    entry = supervisor_entry(os.getpid(), WorkerOptions(lease_us=30_000), store.clock)
     enrolled = Registration(store, entry, lambda: None, lambda: None)
     try:
         until("it makes the store", lambda: supervisors(volume) == [entry.name])

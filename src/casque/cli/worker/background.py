@@ -89,7 +89,7 @@ def _send(process: subprocess.Popen[bytes], plan: StartPlan) -> None:
 
 def _register(pid: int, plan: StartPlan, access: Access) -> None:
     """Write the supervisor's entry so that `worker stop` finds it while it still loads."""
-    entry = supervisor_entry(pid, plan.count, plan.options, access.store.clock)
+    entry = supervisor_entry(pid, plan.options, access.store.clock)
     with suppress(CASConflictError, StorageError):  # it has written it, or will report the storage
         access.submit(supervisor_put(entry, access.store.name, ABSENT))
 

@@ -254,7 +254,6 @@ def stop(
     lease. Exit codes: 1 some have not ended in time, 3 no worker has that PID.
     """
     from casque.cli.worker import fleet, stop
-    from casque.cli.worker import wait as waiting
 
     if pids and everywhere:
         raise InvalidError("PIDs are those of this host: give PIDs, or --all, not both.")
@@ -273,14 +272,11 @@ def stop(
             complain(stop.unknown_message(targets.unknown, registered))
             return NOT_FOUND
         by_store = stop.tell(access, targets, pids or [])
-        if wait and waiting.is_inside_job(targets):
+        if wait and stop.is_inside_job(targets):
             complain("note: not waiting, as a worker that is to stop waits for this very job.")
             wait = False
-        waited = None
-        if wait:
-            waited = waiting.wait(access, targets, by_store, timeout_us, everywhere=everywhere)
-        stop.clear_away(access, [*targets.dead, *(waited.dead if waited else ())])
-    left = waited.left if waited else None
+        left = stop.wait(access, targets, by_store, timeout_us) if wait else None
+        stop.clear_away(access, targets)
     return stop.report(targets, left, as_json=is_json(context, json))
 
 

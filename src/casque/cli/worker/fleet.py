@@ -21,7 +21,6 @@ from casque.worker.registry.entries import (
     WorkerEntry,
     ends_us,
     entry_of,
-    supervisor_of,
 )
 
 _JOBS_LOOKED_AT = 10_000
@@ -44,7 +43,7 @@ def registered_workers(access: Access) -> list[WorkerEntry]:
     found: list[WorkerEntry] = []
     dismissed = {one.name for one in access.records(DISMISSAL)}
     for record in access.records(WORKER):
-        entry = entry_of(record)
+        entry = entry_of(record, WorkerEntry)
         if entry is None:
             _warn_once(f"note: the entry of worker {record.name} cannot be read, and is left out.")
         elif _is_ours(access, entry):
@@ -77,7 +76,7 @@ def warn_of_silent_supervisors(access: Access) -> None:
 def _supervisors(access: Access) -> Iterator[tuple[SupervisorEntry, int]]:
     """Each with the instant at which its entry ends unless it is renewed."""
     for record in access.records(SUPERVISOR):
-        entry = supervisor_of(record)
+        entry = entry_of(record, SupervisorEntry)
         if entry is not None and _is_ours(access, entry):
             yield entry, ends_us(record)
 

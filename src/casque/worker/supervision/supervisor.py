@@ -156,7 +156,7 @@ class Supervisor:
         """Store its entry before there is a child, without waiting long for the storage."""
         if self._registered_in is None or not can_handle_signals():
             return None
-        entry = supervisor_entry(os.getpid(), len(self._slots), self._orders.options, self._clock)
+        entry = supervisor_entry(os.getpid(), self._orders.options, self._clock)
         registration = Registration(self._registered_in, entry, self._wakeups.ring, self.stop)
         until = self._clock.monotonic() + _REGISTERING_US
         while not registration.is_answered and self._kill_at_us is None:
