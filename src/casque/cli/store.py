@@ -6,7 +6,6 @@ import os
 import sys
 from collections.abc import Coroutine, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from casque.cli.output import complain
@@ -143,12 +142,7 @@ class Access:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._queue is not None:
             self.run(self._queue.close())
         self.run(self.store.close())

@@ -39,27 +39,17 @@ class _Slot:
         self.declared = inspect.formatannotation(hint)
 
 
-class _Fields:
+class _Fields(msgspec.Struct, frozen=True):
     """What the hints say, once they are known."""
 
-    __slots__ = ("extra", "first", "named", "rest", "result")
-
-    def __init__(
-        self,
-        named: Mapping[str, _Slot],
-        first: Sequence[tuple[str, _Slot]],
-        rest: _Slot | None,
-        extra: _Slot | None,
-        result: Callable[[Any], Any],
-    ) -> None:
-        self.named = named
-        self.first = first
-        """The positional-only ones, in their order."""
-        self.rest = rest
-        """Of *args."""
-        self.extra = extra
-        """Of **kwargs."""
-        self.result = result
+    named: Mapping[str, _Slot]
+    first: Sequence[tuple[str, _Slot]]
+    """The positional-only ones, in their order."""
+    rest: _Slot | None
+    """Of *args."""
+    extra: _Slot | None
+    """Of **kwargs."""
+    result: Callable[[Any], Any]
 
 
 class Call:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import functools
-import threading
 from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec.structs import replace
@@ -99,20 +99,7 @@ def _without_loop(begin: Callable[[], Coroutine[Any, Any, T]]) -> T:
     """Run a coroutine from plain code: on this thread, or beside the loop that runs on it."""
     if asyncio._get_running_loop() is None:  # noqa: SLF001 - the quick check
         return asyncio.run(begin())
-    answers: list[T] = []
-    errors: list[BaseException] = []
     # The caller's context variables are the thread's too: which job this is, above all.
     context = contextvars.copy_context()
-
-    def run() -> None:
-        try:
-            answers.append(context.run(asyncio.run, begin()))
-        except BaseException as error:  # noqa: BLE001 - raised again on the caller's thread
-            errors.append(error)
-
-    thread = threading.Thread(target=run, name="casque-aside")
-    thread.start()
-    thread.join()
-    if errors:
-        raise errors[0]
-    return answers[0]
+    with ThreadPoolExecutor(1, "casque-aside") as aside:
+        return aside.submit(context.run, asyncio.run, begin()).result()

@@ -15,16 +15,15 @@ from types import CoroutineType
 from typing import Any
 
 from casque.errors import InvalidError
-from casque.system import forks
 from casque.tasks.current import become
 from casque.worker.attempt import InvalidResult, RunningAttempt
 from casque.worker.executors.middleware import Middleware
 from casque.worker.runtime import Switching
 
 
-def leave_if_forked(generation: int) -> None:
-    """End this process if it is the child of a task that forked: it is not a worker."""
-    if forks.generation() == generation:
+def leave_if_forked(pid: int) -> None:
+    """End this process if it is a fork of `pid`: the child of a task must not settle its job."""
+    if os.getpid() == pid:
         return
     with suppress(Exception):
         sys.stdout.flush()
@@ -54,7 +53,7 @@ class LoopExecutor:
     async def call(
         self, attempt: RunningAttempt, args: list[Any], kwargs: dict[str, Any]
     ) -> bytes | None:
-        function, generation = attempt.task.function, forks.generation()
+        function, pid = attempt.task.function, os.getpid()
         become(attempt.running)
         try:
             if self._middleware is None:
@@ -62,7 +61,7 @@ class LoopExecutor:
             else:
                 value = await self._middleware.acall(attempt, lambda: function(*args, **kwargs))
         finally:
-            leave_if_forked(generation)
+            leave_if_forked(pid)
         return encoded(attempt, value)
 
     def interrupt(self, attempt: RunningAttempt) -> bool:
@@ -129,7 +128,7 @@ class ThreadExecutor:
     def _run(
         self, attempt: RunningAttempt, args: list[Any], kwargs: dict[str, Any]
     ) -> bytes | None:
-        function, generation = attempt.task.function, forks.generation()
+        function, pid = attempt.task.function, os.getpid()
         become(attempt.running)
         try:
             if self._middleware is None:
@@ -137,7 +136,7 @@ class ThreadExecutor:
             else:
                 value = self._middleware.call(attempt, lambda: _called(function, args, kwargs))
         finally:
-            leave_if_forked(generation)
+            leave_if_forked(pid)
         return encoded(attempt, value)
 
     def _serve(self) -> None:

@@ -204,17 +204,12 @@ def _result(reply: protocol.Reply) -> bytes | None:
             return result
         case protocol.FailedReply(failure, gives_up):
             raise TaskError(failure, gives_up=gives_up)
-        case protocol.RetryReply(delay_us, reason):
-            raise Retry(None if delay_us is None else _span(delay_us), reason=reason)
-        case protocol.SnoozeReply(delay_us):
-            raise Snooze(_span(delay_us))
-        case protocol.DiscardReply(reason):
-            raise Discard(reason)
+        case protocol.AskedReply(kind, delay_us, reason):
+            delay = None if delay_us is None else timedelta(microseconds=delay_us)
+            if kind == "retry":
+                raise Retry(delay, reason=reason)
+            raise Snooze(delay or timedelta(0)) if kind == "snooze" else Discard(reason)
         case protocol.UnfitReply(text):
             raise InvalidResult(InvalidError(text))
         case protocol.ProgressReply() | protocol.BegunReply():
             raise AssertionError("no reply to an order")
-
-
-def _span(us: int) -> timedelta:
-    return timedelta(microseconds=us)

@@ -29,6 +29,7 @@ from casque.worker.supervision.wakeups import Wakeups
 from casque.worker.worker import Worker
 
 _log = logging.getLogger(SUPERVISOR_LOGGER)
+_REPLACED = "worker process %d %s and is replaced"
 
 INIT_PID = 1
 _REGISTERING_US = 3 * SECOND_US
@@ -129,8 +130,8 @@ class Supervisor:
                 self._orders, supervisor_birth=process_identity.birth_of(os.getpid())
             )
         count = len(self._slots)
-        fields = {"event": "supervising", "count": count}
-        _log.info("supervisor of %d worker processes, pid %d", count, os.getpid(), extra=fields)
+        message = "supervisor of %d worker processes, pid %d"
+        _say(logging.INFO, "supervising", message, count, os.getpid(), count=count)
         also = (signal.SIGCHLD,) if is_init else ()
         with closing(self._wakeups), self._wakeups.on_signals(*STOP_SIGNALS, *also):
             registration = self._register()
@@ -149,7 +150,7 @@ class Supervisor:
                         slot.child.let_go()
                 if registration is not None:
                     registration.end()
-        _log.info("all worker processes have ended", extra={"event": "all_ended"})
+        _say(logging.INFO, "all_ended", "all worker processes have ended")
         return not self._has_killed
 
     def _register(self) -> Registration | None:
@@ -183,12 +184,12 @@ class Supervisor:
             return
         if self._kill_at_us is None:
             count = sum(slot.child is not None for slot in self._slots)
-            fields = {"event": "terminating", "count": count}
             name = signal.Signals(number).name
-            _log.info("%s: stopping the worker processes", name, extra=fields)
+            message = "%s: stopping the worker processes"
+            _say(logging.INFO, "terminating", message, name, count=count)
             self._stop_within(self._orders.options.grace_us, signal.SIGTERM)
         elif number == signal.SIGINT and not self._is_hurried:
-            _log.info("SIGINT again: stopping at once", extra={"event": "hurried"})
+            _say(logging.INFO, "hurried", "SIGINT again: stopping at once")
             self._is_hurried = True
             self._stop_within(0, signal.SIGINT)
 
@@ -219,9 +220,8 @@ class Supervisor:
                 self._ended(slot, child, code)
                 child.let_go()
             elif is_late:
-                fields = {"event": "killed", "child": child.pid}
                 message = "worker process %d did not stop in time: killed"
-                _log.warning(message, child.pid, extra=fields)
+                _say(logging.WARNING, "killed", message, child.pid, child=child.pid)
                 self._has_killed = True
                 child.kill()
         if is_late:
@@ -232,16 +232,15 @@ class Supervisor:
         """Decide whether and when another child replaces it."""
         if self._kill_at_us is not None:
             event = "died_stopping" if code else "ended"
-            _log.info("worker process %d %s", child.pid, exit_text(code), extra={"event": event})
+            _say(logging.INFO, event, "worker process %d %s", child.pid, exit_text(code))
             return
         now = self._clock.monotonic()
         if code == channel.IDLE:
             _log.info("worker process %d is done", child.pid)
             return
         if code == channel.DISMISSED:
-            fields = {"event": "let_go", "child": child.pid}
             message = "worker process %d was dismissed and is not replaced"
-            _log.info(message, child.pid, extra=fields)
+            _say(logging.INFO, "let_go", message, child.pid, child=child.pid)
             return
         is_early = now - slot.started_us < self._restart.steady_us
         # A child that is too large right after its start will be too large the next time.
@@ -249,8 +248,7 @@ class Supervisor:
         slot.start_at_us = now
         if code in {0, channel.RECYCLED} and not is_bloated:
             why = "was told to stop" if code == 0 else "did its share"
-            fields = {"event": "replaced", "child": child.pid, "how": why}
-            _log.info("worker process %d %s and is replaced", child.pid, why, extra=fields)
+            _say(logging.INFO, "replaced", _REPLACED, child.pid, why, child=child.pid, how=why)
             slot.early_deaths = 0
             return
         slot.early_deaths = slot.early_deaths + 1 if is_early else 1
@@ -271,8 +269,7 @@ class Supervisor:
             _log.warning("worker process %d grew beyond max_mib as soon as it began", child.pid)
         else:
             how = exit_text(code)
-            fields = {"event": "died", "child": child.pid, "how": how}
-            _log.warning("worker process %d %s and is replaced", child.pid, how, extra=fields)
+            _say(logging.WARNING, "died", _REPLACED, child.pid, how, child=child.pid, how=how)
         if slot.early_deaths == 2:  # noqa: PLR2004 - it happened again: said once, and not each time
             _log.warning(
                 "worker processes die soon after their start: they are started ever later, "
@@ -295,8 +292,13 @@ class Supervisor:
                     continue
                 slot.started_us, slot.start_at_us = now, None
                 slot.lives += 1
-                fields = {"event": "started", "child": slot.child.pid}
-                _log.info("worker process %d started", slot.child.pid, extra=fields)
+                pid = slot.child.pid
+                _say(logging.INFO, "started", "worker process %d started", pid, child=pid)
+
+
+def _say(level: int, event: str, message: str, *args: object, **fields: object) -> None:
+    """Log an event that the console shows in its own words."""
+    _log.log(level, message, *args, extra={"event": event, **fields})
 
 
 def work(app: TaskApp, options: WorkerOptions, count: int = 1) -> None:
