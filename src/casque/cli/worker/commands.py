@@ -11,11 +11,8 @@ import typer
 
 from casque.checks import name
 from casque.cli.options import (
-    JsonOption,
-    StoreOption,
     address_if_named,
-    epilog,
-    group_options,
+    command_group,
     is_json,
     open_for_reading,
 )
@@ -38,21 +35,18 @@ from casque.worker.options import (
     WorkerOptions,
 )
 
-workers = typer.Typer(
-    name="worker",
-    help="Start workers, see them, stop them.",
-    epilog=epilog("queuectl worker start --count 2", "queuectl worker stop"),
-    no_args_is_help=True,
+workers = command_group(
+    "worker",
+    "Start workers, see them, stop them.",
+    "queuectl worker start --count 2",
+    "queuectl worker stop",
 )
-workers.callback()(group_options)
 
 
-@workers.command(
-    epilog=epilog(
-        "queuectl worker start --count 4",
-        "queuectl worker start --count 2 --foreground",
-        "queuectl worker start --app tasks:app --queue mail --queue reports --grace 5m",
-    )
+@workers.add(
+    "queuectl worker start --count 4",
+    "queuectl worker start --count 2 --foreground",
+    "queuectl worker start --app tasks:app --queue mail --queue reports --grace 5m",
 )
 def start(
     context: typer.Context,
@@ -102,8 +96,6 @@ def start(
         str | None, typer.Option(metavar="PATH", help="Where to append what they say.")
     ] = None,
     log_format: Annotated[LogFormat, typer.Option(help="How they say it.")] = "console",
-    store: StoreOption = None,
-    json: JsonOption = False,
 ) -> int:
     """Start workers, which run jobs until they are stopped.
 
@@ -122,7 +114,7 @@ def start(
         max_jobs=None if max_jobs is None else whole("--max-jobs", max_jobs),
         max_mib=None if max_mib is None else whole("--max-mib", max_mib),
     )
-    address = address_if_named(context, store)
+    address = address_if_named(context)
     if address is None and app is None:
         address = default_address()
     access, registered_in = _opened(app, address)
@@ -136,7 +128,7 @@ def start(
             log_format=log_format,
         )
         if not foreground:
-            return _start_in_background(plan, access, log_file, as_json=is_json(context, json))
+            return _start_in_background(plan, access, log_file, as_json=is_json(context))
     from casque.cli.worker.supervise import supervise
 
     if log_file is not None:
@@ -196,8 +188,8 @@ def _redirect_output(log_file: str) -> None:
     os.close(descriptor)
 
 
-@workers.command(name="list", epilog=epilog("queuectl worker list", "queuectl worker list --json"))
-def list_(context: typer.Context, store: StoreOption = None, json: JsonOption = False) -> None:
+@workers.add("queuectl worker list", "queuectl worker list --json", name="list")
+def list_(context: typer.Context) -> None:
     """Show the workers of this store, on all hosts.
 
     One that died on this host is shown as gone until its entry ends, within two
@@ -205,11 +197,11 @@ def list_(context: typer.Context, store: StoreOption = None, json: JsonOption = 
     """
     from casque.cli.worker import fleet
 
-    with open_for_reading(context, store) as access:
+    with open_for_reading(context) as access:
         entries = fleet.registered_workers(access)
         running = fleet.running_by(access)
         fleet.warn_of_silent_supervisors(access)
-    if is_json(context, json):
+    if is_json(context):
         print_json([fleet.worker_object(entry, running.get(entry.name, [])) for entry in entries])
     elif entries:
         fleet.print_workers(entries, running)
@@ -217,12 +209,8 @@ def list_(context: typer.Context, store: StoreOption = None, json: JsonOption = 
         print("No workers are running.")
 
 
-@workers.command(
-    epilog=epilog(
-        "queuectl worker stop",
-        "queuectl worker stop 20 21",
-        "queuectl worker stop --all --timeout 5m",
-    )
+@workers.add(
+    "queuectl worker stop", "queuectl worker stop 20 21", "queuectl worker stop --all --timeout 5m"
 )
 def stop(
     context: typer.Context,
@@ -243,8 +231,6 @@ def stop(
         str | None,
         typer.Option(metavar="DURATION", help="How long to wait. Else as long as they may take."),
     ] = None,
-    store: StoreOption = None,
-    json: JsonOption = False,
 ) -> int:
     """Stop the workers of this store on this host, or only some, or those on every host.
 
@@ -258,7 +244,7 @@ def stop(
     if pids and everywhere:
         raise InvalidError("PIDs are those of this host: give PIDs, or --all, not both.")
     timeout_us = None if timeout is None else span_us("--timeout", timeout)
-    with open_for_reading(context, store) as access:
+    with open_for_reading(context) as access:
         if access.is_absent:
             complain(
                 f"note: no queue is stored at {access.store.name}. Workers that had one open there "
@@ -277,20 +263,16 @@ def stop(
             wait = False
         left = stop.wait(access, targets, by_store, timeout_us) if wait else None
         stop.clear_away(access, targets)
-    return stop.report(targets, left, as_json=is_json(context, json))
+    return stop.report(targets, left, as_json=is_json(context))
 
 
-@workers.command(
-    epilog=epilog("queuectl worker check", "queuectl worker check --max-age 5m --json")
-)
+@workers.add("queuectl worker check", "queuectl worker check --max-age 5m --json")
 def check(
     context: typer.Context,
     max_age: Annotated[
         str | None,
         typer.Option(metavar="DURATION", help="How old a beat may be. Else as old as the lease."),
     ] = None,
-    store: StoreOption = None,
-    json: JsonOption = False,
 ) -> int:
     """Say whether this host's workers are well: for health probes.
 
@@ -302,14 +284,14 @@ def check(
 
     max_age_us = None if max_age is None else span_us("--max-age", max_age)
     try:
-        with open_for_reading(context, store) as access:
+        with open_for_reading(context) as access:
             health = health_of(access, max_age_us)
     except InvalidError:
         raise
     except CasqueError as error:
         message = f"the store does not answer: {error}"
         health = Health(is_healthy=False, workers=[], message=message)
-    if is_json(context, json):
+    if is_json(context):
         print_json(health)
     elif health.is_healthy:
         print(health.message)
