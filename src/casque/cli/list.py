@@ -24,7 +24,6 @@ from casque.cli.output import (
     table,
 )
 from casque.cli.store import Access
-from casque.job import Stats
 from casque.record import PAUSE
 from casque.rules.views import VIEWS, JobFilter, View
 
@@ -74,13 +73,9 @@ def show_jobs(access: Access, wanted: JobFilter, *, limit: int, as_json: bool) -
     print_table(job_table(f"{state.capitalize()} Jobs".lstrip(), found))
     if len(found) == limit:
         stats = access.run(access.queue.stats(wanted.queue))
-        more = _count(stats, wanted) - limit
+        more = (stats.total if wanted.view is None else getattr(stats, wanted.view)) - limit
         if more > 0:
             print(f"… and {more:,} more")
-
-
-def _count(stats: Stats, wanted: JobFilter) -> int:
-    return stats.total if wanted.view is None else int(getattr(stats, wanted.view))
 
 
 def queues(context: typer.Context) -> int:

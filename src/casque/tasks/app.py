@@ -43,12 +43,7 @@ _HOOKS = ("before", "after", "on_failure")
 
 
 class TaskApp:
-    """Registers tasks and enqueues their jobs, on one store: an `App` without its workers.
-
-    Opens nothing before its first use. Threads may share it; in the child of a
-    fork it opens again by itself. With `immediate`, tasks run as soon as they are
-    enqueued, in the caller's process, and nothing is stored: for tests.
-    """
+    """Registers tasks and enqueues their jobs, on one store: an `App` without its workers."""
 
     def __init__(
         self, store: StoreAddress, *, immediate: bool = False, middleware: Iterable[object] = ()

@@ -18,10 +18,9 @@ from casque.cli.output import DONE, NOT_SO, complain, live_note
 from casque.cli.store import Access
 from casque.cli.worker.fleet import registered_workers
 from casque.cli.worker.plan import StartPlan
-from casque.errors import CASConflictError, InvalidError, StorageError
-from casque.record import ABSENT
+from casque.errors import InvalidError
 from casque.system.clock import SECOND_US, SystemClock
-from casque.worker.registry.entries import WorkerEntry, supervisor_entry, supervisor_put
+from casque.worker.registry.entries import WorkerEntry
 from casque.worker.supervision.child_process import running
 
 START_US = 30 * SECOND_US
@@ -71,7 +70,6 @@ def start(plan: StartPlan, access: Access, log_file: str | None) -> Started:
         try:
             interrupts.release()
             _send(process, plan)
-            _register(process.pid, plan, access)
             with live_note() as note:
                 workers = _registered(process, plan, access, log, note)
         except BaseException:  # Ctrl-C too: no process stays behind
@@ -85,13 +83,6 @@ def _send(process: subprocess.Popen[bytes], plan: StartPlan) -> None:
     with suppress(BrokenPipeError):  # it has died already, which is noticed below
         process.stdin.write(msgspec.json.encode(plan))
         process.stdin.close()
-
-
-def _register(pid: int, plan: StartPlan, access: Access) -> None:
-    """Write the supervisor's entry so that `worker stop` finds it while it still loads."""
-    entry = supervisor_entry(pid, plan.options, access.store.clock)
-    with suppress(CASConflictError, StorageError):  # it has written it, or will report the storage
-        access.submit(supervisor_put(entry, access.store.name, ABSENT))
 
 
 def _launch(log_file: str | None) -> tuple[subprocess.Popen[bytes], Path]:

@@ -159,11 +159,11 @@ def _registered(pid: int, options: WorkerOptions, clock: Clock) -> dict[str, Any
     }
 
 
-def supervisor_put(entry: SupervisorEntry, store: str, expect: int | None = None) -> PutRecord:
+def supervisor_put(entry: SupervisorEntry, store: str) -> PutRecord:
     """The operation that writes it to the store of this name."""
     ttl = ENTRY_LEASES * entry.lease_us + _UNHEARD_US
     value = msgspec.json.encode(msgspec.structs.replace(entry, store=store, place=place_of(store)))
-    return PutRecord(SUPERVISOR, entry.name, value, expect, ttl)
+    return PutRecord(SUPERVISOR, entry.name, value, None, ttl)
 
 
 def ends_us(record: Record) -> int:

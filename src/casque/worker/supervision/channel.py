@@ -62,10 +62,8 @@ class Orders(msgspec.Struct, frozen=True, kw_only=True):
 def send_orders(line: socket.socket, orders: Orders) -> None:
     """Send a child its orders, unless it has died."""
     line.settimeout(_SENDING_SECONDS)
-    try:
+    with suppress(OSError):
         line.sendall(msgspec.json.encode(orders) + b"\n")
-    except OSError:
-        return
 
 
 def receive_orders(line: socket.socket) -> Orders | None:
@@ -101,10 +99,8 @@ def complain(line: socket.socket, text: str) -> None:
     if len(told) > _COMPLAINT_BYTES:  # the subject is at the start, the error itself at the end
         half = _COMPLAINT_BYTES // 2 - 10
         told = told[:half] + " … ".encode() + told[-half:]
-    try:
+    with suppress(OSError):
         line.sendall(told)
-    except OSError:
-        return
 
 
 def complaint(line: socket.socket) -> str:
@@ -119,9 +115,7 @@ def complaint(line: socket.socket) -> str:
 
 def watch(line: socket.socket, when_it_ends: Callable[[], None]) -> None:
     """Wait until the supervisor is gone. Runs on a thread of its own."""
-    try:
+    with suppress(OSError):
         while line.recv(1):
             continue
-    except OSError:
-        pass
     when_it_ends()
