@@ -145,7 +145,7 @@ class Call:
     # -- from JSON -------------------------------------------------------------
 
     def decode(self, payload: bytes) -> tuple[list[Any], dict[str, Any]]:
-        """The arguments of a call with this payload, by position and by name."""
+        """The arguments in a payload, by position and by name. InvalidError names an unfit one."""
         fields = self._fields or self._known()
         starred, named = self._take(payload, fields)
         if len(starred) <= len(self._first):
@@ -218,7 +218,7 @@ class Call:
     # -- the result ------------------------------------------------------------
 
     def encode_result(self, value: object) -> bytes | None:
-        """What was returned, as JSON; None is no result."""
+        """What was returned, as JSON; None is no result. InvalidError if it is unfit."""
         if value is None:
             return None
         try:

@@ -76,12 +76,10 @@ def _begun(
         claimed_us=now,
         timeout_us=timeout,
     )
-    running = RunningJob(job, None if timeout is None else now + timeout, _tell_nobody)
-    return job, running, *task.decode(new.payload)
-
-
-def _tell_nobody(fraction: float | None, note: str | None) -> None:
-    """Progress of a job that nobody can look at before it is over."""
+    running = RunningJob(
+        job, None if timeout is None else now + timeout, lambda *_: None
+    )  # nobody can look at its progress
+    return job, running, *task.call.decode(new.payload)
 
 
 def _finished(task: Task[..., Any], job: Job, value: object, clock: Clock) -> Job:
@@ -89,7 +87,7 @@ def _finished(task: Task[..., Any], job: Job, value: object, clock: Clock) -> Jo
     return replace(
         job,
         status=JobStatus.COMPLETED,
-        result=task.encode_result(value),
+        result=task.call.encode_result(value),
         updated_us=now,
         finished_us=now,
     )

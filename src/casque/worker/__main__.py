@@ -7,6 +7,8 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TypeVar
 
 import msgspec
 
@@ -28,6 +30,7 @@ from casque.worker.supervision.supervisor import INIT_PID, Supervisor
 from casque.worker.worker import Worker
 
 STOPPED, HAD_TO_KILL, INVALID = 0, 1, 2
+T = TypeVar("T")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -95,7 +98,7 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--queue",
         dest="queues",
-        type=_queue,
+        type=_checked(partial(name, what="queue")),
         action="append",
         metavar="NAME",
         help="take jobs from this queue; may be given several times (default: from all)",
@@ -103,7 +106,7 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--lease",
         dest="lease_us",
-        type=_span(at_least_us=1),
+        type=_checked(partial(duration_us, at_least_us=1)),
         default=DEFAULT_LEASE_US,
         metavar="DURATION",
         help="after which a job of a process that died is run elsewhere (default: 60s)",
@@ -111,7 +114,7 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--grace",
         dest="grace_us",
-        type=_span(at_least_us=0),
+        type=_checked(duration_us),
         default=DEFAULT_GRACE_US,
         metavar="DURATION",
         help="how long running jobs may go on after SIGTERM (default: 30s)",
@@ -132,21 +135,16 @@ def _whole(text: str) -> int:
     return int(text)
 
 
-def _queue(text: str) -> str:
-    try:
-        return name(text, "queue")
-    except InvalidError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
+def _checked(parse: Callable[[str], T]) -> Callable[[str], T]:
+    """Raises what argparse expects of a type."""
 
-
-def _span(*, at_least_us: int) -> Callable[[str], int]:
-    def parse(text: str) -> int:
+    def checked(text: str) -> T:
         try:
-            return duration_us(text, at_least_us=at_least_us)
+            return parse(text)
         except InvalidError as error:
             raise argparse.ArgumentTypeError(str(error)) from None
 
-    return parse
+    return checked
 
 
 if __name__ == "__main__":

@@ -63,21 +63,6 @@ Outcome = Returned | Raised | Unfit | TimedOut | Stopped | LeaseLost
 class RunningAttempt:
     """A job in hand, and its state."""
 
-    __slots__ = (
-        "begun_us",
-        "deadline_us",
-        "ending",
-        "is_left",
-        "is_over",
-        "is_settled",
-        "job",
-        "lease_end_us",
-        "running",
-        "task",
-        "timer",
-        "work",
-    )
-
     running: RunningJob
     """The job as its function sees it."""
 
@@ -164,7 +149,7 @@ async def call_task(attempt: RunningAttempt, context: AttemptContext) -> Outcome
     """Run the function where it belongs. Never raises."""
     task = attempt.task
     try:
-        args, kwargs = task.decode(attempt.job.payload)
+        args, kwargs = task.call.decode(attempt.job.payload)
     except BaseException as error:  # noqa: BLE001 - a type of the user's may raise anything
         return Unfit(error)
     try:

@@ -105,10 +105,13 @@ def start(
     them, Ctrl-C again at once. Exit code 1: some had to be killed.
     """
     count = whole("--count", count, most=MOST_WORKERS)
+    usual = SHELL_CONCURRENCY if app is None else DEFAULT_CONCURRENCY
     options = WorkerOptions(
-        concurrency=_concurrency(concurrency, app),
+        concurrency=usual if concurrency is None else whole("--concurrency", concurrency),
         queues=tuple(name(one, "queue") for one in queue) if queue else None,
-        lease_us=DEFAULT_LEASE_US if lease is None else _lease_us(lease),
+        lease_us=DEFAULT_LEASE_US
+        if lease is None
+        else span_us("--lease", lease, at_least_us=SHORTEST_LEASE_US),
         grace_us=span_us("--grace", grace),
         until_idle=until_idle,
         max_jobs=None if max_jobs is None else whole("--max-jobs", max_jobs),
@@ -134,16 +137,6 @@ def start(
     if log_file is not None:
         _redirect_output(log_file)
     return supervise(plan)
-
-
-def _concurrency(given: int | None, app: str | None) -> int:
-    if given is not None:
-        return whole("--concurrency", given)
-    return SHELL_CONCURRENCY if app is None else DEFAULT_CONCURRENCY
-
-
-def _lease_us(given: str) -> int:
-    return span_us("--lease", given, at_least_us=SHORTEST_LEASE_US)
 
 
 def _start_in_background(

@@ -33,7 +33,7 @@ def leave_if_forked(pid: int) -> None:
 
 def encoded(attempt: RunningAttempt, value: object) -> bytes | None:
     try:
-        return attempt.task.encode_result(value)
+        return attempt.task.call.encode_result(value)
     except InvalidError as error:
         raise InvalidResult(error) from error
 

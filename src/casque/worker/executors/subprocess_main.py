@@ -97,7 +97,7 @@ def _run(app: TaskApp, order: protocol.RunOrder, line: socket.socket) -> protoco
     middleware = Middleware(app.middleware, Report(order.job.worker or "", clock))
 
     def call() -> Any:
-        args, kwargs = task.decode(order.job.payload)
+        args, kwargs = task.call.decode(order.job.payload)
         return task.function(*args, **kwargs)
 
     pid = os.getpid()

@@ -62,11 +62,6 @@ def succeeded(call: ShellCall) -> ShellResult:
     return ShellResult(command)
 
 
-def result_of(call: ShellCall) -> bytes:
-    """The same as it is stored."""
-    return msgspec.json.encode(succeeded(call))
-
-
 def command_of(job: Job) -> str | None:
     """The command line of a shell job; None for others, and where it cannot be known."""
     if job.entrypoint != SHELL:
