@@ -10,13 +10,13 @@ set -eu
 folder=$(mktemp -d)
 store=${1:-sqlite:///$folder/queue.db}
 export CASQUE_STORE="$store"
-manager=
+supervisor=
 
 finish() {
     code=$?
     trap - EXIT
-    if [ -n "$manager" ]; then
-        kill "$manager" 2>/dev/null && wait "$manager" || true
+    if [ -n "$supervisor" ]; then
+        kill "$supervisor" 2>/dev/null && wait "$supervisor" || true
     fi
     rm -rf "$folder"
     exit "$code"
@@ -70,7 +70,7 @@ until_there() {
 start_workers() {
     printf '$ queuectl worker start --count %s --foreground &\n' "$1"
     queuectl worker start --count "$1" --foreground &
-    manager=$!
+    supervisor=$!
     tries=0
     until [ "$(queuectl worker list --json | grep -o '"pid"' | wc -l)" -eq "$1" ]; do
         tries=$((tries + 1))
@@ -81,8 +81,8 @@ start_workers() {
 
 stop_workers() {
     run worker stop
-    wait "$manager"
-    manager=
+    wait "$supervisor"
+    supervisor=
 }
 
 step 'An empty store, and its settings'

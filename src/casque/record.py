@@ -20,11 +20,11 @@ PAUSE = "pause"
 QUEUE_LEASE = "queue_lease"
 LOCK = "lock"
 WORKER = "worker"
-MANAGER = "manager"
+SUPERVISOR = "supervisor"
 CONFIG = "config"
 DISMISSAL = "dismissal"
 
-EPHEMERAL = frozenset({WORKER, MANAGER})
+EPHEMERAL = frozenset({WORKER, SUPERVISOR})
 """The kinds that only the owner of a record writes, without expecting a version.
 
 A reader may see them three minutes late, and they may vanish: the owner writes them again.

@@ -95,7 +95,7 @@ class Operator:
         )
 
     def started(self, *arguments: str, before: Sequence[str] = ()) -> tuple[int, list[int]]:
-        """Start workers in the background: their manager, and they."""
+        """Start workers in the background: their supervisor, and they."""
         ran = self.queuectl("worker", "start", "--json", *arguments, before=before)
         assert ran.code == 0, ran
         told = json.loads(ran.out)

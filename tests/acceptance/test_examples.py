@@ -29,7 +29,7 @@ MANAGED = (
     r"\[Worker \d+\] Stopped and unregistered\.",
     r"\[Manager\] All workers shut down\. Exiting\.",
 )
-"""What the manager and its workers say, each in a line of its own."""
+"""What the supervisor and its workers say, each in a line of its own."""
 SENT = 'Sending email: b\'{"to": "%s@example.com"}\''
 
 

@@ -21,7 +21,7 @@ import pytest
 
 from casque import JobStatus
 from casque.cli.store import Access
-from casque.record import MANAGER
+from casque.record import SUPERVISOR
 from casque.worker.registry import process_identity
 from tests.acceptance.fleet import PATIENCE, STORES, chore, until
 from tests.acceptance.operating import QUEUECTL, Operator
@@ -96,17 +96,20 @@ def test_who_runs_a_job_is_known_at_once_and_so_is_who_stops(on_sqlite: Operator
 def test_workers_that_cannot_write_for_long_are_found_and_stopped_all_the_same(
     on_sqlite: Operator,
 ) -> None:
-    manager, _ = on_sqlite.started("--lease", "1s", "--count", "2")
+    supervisor, _ = on_sqlite.started("--lease", "1s", "--count", "2")
     with closing(sqlite3.connect(on_sqlite.fleet.store, isolation_level=None)) as connection:
         connection.execute("BEGIN IMMEDIATE")
         until("they are forgotten", lambda: on_sqlite.listed() == [])
-        told = f"runs a manager ({manager})"
+        told = f"supervisor {supervisor} on this host has not renewed"
         for command in (("worker", "list"), ("status",)):
             until("it is told", partial(is_said, on_sqlite, told, *command))
         stop = on_sqlite.begin("worker", "stop")
         until("only the command is left", lambda: on_sqlite.processes() == [stop.pid])
     out, _ = stop.communicate(timeout=PATIENCE)
-    assert (stop.returncode, out) == (0, f"Stopped 1 manager(s) without workers: {manager}.\n")
+    assert (stop.returncode, out) == (
+        0,
+        f"Stopped 1 supervisor(s) without workers: {supervisor}.\n",
+    )
 
 
 # -- starting ----------------------------------------------------------------------
@@ -117,7 +120,7 @@ def test_whoever_ends_the_command_that_starts_them_leaves_nobody_behind(
     on_sqlite: Operator, number: signal.Signals
 ) -> None:
     start = on_sqlite.begin("worker", "start", "--count", "3")
-    until("the manager is there", lambda: len(on_sqlite.processes()) > 1)
+    until("the supervisor is there", lambda: len(on_sqlite.processes()) > 1)
     start.send_signal(number)
     out, _ = start.communicate(timeout=PATIENCE)
     assert (start.returncode, out) == (130, "queuectl: interrupted.\n")
@@ -164,12 +167,12 @@ def test_workers_are_there_when_the_command_returns_and_gone_when_they_are_stopp
 
 
 def test_they_go_on_when_the_terminal_is_gone(on_sqlite: Operator) -> None:
-    manager, workers = on_sqlite.started(*APP)
-    assert os.getsid(manager) == manager, "a session of its own, which no terminal hangs up"
-    assert os.getsid(workers[0]) == manager
+    supervisor, workers = on_sqlite.started(*APP)
+    assert os.getsid(supervisor) == supervisor, "a session of its own, which no terminal hangs up"
+    assert os.getsid(workers[0]) == supervisor
     for descriptor in (0, 1, 2):
-        target = Path(f"/proc/{manager}/fd/{descriptor}").readlink()
-        assert str(target) == "/dev/null" or target.name == f"worker-{manager}.log"
+        target = Path(f"/proc/{supervisor}/fd/{descriptor}").readlink()
+        assert str(target) == "/dev/null" or target.name == f"worker-{supervisor}.log"
 
 
 def test_the_address_of_the_store_is_on_no_command_line(on_sqlite: Operator) -> None:
@@ -290,10 +293,10 @@ def test_one_that_is_stopped_by_its_pid_is_not_replaced(on_sqlite: Operator) -> 
     assert workers[0] not in on_sqlite.pids()
     for pid in alive:
         assert on_sqlite.queuectl("worker", "stop", str(pid)).code == 0
-    until("their manager has nobody left and ends", lambda: on_sqlite.processes() == [])
+    until("their supervisor has nobody left and ends", lambda: on_sqlite.processes() == [])
 
 
-def test_a_manager_is_stopped_by_its_pid_and_others_are_not(on_sqlite: Operator) -> None:
+def test_a_supervisor_is_stopped_by_its_pid_and_others_are_not(on_sqlite: Operator) -> None:
     first, its = on_sqlite.started("--count", "2", *APP)
     _, others = on_sqlite.started(*APP)
     ran = on_sqlite.queuectl("worker", "stop", str(first))
@@ -304,10 +307,10 @@ def test_a_manager_is_stopped_by_its_pid_and_others_are_not(on_sqlite: Operator)
 
 
 def test_an_unknown_pid_stops_nobody_and_is_told_who_there_is(on_sqlite: Operator) -> None:
-    manager, [worker] = on_sqlite.started(*APP)
+    supervisor, [worker] = on_sqlite.started(*APP)
     ran = on_sqlite.queuectl("worker", "stop", str(worker), str(os.getpid()))
     assert ran.code == 3
-    assert f"{worker} (managers: {manager})" in ran.err
+    assert f"{worker} (supervisors: {supervisor})" in ran.err
     assert on_sqlite.pids() == [worker]
 
 
@@ -329,12 +332,12 @@ def test_those_on_another_host_are_stopped_through_the_store(operator: Operator)
     assert ran.code == 0, ran
     assert re.fullmatch(r"Stopped 2 worker\(s\): \d+ on elsewhere, \d+ on elsewhere\.\n", ran.out)
     assert operator.listed() == []
-    until("their manager has nobody left and ends", lambda: operator.processes() == [])
+    until("their supervisor has nobody left and ends", lambda: operator.processes() == [])
 
 
 @contextmanager
 def hung(operator: Operator, *arguments: str, before: tuple[str, ...] = ()) -> Iterator[int]:
-    """A manager whose worker is never registered."""
+    """A supervisor whose worker is never registered."""
     (operator.folder / "slow.py").write_text(
         "import time\nopen('loading', 'w').close()\ntime.sleep(1_000)\n"
     )
@@ -351,50 +354,51 @@ def hung(operator: Operator, *arguments: str, before: tuple[str, ...] = ()) -> I
         command.stdout.close()  # its worker may have it still
 
 
-def test_a_manager_that_has_no_worker_is_stopped(on_sqlite: Operator) -> None:
-    with hung(on_sqlite) as manager:
+def test_a_supervisor_that_has_no_worker_is_stopped(on_sqlite: Operator) -> None:
+    with hung(on_sqlite) as supervisor:
         assert on_sqlite.listed() == []
         ran = on_sqlite.queuectl("worker", "stop")
-        assert (ran.code, ran.out) == (0, f"Stopped 1 manager(s) without workers: {manager}.\n"), (
-            ran
-        )
+        assert (ran.code, ran.out) == (
+            0,
+            f"Stopped 1 supervisor(s) without workers: {supervisor}.\n",
+        ), ran
         assert on_sqlite.processes() == []
         again = on_sqlite.queuectl("worker", "stop")
         assert (again.code, again.out) == (0, "No workers are running.\n")
 
 
-def test_a_manager_that_has_no_worker_is_stopped_by_its_pid(on_sqlite: Operator) -> None:
-    with hung(on_sqlite) as manager:
+def test_a_supervisor_that_has_no_worker_is_stopped_by_its_pid(on_sqlite: Operator) -> None:
+    with hung(on_sqlite) as supervisor:
         _, others = on_sqlite.started(*APP)
-        assert on_sqlite.queuectl("worker", "stop", str(manager)).code == 0
+        assert on_sqlite.queuectl("worker", "stop", str(supervisor)).code == 0
         assert on_sqlite.pids() == others
-        assert process_identity.has_ended(manager, None)
+        assert process_identity.has_ended(supervisor, None)
 
 
 @pytest.mark.skipif(not has_a_host_of_its_own(), reason="no unshare --uts here")
-def test_a_manager_elsewhere_that_has_no_worker_is_stopped(on_sqlite: Operator) -> None:
-    with hung(on_sqlite, "--lease", "6s", before=ELSEWHERE) as manager:
+def test_a_supervisor_elsewhere_that_has_no_worker_is_stopped(on_sqlite: Operator) -> None:
+    with hung(on_sqlite, "--lease", "6s", before=ELSEWHERE) as supervisor:
         assert on_sqlite.queuectl("worker", "stop").code == 0
-        assert not process_identity.has_ended(manager, None)
+        assert not process_identity.has_ended(supervisor, None)
         ran = on_sqlite.queuectl("worker", "stop", "--all")
-        told = f"Stopped 1 manager(s) without workers: {manager} on elsewhere.\n"
+        told = f"Stopped 1 supervisor(s) without workers: {supervisor} on elsewhere.\n"
         assert (ran.code, ran.out) == (0, told), ran
         until("it ends", lambda: on_sqlite.processes() == [])
 
 
-def test_the_entry_of_a_manager_that_was_killed_is_cleared_away(on_sqlite: Operator) -> None:
-    with hung(on_sqlite) as manager:
-        os.kill(manager, signal.SIGKILL)
-        until("it is gone", lambda: process_identity.has_ended(manager, None))
+def test_the_entry_of_a_supervisor_that_was_killed_is_cleared_away(on_sqlite: Operator) -> None:
+    with hung(on_sqlite) as supervisor:
+        os.kill(supervisor, signal.SIGKILL)
+        until("it is gone", lambda: process_identity.has_ended(supervisor, None))
         with Access(on_sqlite.fleet.store) as access:
-            assert len(access.records(MANAGER)) == 1
+            assert len(access.records(SUPERVISOR)) == 1
             ran = on_sqlite.queuectl("worker", "stop")
             assert (ran.code, ran.out) == (0, "No workers are running.\n")
-            assert access.records(MANAGER) == []
+            assert access.records(SUPERVISOR) == []
 
 
 def test_a_copy_of_a_store_does_not_reach_the_workers_of_the_original(operator: Operator) -> None:
-    manager, [pid] = operator.started()
+    supervisor, [pid] = operator.started()
     original = Path(operator.fleet.store)
     (copies := operator.folder / "copies").mkdir()
     copy = copies / original.name
@@ -405,12 +409,12 @@ def test_a_copy_of_a_store_does_not_reach_the_workers_of_the_original(operator: 
     for command in (["stop"], ["stop", "--all"], ["list"]):
         ran = operator.queuectl("worker", *command, "--store", str(copy))
         assert (ran.code, ran.out) == (0, "No workers are running.\n"), ran
-        for one in (manager, pid):
+        for one in (supervisor, pid):
             assert re.search(rf"{one} belongs to a worker of \S*{original}, ", ran.err), ran
     ran = operator.queuectl("worker", "stop", str(pid), "--store", str(copy))
     assert (ran.code, ran.out) == (3, "")
     assert "Workers: 0" in operator.queuectl("status", "--store", str(copy)).out
-    assert sorted(operator.processes()) == sorted([manager, pid])
+    assert sorted(operator.processes()) == sorted([supervisor, pid])
     ran = operator.queuectl("worker", "stop")
     assert (ran.code, ran.out, ran.err) == (0, f"Stopped 1 worker(s): {pid}.\n", "")
 
@@ -479,7 +483,7 @@ def test_a_job_that_runs_is_finished_first(on_sqlite: Operator, how: str) -> Non
     assert (stop.returncode, output) == (0, f"Stopped 1 worker(s): {worker}.\n")
     assert on_sqlite.fleet.job("held").status is JobStatus.COMPLETED
     assert on_sqlite.fleet.times_run() == {"held": 1}
-    until("their manager has nobody left and ends", lambda: on_sqlite.processes() == [])
+    until("their supervisor has nobody left and ends", lambda: on_sqlite.processes() == [])
 
 
 def test_what_does_not_end_within_the_grace_is_given_back_and_not_counted(
@@ -518,11 +522,11 @@ def test_those_that_take_too_long_are_told_of(on_sqlite: Operator) -> None:
     until("it has ended", lambda: on_sqlite.processes() == [])
 
 
-def test_a_manager_that_was_stopped_by_its_terminal_is_stopped_for_good(
+def test_a_supervisor_that_was_stopped_by_its_terminal_is_stopped_for_good(
     on_sqlite: Operator,
 ) -> None:
-    manager, _ = on_sqlite.started(*APP)
-    os.kill(manager, signal.SIGSTOP)
+    supervisor, _ = on_sqlite.started(*APP)
+    os.kill(supervisor, signal.SIGSTOP)
     ran = on_sqlite.queuectl("worker", "stop")
     assert ran.code == 0, ran
     assert on_sqlite.processes() == []
@@ -531,22 +535,22 @@ def test_a_manager_that_was_stopped_by_its_terminal_is_stopped_for_good(
 # -- what dies ---------------------------------------------------------------------
 
 
-def test_workers_whose_manager_is_killed_end_by_themselves(on_sqlite: Operator) -> None:
-    manager, _ = on_sqlite.started("--count", "2", *APP)
-    os.kill(manager, signal.SIGKILL)
+def test_workers_whose_supervisor_is_killed_end_by_themselves(on_sqlite: Operator) -> None:
+    supervisor, _ = on_sqlite.started("--count", "2", *APP)
+    os.kill(supervisor, signal.SIGKILL)
     until("they have ended", lambda: on_sqlite.processes() == [])
     assert on_sqlite.listed() == []
 
 
 def test_a_worker_that_was_killed_is_shown_as_gone_and_cleared_away(on_sqlite: Operator) -> None:
-    manager, [worker] = on_sqlite.started(*APP)
-    os.kill(manager, signal.SIGSTOP)  # so that nobody comes in its place
+    supervisor, [worker] = on_sqlite.started(*APP)
+    os.kill(supervisor, signal.SIGSTOP)  # so that nobody comes in its place
     os.kill(worker, signal.SIGKILL)
     until("it is gone", lambda: [one["state"] for one in on_sqlite.listed()] == ["gone"])
     check = on_sqlite.queuectl("worker", "check")
     assert check.code == 1
     assert "have died" in check.err
-    os.kill(manager, signal.SIGKILL)
+    os.kill(supervisor, signal.SIGKILL)
     ran = on_sqlite.queuectl("worker", "stop")
     assert (ran.code, ran.out) == (0, f"Removed 1 worker(s) that had died: {worker}.\n"), ran
     assert on_sqlite.listed() == []
@@ -556,7 +560,7 @@ def test_one_is_replaced_though_the_folder_it_was_started_in_is_removed(
     on_sqlite: Operator,
 ) -> None:
     (on_sqlite.folder / "left").mkdir()
-    manager, [worker] = on_sqlite.started(before=("env", "-C", "left"))
+    supervisor, [worker] = on_sqlite.started(before=("env", "-C", "left"))
     (on_sqlite.folder / "left").rmdir()
     try:
         os.kill(worker, signal.SIGKILL)
@@ -566,5 +570,5 @@ def test_one_is_replaced_though_the_folder_it_was_started_in_is_removed(
         )
         assert on_sqlite.queuectl("worker", "stop").code == 0
     finally:
-        if not process_identity.has_ended(manager, None):
-            os.kill(manager, signal.SIGKILL)
+        if not process_identity.has_ended(supervisor, None):
+            os.kill(supervisor, signal.SIGKILL)

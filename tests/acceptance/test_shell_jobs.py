@@ -92,11 +92,11 @@ def test_the_kill_of_a_worker_ends_what_made_a_group_of_its_own(on_sqlite: Opera
     until("all of it is ended", lambda: not session_of(leader))
 
 
-def test_the_kill_of_their_manager_ends_all_within_the_grace(on_sqlite: Operator) -> None:
+def test_the_kill_of_their_supervisor_ends_all_within_the_grace(on_sqlite: Operator) -> None:
     enqueue(on_sqlite, FIRST_IS_LONG.format(on_sqlite.folder))
-    manager, workers = on_sqlite.started("--count", "2", "--grace", "1s")
+    supervisor, workers = on_sqlite.started("--count", "2", "--grace", "1s")
     group = first_group(on_sqlite)
-    os.kill(manager, signal.SIGKILL)
+    os.kill(supervisor, signal.SIGKILL)
     until("all of it is ended", lambda: not living(group))
     until("the workers have ended", lambda: not set(workers) & set(on_sqlite.processes()))
     job = on_sqlite.fleet.job("job")
@@ -105,9 +105,9 @@ def test_the_kill_of_their_manager_ends_all_within_the_grace(on_sqlite: Operator
 
 def test_the_kill_of_all_of_them_at_once_leaves_nothing(on_sqlite: Operator) -> None:
     enqueue(on_sqlite, FIRST_IS_LONG.format(on_sqlite.folder))
-    manager, workers = on_sqlite.started("--count", "2")
+    supervisor, workers = on_sqlite.started("--count", "2")
     group = first_group(on_sqlite)
-    for pid in (manager, *workers):
+    for pid in (supervisor, *workers):
         os.kill(pid, signal.SIGKILL)
     until("all of it is ended", lambda: not living(group))
 
@@ -123,14 +123,14 @@ def test_a_worker_that_is_killed_while_it_starts_commands_leaves_none(
     (on_sqlite.folder / "jobs.jsonl").write_text("\n".join(lines))
     enqueued = on_sqlite.queuectl("enqueue", "-", before=_fed_by(on_sqlite.folder / "jobs.jsonl"))
     assert enqueued.code == 0, enqueued
-    manager, _ = on_sqlite.started("--count", "1", "--concurrency", "20")
+    supervisor, _ = on_sqlite.started("--count", "1", "--concurrency", "20")
     for _ in range(3):
         until("commands are started", lambda: _marked(mark))
         [worker] = on_sqlite.pids()[-1:]
         with suppress(ProcessLookupError):
             os.kill(worker, signal.SIGKILL)
         until("none outlives it", lambda: not _orphans(mark))
-    os.kill(manager, signal.SIGKILL)
+    os.kill(supervisor, signal.SIGKILL)
     until("nothing is left of any", lambda: not _marked(mark))
 
 
@@ -234,11 +234,11 @@ def test_a_service_manager_that_signals_all_processes_costs_no_attempt(
         *("--command", f"echo $$ >> {on_sqlite.folder}/leaders; exec sleep 300"),
     )
     assert ran.code == 0, ran
-    manager, workers = on_sqlite.started()
+    supervisor, workers = on_sqlite.started()
     until("it runs", lambda: numbers(on_sqlite, "leaders"))
-    for pid in (*numbers(on_sqlite, "leaders"), *workers, manager):
+    for pid in (*numbers(on_sqlite, "leaders"), *workers, supervisor):
         os.kill(pid, signal.SIGTERM)
-    until("all have ended", lambda: not {manager, *workers} & set(on_sqlite.processes()))
+    until("all have ended", lambda: not {supervisor, *workers} & set(on_sqlite.processes()))
     job = on_sqlite.fleet.job("job")
     assert (job.status, job.attempts) == (JobStatus.QUEUED, 0)
 
@@ -255,15 +255,15 @@ def test_a_log_that_nobody_reads_holds_up_no_job(on_sqlite: Operator) -> None:
     line = f"true {'y' * 200}"
     lines = [f'{{"id": "job-{n}", "command": "{line}"}}' for n in range(60)]
     (on_sqlite.folder / "jobs.jsonl").write_text("\n".join(lines))
-    with on_sqlite.begin("worker", "start", "--foreground", "--concurrency", "8") as manager:
-        assert manager.stdout is not None
-        fcntl.fcntl(manager.stdout, fcntl.F_SETPIPE_SZ, 4_096)  # full after a dozen jobs
+    with on_sqlite.begin("worker", "start", "--foreground", "--concurrency", "8") as supervisor:
+        assert supervisor.stdout is not None
+        fcntl.fcntl(supervisor.stdout, fcntl.F_SETPIPE_SZ, 4_096)  # full after a dozen jobs
         fed = _fed_by(on_sqlite.folder / "jobs.jsonl")
         assert on_sqlite.queuectl("enqueue", "-", before=fed).code == 0
         last = on_sqlite.fleet.job
         until("all are done", lambda: last("job-59").status is JobStatus.COMPLETED)
         assert on_sqlite.queuectl("worker", "stop").code == 0
-        assert manager.wait(PATIENCE) == 0
+        assert supervisor.wait(PATIENCE) == 0
 
 
 def test_the_command_of_a_frozen_worker_ends_when_its_lease_is_over(on_sqlite: Operator) -> None:

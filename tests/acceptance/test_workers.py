@@ -12,7 +12,7 @@ import pytest
 
 from casque import JobStatus
 from casque.system.clock import SECOND_US
-from casque.tasks.worker_options import DEFAULT_GRACE_US
+from casque.worker.options import DEFAULT_GRACE_US
 from tests.acceptance.fleet import (
     PATIENCE,
     STORES,

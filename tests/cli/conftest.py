@@ -86,7 +86,7 @@ def write(store: str) -> Write:
             "queues": None,
             "entrypoints": ("shell",),
             "running": ("job1",),
-            "manager": None,
+            "supervisor": None,
             "machine": process_identity.machine(),
             "birth": vitals.birth,
             "obeys_signals": True,

@@ -90,7 +90,7 @@ def test_a_worker_that_would_be_replaced_is_not_stopped_alone_if_that_cannot_be_
     store: str, write: Write, sleepers: list[subprocess.Popen[bytes]]
 ) -> None:
     alone, kept = sleepers
-    write(pid=kept.pid, birth=birth_of(kept.pid), manager=1, manager_birth=birth_of(1))
+    write(pid=kept.pid, birth=birth_of(kept.pid), supervisor=1, supervisor_birth=birth_of(1))
     write(pid=alone.pid, birth=birth_of(alone.pid))
     pids = [str(kept.pid), str(alone.pid)]
     told = told_on_a_full_disk("--store", store, "worker", "stop", "--no-wait", *pids)

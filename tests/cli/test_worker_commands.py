@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -11,11 +12,12 @@ import pytest
 
 from casque.cli.main import run
 from casque.cli.store import Access
+from casque.cli.worker import supervise
 from casque.cli.worker.fleet import ago
-from casque.cli.worker.plan import Plan, StartArguments
-from casque.record import ABSENT, CONFIG, MANAGER, WORKER
+from casque.cli.worker.plan import StartPlan
+from casque.record import ABSENT, CONFIG, SUPERVISOR, WORKER
 from casque.rules.operations import PutRecord
-from casque.worker.shell.settings import Settings, encoded
+from casque.worker.shell.settings import encoded
 from tests.cli.control import told_by
 from tests.cli.entries import MINUTE_US, Write, claim
 
@@ -49,7 +51,7 @@ def test_no_workers_are_told_of_in_words_and_as_json(
 def test_the_table_fits_into_80_columns(
     store: str, write: Write, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    claim(store, write(manager=4_000_001, queues=("mail", "reports")).name)
+    claim(store, write(supervisor=4_000_001, queues=("mail", "reports")).name)
     write(name="far", host="build-machine-17.example.org", pid=4_000_002, age_us=MINUTE_US)
     assert run(["worker", "list"]) == 0
     out = capsys.readouterr().out
@@ -97,7 +99,7 @@ def test_an_entry_that_cannot_be_read_breaks_nothing(
 ) -> None:
     write()
     with Access(store) as access:
-        for kind in (WORKER, MANAGER):
+        for kind in (WORKER, SUPERVISOR):
             access.submit(PutRecord(kind, "odd\x1b", b'{"name": "odd", "v2": true}', ABSENT))
     for command in (["status"], ["worker", "list"], ["worker", "check"]):
         assert run(command) == 0, command
@@ -193,39 +195,45 @@ def test_what_cannot_be_is_one_line_and_exit_2(
     assert list(tmp_path.glob("**/worker-*.log")) == []
 
 
-ARGUMENTS = StartArguments(
-    count=1,
-    target=None,
-    concurrency=None,
-    queues=None,
-    grace="30s",
-    lease=None,
-    until_idle=False,
-    max_jobs=None,
-    max_mib=None,
-    log_format="console",
-)
+@pytest.fixture
+def planned(store: str, monkeypatch: pytest.MonkeyPatch) -> Callable[..., StartPlan]:
+    """Runs `worker start --foreground` with more arguments, up to its supervisor."""
+    plans: list[StartPlan] = []
+    monkeypatch.setattr(supervise, "supervise", lambda plan: plans.append(plan) or 0)
+
+    def planned(*arguments: str) -> StartPlan:
+        start = ("--store", store, "worker", "start", "--foreground")
+        assert run([*start, *arguments]) == 0
+        return plans.pop()
+
+    return planned
 
 
-def test_the_supervisor_process_gets_the_plan_unchanged() -> None:
-    changed = {"count": 3, "target": "tasks:app", "queues": ("mail", "--all"), "lease": "2s"}
-    arguments = msgspec.structs.replace(ARGUMENTS, **changed)
-    plan = arguments.plan(Settings(), "sqlite:////srv/a%20b.db?x=ü", None)
-    assert msgspec.json.decode(msgspec.json.encode(plan), type=Plan) == plan
+def test_the_supervisor_process_gets_the_plan_unchanged(
+    planned: Callable[..., StartPlan],
+) -> None:
+    plan = planned("--count", "3", "--queue", "mail", "--queue=--all", "--lease", "2s")
+    assert (plan.count, plan.options.queues, plan.options.lease_us) == (
+        3,
+        ("mail", "--all"),
+        2_000_000,
+    )
+    assert msgspec.json.decode(msgspec.json.encode(plan), type=StartPlan) == plan
 
 
-def test_lease_and_pace_are_those_of_the_store_unless_told(store: str) -> None:
+def test_lease_and_pace_are_those_of_the_store_unless_told(
+    store: str, planned: Callable[..., StartPlan]
+) -> None:
+    assert planned().options.poll_us is None
     with Access(store) as access:
         for key, value in (("lease", "5m"), ("poll_interval", "250ms")):
             access.submit(PutRecord(CONFIG, key, encoded(key, value), ABSENT))
-        settings = access.settings()
-    options = ARGUMENTS.options(settings)
+    options = planned().options
     assert (options.lease_us, options.poll_us) == (5 * MINUTE_US, 250_000)
     assert options.concurrency == 1, "of commands: one at a time"
-    told = msgspec.structs.replace(ARGUMENTS, lease="2s", target="tasks:app").options(settings)
+    told = planned("--lease", "2s", "--app", "tasks:app").options
     assert told.lease_us == 2_000_000
     assert told.concurrency > 1
-    assert ARGUMENTS.options(Settings()).poll_us is None
 
 
 @pytest.mark.parametrize("command", ["start", "list", "stop", "check"])

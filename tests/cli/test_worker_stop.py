@@ -23,11 +23,11 @@ from casque.stores.sqlite import connection
 from casque.system.clock import SystemClock, to_datetime
 from casque.worker.registry import process_identity
 from casque.worker.registry.entries import (
-    ManagerEntry,
+    SupervisorEntry,
     WorkerEntry,
     live_workers,
-    manager_put,
     place_of,
+    supervisor_put,
 )
 from tests.cli.entries import MINUTE_US, Write, birth_of, entries
 
@@ -121,12 +121,12 @@ def test_another_process_that_got_the_number_is_not_shot(
     assert entries(store) == []
 
 
-def test_a_manager_is_not_shot_that_is_not_the_workers_own(
+def test_a_supervisor_is_not_shot_that_is_not_the_workers_own(
     write: Write, sleeper: subprocess.Popen[bytes], capsys: pytest.CaptureFixture[str]
 ) -> None:
     worker = subprocess.Popen(["sleep", "1000"])
     try:
-        write(pid=worker.pid, birth=birth_of(worker.pid), manager=sleeper.pid)
+        write(pid=worker.pid, birth=birth_of(worker.pid), supervisor=sleeper.pid)
         assert run(["worker", "stop", "--no-wait"]) == 0
         assert worker.wait(60) == -15, "it has nobody else to tell it"
     finally:
@@ -162,13 +162,13 @@ def test_one_on_a_thread_of_another_program_is_dismissed_and_not_shot(
 
 
 @pytest.mark.parametrize("off", [0, 1])
-def test_the_manager_of_one_that_died_is_stopped_and_nobody_else(
+def test_the_supervisor_of_one_that_died_is_stopped_and_nobody_else(
     store: str, write: Write, sleeper: subprocess.Popen[bytes], off: int
 ) -> None:
     ended = subprocess.Popen(["true"])
     ended.wait()
-    manager = {"manager": sleeper.pid, "manager_birth": birth_of(sleeper.pid) + off}
-    write(pid=ended.pid, birth=1, **manager)
+    supervisor = {"supervisor": sleeper.pid, "supervisor_birth": birth_of(sleeper.pid) + off}
+    write(pid=ended.pid, birth=1, **supervisor)
     assert run(["worker", "stop", "--no-wait"]) == 0
     if off:
         assert sleeper.poll() is None
@@ -231,19 +231,18 @@ def test_one_elsewhere_that_is_not_heard_of_any_more_is_not_said_to_have_stopped
 def test_one_whose_entry_ran_out_is_named_beside_one_that_still_works(
     store: str, write: Write, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    far = {"host": "far-away", "manager": 16}
+    far = {"host": "far-away", "supervisor": 16}
     write(name="works", pid=17, **far)
     write(name="silent", pid=18, lease_us=1_000_000, **far)
-    supervisor = ManagerEntry(
+    supervisor = SupervisorEntry(
         name="supervisor",
         host="far-away",
         pid=16,
         started_at=to_datetime(SystemClock().now()),
         machine=process_identity.machine(),
-        count=2,
     )
     with Access(store) as access:
-        access.submit(manager_put(supervisor, access.store.name))
+        access.submit(supervisor_put(supervisor, access.store.name))
     assert run(["worker", "stop", "--all", "--timeout", "4s"]) == 1
     captured = capsys.readouterr()
     assert captured.out == "", "their supervisor is there, so nobody knows that they have ended"
@@ -278,7 +277,7 @@ def test_a_stop_makes_no_queue_and_says_that_there_is_none(
     told = capsys.readouterr()
     assert told.out == "No workers are running.\n"
     assert "no queue is stored at" in told.err
-    assert "send SIGTERM to their manager" in told.err
+    assert "send SIGTERM to their supervisor" in told.err
     assert not Path(store).exists()
 
 

@@ -19,8 +19,8 @@ from casque.stores.ledger import store as ledger
 from casque.stores.sqlite import watch
 from casque.system import local_disk
 from casque.system.clock import DAY_US, LONGEST_SPAN_US, MINUTE_US, SECOND_US
-from casque.tasks import app, worker_options
-from casque.worker import __main__, store_thread
+from casque.tasks import app
+from casque.worker import __main__, options, store_thread
 from casque.worker.supervision import supervisor
 from tests.docs.pages import DOCS, GUARANTEES, named, section
 
@@ -113,8 +113,8 @@ def test_what_the_bucket_page_says_of_the_ledger_is_so() -> None:
 def test_what_the_pages_on_workers_say_is_so() -> None:
     told = " ".join((DOCS / "how-to" / "run-workers.md").read_text().split())
     lease, grace = (
-        seconds(worker_options.DEFAULT_LEASE_US),
-        seconds(worker_options.DEFAULT_GRACE_US),
+        seconds(options.DEFAULT_LEASE_US),
+        seconds(options.DEFAULT_GRACE_US),
     )
     pace, backoff = supervisor.RestartPolicy(), Backoff()
     assert f"{lease} after the last sign of life" in told
@@ -126,7 +126,7 @@ def test_what_the_pages_on_workers_say_is_so() -> None:
     assert f"not gone {store_thread.CANCEL_SECONDS:g} s later" in told
     assert f"up to {backoff.base.total_seconds():g} s, 4 s, 8 s and so on, at most an hour" in told
     assert (backoff.factor, backoff.cap, store_thread.BEATS_PER_LEASE) == (2, timedelta(hours=1), 3)
-    assert (worker_options.DEFAULT_CONCURRENCY, app.MAX_ATTEMPTS) == (32, 10)
+    assert (options.DEFAULT_CONCURRENCY, app.MAX_ATTEMPTS) == (32, 10)
     assert f"by default {lease} after" in " ".join(GUARANTEES.read_text().split())
     there = set(re.findall(r"--[a-z][a-z-]+", __main__._parser().format_help())) - {"--help"}
     assert {option for option in there if option not in told} == set()

@@ -17,8 +17,8 @@ from casque.stores.ledger.ledger_bucket import PROBES, split_key
 from casque.stores.ledger.log import key_of
 from casque.stores.ledger.store import LedgerStore
 from casque.system.clock import drive
-from casque.tasks.worker_options import WorkerOptions
 from casque.testing import FakeClock
+from casque.worker.options import WorkerOptions
 from casque.worker.worker import Worker
 from tests.ledger.places import ServerPlace, filled, place_of
 from tests.ledger.refusals import USES, message, refused

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from casque.system.clock import SECOND_US
-from casque.worker.__main__ import _span, main
+from casque.worker.__main__ import _parser, main
 from casque.worker.logging.setup import JsonLines, TextLines
 from casque.worker.supervision.supervisor import RestartPolicy
 from tests.supervisor.programs import Bench
@@ -30,7 +30,8 @@ from tests.supervisor.programs import Bench
     ],
 )
 def test_durations(text: str, seconds: float) -> None:
-    assert _span(at_least_us=1)(text) == seconds * SECOND_US
+    asked = _parser().parse_args(["tasks:app", "--lease", text])
+    assert asked.lease_us == seconds * SECOND_US
 
 
 @pytest.mark.parametrize(

@@ -16,13 +16,13 @@ from typing import Any
 import pytest
 
 from casque import Queue
-from casque.record import MANAGER
+from casque.record import SUPERVISOR
 from casque.rules.operations import Batch
 from casque.stores.port import Answer
 from casque.stores.url import open_store
 from casque.system.clock import SystemClock
-from casque.tasks.worker_options import WorkerOptions
-from casque.worker.registry.entries import manager_entry
+from casque.worker.options import WorkerOptions
+from casque.worker.registry.entries import supervisor_entry
 from casque.worker.supervision import registration
 from casque.worker.supervision.registration import Registration
 from tests.supervisor.programs import SECONDS, Bench
@@ -31,7 +31,7 @@ KINDS = ("jobs.db", "jobs.json", "jobs/")
 SUPERVISE = """
 import sys
 from casque.worker.logging.setup import set_up, LogOptions
-from casque.tasks.worker_options import WorkerOptions
+from casque.worker.options import WorkerOptions
 from casque.worker.supervision.supervisor import RestartPolicy, Supervisor
 set_up(LogOptions())
 pace = RestartPolicy(first_us=10_000, longest_us=10_000)
@@ -192,28 +192,28 @@ def test_a_supervisor_is_enrolled_in_what_comes_in_the_place_of_its_store(
         return await commit(batches, **options)
 
     monkeypatch.setattr(store, "commit", counted)
-    entry = manager_entry(os.getpid(), 1, WorkerOptions(lease_us=30_000), store.clock)
+    entry = supervisor_entry(os.getpid(), WorkerOptions(lease_us=30_000), store.clock)
     enrolled = Registration(store, entry, lambda: None, lambda: None)
     try:
-        until("it makes the store", lambda: managers(volume) == [entry.name])
+        until("it makes the store", lambda: supervisors(volume) == [entry.name])
         volume.unmount()
         seen = len(tries)
         until("it has tried again", lambda: len(tries) > seen + 5)
         assert not volume.has_queue()
         volume.enqueue()
-        until("it is enrolled again", lambda: managers(volume) == [entry.name])
+        until("it is enrolled again", lambda: supervisors(volume) == [entry.name])
     finally:
         enrolled.end()
-    assert managers(volume) == []
+    assert supervisors(volume) == []
 
 
-def managers(volume: Volume) -> list[str]:
+def supervisors(volume: Volume) -> list[str]:
     """Who is enrolled. To look makes a file of SQLite's, so it is done where there is a queue."""
 
     async def look() -> list[str]:
         store = open_store(volume.address)
         try:
-            return [one.name for one in await store.records(MANAGER)]
+            return [one.name for one in await store.records(SUPERVISOR)]
         finally:
             await store.close()
 

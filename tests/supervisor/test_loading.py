@@ -10,8 +10,8 @@ from types import ModuleType
 import pytest
 
 from casque import App, InvalidError
-from casque.tasks.worker_options import WorkerOptions
 from casque.worker.loading import is_loading, load_app, path_of
+from casque.worker.options import WorkerOptions
 from casque.worker.supervision.supervisor import work
 from tests.supervisor.programs import Bench
 

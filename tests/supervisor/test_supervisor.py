@@ -17,14 +17,14 @@ import pytest
 
 from casque import JobStatus, Queue
 from casque.system.clock import SECOND_US
-from casque.tasks.worker_options import DEFAULT_GRACE_US
+from casque.worker.options import DEFAULT_GRACE_US
 from tests.supervisor.programs import TASKS, Bench, is_there
 
 USUAL_GRACE = DEFAULT_GRACE_US / SECOND_US
 SUPERVISE = """
 import sys
 from casque.worker.logging.setup import LogOptions, set_up
-from casque.tasks.worker_options import WorkerOptions
+from casque.worker.options import WorkerOptions
 from casque.worker.supervision.supervisor import RestartPolicy, Supervisor
 log = LogOptions(format="json")
 set_up(log)

@@ -17,7 +17,7 @@ import pytest
 from casque import App, InMemoryStorage, InvalidError, open_store
 from casque.buckets.memory import MemoryBucket
 from casque.tasks import app_store
-from casque.tasks.worker_options import WorkerOptions
+from casque.worker.options import WorkerOptions
 
 
 def work(n: int) -> int:

@@ -128,7 +128,7 @@ def task_of(hint: Any) -> Task[..., Any]:
 def test_a_value_comes_out_as_it_went_in(hint: Any, value: Any) -> None:
     task = task_of(hint)
     for new in (task.job(value), task.job(value=value)):
-        args, kwargs = task.decode(new.payload)
+        args, kwargs = task.call.decode(new.payload)
         assert args == []
         assert kwargs == {"value": value}
         assert type(kwargs["value"]) is type(value) or (type(value), hint) in {
@@ -194,7 +194,7 @@ def test_a_value_that_contains_itself_is_refused() -> None:
 
 def test_a_legitimate_null_beside_numbers_is_no_nan() -> None:
     task = task_of(dict[str, float | None])
-    assert task.decode(task.job({"a": None, "b": 1.0}).payload)[1] == {
+    assert task.call.decode(task.job({"a": None, "b": 1.0}).payload)[1] == {
         "value": {"a": None, "b": 1.0}
     }
 
@@ -243,7 +243,7 @@ def test_a_return_hint_that_cannot_be_json_is_refused_too() -> None:
 def test_a_type_may_contain_itself() -> None:
     task = task_of(Tree)
     tree = Tree([Tree([]), Tree([Tree([])])])
-    assert task.decode(task.job(tree).payload)[1] == {"value": tree}
+    assert task.call.decode(task.job(tree).payload)[1] == {"value": tree}
 
 
 # -- parameters of every kind ---------------------------------------------------
@@ -293,7 +293,7 @@ def test_a_call_is_stored_by_names_and_made_again_as_it_was(
 ) -> None:
     new = task.job(*args, **kwargs)
     assert msgspec.json.decode(new.payload) == payload
-    again_args, again_kwargs = task.decode(new.payload)
+    again_args, again_kwargs = task.call.decode(new.payload)
     given, again = task.call._signature.bind(*args, **kwargs), None
     again = task.call._signature.bind(*again_args, **again_kwargs)
     given.apply_defaults()
@@ -343,11 +343,11 @@ def test_a_payload_from_elsewhere_that_does_not_fit_is_refused(
     task: Task[..., Any], payload: bytes, says: str
 ) -> None:
     with pytest.raises(InvalidError, match=says):
-        task.decode(payload)
+        task.call.decode(payload)
 
 
 def test_a_payload_from_elsewhere_may_leave_defaults_out_before_starred_ones() -> None:
-    assert every.decode(b'{"*": [1, 2, 0.5]}') == ([1, 2, 3, 0.5], {})
+    assert every.call.decode(b'{"*": [1, 2, 0.5]}') == ([1, 2, 3, 0.5], {})
 
 
 def test_a_parameter_may_have_any_name() -> None:
@@ -355,7 +355,7 @@ def test_a_parameter_may_have_any_name() -> None:
     def work(self: int, task: str = "", *, id: int, queue: str = "") -> None: ...
 
     payload = work.job(self=1, id=2, queue="x").payload
-    assert work.decode(payload) == ([], {"self": 1, "id": 2, "queue": "x"})
+    assert work.call.decode(payload) == ([], {"self": 1, "id": 2, "queue": "x"})
     work(self=1, id=2)
     work.enqueue(self=1, id=2)
     work.using(id="a").enqueue(self=1, id=2, task="t")
@@ -387,13 +387,13 @@ class Later:
 
 
 def test_a_hint_may_name_what_is_defined_further_down() -> None:
-    assert early.decode(early.job(Later(1)).payload)[1] == {"value": Later(1)}
+    assert early.call.decode(early.job(Later(1)).payload)[1] == {"value": Later(1)}
     with pytest.raises(InvalidError, match=r"early: argument `value\.n`: Expected `int`"):
         early.job(Later("x"))  # type: ignore[arg-type]
 
 
 def test_a_hint_that_names_nothing_is_refused_at_the_first_use() -> None:
-    for use in (lambda: never.job(1), lambda: never.decode(b"{}")):
+    for use in (lambda: never.job(1), lambda: never.call.decode(b"{}")):
         with pytest.raises(InvalidError) as raised:
             use()
         assert "never: argument `value`: name 'Nowhere' is not defined" in str(raised.value)
@@ -411,7 +411,7 @@ def test_a_hint_may_name_what_a_module_does_not_have_yet(monkeypatch: pytest.Mon
     with pytest.raises(InvalidError, match=r"late: argument `value`: .*no attribute 'Thing'"):
         task.job(Later(1))
     module.Thing = Later  # type: ignore[attr-defined]
-    assert task.decode(task.job(Later(1)).payload)[1] == {"value": Later(1)}
+    assert task.call.decode(task.job(Later(1)).payload)[1] == {"value": Later(1)}
 
 
 def test_a_hint_that_is_no_code_is_refused_when_it_is_decorated() -> None:

@@ -59,8 +59,8 @@ def work_off(app: App) -> None:
     """What a worker does, without the worker."""
     for job in app.queue.dequeue(batch_size=10):
         task = app.tasks[job.entrypoint]
-        args, kwargs = task.decode(job.payload)
-        app.queue.ack(job, result=task.encode_result(task.function(*args, **kwargs)))
+        args, kwargs = task.call.decode(job.payload)
+        app.queue.ack(job, result=task.call.encode_result(task.function(*args, **kwargs)))
 
 
 @pytest.mark.parametrize("address", ADDRESSES)

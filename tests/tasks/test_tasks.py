@@ -367,7 +367,7 @@ def test_a_job_of_a_task_can_follow_an_ack(app: App) -> None:
     [job] = app.queue.dequeue()
     app.queue.ack(job, enqueue=[work.job(2)])
     [after] = app.queue.dequeue()
-    assert work.decode(after.payload) == ([], {"n": 2})
+    assert work.call.decode(after.payload) == ([], {"n": 2})
 
 
 # -- results -----------------------------------------------------------------------
@@ -375,16 +375,16 @@ def test_a_job_of_a_task_can_follow_an_ack(app: App) -> None:
 
 def test_a_result_is_json_of_at_most_64_kib(app: App) -> None:
     work = app.task(at_the_top)
-    assert work.encode_result(None) is None
-    assert work.encode_result({"a": NOON}) == b'{"a":"2030-01-01T12:00:00Z"}'
-    assert work.encode_result("") == b'""'
-    assert work.encode_result("x" * (2**16 - 2)) is not None
+    assert work.call.encode_result(None) is None
+    assert work.call.encode_result({"a": NOON}) == b'{"a":"2030-01-01T12:00:00Z"}'
+    assert work.call.encode_result("") == b'""'
+    assert work.call.encode_result("x" * (2**16 - 2)) is not None
     for wrong, says in (
         ("x" * (2**16 - 1), "the result is 65,537 bytes; at most 65,536"),
         (object(), "the result is not JSON: nothing says how a object"),
         ([float("inf")], "the result is not JSON: inf is a float"),
     ):
         with pytest.raises(InvalidError) as raised:
-            work.encode_result(wrong)
+            work.call.encode_result(wrong)
         assert says in str(raised.value)
         assert str(raised.value).startswith("at_the_top: ")

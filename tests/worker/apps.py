@@ -15,10 +15,10 @@ import pytest
 
 from casque import App, Backoff
 from casque.tasks.app import TaskApp
-from casque.tasks.worker_options import WorkerOptions
 from casque.testing import FakeClock
 from casque.worker import store_thread
 from casque.worker import worker as loop
+from casque.worker.options import WorkerOptions
 from casque.worker.worker import Ended, Worker
 
 AT_ONCE = Backoff(base=timedelta(0))

@@ -16,7 +16,7 @@ from casque.rules.operations import PutRecord
 from casque.stores.url import StoreAddress
 from casque.tasks.app import TaskApp
 from casque.worker import running
-from casque.worker.attempt import Attempt
+from casque.worker.attempt import RunningAttempt
 from casque.worker.shell.job import SHELL, ShellCall, encode
 from casque.worker.shell.settings import encoded
 from casque.worker.shell.task import add_shell
@@ -85,7 +85,7 @@ def out_of_time_when(happened: Callable[[], object], patch: pytest.MonkeyPatch) 
     """Let a job's time be over as soon as something has happened, however long that takes."""
 
     def look(
-        attempts: running.RunningAttempts, attempt: Attempt, seconds: float, told: str
+        attempts: running.RunningAttempts, attempt: RunningAttempt, seconds: float, told: str
     ) -> None:
         if happened():
             attempts._time_out(attempt, told)
@@ -94,7 +94,7 @@ def out_of_time_when(happened: Callable[[], object], patch: pytest.MonkeyPatch) 
             attempt.timer = again
 
     def begin(
-        attempts: running.RunningAttempts, attempt: Attempt, seconds: float, told: str
+        attempts: running.RunningAttempts, attempt: RunningAttempt, seconds: float, told: str
     ) -> None:
         if attempt.timer is not None:
             attempt.timer.cancel()

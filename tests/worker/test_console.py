@@ -14,7 +14,7 @@ import pytest
 
 from casque import App, Discard, Snooze
 from casque.worker.logging import setup
-from casque.worker.logging.console import SUPERVISOR, ConsoleLines, shown
+from casque.worker.logging.console import SUPERVISOR_LOGGER, ConsoleLines, shown
 from casque.worker.logging.setup import LineHandler, LogOptions
 from casque.worker.shell import task as shell
 from casque.worker.shell.task import add_shell
@@ -27,7 +27,11 @@ PID = os.getpid()
 @contextmanager
 def watching(level: int = logging.INFO) -> Iterator[io.StringIO]:
     """What `set_up` does, but to a stream of our own; pytest's handlers stand aside."""
-    root, worker, stream = logging.getLogger(), logging.getLogger(setup.WORKER), io.StringIO()
+    root, worker, stream = (
+        logging.getLogger(),
+        logging.getLogger(setup.WORKER_LOGGER),
+        io.StringIO(),
+    )
     before, was, was_worker = root.handlers[:], root.level, worker.level
     root.handlers[:] = []
     try:
@@ -172,10 +176,10 @@ def test_what_has_no_event_is_told_as_it_is_line_by_line() -> None:
         ("all_ended", {}, "All workers shut down. Exiting."),
     ],
 )
-def test_the_supervisor_speaks_as_the_manager(
+def test_the_supervisor_is_named_manager_on_the_console(
     event: str, fields: dict[str, object], line: str | None
 ) -> None:
-    made = record(SUPERVISOR, "in other words", event=event, **fields)
+    made = record(SUPERVISOR_LOGGER, "in other words", event=event, **fields)
     line = line or "Worker 20 was killed by SIGKILL. Starting another."
     assert ConsoleLines().format(made) == f"[Manager] {line}"
     assert shown(logging.INFO)(made)

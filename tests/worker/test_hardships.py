@@ -17,8 +17,8 @@ import pytest
 from casque import App, InvalidError, JobStatus
 from casque.rules.operations import Ack, Dequeue, Heartbeat, PutRecord
 from casque.stores.memory import MemoryStore
-from casque.tasks.worker_options import WorkerOptions
 from casque.worker import store_thread
+from casque.worker.options import WorkerOptions
 from casque.worker.worker import Ended, Worker
 from tests.worker.apps import (
     AT_ONCE,

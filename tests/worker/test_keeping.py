@@ -30,7 +30,7 @@ from casque.system.clock import SystemClock, span_us
 from casque.tasks import app_store
 from casque.testing import FakeClock
 from casque.testing.faults import STORE_FAULTS, Fault, FaultyStore
-from casque.worker.attempt import Attempt, Returned
+from casque.worker.attempt import Returned, RunningAttempt
 from casque.worker.messages import Settlement, answered
 from tests.worker.apps import (
     AT_ONCE,
@@ -298,7 +298,7 @@ def test_what_was_stored_without_an_answer_is_not_taken_for_lost(
     def task() -> None: ...
 
     job = app.queue.enqueue("task")
-    attempt = Attempt(job, app.tasks["task"], app.store.clock)
+    attempt = RunningAttempt(job, app.tasks["task"], app.store.clock)
     one = Settlement(attempt, Returned(None), Ack(job.id, 1))
     assert answered(one, refusal) == (one, refusal)
     one.is_unsure = True

@@ -9,8 +9,8 @@ import pytest
 
 from casque import App, JobStatus, Queue, current_job
 from casque.record import WORKER
-from casque.tasks.worker_options import WorkerOptions
 from casque.worker import store_thread
+from casque.worker.options import WorkerOptions
 from casque.worker.registry.entries import WorkerEntry, worker_entries
 from casque.worker.worker import Ended, Worker
 from tests.worker.apps import (

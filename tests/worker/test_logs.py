@@ -13,7 +13,7 @@ from typing import IO
 import pytest
 
 from casque import App
-from casque.worker.attempt import Attempt, Raised, Returned
+from casque.worker.attempt import Raised, Returned, RunningAttempt
 from casque.worker.logging.events import LOGGER, Report
 from casque.worker.logging.setup import JsonLines, LineHandler, TextLines, batched
 
@@ -45,7 +45,7 @@ def alone(handler: LineHandler) -> Iterator[None]:
 
 
 @pytest.fixture
-def attempt() -> Attempt:
+def attempt() -> RunningAttempt:
     app = App("memory://")
 
     @app.task
@@ -53,11 +53,11 @@ def attempt() -> Attempt:
 
     app.queue.enqueue("task")
     [job] = app.queue.dequeue()
-    return Attempt(job, app.tasks["task"], app.store.clock)
+    return RunningAttempt(job, app.tasks["task"], app.store.clock)
 
 
 def test_a_line_is_the_same_whichever_way_it_came(
-    lines: LineHandler, stream: io.StringIO, attempt: Attempt
+    lines: LineHandler, stream: io.StringIO, attempt: RunningAttempt
 ) -> None:
     with alone(lines):
         report = Report("me", attempt.task.app.store.clock)
@@ -74,7 +74,7 @@ def test_a_line_is_the_same_whichever_way_it_came(
 
 
 def test_those_of_a_batch_are_written_at_its_end_but_warnings_at_once(
-    lines: LineHandler, stream: io.StringIO, attempt: Attempt
+    lines: LineHandler, stream: io.StringIO, attempt: RunningAttempt
 ) -> None:
     with alone(lines):
         report = Report("me", attempt.task.app.store.clock)
@@ -118,7 +118,7 @@ def test_so_it_is_with_a_formatter_of_the_users(lines: LineHandler) -> None:
 
 
 def test_a_log_that_nobody_reads_harms_nobody(
-    lines: LineHandler, attempt: Attempt, capsys: pytest.CaptureFixture[str]
+    lines: LineHandler, attempt: RunningAttempt, capsys: pytest.CaptureFixture[str]
 ) -> None:
     class Closed(io.StringIO):
         def write(self, text: str) -> int:

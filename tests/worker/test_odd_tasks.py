@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 
 from casque import App, JobStatus, NewJob
-from casque.tasks.worker_options import WorkerOptions
-from casque.worker.attempt import Attempt
+from casque.worker.attempt import RunningAttempt
 from casque.worker.logging.events import Report
+from casque.worker.options import WorkerOptions
 from casque.worker.worker import Ended
 from tests.worker.apps import (
     AT_ONCE,
@@ -190,7 +190,7 @@ def test_a_thread_that_ends_as_it_times_out_frees_its_slot_once(
 ) -> None:
     release, goes_on = threading.Event(), Report.goes_on
 
-    def late(report: Report, attempt: Attempt, why: str) -> None:
+    def late(report: Report, attempt: RunningAttempt, why: str) -> None:
         release.set()
         while not attempt.is_over:
             time.sleep(0.001)
@@ -268,7 +268,7 @@ def test_a_finished_job_leaves_nothing_behind(app: App) -> None:
         alive, looks = 100, 50
         while alive >= 50 and looks:  # the last of them are on their way out
             gc.collect()
-            alive = sum(isinstance(one, Attempt) for one in gc.get_objects())
+            alive = sum(isinstance(one, RunningAttempt) for one in gc.get_objects())
             looks -= 1
             time.sleep(0.05)
         assert alive < 50, "those of other tests may be among them"

@@ -164,7 +164,7 @@ def test_an_entry_says_which_process_it_is_of(app: App) -> None:
     vitals = process_identity.vitals(os.getpid())
     assert vitals is not None
     assert (entry.pid, entry.birth) == (os.getpid(), vitals.birth)
-    assert (entry.manager, entry.lease_us, entry.grace_us) == (None, LONG, 7_000_000)
+    assert (entry.supervisor, entry.lease_us, entry.grace_us) == (None, LONG, 7_000_000)
     assert entry.is_here
     assert not entry.is_gone
 
@@ -174,7 +174,7 @@ def test_an_entry_of_an_older_version_can_be_read() -> None:
         "beat_at": "2026-01-01T00:00:00Z", "concurrency": 1, "queues": null,
         "entrypoints": [], "running": []}"""
     entry = msgspec.json.decode(old, type=WorkerEntry)
-    assert (entry.manager, entry.is_dismissed, entry.is_here) == (None, False, False)
+    assert (entry.supervisor, entry.is_dismissed, entry.is_here) == (None, False, False)
 
 
 def test_it_asks_as_often_as_it_is_told_to() -> None:

@@ -9,6 +9,7 @@ from datetime import timedelta
 from itertools import count
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from casque import App, InvalidError, JobStatus, NewJob, Queue
@@ -20,7 +21,7 @@ from casque.testing.faults import STORE_FAULTS, Fault, FaultyStore
 from casque.worker.loading import load_app
 from casque.worker.shell import command as commands
 from casque.worker.shell import settings
-from casque.worker.shell.job import SHELL, ShellCall, exit_code_of, exit_failure, result_of
+from casque.worker.shell.job import SHELL, ShellCall, exit_code_of, exit_failure, succeeded
 from casque.worker.shell.task import CANNOT_START, add_shell
 from tests.worker.apps import beside, wait_for, work_off
 from tests.worker.shells import (
@@ -47,7 +48,7 @@ def test_a_command_that_succeeds_is_completed_with_its_line_and_its_output(anywh
     run(anywhere, command("echo said; echo complained >&2"))
     job = job_of(anywhere)
     assert job.status is JobStatus.COMPLETED
-    assert job.result == result_of(ShellCall("echo said; echo complained >&2"))
+    assert job.result == msgspec.json.encode(succeeded(ShellCall("echo said; echo complained >&2")))
     assert job.output == b"said\ncomplained\n"
     assert exit_code_of(job) == 0
 

@@ -15,8 +15,8 @@ import pytest
 from casque import App, JobStatus
 from casque.stores.memory import MemoryStore
 from casque.tasks.current import RunningJob
-from casque.tasks.worker_options import WorkerOptions
 from casque.testing import FakeClock
+from casque.worker.options import WorkerOptions
 from casque.worker.shell import command as commands
 from casque.worker.shell import guard, task
 from casque.worker.shell.job import exit_code_of

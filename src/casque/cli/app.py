@@ -15,7 +15,7 @@ from casque.cli.completion import COMPLETE_VARIABLE
 from casque.cli.config import config
 from casque.cli.dlq import dlq
 from casque.cli.enqueue import typer_args
-from casque.cli.options import CommonOptions, JsonOption, StoreOption, epilog
+from casque.cli.options import Commands, JsonOption, StoreOption, epilog, keep_common
 from casque.cli.output import DONE, INTERRUPTED, INVALID, complain
 from casque.cli.worker.commands import workers
 
@@ -31,7 +31,7 @@ class _PassedThroughError(Exception):
         self.error = error
 
 
-class _Commands(TyperGroup):
+class _PassingGroup(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
@@ -39,9 +39,9 @@ class _Commands(TyperGroup):
             raise _PassedThroughError(error) from error
 
 
-app = typer.Typer(
+app = Commands(
     name="queuectl",
-    cls=_Commands,
+    cls=_PassingGroup,
     help="Background jobs on the storage you already have.",
     epilog=epilog(
         """queuectl enqueue '{"id": "job1", "command": "sleep 2"}'""",
@@ -53,21 +53,21 @@ app = typer.Typer(
     add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command(epilog=typer_args.EPILOG)(typer_args.enqueue)
-app.command(epilog=status.EPILOG)(status.status)
-app.command("list", epilog=listing.LIST_EPILOG)(listing.list_jobs)
-app.command(epilog=show.EPILOG)(show.show)
-app.command(epilog=manage.CANCEL_EPILOG)(manage.cancel)
-app.command(epilog=manage.RETRY_EPILOG)(manage.retry)
-app.command(epilog=manage.PURGE_EPILOG)(manage.purge)
-app.command(epilog=manage.PAUSE_EPILOG)(manage.pause)
-app.command(epilog=manage.PAUSE_EPILOG)(manage.resume)
-app.command(epilog=listing.QUEUES_EPILOG)(listing.queues)
+app.add(*typer_args.EXAMPLES)(typer_args.enqueue)
+app.add(*status.EXAMPLES)(status.status)
+app.add(*listing.LIST_EXAMPLES, name="list")(listing.list_jobs)
+app.add(*show.EXAMPLES)(show.show)
+app.add(*manage.CANCEL_EXAMPLES)(manage.cancel)
+app.add(*manage.RETRY_EXAMPLES)(manage.retry)
+app.add(*manage.PURGE_EXAMPLES)(manage.purge)
+app.add(*manage.PAUSE_EXAMPLES)(manage.pause)
+app.add(*manage.PAUSE_EXAMPLES)(manage.resume)
+app.add(*listing.QUEUES_EXAMPLES)(listing.queues)
 app.add_typer(workers)
 app.add_typer(dlq)
 app.add_typer(config)
-app.command(epilog=backup.EPILOG)(backup.backup)
-app.command(epilog=manage.RESET_EPILOG)(manage.reset)
+app.add(*backup.EXAMPLES)(backup.backup)
+app.add(*manage.RESET_EXAMPLES)(manage.reset)
 
 
 @app.command(epilog=epilog("queuectl demo"))
@@ -105,7 +105,7 @@ def queuectl(
     ] = False,
 ) -> None:
     del version  # printed by its callback
-    context.obj = CommonOptions(store, json)
+    keep_common(context, store, json)
 
 
 def _explain(error: Exception) -> None:

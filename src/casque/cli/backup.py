@@ -8,13 +8,13 @@ from typing import Annotated
 import typer
 
 from casque.cli.interrupts import Interrupts
-from casque.cli.options import JsonOption, StoreOption, epilog, is_json, open_for_reading
+from casque.cli.options import is_json, open_for_reading
 from casque.cli.output import answer, progress_bar
 from casque.stores.sqlite.backup import refusal
 from casque.stores.sqlite.store import SqliteStore
 from casque.system.terminal_text import counted, plain
 
-EPILOG = epilog("queuectl backup copy.db", "queuectl backup --force /backups/jobs.db")
+EXAMPLES = ("queuectl backup copy.db", "queuectl backup --force /backups/jobs.db")
 
 
 def backup(
@@ -24,11 +24,9 @@ def backup(
     force: Annotated[
         bool, typer.Option("--force", "-f", help="Replace FILE if it is there.")
     ] = False,
-    store: StoreOption = None,
-    json: JsonOption = False,
 ) -> int:
     """Copy a SQLite queue as it is now, while it is in use, and check the copy."""
-    with open_for_reading(context, store) as access, Interrupts(), progress_bar("Copying") as bar:
+    with open_for_reading(context) as access, Interrupts(), progress_bar("Copying") as bar:
         copied = access.store
         if not isinstance(copied, SqliteStore):
             raise refusal(copied.name, type(copied).__name__)
@@ -39,7 +37,7 @@ def backup(
     return answer(
         {"file": str(made.path), "jobs": made.jobs, "bytes": made.size_bytes},
         f"{counted(made.jobs, 'job')} copied to {plain(str(made.path))} ({size}), and checked.",
-        as_json=is_json(context, json),
+        as_json=is_json(context),
     )
 
 

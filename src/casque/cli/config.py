@@ -7,11 +7,8 @@ from typing import Annotated
 import typer
 
 from casque.cli.options import (
-    JsonOption,
-    StoreOption,
     address_of,
-    epilog,
-    group_options,
+    command_group,
     is_json,
     open_for_reading,
     open_for_writing,
@@ -28,52 +25,42 @@ from casque.worker.shell.settings import SETTINGS, Settings, encoded, setting, s
 _KEYS = ", ".join(SETTINGS)
 KeyArgument = Annotated[str, typer.Argument(metavar="KEY", help=f"One of {_KEYS}.")]
 
-config = typer.Typer(
-    name="config",
-    help="The settings of a store, which hold for every worker on every host.",
-    epilog=epilog("queuectl config list", "queuectl config set max_retries 5"),
-    no_args_is_help=True,
+config = command_group(
+    "config",
+    "The settings of a store, which hold for every worker on every host.",
+    "queuectl config list",
+    "queuectl config set max_retries 5",
 )
-config.callback()(group_options)
 
 
-@config.command(
-    "set",
-    epilog=epilog(
-        "queuectl config set max_retries 5",
-        "queuectl config set timeout 10m",
-        "queuectl config set timeout none",
-    ),
+@config.add(
+    "queuectl config set max_retries 5",
+    "queuectl config set timeout 10m",
+    "queuectl config set timeout none",
+    name="set",
     context_settings={"ignore_unknown_options": True},  # -1 is a value, and a wrong one
 )
 def set_(
     context: typer.Context,
     key: KeyArgument,
     value: Annotated[str, typer.Argument(metavar="VALUE", help="A number, or as 90s, 5m, 7d.")],
-    store: StoreOption = None,
-    json: JsonOption = False,
 ) -> int:
     """Set one of the settings."""
     data = encoded(key, value)
-    with open_for_writing(context, store) as access:
+    with open_for_writing(context) as access:
         settings = _change(access, key, data)
     text = f"Config updated: {key} = {setting(key).shown(settings)}"
-    return answer(_object(key, settings, is_set=True), text, as_json=is_json(context, json))
+    return answer(_object(key, settings, is_set=True), text, as_json=is_json(context))
 
 
-@config.command(epilog=epilog("queuectl config unset timeout"))
-def unset(
-    context: typer.Context,
-    key: KeyArgument,
-    store: StoreOption = None,
-    json: JsonOption = False,
-) -> int:
+@config.add("queuectl config unset timeout")
+def unset(context: typer.Context, key: KeyArgument) -> int:
     """Set one of the settings back to its default."""
     one = setting(key)
-    with open_for_writing(context, store) as access:
+    with open_for_writing(context) as access:
         settings = _change(access, key, None)
     text = f"Config updated: {key} = {one.shown(settings)} (default)"
-    return answer(_object(key, settings, is_set=False), text, as_json=is_json(context, json))
+    return answer(_object(key, settings, is_set=False), text, as_json=is_json(context))
 
 
 def _change(access: Access, key: str, data: bytes | None) -> Settings:
@@ -91,25 +78,20 @@ def _change(access: Access, key: str, data: bytes | None) -> Settings:
         return access.settings()
 
 
-@config.command(epilog=epilog("queuectl config get max_retries"))
-def get(
-    context: typer.Context,
-    key: KeyArgument,
-    store: StoreOption = None,
-    json: JsonOption = False,
-) -> int:
+@config.add("queuectl config get max_retries")
+def get(context: typer.Context, key: KeyArgument) -> int:
     """Print the value of one of the settings."""
     one = setting(key)
-    settings, are_set = _read(context, store)
+    settings, are_set = _read(context)
     value = _object(key, settings, is_set=key in are_set)
-    return answer(value, one.shown(settings), as_json=is_json(context, json))
+    return answer(value, one.shown(settings), as_json=is_json(context))
 
 
-@config.command("list", epilog=epilog("queuectl config list", "queuectl config list --json"))
-def list_(context: typer.Context, store: StoreOption = None, json: JsonOption = False) -> int:
+@config.add("queuectl config list", "queuectl config list --json", name="list")
+def list_(context: typer.Context) -> int:
     """Print all settings, and which of them have their default."""
-    settings, are_set = _read(context, store)
-    if is_json(context, json):
+    settings, are_set = _read(context)
+    if is_json(context):
         print_json([_object(key, settings, is_set=key in are_set) for key in SETTINGS])
         return DONE
     made = table("System Configuration", "Key", "Value")
@@ -120,18 +102,18 @@ def list_(context: typer.Context, store: StoreOption = None, json: JsonOption = 
     return DONE
 
 
-def _read(context: typer.Context, store: str | None) -> tuple[Settings, set[str]]:
+def _read(context: typer.Context) -> tuple[Settings, set[str]]:
     """The settings, and the keys that somebody has set."""
-    with open_for_reading(context, store) as access:
+    with open_for_reading(context) as access:
         records = access.records(CONFIG)
     return settings_of(records), {record.name for record in records}
 
 
-@config.command(epilog=epilog("queuectl config path", "queuectl config path --json"))
-def path(context: typer.Context, store: StoreOption = None, json: JsonOption = False) -> int:
+@config.add("queuectl config path", "queuectl config path --json")
+def path(context: typer.Context) -> int:
     """Print which store is used here. It need not be there yet."""
-    shown = without_password(str(anchored(address_of(context, store))))
-    return answer({"store": shown}, plain(shown), as_json=is_json(context, json))
+    shown = without_password(str(anchored(address_of(context))))
+    return answer({"store": shown}, plain(shown), as_json=is_json(context))
 
 
 def _object(key: str, settings: Settings, *, is_set: bool) -> JsonObject:

@@ -10,11 +10,8 @@ import typer
 from casque.cli.list import DEFAULT_LIMIT, LimitOption, show_jobs
 from casque.cli.manage import YesOption, change_each, confirmed
 from casque.cli.options import (
-    JsonOption,
     QueueOption,
-    StoreOption,
-    epilog,
-    group_options,
+    command_group,
     is_json,
     open_for_reading,
     open_for_writing,
@@ -32,51 +29,40 @@ from casque.system.terminal_text import counted
 
 _PAGE = 1_000
 
-dlq = typer.Typer(
-    name="dlq",
-    help="The dead letter queue: jobs that have had all their attempts.",
-    epilog=epilog("queuectl dlq list", "queuectl dlq retry --all"),
-    no_args_is_help=True,
+dlq = command_group(
+    "dlq",
+    "The dead letter queue: jobs that have had all their attempts.",
+    "queuectl dlq list",
+    "queuectl dlq retry --all",
 )
-dlq.callback()(group_options)
 
 
-@dlq.command("list", epilog=epilog("queuectl dlq list", "queuectl dlq list --queue mail --json"))
+@dlq.add("queuectl dlq list", "queuectl dlq list --queue mail --json", name="list")
 def list_(
-    context: typer.Context,
-    queue: QueueOption = None,
-    limit: LimitOption = DEFAULT_LIMIT,
-    store: StoreOption = None,
-    json: JsonOption = False,
+    context: typer.Context, queue: QueueOption = None, limit: LimitOption = DEFAULT_LIMIT
 ) -> int:
     """List the dead jobs."""
-    with open_for_reading(context, store) as access:
+    with open_for_reading(context) as access:
         show_jobs(
             access,
             JobFilter("dead", queue_name(queue)),
             limit=limit,
-            as_json=is_json(context, json),
+            as_json=is_json(context),
         )
     return DONE
 
 
-@dlq.command(epilog=epilog("queuectl dlq show job-fail"))
-def show(
-    context: typer.Context, id: IdArgument, store: StoreOption = None, json: JsonOption = False
-) -> int:
+@dlq.add("queuectl dlq show job-fail")
+def show(context: typer.Context, id: IdArgument) -> int:
     """Show everything about a dead job."""
-    with open_for_reading(context, store) as access:
+    with open_for_reading(context) as access:
         job = _dead(access, id)
-        show_job(job, access.store.clock.now(), as_json=is_json(context, json))
+        show_job(job, access.store.clock.now(), as_json=is_json(context))
     return DONE
 
 
-@dlq.command(
-    epilog=epilog(
-        "queuectl dlq retry job-fail",
-        "queuectl dlq retry --all",
-        "queuectl dlq retry --all -q mail",
-    )
+@dlq.add(
+    "queuectl dlq retry job-fail", "queuectl dlq retry --all", "queuectl dlq retry --all -q mail"
 )
 def retry(
     context: typer.Context,
@@ -84,16 +70,14 @@ def retry(
     ids: Annotated[list[str] | None, typer.Argument(metavar="ID…", help="Of dead jobs.")] = None,
     all_: Annotated[bool, typer.Option("--all", help="All of them, or all of --queue.")] = False,
     queue: QueueOption = None,
-    store: StoreOption = None,
-    json: JsonOption = False,
 ) -> int:
     """Bring dead jobs back to their queues, due now, with all their attempts."""
     if bool(ids) == all_:
         raise InvalidError("name the jobs, or say --all.")
     if queue is not None and not all_:
         raise InvalidError("--queue goes with --all; a job that is named needs none.")
-    as_json = is_json(context, json)
-    with open_for_writing(context, store) as access:
+    as_json = is_json(context)
+    with open_for_writing(context) as access:
         wanted = list(_dead_ids(access, queue_name(queue))) if all_ else ids or []
         if not wanted and not as_json:
             print("No dead jobs.")
@@ -107,9 +91,7 @@ def retry(
         )
 
 
-@dlq.command(
-    epilog=epilog("queuectl dlq purge --yes", "queuectl dlq purge --older-than 7d --queue mail")
-)
+@dlq.add("queuectl dlq purge --yes", "queuectl dlq purge --older-than 7d --queue mail")
 def purge(
     context: typer.Context,
     *,
@@ -118,17 +100,15 @@ def purge(
     ] = "0",
     queue: QueueOption = None,
     yes: YesOption = False,
-    store: StoreOption = None,
-    json: JsonOption = False,
 ) -> int:
     """Forget dead jobs."""
     span_us = duration_us(older_than)
-    with open_for_writing(context, store) as access:
+    with open_for_writing(context) as access:
         if not yes and not confirmed(f"Forget dead jobs in {access.store.name}?"):
             return INVALID
         count = access.submit(Purge(span_us, queue_name(queue), only_dead=True))
     text = f"{counted(count, 'dead job')} purged."
-    return answer({"purged": count}, text, as_json=is_json(context, json))
+    return answer({"purged": count}, text, as_json=is_json(context))
 
 
 def _dead_ids(access: Access, queue: str | None) -> Iterator[str]:

@@ -8,10 +8,7 @@ import msgspec
 import typer
 
 from casque.cli.options import (
-    JsonOption,
     QueueOption,
-    StoreOption,
-    epilog,
     is_json,
     open_for_reading,
     queue_name,
@@ -27,7 +24,6 @@ from casque.cli.output import (
     table,
 )
 from casque.cli.store import Access
-from casque.job import Stats
 from casque.record import PAUSE
 from casque.rules.views import VIEWS, JobFilter, View
 
@@ -37,12 +33,12 @@ LimitOption = Annotated[
 DEFAULT_LIMIT = 50
 _RARE = ("scheduled", "cancelled")
 
-LIST_EPILOG = epilog(
+LIST_EXAMPLES = (
     "queuectl list --state pending",
     "queuectl list --state dead --queue mail --limit 10",
     "queuectl list --json --limit 1000000 | jq -r '.[].id'",
 )
-QUEUES_EPILOG = epilog("queuectl queues", "queuectl queues --json")
+QUEUES_EXAMPLES = ("queuectl queues", "queuectl queues --json")
 
 
 def list_jobs(
@@ -54,13 +50,11 @@ def list_jobs(
     ] = None,
     queue: QueueOption = None,
     limit: LimitOption = DEFAULT_LIMIT,
-    store: StoreOption = None,
-    json: JsonOption = False,
 ) -> int:
     """List jobs in the order in which they were enqueued."""
     wanted = JobFilter(cast("View | None", state and state.lower()), queue_name(queue))
-    with open_for_reading(context, store) as access:
-        show_jobs(access, wanted, limit=limit, as_json=is_json(context, json))
+    with open_for_reading(context) as access:
+        show_jobs(access, wanted, limit=limit, as_json=is_json(context))
     return DONE
 
 
@@ -79,22 +73,18 @@ def show_jobs(access: Access, wanted: JobFilter, *, limit: int, as_json: bool) -
     print_table(job_table(f"{state.capitalize()} Jobs".lstrip(), found))
     if len(found) == limit:
         stats = access.run(access.queue.stats(wanted.queue))
-        more = _count(stats, wanted) - limit
+        more = (stats.total if wanted.view is None else getattr(stats, wanted.view)) - limit
         if more > 0:
             print(f"… and {more:,} more")
 
 
-def _count(stats: Stats, wanted: JobFilter) -> int:
-    return stats.total if wanted.view is None else int(getattr(stats, wanted.view))
-
-
-def queues(context: typer.Context, store: StoreOption = None, json: JsonOption = False) -> int:
+def queues(context: typer.Context) -> int:
     """List the queues that have jobs or are paused, and count their jobs."""
-    with open_for_reading(context, store) as access:
+    with open_for_reading(context) as access:
         paused = {record.name for record in access.records(PAUSE)}
         names = sorted({*access.run(access.queue.queues()), *paused})
         counts = {name: access.run(access.queue.stats(name)) for name in names}
-    if is_json(context, json):
+    if is_json(context):
         print_json(
             [
                 {"queue": name, **msgspec.structs.asdict(stats), "paused": name in paused}

@@ -13,10 +13,7 @@ import typer
 from casque.checks import name
 from casque.checks import text as checked_text
 from casque.cli.options import (
-    JsonOption,
     QueueOption,
-    StoreOption,
-    epilog,
     is_json,
     open_for_writing,
 )
@@ -44,11 +41,11 @@ QueueArgument = Annotated[str, typer.Argument(metavar="QUEUE", help="The name of
 _BATCH = 1_000
 """How many are changed in one commit."""
 
-CANCEL_EPILOG = epilog("queuectl cancel job1", "queuectl cancel job1 job2 --reason 'not needed'")
-RETRY_EPILOG = epilog("queuectl retry job-fail", "queuectl dlq retry --all")
-PURGE_EPILOG = epilog("queuectl purge --older-than 7d", "queuectl purge --older-than 0 -q mail")
-PAUSE_EPILOG = epilog("queuectl pause mail", "queuectl resume mail")
-RESET_EPILOG = epilog("queuectl reset --yes")
+CANCEL_EXAMPLES = ("queuectl cancel job1", "queuectl cancel job1 job2 --reason 'not needed'")
+RETRY_EXAMPLES = ("queuectl retry job-fail", "queuectl dlq retry --all")
+PURGE_EXAMPLES = ("queuectl purge --older-than 7d", "queuectl purge --older-than 0 -q mail")
+PAUSE_EXAMPLES = ("queuectl pause mail", "queuectl resume mail")
+RESET_EXAMPLES = ("queuectl reset --yes",)
 
 
 def change_each(
@@ -90,22 +87,18 @@ def cancel(
     context: typer.Context,
     ids: IdsArgument,
     reason: Annotated[str, typer.Option(metavar="TEXT", help="Is kept with the job.")] = "",
-    store: StoreOption = None,
-    json: JsonOption = False,
 ) -> int:
     """Never run these jobs (again). One that is running is stopped."""
-    with open_for_writing(context, store) as access:
+    with open_for_writing(context) as access:
         cancelled = partial(Cancel, reason=checked_text(reason, "reason"))
-        as_json = is_json(context, json)
+        as_json = is_json(context)
         return change_each(access, ids, cancelled, "Job {id} cancelled.", as_json=as_json)
 
 
-def retry(
-    context: typer.Context, ids: IdsArgument, store: StoreOption = None, json: JsonOption = False
-) -> int:
+def retry(context: typer.Context, ids: IdsArgument) -> int:
     """Bring dead jobs back to their queues, due now, with all their attempts."""
-    with open_for_writing(context, store) as access:
-        as_json = is_json(context, json)
+    with open_for_writing(context) as access:
+        as_json = is_json(context)
         return change_each(access, ids, Retry, "Job {id} is pending again.", as_json=as_json)
 
 
@@ -115,55 +108,36 @@ def purge(
         str, typer.Option("--older-than", metavar="DURATION", help="How long they are finished.")
     ],
     queue: QueueOption = None,
-    store: StoreOption = None,
-    json: JsonOption = False,
 ) -> int:
     """Forget the jobs that are completed, dead or cancelled for longer than that."""
     span = timedelta(microseconds=duration_us(older_than))
-    with open_for_writing(context, store) as access:
+    with open_for_writing(context) as access:
         count = access.run(access.queue.purge(older_than=span, queue=queue))
     text = f"{counted(count, 'job')} purged."
-    return answer({"purged": count}, text, as_json=is_json(context, json))
+    return answer({"purged": count}, text, as_json=is_json(context))
 
 
-def pause(
-    context: typer.Context,
-    queue: QueueArgument,
-    store: StoreOption = None,
-    json: JsonOption = False,
-) -> int:
+def pause(context: typer.Context, queue: QueueArgument) -> int:
     """Let no worker take jobs from a queue. What is running goes on; enqueueing too."""
-    return _set_paused(context, queue, store, json, paused=True)
+    return _set_paused(context, queue, paused=True)
 
 
-def resume(
-    context: typer.Context,
-    queue: QueueArgument,
-    store: StoreOption = None,
-    json: JsonOption = False,
-) -> int:
+def resume(context: typer.Context, queue: QueueArgument) -> int:
     """Let workers take jobs from a queue again."""
-    return _set_paused(context, queue, store, json, paused=False)
+    return _set_paused(context, queue, paused=False)
 
 
-def _set_paused(
-    context: typer.Context, queue: str, store: str | None, json: bool, *, paused: bool
-) -> int:
-    with open_for_writing(context, store) as access:
+def _set_paused(context: typer.Context, queue: str, *, paused: bool) -> int:
+    with open_for_writing(context) as access:
         access.run(access.queue.pause(queue) if paused else access.queue.resume(queue))
     text = f"Queue {plain(queue)} {'paused' if paused else 'resumed'}."
     value = {"queue": queue, "paused": paused}
-    return answer(value, text, as_json=is_json(context, json))
+    return answer(value, text, as_json=is_json(context))
 
 
-def reset(
-    context: typer.Context,
-    yes: YesOption = False,
-    store: StoreOption = None,
-    json: JsonOption = False,
-) -> int:
+def reset(context: typer.Context, yes: YesOption = False) -> int:
     """Forget everything in the store: jobs of all queues, settings and pauses."""
-    with open_for_writing(context, store) as access:
+    with open_for_writing(context) as access:
         if not yes and not confirmed(f"Forget all jobs and settings in {access.store.name}?"):
             return INVALID
         dropped = sum(
@@ -179,7 +153,7 @@ def reset(
             "on; `queuectl worker stop` stops them."
         )
     text = f"Store reset: {counted(dropped, 'job')} dropped."
-    return answer({"dropped": dropped}, text, as_json=is_json(context, json))
+    return answer({"dropped": dropped}, text, as_json=is_json(context))
 
 
 def confirmed(question: str) -> bool:

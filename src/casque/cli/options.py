@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import os
-from typing import Annotated
+from collections.abc import Callable
+from typing import Annotated, Any
 
 import msgspec
 import typer
 
 from casque.checks import name
-from casque.cli.store import STORE_VARIABLE, Access, address_from, open_without_creating
+from casque.cli.store import Access, address_from, open_without_creating
+from casque.worker.shell.job import STORE_VARIABLE
 
 StoreOption = Annotated[
     str | None,
@@ -20,49 +24,38 @@ StoreOption = Annotated[
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+QueueOption = Annotated[
+    str | None, typer.Option("--queue", "-q", metavar="NAME", help="Only of this queue.")
+]
 
 
 class CommonOptions(msgspec.Struct, frozen=True):
-    """The options that were given before the command."""
+    """The common options that were given so far; the last `--store` counts."""
 
     store: str | None = None
     is_json: bool = False
 
 
-def address_of(context: typer.Context, store: str | None) -> str:
-    """The store of a command: its own option, else the one before its name, else the default."""
-    return address_from(_common(context).store if store is None else store)
+class Commands(typer.Typer):
+    """Commands, each with `--store`, `--json` and examples in its help."""
+
+    def add(
+        self, *examples: str, name: str | None = None, **settings: Any
+    ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        """Register a command. Its context, the first parameter, has the common options."""
+
+        def register(command: Callable[..., Any]) -> Callable[..., Any]:
+            self.command(name, epilog=epilog(*examples), **settings)(_with_common(command))
+            return command
+
+        return register
 
 
-def address_if_named(context: typer.Context, store: str | None) -> str | None:
-    """The store that an option or the variable names; None when neither does."""
-    given = _common(context).store if store is None else store
-    if given is None and not os.environ.get(STORE_VARIABLE):
-        return None
-    return address_from(given)
-
-
-def open_for_writing(context: typer.Context, store: str | None) -> Access:
-    return Access(address_of(context, store))
-
-
-def open_for_reading(context: typer.Context, store: str | None) -> Access:
-    """The same for a command that only reads: it creates no store."""
-    return open_without_creating(address_of(context, store))
-
-
-def is_json(context: typer.Context, given: bool) -> bool:
-    return given or _common(context).is_json
-
-
-def _common(context: typer.Context) -> CommonOptions:
-    common = context.find_root().obj
-    return common if isinstance(common, CommonOptions) else CommonOptions()
-
-
-QueueOption = Annotated[
-    str | None, typer.Option("--queue", "-q", metavar="NAME", help="Only of this queue.")
-]
+def command_group(name: str, explained: str, *examples: str) -> Commands:
+    """The commands of one noun: `queuectl NAME …`."""
+    made = Commands(name=name, help=explained, epilog=epilog(*examples), no_args_is_help=True)
+    made.callback()(keep_common)
+    return made
 
 
 def epilog(*examples: str) -> str:
@@ -70,14 +63,61 @@ def epilog(*examples: str) -> str:
     return "\n\n".join(("Examples:", *(f"  $ {example}" for example in examples)))
 
 
-def group_options(
+def keep_common(
     context: typer.Context, store: StoreOption = None, json: JsonOption = False
 ) -> None:
-    """The callback of a group: keeps the options between its name and the command."""
+    """Keep the common options that were given here."""
     before = _common(context)
     context.find_root().obj = CommonOptions(
         before.store if store is None else store, before.is_json or json
     )
+
+
+_COMMON = list(inspect.signature(keep_common, eval_str=True).parameters.values())[1:]
+
+
+def _with_common(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The command with the common options as its last parameters."""
+
+    @functools.wraps(command)
+    def run(context: typer.Context, store: str | None, json: bool, **given: Any) -> Any:
+        keep_common(context, store, json)
+        return command(context, **given)
+
+    own = inspect.signature(command, eval_str=True)
+    common = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in _COMMON]
+    vars(run)["__signature__"] = own.replace(parameters=[*own.parameters.values(), *common])
+    return run
+
+
+def _common(context: typer.Context) -> CommonOptions:
+    common = context.find_root().obj
+    return common if isinstance(common, CommonOptions) else CommonOptions()
+
+
+def address_of(context: typer.Context) -> str:
+    """The store of a command: what its options say, else the variable, else the default."""
+    return address_from(_common(context).store)
+
+
+def address_if_named(context: typer.Context) -> str | None:
+    """The store that an option or the variable names; None when neither does."""
+    if _common(context).store is None and not os.environ.get(STORE_VARIABLE):
+        return None
+    return address_of(context)
+
+
+def open_for_writing(context: typer.Context) -> Access:
+    return Access(address_of(context))
+
+
+def open_for_reading(context: typer.Context) -> Access:
+    """The same for a command that only reads: it creates no store."""
+    return open_without_creating(address_of(context))
+
+
+def is_json(context: typer.Context) -> bool:
+    return _common(context).is_json
 
 
 def queue_name(queue: str | None) -> str | None:

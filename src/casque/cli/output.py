@@ -8,6 +8,7 @@ documented and do not change. Rich is imported late: it is slow to load.
 from __future__ import annotations
 
 import codecs
+import json
 import os
 import re
 import sys
@@ -149,12 +150,7 @@ def _printable(text: str) -> str:
     """Escape in JSON's own way what the encoding of stdout may lack."""
     if codecs.lookup(sys.stdout.encoding or "ascii").name == "utf-8":
         return text
-    return re.sub("[^\x00-\x7f]", _escaped, text)
-
-
-def _escaped(letter: re.Match[str]) -> str:
-    units = letter[0].encode("utf-16-be").hex()
-    return "".join(f"\\u{units[place : place + 4]}" for place in range(0, len(units), 4))
+    return re.sub("[^\x00-\x7f]+", lambda letters: json.dumps(letters[0])[1:-1], text)
 
 
 def utc_time(us: int | None) -> str | None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from casque.cli.options import JsonOption, StoreOption, epilog, is_json, open_for_reading
+from casque.cli.options import is_json, open_for_reading
 from casque.cli.output import (
     DONE,
     add_row,
@@ -32,16 +32,14 @@ _LONGEST_PAYLOAD = 2_000
 _LONGEST_ERROR = 500
 
 IdArgument = Annotated[str, typer.Argument(metavar="ID", help="The id of a job.")]
-EPILOG = epilog("queuectl show job1", "queuectl show job1 --json | jq -r .output")
+EXAMPLES = ("queuectl show job1", "queuectl show job1 --json | jq -r .output")
 
 
-def show(
-    context: typer.Context, id: IdArgument, store: StoreOption = None, json: JsonOption = False
-) -> int:
+def show(context: typer.Context, id: IdArgument) -> int:
     """Show everything about a job: its times, attempts, error and output."""
-    with open_for_reading(context, store) as access:
+    with open_for_reading(context) as access:
         job = found(access, id)
-        show_job(job, access.store.clock.now(), as_json=is_json(context, json))
+        show_job(job, access.store.clock.now(), as_json=is_json(context))
     return DONE
 
 

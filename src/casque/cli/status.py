@@ -9,10 +9,7 @@ import msgspec
 import typer
 
 from casque.cli.options import (
-    JsonOption,
     QueueOption,
-    StoreOption,
-    epilog,
     is_json,
     open_for_reading,
     open_for_writing,
@@ -52,7 +49,7 @@ class Picture(msgspec.Struct, frozen=True):
     paused: list[str]
 
 
-EPILOG = epilog(
+EXAMPLES = (
     "queuectl status",
     "queuectl status --queue mail",
     "queuectl status --watch --interval 5s",
@@ -70,19 +67,17 @@ def status(
     interval: Annotated[
         str, typer.Option(metavar="DURATION", help="How often, with --watch.")
     ] = "1s",
-    store: StoreOption = None,
-    json: JsonOption = False,
 ) -> int:
     """Count the jobs by state, and name the workers."""
     interval_us = duration_us(interval, at_least_us=_SHORTEST_INTERVAL_US)
-    with (open_for_writing if watch else open_for_reading)(context, store) as access:
+    with (open_for_writing if watch else open_for_reading)(context) as access:
         if watch:
-            return _watch(access, queue, interval_us, as_json=is_json(context, json))
+            return _watch(access, queue, interval_us, as_json=is_json(context))
         picture = _look(access, queue)
         from casque.cli.worker.fleet import warn_of_silent_supervisors
 
         warn_of_silent_supervisors(access)
-    if is_json(context, json):
+    if is_json(context):
         print_json(_object(picture))
     else:
         print_table(_drawn(picture))

@@ -6,7 +6,6 @@ import os
 import sys
 from collections.abc import Coroutine, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from casque.cli.output import complain
@@ -19,9 +18,8 @@ from casque.rules.operations import Operation
 from casque.rules.views import JobFilter
 from casque.stores.port import Store
 from casque.stores.url import StoreAddress, open_store
+from casque.worker.shell.job import STORE_VARIABLE
 from casque.worker.shell.settings import Settings, settings_of, unfit
-
-STORE_VARIABLE = "CASQUE_STORE"
 
 T = TypeVar("T")
 
@@ -144,12 +142,7 @@ class Access:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._queue is not None:
             self.run(self._queue.close())
         self.run(self.store.close())

@@ -8,5 +8,4 @@ handle          `Handle`: ask after a job, wait for its result.
 immediate       Tasks that run at once and store nothing, for tests.
 json_types      Which Python types can be JSON.
 task            `Task`: a function under an entrypoint, and how its jobs are enqueued.
-worker_options  What can be set of a worker.
 """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from datetime import timedelta
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import Any, NoReturn, Self, Unpack, overload
 
 from casque import checks
@@ -43,12 +43,7 @@ _HOOKS = ("before", "after", "on_failure")
 
 
 class TaskApp:
-    """Registers tasks and enqueues their jobs, on one store: an `App` without its workers.
-
-    Opens nothing before its first use. Threads may share it; in the child of a
-    fork it opens again by itself. With `immediate`, tasks run as soon as they are
-    enqueued, in the caller's process, and nothing is stored: for tests.
-    """
+    """Registers tasks and enqueues their jobs, on one store: an `App` without its workers."""
 
     def __init__(
         self, store: StoreAddress, *, immediate: bool = False, middleware: Iterable[object] = ()
@@ -89,12 +84,7 @@ class TaskApp:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __reduce__(self) -> NoReturn:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import inspect
 import typing
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from inspect import Parameter
 from typing import Any
 
@@ -39,27 +39,17 @@ class _Slot:
         self.declared = inspect.formatannotation(hint)
 
 
-class _Fields:
+class _Fields(msgspec.Struct, frozen=True):
     """What the hints say, once they are known."""
 
-    __slots__ = ("extra", "first", "named", "rest", "result")
-
-    def __init__(
-        self,
-        named: Mapping[str, _Slot],
-        first: Sequence[tuple[str, _Slot]],
-        rest: _Slot | None,
-        extra: _Slot | None,
-        result: Callable[[Any], Any],
-    ) -> None:
-        self.named = named
-        self.first = first
-        """The positional-only ones, in their order."""
-        self.rest = rest
-        """Of *args."""
-        self.extra = extra
-        """Of **kwargs."""
-        self.result = result
+    named: Mapping[str, _Slot]
+    first: Sequence[tuple[str, _Slot]]
+    """The positional-only ones, in their order."""
+    rest: _Slot | None
+    """Of *args."""
+    extra: _Slot | None
+    """Of **kwargs."""
+    result: Callable[[Any], Any]
 
 
 class Call:
@@ -70,18 +60,18 @@ class Call:
         self._task = task
         self._signature = inspect.signature(function)
         parameters = self._signature.parameters.values()
-        of_kind = {kind: [one.name for one in parameters if one.kind is kind] for kind in _KINDS}
-        self._first = of_kind[Parameter.POSITIONAL_ONLY]
-        self._middle = of_kind[Parameter.POSITIONAL_OR_KEYWORD]
-        self._named = frozenset(self._middle + of_kind[Parameter.KEYWORD_ONLY])
+        of_kind: dict[object, list[str]] = {}
+        for one in parameters:
+            of_kind.setdefault(one.kind, []).append(one.name)
+        self._first = of_kind.pop(Parameter.POSITIONAL_ONLY, [])
+        self._middle = of_kind.pop(Parameter.POSITIONAL_OR_KEYWORD, [])
+        self._named = frozenset(self._middle + of_kind.pop(Parameter.KEYWORD_ONLY, []))
         self._required = frozenset(
             one.name
             for one in parameters
             if one.name in self._named and one.default is Parameter.empty
         )
-        self._is_plain = not self._first and not any(
-            of_kind[kind] for kind in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
-        )
+        self._is_plain = not self._first and not of_kind  # what is left is *args and **kwargs
         self._fields: _Fields | None = None
         try:
             self._resolve()
@@ -155,7 +145,7 @@ class Call:
     # -- from JSON -------------------------------------------------------------
 
     def decode(self, payload: bytes) -> tuple[list[Any], dict[str, Any]]:
-        """The arguments of a call with this payload, by position and by name."""
+        """The arguments in a payload, by position and by name. InvalidError names an unfit one."""
         fields = self._fields or self._known()
         starred, named = self._take(payload, fields)
         if len(starred) <= len(self._first):
@@ -218,20 +208,17 @@ class Call:
             raise self._unfit(name, str(error), slot) from error
 
     def _refuse_missing(self, starred: list[Any], named: Mapping[str, Any]) -> None:
-        for place, name in enumerate(self._first):
-            if place >= len(starred) and self._has_no_default(name):
-                raise self._missing(name)
-        for name in self._signature.parameters:
-            if name in self._required and name not in named:
-                raise self._missing(name)
-
-    def _has_no_default(self, name: str) -> bool:
-        return self._signature.parameters[name].default is Parameter.empty
+        absent = {*self._first[len(starred) :], *(self._required - named.keys())}
+        for name, one in self._signature.parameters.items():
+            if name in absent and one.default is Parameter.empty:
+                raise InvalidError(
+                    f"{self._task}: argument `{name}` is missing; it is called as {self}."
+                )
 
     # -- the result ------------------------------------------------------------
 
     def encode_result(self, value: object) -> bytes | None:
-        """What was returned, as JSON; None is no result."""
+        """What was returned, as JSON; None is no result. InvalidError if it is unfit."""
         if value is None:
             return None
         try:
@@ -287,45 +274,35 @@ class Call:
             ) from error
         parameters = self._signature.parameters
         slots = {name: self._slot(name, hints.get(name, Any)) for name in parameters}
-
-        def only(kind: object) -> Iterable[str]:
-            return (name for name, one in parameters.items() if one.kind is kind)
-
-        rest = next(iter(only(Parameter.VAR_POSITIONAL)), None)
-        extra = next(iter(only(Parameter.VAR_KEYWORD)), None)
+        by_kind = {one.kind: slots[name] for name, one in parameters.items()}
         self._fields = _Fields(
             {name: slots[name] for name in self._named},
             [(name, slots[name]) for name in self._first],
-            None if rest is None else slots[rest],
-            None if extra is None else slots[extra],
+            by_kind.get(Parameter.VAR_POSITIONAL),
+            by_kind.get(Parameter.VAR_KEYWORD),
             self._returned(hints.get("return", Any)),
         )
         return self._fields
 
     def _slot(self, name: str, hint: Any) -> _Slot:
-        problem = json_types.unfit(hint)
-        if problem is not None:
-            raise InvalidError(
-                f"{self._task}: parameter `{name}: {inspect.formatannotation(hint)}` cannot be "
-                f"given as JSON: {problem}"
-            )
-        return _Slot(hint)
+        if (problem := json_types.unfit(hint)) is None:
+            return _Slot(hint)
+        raise InvalidError(
+            f"{self._task}: parameter `{name}: {inspect.formatannotation(hint)}` cannot be given "
+            f"as JSON: {problem}"
+        )
 
     def _returned(self, hint: Any) -> Callable[[Any], Any]:
         if hint in (typing.NoReturn, typing.Never):
             hint = None
-        problem = json_types.unfit(hint)
-        if problem is not None:
-            raise InvalidError(
-                f"{self._task}: what it returns, `{inspect.formatannotation(hint)}`, cannot be "
-                f"kept as JSON: {problem}"
-            )
-        return json_types.decoder(hint)
+        if (problem := json_types.unfit(hint)) is None:
+            return json_types.decoder(hint)
+        raise InvalidError(
+            f"{self._task}: what it returns, `{inspect.formatannotation(hint)}`, cannot be kept "
+            f"as JSON: {problem}"
+        )
 
     # -- messages --------------------------------------------------------------
-
-    def _missing(self, name: str) -> InvalidError:
-        return InvalidError(f"{self._task}: argument `{name}` is missing; it is called as {self}.")
 
     def _unfit(self, name: str, problem: str, slot: _Slot) -> InvalidError:
         # msgspec's own words: "Expected … - at `$.inner`".
@@ -367,15 +344,6 @@ def encode_unchecked(task: str, given: Mapping[str, Any]) -> bytes:
                     "None, or a text."
                 )
     return payload
-
-
-_KINDS = (
-    Parameter.POSITIONAL_ONLY,
-    Parameter.POSITIONAL_OR_KEYWORD,
-    Parameter.VAR_POSITIONAL,
-    Parameter.KEYWORD_ONLY,
-    Parameter.VAR_KEYWORD,
-)
 
 
 class _Written(str):

@@ -19,11 +19,11 @@ class RunningJob:
 
     __slots__ = (
         "_deadline_us",
-        "_job",
         "_output",
         "_tell",
         "is_lost",
         "is_stopping",
+        "job",
         "lease_end_us",
         "when_renewed",
     )
@@ -31,13 +31,14 @@ class RunningJob:
     def __init__(
         self, job: Job, deadline_us: int | None, tell: Callable[[float | None, str | None], None]
     ) -> None:
-        self._job = job
+        self.job = job
+        """The job as it was claimed."""
         self._deadline_us = deadline_us
         self._tell = tell
         self.is_lost = False
-        """Whether another worker may have the job by now: what this attempt does is in vain."""
+        """True if another worker may have the job by now: what this attempt does is in vain."""
         self.is_stopping = False
-        """Whether its worker was told to stop."""
+        """True if its worker was told to stop."""
         self._output: bytes | None = None
         self.lease_end_us: int | None = None
         """Until when it was ours for certain when it began, by the monotonic clock."""
@@ -46,24 +47,24 @@ class RunningJob:
 
     @property
     def id(self) -> str:
-        return self._job.id
+        return self.job.id
 
     @property
     def entrypoint(self) -> str:
-        return self._job.entrypoint
+        return self.job.entrypoint
 
     @property
     def queue(self) -> str:
-        return self._job.queue
+        return self.job.queue
 
     @property
     def attempt(self) -> int:
         """Which attempt this is: 1 is the first."""
-        return self._job.attempts
+        return self.job.attempts
 
     @property
     def max_attempts(self) -> int:
-        return self._job.max_attempts
+        return self.job.max_attempts
 
     @property
     def headers(self) -> dict[str, str]:
@@ -80,11 +81,6 @@ class RunningJob:
         self._tell(checks.fraction(fraction), None if note is None else checks.text(note, "note"))
 
     # -- for the worker itself -------------------------------------------------
-
-    @property
-    def job(self) -> Job:
-        """The job as it was claimed."""
-        return self._job
 
     @property
     def output(self) -> bytes | None:
@@ -120,7 +116,7 @@ def current_job() -> RunningJob:
 def become(job: RunningJob) -> None:
     """From here on, in this context, `job` is the current one; for a context that is its own."""
     _current.set(job)
-    stand_below(job._job)  # noqa: SLF001 - of one house
+    stand_below(job.job)
 
 
 @contextmanager
@@ -128,7 +124,7 @@ def running_as(job: RunningJob) -> Iterator[None]:
     """While this holds, `job` is the current one, and jobs enqueued from here stand below it."""
     token = _current.set(job)
     try:
-        with running(job._job):  # noqa: SLF001 - of one house
+        with running(job.job):
             yield
     finally:
         _current.reset(token)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import functools
-import threading
 from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec.structs import replace
@@ -77,12 +77,10 @@ def _begun(
         claimed_us=now,
         timeout_us=timeout,
     )
-    running = RunningJob(job, None if timeout is None else now + timeout, _tell_nobody)
-    return job, running, *task.decode(new.payload)
-
-
-def _tell_nobody(fraction: float | None, note: str | None) -> None:
-    """Progress of a job that nobody can look at before it is over."""
+    running = RunningJob(
+        job, None if timeout is None else now + timeout, lambda *_: None
+    )  # nobody can look at its progress
+    return job, running, *task.call.decode(new.payload)
 
 
 def _finished(task: Task[..., Any], job: Job, value: object, clock: Clock) -> Job:
@@ -90,7 +88,7 @@ def _finished(task: Task[..., Any], job: Job, value: object, clock: Clock) -> Jo
     return replace(
         job,
         status=JobStatus.COMPLETED,
-        result=task.encode_result(value),
+        result=task.call.encode_result(value),
         updated_us=now,
         finished_us=now,
     )
@@ -100,20 +98,7 @@ def _without_loop(begin: Callable[[], Coroutine[Any, Any, T]]) -> T:
     """Run a coroutine from plain code: on this thread, or beside the loop that runs on it."""
     if asyncio._get_running_loop() is None:  # noqa: SLF001 - the quick check
         return asyncio.run(begin())
-    answers: list[T] = []
-    errors: list[BaseException] = []
     # The caller's context variables are the thread's too: which job this is, above all.
     context = contextvars.copy_context()
-
-    def run() -> None:
-        try:
-            answers.append(context.run(asyncio.run, begin()))
-        except BaseException as error:  # noqa: BLE001 - raised again on the caller's thread
-            errors.append(error)
-
-    thread = threading.Thread(target=run, name="casque-aside")
-    thread.start()
-    thread.join()
-    if errors:
-        raise errors[0]
-    return answers[0]
+    with ThreadPoolExecutor(1, "casque-aside") as aside:
+        return aside.submit(context.run, asyncio.run, begin()).result()

@@ -16,6 +16,7 @@ from typing import (
     TypedDict,
     TypeVar,
     Unpack,
+    cast,
     overload,
 )
 
@@ -60,12 +61,8 @@ class TaskWithOptions(Generic[P, R]):
     """A task together with how its next jobs are to be enqueued."""
 
     def __init__(self, task: Task[P, R] | None, template: NewJob) -> None:
-        self._task: Task[P, R] = self._as_task() if task is None else task
+        self._task: Task[P, R] = cast("Task[P, R]", self) if task is None else task
         self._template = template
-
-    def _as_task(self) -> Task[P, R]:
-        assert isinstance(self, Task)
-        return self
 
     def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
         """Store a job that calls the function with these arguments; when this returns, it is.
@@ -151,14 +148,6 @@ class Task(TaskWithOptions[P, R]):
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> Any:
         """Just call the function, here and now."""
         return self.function(*args, **kwargs)
-
-    def decode(self, payload: bytes) -> tuple[list[Any], dict[str, Any]]:
-        """The arguments in a payload. Raises InvalidError, naming the argument, if one is unfit."""
-        return self.call.decode(payload)
-
-    def encode_result(self, value: object) -> bytes | None:
-        """A result as it is stored. Raises InvalidError when it is not JSON, or too large."""
-        return self.call.encode_result(value)
 
     def prepared(self, payload: bytes) -> NewJob:
         """A job of this task, from arguments that are encoded already."""

@@ -6,6 +6,7 @@ attempt       One run of a job, start to finish.
 claim_policy  When a worker asks for jobs, from which queue, and how many.
 loading       From `module:app` to an App, and back.
 messages      What the store thread sends to the event loop.
+options       What can be set of a worker.
 runtime       The process of a worker: event loop, thread switching, memory, exit.
 store_thread  The thread that speaks to the store: claims, settlements, heartbeats.
 running       The attempts that run now: begun, timed, settled.

@@ -7,14 +7,22 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TypeVar
+
+import msgspec
 
 from casque.checks import LARGEST_INT, name
 from casque.errors import CasqueError, InvalidError
 from casque.system.durations import duration_us
-from casque.tasks import worker_options as defaults
-from casque.tasks.worker_options import WorkerOptions
 from casque.worker.loading import load_app
 from casque.worker.logging.setup import FORMATS, LEVELS, LogOptions, set_up
+from casque.worker.options import (
+    DEFAULT_CONCURRENCY,
+    DEFAULT_GRACE_US,
+    DEFAULT_LEASE_US,
+    WorkerOptions,
+)
 from casque.worker.runtime import leave, leave_at_once
 from casque.worker.supervision.child_main import run_child
 from casque.worker.supervision.signals import stopping_on_signals
@@ -22,6 +30,7 @@ from casque.worker.supervision.supervisor import INIT_PID, Supervisor
 from casque.worker.worker import Worker
 
 STOPPED, HAD_TO_KILL, INVALID = 0, 1, 2
+T = TypeVar("T")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -40,20 +49,11 @@ def _run(asked: argparse.Namespace) -> int:
     log = LogOptions(
         level=logging.getLevelNamesMapping()[asked.log_level.upper()], format=asked.log_format
     )
-    options = WorkerOptions(
-        concurrency=asked.concurrency,
-        queues=tuple(asked.queue) if asked.queue else None,
-        lease_us=asked.lease,
-        grace_us=asked.grace,
-        until_idle=asked.until_idle,
-        max_jobs=asked.max_jobs,
-        max_mib=asked.max_mib,
-    )
+    options = msgspec.convert(vars(asked), WorkerOptions)
     set_up(log)
     # One worker needs a supervisor too when it is to be replaced now and then, or when it would
     # be PID 1, which must reap orphans: a worker that did would take those of its own tasks.
-    is_recycled = options.max_jobs is not None or options.max_mib is not None
-    if asked.count > 1 or is_recycled or os.getpid() == INIT_PID:
+    if asked.count > 1 or options.is_recycled or os.getpid() == INIT_PID:
         supervisor = Supervisor(asked.app, options, asked.count, asked.store, log=log)
         return STOPPED if supervisor.run() else HAD_TO_KILL
     app = load_app(asked.app, store=asked.store)
@@ -91,28 +91,31 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--concurrency",
         type=_whole,
-        default=defaults.DEFAULT_CONCURRENCY,
+        default=DEFAULT_CONCURRENCY,
         metavar="N",
         help="jobs that one process runs at once (default: %(default)s)",
     )
     add(
         "--queue",
-        type=_queue,
+        dest="queues",
+        type=_checked(partial(name, what="queue")),
         action="append",
         metavar="NAME",
         help="take jobs from this queue; may be given several times (default: from all)",
     )
     add(
         "--lease",
-        type=_span(at_least_us=1),
-        default=defaults.DEFAULT_LEASE_US,
+        dest="lease_us",
+        type=_checked(partial(duration_us, at_least_us=1)),
+        default=DEFAULT_LEASE_US,
         metavar="DURATION",
         help="after which a job of a process that died is run elsewhere (default: 60s)",
     )
     add(
         "--grace",
-        type=_span(at_least_us=0),
-        default=defaults.DEFAULT_GRACE_US,
+        dest="grace_us",
+        type=_checked(duration_us),
+        default=DEFAULT_GRACE_US,
         metavar="DURATION",
         help="how long running jobs may go on after SIGTERM (default: 30s)",
     )
@@ -132,21 +135,16 @@ def _whole(text: str) -> int:
     return int(text)
 
 
-def _queue(text: str) -> str:
-    try:
-        return name(text, "queue")
-    except InvalidError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
+def _checked(parse: Callable[[str], T]) -> Callable[[str], T]:
+    """Raises what argparse expects of a type."""
 
-
-def _span(*, at_least_us: int) -> Callable[[str], int]:
-    def parse(text: str) -> int:
+    def checked(text: str) -> T:
         try:
-            return duration_us(text, at_least_us=at_least_us)
+            return parse(text)
         except InvalidError as error:
             raise argparse.ArgumentTypeError(str(error)) from None
 
-    return parse
+    return checked
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from datetime import timedelta
 from casque import checks
 from casque.errors import InvalidError
 from casque.tasks.app import TaskApp
-from casque.tasks.worker_options import DEFAULT_CONCURRENCY, SHORTEST_LEASE_US, WorkerOptions
+from casque.worker.options import DEFAULT_CONCURRENCY, SHORTEST_LEASE_US, WorkerOptions
 
 
 class App(TaskApp):

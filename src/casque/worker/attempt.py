@@ -51,32 +51,17 @@ class Stopped(msgspec.Struct, frozen=True):
     """The worker ends, and another worker runs the job."""
 
 
-class Lost(msgspec.Struct, frozen=True):
+class LeaseLost(msgspec.Struct, frozen=True):
     """The job belongs to another worker now."""
 
     reason: str
 
 
-Outcome = Returned | Raised | Unfit | TimedOut | Stopped | Lost
+Outcome = Returned | Raised | Unfit | TimedOut | Stopped | LeaseLost
 
 
-class Attempt:
+class RunningAttempt:
     """A job in hand, and its state."""
-
-    __slots__ = (
-        "begun_us",
-        "deadline_us",
-        "ending",
-        "is_left",
-        "is_over",
-        "is_settled",
-        "job",
-        "lease_end_us",
-        "running",
-        "task",
-        "timer",
-        "work",
-    )
 
     running: RunningJob
     """The job as its function sees it."""
@@ -103,11 +88,13 @@ class Attempt:
 class Executor(Protocol):
     """Where functions run: the event loop, threads, processes."""
 
-    async def call(self, attempt: Attempt, args: list[Any], kwargs: dict[str, Any]) -> bytes | None:
+    async def call(
+        self, attempt: RunningAttempt, args: list[Any], kwargs: dict[str, Any]
+    ) -> bytes | None:
         """Run the function; its result as JSON. Raises what it raises, InvalidResult if unfit."""
         ...
 
-    def interrupt(self, attempt: Attempt) -> bool:
+    def interrupt(self, attempt: RunningAttempt) -> bool:
         """End the function; False if it cannot be ended."""
         ...
 
@@ -129,44 +116,44 @@ class GivenBack(Exception):  # noqa: N818 - not an error but an answer
     """Raised by a function that was ended by what stops its worker: another is to do it."""
 
 
-class World(Protocol):
+class AttemptContext(Protocol):
     """The parts of a worker that an attempt needs."""
 
     executors: Mapping[str, Executor]
 
     def chance(self) -> float: ...
 
-    def save(self, attempt: Attempt, outcome: Outcome, operation: Operation | None) -> None:
+    def save(self, attempt: RunningAttempt, outcome: Outcome, operation: Operation | None) -> None:
         """Store the outcome, and log it then; None: there is nothing to store.
 
         Its slot is free from now on, if its function has ended.
         """
         ...
 
-    def free(self, attempt: Attempt) -> None:
+    def free(self, attempt: RunningAttempt) -> None:
         """Free the slot of a function that ended after its job was settled."""
         ...
 
 
-async def run_attempt(attempt: Attempt, world: World) -> None:
+async def run_attempt(attempt: RunningAttempt, context: AttemptContext) -> None:
     """One attempt: the function, what its end means for the job, and the one write."""
-    outcome = await call_task(attempt, world)
+    outcome = await call_task(attempt, context)
     attempt.is_over = True
     if attempt.is_settled:
-        world.free(attempt)
+        context.free(attempt)
     else:
-        settle(attempt, outcome, world)
+        settle(attempt, outcome, context)
 
 
-async def call_task(attempt: Attempt, world: World) -> Outcome:
+async def call_task(attempt: RunningAttempt, context: AttemptContext) -> Outcome:
     """Run the function where it belongs. Never raises."""
     task = attempt.task
     try:
-        args, kwargs = task.decode(attempt.job.payload)
+        args, kwargs = task.call.decode(attempt.job.payload)
     except BaseException as error:  # noqa: BLE001 - a type of the user's may raise anything
         return Unfit(error)
     try:
-        result = await world.executors[task.run_in].call(attempt, args, kwargs)
+        result = await context.executors[task.run_in].call(attempt, args, kwargs)
     except InvalidResult as unfit:
         return attempt.ending or Unfit(unfit.args[0])
     except GivenBack:
@@ -174,7 +161,7 @@ async def call_task(attempt: Attempt, world: World) -> Outcome:
     except BaseException as error:  # noqa: BLE001 - whatever a task does, the worker lives
         return attempt.ending or Raised(from_its_own_code(error))
     # Told to end, it finished its work instead: done is done, unless it is another's by now.
-    return attempt.ending if isinstance(attempt.ending, Lost) else Returned(result)
+    return attempt.ending if isinstance(attempt.ending, LeaseLost) else Returned(result)
 
 
 def from_its_own_code(error: BaseException) -> BaseException:
@@ -189,17 +176,17 @@ def from_its_own_code(error: BaseException) -> BaseException:
     return error
 
 
-def settle(attempt: Attempt, outcome: Outcome, world: World) -> None:
+def settle(attempt: RunningAttempt, outcome: Outcome, context: AttemptContext) -> None:
     """Store the outcome: the only write of an attempt."""
     attempt.is_settled = True
     # What went well leaves nothing to chance, and to draw one gives up Python's lock.
-    chance = 0.0 if type(outcome) is Returned else world.chance()
+    chance = 0.0 if type(outcome) is Returned else context.chance()
     try:
         operation = settlement(outcome, attempt.job, attempt.task, chance)
     except BaseException as error:  # noqa: BLE001 - a backoff of the user's own making
         outcome = Unfit(error)
         operation = Fail(attempt.job.id, attempt.job.token, failure_of(error))
-    world.save(attempt, outcome, operation)
+    context.save(attempt, outcome, operation)
 
 
 def settlement(outcome: Outcome, job: Job, task: Task[..., Any], chance: float) -> Operation | None:
@@ -213,7 +200,7 @@ def settlement(outcome: Outcome, job: Job, task: Task[..., Any], chance: float) 
             return Fail(job.id, job.token, _without_traceback(error))
         case Stopped():
             return Release(job.id, job.token)
-        case Lost():
+        case LeaseLost():
             return None
 
 

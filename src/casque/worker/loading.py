@@ -85,11 +85,8 @@ def path_of(app: TaskApp) -> str:
             return f"{name}:{found}"
     main = sys.modules.get("__main__")
     if main is not None and (found := _attribute(main, app)):
-        if main.__spec__ is not None:  # run by `python -m`
-            return f"{main.__spec__.name}:{found}"
-        file = getattr(main, "__file__", None)
-        if file is not None and Path(file).is_file():
-            return f"{Path(file).resolve()}:{found}"
+        if (where := _importable("__main__")) is not None:
+            return f"{where}:{found}"
         raise InvalidError(
             "this App was made in an interactive session or by `python -c`, where other processes "
             "cannot find it: write it into a file, or use count=1."
@@ -104,18 +101,18 @@ def path_of(app: TaskApp) -> str:
 def modules_of(app: TaskApp) -> list[str]:
     """The modules in which its tasks are defined, as another process can import them."""
     names = dict.fromkeys(task.function.__module__ for task in app.tasks.values())
-    found = []
-    for name in names:
-        module = sys.modules.get(name)
-        if name == "__main__":
-            spec, file = getattr(module, "__spec__", None), getattr(module, "__file__", None)
-            if spec is not None:
-                found.append(spec.name)
-            elif file is not None and Path(file).is_file():
-                found.append(str(Path(file).resolve()))
-        elif module is not None and getattr(module, "__spec__", None) is not None:
-            found.append(name)
-    return found
+    return [found for name in names if (found := _importable(name)) is not None]
+
+
+def _importable(name: str) -> str | None:
+    """The name or the file by which another process can import a module; None if it cannot."""
+    module = sys.modules.get(name)
+    spec, file = getattr(module, "__spec__", None), getattr(module, "__file__", None)
+    if name != "__main__":
+        return None if spec is None else name
+    if spec is not None:  # run by `python -m`
+        return str(spec.name)
+    return str(Path(file).resolve()) if file is not None and Path(file).is_file() else None
 
 
 def _attribute(module: ModuleType, app: TaskApp) -> str | None:

@@ -12,28 +12,25 @@ import msgspec
 
 from casque.errors import InvalidError, JobNotFoundError, LeaseLostError
 from casque.rules.operations import Dequeue, Heartbeat, Operation, PutRecord
-from casque.worker.attempt import Attempt, Outcome
+from casque.worker.attempt import Outcome, RunningAttempt
 
 
-class Settlement:
+class Settlement(msgspec.Struct, eq=False):
     """The outcome of an attempt, to be stored."""
 
-    __slots__ = ("attempt", "is_unsure", "operation", "outcome")
-
-    def __init__(self, attempt: Attempt, outcome: Outcome, operation: Operation) -> None:
-        self.attempt = attempt
-        self.outcome = outcome
-        self.operation = operation
-        self.is_unsure = False
-        """True if it may be stored already, and only the answer was lost."""
+    attempt: RunningAttempt
+    outcome: Outcome
+    operation: Operation
+    is_unsure: bool = False
+    """True if it may be stored already, and only the answer was lost."""
 
 
 class Committed(NamedTuple):
     """The answers of one commit."""
 
-    claimed: list[Attempt]
+    claimed: list[RunningAttempt]
     answered: list[tuple[Settlement, object]]
-    lost: list[tuple[Attempt, str]]
+    lost: list[tuple[RunningAttempt, str]]
 
 
 class Registered(msgspec.Struct, frozen=True):

@@ -10,11 +10,11 @@ from casque.system.clock import SECOND_US, Clock
 from casque.tasks.app import TaskApp
 from casque.worker import store_thread
 from casque.worker.attempt import (
-    Attempt,
     Executor,
-    Lost,
+    LeaseLost,
     Outcome,
     Raised,
+    RunningAttempt,
     Stopped,
     TimedOut,
     run_attempt,
@@ -34,7 +34,7 @@ _START_SECONDS = 60.0
 
 
 class RunningAttempts:
-    """The attempts of a worker whose outcome is not stored yet: the `World` of each of them.
+    """The attempts of a worker whose outcome is not stored yet, and the context of each.
 
     It calls the store thread, and is called by the worker and by the attempts.
     """
@@ -53,7 +53,7 @@ class RunningAttempts:
             "thread": self._threads,
             "process": self._processes,
         }
-        self._attempts: set[Attempt] = set()
+        self._attempts: set[RunningAttempt] = set()
         self._is_stopping = False
         self.settled: asyncio.Future[None] = self._loop.create_future()
         """Done once it stops and every attempt is settled; the outcomes may not be stored yet."""
@@ -68,7 +68,7 @@ class RunningAttempts:
         for one, _ in message.answered:
             self._attempts.discard(one.attempt)
         for attempt, reason in message.lost:
-            self._lose(attempt, Lost(reason))
+            self._lose(attempt, LeaseLost(reason))
         begun = [attempt for attempt in message.claimed if self._begin(attempt)]
         if message.claimed:
             self._store.taken()
@@ -84,7 +84,7 @@ class RunningAttempts:
             if attempt.work is not None and attempt.work.done():
                 self._settle_ended(attempt)
             elif now >= attempt.lease_end_us and not attempt.is_settled:
-                self._lose(attempt, Lost("no heartbeat got through for the whole of it"))
+                self._lose(attempt, LeaseLost("no heartbeat got through for the whole of it"))
         plain = (one for one in self._attempts if one.task.run_in == "thread")
         self._switching.look(now - attempt.begun_us for attempt in plain)
 
@@ -110,12 +110,12 @@ class RunningAttempts:
         self._threads.close()
         self._processes.close()
 
-    # -- World: what an attempt needs ------------------------------------------
+    # -- AttemptContext: what an attempt needs ---------------------------------
 
     def chance(self) -> float:
         return self._clock.random()
 
-    def save(self, attempt: Attempt, outcome: Outcome, operation: Operation | None) -> None:
+    def save(self, attempt: RunningAttempt, outcome: Outcome, operation: Operation | None) -> None:
         if attempt.timer is not None:
             attempt.timer.cancel()  # it would keep the attempt in memory until it is due
         # An attempt that was left behind frees its slot when its thread ends, at any moment.
@@ -129,13 +129,13 @@ class RunningAttempts:
         if self._is_stopping:
             self._note_if_settled()
 
-    def free(self, attempt: Attempt) -> None:
+    def free(self, attempt: RunningAttempt) -> None:
         self._report.ended_late(attempt)
         self._store.free()
 
     # -- one attempt -----------------------------------------------------------
 
-    def _begin(self, attempt: Attempt) -> bool:
+    def _begin(self, attempt: RunningAttempt) -> bool:
         """False if it does not begin."""
         if attempt.is_settled:
             return False  # the store thread has given it back: this thread was held up for too long
@@ -155,18 +155,18 @@ class RunningAttempts:
                 self._count_time(attempt)
         return True
 
-    def _count_time(self, attempt: Attempt) -> None:
+    def _count_time(self, attempt: RunningAttempt) -> None:
         """Start the timeout: the function begins now."""
         if attempt.job.timeout_us is not None and not (attempt.is_settled or attempt.ending):
             seconds = attempt.job.timeout_us / SECOND_US
             self._set_timer(attempt, seconds, f"timed out after {seconds:g} s")
 
-    def _set_timer(self, attempt: Attempt, seconds: float, told: str) -> None:
+    def _set_timer(self, attempt: RunningAttempt, seconds: float, told: str) -> None:
         if attempt.timer is not None:
             attempt.timer.cancel()
         attempt.timer = self._loop.call_later(seconds, self._time_out, attempt, told)
 
-    def _time_out(self, attempt: Attempt, told: str, hops: int = 2) -> None:
+    def _time_out(self, attempt: RunningAttempt, told: str, hops: int = 2) -> None:
         if attempt.is_over or attempt.ending:
             return
         if hops:
@@ -175,14 +175,14 @@ class RunningAttempts:
             return
         self._end_early(attempt, TimedOut(TimeoutError(told)), f"it {told}")
 
-    def _lose(self, attempt: Attempt, loss: Lost) -> None:
+    def _lose(self, attempt: RunningAttempt, loss: LeaseLost) -> None:
         self._store.forget(attempt)
         if not (attempt.is_over or attempt.ending):
             attempt.running.is_lost = True
             can_end = self._end_early(attempt, loss, "its lease was lost")
             self._report.lost(attempt, loss, goes_on=not can_end)
 
-    def _end_early(self, attempt: Attempt, outcome: Outcome, why: str) -> bool:
+    def _end_early(self, attempt: RunningAttempt, outcome: Outcome, why: str) -> bool:
         """End the function if possible, else settle the attempt without it (False)."""
         attempt.ending = outcome
         assert attempt.work is not None
@@ -194,7 +194,7 @@ class RunningAttempts:
         self._leave_behind(attempt, why)
         return False
 
-    def _settle_ended(self, attempt: Attempt) -> None:
+    def _settle_ended(self, attempt: RunningAttempt) -> None:
         """Settle an attempt whose asyncio task ended before it could settle the job itself.
 
         A task that is cancelled before its first step never begins. Any other
@@ -208,7 +208,7 @@ class RunningAttempts:
         else:
             settle(attempt, attempt.ending or Raised(_end_of(attempt)), self)
 
-    def _leave_behind(self, attempt: Attempt, why: str) -> None:
+    def _leave_behind(self, attempt: RunningAttempt, why: str) -> None:
         """Settle the job of a function that does not end."""
         if attempt.is_over or attempt.is_settled or attempt.ending is None:
             return
@@ -221,7 +221,7 @@ class RunningAttempts:
             self.settled.set_result(None)
 
 
-def _end_of(attempt: Attempt) -> BaseException:
+def _end_of(attempt: RunningAttempt) -> BaseException:
     """What ended its asyncio task."""
     work = attempt.work
     error = None if work is None or work.cancelled() else work.exception()

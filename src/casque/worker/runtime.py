@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, ClassVar, NoReturn, TypeVar
 from weakref import WeakSet
 
 from casque.system.clock import SECOND_US
@@ -126,6 +126,12 @@ class Switching:
     rate, and they end before it matters.
     """
 
+    _lock = threading.Lock()
+    _workers: ClassVar[dict[Switching, bool]] = {}
+    """The workers of this process; True for those that need short turns."""
+    _own_seconds = 0.0
+    """The interval before the first worker changed it."""
+
     def __init__(self) -> None:
         self._is_often: bool | None = None
         self._is_long = False
@@ -149,41 +155,24 @@ class Switching:
     def close(self) -> None:
         """Give up the interval. The last worker of the process restores the original one."""
         self._is_closed = True
-        _turns.leave(self)
-
-    def _want(self, *, often: bool) -> None:
-        if often is not self._is_often and not self._is_closed:
-            self._is_often = often
-            _turns.want(self, often=often)
-
-
-class _Turns:
-    """The switch interval of this process: short while any of its workers needs that."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._wanted: dict[Switching, bool] = {}
-        self._own = 0.0
-        """The interval before the first worker changed it."""
-
-    def want(self, who: Switching, *, often: bool) -> None:
-        with self._lock:
-            if not self._wanted:
-                self._own = sys.getswitchinterval()
-            self._wanted[who] = often
-            self._set()
-
-    def leave(self, who: Switching) -> None:
-        with self._lock:
-            if self._wanted.pop(who, None) is not None:
+        with Switching._lock:
+            if self._workers.pop(self, None) is not None:
                 self._set()
 
+    def _want(self, *, often: bool) -> None:
+        if often is self._is_often or self._is_closed:
+            return
+        self._is_often = often
+        with Switching._lock:
+            if not self._workers:
+                Switching._own_seconds = sys.getswitchinterval()
+            self._workers[self] = often
+            self._set()
+
     def _set(self) -> None:
-        often = any(self._wanted.values())
-        sys.setswitchinterval(min(self._own, _TURN_SECONDS) if often else self._own)
-
-
-_turns = _Turns()
+        seconds = Switching._own_seconds
+        is_short = any(self._workers.values())
+        sys.setswitchinterval(min(seconds, _TURN_SECONDS) if is_short else seconds)
 
 
 # -- memory --------------------------------------------------------------------

@@ -24,8 +24,7 @@ from casque.rules.operations import Dequeue, Heartbeat, Operation, PutRecord, Re
 from casque.system.clock import LOOK_US, SECOND_US, Bell, Clock, StepWatch, drive
 from casque.tasks.current import RunningJob
 from casque.tasks.task import Task
-from casque.tasks.worker_options import WorkerOptions
-from casque.worker.attempt import Attempt, Stopped
+from casque.worker.attempt import RunningAttempt, Stopped
 from casque.worker.claim_policy import ClaimPolicy
 from casque.worker.logging.events import Report
 from casque.worker.messages import (
@@ -39,6 +38,7 @@ from casque.worker.messages import (
     answered,
     is_no_answer,
 )
+from casque.worker.options import WorkerOptions
 from casque.worker.registry.entries import OwnEntry
 
 BEATS_PER_LEASE = 3
@@ -82,8 +82,8 @@ class StoreThread:
         # Re-entrant: a signal handler may enqueue while this thread holds it.
         self._lock = threading.RLock()
         self._settlements: deque[Settlement] = deque()
-        self._progress: dict[Attempt, tuple[float | None, str | None]] = {}
-        self._held: dict[Attempt, None] = {}
+        self._progress: dict[RunningAttempt, tuple[float | None, str | None]] = {}
+        self._held: dict[RunningAttempt, None] = {}
         """The jobs in hand, each of which needs heartbeats."""
         self._busy = 0
         """Slots in use; functions that go on after their job was lost count too."""
@@ -132,7 +132,7 @@ class StoreThread:
             self._is_asleep = False
             self._bell.ring()
 
-    def forget(self, attempt: Attempt) -> None:
+    def forget(self, attempt: RunningAttempt) -> None:
         """Send no more heartbeats: the job belongs to another worker."""
         with self._lock:
             self._held.pop(attempt, None)
@@ -145,7 +145,9 @@ class StoreThread:
             if self._claim_policy.may_find_jobs:
                 self._wake()
 
-    def report_progress(self, attempt: Attempt, progress: float | None, note: str | None) -> None:
+    def report_progress(
+        self, attempt: RunningAttempt, progress: float | None, note: str | None
+    ) -> None:
         """Store how far the work is, and what it has written. From any thread."""
         with self._lock:
             if attempt in self._held:
@@ -415,7 +417,7 @@ class StoreThread:
         self, asked: Dequeue, leased: Leased, sent: int, longest_us: int | None, message: Committed
     ) -> None:
         for job in leased.jobs:
-            attempt = Attempt(job, self._tasks[job.entrypoint], self._clock)
+            attempt = RunningAttempt(job, self._tasks[job.entrypoint], self._clock)
             report = partial(self.report_progress, attempt)
             attempt.running = RunningJob(job, attempt.deadline_us, report)
             attempt.lease_end_us = attempt.running.lease_end_us = sent + asked.lease_us

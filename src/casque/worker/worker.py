@@ -18,7 +18,6 @@ from casque.queues.session import Session
 from casque.stores.port import Doubtful, Store
 from casque.system.clock import SECOND_US
 from casque.tasks.app import TaskApp
-from casque.tasks.worker_options import WorkerOptions
 from casque.worker import runtime
 from casque.worker.logging.events import Report
 from casque.worker.messages import (
@@ -29,6 +28,7 @@ from casque.worker.messages import (
     StoreReplaced,
     StoreThreadEnded,
 )
+from casque.worker.options import WorkerOptions
 from casque.worker.registry.entries import OwnEntry
 from casque.worker.running import RunningAttempts
 from casque.worker.store_thread import LAST_WORDS_US, StoreThread
@@ -69,12 +69,12 @@ class Worker:
         options: WorkerOptions = _DEFAULT,
         *,
         name: str | None = None,
-        manager: int | None = None,
-        manager_birth: int | None = None,
+        supervisor: int | None = None,
+        supervisor_birth: int | None = None,
         when_registered: Callable[[], object] = lambda: None,
         when_stuck: Callable[[Ended], object] = lambda _: None,
     ) -> None:
-        """`manager` is the process that keeps it running, for the registry, as is its birth.
+        """`supervisor` is the process that keeps it running, for the registry, as is its birth.
 
         `when_registered` is called once its entry is in the store; `run` raises the
         CasqueError that it raises.
@@ -89,7 +89,7 @@ class Worker:
         self._app = app
         self._options = options
         self._name = name
-        self._manager = manager, manager_birth
+        self._supervisor = supervisor, supervisor_birth
         self._restore_signals: RestoreHandlers | None = None
         self._when_registered, self._when_stuck = when_registered, when_stuck
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -165,14 +165,14 @@ class Worker:
     def _set_up(self, store: Store, loop: asyncio.AbstractEventLoop) -> None:
         session = Session(store, owner="Worker", worker=self._name, blocking=store.blocking)
         self._report = Report(session.worker, store.clock)
-        manager, manager_birth = self._manager
+        supervisor, supervisor_birth = self._supervisor
         self._entry = OwnEntry(
             session.worker,
             self._options,
             tuple(self._app.tasks),
             store,
-            manager=manager,
-            manager_birth=manager_birth,
+            supervisor=supervisor,
+            supervisor_birth=supervisor_birth,
             obeys_signals=self._restore_signals is not None,
         )
         self._store_thread = StoreThread(

@@ -20,7 +20,6 @@ from pathlib import Path
 from casque.cli.demo.screen import SLOTS, WORKERS, Screen
 from casque.cli.interrupts import Interrupts
 from casque.cli.output import DONE, INTERRUPTED, NOT_SO
-from casque.cli.store import STORE_VARIABLE
 from casque.errors import CasqueError
 from casque.job import Failure, Job, JobStatus, Stats
 from casque.queues.arguments import NewJob
@@ -30,7 +29,7 @@ from casque.rules.operations import Batch, PutRecord
 from casque.rules.state import QueueState
 from casque.stores.sqlite.store import SqliteStore
 from casque.system.clock import SystemClock, drive
-from casque.worker.shell.job import SHELL, ShellCall, encode
+from casque.worker.shell.job import SHELL, STORE_VARIABLE, ShellCall, encode
 from casque.worker.shell.settings import encoded
 
 JOBS = 60

@@ -9,10 +9,10 @@ import typer
 from casque.cli.enqueue.fields import FIELDS
 from casque.cli.enqueue.one import STDIN, EnqueueRequest, enqueue_one
 from casque.cli.enqueue.stdin import enqueue_lines
-from casque.cli.options import JsonOption, StoreOption, address_of, epilog, is_json
+from casque.cli.options import address_of, is_json
 from casque.errors import InvalidError
 
-EPILOG = epilog(
+EXAMPLES = (
     """queuectl enqueue '{"id": "job1", "command": "sleep 2"}'""",
     "queuectl enqueue --command 'make backup' --id backup --delay 5m",
     "queuectl enqueue -c './report.sh' -q reports --run-at 2026-01-31T08:00:00Z",
@@ -86,8 +86,6 @@ def enqueue(
     skip_inside_job: Annotated[
         bool, typer.Option("--skip-inside-job", help="Do nothing when called by a job.")
     ] = False,
-    store: StoreOption = None,
-    json: JsonOption = False,
 ) -> int:
     """Add a job: a command that a worker runs by sh.
 
@@ -110,8 +108,8 @@ def enqueue(
         "retain": retain,
     }
     request = EnqueueRequest(
-        address=address_of(context, store),
-        is_json=is_json(context, json),
+        address=address_of(context),
+        is_json=is_json(context),
         text=job,
         fields={name: value for name, value in given.items() if value is not None},
         id_from_content=id_from_content,

@@ -5,6 +5,5 @@ plan        The arguments of `start`, checked, and the plan that the supervisor 
 supervise   The supervisor process, in the foreground or in the background.
 background  Starts that process apart from the terminal, and waits until its workers register.
 fleet       The workers and supervisors that are registered in a store; `list` and `check`.
-stop        Which workers are meant, how each is told to stop, and the report on them.
-wait        Until they have ended, as the store and the system say.
+stop        Which workers are meant, how each is told to stop, the wait for their end, the report.
 """

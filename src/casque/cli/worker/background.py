@@ -17,11 +17,10 @@ from casque.cli.interrupts import Interrupts
 from casque.cli.output import DONE, NOT_SO, complain, live_note
 from casque.cli.store import Access
 from casque.cli.worker.fleet import registered_workers
-from casque.cli.worker.plan import Plan
-from casque.errors import CASConflictError, InvalidError, StorageError
-from casque.record import ABSENT
+from casque.cli.worker.plan import StartPlan
+from casque.errors import InvalidError
 from casque.system.clock import SECOND_US, SystemClock
-from casque.worker.registry.entries import WorkerEntry, manager_entry, manager_put
+from casque.worker.registry.entries import WorkerEntry
 from casque.worker.supervision.child_process import running
 
 START_US = 30 * SECOND_US
@@ -63,7 +62,7 @@ class NotStartedError(Exception):
         return self.code
 
 
-def start(plan: Plan, access: Access, log_file: str | None) -> Started:
+def start(plan: StartPlan, access: Access, log_file: str | None) -> Started:
     """Return when all workers are registered. NotStartedError when they will not be."""
     with Interrupts() as interrupts:
         interrupts.hold()
@@ -71,7 +70,6 @@ def start(plan: Plan, access: Access, log_file: str | None) -> Started:
         try:
             interrupts.release()
             _send(process, plan)
-            _register(process.pid, plan, access)
             with live_note() as note:
                 workers = _registered(process, plan, access, log, note)
         except BaseException:  # Ctrl-C too: no process stays behind
@@ -80,18 +78,11 @@ def start(plan: Plan, access: Access, log_file: str | None) -> Started:
     return Started(process.pid, workers, log)
 
 
-def _send(process: subprocess.Popen[bytes], plan: Plan) -> None:
+def _send(process: subprocess.Popen[bytes], plan: StartPlan) -> None:
     assert process.stdin is not None
     with suppress(BrokenPipeError):  # it has died already, which is noticed below
         process.stdin.write(msgspec.json.encode(plan))
         process.stdin.close()
-
-
-def _register(pid: int, plan: Plan, access: Access) -> None:
-    """Write the supervisor's entry so that `worker stop` finds it while it still loads."""
-    entry = manager_entry(pid, plan.count, plan.options, access.store.clock)
-    with suppress(CASConflictError, StorageError):  # it has written it, or will report the storage
-        access.submit(manager_put(entry, access.store.name, ABSENT))
 
 
 def _launch(log_file: str | None) -> tuple[subprocess.Popen[bytes], Path]:
@@ -142,7 +133,7 @@ def open_log(path: Path) -> int:
 
 def _registered(
     process: subprocess.Popen[bytes],
-    plan: Plan,
+    plan: StartPlan,
     access: Access,
     log: Path,
     note: Callable[[str], None],
@@ -174,7 +165,9 @@ def _registered(
 
 
 def _workers_of(supervisor: int, access: Access) -> list[WorkerEntry]:
-    ours = [one for one in registered_workers(access) if one.manager == supervisor and one.is_here]
+    ours = [
+        one for one in registered_workers(access) if one.supervisor == supervisor and one.is_here
+    ]
     return [one for one in ours if not one.is_gone]
 
 

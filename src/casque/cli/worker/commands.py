@@ -9,35 +9,44 @@ from typing import Annotated
 
 import typer
 
+from casque.checks import name
 from casque.cli.options import (
-    JsonOption,
-    StoreOption,
     address_if_named,
-    epilog,
-    group_options,
+    command_group,
     is_json,
     open_for_reading,
 )
 from casque.cli.output import DONE, NOT_FOUND, NOT_SO, answer, complain, print_json
 from casque.cli.store import Access, default_address, require_shared
-from casque.cli.worker.plan import LogFormat, StartArguments, span_us
-from casque.errors import CasqueError, InvalidError
-
-workers = typer.Typer(
-    name="worker",
-    help="Start workers, see them, stop them.",
-    epilog=epilog("queuectl worker start --count 2", "queuectl worker stop"),
-    no_args_is_help=True,
+from casque.cli.worker.plan import (
+    MOST_WORKERS,
+    SHELL_CONCURRENCY,
+    LogFormat,
+    StartPlan,
+    span_us,
+    whole,
+    with_settings,
 )
-workers.callback()(group_options)
+from casque.errors import CasqueError, InvalidError
+from casque.worker.options import (
+    DEFAULT_CONCURRENCY,
+    DEFAULT_LEASE_US,
+    SHORTEST_LEASE_US,
+    WorkerOptions,
+)
+
+workers = command_group(
+    "worker",
+    "Start workers, see them, stop them.",
+    "queuectl worker start --count 2",
+    "queuectl worker stop",
+)
 
 
-@workers.command(
-    epilog=epilog(
-        "queuectl worker start --count 4",
-        "queuectl worker start --count 2 --foreground",
-        "queuectl worker start --app tasks:app --queue mail --queue reports --grace 5m",
-    )
+@workers.add(
+    "queuectl worker start --count 4",
+    "queuectl worker start --count 2 --foreground",
+    "queuectl worker start --app tasks:app --queue mail --queue reports --grace 5m",
 )
 def start(
     context: typer.Context,
@@ -87,61 +96,58 @@ def start(
         str | None, typer.Option(metavar="PATH", help="Where to append what they say.")
     ] = None,
     log_format: Annotated[LogFormat, typer.Option(help="How they say it.")] = "console",
-    store: StoreOption = None,
-    json: JsonOption = False,
 ) -> int:
     """Start workers, which run jobs until they are stopped.
 
     They go on in the background: the command returns once all of them are
-    registered, and names their log. A manager process replaces those that die.
+    registered, and names their log. A supervisor process replaces those that die.
     With --foreground it stays and shows what they do; SIGTERM or Ctrl-C stops
     them, Ctrl-C again at once. Exit code 1: some had to be killed.
     """
-    arguments = StartArguments(
-        count=count,
-        target=app,
-        concurrency=concurrency,
-        queues=tuple(queue) if queue else None,
-        grace=grace,
-        lease=lease,
+    count = whole("--count", count, most=MOST_WORKERS)
+    usual = SHELL_CONCURRENCY if app is None else DEFAULT_CONCURRENCY
+    options = WorkerOptions(
+        concurrency=usual if concurrency is None else whole("--concurrency", concurrency),
+        queues=tuple(name(one, "queue") for one in queue) if queue else None,
+        lease_us=DEFAULT_LEASE_US
+        if lease is None
+        else span_us("--lease", lease, at_least_us=SHORTEST_LEASE_US),
+        grace_us=span_us("--grace", grace),
         until_idle=until_idle,
-        max_jobs=max_jobs,
-        max_mib=max_mib,
-        log_format=log_format,
+        max_jobs=None if max_jobs is None else whole("--max-jobs", max_jobs),
+        max_mib=None if max_mib is None else whole("--max-mib", max_mib),
     )
-    address = address_if_named(context, store)
+    address = address_if_named(context)
     if address is None and app is None:
         address = default_address()
-    if foreground:
-        return _start_in_foreground(arguments, address, log_file)
-    return _start_in_background(arguments, address, log_file, as_json=is_json(context, json))
-
-
-def _start_in_foreground(
-    arguments: StartArguments, address: str | None, log_file: str | None
-) -> int:
+    access, registered_in = _opened(app, address)
+    with access:
+        plan = StartPlan(
+            target=app,
+            count=count,
+            options=with_settings(options, access.settings(), is_lease_given=lease is not None),
+            store=address,
+            registered_in=registered_in,
+            log_format=log_format,
+        )
+        if not foreground:
+            return _start_in_background(plan, access, log_file, as_json=is_json(context))
     from casque.cli.worker.supervise import supervise
 
-    access, registered_in = _opened(arguments, address)
-    with access:
-        plan = arguments.plan(access.settings(), address, registered_in)
     if log_file is not None:
         _redirect_output(log_file)
     return supervise(plan)
 
 
 def _start_in_background(
-    arguments: StartArguments, address: str | None, log_file: str | None, *, as_json: bool
+    plan: StartPlan, access: Access, log_file: str | None, *, as_json: bool
 ) -> int:
     from casque.cli.worker.background import NotStartedError, start
 
-    access, registered_in = _opened(arguments, address)
-    with access:
-        plan = arguments.plan(access.settings(), address, registered_in)
-        try:
-            started = start(plan, access, log_file)
-        except NotStartedError as error:
-            return error.report()
+    try:
+        started = start(plan, access, log_file)
+    except NotStartedError as error:
+        return error.report()
     text = f"No job was left to do: all workers have ended. Log: {started.log}"
     if started.workers:
         pids = ", ".join(map(str, started.workers))
@@ -150,7 +156,7 @@ def _start_in_background(
     return answer(value, text, as_json=as_json)
 
 
-def _opened(arguments: StartArguments, address: str | None) -> tuple[Access, str | None]:
+def _opened(target: str | None, address: str | None) -> tuple[Access, str | None]:
     """Open the store that the workers will work on: the one named, or else the app's own.
 
     With it comes its address; None when the app has made the store itself.
@@ -159,8 +165,7 @@ def _opened(arguments: StartArguments, address: str | None) -> tuple[Access, str
         return Access(address), address
     from casque.worker.loading import load_app
 
-    assert arguments.target is not None
-    app = load_app(arguments.target)
+    app = load_app(target)
     require_shared(app.store)
     return Access(app.store), app.app_store.address
 
@@ -176,8 +181,8 @@ def _redirect_output(log_file: str) -> None:
     os.close(descriptor)
 
 
-@workers.command(name="list", epilog=epilog("queuectl worker list", "queuectl worker list --json"))
-def list_(context: typer.Context, store: StoreOption = None, json: JsonOption = False) -> None:
+@workers.add("queuectl worker list", "queuectl worker list --json", name="list")
+def list_(context: typer.Context) -> None:
     """Show the workers of this store, on all hosts.
 
     One that died on this host is shown as gone until its entry ends, within two
@@ -185,11 +190,11 @@ def list_(context: typer.Context, store: StoreOption = None, json: JsonOption = 
     """
     from casque.cli.worker import fleet
 
-    with open_for_reading(context, store) as access:
+    with open_for_reading(context) as access:
         entries = fleet.registered_workers(access)
         running = fleet.running_by(access)
         fleet.warn_of_silent_supervisors(access)
-    if is_json(context, json):
+    if is_json(context):
         print_json([fleet.worker_object(entry, running.get(entry.name, [])) for entry in entries])
     elif entries:
         fleet.print_workers(entries, running)
@@ -197,19 +202,17 @@ def list_(context: typer.Context, store: StoreOption = None, json: JsonOption = 
         print("No workers are running.")
 
 
-@workers.command(
-    epilog=epilog(
-        "queuectl worker stop",
-        "queuectl worker stop 20 21",
-        "queuectl worker stop --all --timeout 5m",
-    )
+@workers.add(
+    "queuectl worker stop", "queuectl worker stop 20 21", "queuectl worker stop --all --timeout 5m"
 )
 def stop(
     context: typer.Context,
     *,
     pids: Annotated[
         list[int] | None,
-        typer.Argument(metavar="[PID]...", help="Only these workers, or those of these managers."),
+        typer.Argument(
+            metavar="[PID]...", help="Only these workers, or those of these supervisors."
+        ),
     ] = None,
     everywhere: Annotated[
         bool, typer.Option("--all", help="Those on every host, through the store.")
@@ -221,8 +224,6 @@ def stop(
         str | None,
         typer.Option(metavar="DURATION", help="How long to wait. Else as long as they may take."),
     ] = None,
-    store: StoreOption = None,
-    json: JsonOption = False,
 ) -> int:
     """Stop the workers of this store on this host, or only some, or those on every host.
 
@@ -232,17 +233,16 @@ def stop(
     lease. Exit codes: 1 some have not ended in time, 3 no worker has that PID.
     """
     from casque.cli.worker import fleet, stop
-    from casque.cli.worker import wait as waiting
 
     if pids and everywhere:
         raise InvalidError("PIDs are those of this host: give PIDs, or --all, not both.")
     timeout_us = None if timeout is None else span_us("--timeout", timeout)
-    with open_for_reading(context, store) as access:
+    with open_for_reading(context) as access:
         if access.is_absent:
             complain(
                 f"note: no queue is stored at {access.store.name}. Workers that had one open there "
-                "wait for it to come back; to stop them, send SIGTERM to their manager, whose PID "
-                "is in their log."
+                "wait for it to come back; to stop them, send SIGTERM to their supervisor, whose "
+                "PID is in their log."
             )
         registered = fleet.registered_workers(access)
         supervisors = fleet.registered_supervisors(access)
@@ -251,28 +251,21 @@ def stop(
             complain(stop.unknown_message(targets.unknown, registered))
             return NOT_FOUND
         by_store = stop.tell(access, targets, pids or [])
-        if wait and waiting.is_inside_job(targets):
+        if wait and stop.is_inside_job(targets):
             complain("note: not waiting, as a worker that is to stop waits for this very job.")
             wait = False
-        waited = None
-        if wait:
-            waited = waiting.wait(access, targets, by_store, timeout_us, everywhere=everywhere)
-        stop.clear_away(access, [*targets.dead, *(waited.dead if waited else ())])
-    left = waited.left if waited else None
-    return stop.report(targets, left, as_json=is_json(context, json))
+        left = stop.wait(access, targets, by_store, timeout_us) if wait else None
+        stop.clear_away(access, targets)
+    return stop.report(targets, left, as_json=is_json(context))
 
 
-@workers.command(
-    epilog=epilog("queuectl worker check", "queuectl worker check --max-age 5m --json")
-)
+@workers.add("queuectl worker check", "queuectl worker check --max-age 5m --json")
 def check(
     context: typer.Context,
     max_age: Annotated[
         str | None,
         typer.Option(metavar="DURATION", help="How old a beat may be. Else as old as the lease."),
     ] = None,
-    store: StoreOption = None,
-    json: JsonOption = False,
 ) -> int:
     """Say whether this host's workers are well: for health probes.
 
@@ -284,14 +277,14 @@ def check(
 
     max_age_us = None if max_age is None else span_us("--max-age", max_age)
     try:
-        with open_for_reading(context, store) as access:
+        with open_for_reading(context) as access:
             health = health_of(access, max_age_us)
     except InvalidError:
         raise
     except CasqueError as error:
         message = f"the store does not answer: {error}"
         health = Health(is_healthy=False, workers=[], message=message)
-    if is_json(context, json):
+    if is_json(context):
         print_json(health)
     elif health.is_healthy:
         print(health.message)

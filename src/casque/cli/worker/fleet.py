@@ -11,17 +11,16 @@ from msgspec.structs import replace
 
 from casque.cli.output import JsonObject, add_row, complain, names, print_table, table, utc_time
 from casque.cli.store import Access
-from casque.record import DISMISSAL, MANAGER, WORKER
+from casque.record import DISMISSAL, SUPERVISOR, WORKER
 from casque.rules.views import JobFilter
 from casque.system.clock import SECOND_US, SystemClock, to_us
 from casque.system.terminal_text import plain
 from casque.worker.registry.entries import (
-    ManagerEntry,
     ProcessEntry,
+    SupervisorEntry,
     WorkerEntry,
     ends_us,
     entry_of,
-    manager_of,
 )
 
 _JOBS_LOOKED_AT = 10_000
@@ -44,16 +43,16 @@ def registered_workers(access: Access) -> list[WorkerEntry]:
     found: list[WorkerEntry] = []
     dismissed = {one.name for one in access.records(DISMISSAL)}
     for record in access.records(WORKER):
-        entry = entry_of(record)
+        entry = entry_of(record, WorkerEntry)
         if entry is None:
             _warn_once(f"note: the entry of worker {record.name} cannot be read, and is left out.")
         elif _is_ours(access, entry):
             is_dismissed = entry.is_dismissed or entry.name in dismissed
             found.append(replace(entry, is_dismissed=is_dismissed))
-    return sorted(found, key=lambda one: (one.host, one.manager or 0, one.pid))
+    return sorted(found, key=lambda one: (one.host, one.supervisor or 0, one.pid))
 
 
-def registered_supervisors(access: Access) -> list[ManagerEntry]:
+def registered_supervisors(access: Access) -> list[SupervisorEntry]:
     """All supervisors with an entry, with workers or without.
 
     One on this host counts while its process runs, even if it no longer renews its entry.
@@ -68,16 +67,16 @@ def warn_of_silent_supervisors(access: Access) -> None:
     silent = [one for one, end_us in _supervisors(access) if one.is_here and end_us <= now]
     if running := [one for one in silent if not one.is_gone]:
         complain(
-            f"note: on this host runs a manager ({named(running)}) that has not renewed its entry "
-            "for two leases, nor have its workers: the storage takes no writes from them. See "
-            "their log; `queuectl worker stop` stops them."
+            f"note: supervisor {named(running)} on this host has not renewed its entry for two "
+            "leases, nor have its workers: the storage takes no writes from them. See their log; "
+            "`queuectl worker stop` stops them."
         )
 
 
-def _supervisors(access: Access) -> Iterator[tuple[ManagerEntry, int]]:
+def _supervisors(access: Access) -> Iterator[tuple[SupervisorEntry, int]]:
     """Each with the instant at which its entry ends unless it is renewed."""
-    for record in access.records(MANAGER):
-        entry = manager_of(record)
+    for record in access.records(SUPERVISOR):
+        entry = entry_of(record, SupervisorEntry)
         if entry is not None and _is_ours(access, entry):
             yield entry, ends_us(record)
 
@@ -114,7 +113,7 @@ def worker_object(entry: WorkerEntry, running: Sequence[str]) -> JsonObject:
         "name": entry.name,
         "host": entry.host,
         "pid": entry.pid,
-        "manager": entry.manager,
+        "manager": entry.supervisor,
         "queues": entry.queues,
         "entrypoints": entry.entrypoints,
         "concurrency": entry.concurrency,
@@ -129,14 +128,16 @@ def worker_object(entry: WorkerEntry, running: Sequence[str]) -> JsonObject:
 def print_workers(entries: Sequence[WorkerEntry], running: Mapping[str, Sequence[str]]) -> None:
     """A table with a row for each. `running` holds their jobs by name."""
     now = SystemClock().now()
-    made = table("Workers", "#PID", "Host", "#Manager", "Queues", "Running", "Started", "Last beat")
+    made = table(
+        "Workers", "#PID", "Host", "#Supervisor", "Queues", "Running", "Started", "Last beat"
+    )
     for entry in entries:
         state = _state_of(entry)
         add_row(
             made,
             entry.pid,
             entry.host,
-            "-" if entry.manager is None else entry.manager,
+            "-" if entry.supervisor is None else entry.supervisor,
             "all" if entry.queues is None else names(entry.queues),
             f"{len(running.get(entry.name, ()))} of {entry.concurrency}",
             ago(max(now - to_us(entry.started_at), 0)),

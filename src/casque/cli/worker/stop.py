@@ -1,31 +1,48 @@
-"""Stop: which workers are meant, how each is told to stop, and the report on them.
+"""Stop: which workers are meant, how each is told to stop, the wait for their end, the report.
 
 A process on this host gets SIGTERM. Any other finds an order (a dismissal) in
-the store when it renews its entry. `wait` then finds out which have ended.
+the store when it renews its entry.
 """
 
 from __future__ import annotations
 
+import os
 import signal
+import threading
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 
 import msgspec
+from msgspec.structs import replace
 
-from casque.cli.output import DONE, NOT_SO, JsonObject, complain, print_json
+from casque.cli.output import DONE, NOT_SO, JsonObject, complain, live_note, print_json
 from casque.cli.store import Access
 from casque.cli.worker.fleet import named
 from casque.errors import StorageError
-from casque.record import MANAGER, WORKER
+from casque.queues.lineage import JOB_ID_VARIABLE
+from casque.record import SUPERVISOR, WORKER
 from casque.rules.operations import DeleteRecord
+from casque.system.clock import SECOND_US, SystemClock
 from casque.worker.registry import process_identity
-from casque.worker.registry.entries import ManagerEntry, ProcessEntry, WorkerEntry, dismissal
+from casque.worker.registry.entries import (
+    ENTRY_LEASES,
+    ProcessEntry,
+    SupervisorEntry,
+    WorkerEntry,
+    dismissal,
+    ends_us,
+)
+
+_LOOK_SECONDS = 0.1
+_BEYOND_GRACE_US = 20 * SECOND_US
+"""The time besides the grace to give back jobs, and for the supervisor to notice the end."""
 
 
 class Targets(msgspec.Struct, frozen=True):
     """The processes that are to stop."""
 
     workers: list[WorkerEntry]
-    supervisors: list[ManagerEntry]
+    supervisors: list[SupervisorEntry]
     dead: list[ProcessEntry]
     """Those on this host that died, and whose entries are still there."""
     others: list[WorkerEntry]
@@ -34,16 +51,22 @@ class Targets(msgspec.Struct, frozen=True):
     """The PIDs that no worker and no supervisor has."""
 
     @property
+    def running(self) -> list[ProcessEntry]:
+        return [*self.workers, *self.supervisors]
+
+    @property
     def named(self) -> list[ProcessEntry]:
         """The workers, and the supervisors that have none of them: the ones to report on."""
-        kept = {(one.host, one.machine, one.manager) for one in self.workers}
-        alone = [one for one in self.supervisors if (one.host, one.machine, one.pid) not in kept]
-        return [*self.workers, *alone]
+        kept = {one.supervisor_process for one in self.workers}
+        return [*self.workers, *(one for one in self.supervisors if one.process not in kept)]
+
+
+# -- who is meant ------------------------------------------------------------------
 
 
 def choose(
     workers: Sequence[WorkerEntry],
-    supervisors: Sequence[ManagerEntry],
+    supervisors: Sequence[SupervisorEntry],
     pids: Collection[int],
     *,
     everywhere: bool,
@@ -54,9 +77,9 @@ def choose(
     above += _unregistered(meant, above)
     unknown: list[int] = []
     if pids:
-        known = {one.pid for one in (*meant, *above)} | {one.manager for one in meant}
+        known = {one.pid for one in (*meant, *above)} | {one.supervisor for one in meant}
         unknown = [pid for pid in pids if pid not in known]
-        meant = [one for one in meant if one.pid in pids or one.manager in pids]
+        meant = [one for one in meant if one.pid in pids or one.supervisor in pids]
         above = [one for one in above if one.pid in pids]
     names = {one.name for one in meant}
     return Targets(
@@ -69,31 +92,21 @@ def choose(
 
 
 def _unregistered(
-    workers: Sequence[WorkerEntry], supervisors: Sequence[ManagerEntry]
-) -> list[ManagerEntry]:
+    workers: Sequence[WorkerEntry], supervisors: Sequence[SupervisorEntry]
+) -> list[SupervisorEntry]:
     """The supervisors on this host that have no entry, as that of `App.work(count=2)`.
 
     The entries of their workers name them; a dead worker's too, which would be replaced.
     """
-    known = {(one.pid, one.birth) for one in supervisors if one.is_here}
-    found: dict[tuple[int, int], ManagerEntry] = {}
+    known = {one.process for one in supervisors}
+    found: dict[int, SupervisorEntry] = {}
     for entry in workers:
-        if entry.manager is None or entry.manager_birth is None or not entry.is_here:
+        pid, birth = entry.supervisor, entry.supervisor_birth
+        if pid is None or birth is None or not entry.is_here or entry.supervisor_process in known:
             continue
-        key = entry.manager, entry.manager_birth
-        if key not in known:
-            found[key] = ManagerEntry(
-                name=f"{entry.host}:{entry.manager}:{entry.manager_birth}",
-                host=entry.host,
-                pid=entry.manager,
-                started_at=entry.started_at,
-                lease_us=entry.lease_us,
-                grace_us=entry.grace_us,
-                machine=entry.machine,
-                birth=entry.manager_birth,
-                obeys_signals=True,
-                count=0,
-            )
+        name = f"{entry.host}:{pid}:{birth}"
+        process = replace(entry, name=name, pid=pid, birth=birth, obeys_signals=True)
+        found[pid] = msgspec.convert(process, SupervisorEntry, from_attributes=True)
     return [one for one in found.values() if not one.is_gone]
 
 
@@ -103,9 +116,25 @@ def unknown_message(unknown: Sequence[int], workers: Sequence[WorkerEntry]) -> s
     here = [entry for entry in workers if entry.is_here]
     if not here:
         return f"no worker on this host has the PID {pids}; none is registered in this store."
-    managers = sorted({entry.manager for entry in here if entry.manager is not None})
-    under = f" (managers: {', '.join(map(str, managers))})" if managers else ""
+    above = ", ".join(map(str, sorted({one.supervisor for one in here if one.supervisor})))
+    under = f" (supervisors: {above})" if above else ""
     return f"no worker on this host has the PID {pids}; there are {named(here)}{under}."
+
+
+def is_inside_job(targets: Targets) -> bool:
+    """True when one of the workers runs the job that this command is a part of."""
+    job = os.environ.get(JOB_ID_VARIABLE)
+    if not job:
+        return False
+    above: set[int] = set()
+    pid = os.getpid()
+    while pid not in above and (vitals := process_identity.vitals(pid)) is not None:
+        above.add(pid)
+        pid = vitals.parent
+    return any(job in one.running or (one.is_here and one.pid in above) for one in targets.workers)
+
+
+# -- their end ---------------------------------------------------------------------
 
 
 def tell(access: Access, targets: Targets, pids: Collection[int]) -> list[ProcessEntry]:
@@ -114,15 +143,14 @@ def tell(access: Access, targets: Targets, pids: Collection[int]) -> list[Proces
     Signals go first: they need no storage. A worker in `pids` is also dismissed:
     its supervisor would replace it otherwise.
     """
-    signalled = {one.pid for one in targets.supervisors if _signal(one)}
+    signalled = {one.process for one in targets.supervisors if _signal(one)}
     to_dismiss: list[ProcessEntry] = [
-        one for one in targets.supervisors if not (one.is_here and one.pid in signalled)
+        one for one in targets.supervisors if one.process not in signalled
     ]
     for worker in targets.workers:
-        is_stopped_with_all = worker.is_here and worker.manager in signalled
-        if is_stopped_with_all and worker.pid not in pids:
+        if worker.supervisor_process in signalled and worker.pid not in pids:
             continue
-        if worker.manager is not None or not _signal(worker):
+        if worker.supervisor is not None or not _signal(worker):
             to_dismiss.append(worker)
     for one in to_dismiss:
         access.submit(dismissal(one))
@@ -135,15 +163,95 @@ def _signal(one: ProcessEntry) -> bool:
     return can_be and process_identity.send(one.pid, one.birth, signal.SIGTERM)
 
 
-def clear_away(access: Access, dead: Sequence[ProcessEntry]) -> None:
-    """Remove the entries of dead processes, if the storage answers."""
-    for one in dead:
-        kind = WORKER if isinstance(one, WorkerEntry) else MANAGER
-        try:
-            access.submit(DeleteRecord(kind, one.name, None))
-        except StorageError as error:
-            complain(f"note: what has ended is still registered, and will not be for long: {error}")
-            return
+def wait(
+    access: Access, targets: Targets, by_store: Sequence[ProcessEntry], timeout_us: int | None
+) -> list[ProcessEntry]:
+    """Wait until all have ended, at most `timeout_us`, else as long as they may take.
+
+    Returns those that are not known to have ended.
+    """
+    clock = SystemClock()
+    if timeout_us is None:
+        graces = [one.grace_us for one in targets.running]
+        # The entry of one that died on another host is there until it runs out.
+        leases = [ENTRY_LEASES * one.lease_us for one in by_store]
+        timeout_us = max(graces, default=0) + max(leases, default=0) + _BEYOND_GRACE_US
+    deadline = clock.monotonic() + timeout_us
+    watch = _Watch(access, targets.running)
+    with live_note() as note:
+        while (left := watch.look()) and clock.monotonic() < deadline:
+            note(f"Stopping: {len(left)} process(es) left…")
+            threading.Event().wait(_LOOK_SECONDS)
+    return [*left, *watch.unsure()]
+
+
+class _Watch:
+    """Looks which processes are left.
+
+    A process has ended when it has removed its entry, which it does last, or when
+    the system of this host says so.
+    """
+
+    def __init__(self, access: Access, targets: Sequence[ProcessEntry]) -> None:
+        self._access = access
+        self._left = {one.name: one for one in targets}
+        self._ended: set[tuple[str, str, int]] = set()
+        self._silent: list[ProcessEntry] = []
+        """Those on other hosts whose entry ran out: nobody knows whether they have ended."""
+        self._ends_us: dict[str, int] = {}
+        """When each entry runs out unless it is renewed, as of the last look."""
+
+    def look(self) -> list[ProcessEntry]:
+        """The workers that are left; when there are none, the supervisors."""
+        for one in [one for one in self._left.values() if one.is_gone]:
+            del self._left[one.name]
+            self._ended.add(one.process)
+        with suppress(StorageError):  # the system alone tells, until the storage answers again
+            self._look_at_entries()
+        left = list(self._left.values())
+        return [one for one in left if isinstance(one, WorkerEntry)] or left
+
+    def _look_at_entries(self) -> None:
+        records = [one for kind in (WORKER, SUPERVISOR) for one in self._access.records(kind)]
+        now = self._access.store.clock.now()
+        before, self._ends_us = self._ends_us, {one.name: ends_us(one) for one in records}
+        for name, one in list(self._left.items()):
+            if self._ends_us.get(name, 0) > now or _is_own_process(one):
+                continue
+            del self._left[name]
+            # A process that is well renews its entry long before it runs out.
+            if before.get(name, now + one.lease_us) - one.lease_us // 2 <= now:
+                self._silent.append(one)
+            else:
+                self._ended.add(one.process)
+
+    def unsure(self) -> list[ProcessEntry]:
+        """Those that may run. A supervisor ends after its workers: if it has, so have they."""
+        return [
+            one
+            for one in self._silent
+            if not (isinstance(one, WorkerEntry) and one.supervisor_process in self._ended)
+        ]
+
+
+def _is_own_process(one: ProcessEntry) -> bool:
+    """True for a supervisor on this host in its own process, which ends after its entry."""
+    return not isinstance(one, WorkerEntry) and one.is_here and one.obeys_signals
+
+
+def clear_away(access: Access, targets: Targets) -> None:
+    """Remove the entries of processes on this host that have ended, if the storage answers."""
+    gone = {one.name for one in (*targets.dead, *targets.running) if one.is_gone}
+    try:
+        for kind in (WORKER, SUPERVISOR) if gone else ():
+            for record in access.records(kind):
+                if record.name in gone:
+                    access.submit(DeleteRecord(kind, record.name, None))
+    except StorageError as error:
+        complain(f"note: what has ended is still registered, and will not be for long: {error}")
+
+
+# -- the report --------------------------------------------------------------------
 
 
 def report(targets: Targets, left: Sequence[ProcessEntry] | None, *, as_json: bool) -> int:
@@ -157,11 +265,7 @@ def report(targets: Targets, left: Sequence[ProcessEntry] | None, *, as_json: bo
     told = targets.named if left is None else []
     code = NOT_SO if left else DONE
     if as_json:
-        groups: dict[str, Sequence[ProcessEntry]] = {
-            "stopped": stopped,
-            "gone": dead,
-            "left": [*told, *(left or ())],
-        }
+        groups = {"stopped": stopped, "gone": dead, "left": [*told, *(left or ())]}
         print_json({group: [_object(one) for one in ones] for group, ones in groups.items()})
         return code
     if not targets.named and not dead:
@@ -189,8 +293,8 @@ def _object(one: ProcessEntry) -> JsonObject:
 def _grouped(entries: Sequence[ProcessEntry]) -> Iterator[tuple[str, str]]:
     """Workers and supervisors apart: how many, and their PIDs."""
     workers = [one for one in entries if isinstance(one, WorkerEntry)]
-    supervisors = [one for one in entries if isinstance(one, ManagerEntry)]
+    supervisors = [one for one in entries if isinstance(one, SupervisorEntry)]
     if workers:
         yield f"{len(workers)} worker(s)", named(workers)
     if supervisors:
-        yield f"{len(supervisors)} manager(s) without workers", named(supervisors)
+        yield f"{len(supervisors)} supervisor(s) without workers", named(supervisors)

@@ -14,12 +14,12 @@ import msgspec
 
 from casque.cli.main import leave_with
 from casque.cli.output import DONE, NOT_SO
-from casque.cli.worker.plan import Plan
+from casque.cli.worker.plan import StartPlan
 from casque.worker.logging.setup import LogOptions, set_up
 from casque.worker.supervision.supervisor import Supervisor
 
 
-def supervise(plan: Plan) -> int:
+def supervise(plan: StartPlan) -> int:
     """Run the workers until they end. Returns the exit code."""
     log = LogOptions(format=plan.log_format)
     set_up(log)
@@ -40,7 +40,7 @@ def _supervise_from_stdin() -> int:
     os.dup2(os.open(os.devnull, os.O_RDONLY), sys.stdin.fileno())
     if not data:
         return NOT_SO  # the command was killed before it could send the plan
-    return supervise(msgspec.json.decode(data, type=Plan))
+    return supervise(msgspec.json.decode(data, type=StartPlan))
 
 
 if __name__ == "__main__":

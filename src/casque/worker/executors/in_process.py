@@ -15,16 +15,15 @@ from types import CoroutineType
 from typing import Any
 
 from casque.errors import InvalidError
-from casque.system import forks
 from casque.tasks.current import become
-from casque.worker.attempt import Attempt, InvalidResult
+from casque.worker.attempt import InvalidResult, RunningAttempt
 from casque.worker.executors.middleware import Middleware
 from casque.worker.runtime import Switching
 
 
-def leave_if_forked(generation: int) -> None:
-    """End this process if it is the child of a task that forked: it is not a worker."""
-    if forks.generation() == generation:
+def leave_if_forked(pid: int) -> None:
+    """End this process if it is a fork of `pid`: the child of a task must not settle its job."""
+    if os.getpid() == pid:
         return
     with suppress(Exception):
         sys.stdout.flush()
@@ -32,9 +31,9 @@ def leave_if_forked(generation: int) -> None:
     os._exit(0)
 
 
-def encoded(attempt: Attempt, value: object) -> bytes | None:
+def encoded(attempt: RunningAttempt, value: object) -> bytes | None:
     try:
-        return attempt.task.encode_result(value)
+        return attempt.task.call.encode_result(value)
     except InvalidError as error:
         raise InvalidResult(error) from error
 
@@ -51,8 +50,10 @@ class LoopExecutor:
     def __init__(self, middleware: Middleware | None) -> None:
         self._middleware = middleware
 
-    async def call(self, attempt: Attempt, args: list[Any], kwargs: dict[str, Any]) -> bytes | None:
-        function, generation = attempt.task.function, forks.generation()
+    async def call(
+        self, attempt: RunningAttempt, args: list[Any], kwargs: dict[str, Any]
+    ) -> bytes | None:
+        function, pid = attempt.task.function, os.getpid()
         become(attempt.running)
         try:
             if self._middleware is None:
@@ -60,10 +61,10 @@ class LoopExecutor:
             else:
                 value = await self._middleware.acall(attempt, lambda: function(*args, **kwargs))
         finally:
-            leave_if_forked(generation)
+            leave_if_forked(pid)
         return encoded(attempt, value)
 
-    def interrupt(self, attempt: Attempt) -> bool:
+    def interrupt(self, attempt: RunningAttempt) -> bool:
         assert attempt.work is not None
         attempt.work.cancel()
         return True
@@ -82,7 +83,9 @@ class ThreadExecutor:
         self._is_coming = False
         """True while a call is queued on the loop that takes the results."""
 
-    async def call(self, attempt: Attempt, args: list[Any], kwargs: dict[str, Any]) -> bytes | None:
+    async def call(
+        self, attempt: RunningAttempt, args: list[Any], kwargs: dict[str, Any]
+    ) -> bytes | None:
         ending = _Ending(attempt, self._loop)
         context = contextvars.copy_context()
 
@@ -122,8 +125,10 @@ class ThreadExecutor:
         else:
             self._threads += 1
 
-    def _run(self, attempt: Attempt, args: list[Any], kwargs: dict[str, Any]) -> bytes | None:
-        function, generation = attempt.task.function, forks.generation()
+    def _run(
+        self, attempt: RunningAttempt, args: list[Any], kwargs: dict[str, Any]
+    ) -> bytes | None:
+        function, pid = attempt.task.function, os.getpid()
         become(attempt.running)
         try:
             if self._middleware is None:
@@ -131,7 +136,7 @@ class ThreadExecutor:
             else:
                 value = self._middleware.call(attempt, lambda: _called(function, args, kwargs))
         finally:
-            leave_if_forked(generation)
+            leave_if_forked(pid)
         return encoded(attempt, value)
 
     def _serve(self) -> None:
@@ -157,14 +162,14 @@ class ThreadExecutor:
             if not ending.done():
                 ending.set_result(ended)
 
-    def interrupt(self, attempt: Attempt) -> bool:  # noqa: ARG002 - no thread can be ended
+    def interrupt(self, attempt: RunningAttempt) -> bool:  # noqa: ARG002 - no thread can be ended
         return False
 
 
 class _Ending(asyncio.Future["_Result"]):
     """The end of a thread's function. No cancellation brings it about, while it is waited for."""
 
-    def __init__(self, attempt: Attempt, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, attempt: RunningAttempt, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(loop=loop)
         self._attempt = attempt
 

@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from casque.worker.attempt import Attempt
+from casque.worker.attempt import RunningAttempt
 from casque.worker.logging.events import Report
 
 
@@ -18,7 +18,7 @@ class Middleware:
         self._middleware = middleware
         self._report = report
 
-    def call(self, attempt: Attempt, function: Callable[[], Any]) -> Any:
+    def call(self, attempt: RunningAttempt, function: Callable[[], Any]) -> Any:
         """Around a plain function. Coroutines of middleware are run to their end here."""
         for one in self._middleware:
             _run(one, "before", attempt.job)
@@ -30,14 +30,14 @@ class Middleware:
         self._after("after", attempt, value)
         return value
 
-    def _after(self, name: str, attempt: Attempt, what: object) -> None:
+    def _after(self, name: str, attempt: RunningAttempt, what: object) -> None:
         for one in reversed(self._middleware):
             try:
                 _run(one, name, attempt.job, what)
             except BaseException as error:  # noqa: BLE001 - the work is done, whatever this does
                 self._report.middleware_failed(attempt, one, error)
 
-    async def acall(self, attempt: Attempt, function: Callable[[], Any]) -> Any:
+    async def acall(self, attempt: RunningAttempt, function: Callable[[], Any]) -> Any:
         """Around an async function."""
         for one in self._middleware:
             await _arun(one, "before", attempt.job)
@@ -49,7 +49,7 @@ class Middleware:
         await self._aafter("after", attempt, value)
         return value
 
-    async def _aafter(self, name: str, attempt: Attempt, what: object) -> None:
+    async def _aafter(self, name: str, attempt: RunningAttempt, what: object) -> None:
         for one in reversed(self._middleware):
             try:
                 await _arun(one, name, attempt.job, what)

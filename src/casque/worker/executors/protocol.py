@@ -6,7 +6,7 @@ A frame is the length of its body in four bytes, then the body in msgpack.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import IO
+from typing import IO, Literal
 
 import msgspec
 
@@ -54,17 +54,12 @@ class FailedReply(msgspec.Struct, frozen=True, tag=True):
     gives_up: bool
 
 
-class RetryReply(msgspec.Struct, frozen=True, tag=True):
-    delay_us: int | None
-    reason: str
+class AskedReply(msgspec.Struct, frozen=True, tag=True):
+    """The function raised Retry, Snooze or Discard."""
 
-
-class SnoozeReply(msgspec.Struct, frozen=True, tag=True):
-    delay_us: int
-
-
-class DiscardReply(msgspec.Struct, frozen=True, tag=True):
-    reason: str
+    kind: Literal["retry", "snooze", "discard"]
+    delay_us: int | None = None
+    reason: str = ""
 
 
 class UnfitReply(msgspec.Struct, frozen=True, tag=True):
@@ -73,17 +68,7 @@ class UnfitReply(msgspec.Struct, frozen=True, tag=True):
     text: str
 
 
-Reply = (
-    BegunReply
-    | ProgressReply
-    | ReturnedReply
-    | FailedReply
-    | RetryReply
-    | SnoozeReply
-    | DiscardReply
-    | UnfitReply
-)
-
+Reply = BegunReply | ProgressReply | ReturnedReply | FailedReply | AskedReply | UnfitReply
 
 _encode = msgspec.msgpack.Encoder().encode
 decode_setup = msgspec.msgpack.Decoder(AppSetup).decode

@@ -23,7 +23,7 @@ from casque.errors import InvalidError
 from casque.job import Failure
 from casque.retry import Discard, Retry, Snooze
 from casque.tasks.app import TaskApp
-from casque.worker.attempt import Attempt, InvalidResult, TaskError
+from casque.worker.attempt import InvalidResult, RunningAttempt, TaskError
 from casque.worker.executors import protocol
 from casque.worker.loading import modules_of, path_of
 from casque.worker.logging import setup as logs
@@ -36,16 +36,16 @@ _STARTS = 3
 class ProcessExecutor:
     """Plain functions, each in a process of its own while it runs."""
 
-    def __init__(self, app: TaskApp, when_begun: Callable[[Attempt], None]) -> None:
+    def __init__(self, app: TaskApp, when_begun: Callable[[RunningAttempt], None]) -> None:
         """`when_begun` is called when a function begins: to start its process takes a while."""
         self._app = app
         self._when_begun = when_begun
         self._idle: list[_Child] = []
-        self._serving: dict[Attempt, _Child] = {}
+        self._serving: dict[RunningAttempt, _Child] = {}
 
     async def call(
         self,
-        attempt: Attempt,
+        attempt: RunningAttempt,
         args: list[Any],  # noqa: ARG002 - checked here, decoded again there
         kwargs: dict[str, Any],  # noqa: ARG002
     ) -> bytes | None:
@@ -58,7 +58,7 @@ class ProcessExecutor:
                     raise TaskError(died.failure, gives_up=False) from None
         raise AssertionError
 
-    async def _serve(self, attempt: Attempt) -> protocol.Reply:
+    async def _serve(self, attempt: RunningAttempt) -> protocol.Reply:
         child = self._idle_child() or await _Child.start(self._setup())
         self._serving[attempt] = child
         is_fit = False
@@ -89,7 +89,7 @@ class ProcessExecutor:
             *found, app.app_store.address, list(sys.path), python_path, logs.current()
         )
 
-    def interrupt(self, attempt: Attempt) -> bool:
+    def interrupt(self, attempt: RunningAttempt) -> bool:
         child = self._serving.get(attempt)
         if child is not None:
             child.kill()
@@ -163,7 +163,7 @@ class _Child:
         self._writer.write(protocol.frame(message))
 
     async def serve(
-        self, attempt: Attempt, when_begun: Callable[[Attempt], None]
+        self, attempt: RunningAttempt, when_begun: Callable[[RunningAttempt], None]
     ) -> protocol.Reply:
         self._send(protocol.RunOrder(attempt.job))
         has_begun = False
@@ -204,17 +204,12 @@ def _result(reply: protocol.Reply) -> bytes | None:
             return result
         case protocol.FailedReply(failure, gives_up):
             raise TaskError(failure, gives_up=gives_up)
-        case protocol.RetryReply(delay_us, reason):
-            raise Retry(None if delay_us is None else _span(delay_us), reason=reason)
-        case protocol.SnoozeReply(delay_us):
-            raise Snooze(_span(delay_us))
-        case protocol.DiscardReply(reason):
-            raise Discard(reason)
+        case protocol.AskedReply(kind, delay_us, reason):
+            delay = None if delay_us is None else timedelta(microseconds=delay_us)
+            if kind == "retry":
+                raise Retry(delay, reason=reason)
+            raise Snooze(delay or timedelta(0)) if kind == "snooze" else Discard(reason)
         case protocol.UnfitReply(text):
             raise InvalidResult(InvalidError(text))
         case protocol.ProgressReply() | protocol.BegunReply():
             raise AssertionError("no reply to an order")
-
-
-def _span(us: int) -> timedelta:
-    return timedelta(microseconds=us)

@@ -20,15 +20,14 @@ from casque.checks import describe
 from casque.errors import InvalidError
 from casque.retry import Discard, Retry, Snooze, delay_of, reason_of
 from casque.stores.port import Store
-from casque.system import forks
 from casque.system.clock import SystemClock
 from casque.tasks.app import TaskApp
 from casque.tasks.app_store import AppStore
 from casque.tasks.current import RunningJob, become
 from casque.tasks.task import Task
 from casque.worker.attempt import (
-    Attempt,
     InvalidResult,
+    RunningAttempt,
     failure_of,
     from_its_own_code,
     gives_up,
@@ -88,7 +87,7 @@ def _send(line: socket.socket, reply: protocol.Reply) -> None:
 def _run(app: TaskApp, order: protocol.RunOrder, line: socket.socket) -> protocol.Reply:
     task = app.tasks[order.job.entrypoint]
     clock, job_id = SystemClock(), order.job.id
-    attempt = Attempt(order.job, task, clock)
+    attempt = RunningAttempt(order.job, task, clock)
 
     def tell(fraction: float | None, note: str | None) -> None:
         if fraction is not None:
@@ -98,16 +97,16 @@ def _run(app: TaskApp, order: protocol.RunOrder, line: socket.socket) -> protoco
     middleware = Middleware(app.middleware, Report(order.job.worker or "", clock))
 
     def call() -> Any:
-        args, kwargs = task.decode(order.job.payload)
+        args, kwargs = task.call.decode(order.job.payload)
         return task.function(*args, **kwargs)
 
-    generation = forks.generation()
+    pid = os.getpid()
     become(attempt.running)
     try:
         try:
             value = middleware.call(attempt, call)
         finally:
-            leave_if_forked(generation)
+            leave_if_forked(pid)
         return protocol.ReturnedReply(encoded(attempt, value))
     except InvalidResult as unfit:
         return protocol.UnfitReply(checks.text(describe(unfit.args[0]), "error"))
@@ -118,11 +117,11 @@ def _run(app: TaskApp, order: protocol.RunOrder, line: socket.socket) -> protoco
 def _of_error(error: BaseException, task: Task[..., Any]) -> protocol.Reply:
     error = sound(error)
     if isinstance(error, Retry):
-        return protocol.RetryReply(delay_of(error), reason_of(error))
+        return protocol.AskedReply("retry", delay_of(error), reason_of(error))
     if isinstance(error, Snooze):
-        return protocol.SnoozeReply(delay_of(error) or 0)
+        return protocol.AskedReply("snooze", delay_of(error))
     if isinstance(error, Discard):
-        return protocol.DiscardReply(reason_of(error))
+        return protocol.AskedReply("discard", reason=reason_of(error))
     return protocol.FailedReply(failure_of(from_its_own_code(error)), gives_up(error, task))
 
 

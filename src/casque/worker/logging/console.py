@@ -11,7 +11,7 @@ from typing import Any
 
 from casque.system.terminal_text import cut, plain, plain_lines
 
-SUPERVISOR = "casque.worker.supervisor"
+SUPERVISOR_LOGGER = "casque.worker.supervisor"
 """The logger of a supervisor."""
 
 _COMMAND_LENGTH = 200
@@ -51,7 +51,7 @@ class ConsoleLines(logging.Formatter):
     """`[Worker 20] Job job1 completed successfully.`, and so on: a line for each event."""
 
     def format(self, record: logging.LogRecord) -> str:
-        who = "Manager" if record.name == SUPERVISOR else f"Worker {record.process}"
+        who = "Manager" if record.name == SUPERVISOR_LOGGER else f"Worker {record.process}"
         line = _LINES.get(_event(record) or "")
         if line is not None:
             return f"[{who}] {plain(line(vars(record)))}"

@@ -12,21 +12,21 @@ from casque.job import Job, JobStatus
 from casque.rules.transitions import describe
 from casque.system.clock import SECOND_US, Clock
 from casque.worker.attempt import (
-    Attempt,
-    Lost,
+    LeaseLost,
     Outcome,
     Raised,
     Returned,
+    RunningAttempt,
     Stopped,
     TaskError,
     TimedOut,
     Unfit,
     failure_of,
 )
-from casque.worker.logging.setup import WORKER, LineHandler
+from casque.worker.logging.setup import WORKER_LOGGER, LineHandler
 from casque.worker.shell.job import command_of
 
-LOGGER = logging.getLogger(WORKER)
+LOGGER = logging.getLogger(WORKER_LOGGER)
 
 
 class Report:
@@ -39,7 +39,7 @@ class Report:
     def _log(
         self,
         level: int,
-        attempt: Attempt,
+        attempt: RunningAttempt,
         event: str,
         message: str,
         *args: object,
@@ -84,7 +84,7 @@ class Report:
             "worker": self._worker,
         }
 
-    def begun(self, attempts: Iterable[Attempt]) -> None:
+    def begun(self, attempts: Iterable[RunningAttempt]) -> None:
         if not LOGGER.isEnabledFor(logging.DEBUG):
             return  # before the payload is read of those that are shell jobs
         for attempt in attempts:
@@ -92,7 +92,11 @@ class Report:
             self._log(logging.DEBUG, attempt, "begun", "begun", what=what)
 
     def settled(
-        self, attempt: Attempt, outcome: Outcome, answer: object, lines: LineHandler | None = None
+        self,
+        attempt: RunningAttempt,
+        outcome: Outcome,
+        answer: object,
+        lines: LineHandler | None = None,
     ) -> None:
         """Log the outcome of an attempt, once it is stored or refused.
 
@@ -122,7 +126,7 @@ class Report:
             told = "given back, since the worker ends; not counted"
             self._log(logging.INFO, attempt, "released", told)
 
-    def _failed(self, attempt: Attempt, error: BaseException, answer: object) -> None:
+    def _failed(self, attempt: RunningAttempt, error: BaseException, answer: object) -> None:
         what = describe(failure_of(error))
         if not isinstance(answer, Job):  # stored, though its answer was lost
             self._log(logging.WARNING, attempt, "failed", "ended by %s", what, what=what)
@@ -140,14 +144,14 @@ class Report:
                 message = "failed, %s: %s"
                 self._log(logging.WARNING, attempt, "failed", message, again, what, what=what)
 
-    def lost(self, attempt: Attempt, loss: Lost, *, goes_on: bool) -> None:
+    def lost(self, attempt: RunningAttempt, loss: LeaseLost, *, goes_on: bool) -> None:
         end = (
             "its thread goes on, and has its slot until it ends" if goes_on else "it was cancelled"
         )
         message = "the lease was lost; %s. (%s)"
         self._log(logging.WARNING, attempt, "lost", message, end, loss.reason)
 
-    def goes_on(self, attempt: Attempt, why: str) -> None:
+    def goes_on(self, attempt: RunningAttempt, why: str) -> None:
         """A function does not end though its attempt has."""
         self._log(
             logging.ERROR,
@@ -157,12 +161,14 @@ class Report:
             why,
         )
 
-    def ended_late(self, attempt: Attempt) -> None:
+    def ended_late(self, attempt: RunningAttempt) -> None:
         took = (self._clock.monotonic() - attempt.begun_us) / SECOND_US
         message = "its code has ended after all, after %.1f s"
         self._log(logging.INFO, attempt, "ended_late", message, took)
 
-    def middleware_failed(self, attempt: Attempt, middleware: object, error: BaseException) -> None:
+    def middleware_failed(
+        self, attempt: RunningAttempt, middleware: object, error: BaseException
+    ) -> None:
         self._log(
             logging.ERROR,
             attempt,

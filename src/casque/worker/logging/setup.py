@@ -17,10 +17,10 @@ import msgspec
 
 from casque.system.clock import SECOND_US, SystemClock, to_datetime
 from casque.system.forks import in_child
-from casque.worker.logging.console import SUPERVISOR, ConsoleLines, shown
+from casque.worker.logging.console import SUPERVISOR_LOGGER, ConsoleLines, shown
 from casque.worker.logging.nonblocking_stream import NonblockingStream
 
-WORKER = "casque.worker"
+WORKER_LOGGER = "casque.worker"
 """The logger of workers."""
 LEVELS = ("debug", "info", "warning", "error")
 FORMATS = ("text", "json")
@@ -59,7 +59,7 @@ def set_up(options: LogOptions) -> None:
         handler.setFormatter(ConsoleLines())
         handler.addFilter(shown(options.level))
         if options.level <= logging.INFO:  # some of what it shows is of no great weight
-            logging.getLogger(WORKER).setLevel(logging.DEBUG)
+            logging.getLogger(WORKER_LOGGER).setLevel(logging.DEBUG)
     else:
         handler = LineHandler(sys.stderr)
         handler.setFormatter(JsonLines() if options.format == "json" else TextLines())
@@ -73,7 +73,7 @@ def enable_loggers() -> None:
     `dictConfig` and `fileConfig` disable every existing logger by default. Levels
     stay as they were set.
     """
-    for name in ("casque", WORKER, SUPERVISOR):
+    for name in ("casque", WORKER_LOGGER, SUPERVISOR_LOGGER):
         logging.getLogger(name).disabled = False
 
 
@@ -223,7 +223,13 @@ class JsonLines(logging.Formatter):
 
     def line(self, time: str, message: str, fields: dict[str, Any]) -> str:
         """One of a worker's own, of level INFO."""
-        told = {"time": time, "level": "info", "logger": WORKER, "message": message, "pid": _pid()}
+        told = {
+            "time": time,
+            "level": "info",
+            "logger": WORKER_LOGGER,
+            "message": message,
+            "pid": _pid(),
+        }
         return _json(told | fields)
 
     def format(self, record: logging.LogRecord) -> str:

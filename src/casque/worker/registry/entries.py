@@ -11,29 +11,30 @@ import socket
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
+from typing import Any, TypeVar
 
 import msgspec
 
 from casque.job import Job
-from casque.record import DISMISSAL, MANAGER, WORKER, Record
+from casque.record import DISMISSAL, SUPERVISOR, WORKER, Record
 from casque.rules.operations import DeleteRecord, Operation, PutRecord
 from casque.stores.port import Store
 from casque.system.clock import DAY_US, SECOND_US, Clock, to_datetime
-from casque.tasks.worker_options import DEFAULT_GRACE_US, DEFAULT_LEASE_US, WorkerOptions
+from casque.worker.options import DEFAULT_GRACE_US, DEFAULT_LEASE_US, WorkerOptions
 from casque.worker.registry import process_identity
 
 ENTRY_LEASES = 2
 """How many leases an entry lives without being renewed."""
 _UNHEARD_US = DAY_US
-"""How much longer a manager's is: on its own host its process tells that it is there, and by the
-entry it is found even if the storage has taken no write for a while."""
+"""How much longer the entry of a supervisor lives: on its own host, `worker stop` finds it even if
+the storage has taken no write for a while."""
 _LATE_US = 10 * SECOND_US
-"""How long a dismissal waits besides, for a worker that was held up and beats late."""
+"""How much longer a dismissal lives than an entry, for a worker that was held up and beats late."""
 _JOBS_NAMED = 100
 
 
 class ProcessEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """One process that an entry tells of."""
+    """A process that is registered."""
 
     name: str
     host: str
@@ -62,6 +63,11 @@ class ProcessEntry(msgspec.Struct, frozen=True, kw_only=True):
         return not self.is_here or self.store == store or self.place == place_of(store)
 
     @property
+    def process(self) -> tuple[str, str, int]:
+        """Which process it is, among those of all hosts."""
+        return self.host, self.machine, self.pid
+
+    @property
     def is_here(self) -> bool:
         """True if `pid` is a process that this process can see."""
         return self.host == socket.gethostname() and self.machine == process_identity.machine()
@@ -82,18 +88,24 @@ class WorkerEntry(ProcessEntry, frozen=True, kw_only=True):
     entrypoints: tuple[str, ...]
     running: tuple[str, ...]
     """The ids of the jobs in hand, or the first hundred of them."""
-    manager: int | None = None
+    supervisor: int | None = None
     """The process that keeps it running; None: nobody does."""
-    manager_birth: int | None = None
+    supervisor_birth: int | None = None
     """When that process started; None if nobody may send it signals."""
     is_stopping: bool = False
     """True if it claims no more, and ends with the jobs in hand."""
 
+    @property
+    def supervisor_process(self) -> tuple[str, str, int | None]:
+        """The `process` of its supervisor."""
+        return self.host, self.machine, self.supervisor
 
-class ManagerEntry(ProcessEntry, frozen=True, kw_only=True):
-    """One supervisor as its entry has it: whoever starts the next worker, if there is none now."""
 
-    count: int
+class SupervisorEntry(ProcessEntry, frozen=True, kw_only=True):
+    """One supervisor as its entry has it: it starts the next worker, if there is none now."""
+
+
+E = TypeVar("E", bound=ProcessEntry)
 
 
 def place_of(store: str) -> str:
@@ -115,64 +127,58 @@ def live_workers(entries: Sequence[WorkerEntry], store: str) -> list[WorkerEntry
 
 
 def worker_entries(records: Sequence[Record]) -> list[WorkerEntry]:
-    """The workers that the records of kind `worker` tell of, as far as they can be read."""
-    return [entry for record in records if (entry := entry_of(record)) is not None]
+    """The workers in the records of kind `worker`, as far as they can be read."""
+    return [entry for one in records if (entry := entry_of(one, WorkerEntry)) is not None]
 
 
-def entry_of(record: Record) -> WorkerEntry | None:
-    """The worker that it tells of; None: it was written by another version, or by a stranger."""
+def entry_of(record: Record, kind: type[E]) -> E | None:
+    """The entry in a record; None if another version wrote it, or a stranger."""
     try:
-        return msgspec.json.decode(record.value, type=WorkerEntry)
+        return msgspec.json.decode(record.value, type=kind)
     except msgspec.DecodeError:
         return None
 
 
-def manager_of(record: Record) -> ManagerEntry | None:
-    """The same for the records of kind `manager`."""
-    try:
-        return msgspec.json.decode(record.value, type=ManagerEntry)
-    except msgspec.DecodeError:
-        return None
-
-
-def manager_entry(pid: int, count: int, options: WorkerOptions, clock: Clock) -> ManagerEntry:
+def supervisor_entry(pid: int, options: WorkerOptions, clock: Clock) -> SupervisorEntry:
     """The entry of a supervisor in a process of this machine, which stops at SIGTERM."""
-    birth, host = process_identity.birth_of(pid), socket.gethostname()
-    return ManagerEntry(
-        name=f"{host}:{pid}:{birth}",
-        host=host,
-        pid=pid,
-        started_at=to_datetime(clock.now()),
-        lease_us=options.lease_us,
-        grace_us=options.grace_us,
-        machine=process_identity.machine(),
-        birth=birth,
-        obeys_signals=True,
-        count=count,
-    )
+    process = _registered(pid, options, clock)
+    name = f"{process['host']}:{pid}:{process['birth']}"
+    return SupervisorEntry(name=name, obeys_signals=True, **process)
 
 
-def manager_put(entry: ManagerEntry, store: str, expect: int | None = None) -> PutRecord:
+def _registered(pid: int, options: WorkerOptions, clock: Clock) -> dict[str, Any]:
+    """What the entry of any process of this machine says."""
+    return {
+        "host": socket.gethostname(),
+        "pid": pid,
+        "started_at": to_datetime(clock.now()),
+        "lease_us": options.lease_us,
+        "grace_us": options.grace_us,
+        "machine": process_identity.machine(),
+        "birth": process_identity.birth_of(pid),
+    }
+
+
+def supervisor_put(entry: SupervisorEntry, store: str) -> PutRecord:
     """The operation that writes it to the store of this name."""
     ttl = ENTRY_LEASES * entry.lease_us + _UNHEARD_US
     value = msgspec.json.encode(msgspec.structs.replace(entry, store=store, place=place_of(store)))
-    return PutRecord(MANAGER, entry.name, value, expect, ttl)
+    return PutRecord(SUPERVISOR, entry.name, value, None, ttl)
 
 
 def ends_us(record: Record) -> int:
     """When an entry from another host counts as gone unless it is renewed."""
     assert record.expires_us is not None
-    return record.expires_us - (_UNHEARD_US if record.kind == MANAGER else 0)
+    return record.expires_us - (_UNHEARD_US if record.kind == SUPERVISOR else 0)
 
 
 def dismissal(one: ProcessEntry) -> PutRecord:
-    """An order to a worker to stop; the process that keeps it running does not replace it.
+    """An order to a worker to stop, and not to be replaced; or to a supervisor, with its workers.
 
-    Or to a manager, with all its workers. They look for it when they renew
-    their entries, which they do every third of a lease.
+    They look for it when they renew their entries, every third of a lease.
     """
     ttl = ENTRY_LEASES * one.lease_us + _LATE_US
-    if isinstance(one, ManagerEntry):
+    if isinstance(one, SupervisorEntry):
         ttl += _UNHEARD_US
     return PutRecord(DISMISSAL, one.name, b"", None, ttl)
 
@@ -187,45 +193,40 @@ class OwnEntry:
         entrypoints: tuple[str, ...],
         store: Store,
         *,
-        manager: int | None = None,
-        manager_birth: int | None = None,
+        supervisor: int | None = None,
+        supervisor_birth: int | None = None,
         obeys_signals: bool = False,
     ) -> None:
         self.name = name
         self.entrypoints = entrypoints
         self.is_dismissed = False
         self.is_stopping = False
-        self._options = options
         self._store = store
-        self._manager = manager
-        self._manager_birth = manager_birth
-        self._obeys_signals = obeys_signals
-        self._started_at = to_datetime(store.clock.now())
+        self._entry = WorkerEntry(
+            name=name,
+            beat_at=to_datetime(store.clock.now()),
+            concurrency=options.concurrency,
+            queues=options.queues,
+            entrypoints=entrypoints,
+            running=(),
+            supervisor=supervisor,
+            supervisor_birth=supervisor_birth,
+            obeys_signals=obeys_signals,
+            store=store.name,
+            **_registered(os.getpid(), options, store.clock),
+        )
 
     def renewal(self, running: Sequence[Job]) -> PutRecord:
-        value = WorkerEntry(
-            name=self.name,
+        value = msgspec.structs.replace(
+            self._entry,
             host=socket.gethostname(),
-            pid=os.getpid(),
-            started_at=self._started_at,
             beat_at=to_datetime(self._store.clock.now()),
-            concurrency=self._options.concurrency,
-            queues=self._options.queues,
-            entrypoints=self.entrypoints,
             running=tuple(job.id for job in running[:_JOBS_NAMED]),
-            manager=self._manager,
-            manager_birth=self._manager_birth,
-            lease_us=self._options.lease_us,
-            grace_us=self._options.grace_us,
-            machine=process_identity.machine(),
-            birth=process_identity.birth_of(os.getpid()),
-            obeys_signals=self._obeys_signals,
             is_dismissed=self.is_dismissed,
             is_stopping=self.is_stopping,
-            store=self._store.name,
             place=place_of(self._store.name),
         )
-        ttl = ENTRY_LEASES * self._options.lease_us
+        ttl = ENTRY_LEASES * value.lease_us
         return PutRecord(WORKER, self.name, msgspec.json.encode(value), None, ttl)
 
     def removal(self) -> list[Operation]:

@@ -12,7 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-ENDED_STATES = frozenset("ZXx")
+_ENDED_STATES = frozenset("ZXx")
 """The states in /proc of a process that has ended, reaped or not."""
 
 
@@ -20,6 +20,8 @@ class Vitals(NamedTuple):
     """What the system reports about a process."""
 
     parent: int
+    group: int
+    session: int
     birth: int
     """When it started, in ticks of the system: no two processes with one PID have the same."""
 
@@ -45,8 +47,10 @@ def vitals(pid: int) -> Vitals | None:
     except OSError:
         return None
     # The name of the program is in parentheses, and may contain some.
-    state, parent, *others = told.rpartition(")")[2].split()
-    return None if state in ENDED_STATES else Vitals(int(parent), int(others[17]))
+    state, parent, group, session, *others = told.rpartition(")")[2].split()
+    if state in _ENDED_STATES:
+        return None
+    return Vitals(int(parent), int(group), int(session), int(others[15]))
 
 
 def birth_of(pid: int) -> int | None:

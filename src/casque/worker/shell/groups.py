@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 from collections import defaultdict
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 
-from casque.worker.registry.process_identity import ENDED_STATES
+from casque.worker.registry.process_identity import vitals
 
 _PROCESSES = Path("/proc")
 
@@ -34,8 +33,8 @@ class LivingGroups:
             return frozenset({session} if is_there(session) else ())
         if self._seen_at < since:
             self._seen, self._seen_at = _processes(), now
-        groups = (_living_group(pid, session) for pid in self._seen.get(session, ()))
-        return frozenset(group for group in groups if group is not None)
+        found = map(vitals, self._seen.get(session, ()))
+        return frozenset(one.group for one in found if one is not None and one.session == session)
 
 
 def is_there(group: int) -> bool:
@@ -59,13 +58,3 @@ def _processes() -> Mapping[int, list[int]]:
             except OSError:  # it is gone
                 continue
     return found
-
-
-def _living_group(pid: int, session: int) -> int | None:
-    """The group of a process; None if it is a zombie, or left the session."""
-    # The name of the program, which may hold anything, is in brackets.
-    with suppress(OSError), open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123
-        state, _, group, of, *_ = file.read().rpartition(b")")[2].split()
-        if state.decode() not in ENDED_STATES and int(of) == session:
-            return int(group)
-    return None

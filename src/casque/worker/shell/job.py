@@ -11,6 +11,8 @@ from casque.job import Failure, Job, JobStatus
 
 SHELL = "shell"
 """Their entrypoint."""
+STORE_VARIABLE = "CASQUE_STORE"
+"""Names the store of `queuectl`, and to a command the store that its job came from."""
 
 _CODE = re.compile(r"exit code (\d+)")
 _COMMAND_BYTES = 8_000
@@ -58,11 +60,6 @@ def succeeded(call: ShellCall) -> ShellResult:
     if len(command.encode()) > _COMMAND_BYTES:
         command = command.encode()[:_COMMAND_BYTES].decode(errors="ignore") + " …"
     return ShellResult(command)
-
-
-def result_of(call: ShellCall) -> bytes:
-    """The same as it is stored."""
-    return msgspec.json.encode(succeeded(call))
 
 
 def command_of(job: Job) -> str | None:

@@ -24,11 +24,18 @@ from casque.tasks.task import where
 from casque.worker.attempt import GivenBack, TaskError
 from casque.worker.shell.command import Command, pause
 from casque.worker.shell.guard import Guard, UnguardedError
-from casque.worker.shell.job import SHELL, ShellCall, ShellResult, decode, exit_failure, succeeded
+from casque.worker.shell.job import (
+    SHELL,
+    STORE_VARIABLE,
+    ShellCall,
+    ShellResult,
+    decode,
+    exit_failure,
+    succeeded,
+)
 from casque.worker.shell.settings import LiveSettings
 
 ATTEMPT_VARIABLE = "CASQUE_ATTEMPT"
-STORE_VARIABLE = "CASQUE_STORE"
 CANNOT_START = "CannotStart"
 """The kind of failure of a command that did not even begin."""
 
@@ -140,7 +147,10 @@ class RunningCommands:
             del self._running[running]
             running.output = command.output or None
             if command.is_left:
-                self._say_left(running, command)
+                message = (
+                    "something that job %s started cannot be ended, and is left: see `ps -s %d`"
+                )
+                _log.warning(message, running.id, command.group)
         if code == 0:
             return succeeded(call)
         if code in _TERMINATED and await _is_stopping(running):
@@ -169,13 +179,6 @@ class RunningCommands:
                 error,
             )
         return Snooze(_SHORT_DELAY)
-
-    def _say_left(self, running: RunningJob, command: Command) -> None:
-        _log.warning(
-            "something that job %s started cannot be ended, and is left: see `ps -s %d`",
-            running.id,
-            command.group,
-        )
 
     def _address(self) -> str | None:
         """The address by which a command finds the store; None for a store in memory."""

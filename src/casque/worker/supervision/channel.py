@@ -12,8 +12,8 @@ from contextlib import suppress
 
 import msgspec
 
-from casque.tasks.worker_options import WorkerOptions
 from casque.worker.logging.setup import LogOptions
+from casque.worker.options import WorkerOptions
 
 IDLE = 201
 """A child's exit code: no job is due, and it was started `until_idle`. Not 0: a task that ends the
@@ -49,9 +49,9 @@ class Orders(msgspec.Struct, frozen=True, kw_only=True):
     shell: bool = False
     """True if the child runs shell jobs too."""
     log: LogOptions
-    manager: int
+    supervisor: int
     """The supervisor's process."""
-    manager_birth: int | None = None
+    supervisor_birth: int | None = None
     """When that process started; None if nobody may send it signals."""
     must_exist: bool = False
     """True once a worker of this supervisor had the store open: the child must not create one."""
@@ -62,10 +62,8 @@ class Orders(msgspec.Struct, frozen=True, kw_only=True):
 def send_orders(line: socket.socket, orders: Orders) -> None:
     """Send a child its orders, unless it has died."""
     line.settimeout(_SENDING_SECONDS)
-    try:
+    with suppress(OSError):
         line.sendall(msgspec.json.encode(orders) + b"\n")
-    except OSError:
-        return
 
 
 def receive_orders(line: socket.socket) -> Orders | None:
@@ -101,10 +99,8 @@ def complain(line: socket.socket, text: str) -> None:
     if len(told) > _COMPLAINT_BYTES:  # the subject is at the start, the error itself at the end
         half = _COMPLAINT_BYTES // 2 - 10
         told = told[:half] + " … ".encode() + told[-half:]
-    try:
+    with suppress(OSError):
         line.sendall(told)
-    except OSError:
-        return
 
 
 def complaint(line: socket.socket) -> str:
@@ -119,9 +115,7 @@ def complaint(line: socket.socket) -> str:
 
 def watch(line: socket.socket, when_it_ends: Callable[[], None]) -> None:
     """Wait until the supervisor is gone. Runs on a thread of its own."""
-    try:
+    with suppress(OSError):
         while line.recv(1):
             continue
-    except OSError:
-        pass
     when_it_ends()

@@ -75,8 +75,8 @@ def _work(line: socket.socket, orders: channel.Orders) -> Ended:
     worker = Worker(
         app,
         orders.options,
-        manager=orders.manager,
-        manager_birth=orders.manager_birth,
+        supervisor=orders.supervisor,
+        supervisor_birth=orders.supervisor_birth,
         when_registered=opened,
         when_stuck=lambda why: leave_at_once(_CODES[why]),
     )

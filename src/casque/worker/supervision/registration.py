@@ -16,13 +16,13 @@ import msgspec
 
 from casque.errors import CasqueError, CorruptError
 from casque.queues.session import Session
-from casque.record import DISMISSAL, MANAGER, Record
+from casque.record import DISMISSAL, SUPERVISOR, Record
 from casque.rules.operations import DeleteRecord
 from casque.stores.port import Creatable, Store
 from casque.stores.url import StoreAddress, open_store
 from casque.system.clock import SECOND_US, Bell, drive
-from casque.worker.logging.console import SUPERVISOR
-from casque.worker.registry.entries import ManagerEntry, manager_put
+from casque.worker.logging.console import SUPERVISOR_LOGGER
+from casque.worker.registry.entries import SupervisorEntry, supervisor_put
 
 _RENEWALS_PER_LEASE = 3
 _PAUSE_US = SECOND_US
@@ -30,7 +30,7 @@ _PAUSE_US = SECOND_US
 _LAST_SECONDS = 5.0
 """How long a supervisor that ends waits for its entry to be removed; else the entry expires."""
 
-_log = logging.getLogger(SUPERVISOR)
+_log = logging.getLogger(SUPERVISOR_LOGGER)
 
 
 class Registration:
@@ -43,7 +43,7 @@ class Registration:
     def __init__(
         self,
         address: StoreAddress,
-        entry: ManagerEntry,
+        entry: SupervisorEntry,
         when_answered: Callable[[], None],
         when_dismissed: Callable[[], None],
     ) -> None:
@@ -98,7 +98,7 @@ class Registration:
         """True if the entry is stored."""
         orders: list[Record] = []
         try:
-            [outcome] = await session.submit_all([manager_put(self._entry, session.store.name)])
+            [outcome] = await session.submit_all([supervisor_put(self._entry, session.store.name)])
             if isinstance(outcome, Record):
                 self._is_there = True
                 if isinstance(session.store, Creatable):
@@ -120,4 +120,4 @@ class Registration:
             name = self._entry.name
             order = [DeleteRecord(DISMISSAL, name, None)] if self._entry.is_dismissed else []
             with suppress(CasqueError):
-                await session.submit_all([DeleteRecord(MANAGER, name, None), *order])
+                await session.submit_all([DeleteRecord(SUPERVISOR, name, None), *order])

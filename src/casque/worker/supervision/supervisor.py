@@ -15,12 +15,12 @@ from casque.errors import InvalidError
 from casque.stores.url import StoreAddress
 from casque.system.clock import SECOND_US, Clock, SystemClock
 from casque.tasks.app import TaskApp
-from casque.tasks.worker_options import WorkerOptions
 from casque.worker.loading import WorkReached, is_loading, modules_of, path_of
-from casque.worker.logging.console import SUPERVISOR
+from casque.worker.logging.console import SUPERVISOR_LOGGER
 from casque.worker.logging.setup import LogOptions
+from casque.worker.options import WorkerOptions
 from casque.worker.registry import process_identity
-from casque.worker.registry.entries import manager_entry
+from casque.worker.registry.entries import supervisor_entry
 from casque.worker.supervision import channel
 from casque.worker.supervision.child_process import ChildProcess, exit_text, reap_orphans
 from casque.worker.supervision.registration import Registration
@@ -28,7 +28,8 @@ from casque.worker.supervision.signals import STOP_SIGNALS, can_handle_signals, 
 from casque.worker.supervision.wakeups import Wakeups
 from casque.worker.worker import Worker
 
-_log = logging.getLogger(SUPERVISOR)
+_log = logging.getLogger(SUPERVISOR_LOGGER)
+_REPLACED = "worker process %d %s and is replaced"
 
 INIT_PID = 1
 _REGISTERING_US = 3 * SECOND_US
@@ -105,7 +106,7 @@ class Supervisor:
             store=store,
             shell=shell,
             log=log,
-            manager=os.getpid(),
+            supervisor=os.getpid(),
             path=list(sys.path),
         )
         self._registered_in = registered_in
@@ -126,11 +127,11 @@ class Supervisor:
         is_init = os.getpid() == INIT_PID
         if can_handle_signals():
             self._orders = msgspec.structs.replace(
-                self._orders, manager_birth=process_identity.birth_of(os.getpid())
+                self._orders, supervisor_birth=process_identity.birth_of(os.getpid())
             )
         count = len(self._slots)
-        fields = {"event": "supervising", "count": count}
-        _log.info("supervisor of %d worker processes, pid %d", count, os.getpid(), extra=fields)
+        message = "supervisor of %d worker processes, pid %d"
+        _say(logging.INFO, "supervising", message, count, os.getpid(), count=count)
         also = (signal.SIGCHLD,) if is_init else ()
         with closing(self._wakeups), self._wakeups.on_signals(*STOP_SIGNALS, *also):
             registration = self._register()
@@ -149,14 +150,14 @@ class Supervisor:
                         slot.child.let_go()
                 if registration is not None:
                     registration.end()
-        _log.info("all worker processes have ended", extra={"event": "all_ended"})
+        _say(logging.INFO, "all_ended", "all worker processes have ended")
         return not self._has_killed
 
     def _register(self) -> Registration | None:
         """Store its entry before there is a child, without waiting long for the storage."""
         if self._registered_in is None or not can_handle_signals():
             return None
-        entry = manager_entry(os.getpid(), len(self._slots), self._orders.options, self._clock)
+        entry = supervisor_entry(os.getpid(), self._orders.options, self._clock)
         registration = Registration(self._registered_in, entry, self._wakeups.ring, self.stop)
         until = self._clock.monotonic() + _REGISTERING_US
         while not registration.is_answered and self._kill_at_us is None:
@@ -183,12 +184,12 @@ class Supervisor:
             return
         if self._kill_at_us is None:
             count = sum(slot.child is not None for slot in self._slots)
-            fields = {"event": "terminating", "count": count}
             name = signal.Signals(number).name
-            _log.info("%s: stopping the worker processes", name, extra=fields)
+            message = "%s: stopping the worker processes"
+            _say(logging.INFO, "terminating", message, name, count=count)
             self._stop_within(self._orders.options.grace_us, signal.SIGTERM)
         elif number == signal.SIGINT and not self._is_hurried:
-            _log.info("SIGINT again: stopping at once", extra={"event": "hurried"})
+            _say(logging.INFO, "hurried", "SIGINT again: stopping at once")
             self._is_hurried = True
             self._stop_within(0, signal.SIGINT)
 
@@ -219,9 +220,8 @@ class Supervisor:
                 self._ended(slot, child, code)
                 child.let_go()
             elif is_late:
-                fields = {"event": "killed", "child": child.pid}
                 message = "worker process %d did not stop in time: killed"
-                _log.warning(message, child.pid, extra=fields)
+                _say(logging.WARNING, "killed", message, child.pid, child=child.pid)
                 self._has_killed = True
                 child.kill()
         if is_late:
@@ -232,16 +232,15 @@ class Supervisor:
         """Decide whether and when another child replaces it."""
         if self._kill_at_us is not None:
             event = "died_stopping" if code else "ended"
-            _log.info("worker process %d %s", child.pid, exit_text(code), extra={"event": event})
+            _say(logging.INFO, event, "worker process %d %s", child.pid, exit_text(code))
             return
         now = self._clock.monotonic()
         if code == channel.IDLE:
             _log.info("worker process %d is done", child.pid)
             return
         if code == channel.DISMISSED:
-            fields = {"event": "let_go", "child": child.pid}
             message = "worker process %d was dismissed and is not replaced"
-            _log.info(message, child.pid, extra=fields)
+            _say(logging.INFO, "let_go", message, child.pid, child=child.pid)
             return
         is_early = now - slot.started_us < self._restart.steady_us
         # A child that is too large right after its start will be too large the next time.
@@ -249,8 +248,7 @@ class Supervisor:
         slot.start_at_us = now
         if code in {0, channel.RECYCLED} and not is_bloated:
             why = "was told to stop" if code == 0 else "did its share"
-            fields = {"event": "replaced", "child": child.pid, "how": why}
-            _log.info("worker process %d %s and is replaced", child.pid, why, extra=fields)
+            _say(logging.INFO, "replaced", _REPLACED, child.pid, why, child=child.pid, how=why)
             slot.early_deaths = 0
             return
         slot.early_deaths = slot.early_deaths + 1 if is_early else 1
@@ -271,8 +269,7 @@ class Supervisor:
             _log.warning("worker process %d grew beyond max_mib as soon as it began", child.pid)
         else:
             how = exit_text(code)
-            fields = {"event": "died", "child": child.pid, "how": how}
-            _log.warning("worker process %d %s and is replaced", child.pid, how, extra=fields)
+            _say(logging.WARNING, "died", _REPLACED, child.pid, how, child=child.pid, how=how)
         if slot.early_deaths == 2:  # noqa: PLR2004 - it happened again: said once, and not each time
             _log.warning(
                 "worker processes die soon after their start: they are started ever later, "
@@ -295,17 +292,20 @@ class Supervisor:
                     continue
                 slot.started_us, slot.start_at_us = now, None
                 slot.lives += 1
-                fields = {"event": "started", "child": slot.child.pid}
-                _log.info("worker process %d started", slot.child.pid, extra=fields)
+                pid = slot.child.pid
+                _say(logging.INFO, "started", "worker process %d started", pid, child=pid)
+
+
+def _say(level: int, event: str, message: str, *args: object, **fields: object) -> None:
+    """Log an event that the console shows in its own words."""
+    _log.log(level, message, *args, extra={"event": event, **fields})
 
 
 def work(app: TaskApp, options: WorkerOptions, count: int = 1) -> None:
     """Run one worker here, or several processes, until they end. `App.work` calls this."""
     if is_loading():
         raise WorkReached
-    # A worker that is replaced now and then needs a supervisor that replaces it.
-    is_recycled = options.max_jobs is not None or options.max_mib is not None
-    if count == 1 and not is_recycled:
+    if count == 1 and not options.is_recycled:
         worker = Worker(app, options)
         with stopping_on_signals(worker) as restore:
             worker.run(restore_signals=restore)

@@ -24,10 +24,15 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
     grace_us: int = DEFAULT_GRACE_US
     """How long running jobs may go on after it was told to stop."""
     until_idle: bool = False
-    """Whether to end when no job is due and none is running."""
+    """True to end when no job is due and none is running."""
     max_jobs: int | None = None
-    """After how many jobs the process is to be replaced by a new one."""
+    """After how many jobs the process is replaced by a new one."""
     poll_us: int | None = None
     """How long it sleeps at most before it asks for jobs; None: as long as the store lets it."""
     max_mib: int | None = None
-    """At what size, in MiB of memory, the process is to be replaced by a new one."""
+    """At what size, in MiB of memory, the process is replaced by a new one."""
+
+    @property
+    def is_recycled(self) -> bool:
+        """True if its process is replaced now and then: that takes a supervisor."""
+        return self.max_jobs is not None or self.max_mib is not None
