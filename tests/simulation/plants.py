@@ -15,7 +15,7 @@ from casque.errors import CASConflictError, StorageError
 from casque.job import Job
 from casque.queues import commit_asyncio
 from casque.rules import decide, picking
-from casque.rules.operations import Enqueue, Operation
+from casque.rules.operations import Batch, Enqueue
 from casque.rules.state import State
 from casque.stores.ledger import store, tryout
 from casque.stores.ledger.bucket_requests import BucketRequests
@@ -141,8 +141,8 @@ def no_rollback(patch: pytest.MonkeyPatch) -> None:
 def blind_with_given_ids(patch: pytest.MonkeyPatch) -> None:
     """Jobs are added without looking, under ids that somebody chose."""
 
-    def can_be_blind(operations: list[Operation]) -> bool:
-        return all(isinstance(one, Enqueue) for one in operations)
+    def can_be_blind(batch: Batch) -> bool:
+        return all(isinstance(one, Enqueue) for one in batch.operations)
 
     patch.setattr(store, "_can_be_blind", can_be_blind)
 

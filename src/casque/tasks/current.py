@@ -69,7 +69,7 @@ class RunningJob:
     @property
     def headers(self) -> dict[str, str]:
         """The headers that the job was enqueued with. Jobs enqueued from here do not get them."""
-        return self._job.headers
+        return self.job.headers
 
     @property
     def deadline(self) -> datetime | None:

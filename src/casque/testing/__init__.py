@@ -4,6 +4,7 @@
 that the suites start use the rest, and need not load pytest.
 
 alphabet     What the machine's calls are made of: few names, so that they collide.
+batches      One batch at a time: how tests commit.
 buckets      `BucketSuite`: what every bucket must pass.
 children     What the suite runs in processes of their own.
 disk         A disk whose power can be cut, for the bucket in a folder.

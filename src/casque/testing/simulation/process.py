@@ -100,7 +100,7 @@ class WatchedStore(Relay):
         for asked, answer in zip(all_asked, answers, strict=True):
             mark = self._marks[asked.batch.writer, asked.batch.number]
             if isinstance(answer, CasqueError):
-                self._check(partial(self._refused, asked, answer))
+                self._check(partial(self._unanswered, asked, answer))
             else:
                 times = set(self._time.given[mark:])
                 self._check(partial(replay.answered, asked, answer, times))
@@ -113,6 +113,12 @@ class WatchedStore(Relay):
             asked = replay.commits[key] = Asked(batch, replay.number, self._time.steps)
             self._marks[key] = len(self._time.given)
         return asked
+
+    def _unanswered(self, asked: Asked, error: CasqueError) -> None:
+        raise Violation(
+            f"commit {asked.batch.number} of {asked.batch.writer}, which this process made, was "
+            f"not answered: {error}"
+        )
 
     def _refused(self, asked: Asked, error: CasqueError) -> None:
         if isinstance(error, CorruptError) and self._replay.is_damaged:
