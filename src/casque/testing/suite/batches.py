@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any
 
 from casque.errors import (
@@ -173,6 +175,22 @@ class BatchStatements(Statements):
         )
         assert (again.id, again.duplicate) == (ids[1], False)
         assert rig.harness.raw().jobs == {}
+
+    @statement("G4b", in_every_flavour=False)
+    async def test_a_remote_batch_that_two_processes_are_given_is_applied_once(
+        self, rig: Rig
+    ) -> None:
+        one, other = rig.harness.open(), rig.harness.open()
+        ids = [f"job {number}" for number in range(6)]
+        await one.commit([Batch("v", 1, [adding(*ids)])])
+        for number, job_id in enumerate(ids, start=1):
+            batch = remote("client", number, Dequeue("me", LEASE_US))
+            rig.clock.advance(timedelta(milliseconds=1))
+            answers = await asyncio.gather(one.commit([batch]), other.commit([batch]))
+            leases = [_list(answer)[0].jobs for [answer] in answers]
+            claims = [[(job.id, job.token) for job in jobs] for jobs in leases]
+            token = rig.harness.raw().jobs[job_id]["token"]
+            assert claims == [[(job_id, token)]] * 2
 
     @statement("G4b", in_every_flavour=False)
     async def test_answers_too_long_to_keep_are_not_made_up(self, rig: Rig) -> None:
