@@ -45,13 +45,15 @@ _DEFAULT = WorkerOptions()
 
 
 class Ended(enum.Enum):
-    """Why a worker ended."""
+    """Why a worker ended; the value is the exit code that tells its supervisor."""
 
-    STOPPED = "stopped"
-    IDLE = "idle"
-    RECYCLED = "recycled"
-    DISMISSED = "dismissed"
-    """Stopped by its entry, and not to be replaced."""
+    STOPPED = 0
+    IDLE = 201
+    """No job is due, and it was started `until_idle`. Not 0: `sys.exit()` in a task gives that."""
+    RECYCLED = 202
+    """It reached `max_jobs` or `max_mib`, and another replaces it."""
+    DISMISSED = 204
+    """Its entry asked it to stop, and none replaces it."""
 
 
 class Worker:

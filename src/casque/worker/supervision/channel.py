@@ -15,16 +15,9 @@ import msgspec
 from casque.worker.logging.setup import LogOptions
 from casque.worker.options import WorkerOptions
 
-IDLE = 201
-"""A child's exit code: no job is due, and it was started `until_idle`. Not 0: a task that ends the
-process by `sys.exit()` gives 0 too."""
-RECYCLED = 202
-"""A child's exit code: it reached `max_jobs` or `max_mib`, and another replaces it."""
 REFUSED = 203
-"""A child's exit code: the app cannot be loaded, or its store is gone. The channel has its
-complaint."""
-DISMISSED = 204
-"""A child's exit code: its entry asked it to stop, and none replaces it."""
+"""A child's exit code besides those of `Ended`: the app cannot be loaded, or its store is gone. The
+channel has its complaint."""
 
 _OPENED = b"\0"
 """What a child sends when it has the store open; no complaint begins with it."""
