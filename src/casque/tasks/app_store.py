@@ -47,7 +47,7 @@ class AppStore:
         return str(address) if isinstance(address, str | Path) else None
 
     def apart(self) -> Store:
-        """A store for whoever must not wait for the callers of `store`; that itself, if need be.
+        """A store that does not wait for the callers of `store`; that one itself if it blocks.
 
         A store that suspends is used by one caller at a time, and one whose event
         loop is held up holds up the others.

@@ -196,10 +196,10 @@ def _execute(name: str) -> ModuleType:
 
 def _failed(name: str, error: BaseException) -> InvalidError:
     """Shows the user's own frames: those of the import before them explain nothing."""
-    told = traceback.TracebackException.from_exception(error)
-    frames = [one for one in told.stack if not _is_ours(one.filename)]
-    told.stack = traceback.StackSummary.from_list(frames)
-    text = "".join(told.format(chain=False)).rstrip()
+    shown = traceback.TracebackException.from_exception(error)
+    frames = [one for one in shown.stack if not _is_ours(one.filename)]
+    shown.stack = traceback.StackSummary.from_list(frames)
+    text = "".join(shown.format(chain=False)).rstrip()
     return InvalidError(f"the module {name!r} cannot be imported:\n{text}", cause=error)
 
 

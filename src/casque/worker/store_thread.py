@@ -267,7 +267,7 @@ class StoreThread:
         self.finish()
 
     async def _pause(self) -> None:
-        """Wait before the next try while the storage does not answer, whoever rings."""
+        """Wait before the next try while the storage does not answer; a ring does not end it."""
         until = self._clock.monotonic() + self._pause_us
         while self._pause_us and (left := until - self._clock.monotonic()) > 0:
             await self._bell.wait(left)

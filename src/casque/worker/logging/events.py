@@ -123,8 +123,8 @@ class Report:
         elif isinstance(outcome, Raised | TimedOut | Unfit):
             self._failed(attempt, outcome.error, answer)
         elif isinstance(outcome, Stopped):
-            told = "given back, since the worker ends; not counted"
-            self._log(logging.INFO, attempt, "released", told)
+            message = "given back, since the worker ends; not counted"
+            self._log(logging.INFO, attempt, "released", message)
 
     def _failed(self, attempt: RunningAttempt, error: BaseException, answer: object) -> None:
         what = describe(failure_of(error))

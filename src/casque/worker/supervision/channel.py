@@ -88,12 +88,12 @@ def has_opened(line: socket.socket) -> bool:
 
 def complain(line: socket.socket, text: str) -> None:
     """Send the supervisor the reason for an exit code."""
-    told = text.encode(errors="replace")
-    if len(told) > _COMPLAINT_BYTES:  # the subject is at the start, the error itself at the end
+    message = text.encode(errors="replace")
+    if len(message) > _COMPLAINT_BYTES:  # the subject is at the start, the error itself at the end
         half = _COMPLAINT_BYTES // 2 - 10
-        told = told[:half] + " … ".encode() + told[-half:]
+        message = message[:half] + " … ".encode() + message[-half:]
     with suppress(OSError):
-        line.sendall(told)
+        line.sendall(message)
 
 
 def complaint(line: socket.socket) -> str:
