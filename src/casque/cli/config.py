@@ -56,7 +56,7 @@ def unset(context: typer.Context, key: KeyArgument) -> int:
 
 
 def _change(context: typer.Context, key: str, data: bytes | None) -> int:
-    """Write the record of a setting, or delete it, and say so."""
+    """Set a setting, or set it back to its default, and say so."""
     one = setting(key)
     with open_for_writing(context) as access:
         _write(access, key, data)
@@ -68,7 +68,7 @@ def _change(context: typer.Context, key: str, data: bytes | None) -> int:
 
 
 def _write(access: Access, key: str, data: bytes | None) -> None:
-    """Of two writers at once, the last one wins."""
+    """Write the record, or delete it; the last of several writers wins."""
     while True:
         found = next((one for one in access.records(CONFIG) if one.name == key), None)
         version = ABSENT if found is None else found.version

@@ -80,7 +80,7 @@ def path_of(app: TaskApp) -> str:
     modules = {name: module for name, module in sys.modules.items() if name != "__main__"}
     for name, module in modules.items():
         spec = getattr(module, "__spec__", None)
-        # What was made by hand and put among the modules is not there in another process.
+        # A module that was made by hand is not there in another process.
         if spec is not None and spec.name == name and (found := _attribute(module, app)):
             return f"{name}:{found}"
     main = sys.modules.get("__main__")

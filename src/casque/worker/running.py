@@ -222,7 +222,7 @@ class RunningAttempts:
 
 
 def _end_of(attempt: RunningAttempt) -> BaseException:
-    """What ended its asyncio task."""
+    """The exception that ended its asyncio task."""
     work = attempt.work
     error = None if work is None or work.cancelled() else work.exception()
     return error or asyncio.CancelledError()

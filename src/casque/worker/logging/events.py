@@ -131,7 +131,7 @@ class Report:
         if not isinstance(answer, Job):  # stored, though its answer was lost
             self._log(logging.WARNING, attempt, "failed", "ended by %s", what, what=what)
         elif answer.status is JobStatus.DEAD:
-            # Of one from another process, its own traceback leads nowhere but to ourselves.
+            # The traceback of an error from another process shows our own code alone.
             shown = None if isinstance(error, TaskError) else error
             self._log(logging.ERROR, attempt, "dead", "dead: %s", what, error=shown, what=what)
         elif answer.status is JobStatus.CANCELLED:

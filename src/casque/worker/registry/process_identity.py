@@ -17,7 +17,7 @@ _ENDED_STATES = frozenset("ZXx")
 
 
 class Vitals(NamedTuple):
-    """What the system reports about a process."""
+    """A process as the system reports it."""
 
     parent: int
     group: int

@@ -20,7 +20,7 @@ REFUSED = 203
 channel has its complaint."""
 
 _OPENED = b"\0"
-"""What a child sends when it has the store open; no complaint begins with it."""
+"""A child sends this when it has the store open; no complaint begins with it."""
 _SENDING_SECONDS = 10
 _COMPLAINT_BYTES = 4_000
 """Small enough to wait in the socket of any system until the supervisor reads it."""

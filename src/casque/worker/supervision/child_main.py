@@ -27,7 +27,7 @@ def run_child(descriptor: int) -> int:
     # In a terminal with `stty tostop`, it is not of the group that may write, and would be stopped.
     signal.signal(signal.SIGTTOU, signal.SIG_IGN)
     with socket.socket(fileno=descriptor) as line:
-        # What a task starts must not inherit it.
+        # The processes that a task starts must not inherit it.
         line.set_inheritable(False)
         orders = channel.receive_orders(line)
         if orders is None:
