@@ -199,7 +199,12 @@ def test_what_cannot_be_is_one_line_and_exit_2(
 def planned(store: str, monkeypatch: pytest.MonkeyPatch) -> Callable[..., StartPlan]:
     """Runs `worker start --foreground` with more arguments, up to its supervisor."""
     plans: list[StartPlan] = []
-    monkeypatch.setattr(supervise, "supervise", lambda plan: plans.append(plan) or 0)
+
+    def supervised(plan: StartPlan) -> int:
+        plans.append(plan)
+        return 0
+
+    monkeypatch.setattr(supervise, "supervise", supervised)
 
     def planned(*arguments: str) -> StartPlan:
         start = ("--store", store, "worker", "start", "--foreground")

@@ -265,7 +265,11 @@ def report(targets: Targets, left: Sequence[ProcessEntry] | None, *, as_json: bo
     told = targets.named if left is None else []
     code = NOT_SO if left else DONE
     if as_json:
-        groups = {"stopped": stopped, "gone": dead, "left": [*told, *(left or ())]}
+        groups: dict[str, Sequence[ProcessEntry]] = {
+            "stopped": stopped,
+            "gone": dead,
+            "left": [*told, *(left or ())],
+        }
         print_json({group: [_object(one) for one in ones] for group, ones in groups.items()})
         return code
     if not targets.named and not dead:
