@@ -200,11 +200,11 @@ def planned(store: str, monkeypatch: pytest.MonkeyPatch) -> Callable[..., StartP
     """Runs `worker start --foreground` with more arguments, up to its supervisor."""
     plans: list[StartPlan] = []
 
-    def kept(plan: StartPlan) -> int:
+    def supervised(plan: StartPlan) -> int:
         plans.append(plan)
         return 0
 
-    monkeypatch.setattr(supervise, "supervise", kept)
+    monkeypatch.setattr(supervise, "supervise", supervised)
 
     def planned(*arguments: str) -> StartPlan:
         start = ("--store", store, "worker", "start", "--foreground")

@@ -199,7 +199,7 @@ def test_output_may_be_any_bytes(app: App) -> None:
 def test_output_is_to_be_seen_while_it_runs(
     anywhere: App, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(commands, "_TELL_SECONDS", 0.1)
+    monkeypatch.setattr(commands, "_REPORT_SECONDS", 0.1)
     anywhere.queue.enqueue_many([command(f"echo so far; cat {tmp_path}/gate; echo end")])
     os.mkfifo(tmp_path / "gate")
     with beside(anywhere, lease_us=LONG_US):

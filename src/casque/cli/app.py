@@ -109,12 +109,12 @@ def queuectl(
 
 
 def _explain(error: Exception) -> None:
-    told = str(error.format_message()).rstrip(".")  # type: ignore[attr-defined]
-    if not told:
+    message = str(error.format_message()).rstrip(".")  # type: ignore[attr-defined]
+    if not message:
         return  # nothing was given, and help is shown
     context = getattr(error, "ctx", None)
     path = "queuectl" if context is None else context.command_path
-    complain(f"{told}. See `{path} --help`.")
+    complain(f"{message}. See `{path} --help`.")
 
 
 def invoke(arguments: Sequence[str]) -> int:

@@ -46,25 +46,29 @@ def set_(
     value: Annotated[str, typer.Argument(metavar="VALUE", help="A number, or as 90s, 5m, 7d.")],
 ) -> int:
     """Set one of the settings."""
-    data = encoded(key, value)
-    with open_for_writing(context) as access:
-        settings = _change(access, key, data)
-    text = f"Config updated: {key} = {setting(key).shown(settings)}"
-    return answer(_object(key, settings, is_set=True), text, as_json=is_json(context))
+    return _change(context, key, encoded(key, value))
 
 
 @config.add("queuectl config unset timeout")
 def unset(context: typer.Context, key: KeyArgument) -> int:
     """Set one of the settings back to its default."""
+    return _change(context, key, None)
+
+
+def _change(context: typer.Context, key: str, data: bytes | None) -> int:
+    """Set a setting, or set it back to its default, and say so."""
     one = setting(key)
     with open_for_writing(context) as access:
-        settings = _change(access, key, None)
-    text = f"Config updated: {key} = {one.shown(settings)} (default)"
-    return answer(_object(key, settings, is_set=False), text, as_json=is_json(context))
+        _write(access, key, data)
+        settings = access.settings()
+    default = " (default)" if data is None else ""
+    text = f"Config updated: {key} = {one.shown(settings)}{default}"
+    value = _object(key, settings, is_set=data is not None)
+    return answer(value, text, as_json=is_json(context))
 
 
-def _change(access: Access, key: str, data: bytes | None) -> Settings:
-    """Write the record of a setting, or delete it. Of two writers at once, the last one wins."""
+def _write(access: Access, key: str, data: bytes | None) -> None:
+    """Write the record, or delete it; the last of several writers wins."""
     while True:
         found = next((one for one in access.records(CONFIG) if one.name == key), None)
         version = ABSENT if found is None else found.version
@@ -75,7 +79,7 @@ def _change(access: Access, key: str, data: bytes | None) -> Settings:
                 access.submit(DeleteRecord(CONFIG, key, version))
         except CASConflictError:
             continue
-        return access.settings()
+        return
 
 
 @config.add("queuectl config get max_retries")

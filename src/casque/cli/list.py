@@ -92,7 +92,7 @@ def queues(context: typer.Context) -> int:
             ]
         )
         return DONE
-    # Of what is rare a column only when there is some: the others then fit into 80.
+    # Rare states get a column only when they have jobs: the others then fit into 80.
     states = [
         state
         for state in VIEWS

@@ -52,7 +52,7 @@ def change_each(
     access: Access,
     ids: Iterable[str],
     change: Callable[[str], Operation],
-    told: str,
+    message: str,
     *,
     as_json: bool,
     others_too: bool = False,
@@ -79,7 +79,7 @@ def change_each(
             print_json([job_object(job, access.store.clock.now()) for job in done])
         else:
             for job in done:
-                print(told.format(id=plain(job.id)))
+                print(message.format(id=plain(job.id)))
     return worst
 
 

@@ -87,9 +87,9 @@ def code_of(error: CasqueError) -> int:
 
 def complain(message: str) -> None:
     """Print one line on stderr."""
-    told = plain(" ".join(str(message).split()))
+    line = plain(" ".join(str(message).split()))
     try:
-        print(f"queuectl: {told}", file=sys.stderr)
+        print(f"queuectl: {line}", file=sys.stderr)
     except OSError:
         return  # stderr is closed
 

@@ -18,7 +18,7 @@ from casque.system.clock import drive
 
 
 class AppStore:
-    """What an address leads to in this process. Thread-safe; after a fork it opens again."""
+    """The store at an address, in this process. Thread-safe; after a fork it opens again."""
 
     def __init__(self, address: StoreAddress) -> None:
         self._address = anchored(address)  # whatever folder the process goes to later
@@ -42,12 +42,12 @@ class AppStore:
 
     @property
     def address(self) -> str | None:
-        """What another process can open it by; None when that can only be known to the app."""
+        """The address for another process; None if only the app knows how to open it."""
         address = self._address
         return str(address) if isinstance(address, str | Path) else None
 
     def apart(self) -> Store:
-        """A store for whoever must not wait for the callers of `store`; that itself, if need be.
+        """A store that does not wait for the callers of `store`; that one itself if it blocks.
 
         A store that suspends is used by one caller at a time, and one whose event
         loop is held up holds up the others.

@@ -28,7 +28,7 @@ _LIST = msgspec.json.Decoder(list[msgspec.Raw])
 
 
 class _Slot:
-    """What one parameter takes."""
+    """The values that one parameter takes."""
 
     __slots__ = ("certain", "declared", "decode", "exact")
 
@@ -40,15 +40,15 @@ class _Slot:
 
 
 class _Fields(msgspec.Struct, frozen=True):
-    """What the hints say, once they are known."""
+    """The parameters and the result, by their hints."""
 
     named: Mapping[str, _Slot]
     first: Sequence[tuple[str, _Slot]]
     """The positional-only ones, in their order."""
     rest: _Slot | None
-    """Of *args."""
+    """The values in *args."""
     extra: _Slot | None
-    """Of **kwargs."""
+    """The values in **kwargs."""
     result: Callable[[Any], Any]
 
 
@@ -119,7 +119,7 @@ class Call:
         return self._bind_any(args, kwargs)
 
     def _bind_any(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """Of parameters of every kind; and what says which argument is wrong."""
+        """The same for parameters of every kind. InvalidError says which argument is wrong."""
         try:
             bound = self._signature.bind(*args, **kwargs).arguments
         except TypeError as error:
@@ -218,7 +218,7 @@ class Call:
     # -- the result ------------------------------------------------------------
 
     def encode_result(self, value: object) -> bytes | None:
-        """What was returned, as JSON; None is no result. InvalidError if it is unfit."""
+        """The result as JSON; None is no result. InvalidError if it is unfit."""
         if value is None:
             return None
         try:
@@ -240,7 +240,7 @@ class Call:
         return result
 
     def decode_result(self, result: bytes | None) -> Any:
-        """What was returned, as the return annotation has it."""
+        """The result as the return annotation has it."""
         if result is None:
             return None
         fields = self._fields or self._known()

@@ -15,12 +15,12 @@ from casque.system.clock import to_datetime
 
 
 class RunningJob:
-    """What a task can ask of the job it runs in, and tell of it."""
+    """What a task can ask and report about the job it runs in."""
 
     __slots__ = (
         "_deadline_us",
         "_output",
-        "_tell",
+        "_report",
         "is_lost",
         "is_stopping",
         "job",
@@ -29,12 +29,12 @@ class RunningJob:
     )
 
     def __init__(
-        self, job: Job, deadline_us: int | None, tell: Callable[[float | None, str | None], None]
+        self, job: Job, deadline_us: int | None, report: Callable[[float | None, str | None], None]
     ) -> None:
         self.job = job
         """The job as it was claimed."""
         self._deadline_us = deadline_us
-        self._tell = tell
+        self._report = report
         self.is_lost = False
         """True if another worker may have the job by now: what this attempt does is in vain."""
         self.is_stopping = False
@@ -78,7 +78,7 @@ class RunningJob:
 
     def progress(self, fraction: float, note: str | None = None) -> None:
         """How far the work is, from 0 to 1: stored with the job, by and by."""
-        self._tell(checks.fraction(fraction), None if note is None else checks.text(note, "note"))
+        self._report(checks.fraction(fraction), None if note is None else checks.text(note, "note"))
 
     # -- for the worker itself -------------------------------------------------
 
@@ -93,7 +93,7 @@ class RunningJob:
 
     def beat(self) -> None:
         """Have its output stored, if there is any; and learn soon whether the job was lost."""
-        self._tell(None, None)
+        self._report(None, None)
 
     def __repr__(self) -> str:
         return f"<RunningJob {self.entrypoint} {self.id}, attempt {self.attempt}>"

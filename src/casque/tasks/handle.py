@@ -39,11 +39,11 @@ class Handle(Generic[R_co]):
         self._job = job
         self._call = call
         self._done = is_done
-        """Whether it ran at once: then nothing is stored, and this is all there is."""
+        """True if it ran at once: then nothing is stored, and this is all there is."""
 
     @property
     def duplicate(self) -> bool:
-        """Whether a job of that id was there already: then this is the first one's handle."""
+        """True if a job of that id was there already: then this is the first one's handle."""
         return self._job.duplicate
 
     # -- the result ------------------------------------------------------------

@@ -101,4 +101,4 @@ def _without_loop(begin: Callable[[], Coroutine[Any, Any, T]]) -> T:
     # The caller's context variables are the thread's too: which job this is, above all.
     context = contextvars.copy_context()
     with ThreadPoolExecutor(1, "casque-aside") as aside:
-        return aside.submit(context.run, asyncio.run, begin()).result()
+        return aside.submit(lambda: context.run(asyncio.run, begin())).result()

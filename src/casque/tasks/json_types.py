@@ -26,7 +26,7 @@ _REMEDY = (
 
 
 def is_model(kind: object) -> bool:
-    """Whether this is a class of pydantic's, or behaves as one."""
+    """True for a class of pydantic's, or one that behaves like it."""
     return callable(getattr(kind, "model_dump", None)) and callable(
         getattr(kind, "model_validate", None)
     )
@@ -56,7 +56,7 @@ encode = _ENCODER.encode
 
 
 def decoder(hint: Any) -> Callable[[Any], Any]:
-    """What makes a value of this type from JSON, or raises."""
+    """A function that makes a value of this type from JSON, or raises."""
     return msgspec.json.Decoder(hint, dec_hook=_made).decode
 
 

@@ -162,7 +162,7 @@ class Task(TaskWithOptions[P, R]):
 
 
 class PlainTask(Task[P, R]):
-    """Of a plain function."""
+    """The task of a plain function."""
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         result: R = self.function(*args, **kwargs)
@@ -170,7 +170,7 @@ class PlainTask(Task[P, R]):
 
 
 class AsyncTask(Task[P, R]):
-    """Of an async function."""
+    """The task of an async function."""
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
         begun: Coroutine[Any, Any, R] = self.function(*args, **kwargs)
@@ -178,7 +178,7 @@ class AsyncTask(Task[P, R]):
 
 
 class Decorator(Protocol):
-    """What `@app.task(…)` decorates with."""
+    """The decorator that `@app.task(…)` makes."""
 
     @overload
     def __call__(  # type: ignore[overload-overlap] # the first that fits is meant

@@ -179,7 +179,7 @@ def from_its_own_code(error: BaseException) -> BaseException:
 def settle(attempt: RunningAttempt, outcome: Outcome, context: AttemptContext) -> None:
     """Store the outcome: the only write of an attempt."""
     attempt.is_settled = True
-    # What went well leaves nothing to chance, and to draw one gives up Python's lock.
+    # A success needs no backoff, and to draw a random number gives up Python's lock.
     chance = 0.0 if type(outcome) is Returned else context.chance()
     try:
         operation = settlement(outcome, attempt.job, attempt.task, chance)

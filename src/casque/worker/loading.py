@@ -80,7 +80,7 @@ def path_of(app: TaskApp) -> str:
     modules = {name: module for name, module in sys.modules.items() if name != "__main__"}
     for name, module in modules.items():
         spec = getattr(module, "__spec__", None)
-        # What was made by hand and put among the modules is not there in another process.
+        # A module that was made by hand is not there in another process.
         if spec is not None and spec.name == name and (found := _attribute(module, app)):
             return f"{name}:{found}"
     main = sys.modules.get("__main__")
@@ -196,10 +196,10 @@ def _execute(name: str) -> ModuleType:
 
 def _failed(name: str, error: BaseException) -> InvalidError:
     """Shows the user's own frames: those of the import before them explain nothing."""
-    told = traceback.TracebackException.from_exception(error)
-    frames = [one for one in told.stack if not _is_ours(one.filename)]
-    told.stack = traceback.StackSummary.from_list(frames)
-    text = "".join(told.format(chain=False)).rstrip()
+    shown = traceback.TracebackException.from_exception(error)
+    frames = [one for one in shown.stack if not _is_ours(one.filename)]
+    shown.stack = traceback.StackSummary.from_list(frames)
+    text = "".join(shown.format(chain=False)).rstrip()
     return InvalidError(f"the module {name!r} cannot be imported:\n{text}", cause=error)
 
 

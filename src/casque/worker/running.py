@@ -149,8 +149,8 @@ class RunningAttempts:
             seconds = attempt.job.timeout_us / SECOND_US
             if attempt.task.run_in == "process":  # the subprocess says when the function begins
                 seconds = max(seconds, _START_SECONDS)
-                told = f"timed out: its process did not start within {seconds:g} s"
-                self._set_timer(attempt, seconds, told)
+                reason = f"timed out: its process did not start within {seconds:g} s"
+                self._set_timer(attempt, seconds, reason)
             else:
                 self._count_time(attempt)
         return True
@@ -161,19 +161,19 @@ class RunningAttempts:
             seconds = attempt.job.timeout_us / SECOND_US
             self._set_timer(attempt, seconds, f"timed out after {seconds:g} s")
 
-    def _set_timer(self, attempt: RunningAttempt, seconds: float, told: str) -> None:
+    def _set_timer(self, attempt: RunningAttempt, seconds: float, reason: str) -> None:
         if attempt.timer is not None:
             attempt.timer.cancel()
-        attempt.timer = self._loop.call_later(seconds, self._time_out, attempt, told)
+        attempt.timer = self._loop.call_later(seconds, self._time_out, attempt, reason)
 
-    def _time_out(self, attempt: RunningAttempt, told: str, hops: int = 2) -> None:
+    def _time_out(self, attempt: RunningAttempt, reason: str, hops: int = 2) -> None:
         if attempt.is_over or attempt.ending:
             return
         if hops:
             # After the loop was held up, functions that ended in time report along with this timer.
-            attempt.timer = self._loop.call_later(0, self._time_out, attempt, told, hops - 1)
+            attempt.timer = self._loop.call_later(0, self._time_out, attempt, reason, hops - 1)
             return
-        self._end_early(attempt, TimedOut(TimeoutError(told)), f"it {told}")
+        self._end_early(attempt, TimedOut(TimeoutError(reason)), f"it {reason}")
 
     def _lose(self, attempt: RunningAttempt, loss: LeaseLost) -> None:
         self._store.forget(attempt)
@@ -222,7 +222,7 @@ class RunningAttempts:
 
 
 def _end_of(attempt: RunningAttempt) -> BaseException:
-    """What ended its asyncio task."""
+    """The exception that ended its asyncio task."""
     work = attempt.work
     error = None if work is None or work.cancelled() else work.exception()
     return error or asyncio.CancelledError()

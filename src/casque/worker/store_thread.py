@@ -26,7 +26,7 @@ from casque.tasks.current import RunningJob
 from casque.tasks.task import Task
 from casque.worker.attempt import RunningAttempt, Stopped
 from casque.worker.claim_policy import ClaimPolicy
-from casque.worker.logging.events import Report
+from casque.worker.logging.events import Report, WorkerEvent
 from casque.worker.messages import (
     Committed,
     Dismissed,
@@ -240,7 +240,7 @@ class StoreThread:
             self._entry.is_dismissed = True
             self._beat_us = 0
             self.stop_within(self._options.grace_us)
-            self._report.dismissed()
+            self._report.own(WorkerEvent.DISMISSED)
             self._post(Dismissed())
 
     def _is_over(self) -> bool:
@@ -267,7 +267,7 @@ class StoreThread:
         self.finish()
 
     async def _pause(self) -> None:
-        """Wait before the next try while the storage does not answer, whoever rings."""
+        """Wait before the next try while the storage does not answer; a ring does not end it."""
         until = self._clock.monotonic() + self._pause_us
         while self._pause_us and (left := until - self._clock.monotonic()) > 0:
             await self._bell.wait(left)
@@ -386,14 +386,15 @@ class StoreThread:
     def _say_registered(self, outcome: object) -> None:
         if not self._is_registered and isinstance(outcome, Record):
             self._is_registered = True
-            self._report.registered()
+            self._report.own(WorkerEvent.REGISTERED)
             self._post(Registered())
 
     def _note(self, trouble: Exception | None, sent: int, kept: list[Settlement]) -> None:
         """Note whether the storage answers; the next commit repeats what it did not take."""
         if trouble is None:
             if self._silent_since is not None:
-                self._report.storage_answers(self._clock.monotonic() - self._silent_since)
+                silent_us = self._clock.monotonic() - self._silent_since
+                self._report.own(WorkerEvent.STORAGE_ANSWERS, silent_us / SECOND_US)
             self._silent_since, self._pause_us = None, 0
             return
         unsure = isinstance(trouble, StorageError) and trouble.outcome_unknown
@@ -409,7 +410,7 @@ class StoreThread:
             self.stop_by(0)
             self._post(StoreReplaced(trouble))
         elif self._silent_since is None:
-            self._report.storage_failed(trouble)
+            self._report.own(WorkerEvent.STORAGE_FAILED, trouble)
         if self._silent_since is None:
             self._silent_since = sent
 

@@ -19,7 +19,7 @@ from casque.stores.port import Doubtful, Store
 from casque.system.clock import SECOND_US
 from casque.tasks.app import TaskApp
 from casque.worker import runtime
-from casque.worker.logging.events import Report
+from casque.worker.logging.events import Report, WorkerEvent
 from casque.worker.messages import (
     Committed,
     Dismissed,
@@ -45,13 +45,15 @@ _DEFAULT = WorkerOptions()
 
 
 class Ended(enum.Enum):
-    """Why a worker ended."""
+    """Why a worker ended; the value is the exit code that tells its supervisor."""
 
-    STOPPED = "stopped"
-    IDLE = "idle"
-    RECYCLED = "recycled"
-    DISMISSED = "dismissed"
-    """Stopped by its entry, and not to be replaced."""
+    STOPPED = 0
+    IDLE = 201
+    """No job is due, and it was started `until_idle`. Not 0: `sys.exit()` in a task gives that."""
+    RECYCLED = 202
+    """It reached `max_jobs` or `max_mib`, and another replaces it."""
+    DISMISSED = 204
+    """Its entry asked it to stop, and none replaces it."""
 
 
 class Worker:
@@ -147,7 +149,8 @@ class Worker:
         self._set_up(store, loop)
         self._loop = loop
         try:
-            self._report.starting(self._app.tasks, self._options.concurrency)
+            names = ", ".join(self._app.tasks)
+            self._report.own(WorkerEvent.STARTING, names, self._options.concurrency)
             self._store_thread.start()
             self._look()
             self._stop_if_asked()  # it may have been asked before there was anything to stop
@@ -198,10 +201,10 @@ class Worker:
         self._running.look()
         # An async task can have SIGTERM ignored, or taken by a server that it runs.
         if self._restore_signals is not None and (taken := self._restore_signals()):
-            self._report.signals_taken(taken)
+            self._report.own(WorkerEvent.SIGNALS_TAKEN, ", ".join(taken))
         most = self._options.max_mib
         if most is not None and self._why is None and runtime.resident_mib() > most:
-            self._report.grown(most)
+            self._report.own(WorkerEvent.GROWN, most)
             self._stop(Ended.RECYCLED)
         seconds = self._options.lease_us / SECOND_US / _LOOKS_PER_LEASE
         asyncio.get_running_loop().call_later(min(seconds, _LONGEST_LOOK_SECONDS), self._look)
@@ -212,7 +215,7 @@ class Worker:
         """Queue a message for the event loop. Runs on the store thread."""
         if isinstance(message, StoreThreadEnded) and message.is_stuck and not self._ended.done():
             # A task holds up the loop, so this message would never be read.
-            self._report.is_stuck()
+            self._report.own(WorkerEvent.STUCK)
             self._when_stuck(self._reason(Ended.STOPPED))
         with suppress(RuntimeError):  # the loop is closed: the worker has ended
             loop.call_soon_threadsafe(self._receive, message)
@@ -233,7 +236,7 @@ class Worker:
             case Dismissed():
                 self._stop(Ended.DISMISSED)
             case StoreThreadEnded(None):
-                self._report.stopped()
+                self._report.own(WorkerEvent.STOPPED)
                 self._ended.set_result(self._reason(Ended.IDLE))
             case StoreThreadEnded(failure):
                 assert failure is not None
@@ -269,11 +272,11 @@ class Worker:
         if is_told and not self._is_told:
             self._is_told = True
             seconds = self._options.grace_us / SECOND_US
-            self._report.stopping(jobs, seconds)
+            self._report.own(WorkerEvent.STOPPING, jobs, seconds, is_quiet=not jobs)
             if jobs:
                 asyncio.get_running_loop().call_later(seconds, self._give_back)
         elif is_first:
-            self._report.ending(jobs)
+            self._report.own(WorkerEvent.ENDING, jobs, is_quiet=not jobs)
         self._running.stop(is_told=is_told)
 
     def _give_back(self) -> None:
@@ -291,7 +294,7 @@ class Worker:
         """End as after a kill: the storage is away, leases end, and the jobs run again."""
         if not self._ended.done():
             self._is_unheard = True
-            self._report.ends_unheard(len(self._running))
+            self._report.own(WorkerEvent.UNHEARD, len(self._running))
             self._ended.set_result(self._reason(Ended.STOPPED))
 
     def _reason(self, otherwise: Ended) -> Ended:

@@ -194,9 +194,9 @@ def _fate(failure: Failure | None) -> str:
 
 def _as_they_say(state: QueueState, ran: Sequence[str]) -> bool:
     """True if no attempt ran twice, and the jobs and the store know of the same attempts."""
-    told = {f"{job.id} {one.number}": one for job in state.jobs for one in job.history}
-    succeeded = {name for name, one in told.items() if one.failure is None}
-    return len(ran) == len(set(ran)) and succeeded <= set(ran) <= set(told)
+    recorded = {f"{job.id} {one.number}": one for job in state.jobs for one in job.history}
+    succeeded = {name for name, one in recorded.items() if one.failure is None}
+    return len(ran) == len(set(ran)) and succeeded <= set(ran) <= set(recorded)
 
 
 def _row(title: str, jobs: Sequence[Job]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -145,7 +145,10 @@ def _span(
         return None if default_us is None else timedelta(microseconds=default_us)
     value = given[what]
     if isinstance(value, str):
-        us = _named(what, lambda text: duration_us(text, at_least_us=at_least_us), value)
+        try:
+            us = duration_us(value, at_least_us=at_least_us)
+        except InvalidError as error:
+            raise InvalidError(f"`{what}`: {error}") from None
     elif isinstance(value, bool) or not isinstance(value, int | float):
         raise InvalidError(f"`{what}`: {value!r} is not a duration: {FORM}.")
     elif not at_least_us <= value * SECOND_US <= LONGEST_SPAN_US:
@@ -154,13 +157,6 @@ def _span(
     else:
         us = round(value * SECOND_US)
     return timedelta(microseconds=us)
-
-
-def _named(what: str, parse: Callable[[str], int], text: str) -> int:
-    try:
-        return parse(text)
-    except InvalidError as error:
-        raise InvalidError(f"`{what}`: {error}") from None
 
 
 def _instant(given: Fields) -> datetime | None:

@@ -40,8 +40,8 @@ def enqueue_one(request: EnqueueRequest) -> int:
         try:
             [job] = access.run(access.open_queue(settings.max_depth).enqueue_many([new]))
         except KeyboardInterrupt:
-            told = "interrupted: the job may be there or not; with an id, it is safe to repeat."
-            raise InterruptedAtError(told) from None
+            message = "interrupted: the job may be there or not; with an id, it is safe to repeat."
+            raise InterruptedAtError(message) from None
         _say(job, access.store.clock.now(), is_json=request.is_json)
     return DONE
 

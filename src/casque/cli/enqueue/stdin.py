@@ -123,11 +123,11 @@ def _numbered(stream: BinaryIO) -> Iterator[tuple[int, bytes] | None]:
             yield None
             continue
         number += 1
-        told = line.removeprefix(_BOM) if number == 1 else line
-        if len(told) <= PAYLOAD_BYTES:  # else it is only the beginning of one, and is refused
-            told = told.strip()
-        if told:
-            yield number, told
+        text = line.removeprefix(_BOM) if number == 1 else line
+        if len(text) <= PAYLOAD_BYTES:  # else it is only the beginning of one, and is refused
+            text = text.strip()
+        if text:
+            yield number, text
 
 
 def _lines(stream: BinaryIO) -> Iterator[bytes | None]:

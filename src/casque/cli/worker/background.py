@@ -20,7 +20,6 @@ from casque.cli.worker.fleet import registered_workers
 from casque.cli.worker.plan import StartPlan
 from casque.errors import InvalidError
 from casque.system.clock import SECOND_US, SystemClock
-from casque.worker.registry.entries import WorkerEntry
 from casque.worker.supervision.child_process import running
 
 START_US = 30 * SECOND_US
@@ -143,7 +142,9 @@ def _registered(
     seen: dict[str, int] = {}
     while True:
         # Some may have done all jobs, and have ended or been replaced, before others register.
-        seen |= {entry.name: entry.pid for entry in _workers_of(process.pid, access)}
+        for one in registered_workers(access):
+            if one.supervisor == process.pid and one.is_here and not one.is_gone:
+                seen[one.name] = one.pid
         if len(seen) >= plan.count:
             return [*seen.values()][-plan.count :]
         note(f"Waiting for {plan.count} worker(s) to register: {len(seen)} so far…")
@@ -162,13 +163,6 @@ def _registered(
         if code == DONE and plan.options.until_idle:
             return [*seen.values()]
         raise NotStartedError("the workers did not start", code if code > 0 else NOT_SO, log)
-
-
-def _workers_of(supervisor: int, access: Access) -> list[WorkerEntry]:
-    ours = [
-        one for one in registered_workers(access) if one.supervisor == supervisor and one.is_here
-    ]
-    return [one for one in ours if not one.is_gone]
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

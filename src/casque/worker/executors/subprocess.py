@@ -124,7 +124,7 @@ class _Child:
         self._reader = reader
         self._writer = writer
         self._loop = asyncio.get_running_loop()
-        # What it forked may hold its socket open, so its end is waited for by itself.
+        # Its forks may hold the socket open, so the process itself is waited for.
         threading.Thread(target=self._await_end, name="casque-child", daemon=True).start()
 
     @classmethod

@@ -89,11 +89,11 @@ def _run(app: TaskApp, order: protocol.RunOrder, line: socket.socket) -> protoco
     clock, job_id = SystemClock(), order.job.id
     attempt = RunningAttempt(order.job, task, clock)
 
-    def tell(fraction: float | None, note: str | None) -> None:
+    def report(fraction: float | None, note: str | None) -> None:
         if fraction is not None:
             _send(line, protocol.ProgressReply(job_id, fraction, note))
 
-    attempt.running = RunningJob(order.job, attempt.deadline_us, tell)
+    attempt.running = RunningJob(order.job, attempt.deadline_us, report)
     middleware = Middleware(app.middleware, Report(order.job.worker or "", clock))
 
     def call() -> Any:

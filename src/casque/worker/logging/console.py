@@ -55,10 +55,10 @@ class ConsoleLines(logging.Formatter):
         line = _LINES.get(_event(record) or "")
         if line is not None:
             return f"[{who}] {plain(line(vars(record)))}"
-        told = record.getMessage()
+        text = record.getMessage()
         if record.exc_info:
-            told += "\n" + self.formatException(record.exc_info)
-        return f"[{who}] {plain_lines(told)}"
+            text += "\n" + self.formatException(record.exc_info)
+        return f"[{who}] {plain_lines(text)}"
 
 
 def shown(level: int) -> Callable[[logging.LogRecord], bool]:

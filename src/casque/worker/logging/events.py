@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import enum
 import logging
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
@@ -27,6 +28,36 @@ from casque.worker.logging.setup import WORKER_LOGGER, LineHandler
 from casque.worker.shell.job import command_of
 
 LOGGER = logging.getLogger(WORKER_LOGGER)
+
+
+class WorkerEvent(enum.Enum):
+    """What happens to a worker itself: the level and the message; the name is the field `event`."""
+
+    STARTING = logging.INFO, "works on %s, %d at a time"
+    REGISTERED = logging.DEBUG, "its entry is in the store"
+    STOPPING = logging.INFO, "stops; %d jobs have %g s to end"
+    ENDING = logging.INFO, "claims no more, and ends with the %d jobs it has"
+    DISMISSED = logging.INFO, "is dismissed: it stops, and is not replaced"
+    STOPPED = logging.DEBUG, "has ended, and its entry is gone"
+    GROWN = logging.INFO, "has grown beyond %d MiB, and ends"
+    SIGNALS_TAKEN = (
+        logging.WARNING,
+        "a task has changed what %s does; it stops this worker again",
+    )
+    STORAGE_FAILED = (
+        logging.WARNING,
+        "the storage is in trouble; this worker tries again until it answers. (%s)",
+    )
+    STORAGE_ANSWERS = logging.WARNING, "the storage answers again, after %.1f s"
+    STUCK = (
+        logging.ERROR,
+        "a task holds up the event loop beyond the grace; its jobs were given back",
+    )
+    UNHEARD = (
+        logging.WARNING,
+        "ends without an answer of the storage; jobs whose end was not stored: %d. "
+        "They are run again when their leases end",
+    )
 
 
 class Report:
@@ -123,15 +154,15 @@ class Report:
         elif isinstance(outcome, Raised | TimedOut | Unfit):
             self._failed(attempt, outcome.error, answer)
         elif isinstance(outcome, Stopped):
-            told = "given back, since the worker ends; not counted"
-            self._log(logging.INFO, attempt, "released", told)
+            message = "given back, since the worker ends; not counted"
+            self._log(logging.INFO, attempt, "released", message)
 
     def _failed(self, attempt: RunningAttempt, error: BaseException, answer: object) -> None:
         what = describe(failure_of(error))
         if not isinstance(answer, Job):  # stored, though its answer was lost
             self._log(logging.WARNING, attempt, "failed", "ended by %s", what, what=what)
         elif answer.status is JobStatus.DEAD:
-            # Of one from another process, its own traceback leads nowhere but to ourselves.
+            # The traceback of an error from another process shows our own code alone.
             shown = None if isinstance(error, TaskError) else error
             self._log(logging.ERROR, attempt, "dead", "dead: %s", what, error=shown, what=what)
         elif answer.status is JobStatus.CANCELLED:
@@ -179,54 +210,8 @@ class Report:
             error=error,
         )
 
-    def starting(self, entrypoints: Collection[str], concurrency: int) -> None:
-        names = ", ".join(entrypoints)
-        self._own(logging.INFO, "starting", "works on %s, %d at a time", names, concurrency)
-
-    def registered(self) -> None:
-        self._own(logging.DEBUG, "registered", "its entry is in the store")
-
-    def stopping(self, jobs: int, seconds: float) -> None:
-        level = logging.INFO if jobs else logging.DEBUG
-        self._own(level, "stopping", "stops; %d jobs have %g s to end", jobs, seconds)
-
-    def ending(self, jobs: int) -> None:
-        """It has done its share, or is to work no longer than there is work."""
-        level = logging.INFO if jobs else logging.DEBUG
-        self._own(level, "ending", "claims no more, and ends with the %d jobs it has", jobs)
-
-    def dismissed(self) -> None:
-        self._own(logging.INFO, "dismissed", "is dismissed: it stops, and is not replaced")
-
-    def stopped(self) -> None:
-        self._own(logging.DEBUG, "stopped", "has ended, and its entry is gone")
-
-    def grown(self, most_mib: int) -> None:
-        self._own(logging.INFO, "grown", "has grown beyond %d MiB, and ends", most_mib)
-
-    def signals_taken(self, names: list[str]) -> None:
-        message = "a task has changed what %s does; it stops this worker again"
-        self._own(logging.WARNING, "signals_taken", message, ", ".join(names))
-
-    def storage_failed(self, error: Exception) -> None:
-        message = "the storage is in trouble; this worker tries again until it answers. (%s)"
-        self._own(logging.WARNING, "storage_failed", message, error)
-
-    def storage_answers(self, silent_us: int) -> None:
-        message = "the storage answers again, after %.1f s"
-        self._own(logging.WARNING, "storage_answers", message, silent_us / SECOND_US)
-
-    def is_stuck(self) -> None:
-        message = "a task holds up the event loop beyond the grace; its jobs were given back"
-        self._own(logging.ERROR, "stuck", message)
-
-    def ends_unheard(self, jobs: int) -> None:
-        message = (
-            "ends without an answer of the storage; jobs whose end was not stored: %d. "
-            "They are run again when their leases end"
-        )
-        self._own(logging.WARNING, "unheard", message, jobs)
-
-    def _own(self, level: int, event: str, message: str, *args: object) -> None:
+    def own(self, event: WorkerEvent, *args: object, is_quiet: bool = False) -> None:
         """Log an event of the worker itself."""
-        self._say(level, message, args, {"event": event, "worker": self._worker})
+        level, message = event.value
+        level = logging.DEBUG if is_quiet else level
+        self._say(level, message, args, {"event": event.name.lower(), "worker": self._worker})

@@ -197,23 +197,23 @@ class TextLines(logging.Formatter):
 
     def line(self, time: str, message: str, fields: dict[str, Any]) -> str:
         """One of a worker's own, of level INFO, which names the job."""
-        told = f"queue={fields['queue']} worker={fields['worker']}"
-        return f"{time} INFO    [{_pid()}] {message} ({told})"
+        details = f"queue={fields['queue']} worker={fields['worker']}"
+        return f"{time} INFO    [{_pid()}] {message} ({details})"
 
     def format(self, record: logging.LogRecord) -> str:
         record.message = record.getMessage()
         fields = vars(record)
         # A worker's own messages name the job, its entrypoint and its attempt already.
         if f"(job {fields.get('job_id')}, " in record.message:
-            told = f"queue={fields.get('queue')} worker={fields.get('worker')}"
+            details = f"queue={fields.get('queue')} worker={fields.get('worker')}"
         else:
             own = _IN_WORDS if "event" in fields else ()
-            told = " ".join(
+            details = " ".join(
                 f"{name}={value}" for name, value in _fields(record).items() if name not in own
             )
         line = f"{_time(record)} {record.levelname:<7} [{record.process}] {record.message}"
-        if told:
-            line += f" ({told})"
+        if details:
+            line += f" ({details})"
         trouble = _trouble(record, self)
         return f"{line}\n{trouble}" if trouble else line
 
@@ -223,34 +223,34 @@ class JsonLines(logging.Formatter):
 
     def line(self, time: str, message: str, fields: dict[str, Any]) -> str:
         """One of a worker's own, of level INFO."""
-        told = {
+        details = {
             "time": time,
             "level": "info",
             "logger": WORKER_LOGGER,
             "message": message,
             "pid": _pid(),
         }
-        return _json(told | fields)
+        return _json(details | fields)
 
     def format(self, record: logging.LogRecord) -> str:
-        told: dict[str, Any] = {
+        details: dict[str, Any] = {
             "time": _time(record),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
             "pid": record.process,
         }
-        told |= _fields(record)
+        details |= _fields(record)
         if trouble := _trouble(record, self):
-            told["traceback"] = trouble
-        return _json(told)
+            details["traceback"] = trouble
+        return _json(details)
 
 
-def _json(told: dict[str, Any]) -> str:
+def _json(details: dict[str, Any]) -> str:
     try:
-        return msgspec.json.encode(told, enc_hook=str).decode()
+        return msgspec.json.encode(details, enc_hook=str).decode()
     except UnicodeEncodeError:  # halves of letters: of a file's name that is not UTF-8, say
-        whole = _whole(msgspec.to_builtins(told, enc_hook=str))
+        whole = _whole(msgspec.to_builtins(details, enc_hook=str))
         return msgspec.json.encode(whole).decode()
 
 
@@ -276,14 +276,14 @@ def _fields(record: logging.LogRecord) -> dict[str, Any]:
 
 
 def _time(record: logging.LogRecord) -> str:
-    return _told(int(record.created * 1000))
+    return _utc(int(record.created * 1000))
 
 
 def _now() -> str:
-    return _told(_clock.now() // 1000)
+    return _utc(_clock.now() // 1000)
 
 
-def _told(milliseconds: int) -> str:
+def _utc(milliseconds: int) -> str:
     seconds, part = divmod(milliseconds, 1000)
     return f"{_second(seconds)}.{part:03}Z"
 

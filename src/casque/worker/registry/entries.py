@@ -147,7 +147,7 @@ def supervisor_entry(pid: int, options: WorkerOptions, clock: Clock) -> Supervis
 
 
 def _registered(pid: int, options: WorkerOptions, clock: Clock) -> dict[str, Any]:
-    """What the entry of any process of this machine says."""
+    """The fields that every entry of a process on this machine has."""
     return {
         "host": socket.gethostname(),
         "pid": pid,

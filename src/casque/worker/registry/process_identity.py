@@ -17,7 +17,7 @@ _ENDED_STATES = frozenset("ZXx")
 
 
 class Vitals(NamedTuple):
-    """What the system reports about a process."""
+    """A process as the system reports it."""
 
     parent: int
     group: int
@@ -43,11 +43,11 @@ def machine() -> str:
 def vitals(pid: int) -> Vitals | None:
     """None if the process is not there, has ended, or the system does not say."""
     try:
-        told = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
     # The name of the program is in parentheses, and may contain some.
-    state, parent, group, session, *others = told.rpartition(")")[2].split()
+    state, parent, group, session, *others = text.rpartition(")")[2].split()
     if state in _ENDED_STATES:
         return None
     return Vitals(int(parent), int(group), int(session), int(others[15]))

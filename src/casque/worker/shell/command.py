@@ -28,8 +28,8 @@ _GONE_SECONDS = 1.0
 _LOOK_SECONDS = 0.05
 _READ_BYTES = 65_536
 _LAST_READS = 16
-_TELL_SECONDS = 1.0
-_TOLD_BYTES_PER_SECOND = 8_192
+_REPORT_SECONDS = 1.0
+_REPORTED_BYTES_PER_SECOND = 8_192
 """How much output of a command that writes without end is stored while it runs."""
 
 
@@ -45,17 +45,17 @@ class Command:
         line: str,
         environment: Mapping[bytes, bytes],
         folder: str | None,
-        tell: Callable[[bytes], None],
+        report: Callable[[bytes], None],
     ) -> None:
         """Starts it, behind its gate. Raises OSError or ValueError when that cannot be.
 
-        `tell` is told its output, now and then, while it runs.
+        `report` gets its output, now and then, while it runs.
         """
         self._loop = asyncio.get_running_loop()
-        self._tell = tell
+        self._report = report
         self._tail = bytearray()
-        self._telling: asyncio.TimerHandle | None = None
-        self._told_bytes = 0
+        self._reporting: asyncio.TimerHandle | None = None
+        self._reported_bytes = 0
         self.is_left = False
         """True if a process of it could not be killed."""
         self._has_ended = asyncio.Event()
@@ -126,7 +126,7 @@ class Command:
         self._has_ended.set()
 
     async def _clear_away(self) -> None:
-        """End what is left of the session, whoever else wants this to end meanwhile.
+        """End what is left of the session. A cancellation hurries this, and does not stop it.
 
         Once the `sh` is reaped, only what is left of it keeps others from getting
         the session's number: so it is looked at often, and never again once it was
@@ -174,8 +174,8 @@ class Command:
         for _ in range(_LAST_READS):
             if not self._take():
                 break
-        if self._telling is not None:
-            self._telling.cancel()
+        if self._reporting is not None:
+            self._reporting.cancel()
         self._let_go_of_pidfd()
         for stream in (self._process.stdin, self._process.stdout):
             if stream is not None:
@@ -199,10 +199,10 @@ class Command:
         read = self._take()
         if read == b"":
             self._loop.remove_reader(self._output)  # nobody holds the other end any more
-        elif read and self._telling is None:
+        elif read and self._reporting is None:
             # Not the same again and again for one more line each time.
-            seconds = max(_TELL_SECONDS, self._told_bytes / _TOLD_BYTES_PER_SECOND)
-            self._telling = self._loop.call_later(seconds, self._tell_now)
+            seconds = max(_REPORT_SECONDS, self._reported_bytes / _REPORTED_BYTES_PER_SECOND)
+            self._reporting = self._loop.call_later(seconds, self._report_now)
 
     def _take(self) -> bytes | None:
         """Read what there is; None when that is nothing, empty when nothing more comes."""
@@ -215,11 +215,11 @@ class Command:
             del self._tail[:-OUTPUT_BYTES]
         return read
 
-    def _tell_now(self) -> None:
-        self._telling = None
+    def _report_now(self) -> None:
+        self._reporting = None
         output = self.output
-        self._told_bytes = len(output)
-        self._tell(output)
+        self._reported_bytes = len(output)
+        self._report(output)
 
 
 _groups = LivingGroups()

@@ -42,7 +42,7 @@ class Guard:
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._lock = threading.Lock()
-        """Held by who writes to the pipe, or lets it go."""
+        """Held while the pipe is written to or closed."""
         self._process: subprocess.Popen[bytes] | None = None
         self._has_answered = False
         self._groups: dict[int, None] = {}
@@ -80,7 +80,7 @@ class Guard:
     def renew(self, group: int, seconds: float) -> None:
         """It may go on for so long, unless this is said again. From any thread.
 
-        Not by way of the loop: whoever holds that up does not hold up heartbeats.
+        Not by way of the loop: a task that holds it up does not hold up heartbeats.
         """
         line = b"=%d %.3f\n" % (group, seconds)
         with self._lock:

@@ -34,7 +34,7 @@ def main() -> None:
     ends: dict[int, float] = {}
     heard = b""
     while True:
-        # What the worker has said is read before anything is late: it may be this that was held up.
+        # First read what the worker has said: this process may be the one that was held up.
         if not select.select([_IN], [], [], _seconds_to(ends))[0]:
             _end_late(ends)
             continue

@@ -78,7 +78,7 @@ def exit_failure(code: int) -> Failure:
     """How an attempt is remembered whose command ended with `code`, a signal's when negative."""
     if code >= 0:
         return Failure(text=f"exit code {code}")
-    from signal import Signals  # noqa: PLC0415 - whoever only enqueues has no use for it
+    from signal import Signals  # noqa: PLC0415 - not needed to enqueue
 
     try:
         name = Signals(-code).name

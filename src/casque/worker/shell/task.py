@@ -59,7 +59,7 @@ _log = logging.getLogger("casque.worker")
 
 
 class _Payload(Call):
-    """How the task is called: what does not fit is told in the words of shell jobs."""
+    """How the task is called: an unfit payload is refused in the words of shell jobs."""
 
     def decode(self, payload: bytes) -> tuple[list[Any], dict[str, Any]]:
         call = decode(payload)
@@ -129,12 +129,12 @@ class RunningCommands:
         return self._looking.done()
 
     async def run(self, call: ShellCall, running: RunningJob) -> ShellResult:
-        def tell(output: bytes) -> None:
+        def report(output: bytes) -> None:
             running.output = output
             running.beat()
 
         try:
-            command = _started(call, _environment(call, running, self._address()), tell)
+            command = _started(call, _environment(call, running, self._address()), report)
         except _ShortageError as error:
             raise self._put_off(error) from None
         self._running[running] = None
@@ -159,7 +159,7 @@ class RunningCommands:
         raise TaskError(exit_failure(code), gives_up=False)
 
     def _bound(self, running: RunningJob, group: int) -> None:
-        """Have it ended when its lease is over, though this process be frozen."""
+        """Have the guard end it when its lease is over, even if this process is frozen."""
 
         def renewed(lease_us: int) -> None:
             self._guard.renew(group, lease_us / SECOND_US + _SLACK_SECONDS)
@@ -228,10 +228,10 @@ async def _is_stopping(running: RunningJob) -> bool:
 
 
 def _started(
-    call: ShellCall, environment: dict[bytes, bytes], tell: Callable[[bytes], None]
+    call: ShellCall, environment: dict[bytes, bytes], report: Callable[[bytes], None]
 ) -> Command:
     try:
-        return Command(call.command, environment, call.cwd, tell)
+        return Command(call.command, environment, call.cwd, report)
     except ValueError as error:
         raise _cannot_start(
             f"the command, `env` or `cwd` is nothing the system can take: {error}", gives_up=True

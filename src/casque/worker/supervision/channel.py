@@ -15,19 +15,12 @@ import msgspec
 from casque.worker.logging.setup import LogOptions
 from casque.worker.options import WorkerOptions
 
-IDLE = 201
-"""A child's exit code: no job is due, and it was started `until_idle`. Not 0: a task that ends the
-process by `sys.exit()` gives 0 too."""
-RECYCLED = 202
-"""A child's exit code: it reached `max_jobs` or `max_mib`, and another replaces it."""
 REFUSED = 203
-"""A child's exit code: the app cannot be loaded, or its store is gone. The channel has its
-complaint."""
-DISMISSED = 204
-"""A child's exit code: its entry asked it to stop, and none replaces it."""
+"""A child's exit code besides those of `Ended`: the app cannot be loaded, or its store is gone. The
+channel has its complaint."""
 
 _OPENED = b"\0"
-"""What a child sends when it has the store open; no complaint begins with it."""
+"""A child sends this when it has the store open; no complaint begins with it."""
 _SENDING_SECONDS = 10
 _COMPLAINT_BYTES = 4_000
 """Small enough to wait in the socket of any system until the supervisor reads it."""
@@ -95,12 +88,12 @@ def has_opened(line: socket.socket) -> bool:
 
 def complain(line: socket.socket, text: str) -> None:
     """Send the supervisor the reason for an exit code."""
-    told = text.encode(errors="replace")
-    if len(told) > _COMPLAINT_BYTES:  # the subject is at the start, the error itself at the end
+    message = text.encode(errors="replace")
+    if len(message) > _COMPLAINT_BYTES:  # the subject is at the start, the error itself at the end
         half = _COMPLAINT_BYTES // 2 - 10
-        told = told[:half] + " … ".encode() + told[-half:]
+        message = message[:half] + " … ".encode() + message[-half:]
     with suppress(OSError):
-        line.sendall(told)
+        line.sendall(message)
 
 
 def complaint(line: socket.socket) -> str:

@@ -21,20 +21,13 @@ from casque.worker.worker import Ended, Worker
 
 _log = logging.getLogger("casque.worker")
 
-_CODES = {
-    Ended.STOPPED: 0,
-    Ended.IDLE: channel.IDLE,
-    Ended.RECYCLED: channel.RECYCLED,
-    Ended.DISMISSED: channel.DISMISSED,
-}
-
 
 def run_child(descriptor: int) -> int:
     """Do what the supervisor at the other end of this socket says. Returns the exit code."""
     # In a terminal with `stty tostop`, it is not of the group that may write, and would be stopped.
     signal.signal(signal.SIGTTOU, signal.SIG_IGN)
     with socket.socket(fileno=descriptor) as line:
-        # What a task starts must not inherit it.
+        # The processes that a task starts must not inherit it.
         line.set_inheritable(False)
         orders = channel.receive_orders(line)
         if orders is None:
@@ -49,7 +42,7 @@ def run_child(descriptor: int) -> int:
             # The file was replaced: the next process opens what is there.
             _log.critical("%s", error)
             return 1
-    return _CODES[ended]
+    return ended.value
 
 
 def _work(line: socket.socket, orders: channel.Orders) -> Ended:
@@ -78,7 +71,7 @@ def _work(line: socket.socket, orders: channel.Orders) -> Ended:
         supervisor=orders.supervisor,
         supervisor_birth=orders.supervisor_birth,
         when_registered=opened,
-        when_stuck=lambda why: leave_at_once(_CODES[why]),
+        when_stuck=lambda why: leave_at_once(why.value),
     )
 
     def alone() -> None:

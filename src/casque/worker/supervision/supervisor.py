@@ -26,7 +26,7 @@ from casque.worker.supervision.child_process import ChildProcess, exit_text, rea
 from casque.worker.supervision.registration import Registration
 from casque.worker.supervision.signals import STOP_SIGNALS, can_handle_signals, stopping_on_signals
 from casque.worker.supervision.wakeups import Wakeups
-from casque.worker.worker import Worker
+from casque.worker.worker import Ended, Worker
 
 _log = logging.getLogger(SUPERVISOR_LOGGER)
 _REPLACED = "worker process %d %s and is replaced"
@@ -235,19 +235,21 @@ class Supervisor:
             _say(logging.INFO, event, "worker process %d %s", child.pid, exit_text(code))
             return
         now = self._clock.monotonic()
-        if code == channel.IDLE:
+        if code == Ended.IDLE.value:
             _log.info("worker process %d is done", child.pid)
             return
-        if code == channel.DISMISSED:
+        if code == Ended.DISMISSED.value:
             message = "worker process %d was dismissed and is not replaced"
             _say(logging.INFO, "let_go", message, child.pid, child=child.pid)
             return
         is_early = now - slot.started_us < self._restart.steady_us
         # A child that is too large right after its start will be too large the next time.
-        is_bloated = code == channel.RECYCLED and self._orders.options.max_jobs is None and is_early
+        is_bloated = (
+            code == Ended.RECYCLED.value and self._orders.options.max_jobs is None and is_early
+        )
         slot.start_at_us = now
-        if code in {0, channel.RECYCLED} and not is_bloated:
-            why = "was told to stop" if code == 0 else "did its share"
+        if code in {Ended.STOPPED.value, Ended.RECYCLED.value} and not is_bloated:
+            why = "was told to stop" if code == Ended.STOPPED.value else "did its share"
             _say(logging.INFO, "replaced", _REPLACED, child.pid, why, child=child.pid, how=why)
             slot.early_deaths = 0
             return
@@ -265,7 +267,7 @@ class Supervisor:
                 if all(one.first_refusal for one in self._slots):
                     raise InvalidError(refusal)
             _log.error("worker process %d: %s", child.pid, refusal)
-        elif code == channel.RECYCLED:
+        elif code == Ended.RECYCLED.value:
             _log.warning("worker process %d grew beyond max_mib as soon as it began", child.pid)
         else:
             how = exit_text(code)
