@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from casque import Job, JobNotFoundError, JobStatus, LeaseLostError
 from casque.job import Failure
-from casque.rules.operations import Ack, Enqueue, Heartbeat, Nack
+from casque.rules.operations import Ack, Batch, Enqueue, Heartbeat, Nack
 from casque.rules.transitions import HISTORY_LIMIT, completed
 from casque.stores.sqlite.store import SqliteStore
 from casque.system import local_disk
@@ -208,9 +208,9 @@ def test_a_worker_is_answered_as_by_the_rules(monkeypatch: pytest.MonkeyPatch) -
     ways = {True: 0, False: 0}
     commit_fast = SqliteStore._commit_fast
 
-    def counted(self: SqliteStore, *args: Any) -> Any:
-        done = commit_fast(self, *args)
-        if len(args[2]) > 1:
+    def counted(self: SqliteStore, batch: Batch) -> Any:
+        done = commit_fast(self, batch)
+        if len(batch.operations) > 1:
             ways[done is not None] += 1
         return done
 

@@ -7,6 +7,7 @@ import os
 import pickle
 import sys
 import threading
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
@@ -16,6 +17,8 @@ import pytest
 
 from casque import App, InMemoryStorage, InvalidError, open_store
 from casque.buckets.memory import MemoryBucket
+from casque.rules.operations import Batch
+from casque.stores.port import Answer
 from casque.tasks import app_store
 from casque.worker.options import WorkerOptions
 
@@ -97,9 +100,9 @@ def test_concurrent_tasks_are_stored_together(tmp_path: Path) -> None:
     commits: list[int] = []
     commit = app.store.commit
 
-    async def counted(*args: Any, **kwargs: Any) -> Any:
-        commits.append(len(args[2]))
-        return await commit(*args, **kwargs)
+    async def counted(batches: Sequence[Batch], **options: Any) -> list[Answer]:
+        commits.append(len(batches[0].operations))
+        return await commit(batches, **options)
 
     app.store.commit = counted  # type: ignore[method-assign]
 

@@ -7,7 +7,7 @@ import logging
 import subprocess
 import sys
 import threading
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 
 from casque import App, InvalidError, JobStatus
-from casque.rules.operations import Ack, Dequeue, Heartbeat, PutRecord
+from casque.rules.operations import Ack, Batch, Dequeue, Heartbeat, PutRecord
 from casque.stores.memory import MemoryStore
+from casque.stores.port import Answer
 from casque.worker import store_thread
 from casque.worker.options import WorkerOptions
 from casque.worker.worker import Ended, Worker
@@ -44,11 +45,11 @@ class Slow(MemoryStore):
         super().__init__()
         self.is_claiming, self.go_on = threading.Event(), threading.Event()
 
-    async def commit(self, *args: Any, **options: Any) -> list[Any]:
-        if any(isinstance(one, Dequeue) for one in args[2]):
+    async def commit(self, batches: Sequence[Batch], **options: Any) -> list[Answer]:
+        if any(isinstance(one, Dequeue) for one in batches[0].operations):
             self.is_claiming.set()
             self.go_on.wait(PATIENCE)
-        return await super().commit(*args, **options)
+        return await super().commit(batches, **options)
 
 
 def test_what_is_claimed_while_it_is_told_to_stop_is_given_back_uncounted() -> None:
@@ -136,11 +137,12 @@ def test_whatever_a_store_raises_is_no_answer(kind: type, monkeypatch: pytest.Mo
     class Odd(MemoryStore):
         failures = 1
 
-        async def commit(self, *args: Any, **options: Any) -> list[Any]:
-            if self.failures and any(isinstance(one, kind) for one in args[2]):
+        async def commit(self, batches: Sequence[Batch], **options: Any) -> list[Answer]:
+            asked = batches[0].operations
+            if self.failures and any(isinstance(one, kind) for one in asked):
                 self.failures -= 1
                 raise ConnectionResetError("reset by peer")
-            return await super().commit(*args, **options)
+            return await super().commit(batches, **options)
 
     store = Odd()
     app = App(store)
