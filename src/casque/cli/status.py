@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -132,26 +133,24 @@ def _object(picture: Picture) -> dict[str, Any]:
 
 
 def _watch(access: Access, queue: str | None, interval_us: int, *, as_json: bool) -> int:
+    from rich.live import Live
+
     from casque.system.clock import drive
 
     out = console()
-    clock = access.store.clock
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # the cursor is to come back
+    live = Live(console=out, auto_refresh=False) if out.is_terminal and not as_json else None
     try:
-        if as_json or not out.is_terminal:
+        with live or nullcontext():
             while True:
                 picture = _look(access, queue)
-                if as_json:
+                if live is not None:
+                    live.update(_drawn(picture), refresh=True)
+                elif as_json:
                     print_json_line(_object(picture))
                 else:
                     print_table(_drawn(picture))
                     print(flush=True)
-                drive(clock.sleep(interval_us, blocking=True))
-        from rich.live import Live
-
-        with Live(_drawn(_look(access, queue)), console=out, auto_refresh=False) as live:
-            while True:
-                drive(clock.sleep(interval_us, blocking=True))
-                live.update(_drawn(_look(access, queue)), refresh=True)
+                drive(access.store.clock.sleep(interval_us, blocking=True))
     except KeyboardInterrupt:
         return DONE

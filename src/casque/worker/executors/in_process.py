@@ -44,6 +44,22 @@ def _called(function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any
     return asyncio.run(value) if type(value) is CoroutineType else value
 
 
+def run_plain(
+    attempt: RunningAttempt, middleware: Middleware | None, args: list[Any], kwargs: dict[str, Any]
+) -> bytes | None:
+    """Run a plain function here and now; its result as JSON."""
+    function, pid = attempt.task.function, os.getpid()
+    become(attempt.running)
+    try:
+        if middleware is None:
+            value = _called(function, args, kwargs)
+        else:
+            value = middleware.call(attempt, lambda: _called(function, args, kwargs))
+    finally:
+        leave_if_forked(pid)
+    return encoded(attempt, value)
+
+
 class LoopExecutor:
     """Async functions, each in the asyncio task of its attempt."""
 
@@ -92,7 +108,7 @@ class ThreadExecutor:
         def work() -> None:
             ended: _Result
             try:
-                ended = context.run(self._run, attempt, args, kwargs), None
+                ended = context.run(run_plain, attempt, self._middleware, args, kwargs), None
             except BaseException as error:  # noqa: BLE001 - the attempt raises it
                 ended = None, error
             attempt.is_over = True  # from now on it cannot time out, however late the loop hears
@@ -124,20 +140,6 @@ class ThreadExecutor:
                 raise
         else:
             self._threads += 1
-
-    def _run(
-        self, attempt: RunningAttempt, args: list[Any], kwargs: dict[str, Any]
-    ) -> bytes | None:
-        function, pid = attempt.task.function, os.getpid()
-        become(attempt.running)
-        try:
-            if self._middleware is None:
-                value = _called(function, args, kwargs)
-            else:
-                value = self._middleware.call(attempt, lambda: _called(function, args, kwargs))
-        finally:
-            leave_if_forked(pid)
-        return encoded(attempt, value)
 
     def _serve(self) -> None:
         while (work := self._work.get()) is not None:

@@ -23,7 +23,7 @@ from casque.stores.port import Store
 from casque.system.clock import SystemClock
 from casque.tasks.app import TaskApp
 from casque.tasks.app_store import AppStore
-from casque.tasks.current import RunningJob, become
+from casque.tasks.current import RunningJob
 from casque.tasks.task import Task
 from casque.worker.attempt import (
     InvalidResult,
@@ -34,7 +34,7 @@ from casque.worker.attempt import (
     sound,
 )
 from casque.worker.executors import protocol
-from casque.worker.executors.in_process import encoded, leave_if_forked
+from casque.worker.executors.in_process import run_plain
 from casque.worker.executors.middleware import Middleware
 from casque.worker.loading import load_app
 from casque.worker.logging.events import Report
@@ -95,19 +95,9 @@ def _run(app: TaskApp, order: protocol.RunOrder, line: socket.socket) -> protoco
 
     attempt.running = RunningJob(order.job, attempt.deadline_us, report)
     middleware = Middleware(app.middleware, Report(order.job.worker or "", clock))
-
-    def call() -> Any:
-        args, kwargs = task.call.decode(order.job.payload)
-        return task.function(*args, **kwargs)
-
-    pid = os.getpid()
-    become(attempt.running)
     try:
-        try:
-            value = middleware.call(attempt, call)
-        finally:
-            leave_if_forked(pid)
-        return protocol.ReturnedReply(encoded(attempt, value))
+        arguments = task.call.decode(order.job.payload)
+        return protocol.ReturnedReply(run_plain(attempt, middleware, *arguments))
     except InvalidResult as unfit:
         return protocol.UnfitReply(checks.text(describe(unfit.args[0]), "error"))
     except BaseException as error:  # noqa: BLE001 - whatever a task does, this process lives
