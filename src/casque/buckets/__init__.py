@@ -1,4 +1,4 @@
-"""casque.buckets: `Bucket`, and the values that it speaks of; public, for whoever writes one.
+"""casque.buckets: `Bucket`, and the values that it speaks of; public, for those who write one.
 
 aws_profile     The keys that `aws configure` wrote, which obstore does not read.
 daemon_threads  Threads for their requests, which the end of the process does not wait for.

@@ -35,7 +35,7 @@ class DaemonThreads:
             if done.set_running_or_notify_cancel():
                 try:
                     done.set_result(work())
-                except BaseException as error:  # noqa: BLE001 - raised by whoever waits for this
+                except BaseException as error:  # noqa: BLE001 - raised where this is waited for
                     done.set_exception(error)
 
         if self._idle.acquire(blocking=False) or self._count >= self._most:

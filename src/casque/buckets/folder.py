@@ -138,7 +138,7 @@ class FolderBucket:
             with self._files.locked(self._lock):
                 self._files.unlink(path)
         except FileNotFoundError:
-            pass  # but whoever removed it may have died before its sync
+            pass  # but the process that removed it may have died before its sync
         except IsADirectoryError:
             return
         except OSError as error:

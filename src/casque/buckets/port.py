@@ -1,6 +1,6 @@
 """Bucket: the one seam for objects, and what every bucket promises.
 
-Whoever writes a bucket makes it pass `casque.testing.BucketSuite`; the suite is
+A new bucket must pass `casque.testing.BucketSuite`; the suite is
 the contract, this file its signatures.
 """
 
@@ -16,7 +16,7 @@ Version = NewType("Version", str)
 """What tells one content of an object from the one before it: an etag, a generation.
 
 On S3 it is a hash of the content, so an object written back to what it was has
-the version that it had. Whoever compares and sets puts something new into each.
+the version that it had. A caller that compares and sets puts something new into each.
 """
 
 

@@ -1,6 +1,6 @@
 """Synced names: the names that a process knows to be on disk, and syncing the others.
 
-Visible is not durable. Whoever made a name may have died before it synced the
+Visible is not durable. The process that made a name may have died before it synced the
 folder, so a name that this process did not sync itself is synced before it is
 believed, once.
 """
@@ -74,7 +74,7 @@ class SyncedNames:
             self.make_folder(above)
             self._files.make_folder(folder)
         self._sync_outside(above)
-        # Whoever made the one above may not have come to its sync yet.
+        # The maker of the one above may not have come to its sync yet.
         self._sync_outside(holder(above))
 
     def _sync_outside(self, folder: str) -> None:

@@ -156,5 +156,5 @@ def entrypoints(value: str | Collection[str] | None) -> tuple[str, ...] | None:
 
 @lru_cache(maxsize=1_000)
 def _one_entrypoint(value: str) -> tuple[str]:
-    """Checked once: whoever dequeues asks for the same again and again."""
+    """Checked once: a consumer asks for the same again and again."""
     return (name(value, "entrypoint"),)

@@ -141,7 +141,7 @@ class BatchWriter:
 
 
 def copied_error(error: Exception) -> Exception:
-    """A copy for one caller: a raised exception collects the traceback of whoever raises it."""
+    """A copy for one caller: a raised exception collects the tracebacks of all that raise it."""
     try:
         own = copy.copy(error)
     except Exception:  # noqa: BLE001 - an exception of the user's that cannot be copied

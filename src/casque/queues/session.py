@@ -78,7 +78,7 @@ class Session:
         self._is_entered = True
 
     def woken_by_close(self, bell: Bell) -> AbstractContextManager[None]:
-        """While this holds, `close` rings `bell`: whoever waits finds the session closed."""
+        """While this holds, `close` rings `bell`: a caller that waits finds the session closed."""
         return self._bells.listening(bell)
 
     async def close(self) -> None:

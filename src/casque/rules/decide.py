@@ -471,7 +471,7 @@ def _expect(state: State, operation: PutRecord | DeleteRecord, now: int) -> None
         found = "is not there" if version == ABSENT else f"is at version {version}"
         raise CASConflictError(
             f"{operation.kind} {operation.name!r} {found}, not at {operation.expect}: somebody "
-            "else changed it. Read it again and decide anew."
+            "else changed it. Read it again and decide again."
         )
 
 

@@ -115,7 +115,7 @@ class Release(msgspec.Struct, frozen=True, gc=False):
 
 
 class Cancel(msgspec.Struct, frozen=True, gc=False):
-    """Never run it (again), whoever holds it."""
+    """Never run it (again), held or not."""
 
     id: str
     reason: str = ""

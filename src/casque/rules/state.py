@@ -237,7 +237,7 @@ class State:
         self.is_whole = True
 
     def mended(self) -> State:
-        """The state as it was at `begin`, made anew from what an interruption cannot tear.
+        """The state as it was at `begin`, made from what an interruption cannot tear.
 
         An exception that strikes at any instruction (Ctrl-C, say) can leave the
         indexes half changed. The jobs, the records and the notes for `rollback`

@@ -1,6 +1,6 @@
 """Store: the one seam for jobs, and what every store promises.
 
-Whoever writes a store makes it pass `casque.testing.StoreSuite`; the suite is
+A new store must pass `casque.testing.StoreSuite`; the suite is
 the contract, this file its signatures.
 """
 

@@ -74,7 +74,7 @@ class OnThread:
         return await _on(self._reads, self.store.picture)
 
     async def close(self) -> None:
-        """Let the threads go; the store itself belongs to whoever made it."""
+        """Let the threads go; the store itself belongs to its maker."""
         self._commits.shutdown(wait=False)
         self._reads.shutdown(wait=False)
 

@@ -93,7 +93,7 @@ def locked(path: Path, clock: Clock) -> Iterator[None]:
     """One process and thread at a time, and nobody twice in a row while another waits.
 
     By locks on two files beside `path`, which the system releases when a
-    process dies. Whoever wants the lock must hold the gate while it waits, so
+    process dies. A process that wants the lock must hold the gate while it waits, so
     the one that has just let go finds the gate taken and stands behind.
     """
     give_up = clock.monotonic() + LOCK_PATIENCE_US

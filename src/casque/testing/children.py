@@ -62,7 +62,7 @@ async def _work_until_empty(
 
 
 def _breaths() -> Iterator[None]:
-    """A minute's worth of looking; whoever still waits then waits for a job that is lost."""
+    """A minute's worth of looking; a process that still waits then waits for a job that is lost."""
     for _ in range(int(60 / _BREATH_SECONDS)):
         yield
     raise AssertionError("jobs are left that nobody can claim, for a minute already")

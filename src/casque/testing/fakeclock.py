@@ -17,7 +17,7 @@ START = datetime(2020, 1, 1, tzinfo=UTC)
 
 
 class FakeClock:
-    """A clock for tests. `advance` moves time and wakes whoever waited for it.
+    """A clock for tests. `advance` moves time and wakes all that waited for it.
 
     `sleep`, which the code uses to back off, moves time by itself: a test never
     waits for a pause. Waiting for an event with a time limit does not. In a

@@ -53,7 +53,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.workers = [self.pair.open(name) for name in WORKERS]
         self.deaths = self.follow_ups = 0
         self.claims: list[Claim] = []
-        """Every claim ever handed out: whoever lost one may still come back with it."""
+        """Every claim ever handed out: a worker that lost one may still come back with it."""
         self.queue_leases: list[tuple[Worker, Any, str, int]] = []
         self.versions: dict[str, list[int]] = {name: [0] for name in NOTES}
         """The oracle's versions of each note, the newest last."""

@@ -88,7 +88,7 @@ class Harness(Protocol):
         ...
 
     def wipe(self) -> bool:
-        """Remove all that is stored, under whoever has it open. False when nobody can."""
+        """Remove all that is stored, open or not. False when nobody can."""
         ...
 
     def slowed(self, delay: timedelta) -> Store | None:

@@ -235,7 +235,7 @@ class SideBySide:
         earliest: dict[tuple[str, str], int] = {}
         for job_id, job in raw.jobs.items():
             assert job["token"] <= raw.token, f"{job_id}: token {job['token']} of {raw.token}"
-            old = before.jobs.get(job_id, job)["token"]  # 0 again when the id came anew
+            old = before.jobs.get(job_id, job)["token"]  # 0 again when the id was used again
             assert not job["token"] or job["token"] >= old, f"{job_id}: token fell from {old}"
             if job["due_us"] is not None:
                 line = (job["queue"], job["entrypoint"])

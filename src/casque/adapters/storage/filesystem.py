@@ -51,7 +51,7 @@ class LocalFileSystemStorage:
     def _read_durable(self) -> tuple[bytes, str | None]:
         content, etag = self._read()
         if etag not in (None, self._synced_names):
-            # Visible is not durable: whoever renamed this may have died before its sync.
+            # Visible is not durable: the process that renamed this may have died before its sync.
             try:
                 sync_folder(self.path.parent)
             except OSError as error:

@@ -100,7 +100,7 @@ class _SessionBucket:
             raise self._error("write", key, _reply_in(error), error) from error
 
     def _client(self) -> Any:
-        # One for each request: whoever holds a storage is not told when the last one is over, and
+        # One for each request: the holder of a storage does not know when the last one is over, and
         # a client belongs to one event loop.
         return self._session.client("s3", config=_config(), **self._options)
 

@@ -1,6 +1,6 @@
 """Pace: how the writers of one shared object let the slow have a turn too.
 
-Whoever writes back to back wins every race against a slower process, and as
+A process that writes back to back wins every race against a slower one, and as
 long as that one never gets in, nothing in the object shows that it waits. So
 of every `PERIOD` versions the first few are left to those who have not written
 for a while: the others hold back long enough for a process ten times as slow

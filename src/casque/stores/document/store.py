@@ -71,7 +71,7 @@ class DocumentStore(StateReads):
         self._time = StoreTime(self.clock)
         self._answers = LastAnswers()
         self._listeners = Listeners()
-        # The newest view nobody is using: taken out by whoever works on it,
+        # The newest view nobody is using: a call that works on it takes it out,
         # so that two event loops never share one.
         self._spare: list[_View] = []
         self._identity = ""

@@ -245,7 +245,7 @@ async def _answer(request: Awaitable[T]) -> T | Exception:
 def reason(error: CasqueError) -> str:
     """What an error says has happened; its advice only where that is to mend what was refused.
 
-    For the message of whoever knows better what to do: `try again` may be what it must not say.
+    For a caller that knows better what to do: `try again` may be what it must not say.
     """
     while isinstance(error.cause, StorageError):
         error = error.cause

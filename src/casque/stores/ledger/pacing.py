@@ -169,7 +169,7 @@ class Pacing:
                 held_us += pause
                 await read_on(_MANY if is_waiting else 1)
             elif is_waiting and guest is None and reads < _READS and await read_on(_MANY):
-                reads += 1  # to write before the entry that is ours would be in vain
+                reads += 1  # a write before the entry that is ours would lose
             else:
                 return
 

@@ -5,7 +5,7 @@ jobs without either being told, so every process that writes to a ledger tries
 it out first. What it writes for that also tells it the bucket's time.
 
 A bucket that honours conditions, but checks first and writes later, is found
-out by creates that race. Those are for whoever makes a ledger, and for workers.
+out by creates that race. Those are for a process that makes a ledger, and for workers.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SURE_US = SECOND_US
 _TRIES = 2
 """Where nothing is written as quickly as that, the quicker of so many is believed."""
 _STALE_US = 10 * MINUTE_US
-"""Whoever left a probe that is older than this is gone."""
+"""A process that left a probe older than this is gone."""
 _SWEPT = 100
 """How many stale probes one process deletes, at most."""
 
@@ -86,7 +86,7 @@ async def prove(
         if racing:
             await _race(requests, watch)
     except CasqueError:
-        # Whoever is started again and again would leave more and more of them.
+        # A process that is started again and again would leave more and more of them.
         await requests.briefly(_delete(requests, [one, other], watch))
         if requests.is_silent or begun.elapsed_us() <= _STALE_US:
             raise

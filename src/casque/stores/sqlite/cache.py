@@ -61,7 +61,7 @@ class Cache:
         """The last token that was handed out."""
         self.reserved = 0
         """The last token that the file has as handed out. Those up to it are this handle's, for as
-        long as the file has it so: whoever takes a token of its own takes it from above."""
+        long as the file has it so: a handle that takes tokens of its own takes them from above."""
         self._is_crowded = False
         self.is_alone = False
         """Whether this handle was the last to take tokens from the file."""

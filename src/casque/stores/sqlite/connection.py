@@ -302,7 +302,7 @@ class Database:
         raise CorruptError(
             f"{self.name} {what}, while its log {log.name} has content and may hold jobs: somebody "
             "moved or truncated the file without it. Nothing was overwritten. Put the file back, "
-            "or move the log away to begin anew."
+            "or move the log away to begin again."
         )
 
     def _wait_for_log(self) -> list[Identity] | None:

@@ -27,7 +27,7 @@ CLAIMED_COLUMNS = (
     *("created_us", "run_us", "retain_us", "timeout_us", "depth", "chain", "headers", "error"),
     *("history", "payload"),
 )
-"""What of a job is not known already to whoever claims it."""
+"""The columns of a job that its claim does not know already."""
 
 _LEASE = (
     "stage = CASE WHEN attempts + 1 >= max_attempts THEN 3 ELSE 2 END, attempts = attempts + 1, "

@@ -45,7 +45,7 @@ class Upkeep:
 
 
 class Transaction:
-    """One transaction. Whoever made it commits, if it `wrote`, or rolls back."""
+    """One transaction. Its maker commits, if it wrote, or rolls back."""
 
     def __init__(
         self,

@@ -38,7 +38,7 @@ def first_of(
 ) -> list[HeadRow] | None:
     """The jobs to claim; None unless all are there, none was lost, and each line stays due.
 
-    Whoever asks claims them, or forgets what is known: they are no longer in front.
+    The caller claims them, or forgets what is known: they are no longer in front.
     """
     if len(lines) == 1:
         heads = _first_few(execute, cache, lines[0], limit + 1, now)

@@ -58,7 +58,7 @@ class Watch:
             _end(stopped)
 
     def close(self) -> None:
-        """Let go of the file. Whoever still waits, on a store that others share, is not left."""
+        """Let go of the file. Callers that still wait, on a shared store, keep their watch."""
         with self._lock:
             _end(self._take())
             if self._waiting:

@@ -160,7 +160,7 @@ class FolderSimulation(Simulation):
 
 
 class _Disk:
-    """The folder as one process has it; whoever is killed in it is dead."""
+    """The folder as one process has it; a process that is killed in it is dead."""
 
     blocking = True
 

@@ -56,7 +56,7 @@ CALM = Conditions(10_000, 50_000)
 
 
 class Witness(Protocol):
-    """Sees what is written, whoever is told of it."""
+    """Sees what is written, answered or not."""
 
     def sent(self, key: str, body: bytes) -> None:
         """A put is on its way."""

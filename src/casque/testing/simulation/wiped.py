@@ -2,7 +2,7 @@
 
 What was stored is gone, which no queue can help. But no process that was open
 may end a job of the new queue by a claim on the old one. So tokens must go on
-rising, and every entry of the new log is checked, whoever sent it. What the
+rising, and every entry of the new log is checked, no matter which process sent it. What the
 processes that were open are told is not checked.
 """
 
@@ -47,7 +47,7 @@ class WipedSimulation(Simulation):
         if number_in(key) is None or split_key(key)[0] != self._old:
             super().landed(key, body)
         elif MARKER not in self._bucket._objects:
-            # Its sender may not know of the wipe yet, or it was on its way for hours. Whoever wipes
-            # a queue to begin another wipes what came after, too.
+            # Its sender may not know of the wipe yet, or it was on its way for hours. A person who
+            # wipes a queue to begin another wipes what came after, too.
             self.history.add("deleted too:", key)
             del self._bucket._objects[key]

@@ -368,7 +368,7 @@ class LeaseStatements(Statements):
     ) -> None:
         b = await rig.worker()
         await b.enqueue("e", id="k")
-        # Stored, and whoever was to have the answer is gone.
+        # Stored, and the caller that was to have the answer is gone.
         claim = Dequeue("dead", span_us(LEASE))
         await commit_batch(rig.harness.open(), "dead", 1, [claim])
         assert await b.dequeue() == []

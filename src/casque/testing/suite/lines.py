@@ -52,7 +52,7 @@ class LineStatements(Statements):
         turmoil = await Turmoil.begin(rig, seed=4)
         for _ in range(steps(rig)):
             await turmoil.step()
-            # Read anew each time: a line must be right at every commit, not only in the end.
+            # Read again each time: a line must be right at every commit, not only in the end.
             _check_lines(rig.harness.raw())
 
     @statement("Q2b", in_every_flavour=False)

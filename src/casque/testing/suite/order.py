@@ -91,14 +91,14 @@ class OrderStatements(Statements):
                 [NewJob("e", priority=priority, queue=queue, id=f"{queue}{n}") for n in range(4)]
             )
         in_turn = ["b0", "c0", "a0", "b1", "c1", "a1"]
-        for expected in in_turn:  # by whoever asks, and whenever they came
+        for expected in in_turn:  # whoever asks, and whenever they came
             assert ids(await (await rig.worker()).dequeue()) == [expected]
         # One dequeue takes all it can of a queue before it goes on to the next.
         assert ids(await q.dequeue(batch_size=3)) == ["b2", "b3", "c2"]
         assert ids(await q.dequeue(batch_size=3)) == ["a2", "a3", "c3"]
 
     @statement("O1", in_every_flavour=False)
-    async def test_the_order_is_the_same_for_whoever_opens_the_store_anew(self, rig: Rig) -> None:
+    async def test_the_order_is_the_same_for_whoever_opens_the_store_fresh(self, rig: Rig) -> None:
         q = await rig.worker()
         chance = random.Random(2)  # noqa: S311 - to be repeatable
         endings: tuple[Ending, ...] = (q.ack, q.nack, q.release)
@@ -118,14 +118,14 @@ class OrderStatements(Statements):
                 await chance.choice(endings)(job)
             rig.advance(milliseconds=chance.randrange(2))
             if n % (rounds // 4) == 0:
-                anew = await rig.worker()
-                assert ids(await anew.peek(limit=_EVERYTHING)) == ids(
+                fresh = await rig.worker()
+                assert ids(await fresh.peek(limit=_EVERYTHING)) == ids(
                     await q.peek(limit=_EVERYTHING)
                 )
         expected = ids(await q.peek(limit=_EVERYTHING))
         assert len(expected) > rounds // 4
-        anew = await rig.worker()
-        assert ids(await anew.dequeue(batch_size=_EVERYTHING)) == expected
+        fresh = await rig.worker()
+        assert ids(await fresh.dequeue(batch_size=_EVERYTHING)) == expected
 
     @statement("O2")
     async def test_future_jobs_of_the_best_priority_never_hide_a_ready_one(self, rig: Rig) -> None:

@@ -180,7 +180,7 @@ class OutcomeStatements(Statements):
         assert (await q.nack((await q.dequeue())[0])).status is JobStatus.QUEUED
         await q.dequeue(lease=LEASE)
         rig.advance(seconds=10)
-        assert await other.dequeue(id="x") == []  # buried by whoever asks for just this one, too
+        assert await other.dequeue(id="x") == []  # a dequeue of just this one buries it, too
         assert rig.harness.raw().jobs["x"]["status"] == "dead"
         await _is_ignored(rig, other, "x", Stats(dead=1))
 

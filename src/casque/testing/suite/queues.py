@@ -87,7 +87,7 @@ class QueueStatements(Statements):
         await q.enqueue("e", queue="a", id="after", priority=-1)
         await q.enqueue("new line", queue="a", id="new line")
         rig.clock.advance(_SECOND)
-        anew = await rig.worker()
+        fresh = await rig.worker()
         asked: tuple[dict[str, Any], ...] = (
             {"queue": "a"},
             {"queue": "a", "entrypoint": "e"},
@@ -96,13 +96,13 @@ class QueueStatements(Statements):
             {"id": leased.id},
             {"wait": timedelta(0), "queue": "a"},
         )
-        for worker in (q, other, anew):
+        for worker in (q, other, fresh):
             for filters in asked:
                 assert await worker.dequeue(batch_size=100, **filters) == []
             assert ids(await worker.peek()) == ["elsewhere"]
-        assert ids(await anew.dequeue(batch_size=100)) == ["elsewhere"]
+        assert ids(await fresh.dequeue(batch_size=100)) == ["elsewhere"]
         assert (await q.stats("a")).pending == 3
-        # Whoever holds a job of it may finish, and a job given back waits with the others.
+        # The holder of a job of it may finish, and a job given back waits with the others.
         await q.ack(held)
         await q.nack(leased)
         assert await other.dequeue() == []
