@@ -27,13 +27,13 @@ from casque.stores.last_answers import check_writers
 from casque.stores.ledger.bucket_requests import BucketRequests
 from casque.stores.ledger.bucket_time import BucketTime
 from casque.stores.ledger.entry import Entry, encode
-from casque.stores.ledger.exclusive import new_lock
 from casque.stores.ledger.ledger_bucket import LedgerBucket
 from casque.stores.ledger.log import Log, MissingEntryError
 from casque.stores.ledger.log_reader import LogReader
 from casque.stores.ledger.pacing import Pacing
 from casque.stores.ledger.presence import Presence, is_ephemeral
 from casque.stores.ledger.replica import Replica
+from casque.stores.ledger.replica_lock import new_lock
 from casque.stores.ledger.sent_commits import Sent, SentCommits
 from casque.stores.ledger.tryout import ask_time
 from casque.stores.listeners import Listeners, makes_claimable

@@ -16,7 +16,7 @@ import msgspec
 
 from casque.errors import InvalidError, StorageError
 from casque.stores.sqlite.connection import Database
-from casque.stores.sqlite.handle import ConnectionHandle
+from casque.stores.sqlite.connection_handle import ConnectionHandle
 from casque.stores.sqlite.reads import snapshot
 from casque.system.local_disk import make_folder, sync_folder
 

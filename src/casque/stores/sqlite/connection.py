@@ -18,7 +18,7 @@ from casque.errors import CasqueError, CorruptError, InvalidError, StorageError
 from casque.stores.place_errors import absent
 from casque.stores.port import COMMIT_DEADLINE_US
 from casque.stores.sqlite import forks
-from casque.stores.sqlite.apart import close_apart
+from casque.stores.sqlite.close_alone import close_alone
 from casque.stores.sqlite.driver_errors import (
     NewerFormatError,
     NotAQueueError,
@@ -91,7 +91,7 @@ class Database:
                 self._open.add(connection)
                 return connection
             # What it has open is not what is there: its close must not write to the file.
-            close_apart(connection, self.path, self.identity())
+            close_alone(connection, self.path, self.identity())
             if log is None or log == self.files.log():
                 raise self.lost()
 
@@ -124,7 +124,7 @@ class Database:
         self._open.discard(connection)
         if self.files.are_replaced():
             # Others may have written to the file since, by another log.
-            close_apart(connection, self.path, self.files.file)
+            close_alone(connection, self.path, self.files.file)
             return
         if not self.files.are_there():
             # Nobody can have opened the file since: what is in the log can still be saved.

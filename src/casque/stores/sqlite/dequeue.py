@@ -26,10 +26,10 @@ from casque.rules.decide import DEAD_RETENTION_US, Leased, next_token
 from casque.rules.lines import LOOK
 from casque.rules.operations import Dequeue
 from casque.stores.sqlite.cache import Execute, HeadRow, earliest, first_due, ranks
+from casque.stores.sqlite.known_lines import first_of, is_another_due, lines_at_turn
 from casque.stores.sqlite.rows import HELD, LAST_HELD, claimed_jobs, job_of
 from casque.stores.sqlite.rows import STATEMENTS as SQL
 from casque.stores.sqlite.transaction import Transaction
-from casque.stores.sqlite.turns import first_of, is_another_due, lines_at_turn
 from casque.system.clock import LOOK_US, NO_STEP, Step
 
 _as_json = msgspec.json.Encoder().encode

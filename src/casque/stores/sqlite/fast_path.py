@@ -23,9 +23,9 @@ from casque.rules.operations import Ack, Dequeue, Enqueue, Operation
 from casque.stores.sqlite.cache import Cache, CachedLine, Execute, HeadRow, ranks
 from casque.stores.sqlite.changes import HeldRow, end, held
 from casque.stores.sqlite.dequeue import claim_queued
+from casque.stores.sqlite.known_lines import first_of, is_another_due, lines_at_turn
 from casque.stores.sqlite.rows import STATEMENTS as SQL
 from casque.stores.sqlite.rows import claimed_jobs, claimed_of, encode_chain, encode_headers
-from casque.stores.sqlite.turns import first_of, is_another_due, lines_at_turn
 from casque.system.ids import order_of
 
 _ADD, _CLAIM, _ACK = SQL["add_plain_fast"], SQL["claim_fast"], SQL["ack_fast"]

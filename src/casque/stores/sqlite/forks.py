@@ -21,7 +21,7 @@ from typing import Any, Protocol
 from weakref import WeakSet, finalize
 
 from casque.errors import StorageError
-from casque.stores.sqlite.apart import close_apart, keep_for_ever
+from casque.stores.sqlite.close_alone import close_alone, keep_for_ever
 from casque.stores.sqlite.files import Identity
 from casque.system import forks, reentry
 from casque.system.clock import SECOND_US, SystemClock
@@ -154,7 +154,7 @@ def _let_go(handles: list[Closable]) -> None:
         connection, handle.opened = handle.opened, None
         if connection is not None and _refusal:
             keep_for_ever(connection)  # to close it could wait for ever
-        elif connection is not None and not close_apart(connection, *handle.file):
+        elif connection is not None and not close_alone(connection, *handle.file):
             _refusal = "and its connection cannot be let go of."
 
 

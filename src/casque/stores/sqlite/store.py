@@ -32,10 +32,10 @@ from casque.stores.sqlite import fast_path, forks
 from casque.stores.sqlite.backup import Backup, Progress, back_up
 from casque.stores.sqlite.batch import carry_out
 from casque.stores.sqlite.cache import Cache
+from casque.stores.sqlite.callers_transaction import enqueue_within
 from casque.stores.sqlite.changes import Clash
 from casque.stores.sqlite.connection import Database, Durability
-from casque.stores.sqlite.handle import ConnectionHandle
-from casque.stores.sqlite.joined import enqueue_within
+from casque.stores.sqlite.connection_handle import ConnectionHandle
 from casque.stores.sqlite.reads import Reads, snapshot
 from casque.stores.sqlite.rows import STATEMENTS as SQL
 from casque.stores.sqlite.transaction import SEEN_EVERY_US, Transaction, Upkeep

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from casque.errors import CasqueError
 from casque.stores.listeners import Listeners
 from casque.stores.sqlite.connection import Database
-from casque.stores.sqlite.handle import ConnectionHandle
+from casque.stores.sqlite.connection_handle import ConnectionHandle
 from casque.stores.sqlite.rows import STATEMENTS as SQL
 from casque.system.clock import Bell, Clock, drive
 

@@ -1,4 +1,4 @@
-"""Apart: closing a connection so that nothing changes for anybody else.
+"""Close alone: closing a connection so that nothing changes for anybody else.
 
 The last connection to a file moves the log into it and deletes the log. One that
 was inherited by a fork, or whose log was removed, may seem to be the last: its
@@ -26,7 +26,7 @@ _LOCK_BYTES = 0x40000000, 512
 """Where SQLite's locks lie in a database file."""
 
 
-def close_apart(connection: sqlite3.Connection, path: Path, identity: Identity | None) -> bool:
+def close_alone(connection: sqlite3.Connection, path: Path, identity: Identity | None) -> bool:
     """Close a connection to the file that was at the path; False if it had to be left open.
 
     Then it stays so until the process is gone. Not even Python's end closes it.

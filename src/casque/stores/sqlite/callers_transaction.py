@@ -1,4 +1,4 @@
-"""Within: adding jobs inside a transaction of the caller's own, on the caller's connection.
+"""Caller's transaction: adding jobs inside a transaction that the caller has open.
 
 The jobs are there when the caller commits, together with whatever else the
 transaction wrote, and never were when it is rolled back.

@@ -1,4 +1,4 @@
-"""Turns: the simple case of `picks`, by what a handle knows of the lines that are due.
+"""Known lines: the simple case of a dequeue, by what a handle knows of the lines that are due.
 
 All of them are known, and each that is visited stays due when the jobs are
 taken. Then nothing is asked of the file but the first jobs of those lines.

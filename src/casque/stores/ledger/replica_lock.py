@@ -1,4 +1,4 @@
-"""Exclusive: a lock on a ledger's memory, for threads or for tasks of several event loops.
+"""ReplicaLock: a lock on a ledger's memory, for threads or for tasks of several event loops.
 
 Tasks get it in the order they asked. asyncio's lock serves one loop alone, and
 threading's would block the loop. In the child of a fork nobody holds it: its
@@ -18,7 +18,7 @@ from casque.system import forks, reentry
 _Waiter = tuple[asyncio.AbstractEventLoop, "asyncio.Future[None]"]
 
 
-class ExclusiveLock(Protocol):
+class ReplicaLock(Protocol):
     async def __aenter__(self) -> None: ...
 
     async def __aexit__(
@@ -29,7 +29,7 @@ class ExclusiveLock(Protocol):
     ) -> None: ...
 
 
-def new_lock(*, blocking: bool) -> ExclusiveLock:
+def new_lock(*, blocking: bool) -> ReplicaLock:
     return _ThreadLock() if blocking else _TaskLock()
 
 

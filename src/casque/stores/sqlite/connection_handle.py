@@ -1,4 +1,4 @@
-"""Handle: a connection that is made when it is needed, and its lock."""
+"""ConnectionHandle: a connection that is made when it is needed, and its lock."""
 
 from __future__ import annotations
 
