@@ -20,7 +20,7 @@ from casque import (
 )
 from casque.job import Attempt, Failure, Job
 from casque.record import Record
-from casque.rules.operations import Stamp
+from casque.rules.operations import BatchStamp
 from casque.rules.state import State
 from casque.stores.document.codec import decode, encode
 from casque.stores.document.store import DocumentStore
@@ -184,7 +184,7 @@ def full_state() -> State:
     state.settle()
     state.put_record(Record("pause", "tenant/ü", b"", 3))
     state.put_record(Record("lock", "0:a", b"me", 12, 1_577_836_900_000_000))
-    state.stamp([Stamp("writer-1", 4), Stamp("writer-2", 1, b"\x90")])
+    state.stamp([BatchStamp("writer-1", 4), BatchStamp("writer-2", 1, b"\x90")])
     return state
 
 

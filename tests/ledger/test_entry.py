@@ -11,6 +11,7 @@ from casque.job import Failure, Job
 from casque.record import Record
 from casque.rules.operations import (
     Added,
+    BatchStamp,
     Buried,
     Cancelled,
     Claimed,
@@ -27,7 +28,6 @@ from casque.rules.operations import (
     Renewed,
     Requeued,
     Retried,
-    Stamp,
 )
 from casque.stores.ledger.entry import FIRST, FORMAT, Entry, Guest, decode, digest_of, encode
 
@@ -90,7 +90,7 @@ EVENTS: list[Event] = [
     RecordPut(Record("pause", "q", b"", 13)),
     RecordsDeleted((("lock", "name"), ("pause", "q"))),
 ]
-STAMPS = [Stamp(ID, 41), Stamp("another", 1, b"\x90")]
+STAMPS = [BatchStamp(ID, 41), BatchStamp("another", 1, b"\x90")]
 ENTRY = Entry(3, STAMPS, TIME, bytes(range(8)), EVENTS, Guest(ID, 2_000_000))
 
 
@@ -108,7 +108,7 @@ def test_entries_that_were_written_before_are_read_and_written_alike() -> None:
 
 def test_writers_of_any_name_come_back() -> None:
     for writer in ("w", "", ID, ID.upper(), "0" * 36, "x" * 8 + "-" + "y" * 27):
-        entry = ENTRY._replace(stamps=[Stamp(writer, 1)], previous=FIRST, events=[])
+        entry = ENTRY._replace(stamps=[BatchStamp(writer, 1)], previous=FIRST, events=[])
         assert decode(encode(entry), "x") == entry
 
 

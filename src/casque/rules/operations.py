@@ -198,7 +198,7 @@ class Batch(msgspec.Struct, frozen=True, gc=False):
     """
 
 
-class Stamp(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class BatchStamp(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A batch is stored. `answers` is what a repeat is answered from: see rules/answers.py."""
 
     writer: str

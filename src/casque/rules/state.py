@@ -17,7 +17,7 @@ from casque.job import Job, JobStatus, Stats
 from casque.record import PAUSE, Record
 from casque.rules.counts import Tally
 from casque.rules.lines import Line, Rotation
-from casque.rules.operations import Stamp
+from casque.rules.operations import BatchStamp
 from casque.rules.sorted_keys import SortedKeys
 from casque.system.clock import MINUTE_US, NO_STEP
 
@@ -192,7 +192,7 @@ class State:
         """What was changed so far stays: `rollback` takes back only what comes after."""
         self._undo = _Undo(self)
 
-    def stamp(self, stamps: Iterable[Stamp]) -> None:
+    def stamp(self, stamps: Iterable[BatchStamp]) -> None:
         """Remember which batches this commit stores; forget silent writers."""
         self.version += 1
         for one in stamps:

@@ -14,30 +14,30 @@ from casque.errors import CasqueError
 from casque.rules.answers import kept_answers
 from casque.rules.decide import decide
 from casque.rules.evolve import evolve
-from casque.rules.operations import Batch, Event, Operation, RecordsDeleted, Removed, Stamp
+from casque.rules.operations import Batch, BatchStamp, Event, Operation, RecordsDeleted, Removed
 from casque.rules.state import State
 
 PRUNED_AT_ONCE = 100
 """How many records and retained jobs whose time is over one commit clears away, of each."""
 
 
-class Transaction(NamedTuple):
+class Decided(NamedTuple):
     """Decided batches. `events` is empty when nothing needs to be stored."""
 
     events: list[Event]
     outcomes: list[list[Any]]
     """Per batch and operation its result, or the `CasqueError` it was refused with."""
-    stamps: list[Stamp]
+    stamps: list[BatchStamp]
     """Of the batches that have events."""
 
 
-def transact(state: State, batches: Sequence[Batch], now: int) -> Transaction:
+def transact(state: State, batches: Sequence[Batch], now: int) -> Decided:
     """Decide and evolve batches. The caller stores the events, or calls `state.rollback()`.
 
     If this is interrupted, `state.is_whole` stays False: see `State.mended`.
     """
     state.begin(now)
-    done = Transaction([], [], [])
+    done = Decided([], [], [])
     events = done.events
     try:
         for batch in batches:
@@ -46,7 +46,7 @@ def transact(state: State, batches: Sequence[Batch], now: int) -> Transaction:
             done.outcomes.append(outcomes)
             if len(events) > begun:
                 answers = kept_answers(batch.operations, outcomes) if batch.is_remote else b""
-                done.stamps.append(Stamp(batch.writer, batch.number, answers))
+                done.stamps.append(BatchStamp(batch.writer, batch.number, answers))
         if events:
             for event in prune(state, now):
                 evolve(state, event)

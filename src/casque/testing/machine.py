@@ -25,7 +25,7 @@ from casque.testing.alphabet import ENTRYPOINTS, NOTE, NOTES, WORKERS, Deed, Ord
 from casque.testing.modeljob import ModelJob, ModelRecord
 from casque.testing.oracle import PAUSE, Hold
 from casque.testing.rig import Flavour, Harness
-from casque.testing.sidebyside import MICROSECOND, SideBySide, Stored, Worker, ids_of
+from casque.testing.sidebyside import MICROSECOND, QueueUser, SideBySide, Stored, ids_of
 
 Holder = tuple[int, int, bool]
 
@@ -54,7 +54,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.deaths = self.follow_ups = 0
         self.claims: list[Claim] = []
         """Every claim ever handed out: a worker that lost one may still come back with it."""
-        self.queue_leases: list[tuple[Worker, Any, str, int]] = []
+        self.queue_leases: list[tuple[QueueUser, Any, str, int]] = []
         self.versions: dict[str, list[int]] = {name: [0] for name in NOTES}
         """The oracle's versions of each note, the newest last."""
 

@@ -52,7 +52,7 @@ class Stored(NamedTuple):
     gone_at: datetime | None
 
 
-class Worker:
+class QueueUser:
     """A queue object on a store handle of its own, and which claims it was handed."""
 
     def __init__(
@@ -105,7 +105,7 @@ class SideBySide:
         self.tokens = {0: 0}
         """The store's token for each of the oracle's: of claims and record versions alike."""
         self._loop = asyncio.new_event_loop()
-        self._open: list[Worker] = []
+        self._open: list[QueueUser] = []
         self._reader = self.open("reader")
         self._store = harness.open()
         self._commits = 0
@@ -113,13 +113,13 @@ class SideBySide:
         """The last of these commits, its answer, and when it was."""
         self._written_us = 0
 
-    def open(self, name: str) -> Worker:
+    def open(self, name: str) -> QueueUser:
         """One more queue object; it is closed in the end, if nobody does so before."""
-        worker = Worker(self.harness, self.flavour, name, self._loop)
+        worker = QueueUser(self.harness, self.flavour, name, self._loop)
         self._open.append(worker)
         return worker
 
-    def shut(self, worker: Worker) -> None:
+    def shut(self, worker: QueueUser) -> None:
         self._open.remove(worker)
         worker.close()
 

@@ -19,6 +19,7 @@ from casque.errors import CorruptError
 from casque.job import HeaderPairs, Job
 from casque.rules.operations import (
     Added,
+    BatchStamp,
     Buried,
     Cancelled,
     Claimed,
@@ -35,7 +36,6 @@ from casque.rules.operations import (
     Renewed,
     Requeued,
     Retried,
-    Stamp,
 )
 
 FORMAT = 1
@@ -63,7 +63,7 @@ class Entry(NamedTuple):
 
     number: int
     """Its place in the log, from 1."""
-    stamps: list[Stamp]
+    stamps: list[BatchStamp]
     """The batches that it stores."""
     time_us: int
     previous: bytes
@@ -126,7 +126,7 @@ _Stored = (
 )
 
 
-class _Stamp(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True, gc=False):
+class _StoredStamp(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True, gc=False):
     writer: bytes
     number: int
     answers: bytes = b""
@@ -134,7 +134,7 @@ class _Stamp(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True, g
 
 class _Body(msgspec.Struct, array_like=True):
     number: int
-    stamps: list[_Stamp]
+    stamps: list[_StoredStamp]
     time_us: int
     previous: bytes
     events: list[_Stored]
@@ -149,7 +149,7 @@ def encode(entry: Entry) -> bytes:
     time = entry.time_us
     body = _Body(
         entry.number,
-        [_Stamp(_packed(one.writer), one.number, one.answers) for one in entry.stamps],
+        [_StoredStamp(_packed(one.writer), one.number, one.answers) for one in entry.stamps],
         time,
         entry.previous,
         [_to_stored(event, time) for event in entry.events],
@@ -168,7 +168,7 @@ def decode(content: bytes, name: str) -> Entry:
         body = _decoder.decode(content[len(_HEAD) : -_DIGEST_BYTES])
         time = body.time_us
         events = [_from_stored(event, time) for event in body.events]
-        stamps = [Stamp(_unpacked(one.writer), one.number, one.answers) for one in body.stamps]
+        stamps = [BatchStamp(_unpacked(one.writer), one.number, one.answers) for one in body.stamps]
         guest = None if body.guest is None else Guest(_unpacked(body.guest[0]), body.guest[1])
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise _corrupt(name, str(error)) from error

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from casque.rules.evolve import evolve
-from casque.rules.operations import Stamp
+from casque.rules.operations import BatchStamp
 from casque.rules.state import State
 from casque.stores.ledger.entry import FIRST, Entry, decode, digest_of
 
@@ -87,7 +87,7 @@ class Replica:
         state.keep()
         self._changing_after = self.number
 
-    def decided(self, stamps: Sequence[Stamp], content: bytes) -> None:
+    def decided(self, stamps: Sequence[BatchStamp], content: bytes) -> None:
         """What was decided is stored, as the next entry."""
         self._moved(stamps, content)
 
@@ -100,6 +100,6 @@ class Replica:
                 self.state.rollback()
         self._changing_after = None
 
-    def _moved(self, stamps: Sequence[Stamp], content: bytes) -> None:
+    def _moved(self, stamps: Sequence[BatchStamp], content: bytes) -> None:
         self._end = self.number + 1, digest_of(content)
         self.writers.append(stamps[0].writer)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from casque.rules.operations import Batch, Stamp
+from casque.rules.operations import Batch, BatchStamp
 from casque.stores.last_answers import LastAnswers
 from casque.stores.ledger.entry import Guest
 from casque.stores.ledger.pacing import Pacing
@@ -18,7 +18,7 @@ class Sent(NamedTuple):
     content: bytes
     batches: Sequence[Batch]
     outcomes: list[list[Any]]
-    stamps: Sequence[Stamp]
+    stamps: Sequence[BatchStamp]
     decided_us: int
     guest: Guest | None
     rings: bool

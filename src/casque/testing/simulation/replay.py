@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from casque.errors import CasqueError, CorruptError
 from casque.job import Job
 from casque.rules.evolve import evolve
-from casque.rules.operations import Batch, Enqueue, Event, Operation, Stamp
+from casque.rules.operations import Batch, BatchStamp, Enqueue, Event, Operation
 from casque.rules.state import State, _Undo
 from casque.rules.transaction import transact
 from casque.stores.ledger.entry import FIRST, Entry, decode, digest_of
@@ -130,7 +130,7 @@ class Replay:
         for one in asked:
             one.number = number
 
-    def _asked_for(self, name: str, number: int, stamp: Stamp) -> Asked:
+    def _asked_for(self, name: str, number: int, stamp: BatchStamp) -> Asked:
         asked = self.commits.get((stamp.writer, stamp.number))
         if asked is None:
             raise Violation(f"{name} is of a commit that nobody asked for")
