@@ -56,6 +56,29 @@ def there(path: Path) -> set[str]:
 # -- the log -------------------------------------------------------------------
 
 
+def test_a_log_removed_between_two_connections_of_one_queue_is_noticed(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect, removed = opening.Database._connect, []
+
+    def removing(self: opening.Database) -> sqlite3.Connection:
+        if not removed:
+            removed.append(cut(path, ("-wal",)))
+        return connect(self)
+
+    with actor(path) as other, Queue(path) as q:
+        other.do("enqueue", "before", 10)
+        with closing(sqlite3.connect(path)) as db:
+            db.execute("PRAGMA wal_checkpoint").fetchall()
+        assert q.stats().total == 10  # its reader has the log open, its writer has not
+        monkeypatch.setattr(opening.Database, "_connect", removing)
+        with pytest.raises(CorruptError, match="somebody removed or replaced"):
+            q.enqueue("e", id="into a log that others do not know")
+        monkeypatch.undo()
+        assert "somebody removed or replaced" in other.do("enqueue", "later", 1)[1]
+    assert len(there(path)) == 10
+
+
 @pytest.mark.parametrize("how", ["close", "kill"])
 @pytest.mark.parametrize("parts", PARTS, ids="".join)
 def test_what_is_acknowledged_after_the_log_was_removed_is_stored(

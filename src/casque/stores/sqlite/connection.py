@@ -87,12 +87,13 @@ class Database:
         while True:
             log = self._wait_for_log()
             connection = self._connect()
-            if self.files.take(log):
+            # All connections of a process share one `-shm`: beside others only their log will do.
+            if self.files.are_there() if self._open else self.files.take(log):
                 self._open.add(connection)
                 return connection
             # What it has open is not what is there: its close must not write to the file.
             close_alone(connection, self.path, self.identity())
-            if log is None or log == self.files.log():
+            if self._open or log is None or log == self.files.log():
                 raise self.lost()
 
     def _connect(self) -> sqlite3.Connection:
