@@ -55,8 +55,10 @@ class WorkerEvent(enum.Enum):
     )
     UNHEARD = (
         logging.WARNING,
-        "ends without an answer of the storage; jobs whose end was not stored: %d. "
-        "They are run again when their leases end",
+        (
+            "ends without an answer of the storage; jobs whose end was not stored: %d. "
+            "They are run again when their leases end"
+        ),
     )
 
 
