@@ -551,6 +551,7 @@ def test_a_worker_that_was_killed_is_shown_as_gone_and_cleared_away(on_sqlite: O
     assert check.code == 1
     assert "have died" in check.err
     os.kill(supervisor, signal.SIGKILL)
+    until("its supervisor is gone", lambda: process_identity.has_ended(supervisor, None))
     ran = on_sqlite.queuectl("worker", "stop")
     assert (ran.code, ran.out) == (0, f"Removed 1 worker(s) that had died: {worker}.\n"), ran
     assert on_sqlite.listed() == []

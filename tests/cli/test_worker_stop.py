@@ -25,7 +25,6 @@ from casque.worker.registry import process_identity
 from casque.worker.registry.entries import (
     SupervisorEntry,
     WorkerEntry,
-    live_workers,
     place_of,
     supervisor_put,
 )
@@ -52,7 +51,8 @@ def test_one_that_died_here_is_gone_and_one_elsewhere_is_not_judged(
     write(name="dead", pid=ended.pid, birth=1)
     write(name="far", host="far-away", pid=ended.pid, birth=1)
     write(name="boxed", pid=ended.pid, birth=1, machine="another container")
-    assert sorted(entry.name for entry in live_workers(entries(store), store)) == ["boxed", "far"]
+    with Access(store) as access:
+        assert sorted(entry.name for entry in access.live_workers()) == ["boxed", "far"]
     assert run(["worker", "list", "--json"]) == 0
     states = {one["name"]: one["state"] for one in json.loads(capsys.readouterr().out)}
     assert states == {"dead": "gone", "far": "working", "boxed": "working"}
@@ -291,5 +291,6 @@ def test_a_worker_that_has_the_store_under_another_path_is_one_of_it(
     elsewhere = {"store": "/another/path", "place": place_of(name)}
     write(name="bound", **elsewhere)
     write(name="copied", **elsewhere | {"place": place_of(str(tmp_path / "copies"))})
-    assert [one.name for one in live_workers(entries(store), name)] == ["bound"]
+    with Access(store) as access:
+        assert [one.name for one in access.live_workers()] == ["bound"]
     capsys.readouterr()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from typing import Annotated
@@ -29,7 +30,7 @@ from casque.cli.output import (
 from casque.cli.store import Access
 from casque.errors import CASConflictError, InvalidError, JobNotFoundError
 from casque.job import Job
-from casque.record import CONFIG, PAUSE, WORKER
+from casque.record import CONFIG, PAUSE
 from casque.rules.operations import Cancel, DeleteRecord, Operation, Retry
 from casque.system.durations import duration_us
 from casque.system.terminal_text import counted, plain
@@ -145,8 +146,9 @@ def reset(context: typer.Context, yes: YesOption = False) -> int:
         )
         for kind in (CONFIG, PAUSE):
             for record in access.records(kind):
-                _delete(access, DeleteRecord(kind, record.name, record.version))
-        workers = _workers(access)
+                with suppress(CASConflictError):  # somebody has set it again meanwhile
+                    access.submit(DeleteRecord(kind, record.name, record.version))
+        workers = len(access.live_workers())
     if workers:
         complain(
             f"{counted(workers, 'worker')} running: what they had in hand is lost, and they go "
@@ -164,16 +166,3 @@ def confirmed(question: str) -> bool:
         return True
     complain("nothing was changed.")
     return False
-
-
-def _delete(access: Access, operation: DeleteRecord) -> None:
-    try:
-        access.submit(operation)
-    except CASConflictError:
-        return  # somebody has set it again meanwhile
-
-
-def _workers(access: Access) -> int:
-    from casque.worker.registry.entries import live_workers, worker_entries
-
-    return len(live_workers(worker_entries(access.records(WORKER)), access.store.name))

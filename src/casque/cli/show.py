@@ -17,7 +17,7 @@ from casque.cli.output import (
     whole_job_object,
 )
 from casque.cli.store import Access
-from casque.errors import JobNotFoundError
+from casque.errors import InvalidError, JobNotFoundError
 from casque.job import Attempt, Job
 from casque.rules.views import view_of
 from casque.system.durations import told
@@ -156,8 +156,6 @@ def _between(start_us: int | None, end_us: int | None) -> str | None:
 
 
 def _call(job: Job) -> ShellCall:
-    from casque.errors import InvalidError
-
     try:
         return decode(job.payload) if job.entrypoint == SHELL else ShellCall("")
     except InvalidError:  # done, and the payload gone with the ack

@@ -27,7 +27,7 @@ from casque.cli.output import (
 )
 from casque.cli.store import Access
 from casque.job import Stats
-from casque.record import PAUSE, WORKER
+from casque.record import PAUSE
 from casque.system.durations import duration_us
 
 if TYPE_CHECKING:
@@ -87,14 +87,10 @@ def status(
 
 def _look(access: Access, queue: str | None) -> Picture:
     from casque.cli.worker.fleet import running_by
-    from casque.worker.registry.entries import live_workers, worker_entries
 
     return Picture(
         access.run(access.queue.stats(queue)),
-        sorted(
-            live_workers(worker_entries(access.records(WORKER)), access.store.name),
-            key=lambda one: one.pid,
-        ),
+        sorted(access.live_workers(), key=lambda one: one.pid),
         running_by(access),
         [record.name for record in access.records(PAUSE)],
     )

@@ -6,20 +6,23 @@ import os
 import sys
 from collections.abc import Coroutine, Sequence
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from casque.cli.output import complain
 from casque.errors import InvalidError
 from casque.job import Job
 from casque.queues.async_queue import DEFAULT_MAX_DEPTH, AsyncQueue
 from casque.queues.runner import runner_for
-from casque.record import CONFIG, Record
+from casque.record import CONFIG, WORKER, Record
 from casque.rules.operations import Operation
 from casque.rules.views import JobFilter
 from casque.stores.port import Store
 from casque.stores.url import StoreAddress, open_store
 from casque.worker.shell.job import STORE_VARIABLE
 from casque.worker.shell.settings import Settings, settings_of, unfit
+
+if TYPE_CHECKING:
+    from casque.worker.registry.entries import WorkerEntry
 
 T = TypeVar("T")
 
@@ -131,6 +134,13 @@ class Access:
             return await self.queue._session.submit_all(operations)  # noqa: SLF001 - of one house
 
         return self.run(submitted())
+
+    def live_workers(self) -> list[WorkerEntry]:
+        """The workers of this store that run, as far as this host can tell."""
+        from casque.worker.registry.entries import worker_entries
+
+        entries = worker_entries(self.records(WORKER))
+        return [one for one in entries if one.is_of(self.store.name) and not one.is_gone]
 
     def settings(self) -> Settings:
         records = self.records(CONFIG)

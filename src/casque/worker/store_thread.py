@@ -374,7 +374,10 @@ class StoreThread:
                 self._renew(operation, outcome, sent, message)
             elif isinstance(operation, PutRecord):
                 is_renewed = True
-                self._say_registered(outcome)
+                if not self._is_registered and isinstance(outcome, Record):
+                    self._is_registered = True
+                    self._report.own(WorkerEvent.REGISTERED)
+                    self._post(Registered())
         self._note(trouble, sent, kept)
         if any(message):
             with self._lock:
@@ -382,12 +385,6 @@ class StoreThread:
             self._post(message)
         if is_renewed:
             await self._look_for_orders()
-
-    def _say_registered(self, outcome: object) -> None:
-        if not self._is_registered and isinstance(outcome, Record):
-            self._is_registered = True
-            self._report.own(WorkerEvent.REGISTERED)
-            self._post(Registered())
 
     def _note(self, trouble: Exception | None, sent: int, kept: list[Settlement]) -> None:
         """Note whether the storage answers; the next commit repeats what it did not take."""

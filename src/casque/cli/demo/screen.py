@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import Sequence
 from typing import Self
@@ -15,6 +14,7 @@ from rich.text import Text
 
 from casque.job import Attempt, Job, JobStatus, Stats
 from casque.system.clock import SECOND_US, SystemClock
+from casque.worker.registry.process_identity import has_ended
 
 WORKERS = 2
 SLOTS = 3
@@ -109,13 +109,13 @@ class Screen:
         now = {job.id: job for job in self._running}
         for worker, slots in list(self._workers.items()):
             slots[:] = [job_id if job_id in now else None for job_id in slots]
-            if not _is_there(worker):
+            if has_ended(_pid_of(worker), None):
                 del self._workers[worker]
                 gone = f"  worker {_pid_of(worker)} is gone: {self._comes_back}"
                 self._news.append(Text(gone, "red"))
         for job in self._running:
             worker = job.worker or ""
-            if worker in self._workers or _is_there(worker):
+            if worker in self._workers or not has_ended(_pid_of(worker), None):
                 slots = self._workers.setdefault(worker, [None] * SLOTS)
                 if job.id not in slots and None in slots:
                     slots[slots.index(None)] = job.id
@@ -137,11 +137,3 @@ def _doing(job_id: str | None, now: dict[str, Job]) -> str:
 def _pid_of(worker: str) -> int:
     """The process of a worker, which is a part of its name: host:pid:random."""
     return int(worker.split(":")[-2])
-
-
-def _is_there(worker: str) -> bool:
-    try:
-        os.kill(_pid_of(worker), 0)  # sends no signal, but raises when there is no such process
-    except ProcessLookupError:
-        return False
-    return True

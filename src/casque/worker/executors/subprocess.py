@@ -52,10 +52,10 @@ class ProcessExecutor:
         for start in range(_STARTS):
             try:
                 return _result(await self._serve(attempt))
-            except _NotBegun as died:
+            except _NotBegun:
                 # One that died while it was idle, killed by the system, say: not this job's fault.
                 if start == _STARTS - 1 or attempt.ending is not None:
-                    raise TaskError(died.failure, gives_up=False) from None
+                    raise
         raise AssertionError
 
     async def _serve(self, attempt: RunningAttempt) -> protocol.Reply:
@@ -103,12 +103,8 @@ class ProcessExecutor:
         self._idle.clear()
 
 
-class _NotBegun(Exception):  # noqa: N818 - it is tried once more
+class _NotBegun(TaskError):  # noqa: N818 - it is tried once more
     """A child died before it had begun on the job it was given."""
-
-    def __init__(self, failure: Failure) -> None:
-        super().__init__(failure.text)
-        self.failure = failure
 
 
 class _Child:
@@ -175,9 +171,8 @@ class _Child:
                 reply = protocol.decode_reply(await self._reader.readexactly(length))
             except (asyncio.IncompleteReadError, ConnectionError):
                 failure = await asyncio.to_thread(self._death)
-                if not has_begun:
-                    raise _NotBegun(failure) from None
-                raise TaskError(failure, gives_up=False) from None
+                died = TaskError if has_begun else _NotBegun
+                raise died(failure, gives_up=False) from None
             if isinstance(reply, protocol.BegunReply):
                 has_begun = True
                 when_begun(attempt)

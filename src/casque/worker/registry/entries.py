@@ -121,11 +121,6 @@ def place_of(store: str) -> str:
     return f"{found.st_dev}:{found.st_ino}:{name}"
 
 
-def live_workers(entries: Sequence[WorkerEntry], store: str) -> list[WorkerEntry]:
-    """The workers that work on the store of this name, as far as this host can tell."""
-    return [entry for entry in entries if entry.is_of(store) and not entry.is_gone]
-
-
 def worker_entries(records: Sequence[Record]) -> list[WorkerEntry]:
     """The workers in the records of kind `worker`, as far as they can be read."""
     return [entry for one in records if (entry := entry_of(one, WorkerEntry)) is not None]

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 from casque.checks import OUTPUT_BYTES
+from casque.system.clock import SECOND_US, SystemClock
 from casque.worker.shell.groups import LivingGroups, is_there
 from casque.worker.shell.guard import Guard
 
@@ -223,14 +224,9 @@ class Command:
 
 
 _groups = LivingGroups()
+_clock = SystemClock()
 
 
 async def pause(seconds: float) -> None:
     """Let so much time pass."""
-    loop = asyncio.get_running_loop()
-    over: asyncio.Future[None] = loop.create_future()
-    timer = loop.call_later(seconds, over.set_result, None)
-    try:
-        await over
-    finally:
-        timer.cancel()
+    await _clock.sleep(int(seconds * SECOND_US), blocking=False)

@@ -43,7 +43,8 @@ class ChildProcess:
     """
 
     def __init__(self, orders: channel.Orders, when_it_ends: Callable[[], None]) -> None:
-        self._line, theirs = socket.socketpair()
+        self.line, theirs = socket.socketpair()
+        """Its channel. A child that runs when this is closed stops."""
         with theirs:
             self._process = subprocess.Popen(  # noqa: S603 - our own module, by the same Python
                 [*running("casque.worker"), orders.target or "-", f"--child={theirs.fileno()}"],
@@ -51,7 +52,7 @@ class ChildProcess:
                 pass_fds=[theirs.fileno()],
                 process_group=0,
             )
-        channel.send_orders(self._line, orders)
+        channel.send_orders(self.line, orders)
         self.pid = self._process.pid
         watcher = threading.Thread(
             target=self._watch, args=(when_it_ends,), name=f"casque-child-{self.pid}", daemon=True
@@ -61,14 +62,6 @@ class ChildProcess:
     def ended(self) -> int | None:
         """Its exit code, negative for the signal that killed it; None while it runs."""
         return self._process.poll()
-
-    def has_opened(self) -> bool:
-        """True once it has had the store open."""
-        return channel.has_opened(self._line)
-
-    def complaint(self) -> str:
-        """Its reason for ending."""
-        return channel.complaint(self._line)
 
     def send(self, number: signal.Signals) -> None:
         self._process.send_signal(number)
@@ -84,10 +77,6 @@ class ChildProcess:
             os.killpg(self.pid, signal.SIGKILL)
         except (ProcessLookupError, PermissionError):
             self._process.kill()
-
-    def let_go(self) -> None:
-        """Close the channel. A child that still runs stops."""
-        self._line.close()
 
     def _watch(self, when_it_ends: Callable[[], None]) -> None:
         if hasattr(os, "waitid"):

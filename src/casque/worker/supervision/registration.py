@@ -16,7 +16,7 @@ import msgspec
 
 from casque.errors import CasqueError, CorruptError
 from casque.queues.session import Session
-from casque.record import DISMISSAL, SUPERVISOR, Record
+from casque.record import DISMISSAL, SUPERVISOR
 from casque.rules.operations import DeleteRecord
 from casque.stores.port import Creatable, Store
 from casque.stores.url import StoreAddress, open_store
@@ -96,18 +96,14 @@ class Registration:
 
     async def _renew(self, session: Session) -> bool:
         """True if the entry is stored."""
-        orders: list[Record] = []
         try:
-            [outcome] = await session.submit_all([supervisor_put(self._entry, session.store.name)])
-            if isinstance(outcome, Record):
-                self._is_there = True
-                if isinstance(session.store, Creatable):
-                    session.store.require_existing()
-                orders = await session.records(DISMISSAL)
-        except CasqueError as error:
-            outcome = error
-        if not isinstance(outcome, Record):
-            if isinstance(outcome, CorruptError) and outcome.is_replaced:
+            await session.submit(supervisor_put(self._entry, session.store.name))
+            self._is_there = True
+            if isinstance(session.store, Creatable):
+                session.store.require_existing()
+            orders = await session.records(DISMISSAL)
+        except Exception as error:  # noqa: BLE001 - no answer, of whatever store: it tries again
+            if isinstance(error, CorruptError) and error.is_replaced:
                 await session.store.close()  # the next try opens what is there by then
             return False
         if not self._entry.is_dismissed and any(one.name == self._entry.name for one in orders):

@@ -147,7 +147,7 @@ class Supervisor:
             finally:
                 for slot in self._slots:
                     if slot.child is not None:
-                        slot.child.let_go()
+                        slot.child.line.close()
                 if registration is not None:
                     registration.end()
         _say(logging.INFO, "all_ended", "all worker processes have ended")
@@ -213,12 +213,12 @@ class Supervisor:
             if child is None:
                 continue
             code = child.ended()
-            if child.has_opened() and not self._orders.must_exist:
+            if channel.has_opened(child.line) and not self._orders.must_exist:
                 self._orders = msgspec.structs.replace(self._orders, must_exist=True)
             if code is not None:
                 slot.child = None
                 self._ended(slot, child, code)
-                child.let_go()
+                child.line.close()
             elif is_late:
                 message = "worker process %d did not stop in time: killed"
                 _say(logging.WARNING, "killed", message, child.pid, child=child.pid)
@@ -257,11 +257,11 @@ class Supervisor:
         if code == channel.REFUSED and slot.early_deaths == 1:
             slot.early_deaths = 2  # nothing will have changed at once
         slot.start_at_us += self._restart.delay_us(slot.early_deaths)
-        self._tell_of_death(slot, child, code)
+        self._report_death(slot, child, code)
 
-    def _tell_of_death(self, slot: _WorkerSlot, child: ChildProcess, code: int) -> None:
+    def _report_death(self, slot: _WorkerSlot, child: ChildProcess, code: int) -> None:
         if code == channel.REFUSED:
-            refusal = child.complaint() or "the app cannot be loaded."
+            refusal = channel.complaint(child.line) or "the app cannot be loaded."
             if slot.lives == 1:
                 slot.first_refusal = refusal
                 if all(one.first_refusal for one in self._slots):
