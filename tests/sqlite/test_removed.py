@@ -59,11 +59,13 @@ def there(path: Path) -> set[str]:
 def test_a_log_removed_between_two_connections_of_one_queue_is_noticed(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    connect, removed = opening.Database._connect, []
+    connect, is_removed = opening.Database._connect, False
 
     def removing(self: opening.Database) -> sqlite3.Connection:
-        if not removed:
-            removed.append(cut(path, ("-wal",)))
+        nonlocal is_removed
+        if not is_removed:
+            is_removed = True
+            cut(path, ("-wal",))
         return connect(self)
 
     with actor(path) as other, Queue(path) as q:
