@@ -78,7 +78,7 @@ def test_a_log_that_has_lost_its_file_is_left_alone(
     if what == "empty":
         (tmp_path / "jobs.db").write_bytes(b"")
     (tmp_path / "jobs.db-wal").write_bytes(log)
-    refuses(flavour, tmp_path, f"{what}.*jobs.db-wal.*{LEAVE_IT}.*begin anew")
+    refuses(flavour, tmp_path, f"{what}.*jobs.db-wal.*{LEAVE_IT}.*begin again")
 
 
 def test_an_empty_file_is_a_new_queue(tmp_path: Path) -> None:
