@@ -68,6 +68,8 @@ class RunningAttempt:
 
     def __init__(self, job: Job, task: Task[..., Any], clock: Clock) -> None:
         self.job = job
+        self.hold = job.id, job.token
+        """What an operation must name to change the job."""
         self.task = task
         self.begun_us = clock.monotonic()
         self.deadline_us = None if job.timeout_us is None else clock.now() + job.timeout_us
@@ -185,7 +187,7 @@ def settle(attempt: RunningAttempt, outcome: Outcome, context: AttemptContext) -
         operation = settlement(outcome, attempt.job, attempt.task, chance)
     except BaseException as error:  # noqa: BLE001 - a backoff of the user's own making
         outcome = Unfit(error)
-        operation = Fail(attempt.job.id, attempt.job.token, failure_of(error))
+        operation = Fail(*attempt.hold, failure_of(error))
     context.save(attempt, outcome, operation)
 
 

@@ -261,7 +261,7 @@ class StoreThread:
             for attempt in self._held:
                 if not attempt.is_settled:
                     attempt.is_settled = attempt.running.is_lost = True
-                    release = Release(attempt.job.id, attempt.job.token)
+                    release = Release(*attempt.hold)
                     self._settlements.append(Settlement(attempt, Stopped(), release))
             self._is_taken = self._is_stuck = True
         self.finish()
@@ -296,20 +296,14 @@ class StoreThread:
 
     def _beat(self, now: int) -> list[Operation]:
         self._beat_us = now + self._options.lease_us // BEATS_PER_LEASE
-        holds = tuple((attempt.job.id, attempt.job.token) for attempt in self._held)
+        holds = tuple(attempt.hold for attempt in self._held)
         put = self._entry.renewal([attempt.job for attempt in self._held])
         return [Heartbeat(holds, self._options.lease_us), put] if holds else [put]
 
     def _progress_beats(self, now: int) -> list[Operation]:
         self._progress_us = now + PROGRESS_EVERY_US
         beats: list[Operation] = [
-            Heartbeat(
-                ((attempt.job.id, attempt.job.token),),
-                None,
-                progress,
-                note,
-                attempt.running.output,
-            )
+            Heartbeat((attempt.hold,), None, progress, note, attempt.running.output)
             for attempt, (progress, note) in self._progress.items()
         ]
         self._progress.clear()
@@ -448,7 +442,7 @@ class StoreThread:
 def _outputs(settlements: list[Settlement]) -> list[Operation]:
     """The operations that store the outputs of the jobs being settled."""
     return [
-        Heartbeat(((one.attempt.job.id, one.attempt.job.token),), None, output=output)
+        Heartbeat((one.attempt.hold,), None, output=output)
         for one in settlements
         if (output := one.attempt.running.output) is not None
     ]
