@@ -57,14 +57,12 @@ def registered_supervisors(access: Access) -> list[SupervisorEntry]:
 
     One on this host counts while its process runs, even if it no longer renews its entry.
     """
-    now = access.store.clock.now()
-    return [one for one, end_us in _supervisors(access) if one.is_here or end_us > now]
+    return [one for one, is_silent in _supervisors(access) if one.is_here or not is_silent]
 
 
 def warn_of_silent_supervisors(access: Access) -> None:
     """Name the supervisors that run on this host but have not renewed their entries in time."""
-    now = access.store.clock.now()
-    silent = [one for one, end_us in _supervisors(access) if one.is_here and end_us <= now]
+    silent = [one for one, is_silent in _supervisors(access) if is_silent and one.is_here]
     if running := [one for one in silent if not one.is_gone]:
         complain(
             f"note: supervisor {named(running)} on this host has not renewed its entry for two "
@@ -73,12 +71,13 @@ def warn_of_silent_supervisors(access: Access) -> None:
         )
 
 
-def _supervisors(access: Access) -> Iterator[tuple[SupervisorEntry, int]]:
-    """Each with the instant at which its entry ends unless it is renewed."""
+def _supervisors(access: Access) -> Iterator[tuple[SupervisorEntry, bool]]:
+    """Each, and True if it has not renewed its entry in time."""
+    now = access.store.clock.now()
     for record in access.records(SUPERVISOR):
         entry = entry_of(record, SupervisorEntry)
         if entry is not None and _is_ours(access, entry):
-            yield entry, ends_us(record)
+            yield entry, ends_us(record) <= now
 
 
 def _is_ours(access: Access, entry: ProcessEntry) -> bool:

@@ -61,9 +61,6 @@ class Targets(msgspec.Struct, frozen=True):
         return [*self.workers, *(one for one in self.supervisors if one.process not in kept)]
 
 
-# -- who is meant ------------------------------------------------------------------
-
-
 def choose(
     workers: Sequence[WorkerEntry],
     supervisors: Sequence[SupervisorEntry],
@@ -75,10 +72,8 @@ def choose(
     meant = [one for one in workers if everywhere or one.is_here]
     above = [one for one in supervisors if everywhere or one.is_here]
     above += _unregistered(meant, above)
-    unknown: list[int] = []
+    known = {one.pid for one in (*meant, *above)} | {one.supervisor for one in meant}
     if pids:
-        known = {one.pid for one in (*meant, *above)} | {one.supervisor for one in meant}
-        unknown = [pid for pid in pids if pid not in known]
         meant = [one for one in meant if one.pid in pids or one.supervisor in pids]
         above = [one for one in above if one.pid in pids]
     names = {one.name for one in meant}
@@ -87,7 +82,7 @@ def choose(
         supervisors=[one for one in above if not one.is_gone],
         dead=[one for one in (*meant, *above) if one.is_gone],
         others=[one for one in workers if one.name not in names],
-        unknown=unknown,
+        unknown=[pid for pid in pids if pid not in known],
     )
 
 
@@ -296,9 +291,8 @@ def _object(one: ProcessEntry) -> JsonObject:
 
 def _grouped(entries: Sequence[ProcessEntry]) -> Iterator[tuple[str, str]]:
     """Workers and supervisors apart: how many, and their PIDs."""
-    workers = [one for one in entries if isinstance(one, WorkerEntry)]
-    supervisors = [one for one in entries if isinstance(one, SupervisorEntry)]
-    if workers:
-        yield f"{len(workers)} worker(s)", named(workers)
-    if supervisors:
-        yield f"{len(supervisors)} supervisor(s) without workers", named(supervisors)
+    workers: list[ProcessEntry] = [one for one in entries if isinstance(one, WorkerEntry)]
+    others = [one for one in entries if not isinstance(one, WorkerEntry)]
+    for ones, what in ((workers, "worker(s)"), (others, "supervisor(s) without workers")):
+        if ones:
+            yield f"{len(ones)} {what}", named(ones)
