@@ -74,13 +74,13 @@ class Forked:
             os.close(theirs)
 
     def poll(self) -> int | None:
-        if self.returncode is None and select.select([self._status], [], [], 0)[0]:
+        if self.returncode is None and _readable([self._status], 0):
             self._end()
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
         if self.returncode is None:
-            if not select.select([self._status], [], [], timeout)[0]:
+            if not _readable([self._status], timeout):
                 assert timeout is not None
                 raise subprocess.TimeoutExpired(f"process {self.pid}", timeout)
             self._end()
@@ -146,12 +146,20 @@ def run(
     return forked.wait(timeout), said[out].decode(), said[err].decode()
 
 
+def _readable(descriptors: list[int], timeout: float | None) -> list[int]:
+    """Those that can be read; with `select` none may be above 1023."""
+    poll = select.poll()
+    for descriptor in descriptors:
+        poll.register(descriptor, select.POLLIN)
+    return [one for one, _ in poll.poll(None if timeout is None else timeout * 1_000)]
+
+
 def _read_all(descriptors: list[int], timeout: float) -> dict[int, bytes]:
     said = dict.fromkeys(descriptors, b"")
     reading = list(descriptors)
     end = time.monotonic() + timeout
     while reading:
-        ready = select.select(reading, [], [], max(0, end - time.monotonic()))[0]
+        ready = _readable(reading, max(0, end - time.monotonic()))
         assert ready, f"not ended within {timeout:g} s, after saying {said}"
         for descriptor in ready:
             more = os.read(descriptor, 65_536)
@@ -277,7 +285,7 @@ def _serve(tests: socket.socket) -> dict[str, Any] | None:
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
     statuses: dict[int, int] = {}
     while True:
-        ready = select.select([tests.fileno(), wakes], [], [])[0]
+        ready = _readable([tests.fileno(), wakes], None)
         if wakes in ready:
             with suppress(BlockingIOError):
                 os.read(wakes, 65_536)

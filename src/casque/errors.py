@@ -67,7 +67,8 @@ class StorageError(CasqueError):
     `outcome_unknown` is True when the change may have been stored all the
     same: look the job up by its id before doing the work again. When it is
     False, nothing was written. A custom `ObjectStoragePort` that raises this
-    without saying is taken to mean that it does not know.
+    without saying is taken to mean that it does not know. `is_stored` is True
+    when the change is stored for certain, and only its results are not known.
     """
 
     retry_after_us = 0
@@ -80,9 +81,11 @@ class StorageError(CasqueError):
         job_id: str | None = None,
         cause: BaseException | None = None,
         outcome_unknown: bool = True,
+        is_stored: bool = False,
     ) -> None:
         super().__init__(message, job_id=job_id, cause=cause)
         self.outcome_unknown = outcome_unknown
+        self.is_stored = is_stored
 
 
 class CorruptError(CasqueError):

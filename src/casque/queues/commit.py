@@ -130,7 +130,11 @@ class BatchWriter:
     ) -> list[Any]:
         """Ask again until the fate of the last commit is known, or its time is over."""
         clock, pause = self._store.clock, _FIRST_PAUSE_US
-        while error.outcome_unknown and watch.elapsed_us() < COMMIT_DEADLINE_US:
+        while (
+            error.outcome_unknown
+            and not error.is_stored
+            and watch.elapsed_us() < COMMIT_DEADLINE_US
+        ):
             await clock.sleep(int(pause * (0.5 + clock.random() / 2)), blocking=blocking)
             pause = min(2 * pause, _LONGEST_PAUSE_US)
             try:

@@ -33,6 +33,7 @@ from casque.rules.operations import (
     Drop,
     Enqueue,
     Heartbeat,
+    Hold,
     Operation,
     Purge,
     PutRecord,
@@ -53,8 +54,10 @@ class JobReads(NamedTuple):
 
     job: Callable[[str], Job | None]
     """The job with this id, as a reader sees it now."""
-    held: Callable[[int, int], list[Job]]
-    """The jobs in progress under the tokens from one to another, by token."""
+    held: Callable[[Sequence[int], Sequence[int]], list[Job]]
+    """The jobs of these `seq` that are in progress under these tokens, as far as they are."""
+    record: Callable[[str, str], Record | None]
+    """The record of this kind and name, as it is now."""
 
 
 class _Kept(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -86,9 +89,10 @@ def _numbers(operation: Operation, outcome: Any) -> tuple[int, ...]:
             return ()
         case Enqueue():
             return tuple(place for place, job in enumerate(outcome) if job.duplicate)
-        case Dequeue() if outcome.jobs:
-            tokens = [job.token for job in outcome.jobs]
-            return min(tokens), max(tokens)
+        case Dequeue():
+            return tuple(number for job in outcome.jobs for number in (job.seq, job.token))
+        case Heartbeat():
+            return tuple(n for n, one in enumerate(outcome) if isinstance(one, CasqueError))
         case PutRecord():
             return (outcome.version,)
         case RequeueStale() | Purge() | Drop():
@@ -108,6 +112,7 @@ def answer_again(batch: Batch, answers: bytes, time_us: int, reads: JobReads) ->
             f"commit {batch.number} of writer {batch.writer} is applied, but its results were too "
             "long to keep. Look the jobs up by id.",
             outcome_unknown=True,
+            is_stored=True,
         )
     by_index = {one.index: one for one in kept}
     return [
@@ -129,16 +134,18 @@ def _outcome(operation: Any, kept: _Kept | None, time_us: int, reads: JobReads) 
                 for place, request in enumerate(operation.jobs)
             ]
         case Dequeue():
-            return Leased(reads.held(*numbers) if numbers else [], None)
+            return Leased(reads.held(numbers[::2], numbers[1::2]), None)
         case Ack() | DeleteRecord():
             return None
         case RequeueStale() | Purge() | Drop():
             return numbers[0] if numbers else 0
         case PutRecord():
-            until = None if operation.ttl_us is None else time_us + operation.ttl_us
-            return Record(operation.kind, operation.name, operation.value, numbers[0], until)
+            return _record(operation, numbers[0], time_us, reads)
         case Heartbeat():
-            return [_held_now(reads, job_id, token) for job_id, token in operation.holds]
+            return [
+                _beat(reads, hold, is_lost=place in numbers)
+                for place, hold in enumerate(operation.holds)
+            ]
         case _:
             return reads.job(operation.id) or JobNotFoundError(
                 f"job {operation.id}: this was done, and the job was removed since.",
@@ -150,11 +157,23 @@ def _duplicate(job: Job) -> Job:
     return replace(job, duplicate=True)
 
 
-def _held_now(reads: JobReads, job_id: str, token: int) -> Job | CasqueError:
-    job = reads.job(job_id)
-    if job is not None and job.lease is not None and job.token == token:
+def _beat(reads: JobReads, hold: Hold, *, is_lost: bool) -> Job | CasqueError:
+    job_id, token = hold
+    job = None if is_lost else reads.job(job_id)
+    if job is not None and job.token == token:
         return job
     return LeaseLostError(f"job {job_id}: this caller does not hold it any more.", job_id=job_id)
+
+
+def _record(operation: PutRecord, version: int, time_us: int, reads: JobReads) -> Any:
+    """The record as it was put. One that ends by time is a claim, and another may have it now."""
+    until = None if operation.ttl_us is None else time_us + operation.ttl_us
+    record = Record(operation.kind, operation.name, operation.value, version, until)
+    if until is None or reads.record(record.kind, record.name) == record:
+        return record
+    return CASConflictError(
+        f"{record.kind} {record.name!r} was put, and ended or was changed since. Read it again."
+    )
 
 
 def _refusal(operation: Any, kind: str) -> CasqueError:

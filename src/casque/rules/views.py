@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from heapq import nsmallest
 from typing import Literal, get_args
 
@@ -60,12 +60,16 @@ def view_of(job: Job, now: int) -> View:
 def reads(state: State, now: int) -> JobReads:
     """What the answer to a repeated batch needs to know."""
 
-    def held(first_token: int, last_token: int) -> list[Job]:
+    def held(_: Sequence[int], tokens: Sequence[int]) -> list[Job]:
         jobs = map(state.jobs.__getitem__, state.in_progress)
-        claimed = [job for job in jobs if first_token <= job.token <= last_token]
-        return sorted(claimed, key=lambda job: job.token)
+        by_token = {job.token: job for job in jobs}
+        return [by_token[token] for token in tokens if token in by_token]
 
-    return JobReads(lambda job_id: job(state, job_id, now), held)
+    return JobReads(
+        lambda job_id: job(state, job_id, now),
+        held,
+        lambda kind, name: state.record((kind, name), now),
+    )
 
 
 def job(state: State, job_id: str, now: int) -> Job | None:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from casque.errors import InvalidError, StorageError
 from casque.rules import views
 from casque.rules.answers import JobReads, answer_again
-from casque.rules.operations import Batch
+from casque.rules.operations import Batch, BatchStamp
 from casque.rules.state import State, WriterRow
 from casque.stores.port import Answer
 
@@ -46,11 +46,18 @@ class LastAnswers:
         self.newest = _Last("", 0, None, 0)
         """The last of them all."""
 
-    def keep_all(
-        self, batches: Sequence[Batch], outcomes: Sequence[list[Any]], decided_us: int
+    def keep_stored(
+        self,
+        batches: Sequence[Batch],
+        outcomes: Sequence[list[Any]],
+        stamps: Iterable[BatchStamp],
+        decided_us: int,
     ) -> None:
+        """The outcomes of those that are stamped. The others may be decided again."""
+        stored = {stamp.writer for stamp in stamps}
         for batch, one in zip(batches, outcomes, strict=True):
-            self.keep(batch.writer, batch.number, one, decided_us)
+            if batch.writer in stored:
+                self.keep(batch.writer, batch.number, one, decided_us)
 
     def keep(self, writer: str, number: int, outcomes: list[Any] | None, decided_us: int) -> None:
         newest = self.newest
@@ -98,6 +105,7 @@ class LastAnswers:
             f"commit {number} of writer {writer} is stored, but its results are known only to "
             "the process that made it. Look the jobs up by id.",
             outcome_unknown=True,
+            is_stored=True,
         )
 
     def recall_all(

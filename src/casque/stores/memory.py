@@ -51,8 +51,7 @@ class MemoryStore(StateReads):
             answers = self._answers.recall_all(batches, state, lambda: now)
             todo = [batch for batch in batches if batch.writer not in answers]
             done = transact(state, todo, now)
-            if done.events:
-                self._answers.keep_all(todo, done.outcomes, now)
+            self._answers.keep_stored(todo, done.outcomes, done.stamps, now)
         answers.update(zip((batch.writer for batch in todo), done.outcomes, strict=True))
         self._listeners.ring_for(done.events)
         return [answers[batch.writer] for batch in batches]

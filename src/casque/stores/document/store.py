@@ -12,7 +12,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from inspect import isawaitable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from casque.adapters.storage.port import ObjectStoragePort
 from casque.errors import (
@@ -24,7 +24,7 @@ from casque.errors import (
 )
 from casque.rules.operations import Batch
 from casque.rules.state import WRITER_MEMORY_US, State
-from casque.rules.transaction import transact
+from casque.rules.transaction import Decided, transact
 from casque.stores.conflicts import check_conflicts
 from casque.stores.document.codec import decode, encode
 from casque.stores.document.pace import Pace
@@ -88,6 +88,19 @@ class DocumentStore(StateReads):
         self, batches: Sequence[Batch], *, max_conflicts: int | None = None
     ) -> list[Answer]:
         check_writers(batches)
+        answers: dict[str, Answer] = {}
+        try:
+            await self._commit(batches, answers, max_conflicts)
+        except StorageError as error:
+            if not answers:
+                raise
+            return [answers.get(batch.writer, error) for batch in batches]
+        return [answers[batch.writer] for batch in batches]
+
+    async def _commit(
+        self, batches: Sequence[Batch], answers: dict[str, Answer], max_conflicts: int | None
+    ) -> None:
+        """Add the answer to each batch, by its writer."""
         watch = Stopwatch(self.clock)
         decided_us = self._sent_before(batches)
         doubt: BaseException | None = None
@@ -96,15 +109,18 @@ class DocumentStore(StateReads):
             doubt = StorageError("this commit was sent before")
         view, is_fresh = None if doubt else self._take(), False
         conflicts, is_unanswered = 0, doubt is not None
-        answers: dict[str, Answer] = {}
         while True:
             if view is None:
                 view, is_fresh = await self._load_after(doubt, watch), True
-            answers |= self._answers.recall_all(batches, view.state, self._time.now)
+            answers.update(self._answers.recall_all(batches, view.state, self._time.now))
             todo = [batch for batch in batches if batch.writer not in answers]
-            if not todo:
+            if not todo and (is_fresh or not _are_remote(batches) or await self._is_current(view)):
                 self._give_back(view)
-                return [answers[batch.writer] for batch in batches]
+                return
+            if not todo:
+                view = None
+                answers.clear()
+                continue
             if doubt is not None and decided_us is not None:
                 # Our row may have been there, and dropped since: by our clock, or by another's.
                 waited = max(watch.elapsed_us(), view.state.time_us - decided_us)
@@ -120,10 +136,10 @@ class DocumentStore(StateReads):
                 if is_fresh or await self._is_current(view):
                     self._give_back(view)
                     answers.update(decided)
-                    return [answers[batch.writer] for batch in batches]
+                    return
                 view = None
                 continue
-            self._keep_sent(todo, done.outcomes, decided_us)
+            self._keep_sent(todo, done, decided_us)
             view.state.identity = view.state.identity or self.clock.new_id()
             try:
                 view.etag = await self._write(encode(view.state), view.etag, watch)
@@ -133,27 +149,27 @@ class DocumentStore(StateReads):
                 is_unanswered = conflict.__cause__ is not None
                 await self._pause_after(conflicts)
                 continue
-            self._answers.keep_all(todo, done.outcomes, decided_us)
+            self._answers.keep_stored(todo, done.outcomes, done.stamps, decided_us)
             self._wrote(view)
             self._listeners.ring_for(done.events)
             answers.update(decided)
-            return [answers[batch.writer] for batch in batches]
+            return
 
     def _sent_before(self, batches: Sequence[Batch]) -> int | None:
         """When any of these was last decided; None if none was."""
         times = [self._answers.decided_us(batch.writer, batch.number) for batch in batches]
         return min((time for time in times if time is not None), default=None)
 
-    def _keep_sent(
-        self, batches: Sequence[Batch], outcomes: Sequence[list[Any]], decided_us: int
-    ) -> None:
+    def _keep_sent(self, batches: Sequence[Batch], done: Decided, decided_us: int) -> None:
         """Before it is sent: if the reply is lost and the next look finds it, they count.
 
         Not of a remote batch: another process may have been given it too, and stored it.
         """
-        for batch, one in zip(batches, outcomes, strict=True):
-            kept = None if batch.is_remote else one
-            self._answers.keep(batch.writer, batch.number, kept, decided_us)
+        stored = {stamp.writer for stamp in done.stamps}
+        for batch, one in zip(batches, done.outcomes, strict=True):
+            if batch.writer in stored:
+                kept = None if batch.is_remote else one
+                self._answers.keep(batch.writer, batch.number, kept, decided_us)
 
     @contextmanager
     def listen(self, bell: Bell) -> Iterator[int | None]:
@@ -299,6 +315,11 @@ class DocumentStore(StateReads):
                 self.name,
                 len(state.jobs),
             )
+
+
+def _are_remote(batches: Sequence[Batch]) -> bool:
+    """Whether an answer may rest on the state, which others may have changed."""
+    return any(batch.is_remote for batch in batches)
 
 
 async def _answer_of(request: Awaitable[T], verb: str) -> T:

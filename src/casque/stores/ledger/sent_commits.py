@@ -64,7 +64,7 @@ class SentCommits:
     def stored(self, sent: Sent) -> None:
         """The commit is stored: a repeated call gets the same answer."""
         self.forget(sent)
-        self.answers.keep_all(sent.batches, sent.outcomes, sent.decided_us)
+        self.answers.keep_stored(sent.batches, sent.outcomes, sent.stamps, sent.decided_us)
         self._pacing.wrote(sent.stamps[0].writer, sent.number)
 
     def settle(self, number: int, content: bytes) -> None:

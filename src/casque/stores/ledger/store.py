@@ -104,12 +104,12 @@ class LedgerStore(StateReads):
                     raise
                 refusal = error
         # From here on nothing is raised, and nobody waits for long: the others are stored.
-        return [
-            await self._with_ephemeral(
-                batch, stored.get(batch.writer, refusal), now, briefly=bool(lasting)
-            )
-            for batch in batches
-        ]
+        briefly = bool(lasting)
+        both = (
+            self._with_ephemeral(one, stored.get(one.writer, refusal), now, briefly=briefly)
+            for one in batches
+        )
+        return list(await self._requests.together(*both))
 
     async def _with_ephemeral(
         self, batch: Batch, stored: Answer | None, now: int, *, briefly: bool
@@ -126,37 +126,50 @@ class LedgerStore(StateReads):
     async def _commit_lasting(
         self, batches: Sequence[Batch], max_conflicts: int | None
     ) -> list[Answer]:
-        async def work() -> dict[str, Answer]:
-            answers = await self._commit(batches, max_conflicts, watch)
+        async def work() -> None:
+            answers.clear()
+            await self._commit(batches, answers, max_conflicts, watch)
             await self._pacing.got_in()
-            return answers
 
+        answers: dict[str, Answer] = {}
         called = Stopwatch(self.clock)
         async with self._lock:
             try:
                 watch = self._requests.begin(called)
-                answers = await self._reader.with_a_second_read(work)
+                await self._reader.with_a_second_read(work)
                 return [answers[batch.writer] for batch in batches]
             except StorageError as error:
                 sent = self._sent.of(batches)
-                if error.outcome_unknown or sent is None:
+                if not error.outcome_unknown and sent is not None:
+                    # Whatever was refused now, what was sent before may be stored, or become so.
+                    raise self._log.unknown(sent.number, error) from error
+                if not answers:
                     raise
-                # Whatever was refused now, what was sent before may be stored, or yet become so.
-                raise self._log.unknown(sent.number, error) from error
+                return [answers.get(batch.writer, error) for batch in batches]
 
     async def _commit(
-        self, batches: Sequence[Batch], max_conflicts: int | None, watch: Stopwatch
-    ) -> dict[str, Answer]:
+        self,
+        batches: Sequence[Batch],
+        answers: dict[str, Answer],
+        max_conflicts: int | None,
+        watch: Stopwatch,
+    ) -> None:
+        """Add the answer to each batch, by its writer."""
         blind = all(map(_can_be_blind, batches))
         replica, is_current = await self._reader.ready(watch, blind=blind, to_write=True)
         if is_current:  # a long log takes long to read, and that is not counted
             watch = Stopwatch(self.clock)
-        conflicts, answers = 0, dict[str, Answer]()
+        conflicts = 0
         while True:
-            answers |= self._recall(replica, batches)
+            answers.update(self._recall(replica, batches))
             todo = [batch for batch in batches if batch.writer not in answers]
             if not todo:
-                return answers
+                is_local = not any(batch.is_remote for batch in batches)
+                if is_current or is_local or not await self._reader.catch_up(replica, watch):
+                    return
+                is_current = True
+                answers.clear()
+                continue
             sent = self._sent.of(todo)
             if sent is None:
                 check_conflicts(self.name, conflicts, max_conflicts, watch)
@@ -170,10 +183,12 @@ class LedgerStore(StateReads):
                 raise MissingEntryError(replica.number + 1)
             if not sent.content:
                 if is_current or not await self._reader.catch_up(replica, watch):
-                    return answers | sent.answers()
+                    answers.update(sent.answers())
+                    return
                 is_current = True
             elif await self._append(replica, sent, watch):
-                answers |= sent.answers()
+                is_current = True
+                answers.update(sent.answers())
             else:
                 conflicts += 1
 

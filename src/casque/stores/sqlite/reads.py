@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal
 
-from casque.job import Job, Stats
+from casque.job import Job, JobStatus, Stats
 from casque.record import Record
 from casque.rules.decide import shown
 from casque.rules.state import READER_LEASE_US, QueueState
@@ -47,11 +47,15 @@ class Reads:
         rows = self._execute(statement, (after, self._now, *filters, limit, self._judged_us))
         return [shown(job_of(row), self._judged_us) for row in rows]
 
-    def held(self, first_token: int, last_token: int) -> list[Job]:
-        """The jobs in progress under these tokens, by token."""
-        jobs = self.jobs(JobFilter(view="processing"), _ALL, 0)
-        claimed = [job for job in jobs if first_token <= job.token <= last_token]
-        return sorted(claimed, key=lambda job: job.token)
+    def held(self, seqs: Sequence[int], tokens: Sequence[int]) -> list[Job]:
+        """The jobs of these `seq` that are in progress under these tokens."""
+        rows = (self._execute(SQL["job_by_seq"], (seq,)).fetchone() for seq in seqs)
+        jobs = [None if row is None else job_of(row) for row in rows]
+        return [
+            job
+            for job, token in zip(jobs, tokens, strict=True)
+            if job is not None and job.token == token and job.status is JobStatus.IN_PROGRESS
+        ]
 
     def peek(self, entrypoints: Collection[str] | None, queue: str | None, limit: int) -> list[Job]:
         picked = self._picker.pick(entrypoints, queue, limit)
@@ -99,6 +103,11 @@ class Reads:
     def next_run(self, queue: str) -> int | None:
         lines = self._execute(SQL["lines_of_queue"], (queue,)).fetchall()
         return self._picker.first_due_of(lines)
+
+    def record(self, kind: str, name: str) -> Record | None:
+        row = self._execute(SQL["record"], (kind, name)).fetchone()
+        record = None if row is None else record_of(row)
+        return None if record is None or record.is_gone(self._now) else record
 
     def records(self, kind: str) -> list[Record]:
         return list(map(record_of, self._execute(SQL["records"], (kind, self._now))))

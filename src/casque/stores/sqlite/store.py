@@ -135,7 +135,7 @@ class SqliteStore:
         connection, is_new = self._writer.connection()
         if is_new:
             self._cache = None
-        if self._was_empty and len(batches) == 1:
+        if self._was_empty and len(batches) == 1 and self._is_new(batches[0]):
             operations = batches[0].operations
             nothing = self._database.patiently(lambda: self._nothing_due(connection, operations))
             if nothing:
@@ -154,33 +154,55 @@ class SqliteStore:
         now = self._time.now()
         cache = self._current_cache(connection.execute)
         transaction = Transaction(connection, cache, self.clock, now, self._time.step)
-        wrote, answers = False, list[Answer]()
+        answers: list[Answer] = []
         done: list[tuple[Batch, list[Any]]] = []
+        stored: list[tuple[Batch, list[Any]]] = []
         for batch in batches:
             answer = self._recall(transaction, batch)
             if answer is None:
                 transaction.wrote = transaction.stamps = False
                 outcomes = answer = carry_out(transaction, batch.operations, careful=careful)
+                done.append((batch, outcomes))
                 if transaction.wrote:
                     transaction.stamp(batch, outcomes, self._upkeep)
-                    wrote = True
-                done.append((batch, outcomes))
+                    stored.append((batch, outcomes))
             answers.append(answer)
         self.touched += transaction.touched
         if transaction.found_nothing is not None:
             self._was_empty = transaction.found_nothing
-        if not wrote:
+        if not stored:
             connection.execute("ROLLBACK")
             return answers, False
         if now >= self._upkeep.prune_us:
             transaction.prune(self._upkeep)
         transaction.count()
-        self._end(connection, batches)
+        try:
+            self._end(connection, [batch for batch, _ in done])
+        except StorageError as error:
+            return self._refuse_the_rest(answers, done, error), False
         transaction.cache.trim()
         self.commits += 1
-        for batch, outcomes in done:
+        for batch, outcomes in stored:
             self._answers.keep(batch.writer, batch.number, outcomes, now)
         return answers, transaction.rings
+
+    def _refuse_the_rest(
+        self, answers: list[Answer], done: list[tuple[Batch, list[Any]]], error: StorageError
+    ) -> list[Answer]:
+        """The answers to batches that were stored before, beside those that could not be now."""
+        if len(done) == len(answers):
+            raise error
+        refused = [outcomes for _, outcomes in done]
+        self._cache = None
+        self._writer.abandon()
+        return [error if any(one is two for two in refused) else one for one in answers]
+
+    def _is_new(self, batch: Batch) -> bool:
+        """Whether the batch is certain not to be a repeat of one that is stored."""
+        is_known = (
+            self._unsure is not None or self._answers.last_number(batch.writer) >= batch.number
+        )
+        return not (batch.is_remote or is_known)
 
     def _recall(self, transaction: Transaction, batch: Batch) -> Answer | None:
         """The answer to a batch that is stored already; None if it is to be carried out."""
@@ -452,4 +474,5 @@ def _kept_answer(transaction: Transaction, writer: str) -> KeptAnswer | None:
         return None
     number, seen_us, answers = row
     reads = Reads(transaction.execute, transaction.now, transaction.step)
-    return KeptAnswer(WriterRow(number, seen_us, answers or b""), JobReads(reads.job, reads.held))
+    row = WriterRow(number, seen_us, answers or b"")
+    return KeptAnswer(row, JobReads(reads.job, reads.held, reads.record))

@@ -194,6 +194,42 @@ class BatchStatements(Statements):
             assert claims == [[(job_id, token)]] * 2
 
     @statement("G4b", in_every_flavour=False)
+    async def test_the_repeat_of_a_claim_is_answered_by_what_is_stored(self, rig: Rig) -> None:
+        one, other = rig.harness.open(), rig.harness.open()
+        claim = remote("client", 1, Dequeue("me", LEASE_US))
+        # It found nothing, so nothing of it is stored; the batch beside it is.
+        [[nothing], _] = map(_list, await one.commit([claim, Batch("v", 1, [adding("a")])]))
+        assert nothing.jobs == []
+        [leased] = await outcomes_of(other, claim)
+        assert [job.id for job in leased.jobs] == ["a"]
+        await outcomes_of(one, Batch("w", 1, [Dequeue("another", LEASE_US)]))  # which is idle
+        for store in (one, other):
+            [again] = await outcomes_of(store, claim)
+            assert [(job.id, job.token) for job in again.jobs] == [("a", leased.jobs[0].token)]
+        await one.commit([Batch("v", 2, [Cancel("a")])])
+        [gone] = await outcomes_of(rig.harness.open(), claim)
+        assert [job.status for job in gone.jobs] in ([], [JobStatus.IN_PROGRESS])
+        if rig.harness.address is not None:
+            assert gone.jobs == []
+
+    @statement("G4b", in_every_flavour=False)
+    async def test_a_lock_that_another_has_by_now_is_not_granted_by_a_repeat(
+        self, rig: Rig
+    ) -> None:
+        take = PutRecord("lock", "0:l", b"client", ABSENT, LEASE_US)
+        [first] = await outcomes_of(rig.harness.open(), remote("client", 1, take))
+        [again] = await outcomes_of(rig.harness.open(), remote("client", 1, take))
+        assert again == first
+        if rig.harness.address is None:
+            return  # in memory the handle is the process: it remembers all of it
+        rig.advance(seconds=61)
+        another = PutRecord("lock", "0:l", b"another", ABSENT, LEASE_US)
+        [taken] = await outcomes_of(rig.harness.open(), Batch("v", 1, [another]))
+        assert taken.version > first.version
+        [refusal] = await outcomes_of(rig.harness.open(), remote("client", 1, take))
+        assert isinstance(refusal, CASConflictError)
+
+    @statement("G4b", in_every_flavour=False)
     async def test_answers_too_long_to_keep_are_not_made_up(self, rig: Rig) -> None:
         store = rig.harness.open()
         if rig.harness.address is None:

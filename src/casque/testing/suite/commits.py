@@ -115,6 +115,7 @@ class CommitStatements(Statements):
         with pytest.raises(StorageError, match="outcome unknown") as failure:
             await caller
         assert failure.value.outcome_unknown
+        store.gate.set()  # else its thread waits there, and pytest for the thread
 
     @statement("G3")
     async def test_a_queue_that_is_not_open_refuses_and_does_not_hang(self, rig: Rig) -> None:
