@@ -1,0 +1,35 @@
+"""A batch that two processes are given, on a document: both answer with what is stored."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+
+from casque.adapters.storage.memory import InMemoryStorage
+from casque.rules.operations import Batch, Dequeue, Enqueue, Request
+from casque.stores.document.store import DocumentStore
+from casque.system.clock import MINUTE_US
+from casque.testing import FakeClock
+from casque.testing.faults import Fault, FaultyStorage
+
+
+def test_a_process_that_was_overtaken_answers_with_the_claim_that_is_stored() -> None:
+    asyncio.run(_overtaken())
+
+
+async def _overtaken() -> None:
+    clock, storage = FakeClock(), InMemoryStorage()
+    other = DocumentStore(storage, clock)
+    await other.commit([Batch("v", 1, [Enqueue((Request("a", "q", "e", b"", 0, 25),), 16)])])
+    claim = Batch("client", 1, [Dequeue("me", MINUTE_US)], is_remote=True)
+
+    async def overtake() -> None:
+        clock.advance(timedelta(seconds=1))
+        await other.commit([claim])
+
+    faulty = FaultyStorage(storage, Fault.DELAY, 2, overtake)
+    [[leased]] = await DocumentStore(faulty, clock).commit([claim])  # type: ignore[misc]
+    assert faulty.fired
+    stored = await other.get("a")
+    assert stored is not None
+    assert [(job.id, job.token) for job in leased.jobs] == [("a", stored.token)]
