@@ -49,8 +49,9 @@ _FRESH_US = SECOND_US
 """How long it remembers what it found."""
 _GUEST_TRIPS = 4
 """How many of its round trips a guest is given."""
-_REST = 2
-"""How many times as long as the last guest took nobody else is let in: the others work, too."""
+_REST, _REST_OF_SEVERAL = 2, 3
+"""How many times as long as the last guest took nobody else is let in: the others work, too. The
+second if several wait: then one comes after the other, and each turn costs the others more."""
 _CHEAP_US = SECOND_US // 5
 """What a guest may take at no cost: about what it costs to let anybody in."""
 _HOLD_TRIPS = 2
@@ -100,6 +101,7 @@ class Pacing:
         self._looked = 0
         self._found: tuple[int, Guest] | None = None
         """Who has waited longest, and when that was seen."""
+        self._do_several_wait = False
         # While this process loses:
         self._losing: Stopwatch | None = None
         self._word = self._key = ""
@@ -124,7 +126,8 @@ class Pacing:
         if self._served_since is not None:
             # By the entry after the guest's, which was dated before it was sent.
             took_us = min(time_us - self._served_since, _LONGEST_US)
-            self._rest_until = time_us + _REST * max(took_us - _CHEAP_US, 0)
+            rest = _REST_OF_SEVERAL if self._do_several_wait else _REST
+            self._rest_until = time_us + rest * max(took_us - _CHEAP_US, 0)
             self._served_since = None
         if self._guest is not None:
             self._served, self._served_since = self._guest.word, self._guest_since
@@ -243,5 +246,6 @@ class Pacing:
                 span_us = min(max(_GUEST_TRIPS * int(match[2]), _SHORTEST_US), _LONGEST_US)
                 waiting.append((one.modified_us, Guest(match[1], span_us)))
         self._found = (now, min(waiting)[1]) if waiting else None
-        if len(waiting) > 1:
+        self._do_several_wait = len(waiting) > 1
+        if self._do_several_wait:
             self._looked = -1  # there will be somebody to let in after this one
