@@ -66,7 +66,7 @@ def test_of_several_queues_each_has_its_turn_and_the_soonest_time_counts() -> No
     assert policy.next_claim(6, 39) is None
     assert policy.next_claim(6, 40) == NextClaim("a", 2)
     policy.answered(2, Leased([], 900), 40, 40, None)
-    assert policy.ask_us == 940, "a round begins anew"
+    assert policy.ask_us == 940, "a new round begins"
 
 
 def test_on_a_slow_store_a_round_comes_to_its_end_all_the_same() -> None:

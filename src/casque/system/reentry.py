@@ -3,7 +3,7 @@
 The outer call cannot go on before the inner one returns, so the inner one must not
 wait for its locks. Stores use RLocks, which know their owner, and call `refuse`
 before they enter one. `refuse` is not part of a lock's `__enter__`: that would be
-Python code, and Ctrl-C could strike in it after the lock is taken.
+Python code, and Ctrl-C could end it after the lock is taken.
 """
 
 from __future__ import annotations

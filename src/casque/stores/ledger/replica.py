@@ -30,7 +30,7 @@ class Replica:
         self._end: tuple[int, bytes | None] = (0, FIRST)
         self.state = None if blind else State()
         self.writers: deque[str] = deque(maxlen=RECENT)
-        """Who wrote the last entries, by the first batch in each."""
+        """The writers of the last entries: of each, that of its first batch."""
         self._changing_after: int | None = None
         """After which entry the state was last begun to be changed."""
 

@@ -91,7 +91,7 @@ class OrderStatements(Statements):
                 [NewJob("e", priority=priority, queue=queue, id=f"{queue}{n}") for n in range(4)]
             )
         in_turn = ["b0", "c0", "a0", "b1", "c1", "a1"]
-        for expected in in_turn:  # whoever asks, and whenever they came
+        for expected in in_turn:  # for every asker, and whenever they came
             assert ids(await (await rig.worker()).dequeue()) == [expected]
         # One dequeue takes all it can of a queue before it goes on to the next.
         assert ids(await q.dequeue(batch_size=3)) == ["b2", "b3", "c2"]
