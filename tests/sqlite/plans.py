@@ -75,6 +75,7 @@ PLANS: dict[str, Plan] = {
     "due_of_rank": Plan((DUE,), walks=FEW),
     "claim": at(ROWID),
     "claim_all": at(ROWID),
+    "add_fast": at(ROWID),
     "add_plain_fast": at(ROWID),
     "claim_fast": Plan((ROWID, DUE, RING, WAITING, PRIMARY), walks=FEW),
     "held_until": at(ROWID, DUE),

@@ -244,6 +244,6 @@ def test_an_interrupt_while_the_file_is_first_opened_leaves_a_queue_that_works(
         held = Job(id="none", entrypoint="e", payload=b"")
         return Opened(path, store, Queue(store), held, held)
 
-    for one, _ in sweep(open_new, lambda one: one.q.enqueue("e", id="new"), count(1, 3)):
+    for one, _ in sweep(open_new, lambda one: one.q.enqueue("e", id="new"), count(1, 7)):
         assert {job.id for job in one.q.read_state().jobs} <= {"new"}
         check_goes_on(one, rows(path))

@@ -64,7 +64,7 @@ CLAIMS = {
     "turn_line",
     *("claim", "claim_all", "claim_fast"),
     *("ack_fast", "holds", "holds_named", "delete_jobs", "complete"),
-    *("add", "add_plain", "add_plain_fast"),
+    *("add", "add_plain", "add_fast", "add_plain_fast"),
 }
 
 

@@ -25,10 +25,17 @@ from casque.stores.sqlite.changes import HeldRow, end, held
 from casque.stores.sqlite.dequeue import claim_queued
 from casque.stores.sqlite.known_lines import first_of, is_another_due, lines_at_turn
 from casque.stores.sqlite.rows import STATEMENTS as SQL
-from casque.stores.sqlite.rows import claimed_jobs, claimed_of, encode_chain, encode_headers
+from casque.stores.sqlite.rows import (
+    claimed_jobs,
+    claimed_of,
+    encode_chain,
+    encode_headers,
+    plain_addition_of,
+)
 from casque.system.ids import order_of
 
-_ADD, _CLAIM, _ACK = SQL["add_plain_fast"], SQL["claim_fast"], SQL["ack_fast"]
+_ADD, _ADD_PLAIN = SQL["add_fast"], SQL["add_plain_fast"]
+_CLAIM, _ACK = SQL["claim_fast"], SQL["ack_fast"]
 _DATA_VERSION, _HEADS = SQL["data_version"], SQL["heads"]
 
 
@@ -57,31 +64,35 @@ def enqueue(
         return None
     request = operation.jobs[0]
     line = cache.lines.get((request.queue, request.entrypoint))
-    if (
-        line is None
-        or not request.minted
-        or request.delay_us
-        or request.run_us is not None
-        or request.depth > operation.max_depth
-    ):
+    if line is None:
         return None
-    row = (
-        request.order,
-        request.id,
-        request.queue,
-        request.entrypoint,
-        line.id,
-        request.priority,
-        now,
-        request.max_attempts,
-        request.retain_us,
-        request.timeout_us,
-        request.depth,
-        encode_chain(request.chain) if request.chain else None,
-        encode_headers(request.header_pairs) if request.header_pairs else None,
-        request.payload,
-    )
-    if not connection.execute(_ADD, row).rowcount:
+    row, statement = plain_addition_of(request, line.id, now), _ADD_PLAIN
+    if row is None:
+        if (
+            not request.minted
+            or request.delay_us
+            or request.run_us is not None
+            or request.depth > operation.max_depth
+        ):
+            return None
+        statement = _ADD
+        row = (
+            request.order,
+            request.id,
+            request.queue,
+            request.entrypoint,
+            line.id,
+            request.priority,
+            now,
+            request.max_attempts,
+            request.payload,
+            request.retain_us,
+            request.timeout_us,
+            request.depth,
+            encode_chain(request.chain) if request.chain else None,
+            encode_headers(request.header_pairs) if request.header_pairs else None,
+        )
+    if not connection.execute(statement, row).rowcount:
         return None
     line.front = []
     return [[new_job(request, now, request.order)]]

@@ -108,12 +108,23 @@ RETURNING {claimed};
 -- By far the most commits are these: one statement each, which is its own transaction. They do
 -- something only if the job's line stays where it is; else it is done the long way.
 
+-- name: add_fast
+INSERT INTO casque_job (
+    seq, id, named, queue, entrypoint, line, priority, stage, due_us, max_attempts, created_us,
+    payload, retain_us, timeout_us, depth, chain, headers
+)
+SELECT ?1, ?2, 0, ?3, ?4, ?5, ?6, 0, ?7, ?8, ?7, ?9, ?10, ?11, ?12, ?13, ?14
+WHERE (
+    SELECT queue = ?3 AND entrypoint = ?4 AND visit_us IS NULL FROM casque_line WHERE id = ?5
+)
+ON CONFLICT DO NOTHING;
+
 -- name: add_plain_fast
 INSERT INTO casque_job (
     seq, id, named, queue, entrypoint, line, priority, stage, due_us, max_attempts, created_us,
-    retain_us, timeout_us, depth, chain, headers, payload
+    payload
 )
-SELECT ?1, ?2, 0, ?3, ?4, ?5, ?6, 0, ?7, ?8, ?7, ?9, ?10, ?11, ?12, ?13, ?14
+SELECT ?1, ?2, 0, ?3, ?4, ?5, ?6, 0, ?7, ?8, ?7, ?9
 WHERE (
     SELECT queue = ?3 AND entrypoint = ?4 AND visit_us IS NULL FROM casque_line WHERE id = ?5
 )
