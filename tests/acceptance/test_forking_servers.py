@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager, nullcontext, suppress
 from pathlib import Path
 
 import pytest
@@ -85,7 +85,10 @@ def test_every_job_that_a_forking_server_answers_for_is_stored_once(
     with _serving(SERVERS[server], tmp_path) as (port, process):
         answers = _answers(port, REQUESTS)
         process.terminate()
-        process.wait(60)
+        # uWSGI runs exit() in a signal handler: a worker that Python was just running may hang in
+        # there, and is killed at the end.
+        with nullcontext() if server == "gunicorn" else suppress(subprocess.TimeoutExpired):
+            process.wait(30)
     assert len({process for _, process, _ in answers}) > 1
     _check(answers, tmp_path)
 
