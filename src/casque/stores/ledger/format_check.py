@@ -55,7 +55,7 @@ async def find_ledger(requests: BucketRequests, watch: Stopwatch) -> str | None:
 
     Raises, too, if another ledger was open here before, or if none is here and one must be.
     """
-    known, found = requests.bucket.identity, await requests.get(MARKER, watch)
+    known, found = requests.bucket.expected, await requests.get(MARKER, watch)
     if found is None:
         if known:
             raise replaced(f"{requests.full_name(MARKER)} is gone")

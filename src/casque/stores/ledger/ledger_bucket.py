@@ -35,12 +35,18 @@ class LedgerBucket:
         self.name = bucket.name
         self.blocking = bucket.blocking
         self.identity = ""
-        """Of the ledger; empty before it is known."""
+        """Of the ledger; empty before it is known. Kept after a close: calls may be under way."""
+        self.expected = ""
+        """The identity that must be found here; empty if any may be, before it is opened."""
         self.must_exist = False
         """Whether no ledger may be made here."""
         self._bucket = bucket
         self.timed = bucket if isinstance(bucket, Timed) else None
         """The bucket's clock, where that can be read."""
+
+    def bind(self, identity: str) -> None:
+        """This is the ledger from now on, and no other may take its place."""
+        self.identity = self.expected = identity
 
     async def get(self, key: str) -> Found | None:
         return await self._bucket.get(self.path_of(key))

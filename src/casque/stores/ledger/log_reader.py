@@ -86,7 +86,7 @@ class LogReader:
     def close(self) -> None:
         """Forget everything: the next use may find another queue here."""
         self._forget()
-        self._bucket.identity, self._known = "", (0, FIRST)
+        self._bucket.expected, self._known = "", (0, FIRST)
 
     def _note_known(self) -> None:
         """Keep the end of the log as we know it, to find it there when the log is read again."""
@@ -128,11 +128,11 @@ class LogReader:
             return True
         if not to_write:
             identity = await find_ledger(self._requests, watch)
-            self._bucket.identity = identity or ""
+            self._bucket.bind(identity or "")
             self._is_seen = identity is not None
         if is_to_open and (to_write or self._is_seen):
-            self._bucket.identity = await open_ledger(
-                self._requests, self._time, watch, racing=self._is_to_race
+            self._bucket.bind(
+                await open_ledger(self._requests, self._time, watch, racing=self._is_to_race)
             )
             self._is_open, self._is_to_race = True, False
         self._marked = Stopwatch(self.clock)
