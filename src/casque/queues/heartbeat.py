@@ -59,7 +59,7 @@ class HeartbeatManager:
         return self._keeper.is_lost
 
     async def __aenter__(self) -> Self:
-        self._enter("async with" if self._is_async else "with", "async with")
+        self._enter("async with")
         self._keeper.start()
         return self
 
@@ -73,7 +73,7 @@ class HeartbeatManager:
             self._raise()
 
     def __enter__(self) -> Self:
-        self._enter("async with" if self._is_async else "with", "with")
+        self._enter("with")
         self._keeper.start_thread()
         return self
 
@@ -86,7 +86,8 @@ class HeartbeatManager:
         if self._keeper.stop_thread(raised=error):
             self._raise()
 
-    def _enter(self, right: str, used: str) -> None:
+    def _enter(self, used: str) -> None:
+        right = "async with" if self._is_async else "with"
         if used != right:
             raise InvalidError(f"this queue needs `{right} HeartbeatManager(…)`, not `{used}`.")
         if self._is_entered:

@@ -18,8 +18,8 @@ from casque.queues.heartbeat import BEATS_PER_LEASE
 from casque.queues.lease_keeper import Keeper
 from casque.queues.runner import Runner, runner_for, warn_inside_loop
 from casque.queues.session import Session
-from casque.record import ABSENT, LOCK, Record
-from casque.rules.operations import DeleteRecord, PutRecord
+from casque.record import LOCK, Record
+from casque.rules.operations import PutRecord
 from casque.stores.url import StoreAddress, open_store
 from casque.system.clock import Stopwatch
 
@@ -153,17 +153,12 @@ class Lock:
 
     async def _try_slots(self) -> bool:
         assert self._session is not None
-        owner = self._session.worker.encode()
         for slot in range(self._slots):
             # The slot stands first: a name may hold any character.
-            take = PutRecord(LOCK, f"{slot}:{self._name}", owner, ABSENT, self._lease_us)
-            try:
-                self._record = await self._session.submit(take)
-            except CASConflictError:
-                continue
-            assert self._record is not None
-            self._token = self._record.version
-            return True
+            held = await self._session.take(LOCK, f"{slot}:{self._name}", self._lease_us)
+            if held is not None:
+                self._record, self._token = held, held.version
+                return True
         return False
 
     async def _renew(self) -> bool:
@@ -191,9 +186,7 @@ class Lock:
         held, self._record = self._record, None
         assert held is not None
         try:
-            await self._session.submit(DeleteRecord(held.kind, held.name, held.version))
-        except CASConflictError:
-            return  # it had ended by time
+            await self._session.delete(held)
         except StorageError as error:
             # The work under the lock is done; that it ends by time alone is no failure of it.
             log.warning("lock %r could not be let go and ends by time: %s", self._name, error)

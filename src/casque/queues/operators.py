@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Collection
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import datetime, timedelta
 
 from casque import checks
@@ -12,15 +12,7 @@ from casque.job import Job, Lease, Stats
 from casque.queues import arguments
 from casque.queues.session import Session
 from casque.record import ABSENT, PAUSE, QUEUE_LEASE, Record
-from casque.rules.operations import (
-    Cancel,
-    DeleteRecord,
-    Drop,
-    Purge,
-    PutRecord,
-    RequeueStale,
-    Retry,
-)
+from casque.rules.operations import Cancel, Drop, Purge, PutRecord, RequeueStale, Retry
 from casque.rules.state import QueueState
 from casque.system.clock import to_datetime
 
@@ -63,20 +55,15 @@ class OperatorMethods:
     async def pause(self, queue: str) -> None:
         """Nothing is dequeued from this queue until `resume`; enqueueing goes on."""
         operation = PutRecord(PAUSE, checks.name(queue, "queue"), b"", ABSENT)
-        try:
+        with suppress(CASConflictError):  # paused already
             await self._session.submit(operation)
-        except CASConflictError:
-            return  # paused already
 
     async def resume(self, queue: str) -> None:
         """End a pause. Resuming a queue that is not paused is fine."""
         queue = checks.name(queue, "queue")
         for record in await self._session.records(PAUSE):
             if record.name == queue:
-                try:
-                    await self._session.submit(DeleteRecord(PAUSE, queue, record.version))
-                except CASConflictError:
-                    return  # resumed by another at this moment
+                await self._session.delete(record)
 
     async def drop(self, queue: str) -> int:
         """Forget every job of this queue, running ones too. Returns how many. A pause stays."""
@@ -96,23 +83,11 @@ class OperatorMethods:
             yield None if held is None else as_lease(held)
         finally:
             if held is not None:
-                await self._let_queue_go(held)
+                await self._session.delete(held)
 
     async def _take_queue(self, queue: str, lease: timedelta) -> Record | None:
         lease_us = checks.positive_span(lease, "lease")
-        name = checks.name(queue, "queue")
-        operation = PutRecord(QUEUE_LEASE, name, self._session.worker.encode(), ABSENT, lease_us)
-        try:
-            record: Record = await self._session.submit(operation)
-        except CASConflictError:
-            return None
-        return record
-
-    async def _let_queue_go(self, held: Record) -> None:
-        try:
-            await self._session.submit(DeleteRecord(held.kind, held.name, held.version))
-        except CASConflictError:
-            return  # it had ended by time, and another has it now
+        return await self._session.take(QUEUE_LEASE, checks.name(queue, "queue"), lease_us)
 
     # -- looking ---------------------------------------------------------------
 
