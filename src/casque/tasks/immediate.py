@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec.structs import replace
 
-from casque import checks
 from casque.errors import InvalidError
 from casque.job import Job, JobStatus
+from casque.queues import arguments
 from casque.queues.arguments import NewJob
 from casque.queues.async_queue import DEFAULT_MAX_DEPTH
 from casque.queues.lineage import inherited
+from casque.rules.decide import new_job
 from casque.system.clock import Clock
 from casque.tasks.current import RunningJob, running_as
 
@@ -50,36 +51,23 @@ async def arun_now(task: Task[..., Any], new: NewJob, clock: Clock) -> Job:
 def _begun(
     task: Task[..., Any], new: NewJob, clock: Clock
 ) -> tuple[Job, RunningJob, list[Any], dict[str, Any]]:
-    now = clock.now()
     lineage = inherited()
     if lineage.depth > DEFAULT_MAX_DEPTH:
         raise InvalidError(
             f"{task.name}: {lineage.depth} jobs stand above this one, each enqueued by the one "
             f"before ({' > '.join(lineage.chain)}); at most {DEFAULT_MAX_DEPTH} may."
         )
-    timeout = None if new.timeout is None else checks.positive_span(new.timeout, "timeout")
-    job = Job(
-        id=clock.new_id() if new.id is None else new.id,
-        entrypoint=new.entrypoint,
-        payload=new.payload,
-        queue=new.queue,
-        priority=new.priority,
+    now = clock.now()
+    job = replace(
+        new_job(arguments.request(new, lineage, clock.new_id(), 0), now),
         status=JobStatus.IN_PROGRESS,
         attempts=1,
-        max_attempts=new.max_attempts,
         worker=WORKER,
-        depth=lineage.depth,
-        chain=lineage.chain,
-        header_pairs=() if new.headers is None else checks.headers(new.headers),
-        created_us=now,
         run_us=now,
-        updated_us=now,
         claimed_us=now,
-        timeout_us=timeout,
     )
-    running = RunningJob(
-        job, None if timeout is None else now + timeout, lambda *_: None
-    )  # nobody can look at its progress
+    deadline = None if job.timeout_us is None else now + job.timeout_us
+    running = RunningJob(job, deadline, lambda *_: None)  # nobody can look at its progress
     return job, running, *task.call.decode(new.payload)
 
 
