@@ -145,10 +145,7 @@ def _span(
         return None if default_us is None else timedelta(microseconds=default_us)
     value = given[what]
     if isinstance(value, str):
-        try:
-            us = duration_us(value, at_least_us=at_least_us)
-        except InvalidError as error:
-            raise InvalidError(f"`{what}`: {error}") from None
+        us = duration_us(value, f"`{what}`", at_least_us=at_least_us)
     elif isinstance(value, bool) or not isinstance(value, int | float):
         raise InvalidError(f"`{what}`: {value!r} is not a duration: {FORM}.")
     elif not at_least_us <= value * SECOND_US <= LONGEST_SPAN_US:

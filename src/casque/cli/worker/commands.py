@@ -23,11 +23,11 @@ from casque.cli.worker.plan import (
     SHELL_CONCURRENCY,
     LogFormat,
     StartPlan,
-    span_us,
     whole,
     with_settings,
 )
 from casque.errors import CasqueError, InvalidError
+from casque.system.durations import duration_us
 from casque.worker.options import (
     DEFAULT_CONCURRENCY,
     DEFAULT_LEASE_US,
@@ -111,8 +111,8 @@ def start(
         queues=tuple(name(one, "queue") for one in queue) if queue else None,
         lease_us=DEFAULT_LEASE_US
         if lease is None
-        else span_us("--lease", lease, at_least_us=SHORTEST_LEASE_US),
-        grace_us=span_us("--grace", grace),
+        else duration_us(lease, "--lease", at_least_us=SHORTEST_LEASE_US),
+        grace_us=duration_us(grace, "--grace"),
         until_idle=until_idle,
         max_jobs=None if max_jobs is None else whole("--max-jobs", max_jobs),
         max_mib=None if max_mib is None else whole("--max-mib", max_mib),
@@ -236,7 +236,7 @@ def stop(
 
     if pids and everywhere:
         raise InvalidError("PIDs are those of this host: give PIDs, or --all, not both.")
-    timeout_us = None if timeout is None else span_us("--timeout", timeout)
+    timeout_us = None if timeout is None else duration_us(timeout, "--timeout")
     with open_for_reading(context) as access:
         if access.is_absent:
             complain(
@@ -275,7 +275,7 @@ def check(
     """
     from casque.cli.worker.fleet import Health, health_of
 
-    max_age_us = None if max_age is None else span_us("--max-age", max_age)
+    max_age_us = None if max_age is None else duration_us(max_age, "--max-age")
     try:
         with open_for_reading(context) as access:
             health = health_of(access, max_age_us)

@@ -8,7 +8,6 @@ import msgspec
 
 from casque.checks import LARGEST_INT
 from casque.errors import InvalidError
-from casque.system.durations import duration_us
 from casque.worker.options import WorkerOptions
 from casque.worker.shell.settings import Settings
 
@@ -46,11 +45,3 @@ def whole(option: str, number: int, *, most: int = LARGEST_INT) -> int:
         up_to = "on" if most == LARGEST_INT else f"to {most}"
         raise InvalidError(f"{option}: {number} is not a whole number from 1 {up_to}.")
     return number
-
-
-def span_us(option: str, text: str, *, at_least_us: int = 0) -> int:
-    """The duration that this option gives. InvalidError when it is none."""
-    try:
-        return duration_us(text, at_least_us=at_least_us)
-    except InvalidError as error:
-        raise InvalidError(f"{option}: {error}") from None
