@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from datetime import timedelta
 from inspect import iscoroutinefunction
-from types import TracebackType
 from typing import Any, Protocol, Self
 
 from casque import checks
@@ -63,12 +62,7 @@ class HeartbeatManager:
         self._keeper.start()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if await self._keeper.stop(raised=error):
             self._raise()
 
@@ -77,12 +71,7 @@ class HeartbeatManager:
         self._keeper.start_thread()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if self._keeper.stop_thread(raised=error):
             self._raise()
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 from datetime import timedelta
-from types import TracebackType
 from typing import Self
 
 from casque import checks
@@ -83,12 +82,7 @@ class Lock:
         self._keeper.start()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         assert self._keeper is not None
         is_lost = await self._keeper.stop(raised=error)
         try:
@@ -112,12 +106,7 @@ class Lock:
         self._keeper.start_thread()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         assert self._keeper is not None
         assert self._runner is not None
         is_lost = self._keeper.stop_thread(raised=error)

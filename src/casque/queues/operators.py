@@ -99,8 +99,7 @@ class OperatorMethods:
         limit: int = 10,
     ) -> list[Job]:
         """The jobs that a dequeue would take now. No lease, no change."""
-        self._session.check_open()
-        return await self._session.access.peek(
+        return await self._session.readable.peek(
             arguments.entrypoints(entrypoint),
             None if queue is None else checks.name(queue, "queue"),
             checks.whole(limit, "limit", 1),
@@ -108,31 +107,26 @@ class OperatorMethods:
 
     async def get(self, id: str | Job) -> Job | None:
         """The job as it is now, or None when there is none of that id (any more)."""
-        self._session.check_open()
-        return await self._session.access.get(_id(id))
+        return await self._session.readable.get(_id(id))
 
     async def stats(self, queue: str | None = None) -> Stats:
         """How many jobs are in which state, in one queue or in all."""
-        self._session.check_open()
-        return await self._session.access.stats(
+        return await self._session.readable.stats(
             None if queue is None else checks.name(queue, "queue")
         )
 
     async def queues(self, *, due: bool = False) -> list[str]:
         """The names of the queues that have jobs, or only of those with a job due now."""
-        self._session.check_open()
-        return await self._session.access.queues(due=due)
+        return await self._session.readable.queues(due=due)
 
     async def next_run_at(self, queue: str) -> datetime | None:
         """When the first job of this queue is due; None when it has none."""
-        self._session.check_open()
-        due = await self._session.access.next_run(checks.name(queue, "queue"))
+        due = await self._session.readable.next_run(checks.name(queue, "queue"))
         return None if due is None else to_datetime(due)
 
     async def read_state(self) -> QueueState:
         """Everything at once, as a frozen value. For tools, tests and small queues."""
-        self._session.check_open()
-        return await self._session.access.picture()
+        return await self._session.readable.picture()
 
 
 def as_lease(record: Record) -> Lease:

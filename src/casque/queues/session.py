@@ -146,9 +146,14 @@ class Session:
             )
         return self.store.enqueue_within(connection, operation)
 
-    async def records(self, kind: str) -> list[Record]:
+    @property
+    def readable(self) -> Store:
+        """The store, to look into. InvalidError unless this may be used here and now."""
         self.check_open()
-        return await self.access.records(kind)
+        return self.access
+
+    async def records(self, kind: str) -> list[Record]:
+        return await self.readable.records(kind)
 
     async def take(self, kind: str, name: str, lease_us: int) -> Record | None:
         """Claim a name with a record that ends by time; None when another has it."""
