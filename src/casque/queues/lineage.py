@@ -28,7 +28,7 @@ class Lineage(NamedTuple):
     chain: tuple[str, ...]
 
 
-_OUTSIDE = Lineage(0, ())
+OUTSIDE = Lineage(0, ())
 # What stands behind os.environ: asking that for something that is not there goes through five
 # functions and an exception, at every enqueue.
 _ENVIRONMENT: Mapping[Any, Any] = getattr(os.environ, "_data", os.environ)
@@ -43,7 +43,7 @@ def inherited() -> Lineage:
     if inside is not None:
         return below(inside.job)
     if _DEPTH_KEY not in _ENVIRONMENT:
-        return _OUTSIDE
+        return OUTSIDE
     text = os.environ[DEPTH_VARIABLE]
     if not text.isdecimal() or len(text) > _LONGEST_DEPTH:
         raise InvalidError(
