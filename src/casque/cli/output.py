@@ -70,10 +70,6 @@ _UNBOUNDED = 1_000
 """The width of a pipe or a file, where nothing is wrapped."""
 
 
-class InterruptedAtError(Exception):
-    """Ctrl-C, with a message about what was done by then."""
-
-
 # -- how a command ends ------------------------------------------------------------
 
 
