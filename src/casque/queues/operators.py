@@ -12,7 +12,15 @@ from casque.job import Job, Lease, Stats
 from casque.queues import arguments
 from casque.queues.session import Session
 from casque.record import ABSENT, PAUSE, QUEUE_LEASE, Record
-from casque.rules.operations import Cancel, Drop, Purge, PutRecord, RequeueStale, Retry
+from casque.rules.operations import (
+    Cancel,
+    DeleteRecord,
+    Drop,
+    Purge,
+    PutRecord,
+    RequeueStale,
+    Retry,
+)
 from casque.rules.state import QueueState
 from casque.system.clock import to_datetime
 
@@ -60,10 +68,7 @@ class OperatorMethods:
 
     async def resume(self, queue: str) -> None:
         """End a pause. Resuming a queue that is not paused is fine."""
-        queue = checks.name(queue, "queue")
-        for record in await self._session.records(PAUSE):
-            if record.name == queue:
-                await self._session.delete(record)
+        await self._session.submit(DeleteRecord(PAUSE, checks.name(queue, "queue"), None))
 
     async def drop(self, queue: str) -> int:
         """Forget every job of this queue, running ones too. Returns how many. A pause stays."""
