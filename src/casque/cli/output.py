@@ -91,18 +91,6 @@ def complain(message: str) -> None:
 
 
 @contextmanager
-def live_note() -> Iterator[Callable[[str], None]]:
-    """Yield a function that replaces one line on a terminal. It does nothing elsewhere."""
-    if not sys.stderr.isatty():
-        yield lambda _text: None
-        return
-    from rich.console import Console
-
-    with Console(stderr=True).status("") as status:
-        yield status.update
-
-
-@contextmanager
 def progress_bar(title: str) -> Iterator[Callable[[int, int | None, str], None]]:
     """Yield a function that moves a bar on a terminal: done, of how many, and a note."""
     if not sys.stderr.isatty():
