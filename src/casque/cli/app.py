@@ -120,7 +120,9 @@ def _explain(error: Exception) -> None:
 def invoke(arguments: Sequence[str]) -> int:
     """Run a command; its exit code. Raises what the command raises."""
     if COMPLETE_VARIABLE in os.environ:
-        completion.enable()
+        from typer.completion import completion_init  # type: ignore[attr-defined]
+
+        completion_init()
     try:
         code = app(list(arguments), prog_name="queuectl", standalone_mode=False)
     except _UsageError as error:
