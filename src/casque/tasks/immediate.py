@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import functools
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -33,8 +32,9 @@ def run_now(task: Task[..., Any], new: NewJob, clock: Clock) -> Job:
     """Run it on this thread and return the job as it would be stored; what it raises comes out."""
     job, running, args, kwargs = _begun(task, new, clock)
     with running_as(running):
-        call = functools.partial(task.function, *args, **kwargs)
-        value = _without_loop(call) if task.is_async else call()
+        value = task.function(*args, **kwargs)
+        if task.is_async:
+            value = _without_loop(value)
     return _finished(task, job, value, clock)
 
 
@@ -82,11 +82,11 @@ def _finished(task: Task[..., Any], job: Job, value: object, clock: Clock) -> Jo
     )
 
 
-def _without_loop(begin: Callable[[], Coroutine[Any, Any, T]]) -> T:
+def _without_loop(coroutine: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine from plain code: on this thread, or beside the loop that runs on it."""
     if asyncio._get_running_loop() is None:  # noqa: SLF001 - the quick check
-        return asyncio.run(begin())
+        return asyncio.run(coroutine)
     # The caller's context variables are the thread's too: which job this is, above all.
     context = contextvars.copy_context()
     with ThreadPoolExecutor(1, "casque-aside") as aside:
-        return aside.submit(lambda: context.run(asyncio.run, begin())).result()
+        return aside.submit(context.run, asyncio.run, coroutine).result()
