@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Iterable, Sequence
+from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -25,9 +26,9 @@ class LoopCommitter:
     """Group commit for tasks: one writer for each event loop that uses the queue."""
 
     def __init__(self, store: Store, *, one_by_one: bool, max_conflicts: int | None) -> None:
-        self._store = store
-        self._one_by_one = one_by_one
-        self._max_conflicts = max_conflicts
+        self._new_writer = partial(
+            _LoopWriter, store, one_by_one=one_by_one, max_conflicts=max_conflicts
+        )
         # By loop, because a task can only be woken by its own, and a loop that
         # ends must not take the operations of another with it.
         self._by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, _LoopWriter]
@@ -50,18 +51,14 @@ class LoopCommitter:
         loop = asyncio.get_running_loop()
         own = self._by_loop.get(loop)
         if own is None:  # a loop has one thread, so nobody else adds it
-            own = self._by_loop[loop] = _LoopWriter(
-                self._store, one_by_one=self._one_by_one, max_conflicts=self._max_conflicts
-            )
+            own = self._by_loop[loop] = self._new_writer()
         return own
 
 
 class _LoopWriter(BatchWriter):
     """The waiting operations of one event loop, and the task that commits them."""
 
-    def __init__(self, store: Store, *, one_by_one: bool, max_conflicts: int | None) -> None:
-        super().__init__(store, one_by_one=one_by_one, max_conflicts=max_conflicts)
-        self._worker: asyncio.Task[None] | None = None
+    _worker: asyncio.Task[None] | None = None
 
     async def commit(self, operations: Sequence[Operation]) -> list[Any]:
         loop = asyncio.get_running_loop()
