@@ -34,14 +34,19 @@ def name(value: object, what: str) -> str:
         and "\0" not in value
     ):
         return value
-    if not isinstance(value, str):
-        raise InvalidError(f"`{what}` must be text, not {kind_of(value)}.")
-    value, size = _storable(value, f"`{what}`")
+    value, size = whole_text(value, what)
     if not value:
         raise InvalidError(f"`{what}` must not be empty.")
     if size > NAME_BYTES:
         raise InvalidError(f"`{what}` is {size} bytes long; at most {NAME_BYTES} are allowed.")
     return value
+
+
+def whole_text(value: object, what: str) -> tuple[str, int]:
+    """Text that is kept as it is, as a plain str, and its size in bytes."""
+    if not isinstance(value, str):
+        raise InvalidError(f"`{what}` must be text, not {kind_of(value)}.")
+    return _storable(value, f"`{what}`")
 
 
 def _storable(value: str, what: str) -> tuple[str, int]:

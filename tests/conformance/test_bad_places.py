@@ -10,8 +10,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import subprocess
-import sys
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -24,7 +22,7 @@ from casque import CasqueError, CorruptError, InvalidError, NewJob, Queue, Stora
 from casque.testing import Rig
 from casque.testing.rig import FLAVOURS, Flavour
 from tests.conformance.harnesses import DocumentHarness
-from tests.conformance.untouched import KINDS, SECOND, disk
+from tests.conformance.untouched import KINDS, SECOND, ask_as_nobody, disk
 
 ADDRESSES: dict[str, tuple[Any, str]] = {
     "an unknown scheme": ("redis://host/0", "no store is known for 'redis'.*memory://"),
@@ -220,55 +218,6 @@ def test_a_folder_in_the_place_of_a_file_beside_it_is_left_alone(
     asyncio.run(run())
 
 
-AS_NOBODY = """
-import asyncio, json, os, sys
-from casque import BrokerQueue, CasqueError, DirectQueue, Queue
-
-CALLS = {
-    "stats": lambda q: q.stats(),
-    "enqueue": lambda q: q.enqueue("e"),
-    "dequeue": lambda q: q.dequeue(),
-}
-
-def told(error):
-    return [type(error).__name__, str(error), getattr(error, "outcome_unknown", None)]
-
-def plainly(path):
-    answers = {}
-    with Queue(path) as q:
-        for name, call in CALLS.items():
-            try:
-                answers[name] = [type(call(q)).__name__, "", None]
-            except CasqueError as error:
-                answers[name] = told(error)
-    return answers
-
-async def awaiting(kind, path):
-    answers = {}
-    async with kind(path) as q:
-        for name, call in CALLS.items():
-            try:
-                answers[name] = [type(await call(q)).__name__, "", None]
-            except CasqueError as error:
-                answers[name] = told(error)
-    return answers
-
-def answers(flavour, path):
-    if flavour == "queue":
-        return plainly(path)
-    return asyncio.run(awaiting({"direct": DirectQueue, "broker": BrokerQueue}[flavour], path))
-
-flavour, warm, *paths = sys.argv[1:]
-answers(flavour, warm)  # so that everything is imported: nobody may not be allowed to read Python
-if os.geteuid() == 0:
-    os.setgroups([])
-    os.setgid(65534)
-    os.setuid(65534)
-print(json.dumps([answers(flavour, path) for path in paths]), flush=True)
-os._exit(0)  # nothing of root's is left to be tidied up by nobody
-"""
-
-
 SECRET = 0o200 if os.geteuid() else 0
 
 
@@ -300,14 +249,7 @@ def test_a_folder_that_cannot_be_written_to_is_left_alone(
 ) -> None:
     paths = [read_only / name for name in ("queue.json", "new.json", "secret.json", "sub/new.json")]
     before = _all_of(read_only)
-    done = subprocess.run(
-        [sys.executable, "-c", AS_NOBODY, flavour, str(tmp_path / "warm.json"), *map(str, paths)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    there, new, secret, below = json.loads(done.stdout)
+    there, new, secret, below = ask_as_nobody(flavour, tmp_path / "warm.json", *paths)
     assert there["stats"][0] == new["stats"][0] == below["stats"][0] == "Stats"
     assert new["dequeue"][0] == below["dequeue"][0] == "list"  # nothing there, nothing to write
     refused = [there["enqueue"], there["dequeue"], new["enqueue"], below["enqueue"]]

@@ -6,7 +6,6 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
-from datetime import timedelta
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -17,8 +16,7 @@ from casque import CasqueError, CorruptError, NewJob, Queue
 from casque.testing import Rig
 from casque.testing.rig import FLAVOURS, Flavour
 from tests.conformance.harnesses import SqliteHarness
-
-SECOND = timedelta(seconds=1)
+from tests.conformance.untouched import SECOND, disk
 
 CHANGES: dict[str, Callable[[Any], Awaitable[object]]] = {
     "enqueue": lambda q: q.enqueue("e"),
@@ -45,14 +43,6 @@ LOOKS: dict[str, Callable[[Any], Awaitable[object]]] = {
 def by_turns(name: str, cases: Iterable[Any]) -> pytest.MarkDecorator:
     """Each case with one flavour of queue, and every flavour with some: the store decides."""
     return pytest.mark.parametrize(("flavour", name), list(zip(cycle(FLAVOURS), cases)))
-
-
-def disk(folder: Path) -> dict[str, bytes | None]:
-    """Everything in a folder: the bytes of files, None for folders."""
-    return {
-        str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None
-        for path in folder.rglob("*")
-    }
 
 
 @asynccontextmanager

@@ -12,7 +12,8 @@ import pytest
 
 from casque import CorruptError, Queue, StorageError
 from casque.testing.rig import FLAVOURS, Flavour
-from tests.sqlite.refusals import by_turns, disk, make_queue, opened, refuses
+from tests.conformance.untouched import disk
+from tests.sqlite.refusals import by_turns, make_queue, opened, refuses
 
 
 @pytest.fixture(params=FLAVOURS)

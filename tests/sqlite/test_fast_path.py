@@ -20,11 +20,11 @@ import pytest
 from msgspec.structs import replace
 
 from casque import App, BrokerQueue, InvalidError, JobStatus, LeaseLostError, NewJob, Queue
-from casque.queues.lineage import running
 from casque.stores.sqlite.rows import STATEMENTS
 from casque.stores.sqlite.store import SqliteStore
 from casque.stores.sqlite.transaction import CLAIMS_AT_ONCE
 from casque.testing import FakeClock
+from casque.testing.rig import inside
 from tests.sqlite.waiting import closed_behind
 
 LEASE = timedelta(milliseconds=50)
@@ -287,7 +287,7 @@ def test_a_job_of_a_task_goes_the_short_way_with_all_that_the_task_sets(
 
         add.enqueue(1)
         parent = add.enqueue(2).job()
-        with only_fast_path(monkeypatch), running(parent):
+        with only_fast_path(monkeypatch), inside(parent):
             handle = add.using(headers={"trace": "1"}).enqueue(3, y=4)
         stored = app.queue.get(handle.id)
         assert stored == handle._job
@@ -302,7 +302,7 @@ def test_a_job_that_is_too_deep_is_refused_by_the_short_way_too(tmp_path: Path) 
     with Queue(tmp_path / "jobs.db", max_depth=1) as q:
         q.enqueue("e")
         parent = replace(q.enqueue("e"), depth=1)
-        with running(parent), pytest.raises(InvalidError, match="2 jobs deep"):
+        with inside(parent), pytest.raises(InvalidError, match="2 jobs deep"):
             q.enqueue("e")
         assert q.stats().total == 2
 

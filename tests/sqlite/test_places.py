@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
@@ -14,22 +13,14 @@ from typing import Any
 
 import pytest
 
-from casque import (
-    BrokerQueue,
-    DirectQueue,
-    InvalidError,
-    NewJob,
-    Queue,
-    StorageError,
-    open_store,
-)
+from casque import InvalidError, NewJob, Queue, StorageError, open_store
 from casque.stores.sqlite.store import SqliteStore
 from casque.system import local_disk as disks
 from casque.testing.rig import FLAVOURS, Flavour
-from tests.sqlite.refusals import by_turns, disk, make_queue, refuses
+from tests.conformance.untouched import KINDS, ask_as_nobody, disk
+from tests.sqlite.refusals import by_turns, make_queue, refuses
 from tests.sqlite.waiting import closed_behind
 
-KINDS = (DirectQueue, BrokerQueue, Queue)
 THREE_SLASHES = r"sqlite:///relative\.db.*sqlite:////absolute/path\.db"
 
 
@@ -212,54 +203,6 @@ def test_a_local_disk_beside_a_network_drive_is_fine(
 
 # -- permissions ---------------------------------------------------------------
 
-AS_NOBODY = """
-import asyncio, json, os, sys
-from casque import BrokerQueue, CasqueError, DirectQueue, Queue
-
-CALLS = {
-    "stats": lambda q: q.stats(),
-    "enqueue": lambda q: q.enqueue("e"),
-    "dequeue": lambda q: q.dequeue(),
-}
-
-def told(error):
-    return [type(error).__name__, str(error), getattr(error, "outcome_unknown", None)]
-
-def plainly(path):
-    answers = {}
-    with Queue(path) as q:
-        for name, call in CALLS.items():
-            try:
-                answers[name] = [type(call(q)).__name__, "", None]
-            except CasqueError as error:
-                answers[name] = told(error)
-    return answers
-
-async def awaiting(kind, path):
-    answers = {}
-    async with kind(path) as q:
-        for name, call in CALLS.items():
-            try:
-                answers[name] = [type(await call(q)).__name__, "", None]
-            except CasqueError as error:
-                answers[name] = told(error)
-    return answers
-
-def answers(flavour, path):
-    if flavour == "queue":
-        return plainly(path)
-    return asyncio.run(awaiting({"direct": DirectQueue, "broker": BrokerQueue}[flavour], path))
-
-flavour, warm, *paths = sys.argv[1:]
-answers(flavour, warm)  # so that everything is imported: nobody may not be allowed to read Python
-if os.geteuid() == 0:
-    os.setgroups([])
-    os.setgid(65534)
-    os.setuid(65534)
-print(json.dumps([answers(flavour, path) for path in paths]), flush=True)
-os._exit(0)  # nothing of root's is left to be tidied up by nobody
-"""
-
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
@@ -267,18 +210,6 @@ def folder() -> Iterator[Path]:
     with tempfile.TemporaryDirectory() as name:
         yield Path(name)
         Path(name).chmod(0o755)
-
-
-def ask_as_nobody(flavour: Flavour, folder: Path, *paths: Path) -> list[dict[str, list[Any]]]:
-    done = subprocess.run(
-        [sys.executable, "-c", AS_NOBODY, flavour, str(folder / "warm.db"), *map(str, paths)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    answers: list[dict[str, list[Any]]] = json.loads(done.stdout)
-    return answers
 
 
 def check_refused(answer: list[Any], path: Path) -> None:
@@ -297,7 +228,9 @@ def test_a_folder_that_may_not_be_written_to_is_left_alone(
     folder.chmod(0o555)
     paths = [folder / "jobs.db", folder / "new.db", folder / "sub" / "new.db"]
     before = disk(folder)
-    for path, answers in zip(paths, ask_as_nobody(flavour, tmp_path, *paths), strict=True):
+    for path, answers in zip(
+        paths, ask_as_nobody(flavour, tmp_path / "warm.db", *paths), strict=True
+    ):
         for answer in answers.values():
             check_refused(answer, path)
             assert "writ" in answer[1].partition("nothing was written")[2]  # the remedy
@@ -312,7 +245,7 @@ def test_a_file_that_may_not_be_written_is_left_alone(
     path = folder / "jobs.db"
     path.chmod(0o444)
     folder.chmod(0o777)
-    [answers] = ask_as_nobody(flavour, tmp_path, path)
+    [answers] = ask_as_nobody(flavour, tmp_path / "warm.db", path)
     for name in ("enqueue", "dequeue"):
         check_refused(answers[name], path)
         assert "permissions" in answers[name][1]
@@ -327,7 +260,7 @@ def test_a_file_that_may_not_be_read_is_left_alone(
     path = folder / "jobs.db"
     path.chmod(0o200 if os.geteuid() else 0)
     folder.chmod(0o777)
-    [answers] = ask_as_nobody(flavour, tmp_path, path)
+    [answers] = ask_as_nobody(flavour, tmp_path / "warm.db", path)
     path.chmod(0o644)
     for answer in answers.values():
         check_refused(answer, path)

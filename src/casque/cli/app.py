@@ -75,10 +75,7 @@ def demo() -> int:
     """See it work: good, flaky and failing jobs, two workers, a store in a temporary folder."""
     from casque.cli.demo.run import demo
 
-    code = demo()
-    if code == INTERRUPTED:
-        raise SystemExit(code)  # the demo has said so itself
-    return code
+    return demo()
 
 
 app.command(epilog=completion.EPILOG)(completion.completion)
@@ -120,7 +117,9 @@ def _explain(error: Exception) -> None:
 def invoke(arguments: Sequence[str]) -> int:
     """Run a command; its exit code. Raises what the command raises."""
     if COMPLETE_VARIABLE in os.environ:
-        completion.enable()
+        from typer.completion import completion_init  # type: ignore[attr-defined]
+
+        completion_init()
     try:
         code = app(list(arguments), prog_name="queuectl", standalone_mode=False)
     except _UsageError as error:
@@ -131,6 +130,4 @@ def invoke(arguments: Sequence[str]) -> int:
         return INTERRUPTED
     except _PassedThroughError as passed:
         raise passed.error from None
-    if code == INTERRUPTED:  # Typer has caught it, and says nothing
-        complain("interrupted.")
     return code if isinstance(code, int) else DONE

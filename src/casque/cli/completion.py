@@ -37,10 +37,3 @@ def completion(
         raise InvalidError(f"no completion for {name!r}; choose one of {', '.join(_SHELLS)}.")
     print(get_completion_script(prog_name="queuectl", complete_var=COMPLETE_VARIABLE, shell=name))
     return DONE
-
-
-def enable() -> None:
-    """Make Typer answer shells that ask for completions."""
-    from typer.completion import completion_init  # type: ignore[attr-defined]
-
-    completion_init()

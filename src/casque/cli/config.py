@@ -14,9 +14,7 @@ from casque.cli.options import (
     open_for_writing,
 )
 from casque.cli.output import DONE, JsonObject, add_row, answer, print_json, print_table, table
-from casque.cli.store import Access
-from casque.errors import CASConflictError
-from casque.record import ABSENT, CONFIG
+from casque.record import CONFIG
 from casque.rules.operations import DeleteRecord, PutRecord
 from casque.stores.url import anchored, without_password
 from casque.system.terminal_text import plain
@@ -56,30 +54,17 @@ def unset(context: typer.Context, key: KeyArgument) -> int:
 
 
 def _change(context: typer.Context, key: str, data: bytes | None) -> int:
-    """Set a setting, or set it back to its default, and say so."""
+    """Set a setting, or set it back to its default, and say so. The last writer wins."""
     one = setting(key)
     with open_for_writing(context) as access:
-        _write(access, key, data)
+        access.submit(
+            DeleteRecord(CONFIG, key, None) if data is None else PutRecord(CONFIG, key, data, None)
+        )
         settings = access.settings()
     default = " (default)" if data is None else ""
     text = f"Config updated: {key} = {one.shown(settings)}{default}"
     value = _object(key, settings, is_set=data is not None)
     return answer(value, text, as_json=is_json(context))
-
-
-def _write(access: Access, key: str, data: bytes | None) -> None:
-    """Write the record, or delete it; the last of several writers wins."""
-    while True:
-        found = next((one for one in access.records(CONFIG) if one.name == key), None)
-        version = ABSENT if found is None else found.version
-        try:
-            if data is not None:
-                access.submit(PutRecord(CONFIG, key, data, version))
-            elif found is not None:
-                access.submit(DeleteRecord(CONFIG, key, version))
-        except CASConflictError:
-            continue
-        return
 
 
 @config.add("queuectl config get max_retries")

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
-from casque.cli.output import INTERRUPTED, NOT_SO, NOWHERE, InterruptedAtError, code_of, complain
+from casque.cli.output import INTERRUPTED, NOT_SO, NOWHERE, code_of, complain
 from casque.errors import CasqueError
 
 DEBUG_VARIABLE = "CASQUE_DEBUG"
@@ -39,11 +39,8 @@ def exit_code(call: Callable[[], int]) -> int:
     except CasqueError as error:
         complain(str(error))
         return code_of(error)
-    except KeyboardInterrupt:
-        complain("interrupted.")
-        return INTERRUPTED
-    except InterruptedAtError as error:
-        complain(str(error))
+    except KeyboardInterrupt as interrupt:  # the command may say what was done by then
+        complain(str(interrupt) or "interrupted.")
         return INTERRUPTED
     except BrokenPipeError:
         return NOWHERE

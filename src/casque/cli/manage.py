@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from typing import Annotated
@@ -28,7 +27,7 @@ from casque.cli.output import (
     print_json,
 )
 from casque.cli.store import Access
-from casque.errors import CASConflictError, InvalidError, JobNotFoundError
+from casque.errors import InvalidError, JobNotFoundError
 from casque.job import Job
 from casque.record import CONFIG, PAUSE
 from casque.rules.operations import Cancel, DeleteRecord, Operation, Retry
@@ -146,8 +145,7 @@ def reset(context: typer.Context, yes: YesOption = False) -> int:
         )
         for kind in (CONFIG, PAUSE):
             for record in access.records(kind):
-                with suppress(CASConflictError):  # somebody has set it again meanwhile
-                    access.submit(DeleteRecord(kind, record.name, record.version))
+                access.submit(DeleteRecord(kind, record.name, None))
         workers = len(access.live_workers())
     if workers:
         complain(

@@ -70,10 +70,6 @@ _UNBOUNDED = 1_000
 """The width of a pipe or a file, where nothing is wrapped."""
 
 
-class InterruptedAtError(Exception):
-    """Ctrl-C, with a message about what was done by then."""
-
-
 # -- how a command ends ------------------------------------------------------------
 
 
@@ -92,18 +88,6 @@ def complain(message: str) -> None:
         print(f"queuectl: {line}", file=sys.stderr)
     except OSError:
         return  # stderr is closed
-
-
-@contextmanager
-def live_note() -> Iterator[Callable[[str], None]]:
-    """Yield a function that replaces one line on a terminal. It does nothing elsewhere."""
-    if not sys.stderr.isatty():
-        yield lambda _text: None
-        return
-    from rich.console import Console
-
-    with Console(stderr=True).status("") as status:
-        yield status.update
 
 
 @contextmanager

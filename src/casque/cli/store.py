@@ -122,18 +122,11 @@ class Access:
 
     def submit(self, operation: Operation) -> Any:
         """Commit one operation. Returns its result, or raises its refusal."""
-        [outcome] = self.submit_all([operation])
-        if isinstance(outcome, Exception):
-            raise outcome
-        return outcome
+        return self.run(self.queue._session.submit(operation))  # noqa: SLF001 - of one house
 
     def submit_all(self, operations: Sequence[Operation]) -> list[Any]:
         """Commit several together. Returns the result or the refusal of each."""
-
-        async def submitted() -> list[Any]:  # a committer belongs to the event loop that calls it
-            return await self.queue._session.submit_all(operations)  # noqa: SLF001 - of one house
-
-        return self.run(submitted())
+        return self.run(self.queue._session.submit_all(operations))  # noqa: SLF001 - as above
 
     def live_workers(self) -> list[WorkerEntry]:
         """The workers of this store that run, as far as this host can tell."""

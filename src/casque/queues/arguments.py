@@ -29,7 +29,7 @@ from casque.checks import (
 )
 from casque.errors import InvalidError
 from casque.job import DEFAULT_MAX_ATTEMPTS, DEFAULT_QUEUE, Job
-from casque.queues.lineage import Lineage
+from casque.queues.lineage import OUTSIDE, Lineage
 from casque.rules.operations import Request
 from casque.system.ids import Minted
 
@@ -90,6 +90,12 @@ def request(new: NewJob, lineage: Lineage, minted: str, order: int) -> Request:
         id is None,
         () if new.headers is None else headers(new.headers),
     )
+
+
+def checked(new: NewJob) -> NewJob:
+    """The same job. InvalidError when one of its fields is wrong."""
+    request(new, OUTSIDE, "", 0)
+    return new
 
 
 def requests(

@@ -14,7 +14,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from casque.errors import CasqueError, StorageError
-from casque.rules.operations import Ack, Batch, Enqueue, Operation
+from casque.record import Record
+from casque.rules.decide import Leased
+from casque.rules.operations import Ack, Batch, DeleteRecord, Enqueue, Operation, Release
 from casque.stores.port import COMMIT_DEADLINE_US, Store
 from casque.system.clock import SECOND_US, Stopwatch
 
@@ -142,6 +144,16 @@ class BatchWriter:
             except StorageError as again:
                 error = again
         raise error
+
+
+def to_give_back(outcome: Any) -> list[Operation]:
+    """The operations that give back what was claimed for a caller who will never see it."""
+    if isinstance(outcome, Leased):
+        return [Release(job.id, job.token) for job in outcome.jobs]
+    if isinstance(outcome, Record) and outcome.expires_us is not None:
+        # A lock or a queue's lease: a record that ends by time is a claim.
+        return [DeleteRecord(outcome.kind, outcome.name, outcome.version)]
+    return []
 
 
 def copied_error(error: Exception) -> Exception:

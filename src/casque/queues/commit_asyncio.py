@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Coroutine, Iterable, Sequence
+from functools import partial
 from typing import Any
-from weakref import WeakKeyDictionary, ref
+from weakref import WeakKeyDictionary
 
 from casque.queues.commit import (
     CLOSE_PATIENCE_US,
@@ -16,10 +16,9 @@ from casque.queues.commit import (
     interrupted_error,
     is_unanswered,
     not_sent_error,
+    to_give_back,
 )
-from casque.record import Record
-from casque.rules.decide import Leased
-from casque.rules.operations import DeleteRecord, Operation, Release
+from casque.rules.operations import Operation
 from casque.stores.port import Store
 
 
@@ -27,15 +26,13 @@ class LoopCommitter:
     """Group commit for tasks: one writer for each event loop that uses the queue."""
 
     def __init__(self, store: Store, *, one_by_one: bool, max_conflicts: int | None) -> None:
-        self._store = store
-        self._one_by_one = one_by_one
-        self._max_conflicts = max_conflicts
+        self._new_writer = partial(
+            _LoopWriter, store, one_by_one=one_by_one, max_conflicts=max_conflicts
+        )
         # By loop, because a task can only be woken by its own, and a loop that
         # ends must not take the operations of another with it.
         self._by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, _LoopWriter]
         self._by_loop = WeakKeyDictionary()
-        self._lock = threading.Lock()
-        self._latest: tuple[ref[asyncio.AbstractEventLoop], _LoopWriter] | None = None
 
     def commit(self, operations: Sequence[Operation]) -> Coroutine[Any, Any, list[Any]]:
         """Commit these with whatever else is waiting. Per operation its result, or its error."""
@@ -51,26 +48,17 @@ class LoopCommitter:
         return sum(batches.waiting for batches in self._by_loop.values())
 
     def _own(self) -> _LoopWriter:
-        loop, latest = asyncio.get_running_loop(), self._latest
-        if latest is not None and latest[0]() is loop:
-            return latest[1]
-        with self._lock:
-            own = self._by_loop.get(loop)
-            if own is None:
-                own = _LoopWriter(
-                    self._store, one_by_one=self._one_by_one, max_conflicts=self._max_conflicts
-                )
-                self._by_loop[loop] = own
-            self._latest = ref(loop), own
-            return own
+        loop = asyncio.get_running_loop()
+        own = self._by_loop.get(loop)
+        if own is None:  # a loop has one thread, so nobody else adds it
+            own = self._by_loop[loop] = self._new_writer()
+        return own
 
 
 class _LoopWriter(BatchWriter):
     """The waiting operations of one event loop, and the task that commits them."""
 
-    def __init__(self, store: Store, *, one_by_one: bool, max_conflicts: int | None) -> None:
-        super().__init__(store, one_by_one=one_by_one, max_conflicts=max_conflicts)
-        self._worker: asyncio.Task[None] | None = None
+    _worker: asyncio.Task[None] | None = None
 
     async def commit(self, operations: Sequence[Operation]) -> list[Any]:
         loop = asyncio.get_running_loop()
@@ -129,15 +117,8 @@ class _LoopWriter(BatchWriter):
             entry.future.set_result(outcome)
 
     def _give_back(self, outcome: Any) -> None:
-        """The caller was cancelled and will never see what it claimed: release it."""
-        if isinstance(outcome, Leased):
-            for job in outcome.jobs:
-                self._waiting.append(PendingOperation(Release(job.id, job.token)))
-        elif isinstance(outcome, Record) and outcome.expires_us is not None:
-            # A lock or a queue's lease: a record that ends by time is a claim.
-            self._waiting.append(
-                PendingOperation(DeleteRecord(outcome.kind, outcome.name, outcome.version))
-            )
+        """The caller was cancelled."""
+        self._waiting.extend(map(PendingOperation, to_give_back(outcome)))
         if self._waiting and (self._worker is None or self._worker.done()):
             self._worker = asyncio.get_running_loop().create_task(self._work())
 

@@ -8,12 +8,17 @@ from contextlib import suppress
 from typing import Any
 
 from casque.errors import InvalidError, StorageError
-from casque.queues.commit import BatchWriter, PendingOperation, copied_error, interrupted_error
-from casque.rules.decide import Leased
-from casque.rules.operations import Batch, Operation, Release
+from casque.queues.commit import (
+    BatchWriter,
+    PendingOperation,
+    copied_error,
+    interrupted_error,
+    to_give_back,
+)
+from casque.rules.operations import Batch, Operation
 from casque.stores.port import Answer, Prompt, Store
+from casque.system import reentry
 from casque.system.clock import Stopwatch, drive
-from casque.system.reentry import called_within
 
 _FEW = 128
 """One commit carries this many operations easily, if they have no large payloads."""
@@ -26,27 +31,23 @@ class ThreadCommitter(BatchWriter):
 
     def __init__(self, store: Store, *, one_by_one: bool, max_conflicts: int | None) -> None:
         super().__init__(store, one_by_one=one_by_one, max_conflicts=max_conflicts)
-        self._lock = threading.Lock()
-        self._owner = 0
-        """The thread that is committing."""
+        self._lock = threading.RLock()
+        self._is_busy = False
+        """True while a thread has the lock: others let it commit their operations."""
         self._is_closed = False
         self._commit_now = _commit_now_of(store, max_conflicts)
 
     def commit(self, operations: Sequence[Operation]) -> list[Any]:
         """Commit these with whatever else is waiting. Per operation its result, or its error."""
-        thread = threading.get_ident()
-        if self._lock.locked():
-            if self._owner == thread:
-                raise called_within()
-            return self._commit_in_turn(operations, thread)
-        if self._waiting or (len(operations) > 1 and (self._one_by_one or len(operations) > _FEW)):
-            return self._commit_in_turn(operations, thread)
+        is_long = len(operations) > 1 and (self._one_by_one or len(operations) > _FEW)
+        if self._is_busy or self._waiting or is_long:
+            return self._commit_in_turn(operations)
         # Nobody else waits, and one commit can carry all of it: there is nothing to gather.
         begun = self._store.clock.monotonic()
         # By `with` and no other way: no interrupt can come between taking it and this block.
         with self._lock:
             try:
-                self._owner = thread  # before any call: a signal handler may run there
+                self._is_busy = True  # before any call: a signal handler may run there
                 if self._is_closed:
                     raise _closed()  # noqa: TRY301 - an outcome like any other
                 self._number += 1
@@ -60,15 +61,16 @@ class ThreadCommitter(BatchWriter):
             except Exception as error:  # noqa: BLE001 - an outcome like any other
                 return [error, *(copied_error(error) for _ in operations[1:])]
             finally:
-                self._owner = 0
+                self._is_busy = False
 
-    def _commit_in_turn(self, operations: Sequence[Operation], thread: int) -> list[Any]:
+    def _commit_in_turn(self, operations: Sequence[Operation]) -> list[Any]:
         """Wait for the lock. The thread that holds it may commit these meanwhile."""
+        reentry.refuse(self._lock)
         entries = [PendingOperation(operation) for operation in operations]
         self._join(entries)
         try:
             with self._lock:
-                self._owner = thread
+                self._is_busy = True
                 try:
                     if self._is_closed:
                         raise _closed()
@@ -77,7 +79,7 @@ class ThreadCommitter(BatchWriter):
                             # The thread that took it along was interrupted.
                             raise interrupted_error(self._store.name)
                 finally:
-                    self._owner = 0
+                    self._is_busy = False
         except BaseException:
             self._withdraw(entries)
             raise
@@ -98,7 +100,7 @@ class ThreadCommitter(BatchWriter):
         A signal handler that closes the queue in the middle of a call has nothing to wait for:
         the call goes on when the handler returns, or is given up with it.
         """
-        if self._owner == threading.get_ident() and self._lock.locked():
+        if reentry.is_mine(self._lock):
             self._is_closed = True
             return
         with self._lock:
@@ -111,14 +113,14 @@ class ThreadCommitter(BatchWriter):
         for entry in entries:
             entry.is_withdrawn = True
             if entry.is_done:
-                self._waiting.extend(map(PendingOperation, _releases(entry)))
+                self._waiting.extend(map(PendingOperation, to_give_back(entry.outcome)))
 
     def _give_back(self, batch: Sequence[PendingOperation]) -> None:
-        """Release the jobs of callers who were interrupted meanwhile: nobody knows of them."""
-        releases = [one for entry in batch if entry.is_withdrawn for one in _releases(entry)]
-        if releases:
-            with suppress(Exception):  # then they come back when their leases end
-                drive(self._commit(releases, blocking=True))
+        """Give back what callers claimed who were interrupted meanwhile: nobody knows of it."""
+        outcomes = [entry.outcome for entry in batch if entry.is_withdrawn]
+        if operations := [one for outcome in outcomes for one in to_give_back(outcome)]:
+            with suppress(Exception):  # then it comes back when its lease ends
+                drive(self._commit(operations, blocking=True))
 
     def _commit_next(self) -> bool:
         """Commit the next batch; False when nobody waits."""
@@ -149,12 +151,6 @@ def _commit_now_of(store: Store, max_conflicts: int | None) -> CommitNow:
     of = next((one for one in type(store).__mro__ if "commit" in vars(one)), object)
     is_plain = "commit_now" in vars(of) and "commit" not in getattr(store, "__dict__", {})
     return store.commit_now if is_plain and isinstance(store, Prompt) else driven
-
-
-def _releases(entry: PendingOperation) -> list[Operation]:
-    """The operations that give back the jobs it claimed."""
-    jobs = entry.outcome.jobs if isinstance(entry.outcome, Leased) else ()
-    return [Release(job.id, job.token) for job in jobs]
 
 
 def _finish_all(entries: list[PendingOperation], error: Exception) -> None:

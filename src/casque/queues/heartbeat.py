@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from datetime import timedelta
 from inspect import iscoroutinefunction
-from types import TracebackType
 from typing import Any, Protocol, Self
 
 from casque import checks
@@ -59,34 +58,25 @@ class HeartbeatManager:
         return self._keeper.is_lost
 
     async def __aenter__(self) -> Self:
-        self._enter("async with" if self._is_async else "with", "async with")
+        self._enter("async with")
         self._keeper.start()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if await self._keeper.stop(raised=error):
             self._raise()
 
     def __enter__(self) -> Self:
-        self._enter("async with" if self._is_async else "with", "with")
+        self._enter("with")
         self._keeper.start_thread()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if self._keeper.stop_thread(raised=error):
             self._raise()
 
-    def _enter(self, right: str, used: str) -> None:
+    def _enter(self, used: str) -> None:
+        right = "async with" if self._is_async else "with"
         if used != right:
             raise InvalidError(f"this queue needs `{right} HeartbeatManager(…)`, not `{used}`.")
         if self._is_entered:

@@ -1,15 +1,14 @@
 """Lineage: whether this code runs inside a job, and how deep.
 
-A worker says so with `running(job)`, and tells the programs it starts by
-`CASQUE_JOB_ID` and `CASQUE_DEPTH`; every enqueue asks, so that a loop of jobs
+A worker says so with `tasks/current.py:become`, and tells the programs it starts
+by `CASQUE_JOB_ID` and `CASQUE_DEPTH`; every enqueue asks, so that a loop of jobs
 which enqueue each other is refused instead of running for ever.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 
@@ -29,36 +28,22 @@ class Lineage(NamedTuple):
     chain: tuple[str, ...]
 
 
-_OUTSIDE = Lineage(0, ())
+OUTSIDE = Lineage(0, ())
 # What stands behind os.environ: asking that for something that is not there goes through five
 # functions and an exception, at every enqueue.
 _ENVIRONMENT: Mapping[Any, Any] = getattr(os.environ, "_data", os.environ)
 _DEPTH_KEY = getattr(os.environ, "encodekey", str)(DEPTH_VARIABLE)
-_running: ContextVar[Job | None] = ContextVar("casque_running", default=None)
-
-
-@contextmanager
-def running(job: Job) -> Iterator[None]:
-    """While this holds, jobs enqueued from here stand below `job`."""
-    token = _running.set(job)
-    try:
-        yield
-    finally:
-        _running.reset(token)
-
-
-def stand_below(job: Job) -> None:
-    """From here on, in this context, jobs enqueued stand below `job`."""
-    _running.set(job)
+running: ContextVar[Any] = ContextVar("casque_running", default=None)
+"""The RunningJob (tasks/current.py) that this code runs in; None outside of one."""
 
 
 def inherited() -> Lineage:
     """The lineage of a job that is enqueued here and now."""
-    job = _running.get()
-    if job is not None:
-        return below(job)
+    inside = running.get()
+    if inside is not None:
+        return below(inside.job)
     if _DEPTH_KEY not in _ENVIRONMENT:
-        return _OUTSIDE
+        return OUTSIDE
     text = os.environ[DEPTH_VARIABLE]
     if not text.isdecimal() or len(text) > _LONGEST_DEPTH:
         raise InvalidError(

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 from datetime import timedelta
-from types import TracebackType
 from typing import Self
 
 from casque import checks
@@ -18,8 +17,8 @@ from casque.queues.heartbeat import BEATS_PER_LEASE
 from casque.queues.lease_keeper import Keeper
 from casque.queues.runner import Runner, runner_for, warn_inside_loop
 from casque.queues.session import Session
-from casque.record import ABSENT, LOCK, Record
-from casque.rules.operations import DeleteRecord, PutRecord
+from casque.record import LOCK, Record
+from casque.rules.operations import PutRecord
 from casque.stores.url import StoreAddress, open_store
 from casque.system.clock import Stopwatch
 
@@ -83,12 +82,7 @@ class Lock:
         self._keeper.start()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         assert self._keeper is not None
         is_lost = await self._keeper.stop(raised=error)
         try:
@@ -112,12 +106,7 @@ class Lock:
         self._keeper.start_thread()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         assert self._keeper is not None
         assert self._runner is not None
         is_lost = self._keeper.stop_thread(raised=error)
@@ -153,17 +142,12 @@ class Lock:
 
     async def _try_slots(self) -> bool:
         assert self._session is not None
-        owner = self._session.worker.encode()
         for slot in range(self._slots):
             # The slot stands first: a name may hold any character.
-            take = PutRecord(LOCK, f"{slot}:{self._name}", owner, ABSENT, self._lease_us)
-            try:
-                self._record = await self._session.submit(take)
-            except CASConflictError:
-                continue
-            assert self._record is not None
-            self._token = self._record.version
-            return True
+            held = await self._session.take(LOCK, f"{slot}:{self._name}", self._lease_us)
+            if held is not None:
+                self._record, self._token = held, held.version
+                return True
         return False
 
     async def _renew(self) -> bool:
@@ -191,9 +175,7 @@ class Lock:
         held, self._record = self._record, None
         assert held is not None
         try:
-            await self._session.submit(DeleteRecord(held.kind, held.name, held.version))
-        except CASConflictError:
-            return  # it had ended by time
+            await self._session.delete(held)
         except StorageError as error:
             # The work under the lock is done; that it ends by time alone is no failure of it.
             log.warning("lock %r could not be let go and ends by time: %s", self._name, error)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Collection
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import datetime, timedelta
 
 from casque import checks
@@ -63,20 +63,12 @@ class OperatorMethods:
     async def pause(self, queue: str) -> None:
         """Nothing is dequeued from this queue until `resume`; enqueueing goes on."""
         operation = PutRecord(PAUSE, checks.name(queue, "queue"), b"", ABSENT)
-        try:
+        with suppress(CASConflictError):  # paused already
             await self._session.submit(operation)
-        except CASConflictError:
-            return  # paused already
 
     async def resume(self, queue: str) -> None:
         """End a pause. Resuming a queue that is not paused is fine."""
-        queue = checks.name(queue, "queue")
-        for record in await self._session.records(PAUSE):
-            if record.name == queue:
-                try:
-                    await self._session.submit(DeleteRecord(PAUSE, queue, record.version))
-                except CASConflictError:
-                    return  # resumed by another at this moment
+        await self._session.submit(DeleteRecord(PAUSE, checks.name(queue, "queue"), None))
 
     async def drop(self, queue: str) -> int:
         """Forget every job of this queue, running ones too. Returns how many. A pause stays."""
@@ -96,23 +88,11 @@ class OperatorMethods:
             yield None if held is None else as_lease(held)
         finally:
             if held is not None:
-                await self._let_queue_go(held)
+                await self._session.delete(held)
 
     async def _take_queue(self, queue: str, lease: timedelta) -> Record | None:
         lease_us = checks.positive_span(lease, "lease")
-        name = checks.name(queue, "queue")
-        operation = PutRecord(QUEUE_LEASE, name, self._session.worker.encode(), ABSENT, lease_us)
-        try:
-            record: Record = await self._session.submit(operation)
-        except CASConflictError:
-            return None
-        return record
-
-    async def _let_queue_go(self, held: Record) -> None:
-        try:
-            await self._session.submit(DeleteRecord(held.kind, held.name, held.version))
-        except CASConflictError:
-            return  # it had ended by time, and another has it now
+        return await self._session.take(QUEUE_LEASE, checks.name(queue, "queue"), lease_us)
 
     # -- looking ---------------------------------------------------------------
 
@@ -124,8 +104,7 @@ class OperatorMethods:
         limit: int = 10,
     ) -> list[Job]:
         """The jobs that a dequeue would take now. No lease, no change."""
-        self._session.check_open()
-        return await self._session.access.peek(
+        return await self._session.readable.peek(
             arguments.entrypoints(entrypoint),
             None if queue is None else checks.name(queue, "queue"),
             checks.whole(limit, "limit", 1),
@@ -133,31 +112,26 @@ class OperatorMethods:
 
     async def get(self, id: str | Job) -> Job | None:
         """The job as it is now, or None when there is none of that id (any more)."""
-        self._session.check_open()
-        return await self._session.access.get(_id(id))
+        return await self._session.readable.get(_id(id))
 
     async def stats(self, queue: str | None = None) -> Stats:
         """How many jobs are in which state, in one queue or in all."""
-        self._session.check_open()
-        return await self._session.access.stats(
+        return await self._session.readable.stats(
             None if queue is None else checks.name(queue, "queue")
         )
 
     async def queues(self, *, due: bool = False) -> list[str]:
         """The names of the queues that have jobs, or only of those with a job due now."""
-        self._session.check_open()
-        return await self._session.access.queues(due=due)
+        return await self._session.readable.queues(due=due)
 
     async def next_run_at(self, queue: str) -> datetime | None:
         """When the first job of this queue is due; None when it has none."""
-        self._session.check_open()
-        due = await self._session.access.next_run(checks.name(queue, "queue"))
+        due = await self._session.readable.next_run(checks.name(queue, "queue"))
         return None if due is None else to_datetime(due)
 
     async def read_state(self) -> QueueState:
         """Everything at once, as a frozen value. For tools, tests and small queues."""
-        self._session.check_open()
-        return await self._session.access.picture()
+        return await self._session.readable.picture()
 
 
 def as_lease(record: Record) -> Lease:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING, Any
 
 from casque import checks
-from casque.errors import InvalidError
+from casque.errors import CASConflictError, InvalidError
 from casque.job import Job
 from casque.queues.commit_threads import ThreadCommitter
-from casque.record import Record
-from casque.rules.operations import Enqueue, Operation
+from casque.record import ABSENT, Record
+from casque.rules.operations import DeleteRecord, Enqueue, Operation, PutRecord
 from casque.stores.listeners import Listeners
 from casque.stores.port import Joinable, Store
 from casque.stores.url import StoreAddress, open_store
@@ -146,9 +146,28 @@ class Session:
             )
         return self.store.enqueue_within(connection, operation)
 
-    async def records(self, kind: str) -> list[Record]:
+    @property
+    def readable(self) -> Store:
+        """The store, to look into. InvalidError unless this may be used here and now."""
         self.check_open()
-        return await self.access.records(kind)
+        return self.access
+
+    async def records(self, kind: str) -> list[Record]:
+        return await self.readable.records(kind)
+
+    async def take(self, kind: str, name: str, lease_us: int) -> Record | None:
+        """Claim a name with a record that ends by time; None when another has it."""
+        operation = PutRecord(kind, name, self.worker.encode(), ABSENT, lease_us)
+        try:
+            record: Record = await self.submit(operation)
+        except CASConflictError:
+            return None
+        return record
+
+    async def delete(self, record: Record) -> None:
+        """Delete a record, unless it has changed since it was read, or is gone."""
+        with suppress(CASConflictError):
+            await self.submit(DeleteRecord(record.kind, record.name, record.version))
 
     def _not_open(self) -> InvalidError:
         if self._is_closed:

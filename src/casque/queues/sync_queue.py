@@ -12,7 +12,6 @@ import asyncio
 from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime, timedelta
-from types import TracebackType
 from typing import Any, NoReturn, Self, TypeVar
 
 from casque.errors import InvalidError
@@ -85,12 +84,7 @@ class Queue:
         self._check_open()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -292,7 +286,7 @@ class Queue:
             yield None if held is None else as_lease(held)
         finally:
             if held is not None:
-                self._run(self._live._let_queue_go(held))
+                self._run(self._live._session.delete(held))
 
     # -- looking ---------------------------------------------------------------
 

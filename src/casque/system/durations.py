@@ -19,16 +19,17 @@ _UNITS_US = {
 }
 
 
-def duration_us(text: str, *, at_least_us: int = 0) -> int:
-    """The microseconds of a duration. InvalidError when it is none."""
+def duration_us(text: str, what: str = "", *, at_least_us: int = 0) -> int:
+    """The microseconds of a duration. InvalidError, which begins with `what`, when it is none."""
+    of = f"{what}: " if what else ""
     found = _DURATION.fullmatch(text.strip())
     if found is None:
-        raise InvalidError(f"{text!r} is not a duration: {FORM}.")
+        raise InvalidError(f"{of}{text!r} is not a duration: {FORM}.")
     span = float(found[1]) * _UNITS_US[found[2] or "s"]
     if span > LONGEST_SPAN_US:
-        raise InvalidError(f"{text[:50]!r} is too long: at most 100 years.")
+        raise InvalidError(f"{of}{text[:50]!r} is too long: at most 100 years.")
     if round(span) < at_least_us:
-        raise InvalidError(f"{text!r} is too short: at least {told(at_least_us)}.")
+        raise InvalidError(f"{of}{text!r} is too short: at least {told(at_least_us)}.")
     return round(span)
 
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
 from datetime import datetime
 
 from casque import checks
 from casque.errors import InvalidError
 from casque.job import Job
-from casque.queues.lineage import running, stand_below
+from casque.queues import lineage
 from casque.system.clock import to_datetime
 
 
@@ -99,12 +98,9 @@ class RunningJob:
         return f"<RunningJob {self.entrypoint} {self.id}, attempt {self.attempt}>"
 
 
-_current: ContextVar[RunningJob | None] = ContextVar("casque_current", default=None)
-
-
 def current_job() -> RunningJob:
     """The job that this code runs in. Raises InvalidError outside of one."""
-    job = _current.get()
+    job: RunningJob | None = lineage.running.get()
     if job is None:
         raise InvalidError(
             "no job is running here: current_job() is for the code of a task, and for what that "
@@ -115,16 +111,14 @@ def current_job() -> RunningJob:
 
 def become(job: RunningJob) -> None:
     """From here on, in this context, `job` is the current one; for a context that is its own."""
-    _current.set(job)
-    stand_below(job.job)
+    lineage.running.set(job)
 
 
 @contextmanager
 def running_as(job: RunningJob) -> Iterator[None]:
     """While this holds, `job` is the current one, and jobs enqueued from here stand below it."""
-    token = _current.set(job)
+    token = lineage.running.set(job)
     try:
-        with running(job.job):
-            yield
+        yield
     finally:
-        _current.reset(token)
+        lineage.running.reset(token)

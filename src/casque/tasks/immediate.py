@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import functools
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec.structs import replace
 
-from casque import checks
 from casque.errors import InvalidError
 from casque.job import Job, JobStatus
+from casque.queues import arguments
 from casque.queues.arguments import NewJob
 from casque.queues.async_queue import DEFAULT_MAX_DEPTH
 from casque.queues.lineage import inherited
+from casque.rules.decide import new_job
 from casque.system.clock import Clock
 from casque.tasks.current import RunningJob, running_as
 
@@ -32,8 +32,9 @@ def run_now(task: Task[..., Any], new: NewJob, clock: Clock) -> Job:
     """Run it on this thread and return the job as it would be stored; what it raises comes out."""
     job, running, args, kwargs = _begun(task, new, clock)
     with running_as(running):
-        call = functools.partial(task.function, *args, **kwargs)
-        value = _without_loop(call) if task.is_async else call()
+        value = task.function(*args, **kwargs)
+        if task.is_async:
+            value = _without_loop(value)
     return _finished(task, job, value, clock)
 
 
@@ -50,36 +51,23 @@ async def arun_now(task: Task[..., Any], new: NewJob, clock: Clock) -> Job:
 def _begun(
     task: Task[..., Any], new: NewJob, clock: Clock
 ) -> tuple[Job, RunningJob, list[Any], dict[str, Any]]:
-    now = clock.now()
     lineage = inherited()
     if lineage.depth > DEFAULT_MAX_DEPTH:
         raise InvalidError(
             f"{task.name}: {lineage.depth} jobs stand above this one, each enqueued by the one "
             f"before ({' > '.join(lineage.chain)}); at most {DEFAULT_MAX_DEPTH} may."
         )
-    timeout = None if new.timeout is None else checks.positive_span(new.timeout, "timeout")
-    job = Job(
-        id=clock.new_id() if new.id is None else new.id,
-        entrypoint=new.entrypoint,
-        payload=new.payload,
-        queue=new.queue,
-        priority=new.priority,
+    now = clock.now()
+    job = replace(
+        new_job(arguments.request(new, lineage, clock.new_id(), 0), now),
         status=JobStatus.IN_PROGRESS,
         attempts=1,
-        max_attempts=new.max_attempts,
         worker=WORKER,
-        depth=lineage.depth,
-        chain=lineage.chain,
-        header_pairs=() if new.headers is None else checks.headers(new.headers),
-        created_us=now,
         run_us=now,
-        updated_us=now,
         claimed_us=now,
-        timeout_us=timeout,
     )
-    running = RunningJob(
-        job, None if timeout is None else now + timeout, lambda *_: None
-    )  # nobody can look at its progress
+    deadline = None if job.timeout_us is None else now + job.timeout_us
+    running = RunningJob(job, deadline, lambda *_: None)  # nobody can look at its progress
     return job, running, *task.call.decode(new.payload)
 
 
@@ -94,11 +82,11 @@ def _finished(task: Task[..., Any], job: Job, value: object, clock: Clock) -> Jo
     )
 
 
-def _without_loop(begin: Callable[[], Coroutine[Any, Any, T]]) -> T:
+def _without_loop(coroutine: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine from plain code: on this thread, or beside the loop that runs on it."""
     if asyncio._get_running_loop() is None:  # noqa: SLF001 - the quick check
-        return asyncio.run(begin())
+        return asyncio.run(coroutine)
     # The caller's context variables are the thread's too: which job this is, above all.
     context = contextvars.copy_context()
     with ThreadPoolExecutor(1, "casque-aside") as aside:
-        return aside.submit(lambda: context.run(asyncio.run, begin())).result()
+        return aside.submit(context.run, asyncio.run, coroutine).result()

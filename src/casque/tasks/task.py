@@ -24,9 +24,7 @@ from msgspec.structs import replace
 
 from casque import checks
 from casque.errors import InvalidError
-from casque.queues import arguments
-from casque.queues.arguments import NewJob
-from casque.queues.lineage import Lineage
+from casque.queues.arguments import NewJob, checked
 from casque.queues.runner import warn_inside_loop
 from casque.retry import Backoff
 from casque.tasks.calls import Call
@@ -40,7 +38,6 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 RunIn = Literal["loop", "thread", "process"]
-_OUTSIDE = Lineage(0, ())
 
 
 class JobOptions(TypedDict, total=False):
@@ -108,9 +105,7 @@ def changed(template: NewJob, options: JobOptions) -> NewJob:
     for name in options:
         if name not in JobOptions.__annotations__:
             raise TypeError(f"got an unexpected keyword argument {name!r}")
-    new = replace(template, **options)
-    arguments.request(new, _OUTSIDE, "", 0)
-    return new
+    return checked(replace(template, **options))
 
 
 class Task(TaskWithOptions[P, R]):

@@ -11,14 +11,21 @@ import asyncio
 import functools
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import (
+    AbstractContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    contextmanager,
+)
 from datetime import timedelta
 from typing import Any, Literal, NamedTuple, Protocol, TypeVar, cast
 
+from casque.job import Job
 from casque.queues.async_queue import AsyncQueue, BrokerQueue, DirectQueue
 from casque.queues.sync_queue import Queue
 from casque.stores.port import Store
 from casque.system.clock import Clock
+from casque.tasks.current import RunningJob, running_as
 from casque.testing.fakeclock import FakeClock
 from casque.testing.processes import in_processes, in_threads
 
@@ -207,3 +214,8 @@ def counted(count: Callable[[], int | None]) -> Iterator[Callable[[], int]]:
     """Count what happens inside the context; the value given tells by how much it grew."""
     before = count() or 0
     yield lambda: (count() or 0) - before
+
+
+def inside(job: Job) -> AbstractContextManager[None]:
+    """While this holds, the code runs in the job."""
+    return running_as(RunningJob(job, None, lambda *_: None))

@@ -9,10 +9,10 @@ from typing import Any
 
 import msgspec
 
-from casque import checks
+from casque.checks import whole_text
 from casque.errors import InvalidError
 from casque.job import DEFAULT_QUEUE
-from casque.queues.arguments import NewJob
+from casque.queues.arguments import NewJob, checked
 from casque.system.clock import LONGEST_SPAN_US, SECOND_US
 from casque.system.durations import FORM, duration_us
 from casque.worker.shell.job import SHELL, ShellCall, encode
@@ -52,28 +52,26 @@ def new_job(written: Fields, settings: Settings, *, id_from_content: bool = Fals
     """The job with these fields; the settings fill in what is missing."""
     given = _by_name(written)
     call = ShellCall(_command(given), _env(given), _cwd(given))
-    queue = checks.name(given.get("queue", DEFAULT_QUEUE), "queue")
+    queue = given.get("queue", DEFAULT_QUEUE)
     id = given.get("id")
     if id_from_content:
         if id is not None:
             raise InvalidError("give `id`, or take it from the content, not both.")
         id = _hash(queue, call)
-    if "delay" in given and "run_at" in given:
-        raise InvalidError("give `delay` or `run_at`, not both.")
-    return NewJob(
-        SHELL,
-        encode(call),
-        checks.whole(given.get("priority", 0), "priority", checks.SMALLEST_INT),
-        queue=queue,
-        id=None if id is None else checks.name(id, "id"),
-        delay=_span(given, "delay", None),
-        run_at=_instant(given),
-        max_attempts=checks.whole(
-            given.get("max_attempts", settings.max_retries), "max_attempts", 1
-        ),
-        retain=_span(given, "retain", settings.retention_us) or None,
-        timeout=_span(given, "timeout", settings.timeout_us, at_least_us=1),
-        headers=dict(checks.headers(given["headers"])) if "headers" in given else None,
+    return checked(
+        NewJob(
+            SHELL,
+            encode(call),
+            given.get("priority", 0),
+            queue=queue,
+            id=id,
+            delay=_span(given, "delay", None),
+            run_at=_instant(given),
+            max_attempts=given.get("max_attempts", settings.max_retries),
+            retain=_span(given, "retain", settings.retention_us) or None,
+            timeout=_span(given, "timeout", settings.timeout_us, at_least_us=1),
+            headers=given.get("headers"),
+        )
     )
 
 
@@ -93,10 +91,10 @@ def _by_name(written: Fields) -> dict[str, Any]:
 def _command(given: Fields) -> str:
     if "command" not in given:
         raise InvalidError(f"there is no command in it; write {_EXAMPLE}.")
-    command = _text(given["command"], "command")
+    command, size = whole_text(given["command"], "command")
     if not command.strip():
         raise InvalidError(f"the command is empty; write {_EXAMPLE}.")
-    if len(command.encode()) > COMMAND_BYTES:
+    if size > COMMAND_BYTES:
         raise InvalidError(
             f"the command is longer than {COMMAND_BYTES:,} bytes, which no shell would take; write "
             "it to a file, and enqueue the name of that."
@@ -111,8 +109,8 @@ def _env(given: Fields) -> dict[str, str]:
     for name, value in env.items():
         if not name or "=" in name:
             raise InvalidError(f"{name!r} in `env` cannot be the name of a variable.")
-        _text(name, "env")
-        _text(value, f"env.{name}")
+        whole_text(name, "env")
+        whole_text(value, f"env.{name}")
     return env
 
 
@@ -120,22 +118,10 @@ def _cwd(given: Fields) -> str | None:
     """An absolute path: workers start in any folder."""
     if "cwd" not in given:
         return None
-    cwd = _text(given["cwd"], "cwd")
+    cwd, _ = whole_text(given["cwd"], "cwd")
     if not cwd:
         raise InvalidError("`cwd` must not be empty.")
     return os.path.abspath(cwd)  # noqa: PTH100 - links stay what they are, and so does `..`
-
-
-def _text(value: object, what: str) -> str:
-    if not isinstance(value, str):
-        raise InvalidError(f"`{what}` must be text, not {value!r}.")
-    if "\0" in value:
-        raise InvalidError(f"`{what}` must not contain a NUL character.")
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        raise InvalidError(f"`{what}` is not text in UTF-8: {value!r}.") from None
-    return value
 
 
 def _span(
@@ -145,10 +131,7 @@ def _span(
         return None if default_us is None else timedelta(microseconds=default_us)
     value = given[what]
     if isinstance(value, str):
-        try:
-            us = duration_us(value, at_least_us=at_least_us)
-        except InvalidError as error:
-            raise InvalidError(f"`{what}`: {error}") from None
+        us = duration_us(value, f"`{what}`", at_least_us=at_least_us)
     elif isinstance(value, bool) or not isinstance(value, int | float):
         raise InvalidError(f"`{what}`: {value!r} is not a duration: {FORM}.")
     elif not at_least_us <= value * SECOND_US <= LONGEST_SPAN_US:
@@ -169,11 +152,9 @@ def _instant(given: Fields) -> datetime | None:
         raise InvalidError(f"`run_at`: {value!r} is not a time: {form}.")
     try:
         # By its timestamp: an hour that the clocks leave out counts from before they were changed.
-        instant = datetime.fromtimestamp(datetime.fromisoformat(value.strip()).timestamp(), UTC)
+        return datetime.fromtimestamp(datetime.fromisoformat(value.strip()).timestamp(), UTC)
     except (ValueError, OverflowError, OSError):
         raise InvalidError(f"`run_at`: {value!r} is not a time: {form}.") from None
-    checks.instant(instant, "run_at")
-    return instant
 
 
 def _hash(queue: str, call: ShellCall) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from casque.cli.enqueue.fields import Fields, decoded, new_job
-from casque.cli.output import DONE, InterruptedAtError, job_object, print_json
+from casque.cli.output import DONE, job_object, print_json
 from casque.cli.store import Access
 from casque.errors import InvalidError
 from casque.job import Job
@@ -41,7 +41,7 @@ def enqueue_one(request: EnqueueRequest) -> int:
             [job] = access.run(access.open_queue(settings.max_depth).enqueue_many([new]))
         except KeyboardInterrupt:
             message = "interrupted: the job may be there or not; with an id, it is safe to repeat."
-            raise InterruptedAtError(message) from None
+            raise KeyboardInterrupt(message) from None
         _say(job, access.store.clock.now(), is_json=request.is_json)
     return DONE
 

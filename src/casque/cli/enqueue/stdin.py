@@ -14,7 +14,7 @@ import msgspec
 from casque.checks import PAYLOAD_BYTES
 from casque.cli.enqueue.fields import decoded, new_job
 from casque.cli.enqueue.one import EnqueueRequest
-from casque.cli.output import InterruptedAtError, JsonObject, answer, complain, progress_bar
+from casque.cli.output import JsonObject, answer, complain, progress_bar
 from casque.cli.store import Access
 from casque.errors import CasqueError, InvalidError
 from casque.queues.arguments import ENQUEUE_MANY_JOBS, NewJob
@@ -61,7 +61,7 @@ def enqueue_lines(request: EnqueueRequest) -> int:
     except KeyboardInterrupt:
         unsure = f", and {tally.unsure} may have been" if tally.unsure else ""
         done = f"{counted(tally.enqueued, 'job')} had been enqueued{unsure}"
-        raise InterruptedAtError(f"interrupted: {done}; {_AGAIN}.") from None
+        raise KeyboardInterrupt(f"interrupted: {done}; {_AGAIN}.") from None
     there = f" {counted(tally.already_there, 'job')} already there." if tally.already_there else ""
     text = f"{counted(tally.enqueued, 'job')} enqueued.{there}"
     return answer(tally.as_json(), text, as_json=request.is_json)

@@ -1,7 +1,7 @@
 """`queuectl worker`: start, list, stop and check workers.
 
 commands    The four commands and their options.
-plan        The arguments of `start`, checked, and the plan that the supervisor gets as data.
+plan        The plan that the supervisor process of `start` gets as data.
 supervise   The supervisor process, in the foreground or in the background.
 background  Starts that process apart from the terminal, and waits until its workers register.
 fleet       The workers and supervisors that are registered in a store; `list` and `check`.

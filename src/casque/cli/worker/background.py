@@ -14,7 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 from casque.cli.interrupts import Interrupts
-from casque.cli.output import DONE, NOT_SO, complain, live_note
+from casque.cli.output import DONE, NOT_SO, complain, progress_bar
 from casque.cli.store import Access
 from casque.cli.worker.fleet import registered_workers
 from casque.cli.worker.plan import StartPlan
@@ -69,8 +69,8 @@ def start(plan: StartPlan, access: Access, log_file: str | None) -> Started:
         try:
             interrupts.release()
             _send(process, plan)
-            with live_note() as note:
-                workers = _registered(process, plan, access, log, note)
+            with progress_bar("Starting") as bar:
+                workers = _registered(process, plan, access, log, bar)
         except BaseException:  # Ctrl-C too: no process stays behind
             _end(process)
             raise
@@ -135,7 +135,7 @@ def _registered(
     plan: StartPlan,
     access: Access,
     log: Path,
-    note: Callable[[str], None],
+    bar: Callable[[int, int | None, str], None],
 ) -> list[int]:
     clock = SystemClock()
     deadline = clock.monotonic() + START_US
@@ -147,7 +147,7 @@ def _registered(
                 seen[one.name] = one.pid
         if len(seen) >= plan.count:
             return [*seen.values()][-plan.count :]
-        note(f"Waiting for {plan.count} worker(s) to register: {len(seen)} so far…")
+        bar(len(seen), plan.count, f"{len(seen)} of {plan.count} worker(s) are registered")
         if seen and plan.options.until_idle:
             deadline = min(deadline, clock.monotonic() + _IDLE_US)
         if clock.monotonic() >= deadline:

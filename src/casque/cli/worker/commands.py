@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from msgspec.structs import replace
 
-from casque.checks import name
+from casque.checks import LARGEST_INT, name
 from casque.cli.options import (
     address_if_named,
     command_group,
@@ -23,17 +24,10 @@ from casque.cli.worker.plan import (
     SHELL_CONCURRENCY,
     LogFormat,
     StartPlan,
-    span_us,
-    whole,
-    with_settings,
 )
 from casque.errors import CasqueError, InvalidError
-from casque.worker.options import (
-    DEFAULT_CONCURRENCY,
-    DEFAULT_LEASE_US,
-    SHORTEST_LEASE_US,
-    WorkerOptions,
-)
+from casque.system.durations import duration_us
+from casque.worker.options import DEFAULT_CONCURRENCY, SHORTEST_LEASE_US, WorkerOptions
 
 workers = command_group(
     "worker",
@@ -51,7 +45,9 @@ workers = command_group(
 def start(
     context: typer.Context,
     *,
-    count: Annotated[int, typer.Option(metavar="N", help="Worker processes.")] = 1,
+    count: Annotated[
+        int, typer.Option(metavar="N", min=1, max=MOST_WORKERS, help="Worker processes.")
+    ] = 1,
     foreground: Annotated[
         bool, typer.Option("--foreground", help="Stay here until they end; Ctrl-C stops them.")
     ] = False,
@@ -59,6 +55,8 @@ def start(
         int | None,
         typer.Option(
             metavar="N",
+            min=1,
+            max=LARGEST_INT,
             help="Jobs that one worker runs at once: 1, or with --app 32, unless you say.",
         ),
     ] = None,
@@ -86,11 +84,15 @@ def start(
     ] = False,
     max_jobs: Annotated[
         int | None,
-        typer.Option(metavar="N", help="Replace a worker after so many jobs."),
+        typer.Option(
+            metavar="N", min=1, max=LARGEST_INT, help="Replace a worker after so many jobs."
+        ),
     ] = None,
     max_mib: Annotated[
         int | None,
-        typer.Option(metavar="M", help="Replace one that grew to so many MiB."),
+        typer.Option(
+            metavar="M", min=1, max=LARGEST_INT, help="Replace one that grew to so many MiB."
+        ),
     ] = None,
     log_file: Annotated[
         str | None, typer.Option(metavar="PATH", help="Where to append what they say.")
@@ -104,28 +106,29 @@ def start(
     With --foreground it stays and shows what they do; SIGTERM or Ctrl-C stops
     them, Ctrl-C again at once. Exit code 1: some had to be killed.
     """
-    count = whole("--count", count, most=MOST_WORKERS)
-    usual = SHELL_CONCURRENCY if app is None else DEFAULT_CONCURRENCY
+    lease_us = None
+    if lease is not None:
+        lease_us = duration_us(lease, "--lease", at_least_us=SHORTEST_LEASE_US)
     options = WorkerOptions(
-        concurrency=usual if concurrency is None else whole("--concurrency", concurrency),
+        concurrency=concurrency or (SHELL_CONCURRENCY if app is None else DEFAULT_CONCURRENCY),
         queues=tuple(name(one, "queue") for one in queue) if queue else None,
-        lease_us=DEFAULT_LEASE_US
-        if lease is None
-        else span_us("--lease", lease, at_least_us=SHORTEST_LEASE_US),
-        grace_us=span_us("--grace", grace),
+        grace_us=duration_us(grace, "--grace"),
         until_idle=until_idle,
-        max_jobs=None if max_jobs is None else whole("--max-jobs", max_jobs),
-        max_mib=None if max_mib is None else whole("--max-mib", max_mib),
+        max_jobs=max_jobs,
+        max_mib=max_mib,
     )
     address = address_if_named(context)
     if address is None and app is None:
         address = default_address()
     access, registered_in = _opened(app, address)
     with access:
+        settings = access.settings()
         plan = StartPlan(
             target=app,
             count=count,
-            options=with_settings(options, access.settings(), is_lease_given=lease is not None),
+            options=replace(
+                options, lease_us=lease_us or settings.lease_us, poll_us=settings.poll_interval_us
+            ),
             store=address,
             registered_in=registered_in,
             log_format=log_format,
@@ -236,7 +239,7 @@ def stop(
 
     if pids and everywhere:
         raise InvalidError("PIDs are those of this host: give PIDs, or --all, not both.")
-    timeout_us = None if timeout is None else span_us("--timeout", timeout)
+    timeout_us = None if timeout is None else duration_us(timeout, "--timeout")
     with open_for_reading(context) as access:
         if access.is_absent:
             complain(
@@ -275,7 +278,7 @@ def check(
     """
     from casque.cli.worker.fleet import Health, health_of
 
-    max_age_us = None if max_age is None else span_us("--max-age", max_age)
+    max_age_us = None if max_age is None else duration_us(max_age, "--max-age")
     try:
         with open_for_reading(context) as access:
             health = health_of(access, max_age_us)

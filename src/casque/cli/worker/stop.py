@@ -15,7 +15,7 @@ from contextlib import suppress
 import msgspec
 from msgspec.structs import replace
 
-from casque.cli.output import DONE, NOT_SO, JsonObject, complain, live_note, print_json
+from casque.cli.output import DONE, NOT_SO, JsonObject, complain, print_json, progress_bar
 from casque.cli.store import Access
 from casque.cli.worker.fleet import named
 from casque.errors import StorageError
@@ -173,9 +173,9 @@ def wait(
         timeout_us = max(graces, default=0) + max(leases, default=0) + _BEYOND_GRACE_US
     deadline = clock.monotonic() + timeout_us
     watch = _Watch(access, targets.running)
-    with live_note() as note:
+    with progress_bar("Stopping") as bar:
         while (left := watch.look()) and clock.monotonic() < deadline:
-            note(f"Stopping: {len(left)} process(es) left…")
+            bar(0, None, f"{len(left)} process(es) left")
             threading.Event().wait(_LOOK_SECONDS)
     return [*left, *watch.unsure()]
 

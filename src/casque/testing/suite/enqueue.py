@@ -19,10 +19,9 @@ from casque.errors import CasqueError, InvalidError, JobNotFoundError, LeaseLost
 from casque.job import Job, JobStatus, Stats
 from casque.queues.arguments import ENQUEUE_MANY_JOBS, NewJob
 from casque.queues.async_queue import AsyncQueue
-from casque.queues.lineage import running
 from casque.queues.sync_queue import Queue
 from casque.testing.processes import meeting_of
-from casque.testing.rig import Rig, counted
+from casque.testing.rig import Rig, counted, inside
 from casque.testing.statement import Statements, statement
 
 LIKE_A = ("a", "A", "a ", "a/items", "../a", "a%2Fitems", "a\\items", "a\nb", "%", "'\";--")
@@ -336,11 +335,11 @@ class EnqueueStatements(Statements):
         job = await q.enqueue("a")
         for entrypoint in ("b", "a", "b"):
             [held] = await other.dequeue(id=job.id)
-            with running(held):
+            with inside(held):
                 [job] = await q.enqueue_many([NewJob(entrypoint)])
         [held] = await other.dequeue(id=job.id)
         before = rig.harness.raw()
-        with running(held):
+        with inside(held):
             with pytest.raises(InvalidError, match="a -> b -> a -> b -> a"):
                 await q.enqueue("a")
             with pytest.raises(InvalidError, match="a -> b -> a -> b -> a"):
@@ -348,7 +347,7 @@ class EnqueueStatements(Statements):
             with pytest.raises(InvalidError, match="a -> b -> a -> b -> a"):
                 await other.ack(held, enqueue=[NewJob("a")])
         strict = await rig.worker(max_depth=0)
-        with running(replace(held, depth=0, chain=())), pytest.raises(InvalidError, match="b -> a"):
+        with inside(replace(held, depth=0, chain=())), pytest.raises(InvalidError, match="b -> a"):
             await strict.enqueue("a")
         assert rig.harness.raw() == before
         assert (await strict.enqueue("a")).depth == 0  # outside of any job there is no chain

@@ -12,8 +12,7 @@ from casque.errors import InvalidError
 from casque.job import Job, JobStatus, Stats
 from casque.queues.arguments import NewJob
 from casque.queues.async_queue import AsyncQueue
-from casque.queues.lineage import running
-from casque.testing.rig import Rig, counted
+from casque.testing.rig import Rig, counted, inside
 from casque.testing.statement import Statements, statement
 
 TRACE = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
@@ -108,7 +107,7 @@ class HeaderStatements(Statements):
         q, other = await rig.worker(), await rig.worker()
         await q.enqueue("e", id="x", headers=TRACE)
         [held] = await q.dequeue()
-        with running(held):
+        with inside(held):
             assert (await other.enqueue("below")).headers == {}
         await q.ack(held, enqueue=[NewJob("plain"), NewJob("next", id="x", headers=ODD)])
         found = {job.entrypoint: job.headers for job in await other.dequeue(batch_size=3)}
