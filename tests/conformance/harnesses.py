@@ -23,7 +23,7 @@ from casque import (
 from casque.adapters.storage.s3 import S3Storage
 from casque.buckets.folder import FolderBucket
 from casque.buckets.memory import MemoryBucket
-from casque.buckets.port import ABSENT, Bucket, Expect, Found, Listed, Version
+from casque.buckets.port import ABSENT, PAGE, Bucket, Expect, Found, Listed, Version
 from casque.rules.state import State
 from casque.stores.document.store import DocumentStore
 from casque.stores.ledger.format_check import mark_of
@@ -418,11 +418,14 @@ class LedgerHarness:
             if mark is None:
                 return []
             bucket.identity = json.loads(mark.body)["identity"]
-        while page := await bucket.list("log/", after=self._read[-1][0] if self._read else ""):
+        is_full = True  # a page that is not full is the last one
+        while is_full:
+            page = await bucket.list("log/", after=self._read[-1][0] if self._read else "")
             for one in page:
                 found = await bucket.get(one.key)
                 assert found is not None
                 self._read.append((one.key, found.body))
+            is_full = len(page) == PAGE
         return list(self._read)
 
 
