@@ -34,6 +34,7 @@ UNSURE := $(VENV)/.unsure
 BASE := $(VENV)/.installed
 DEV := $(VENV)/.installed-dev
 BENCH := $(VENV)/.installed-bench
+COLLECTED := $(VENV)/.collected
 
 define install
 	@mv $(MADE) $(UNSURE)
@@ -45,7 +46,7 @@ endef
 # hold absolute paths). If either has gone, forget it and make it anew.
 ifneq ($(wildcard $(MADE)),)
 $(shell [ "$$(cat $(MADE))" = "$(CURDIR)" ] && $(BIN)/python -c 'import pip' 2>/dev/null \
-	|| rm -f $(MADE) $(BASE) $(DEV) $(BENCH))
+	|| rm -f $(MADE) $(BASE) $(DEV) $(BENCH) $(COLLECTED))
 endif
 
 .NOTPARALLEL:
@@ -58,7 +59,7 @@ help: ## list the targets
 demo: $(BASE) ## see jobs enqueued, worked, retried and buried, by two worker processes
 	@$(BIN)/queuectl demo
 
-test: servers ## run the tests, in at most 10 minutes on 2 cores (PYTEST_ARGS="-k lease")
+test: servers $(COLLECTED) ## run the tests, in at most 10 minutes on 2 cores (PYTEST_ARGS="-k lease")
 	@CASQUE_TEST_TIMETABLE=1 $(PYTEST) -n $(WORKERS) $(PYTEST_ARGS)
 
 quick: $(DEV) ## run the rules, the tasks, and two stores through one kind of queue (a minute)
@@ -123,3 +124,9 @@ $(DEV): $(MADE) pyproject.toml
 	@echo "installing casque and its development tools"
 	$(call install,.[dev])
 	@touch $(BASE) $@
+
+# In a new environment, one process compiles the tests for all processes of pytest. Each of them
+# would do it by itself, which takes them a minute of processor time. A mistake is shown by the run.
+$(COLLECTED): $(DEV)
+	@$(PYTEST) -n 0 --collect-only -qq > /dev/null 2>&1 || true
+	@touch $@

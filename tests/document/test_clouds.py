@@ -7,10 +7,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any, NamedTuple
 
-import aioboto3
 import pytest
-from google.auth.credentials import AnonymousCredentials
-from google.cloud import storage as google_storage
 
 from casque import CASConflictError, DirectQueue, InvalidError, ObjectStoragePort, StorageError
 from casque.adapters.storage.gcs import GCSStorage
@@ -46,7 +43,13 @@ def by_obstore_s3(url: str) -> Cloud:
 @cache
 def session() -> Any:
     """Shared by all tests: a new one reads the description of S3 for a quarter of a second."""
-    return aioboto3.Session("test", "testtest")
+    return new_session("test", "testtest")
+
+
+def new_session(*keys: str) -> Any:
+    import aioboto3  # here, because every process of a run collects this file
+
+    return aioboto3.Session(*keys)
 
 
 def by_aioboto3(url: str) -> Cloud:
@@ -63,9 +66,7 @@ def by_obstore_gcs(_url: str) -> Cloud:
 
 
 def by_google(url: str) -> Cloud:
-    client = google_storage.Client(
-        project="p", credentials=AnonymousCredentials(), client_options={"api_endpoint": url}
-    )
+    client = google_client(client_options={"api_endpoint": url})
     return Cloud(
         lambda bucket, key: GCSStorage(bucket, key, client), "gs", "storage.objects.create"
     )
@@ -244,22 +245,25 @@ def test_a_session_without_credentials_is_told_where_they_come_from(
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nobody")
     monkeypatch.setenv("AWS_CONFIG_FILE", "/nobody")
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    storage = S3Storage(BUCKET, key, aioboto3.Session(), "us-east-1", bucket_server.url)
+    storage = S3Storage(BUCKET, key, new_session(), "us-east-1", bucket_server.url)
     with pytest.raises(StorageError, match="No credentials were found") as caught:
         asyncio.run(storage.write(b"1"))
     assert not caught.value.outcome_unknown
 
 
 def test_names_are_shown_and_secrets_are_not() -> None:
-    secret = aioboto3.Session("test", "secret")
+    secret = new_session("test", "secret")
     assert S3Storage("b", "a/jobs.json", secret).name == "s3://b/a/jobs.json"
     assert GCSStorage("b", "a/jobs.json", google_client()).name == "gs://b/a/jobs.json"
     for storage in (S3Storage("b", "jobs.json", secret), GCSStorage("b", "j", google_client())):
         assert isinstance(storage, ObjectStoragePort)
 
 
-def google_client() -> Any:
-    return google_storage.Client(project="p", credentials=AnonymousCredentials())
+def google_client(**options: Any) -> Any:
+    from google.auth.credentials import AnonymousCredentials
+    from google.cloud import storage
+
+    return storage.Client(project="p", credentials=AnonymousCredentials(), **options)
 
 
 @pytest.mark.parametrize("storage", [S3Storage, GCSStorage])

@@ -63,11 +63,11 @@ def agree(open_harness: Callable[[], Harness], flavour: Flavour, examples: int, 
 
 @pytest.mark.parametrize("flavour", FLAVOURS)
 def test_memory_and_the_oracle_agree_after_every_step(flavour: Flavour) -> None:
-    agree(MemoryHarness, flavour, examples=6, steps=50)
+    agree(MemoryHarness, flavour, examples=4, steps=50)
 
 
 def test_the_document_and_the_oracle_agree_after_every_step() -> None:
-    agree(lambda: DocumentHarness(None), "queue", examples=5, steps=50)
+    agree(lambda: DocumentHarness(None), "queue", examples=3, steps=50)
 
 
 @pytest.mark.parametrize("flavour", FLAVOURS)
@@ -80,7 +80,7 @@ def test_sqlite_and_the_oracle_agree_after_every_step(flavour: Flavour, tmp_path
 
 @pytest.mark.parametrize("flavour", FLAVOURS)
 def test_the_ledger_and_the_oracle_agree_after_every_step(flavour: Flavour) -> None:
-    agree(ledger_in_memory, flavour, examples=4, steps=50)
+    agree(ledger_in_memory, flavour, examples=3, steps=50)
 
 
 def test_a_ledger_in_a_folder_and_the_oracle_agree_after_every_step(tmp_path: Path) -> None:

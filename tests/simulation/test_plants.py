@@ -1,7 +1,8 @@
 """Planted bugs: each is found by the seeds that are named here.
 
 Which seeds find a bug changes whenever the ledger asks its bucket for something
-else. If none of those named finds it any more, look for others:
+else. Put a seed that finds it first in its list, and the others need not run. If
+none of those named finds it any more, look for others:
 
     PYTHONPATH=. python tests/simulation/test_plants.py no_fence
 """
@@ -32,33 +33,33 @@ FOUND: list[tuple[Plant, Kind, list[int], str]] = [
     (
         plants.unknown_outcome_decided_anew,
         Simulation,
-        [2, 3, 6, 7, 9, 14],
+        [7, 9, 2, 3, 6, 14],
         "told that nothing|twice",
     ),
     (
         plants.own_writer_believed,
         Simulation,
-        [52, 64, 94, 98, 153, 159],
+        [64, 52, 94, 98, 153, 159],
         "is not in the log and was",
     ),
     (plants.time_stands_still, Simulation, [0, 1, 2, 3], "time stands still"),
-    (plants.stale_memory, Simulation, [0, 1, 2, 3, 5, 10], "nothing in the log from entry"),
-    (plants.visible_is_durable, FolderSimulation, [48, 66, 79], "is lost|is missing"),
+    (plants.stale_memory, Simulation, [1, 3, 2, 0, 5, 10], "nothing in the log from entry"),
+    (plants.visible_is_durable, FolderSimulation, [66, 48, 79], "is lost|is missing"),
     (plants.unsynced_names, FolderSimulation, [1, 2, 3, 4], "is lost, though an answer rests on"),
-    (plants.no_fence, Simulation, [14, 23, 24, 27, 124, 152], "by which nobody asked for this"),
+    (plants.no_fence, Simulation, [24, 14, 23, 27, 124, 152], "by which nobody asked for this"),
     (plants.doubts_forgotten, Simulation, [1, 2, 6, 9, 21, 23], "twice|not answered"),
     (plants.no_rollback, Simulation, [0, 1, 2, 6], "does not follow from|not answered"),
     (plants.blind_with_given_ids, Simulation, [0, 1, 2, 3, 4, 5], "twice|is entry"),
     (plants.leases_cut_short, Simulation, [0, 2, 3, 4], "leases overlap|before it is due"),
-    (plants.refused_is_known, Simulation, [60, 72, 73, 78], "told that nothing"),
-    (plants.patience_without_end, Simulation, [1, 2, 3, 7], "hangs for"),
+    (plants.refused_is_known, Simulation, [73, 78, 60, 72], "told that nothing"),
+    (plants.patience_without_end, Simulation, [7, 3, 2, 1], "hangs for"),
     (plants.no_race, RacySimulation, [0, 1, 2, 3], "breaks its promises"),
     (plants.lists_believed, ShortListSimulation, [0, 1, 2, 3], "breaks its promises"),
-    (plants.gaps_unseen, HoleSimulation, [3, 4, 5, 7], r"though entry \d+ is missing"),
+    (plants.gaps_unseen, HoleSimulation, [5, 3, 4, 7], r"though entry \d+ is missing"),
     (plants.half_read_log, HoleSimulation, [5, 8, 9, 13], r"though entry \d+ is missing"),
     (plants.fresh_time_in_line, Simulation, [37, 40, 41, 63, 70], "with a bucket that hangs"),
     (plants.gathered_calls_try_too, Simulation, [5, 36, 37, 62], "with a bucket that hangs"),
-    (plants.tokens_begin_anew, WipedSimulation, [0, 1, 2, 3], "does not rise"),
+    (plants.tokens_begin_anew, WipedSimulation, [1, 0, 2, 3], "does not rise"),
     (plants.others_words_deleted, TwoWaiters, [0, 1, 2], "slow process"),
     (plants.guests_ignored, TwoWaiters, [0, 1, 2], "slow process"),
 ]

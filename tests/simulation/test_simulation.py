@@ -32,14 +32,14 @@ def run_share(kind: type[Simulation], share: int) -> list[Outcome]:
     return [kind(seed).run() for seed in range(share * SHARE, (share + 1) * SHARE)]
 
 
-@pytest.mark.parametrize("share", range(8))
+@pytest.mark.parametrize("share", range(6))
 def test_every_promise_holds_whatever_a_seed_brings(share: int) -> None:
     ran = run_share(Simulation, share)
     calls = sum(outcome.calls for outcome in ran) / len(ran)
     assert calls > 100, "they do next to nothing"
 
 
-@pytest.mark.parametrize("share", range(4))
+@pytest.mark.parametrize("share", range(3))
 def test_every_promise_holds_when_the_power_is_cut(share: int) -> None:
     run_share(FolderSimulation, share)
 
@@ -66,7 +66,7 @@ def test_a_seed_leads_to_the_same_history_again() -> None:
 
 
 def test_a_seed_leads_to_the_same_history_in_any_process() -> None:
-    look = "from casque.testing.simulation import run_seed\nprint(*map(run_seed, range(4)))"
+    look = "from casque.testing.simulation import run_seed\nprint(*map(run_seed, range(2)))"
     told = {
         subprocess.run(
             [sys.executable, "-c", look],
@@ -75,7 +75,7 @@ def test_a_seed_leads_to_the_same_history_in_any_process() -> None:
             check=True,
             env={**os.environ, "PYTHONHASHSEED": hash_seed},
         ).stdout
-        for hash_seed in ("0", "1", "4711")
+        for hash_seed in ("0", "4711")
     }
     assert len(told) == 1
 
