@@ -7,6 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from casque.job import Job
 from casque.rules import transitions
 from casque.rules.operations import (
     Added,
@@ -29,10 +30,18 @@ from casque.rules.operations import (
 )
 from casque.rules.state import State
 
+_OfOneJob = Completed | Failed | Died | Released | Cancelled | Retried
+
 
 def evolve(state: State, event: Event) -> None:
     """Apply one event, at the instant `state.begin` was given."""
     _EVOLVE[type(event)](state, event)
+
+
+def _one_changed(state: State, event: _OfOneJob) -> None:
+    change = _OF_ONE_JOB[type(event)]
+    state.put(change(state.jobs[event.id], event, state.time_us))
+    state.settle()
 
 
 def _added(state: State, event: Added) -> None:
@@ -57,33 +66,9 @@ def _claimed(state: State, event: Claimed) -> None:
     state.settle(tuple(lines) if event.served is None else event.served)
 
 
-def _completed(state: State, event: Completed) -> None:
-    job = state.jobs[event.id]
-    state.put(
-        transitions.completed(job, result=event.result, now=state.time_us, expires=event.expires_us)
-    )
-    state.settle()
-
-
 def _removed(state: State, event: Removed) -> None:
     for job_id in event.ids:
         state.remove(job_id)
-    state.settle()
-
-
-def _failed(state: State, event: Failed) -> None:
-    job = state.jobs[event.id]
-    state.put(
-        transitions.failed(job, failure=event.failure, now=state.time_us, run_at=event.run_us)
-    )
-    state.settle()
-
-
-def _died(state: State, event: Died) -> None:
-    job = state.jobs[event.id]
-    state.put(
-        transitions.died(job, failure=event.failure, now=state.time_us, expires=event.expires_us)
-    )
     state.settle()
 
 
@@ -100,33 +85,10 @@ def _requeued(state: State, event: Requeued) -> None:
     state.settle()
 
 
-def _released(state: State, event: Released) -> None:
-    job = state.jobs[event.id]
-    state.put(transitions.released(job, now=state.time_us, run_at=event.run_us))
-    state.settle()
-
-
 def _renewed(state: State, event: Renewed) -> None:
     for job_id, lease_until in event.leases:
-        job = transitions.renewed(state.jobs[job_id], now=state.time_us, lease_until=lease_until)
-        if event.progress is not None or event.note is not None or event.output is not None:
-            job = transitions.reported(
-                job, progress=event.progress, note=event.note, output=event.output
-            )
-        state.put(job)
-    state.settle()
-
-
-def _cancelled(state: State, event: Cancelled) -> None:
-    job = state.jobs[event.id]
-    state.put(
-        transitions.cancelled(job, reason=event.reason, now=state.time_us, expires=event.expires_us)
-    )
-    state.settle()
-
-
-def _retried(state: State, event: Retried) -> None:
-    state.put(transitions.retried(state.jobs[event.id], now=state.time_us))
+        job = state.jobs[job_id]
+        state.put(transitions.renewed(job, event, now=state.time_us, lease_until=lease_until))
     state.settle()
 
 
@@ -157,21 +119,25 @@ def _records_deleted(state: State, event: RecordsDeleted) -> None:
         state.delete_record(key)
 
 
+_OF_ONE_JOB: dict[type[_OfOneJob], Callable[[Job, Any, int], Job]] = {
+    Completed: transitions.completed,
+    Failed: transitions.failed,
+    Died: transitions.died,
+    Released: transitions.released,
+    Cancelled: transitions.cancelled,
+    Retried: transitions.retried,
+}
+
 _EVOLVE: dict[type[Event], Callable[[State, Any], None]] = {
     Added: _added,
     Claimed: _claimed,
-    Completed: _completed,
     Removed: _removed,
-    Failed: _failed,
-    Died: _died,
     Buried: _buried,
     Requeued: _requeued,
-    Released: _released,
     Renewed: _renewed,
-    Cancelled: _cancelled,
-    Retried: _retried,
     Purged: _purged,
     Dropped: _dropped,
     RecordPut: _record_put,
     RecordsDeleted: _records_deleted,
+    **dict.fromkeys(_OF_ONE_JOB, _one_changed),
 }
