@@ -121,6 +121,21 @@ class BucketRequests:
         """Once. StorageError with `outcome_unknown` means that it may have landed."""
         return await self._once(lambda: self.bucket.put(key, body, expect=expect), len(body), watch)
 
+    async def put_until_answered(
+        self, key: str, body: bytes, expect: Literal[Expect.ABSENT] | Version, watch: Stopwatch
+    ) -> Version:
+        """A put that is sent again until one is answered. So a conflict may be with itself."""
+        place = 0
+        while True:
+            try:
+                return await self.put(key, body, expect, watch)
+            except StorageError as error:
+                if not error.outcome_unknown or self.is_over(watch):
+                    raise
+                last = error
+            await self.pause(place, last, watch)
+            place += 1
+
     async def together(self, *requests: Awaitable[Any]) -> Sequence[Any]:
         """What several requests are answered; all are, before one that failed is raised."""
         answers: Sequence[Any]

@@ -218,39 +218,24 @@ async def _read_stamp(requests: BucketRequests, key: str, begun: int, watch: Sto
 
 async def put_surely(requests: BucketRequests, key: str, body: bytes, watch: Stopwatch) -> Version:
     """Create an object that nobody else writes differently."""
-    place = 0
-    while True:
-        try:
-            return await requests.put(key, body, ABSENT, watch)
-        except CASConflictError:
-            found = await requests.get(key, watch)  # ours, of an answer that was lost; or as good
-            if found is None:
-                raise unsteady(requests, key) from None
-            return found.version
-        except StorageError as error:
-            if not error.outcome_unknown or requests.is_over(watch):
-                raise
-            await requests.pause(place, error, watch)
-        place += 1
+    try:
+        return await requests.put_until_answered(key, body, ABSENT, watch)
+    except CASConflictError:
+        found = await requests.get(key, watch)  # ours, of an answer that was lost; or as good
+        if found is None:
+            raise unsteady(requests, key) from None
+        return found.version
 
 
 async def _is_refused(
     requests: BucketRequests, key: str, expect: Expect | Version, watch: Stopwatch
 ) -> bool:
     """Whether the bucket refuses to write over an object that is not as expected."""
-    place = 0
-    while True:
-        try:
-            await requests.put(key, b"overwritten", expect, watch)
-        except CASConflictError:
-            return True
-        except StorageError as error:
-            if not error.outcome_unknown or requests.is_over(watch):
-                raise
-            await requests.pause(place, error, watch)
-        else:
-            return False
-        place += 1
+    try:
+        await requests.put_until_answered(key, b"overwritten", expect, watch)
+    except CASConflictError:
+        return True
+    return False
 
 
 def _ignores_conditions(requests: BucketRequests, how: str) -> StorageError:
