@@ -13,6 +13,7 @@ import heapq
 import os
 import re
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -22,8 +23,6 @@ from casque.buckets.synced_names import SyncedNames
 from casque.errors import CASConflictError, InvalidError, StorageError
 from casque.system.clock import DAY_US, Clock, SystemClock
 
-_TRIES = 5
-"""How often a put makes its folder again that others removed meanwhile."""
 _TEMPORARY = ".casque-"
 """What the name of a file begins with while it is written. The lock's are `.casque.…`."""
 # Names of 255 bytes fit every file system in use; one with a dot in front is not an object's.
@@ -149,10 +148,9 @@ class FolderBucket:
         try:
             self._synced_names.sync([holder(path)])
         except FileNotFoundError:
-            return  # the folder is gone too
+            return  # there is no such folder
         except OSError as error:
             raise _trouble("sync", path, error, unknown=True) from error
-        self._remove_empty(holder(path))
 
     async def close(self) -> None:
         """Nothing is held open between calls."""
@@ -197,17 +195,16 @@ class FolderBucket:
 
     def _placed(self, path: str, body: bytes, expect: Literal[Expect.ABSENT] | Version) -> Stamp:
         """Put the file in its place, where all see it; its name is not yet on disk."""
-        for left in reversed(range(_TRIES)):
-            try:
-                if isinstance(expect, Expect):
-                    return self._created(path, body)
-                return self._updated(path, body, expect)
-            except FileNotFoundError:
-                # The folder is missing; or it was there, and went with its last object just now.
-                if not left:
-                    raise
+        if isinstance(expect, Expect):
+            place = partial(self._created, path, body)
+        else:
+            place = partial(self._updated, path, body, expect)
+        try:
+            return place()
+        except FileNotFoundError:
+            # The folder is missing; or this took a day, and `list` removed the temporary file.
             self._synced_names.make_folder(holder(path))
-        raise AssertionError("the last try returns or raises")
+            return place()
 
     def _created(self, path: str, body: bytes) -> Stamp:
         if self._current(path) is not None:  # told at once, without writing and syncing first
@@ -331,15 +328,6 @@ class FolderBucket:
                 self._files.unlink(temporary)
         except OSError:
             return  # gone already, or not ours to remove
-
-    def _remove_empty(self, folder: str) -> None:
-        """A folder goes with its last object, and so on up; but those right in the bucket stay."""
-        while self._root not in (folder, holder(folder)):
-            try:
-                self._files.remove_folder(folder)
-            except OSError:
-                return
-            folder = holder(folder)
 
 
 def _version(stamp: Stamp) -> Version:
