@@ -133,7 +133,7 @@ def no_rollback(patch: pytest.MonkeyPatch) -> None:
     """A batch that lost its race stays in memory."""
 
     def undo(self: Replica) -> None:
-        self._changing_after = None
+        self.is_changing = False
 
     patch.setattr(Replica, "undo", undo)
 

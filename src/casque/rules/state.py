@@ -188,10 +188,6 @@ class State:
         """The batch is complete; it can still be taken back."""
         self.is_whole = True
 
-    def keep(self) -> None:
-        """What was changed so far stays: `rollback` takes back only what comes after."""
-        self._undo = _Undo(self)
-
     def stamp(self, stamps: Iterable[BatchStamp]) -> None:
         """Remember which batches this commit stores; forget silent writers."""
         self.version += 1
@@ -214,7 +210,7 @@ class State:
         return {key: self.records.get(key) for key, _ in self._undo.records}
 
     def rollback(self) -> None:
-        """Take back everything since `begin`, or since `keep`."""
+        """Take back everything since `begin`."""
         undo, self.is_whole = self._undo, False
         # First, for what is put back is counted as it was at that time: not due yet, say.
         self.version, self.token, self.seq, self.turn, self.time_us = undo.counters
