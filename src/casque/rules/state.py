@@ -124,11 +124,6 @@ class State:
         record = self.records.get(key)
         return None if record is None or record.is_gone(now) else record
 
-    def number_of(self, writer: str) -> int:
-        """The last commit of a writer; 0 when none is known."""
-        row = self.writers.get(writer)
-        return 0 if row is None else row.number
-
     def is_paused(self, queue: str) -> bool:
         return queue in self._paused
 
