@@ -14,7 +14,6 @@ import os
 import re
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 from typing import Literal
 
 from casque.buckets.disk import Disk, LocalDisk, Stamp, holder
@@ -22,6 +21,7 @@ from casque.buckets.port import PAGE, Expect, Found, Listed, Version
 from casque.buckets.synced_names import SyncedNames
 from casque.errors import CASConflictError, InvalidError, StorageError
 from casque.system.clock import DAY_US, Clock, SystemClock
+from casque.system.local_disk import resolved_path
 
 _TEMPORARY = ".casque-"
 """What the name of a file begins with while it is written. The lock's are `.casque.…`."""
@@ -62,13 +62,7 @@ class FolderBucket:
     ) -> None:
         if not os.fspath(path):
             raise InvalidError("the path of the bucket's folder is empty.")
-        try:
-            self.path = Path(path).expanduser().resolve()
-        except (OSError, RuntimeError, ValueError) as error:
-            # A circle of links, a home of nobody, a NUL, a lone surrogate.
-            raise InvalidError(
-                f"{os.fspath(path)!r} cannot be the path of a folder: {error}", cause=error
-            ) from error
+        self.path = resolved_path(path, "a folder")
         if self.path == self.path.parent:
             raise InvalidError(f"{self.path} holds the whole system: choose a folder in it.")
         self.name = f"file://{self.path}"

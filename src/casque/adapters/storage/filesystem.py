@@ -13,12 +13,11 @@ import errno
 import hashlib
 import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import TypeVar
 
 from casque.errors import CASConflictError, InvalidError, StorageError
 from casque.system.clock import Clock, SystemClock
-from casque.system.local_disk import locked, make_folder, sync_folder
+from casque.system.local_disk import locked, make_folder, resolved_path, sync_folder
 
 T = TypeVar("T")
 
@@ -29,14 +28,8 @@ class LocalFileSystemStorage:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         if not os.fspath(path):
             raise InvalidError("the path of the queue file is empty.")
-        try:
-            # Resolved, so that a rename replaces the file itself and not a link to it.
-            self.path = Path(path).expanduser().resolve()
-        except (OSError, RuntimeError, ValueError) as error:
-            # A circle of links, a home of nobody, a NUL, a lone surrogate.
-            raise InvalidError(
-                f"{os.fspath(path)!r} cannot be the path of a queue file: {error}", cause=error
-            ) from error
+        # Resolved, so that a rename replaces the file itself and not a link to it.
+        self.path = resolved_path(path, "a queue file")
         self.name = str(self.path)
         self._clock: Clock = SystemClock()
         self._synced_etag: str | None = None
