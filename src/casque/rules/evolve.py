@@ -28,31 +28,31 @@ from casque.rules.operations import (
     Requeued,
     Retried,
 )
-from casque.rules.state import State
+from casque.rules.state import LineKey, State
 
 _OfOneJob = Completed | Failed | Died | Released | Cancelled | Retried
 
 
 def evolve(state: State, event: Event) -> None:
     """Apply one event, at the instant `state.begin` was given."""
-    _EVOLVE[type(event)](state, event)
+    served = _EVOLVE[type(event)](state, event)
+    state.settle(served or ())
 
 
 def _one_changed(state: State, event: _OfOneJob) -> None:
     change = _OF_ONE_JOB[type(event)]
     state.put(change(state.jobs[event.id], event, state.time_us))
-    state.settle()
 
 
 def _added(state: State, event: Added) -> None:
     state.seq += 1
     state.put(replace(event.job, seq=state.seq))
-    state.settle()
 
 
-def _claimed(state: State, event: Claimed) -> None:
+def _claimed(state: State, event: Claimed) -> tuple[LineKey, ...]:
+    """The lines that were served: they go to the back."""
     now, token = state.time_us, event.first_token
-    lines: dict[tuple[str, str], None] = {}
+    lines: dict[LineKey, None] = {}
     for job_id in event.ids:
         job = state.jobs[job_id]
         lines[job.queue, job.entrypoint] = None
@@ -63,33 +63,29 @@ def _claimed(state: State, event: Claimed) -> None:
         )
         token += 1
     state.token = max(state.token, token - 1)
-    state.settle(tuple(lines) if event.served is None else event.served)
+    return tuple(lines) if event.served is None else event.served
 
 
 def _removed(state: State, event: Removed) -> None:
     for job_id in event.ids:
         state.remove(job_id)
-    state.settle()
 
 
 def _buried(state: State, event: Buried) -> None:
     for job_id in event.ids:
         job = state.jobs[job_id]
         state.put(transitions.buried(job, now=state.time_us, expires=event.expires_us))
-    state.settle()
 
 
 def _requeued(state: State, event: Requeued) -> None:
     for job_id in event.ids:
         state.put(transitions.requeued(state.jobs[job_id], now=state.time_us))
-    state.settle()
 
 
 def _renewed(state: State, event: Renewed) -> None:
     for job_id, lease_until in event.leases:
         job = state.jobs[job_id]
         state.put(transitions.renewed(job, event, now=state.time_us, lease_until=lease_until))
-    state.settle()
 
 
 def _purged(state: State, event: Purged) -> None:
@@ -97,7 +93,6 @@ def _purged(state: State, event: Purged) -> None:
         assert job.finished_us is not None
         if job.finished_us <= event.before_us and event.queue in (None, job.queue):
             state.remove(job.id)
-    state.settle()
 
 
 def _dropped(state: State, event: Dropped) -> None:
@@ -106,7 +101,6 @@ def _dropped(state: State, event: Dropped) -> None:
     ids.extend(job.id for job in state.finished_jobs() if job.queue == event.queue)
     for job_id in ids:
         state.remove(job_id)
-    state.settle()
 
 
 def _record_put(state: State, event: RecordPut) -> None:
@@ -128,7 +122,7 @@ _OF_ONE_JOB: dict[type[_OfOneJob], Callable[[Job, Any, int], Job]] = {
     Retried: transitions.retried,
 }
 
-_EVOLVE: dict[type[Event], Callable[[State, Any], None]] = {
+_EVOLVE: dict[type[Event], Callable[[State, Any], tuple[LineKey, ...] | None]] = {
     Added: _added,
     Claimed: _claimed,
     Removed: _removed,
