@@ -135,7 +135,7 @@ async def _race(requests: BucketRequests, watch: Stopwatch) -> None:
                 "with success. No queue was made or changed. Try again when the storage answers.",
                 outcome_unknown=False,
             )
-        await requests.pause(place, watch=watch)
+        await requests.pause(place, watch)
         place += 1
 
 
