@@ -112,7 +112,7 @@ def test_of_two_creates_of_one_key_one_is_made() -> None:
     assert seen == {"done", "conflict"}
 
 
-def test_a_put_makes_the_folder_again_that_went_with_its_last_object() -> None:
+def test_a_put_into_a_folder_whose_last_object_is_deleted_is_made() -> None:
     for process in interrupted():
         process.interrupt(lambda p=process: p.other.delete("s/1/a"))
         assert answer(lambda p=process: p.bucket.put("s/1/b", b"mine", expect=ABSENT)) == "done"

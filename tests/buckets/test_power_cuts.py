@@ -237,16 +237,6 @@ def syncs_no_name_of_a_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SyncedNames, "sync", sync)
 
 
-def takes_a_folder_that_can_go_for_one_that_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    sync = SyncedNames.sync
-
-    def remember(self: SyncedNames, folders: Sequence[str]) -> None:
-        sync(self, folders)
-        self._folders.update(folders)
-
-    monkeypatch.setattr(SyncedNames, "sync", remember)
-
-
 def syncs_no_data(monkeypatch: pytest.MonkeyPatch) -> None:
     write = SimFiles.write_synced
 
@@ -273,7 +263,6 @@ PLANTS = [
     knows_a_key_whatever_its_version,
     syncs_no_folder,
     syncs_no_name_of_a_folder,
-    takes_a_folder_that_can_go_for_one_that_stays,
     syncs_no_data,
     takes_a_missing_object_for_deleted,
 ]

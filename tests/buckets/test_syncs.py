@@ -133,8 +133,8 @@ def check_names_of_folders(told: list[Answer]) -> None:
     by_word = {answer.word: answer for answer in told}
     first = by_word["create log/1"]
     assert "." in first.synced()[first.synced().index("log") :], "the name of log/"
-    deep = by_word["create s/1/y"]
-    assert {"s", "s/1"} <= set(deep.synced()), "the name of s/1, which comes and goes"
+    deep = by_word["create s/1/x"]
+    assert {"s/1", "s", "."} <= set(deep.synced()), "the names of s/1 and of s"
 
 
 def test_a_put_is_synced_in_order_before_it_is_answered(shim: Path, quick_path: Path) -> None:
@@ -146,6 +146,7 @@ def test_a_put_is_synced_in_order_before_it_is_answered(shim: Path, quick_path: 
 def test_a_put_in_a_folder_that_is_known_syncs_twice(shim: Path, quick_path: Path) -> None:
     told = {answer.word: answer for answer in answers(shim, quick_path, WRITER)}
     assert len(told["create log/2"].synced()) == 2
+    assert len(told["create s/1/y"].synced()) == 2
 
 
 def check_reader(told: list[Answer]) -> None:

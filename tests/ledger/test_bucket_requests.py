@@ -45,7 +45,7 @@ def test_a_storage_that_asks_to_be_left_alone_is_within_the_time_of_the_call() -
     def paused(status: str, seconds: int = 0) -> int:
         error, begun = StorageError(status), clock.monotonic()
         error.retry_after_us = seconds * SECOND_US
-        drive(requests.pause(0, error, watch))
+        drive(requests.pause(0, watch, error))
         return clock.monotonic() - begun
 
     assert paused("500") < SECOND_US

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from casque.stores.ledger.replica_lock import ReplicaLock, new_lock
+from casque.stores.ledger.replica_lock import new_lock
 from casque.system.clock import SECOND_US, SystemClock, drive
 from casque.testing import FakeClock
 
@@ -190,7 +190,7 @@ async def _beside(task: asyncio.Task[None], room: Room, waiting: int) -> None:
 
 
 def test_threads_without_a_loop_take_turns_too() -> None:
-    lock: ReplicaLock = new_lock(blocking=True)
+    lock = new_lock(blocking=True)
     inside, most = 0, 0
 
     async def visit(clock: FakeClock) -> None:

@@ -39,7 +39,7 @@ def unknown_outcome_decided_anew(patch: pytest.MonkeyPatch) -> None:
         self: Log, number: int, content: bytes, watch: Stopwatch, *, ahead: int
     ) -> list[bytes]:
         try:
-            await self._requests.put(key_of(number), content, ABSENT)
+            await self._requests.put(key_of(number), content, ABSENT, watch)
         except CASConflictError:
             return await self.read_ahead(number, ahead, watch)
         return []
@@ -133,7 +133,7 @@ def no_rollback(patch: pytest.MonkeyPatch) -> None:
     """A batch that lost its race stays in memory."""
 
     def undo(self: Replica) -> None:
-        self._changing_after = None
+        self.is_changing = False
 
     patch.setattr(Replica, "undo", undo)
 

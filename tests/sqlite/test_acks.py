@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from casque import Job, JobNotFoundError, JobStatus, LeaseLostError
 from casque.job import Failure
-from casque.rules.operations import Ack, Batch, Enqueue, Heartbeat, Nack
+from casque.rules.operations import Ack, Batch, Completed, Enqueue, Heartbeat, Nack
 from casque.rules.transitions import HISTORY_LIMIT, completed
 from casque.stores.sqlite.store import SqliteStore
 from casque.system import local_disk
@@ -82,7 +82,7 @@ def test_a_job_that_is_kept_is_as_the_rules_have_it(
         assert job.error == (None if attempts == 1 else f"Error: {ODD}")
         assert job.retain_us is not None
         after = got(worker, job.id)
-        assert after == completed(job, result=result, now=now, expires=now + job.retain_us)
+        assert after == completed(job, Completed(job.id, result, now + job.retain_us), now)
         assert len(after.history) == min(attempts, HISTORY_LIMIT)
 
 

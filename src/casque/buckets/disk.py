@@ -57,10 +57,6 @@ class Disk(Protocol):
         """Make one folder, unless something of that name is there."""
         ...
 
-    def remove_folder(self, path: str) -> None:
-        """Remove a folder if it is empty."""
-        ...
-
     def sync_folder(self, path: str) -> None:
         """Bring to disk which names a folder holds."""
         ...
@@ -87,7 +83,6 @@ class LocalDisk:
         self.link = os.link
         self.rename = os.rename
         self.unlink = os.unlink
-        self.remove_folder = os.rmdir
 
     def write_synced(self, path: str, body: bytes, mtime_ns: int) -> Stamp:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)

@@ -13,7 +13,7 @@ import heapq
 import os
 import re
 from collections.abc import Iterator
-from pathlib import Path
+from functools import partial
 from typing import Literal
 
 from casque.buckets.disk import Disk, LocalDisk, Stamp, holder
@@ -21,9 +21,8 @@ from casque.buckets.port import PAGE, Expect, Found, Listed, Version
 from casque.buckets.synced_names import SyncedNames
 from casque.errors import CASConflictError, InvalidError, StorageError
 from casque.system.clock import DAY_US, Clock, SystemClock
+from casque.system.local_disk import resolved_path
 
-_TRIES = 5
-"""How often a put makes its folder again that others removed meanwhile."""
 _TEMPORARY = ".casque-"
 """What the name of a file begins with while it is written. The lock's are `.casque.…`."""
 # Names of 255 bytes fit every file system in use; one with a dot in front is not an object's.
@@ -63,13 +62,7 @@ class FolderBucket:
     ) -> None:
         if not os.fspath(path):
             raise InvalidError("the path of the bucket's folder is empty.")
-        try:
-            self.path = Path(path).expanduser().resolve()
-        except (OSError, RuntimeError, ValueError) as error:
-            # A circle of links, a home of nobody, a NUL, a lone surrogate.
-            raise InvalidError(
-                f"{os.fspath(path)!r} cannot be the path of a folder: {error}", cause=error
-            ) from error
+        self.path = resolved_path(path, "a folder")
         if self.path == self.path.parent:
             raise InvalidError(f"{self.path} holds the whole system: choose a folder in it.")
         self.name = f"file://{self.path}"
@@ -149,10 +142,9 @@ class FolderBucket:
         try:
             self._synced_names.sync([holder(path)])
         except FileNotFoundError:
-            return  # the folder is gone too
+            return  # there is no such folder
         except OSError as error:
             raise _trouble("sync", path, error, unknown=True) from error
-        self._remove_empty(holder(path))
 
     async def close(self) -> None:
         """Nothing is held open between calls."""
@@ -197,17 +189,16 @@ class FolderBucket:
 
     def _placed(self, path: str, body: bytes, expect: Literal[Expect.ABSENT] | Version) -> Stamp:
         """Put the file in its place, where all see it; its name is not yet on disk."""
-        for left in reversed(range(_TRIES)):
-            try:
-                if isinstance(expect, Expect):
-                    return self._created(path, body)
-                return self._updated(path, body, expect)
-            except FileNotFoundError:
-                # The folder is missing; or it was there, and went with its last object just now.
-                if not left:
-                    raise
+        if isinstance(expect, Expect):
+            place = partial(self._created, path, body)
+        else:
+            place = partial(self._updated, path, body, expect)
+        try:
+            return place()
+        except FileNotFoundError:
+            # The folder is missing; or this took a day, and `list` removed the temporary file.
             self._synced_names.make_folder(holder(path))
-        raise AssertionError("the last try returns or raises")
+            return place()
 
     def _created(self, path: str, body: bytes) -> Stamp:
         if self._current(path) is not None:  # told at once, without writing and syncing first
@@ -331,15 +322,6 @@ class FolderBucket:
                 self._files.unlink(temporary)
         except OSError:
             return  # gone already, or not ours to remove
-
-    def _remove_empty(self, folder: str) -> None:
-        """A folder goes with its last object, and so on up; but those right in the bucket stay."""
-        while self._root not in (folder, holder(folder)):
-            try:
-                self._files.remove_folder(folder)
-            except OSError:
-                return
-            folder = holder(folder)
 
 
 def _version(stamp: Stamp) -> Version:

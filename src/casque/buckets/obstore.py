@@ -228,16 +228,8 @@ def s3_bucket(
         access_key_id=access_key_id,
         secret_access_key=secret_access_key,
     )
-    store = _made(
-        lambda: S3Store(
-            bucket,
-            conditional_put="etag",
-            disable_bulk_delete=True,
-            client_options=_client(endpoint),
-            retry_config=_NO_RETRIES,
-            **options,
-        )
-    )
+    options |= {"conditional_put": "etag", "disable_bulk_delete": True}
+    store = _client(S3Store, bucket, endpoint, options)
     return ObstoreBucket(store, S3, bucket, prefix)
 
 
@@ -252,11 +244,7 @@ def gcs_bucket(
     prefix = _checked_prefix("gs", bucket, prefix)
     endpoint = _checked_endpoint(endpoint or os.environ.get("GOOGLE_BASE_URL"))
     options = _given(base_url=endpoint, bearer_token=bearer_token)
-    store = _made(
-        lambda: GCSStore(
-            bucket, client_options=_client(endpoint), retry_config=_NO_RETRIES, **options
-        )
-    )
+    store = _client(GCSStore, bucket, endpoint, options)
     return ObstoreBucket(store, GCS, bucket, prefix)
 
 
@@ -277,32 +265,27 @@ def azure_bucket(
     prefix = _checked_prefix("az", container, prefix)
     endpoint = _checked_endpoint(endpoint or os.environ.get("AZURE_STORAGE_ENDPOINT"))
     options = _given(endpoint=endpoint, account_name=account_name, account_key=account_key)
-    store = _made(
-        lambda: AzureStore(
-            container, client_options=_client(endpoint), retry_config=_NO_RETRIES, **options
-        )
-    )
+    store = _client(AzureStore, container, endpoint, options)
     return ObstoreBucket(store, AZURE, container, prefix)
 
 
-def _client(endpoint: str | None) -> ClientConfig:
-    return {
+def _client(
+    kind: type[_Client], bucket: str, endpoint: str | None, options: dict[str, Any]
+) -> _Client:
+    bounds: ClientConfig = {
         "timeout": timedelta(seconds=REQUEST_SECONDS),
         "connect_timeout": timedelta(seconds=CONNECT_SECONDS),
         "allow_http": endpoint is not None and endpoint.startswith("http://"),
     }
+    try:
+        return kind(bucket, client_options=bounds, retry_config=_NO_RETRIES, **options)
+    except (BaseError, OSError, ValueError) as error:
+        told = str(error).partition("\n\nDebug source:")[0]
+        raise InvalidError(f"{told}. Mend the address or the environment.", cause=error) from error
 
 
 def _given(**options: str | None) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
-
-
-def _made(make: Callable[[], T]) -> T:
-    try:
-        return make()
-    except (BaseError, OSError, ValueError) as error:
-        told = str(error).partition("\n\nDebug source:")[0]
-        raise InvalidError(f"{told}. Mend the address or the environment.", cause=error) from error
 
 
 def checked_path(path: str) -> str:

@@ -26,7 +26,7 @@ class SyncedNames:
         # Oldest knowledge first. Each change is one step of the interpreter's: threads share it.
         self._stamps: OrderedDict[str, Stamp] = OrderedDict()
         self._folders: set[str] = set()
-        """Those whose own names are known to last, and which no bucket removes."""
+        """Those whose own names are known to last."""
 
     def knows(self, path: str, stamp: Stamp) -> bool:
         return self._stamps.get(path) == stamp
@@ -41,29 +41,25 @@ class SyncedNames:
         self._stamps.pop(path, None)
 
     def sync(self, folders: Collection[str]) -> None:
-        """Bring to disk which names these folders hold, and their own names.
+        """Bring to disk which names these folders hold; and their own names, once.
 
-        A folder right in the bucket stays for good, so its name is synced once.
-        One below that goes with its last object, and may have been made again
-        by others since: its name is synced every time.
+        Once is enough: a bucket removes no folder.
         """
-        stay: set[str] = set()
-        above = dict.fromkeys(folders)
+        outside = holder(self._root)
+        unknown: dict[str, None] = {}
         for folder in folders:
             name = folder
-            while name != self._root and name not in self._folders:
-                if holder(name) == self._root:
-                    stay.add(name)
+            while name != outside and name not in self._folders:
+                unknown[name] = None
                 name = holder(name)
-                above[name] = None
-        for folder in above:
-            self._files.sync_folder(folder)
-        if self._root in above and self._root not in self._folders:
-            self._sync_outside(holder(self._root))
-            stay.add(self._root)
+        for folder in dict.fromkeys((*folders, *map(holder, unknown))):
+            if folder == outside:
+                self._sync_outside(folder)
+            else:
+                self._files.sync_folder(folder)
         if len(self._folders) > _FOLDERS_KEPT:
             self._folders.clear()
-        self._folders.update(stay)
+        self._folders.update(unknown)
 
     def make_folder(self, folder: str) -> None:
         """Make it and those above it, each one lasting in the one that holds it."""

@@ -101,6 +101,11 @@ def _job_now(job_id: str, now: int) -> Answer:
     return lambda state: shown(state.jobs[job_id], state.judged_us(now))
 
 
+def _one(event: Died | Failed | Cancelled | Released, now: int) -> Decision:
+    """One event of one job, answered with that job."""
+    return Decision([event], _job_now(event.id, now))
+
+
 def _held(state: State, job_id: str, token: int, now: int) -> Job:
     """The job, if `token` is that of its current claim."""
     job = state.find(job_id, now)
@@ -305,26 +310,19 @@ def _ack(state: State, operation: Ack, now: int) -> Decision:
 
 def _nack(state: State, operation: Nack, now: int) -> Decision:
     job = _held(state, operation.id, operation.token, now)
-    event: Event
     if job.attempts >= job.max_attempts:
-        event = Died(job.id, operation.failure, now + DEAD_RETENTION_US)
-    else:
-        event = Failed(job.id, operation.failure, now + operation.delay_us)
-    return Decision([event], _job_now(job.id, now))
+        return _one(Died(job.id, operation.failure, now + DEAD_RETENTION_US), now)
+    return _one(Failed(job.id, operation.failure, now + operation.delay_us), now)
 
 
 def _fail(state: State, operation: Fail, now: int) -> Decision:
     job = _held(state, operation.id, operation.token, now)
-    return Decision(
-        [Died(job.id, operation.failure, now + DEAD_RETENTION_US)], _job_now(job.id, now)
-    )
+    return _one(Died(job.id, operation.failure, now + DEAD_RETENTION_US), now)
 
 
 def _discard(state: State, operation: Discard, now: int) -> Decision:
     job = _held(state, operation.id, operation.token, now)
-    return Decision(
-        [Cancelled(job.id, operation.reason, now + DEAD_RETENTION_US)], _job_now(job.id, now)
-    )
+    return _one(Cancelled(job.id, operation.reason, now + DEAD_RETENTION_US), now)
 
 
 def _heartbeat(state: State, operation: Heartbeat, now: int) -> Decision:
@@ -353,7 +351,7 @@ def _heartbeat(state: State, operation: Heartbeat, now: int) -> Decision:
 
 def _release(state: State, operation: Release, now: int) -> Decision:
     job = _held(state, operation.id, operation.token, now)
-    return Decision([Released(job.id, now + operation.delay_us)], _job_now(job.id, now))
+    return _one(Released(job.id, now + operation.delay_us), now)
 
 
 # -- what anybody may do -------------------------------------------------------
@@ -370,9 +368,7 @@ def _cancel(state: State, operation: Cancel, now: int) -> Decision:
             "can be cancelled.",
             job_id=job.id,
         )
-    return Decision(
-        [Cancelled(job.id, operation.reason, now + DEAD_RETENTION_US)], _job_now(job.id, now)
-    )
+    return _one(Cancelled(job.id, operation.reason, now + DEAD_RETENTION_US), now)
 
 
 def _retry(state: State, operation: Retry, now: int) -> Decision:

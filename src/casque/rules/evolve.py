@@ -7,6 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from casque.job import Job
 from casque.rules import transitions
 from casque.rules.operations import (
     Added,
@@ -27,23 +28,31 @@ from casque.rules.operations import (
     Requeued,
     Retried,
 )
-from casque.rules.state import State
+from casque.rules.state import LineKey, State
+
+_OfOneJob = Completed | Failed | Died | Released | Cancelled | Retried
 
 
 def evolve(state: State, event: Event) -> None:
     """Apply one event, at the instant `state.begin` was given."""
-    _EVOLVE[type(event)](state, event)
+    served = _EVOLVE[type(event)](state, event)
+    state.settle(served or ())
+
+
+def _one_changed(state: State, event: _OfOneJob) -> None:
+    change = _OF_ONE_JOB[type(event)]
+    state.put(change(state.jobs[event.id], event, state.time_us))
 
 
 def _added(state: State, event: Added) -> None:
     state.seq += 1
     state.put(replace(event.job, seq=state.seq))
-    state.settle()
 
 
-def _claimed(state: State, event: Claimed) -> None:
+def _claimed(state: State, event: Claimed) -> tuple[LineKey, ...]:
+    """The lines that were served: they go to the back."""
     now, token = state.time_us, event.first_token
-    lines: dict[tuple[str, str], None] = {}
+    lines: dict[LineKey, None] = {}
     for job_id in event.ids:
         job = state.jobs[job_id]
         lines[job.queue, job.entrypoint] = None
@@ -54,80 +63,29 @@ def _claimed(state: State, event: Claimed) -> None:
         )
         token += 1
     state.token = max(state.token, token - 1)
-    state.settle(tuple(lines) if event.served is None else event.served)
-
-
-def _completed(state: State, event: Completed) -> None:
-    job = state.jobs[event.id]
-    state.put(
-        transitions.completed(job, result=event.result, now=state.time_us, expires=event.expires_us)
-    )
-    state.settle()
+    return tuple(lines) if event.served is None else event.served
 
 
 def _removed(state: State, event: Removed) -> None:
     for job_id in event.ids:
         state.remove(job_id)
-    state.settle()
-
-
-def _failed(state: State, event: Failed) -> None:
-    job = state.jobs[event.id]
-    state.put(
-        transitions.failed(job, failure=event.failure, now=state.time_us, run_at=event.run_us)
-    )
-    state.settle()
-
-
-def _died(state: State, event: Died) -> None:
-    job = state.jobs[event.id]
-    state.put(
-        transitions.died(job, failure=event.failure, now=state.time_us, expires=event.expires_us)
-    )
-    state.settle()
 
 
 def _buried(state: State, event: Buried) -> None:
     for job_id in event.ids:
         job = state.jobs[job_id]
         state.put(transitions.buried(job, now=state.time_us, expires=event.expires_us))
-    state.settle()
 
 
 def _requeued(state: State, event: Requeued) -> None:
     for job_id in event.ids:
         state.put(transitions.requeued(state.jobs[job_id], now=state.time_us))
-    state.settle()
-
-
-def _released(state: State, event: Released) -> None:
-    job = state.jobs[event.id]
-    state.put(transitions.released(job, now=state.time_us, run_at=event.run_us))
-    state.settle()
 
 
 def _renewed(state: State, event: Renewed) -> None:
     for job_id, lease_until in event.leases:
-        job = transitions.renewed(state.jobs[job_id], now=state.time_us, lease_until=lease_until)
-        if event.progress is not None or event.note is not None or event.output is not None:
-            job = transitions.reported(
-                job, progress=event.progress, note=event.note, output=event.output
-            )
-        state.put(job)
-    state.settle()
-
-
-def _cancelled(state: State, event: Cancelled) -> None:
-    job = state.jobs[event.id]
-    state.put(
-        transitions.cancelled(job, reason=event.reason, now=state.time_us, expires=event.expires_us)
-    )
-    state.settle()
-
-
-def _retried(state: State, event: Retried) -> None:
-    state.put(transitions.retried(state.jobs[event.id], now=state.time_us))
-    state.settle()
+        job = state.jobs[job_id]
+        state.put(transitions.renewed(job, event, now=state.time_us, lease_until=lease_until))
 
 
 def _purged(state: State, event: Purged) -> None:
@@ -135,7 +93,6 @@ def _purged(state: State, event: Purged) -> None:
         assert job.finished_us is not None
         if job.finished_us <= event.before_us and event.queue in (None, job.queue):
             state.remove(job.id)
-    state.settle()
 
 
 def _dropped(state: State, event: Dropped) -> None:
@@ -144,7 +101,6 @@ def _dropped(state: State, event: Dropped) -> None:
     ids.extend(job.id for job in state.finished_jobs() if job.queue == event.queue)
     for job_id in ids:
         state.remove(job_id)
-    state.settle()
 
 
 def _record_put(state: State, event: RecordPut) -> None:
@@ -157,21 +113,25 @@ def _records_deleted(state: State, event: RecordsDeleted) -> None:
         state.delete_record(key)
 
 
-_EVOLVE: dict[type[Event], Callable[[State, Any], None]] = {
+_OF_ONE_JOB: dict[type[_OfOneJob], Callable[[Job, Any, int], Job]] = {
+    Completed: transitions.completed,
+    Failed: transitions.failed,
+    Died: transitions.died,
+    Released: transitions.released,
+    Cancelled: transitions.cancelled,
+    Retried: transitions.retried,
+}
+
+_EVOLVE: dict[type[Event], Callable[[State, Any], tuple[LineKey, ...] | None]] = {
     Added: _added,
     Claimed: _claimed,
-    Completed: _completed,
     Removed: _removed,
-    Failed: _failed,
-    Died: _died,
     Buried: _buried,
     Requeued: _requeued,
-    Released: _released,
     Renewed: _renewed,
-    Cancelled: _cancelled,
-    Retried: _retried,
     Purged: _purged,
     Dropped: _dropped,
     RecordPut: _record_put,
     RecordsDeleted: _records_deleted,
+    **dict.fromkeys(_OF_ONE_JOB, _one_changed),
 }

@@ -50,9 +50,6 @@ class Line:
         self.priorities: list[int] = []
         self.ranks: dict[int, SortedKeys[Due]] = {}
 
-    def __len__(self) -> int:
-        return sum(len(rank) for rank in self.ranks.values())
-
     def add(self, priority: int, due: Due) -> None:
         rank = self.ranks.get(priority)
         if rank is None:

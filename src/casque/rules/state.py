@@ -124,11 +124,6 @@ class State:
         record = self.records.get(key)
         return None if record is None or record.is_gone(now) else record
 
-    def number_of(self, writer: str) -> int:
-        """The last commit of a writer; 0 when none is known."""
-        row = self.writers.get(writer)
-        return 0 if row is None else row.number
-
     def is_paused(self, queue: str) -> bool:
         return queue in self._paused
 
@@ -188,10 +183,6 @@ class State:
         """The batch is complete; it can still be taken back."""
         self.is_whole = True
 
-    def keep(self) -> None:
-        """What was changed so far stays: `rollback` takes back only what comes after."""
-        self._undo = _Undo(self)
-
     def stamp(self, stamps: Iterable[BatchStamp]) -> None:
         """Remember which batches this commit stores; forget silent writers."""
         self.version += 1
@@ -214,7 +205,7 @@ class State:
         return {key: self.records.get(key) for key, _ in self._undo.records}
 
     def rollback(self) -> None:
-        """Take back everything since `begin`, or since `keep`."""
+        """Take back everything since `begin`."""
         undo, self.is_whole = self._undo, False
         # First, for what is put back is counted as it was at that time: not due yet, say.
         self.version, self.token, self.seq, self.turn, self.time_us = undo.counters

@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from msgspec.structs import replace
 
 from casque.job import Attempt, Failure, Job, JobStatus
+from casque.rules.operations import (
+    Cancelled,
+    Completed,
+    Died,
+    Failed,
+    Released,
+    Renewed,
+    Retried,
+)
 from casque.system.clock import to_datetime
 
 HISTORY_LIMIT = 10
@@ -32,132 +43,85 @@ def claimed(job: Job, *, worker: str, token: int, now: int, lease_until: int) ->
     )
 
 
-def renewed(job: Job, *, now: int, lease_until: int) -> Job:
-    return replace(job, heartbeat_us=now, lease_until_us=lease_until, updated_us=now)
-
-
-def reported(job: Job, *, progress: float | None, note: str | None, output: bytes | None) -> Job:
-    """What the holder tells beside being alive; what it leaves out stays as it was."""
+def renewed(job: Job, event: Renewed, *, now: int, lease_until: int) -> Job:
+    """What the holder does not tell beside being alive stays as it was."""
     return replace(
         job,
-        progress=job.progress if progress is None else progress,
-        note=job.note if note is None else note,
-        output=job.output if output is None else output,
+        heartbeat_us=now,
+        lease_until_us=lease_until,
+        updated_us=now,
+        progress=job.progress if event.progress is None else event.progress,
+        note=job.note if event.note is None else event.note,
+        output=job.output if event.output is None else event.output,
     )
 
 
-def completed(job: Job, *, result: bytes | None, now: int, expires: int) -> Job:
+def completed(job: Job, event: Completed, now: int) -> Job:
     return replace(
         job,
         status=JobStatus.COMPLETED,
         payload=b"",
-        result=result,
+        result=event.result,
         error=None,
         finished_us=now,
-        expires_us=expires,
+        expires_us=event.expires_us,
         lease_until_us=None,
         updated_us=now,
         history=_with(job, now, None),
     )
 
 
-def failed(job: Job, *, failure: Failure | None, now: int, run_at: int) -> Job:
-    failure = failure or Failure()
-    return replace(
-        job,
-        status=JobStatus.QUEUED,
-        run_us=run_at,
-        error=describe(failure),
-        lease_until_us=None,
-        heartbeat_us=None,
-        updated_us=now,
-        history=_with(job, now, failure),
-    )
+def failed(job: Job, event: Failed, now: int) -> Job:
+    failure = event.failure or Failure()
+    changes = {"error": describe(failure), "history": _with(job, now, failure)}
+    return _let_go(job, JobStatus.QUEUED, now, run_us=event.run_us, **changes)
 
 
-def died(job: Job, *, failure: Failure | None, now: int, expires: int) -> Job:
-    failure = failure or Failure()
-    return replace(
-        job,
-        status=JobStatus.DEAD,
-        error=describe(failure),
-        finished_us=now,
-        expires_us=expires,
-        lease_until_us=None,
-        heartbeat_us=None,
-        updated_us=now,
-        history=_with(job, now, failure),
+def died(job: Job, event: Died, now: int) -> Job:
+    failure = event.failure or Failure()
+    changes = {"error": describe(failure), "history": _with(job, now, failure)}
+    return _let_go(
+        job, JobStatus.DEAD, now, finished_us=now, expires_us=event.expires_us, **changes
     )
 
 
 def buried(job: Job, *, now: int, expires: int) -> Job:
     """Dead because nobody reported back from the last attempt: since its lease ended."""
     assert job.lease_until_us is not None
-    return replace(
-        job,
-        status=JobStatus.DEAD,
-        error=describe(lost(job)),
-        finished_us=min(job.lease_until_us, now),
-        expires_us=expires,
-        lease_until_us=None,
-        heartbeat_us=None,
-        updated_us=now,
-        history=_with_lost(job, now),
-    )
+    finished = min(job.lease_until_us, now)
+    changes = {"error": describe(lost(job)), "history": _with_lost(job, now)}
+    return _let_go(job, JobStatus.DEAD, now, finished_us=finished, expires_us=expires, **changes)
 
 
 def requeued(job: Job, *, now: int) -> Job:
     """Taken back from a holder that was not heard of; the attempt counts."""
-    return replace(
-        job,
-        status=JobStatus.QUEUED,
-        run_us=now,
-        error=describe(lost(job)),
-        lease_until_us=None,
-        heartbeat_us=None,
-        updated_us=now,
-        history=_with_lost(job, now),
+    changes = {"error": describe(lost(job)), "history": _with_lost(job, now)}
+    return _let_go(job, JobStatus.QUEUED, now, run_us=now, **changes)
+
+
+def released(job: Job, event: Released, now: int) -> Job:
+    return _let_go(job, JobStatus.QUEUED, now, run_us=event.run_us, attempts=job.attempts - 1)
+
+
+def cancelled(job: Job, event: Cancelled, now: int) -> Job:
+    changes: dict[str, Any] = {"error": event.reason or None}
+    if job.status is JobStatus.IN_PROGRESS:
+        changes["history"] = _with(job, now, Failure(CANCELLED, event.reason))
+    return _let_go(
+        job, JobStatus.CANCELLED, now, finished_us=now, expires_us=event.expires_us, **changes
     )
 
 
-def released(job: Job, *, now: int, run_at: int) -> Job:
-    return replace(
-        job,
-        status=JobStatus.QUEUED,
-        attempts=job.attempts - 1,
-        run_us=run_at,
-        lease_until_us=None,
-        heartbeat_us=None,
-        updated_us=now,
+def retried(job: Job, _: Retried, now: int) -> Job:
+    return _let_go(
+        job, JobStatus.QUEUED, now, run_us=now, attempts=0, finished_us=None, expires_us=None
     )
 
 
-def cancelled(job: Job, *, reason: str, now: int, expires: int) -> Job:
-    ran = job.status is JobStatus.IN_PROGRESS
+def _let_go(job: Job, status: JobStatus, now: int, **changes: Any) -> Job:
+    """A job that nobody holds any more."""
     return replace(
-        job,
-        status=JobStatus.CANCELLED,
-        error=reason or None,
-        finished_us=now,
-        expires_us=expires,
-        lease_until_us=None,
-        heartbeat_us=None,
-        updated_us=now,
-        history=_with(job, now, Failure(CANCELLED, reason)) if ran else job.history,
-    )
-
-
-def retried(job: Job, *, now: int) -> Job:
-    return replace(
-        job,
-        status=JobStatus.QUEUED,
-        attempts=0,
-        run_us=now,
-        finished_us=None,
-        expires_us=None,
-        lease_until_us=None,
-        heartbeat_us=None,
-        updated_us=now,
+        job, status=status, lease_until_us=None, heartbeat_us=None, updated_us=now, **changes
     )
 
 

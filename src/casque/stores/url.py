@@ -157,16 +157,12 @@ def _open_document(path: Path, clock: Clock | None) -> Store:
 
 def _open_sqlite(path: str, clock: Clock | None, durability: Durability) -> Store:
     from casque.stores.sqlite.store import SqliteStore
+    from casque.system.local_disk import resolved_path
 
     if path == ":memory:":
         raise InvalidError("a queue that lives in this process alone is memory://.")
-    try:
-        # Resolved, so that a process that changes its folder, and a link, mean the same file.
-        resolved = Path(path).expanduser().resolve()
-    except (OSError, RuntimeError, ValueError) as error:
-        raise InvalidError(
-            f"{path!r} cannot be the path of a queue file: {error}", cause=error
-        ) from error
+    # Resolved, so that a process that changes its folder, and a link, mean the same file.
+    resolved = resolved_path(path, "a queue file")
     return SqliteStore(resolved, durability=durability, clock=clock)
 
 

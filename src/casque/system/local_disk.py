@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from casque.errors import StorageError
+from casque.errors import InvalidError, StorageError
 from casque.system.clock import SECOND_US, Clock, drive
 
 LOCK_PATIENCE_US = 30 * SECOND_US
@@ -35,6 +35,17 @@ _SHARED_BY_HOSTS = frozenset(
         "smbfs",
     ]
 )
+
+
+def resolved_path(path: str | os.PathLike[str], what: str) -> Path:
+    """The path, links followed. Raises InvalidError if it cannot be that of `what`."""
+    try:
+        return Path(path).expanduser().resolve()
+    except (OSError, RuntimeError, ValueError) as error:
+        # A circle of links, a home of nobody, a NUL, a lone surrogate.
+        raise InvalidError(
+            f"{os.fspath(path)!r} cannot be the path of {what}: {error}", cause=error
+        ) from error
 
 
 def make_folder(folder: Path) -> None:

@@ -170,13 +170,6 @@ class SimFiles:
         if name not in folder.names:
             folder.point(name, _Folder())
 
-    def remove_folder(self, path: str) -> None:
-        self._call("remove folder")
-        folder, name = self._place(path)
-        if self._folder(path).names:
-            raise _error(errno.ENOTEMPTY, path)
-        folder.point(name, None)
-
     def sync_folder(self, path: str) -> None:
         self._call("sync folder")
         self._folder(path).unsynced.clear()

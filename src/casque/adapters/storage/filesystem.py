@@ -13,12 +13,11 @@ import errno
 import hashlib
 import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import TypeVar
 
 from casque.errors import CASConflictError, InvalidError, StorageError
 from casque.system.clock import Clock, SystemClock
-from casque.system.local_disk import locked, make_folder, sync_folder
+from casque.system.local_disk import locked, make_folder, resolved_path, sync_folder
 
 T = TypeVar("T")
 
@@ -29,17 +28,11 @@ class LocalFileSystemStorage:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         if not os.fspath(path):
             raise InvalidError("the path of the queue file is empty.")
-        try:
-            # Resolved, so that a rename replaces the file itself and not a link to it.
-            self.path = Path(path).expanduser().resolve()
-        except (OSError, RuntimeError, ValueError) as error:
-            # A circle of links, a home of nobody, a NUL, a lone surrogate.
-            raise InvalidError(
-                f"{os.fspath(path)!r} cannot be the path of a queue file: {error}", cause=error
-            ) from error
+        # Resolved, so that a rename replaces the file itself and not a link to it.
+        self.path = resolved_path(path, "a queue file")
         self.name = str(self.path)
         self._clock: Clock = SystemClock()
-        self._synced_names: str | None = None
+        self._synced_etag: str | None = None
         """The etag of the newest content known to be on disk under its name."""
 
     async def read(self) -> tuple[bytes, str | None]:
@@ -50,14 +43,14 @@ class LocalFileSystemStorage:
 
     def _read_durable(self) -> tuple[bytes, str | None]:
         content, etag = self._read()
-        if etag not in (None, self._synced_names):
+        if etag not in (None, self._synced_etag):
             # Visible is not durable: the process that renamed this may have died before its sync.
             try:
                 sync_folder(self.path.parent)
             except OSError as error:
                 if error.errno not in (errno.EROFS, errno.EINVAL):  # a disk nobody can write to
                     raise self._trouble("read", error, unknown=False) from error
-            self._synced_names = etag
+            self._synced_etag = etag
         return content, etag
 
     def _read(self) -> tuple[bytes, str | None]:
@@ -81,8 +74,8 @@ class LocalFileSystemStorage:
                 self._replace(content)
         except OSError as error:
             raise self._trouble("write", error, unknown=False) from error
-        self._synced_names = _etag(content)
-        return self._synced_names
+        self._synced_etag = _etag(content)
+        return self._synced_etag
 
     def _replace(self, content: bytes) -> None:
         # Written under the lock, so one name serves all, and a crash leaves at most one behind.

@@ -112,14 +112,25 @@ class BucketRequests:
         await self._until_answered(lambda: self.bucket.delete(key), watch)
 
     async def put(
-        self,
-        key: str,
-        body: bytes,
-        expect: Literal[Expect.ABSENT] | Version,
-        watch: Stopwatch | None = None,
+        self, key: str, body: bytes, expect: Literal[Expect.ABSENT] | Version, watch: Stopwatch
     ) -> Version:
         """Once. StorageError with `outcome_unknown` means that it may have landed."""
         return await self._once(lambda: self.bucket.put(key, body, expect=expect), len(body), watch)
+
+    async def put_until_answered(
+        self, key: str, body: bytes, expect: Literal[Expect.ABSENT] | Version, watch: Stopwatch
+    ) -> Version:
+        """A put that is sent again until one is answered. So a conflict may be with itself."""
+        place = 0
+        while True:
+            try:
+                return await self.put(key, body, expect, watch)
+            except StorageError as error:
+                if not error.outcome_unknown or self.is_over(watch):
+                    raise
+                last = error
+            await self.pause(place, watch, last)
+            place += 1
 
     async def together(self, *requests: Awaitable[Any]) -> Sequence[Any]:
         """What several requests are answered; all are, before one that failed is raised."""
@@ -133,9 +144,7 @@ class BucketRequests:
                 raise answer
         return answers
 
-    async def pause(
-        self, place: int, error: StorageError | None = None, watch: Stopwatch | None = None
-    ) -> None:
+    async def pause(self, place: int, watch: Stopwatch, error: StorageError | None = None) -> None:
         """Between two tries; longer from try to try, and as long as the storage asks for.
 
         It ends with the time of the call, so that there is one more try.
@@ -144,8 +153,7 @@ class BucketRequests:
         span = int(longest * (0.5 + self.clock.random() / 2))
         if error is not None:
             span = max(span, error.retry_after_us)
-        if watch is not None:
-            span = min(span, max(_left_us(watch), 0))
+        span = min(span, max(_left_us(watch), 0))
         await self.clock.sleep(span, blocking=self.bucket.blocking)
 
     async def _until_answered(
@@ -163,7 +171,7 @@ class BucketRequests:
                 if self.is_over(watch):
                     raise _unanswered(reason(error), error) from error
                 last = error
-            await self.pause(place, last, watch)
+            await self.pause(place, watch, last)
             place += 1
 
     async def _first_of_copies(self, ask: Callable[[], Coroutine[Any, Any, T]], size: int) -> T:
@@ -193,7 +201,7 @@ class BucketRequests:
             return _SLOW_US / SECOND_US
         return max(2 * usual[-1 - len(usual) // 20], _LEAST_SLOW_US) / SECOND_US
 
-    async def _once(self, ask: Callable[[], Awaitable[T]], size: int, watch: Stopwatch | None) -> T:
+    async def _once(self, ask: Callable[[], Awaitable[T]], size: int, watch: Stopwatch) -> T:
         begun = self.clock.monotonic()
         try:
             answer = await self._bounded(ask, size, watch)
@@ -207,12 +215,9 @@ class BucketRequests:
         self.trip_us = self.clock.monotonic() - begun
         return answer
 
-    async def _bounded(
-        self, ask: Callable[[], Awaitable[T]], size: int, watch: Stopwatch | None
-    ) -> T:
-        seconds = REQUEST_SECONDS + size / _MIB
-        if watch is not None:
-            seconds = min(seconds, max(_left_us(watch), LEAST_US) / SECOND_US)
+    async def _bounded(self, ask: Callable[[], Awaitable[T]], size: int, watch: Stopwatch) -> T:
+        left = max(_left_us(watch), LEAST_US) / SECOND_US
+        seconds = min(REQUEST_SECONDS + size / _MIB, left)
         try:
             if self.bucket.blocking:
                 return await ask()

@@ -41,8 +41,8 @@ class BucketTime:
         if self._told is None:
             return True
         clock = self._clock
-        split_key = abs(clock.now() - clock.monotonic() - self._drift) > _DRIFT_US
-        return split_key or clock.monotonic() - self._told[1] > ASK_EVERY_US
+        has_parted = abs(clock.now() - clock.monotonic() - self._drift) > _DRIFT_US
+        return has_parted or clock.monotonic() - self._told[1] > ASK_EVERY_US
 
     def told(self, modified_us: int, written_at: int) -> None:
         """The bucket stamped an object with this time; it was written by then, monotonic."""

@@ -72,13 +72,11 @@ class Log:
         found = await self._requests.get(key_of(number), watch, size)
         return None if found is None else found.body
 
-    async def read_ahead(
-        self, first: int, count: int, watch: Stopwatch, size: int = 0
-    ) -> list[bytes]:
+    async def read_ahead(self, first: int, count: int, watch: Stopwatch) -> list[bytes]:
         """Up to `count` entries from `first` on, as far as there are any; in one go if possible."""
         if not self._requests.bucket.blocking:
             each = await self._requests.together(
-                *(self.read(first + place, watch, size) for place in range(count))
+                *(self.read(first + place, watch) for place in range(count))
             )
             return list(takewhile(lambda content: content is not None, each))
         entries: list[bytes] = []
@@ -180,7 +178,7 @@ class Log:
                 if doubt is None and not error.outcome_unknown:
                     raise
                 doubt = error
-            await self._requests.pause(place, doubt, watch)
+            await self._requests.pause(place, watch, doubt)
             place += 1
             # However late it is: the process may have slept, and the answer be there to read.
             found = await self._look(number, ahead, doubt, watch)

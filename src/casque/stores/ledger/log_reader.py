@@ -160,13 +160,11 @@ class LogReader:
     async def ready(self, watch: Stopwatch, *, blind: bool, to_write: bool) -> tuple[Replica, bool]:
         """The log as we know it, and whether it has just been read to its end."""
         replica = self.replica
-        if replica is not None:
-            replica.undo()
         if not await self.enter(watch, to_write=to_write):
             # Kept: after a read we know how many jobs came before those that we add.
             self.replica = Replica(blind=False)
             return self.replica, True
-        if replica is None or (replica.is_blind and not blind):
+        if replica is None or replica.is_changing or (replica.is_blind and not blind):
             self._note_known()
             replica, self._is_read = Replica(blind=blind), False
         elif self._is_read:

@@ -91,22 +91,18 @@ class Presence:
         return record
 
     async def _put(self, key: str, record: Record, watch: Stopwatch, *, is_new: bool) -> None:
-        body, place = msgspec.json.encode(record), 0
+        body = msgspec.json.encode(record)
         expect: Expect | Version = ABSENT if is_new else self._versions.get(key, ABSENT)
         while True:
             try:
-                self._versions[key] = await self._requests.put(key, body, expect, watch)
+                version = await self._requests.put_until_answered(key, body, expect, watch)
+                self._versions[key] = version
                 return
             except CASConflictError:
                 if is_new or self._requests.is_over(watch):
                     raise
                 found = await self._requests.get(key, watch)  # ours, of an answer that was lost
                 expect = ABSENT if found is None else found.version
-            except StorageError as error:
-                if not error.outcome_unknown or self._requests.is_over(watch):
-                    raise
-                await self._requests.pause(place, error, watch)
-                place += 1
 
     async def records(self, kind: str, now: int) -> list[Record]:
         """Those that are there; the ones whose time is over are deleted on the way."""

@@ -31,8 +31,9 @@ class Replica:
         self.state = None if blind else State()
         self.writers: deque[str] = deque(maxlen=RECENT)
         """The writers of the last entries: of each, that of its first batch."""
-        self._changing_after: int | None = None
-        """After which entry the state was last begun to be changed."""
+        self.is_changing = False
+        """True while the state holds what is not, or not yet, an entry. If an interrupt leaves it
+        so, the state may be half changed: read the log again."""
 
     @property
     def number(self) -> int:
@@ -48,11 +49,6 @@ class Replica:
     def is_blind(self) -> bool:
         return self.state is None
 
-    @property
-    def is_changing(self) -> bool:
-        """Whether the state holds a batch that is not, or not yet, an entry."""
-        return self._changing_after == self.number
-
     def leap(self, number: int) -> None:
         """Of a blind one: go on from before entry `number`."""
         self._end = number - 1, None
@@ -62,10 +58,10 @@ class Replica:
         entry = decode(content, name)
         if entry.number != self.number + 1 or self.digest not in (None, entry.previous):
             raise MisplacedEntryError(name)
+        self.is_changing = True
         if self.state is not None:
-            self._begin_after(self.state)
             self._evolve(self.state, entry)
-        self._moved(entry.stamps, content)
+        self.decided(entry.stamps, content)
         return entry
 
     def _evolve(self, state: State, entry: Entry) -> None:
@@ -77,29 +73,17 @@ class Replica:
 
     def deciding(self) -> State:
         """The state to decide a batch on; it is kept by `decided`, or taken back by `undo`."""
-        state = State() if self.state is None else self.state
-        self._begin_after(state)
-        return state
-
-    def _begin_after(self, state: State) -> None:
-        # In this order: the notes are still those of the last entry, which an interrupt between
-        # here and the first change must not make `undo` take back.
-        state.keep()
-        self._changing_after = self.number
+        self.is_changing = True
+        return State() if self.state is None else self.state
 
     def decided(self, stamps: Sequence[BatchStamp], content: bytes) -> None:
-        """What was decided is stored, as the next entry."""
-        self._moved(stamps, content)
-
-    def undo(self) -> None:
-        """Take back a batch that was not stored, or that an interrupt has left half done."""
-        if self.state is not None:
-            if not self.state.is_whole:
-                self.state = self.state.mended()
-            elif self.is_changing:
-                self.state.rollback()
-        self._changing_after = None
-
-    def _moved(self, stamps: Sequence[BatchStamp], content: bytes) -> None:
+        """What the state holds now is stored, as the next entry."""
         self._end = self.number + 1, digest_of(content)
         self.writers.append(stamps[0].writer)
+        self.is_changing = False
+
+    def undo(self) -> None:
+        """Take back a batch that was not stored."""
+        if self.state is not None and self.is_changing:
+            self.state.rollback()
+        self.is_changing = False

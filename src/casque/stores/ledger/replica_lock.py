@@ -10,26 +10,14 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from types import TracebackType
-from typing import Protocol
+from contextlib import AbstractAsyncContextManager
 
 from casque.system import forks, reentry
 
 _Waiter = tuple[asyncio.AbstractEventLoop, "asyncio.Future[None]"]
 
 
-class ReplicaLock(Protocol):
-    async def __aenter__(self) -> None: ...
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None: ...
-
-
-def new_lock(*, blocking: bool) -> ReplicaLock:
+def new_lock(*, blocking: bool) -> AbstractAsyncContextManager[None]:
     return _ThreadLock() if blocking else _TaskLock()
 
 
@@ -48,12 +36,7 @@ class _ThreadLock:
         reentry.refuse(self._lock)
         self._lock.acquire()
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         try:
             self._lock.release()
         except RuntimeError:
@@ -92,12 +75,7 @@ class _TaskLock:
                 self._hand_over()  # it was ours already
             raise
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self._hand_over()
 
     def _hand_over(self) -> None:

@@ -45,34 +45,12 @@ async def ask_time(requests: BucketRequests, time: BucketTime, watch: Stopwatch)
         return
     stamps: list[_Stamp] = []
     while not stamps or (stamps[-1].took_us > _SURE_US and len(stamps) < _TRIES):
-        key, begun = await _put_at_once(requests, watch)
+        key, begun = PROBES + requests.clock.new_id(), requests.clock.monotonic()
+        await put_surely(requests, key, key.encode(), watch)
         stamps.append(await _read_stamp(requests, key, begun, watch))
         await requests.delete(key, watch)
     best = min(stamps)
     time.told(best.modified_us, best.written_at)
-
-
-async def _put_at_once(requests: BucketRequests, watch: Stopwatch) -> tuple[str, int]:
-    """Write a new object, answered at the first try; its key, and when that try began.
-
-    Of one that was sent twice nobody knows which of the two the bucket has stamped.
-    """
-    place = 0
-    while True:
-        key, begun = PROBES + requests.clock.new_id(), requests.clock.monotonic()
-        try:
-            await requests.put(key, key.encode(), ABSENT, watch)
-        except CASConflictError:  # sent twice, by something on the way
-            if requests.is_over(watch):
-                raise unsteady(requests, key) from None
-            await requests.pause(place, watch=watch)
-        except StorageError as error:
-            if not error.outcome_unknown or requests.is_over(watch):
-                raise
-            await requests.pause(place, error, watch)
-        else:
-            return key, begun
-        place += 1
 
 
 async def prove(
@@ -157,7 +135,7 @@ async def _race(requests: BucketRequests, watch: Stopwatch) -> None:
                 "with success. No queue was made or changed. Try again when the storage answers.",
                 outcome_unknown=False,
             )
-        await requests.pause(place, watch=watch)
+        await requests.pause(place, watch)
         place += 1
 
 
@@ -202,7 +180,8 @@ class _Stamp(NamedTuple):
     """When the bucket says that an object was written."""
 
     took_us: int
-    """How long it took to write: by so much the bucket may be ahead of its stamp already."""
+    """How long it took to write, however often it was sent: by so much the bucket may be ahead of
+    its stamp already."""
     modified_us: int
     written_at: int
     """Our monotonic clock once it was written."""
@@ -218,39 +197,24 @@ async def _read_stamp(requests: BucketRequests, key: str, begun: int, watch: Sto
 
 async def put_surely(requests: BucketRequests, key: str, body: bytes, watch: Stopwatch) -> Version:
     """Create an object that nobody else writes differently."""
-    place = 0
-    while True:
-        try:
-            return await requests.put(key, body, ABSENT, watch)
-        except CASConflictError:
-            found = await requests.get(key, watch)  # ours, of an answer that was lost; or as good
-            if found is None:
-                raise unsteady(requests, key) from None
-            return found.version
-        except StorageError as error:
-            if not error.outcome_unknown or requests.is_over(watch):
-                raise
-            await requests.pause(place, error, watch)
-        place += 1
+    try:
+        return await requests.put_until_answered(key, body, ABSENT, watch)
+    except CASConflictError:
+        found = await requests.get(key, watch)  # ours, of an answer that was lost; or as good
+        if found is None:
+            raise unsteady(requests, key) from None
+        return found.version
 
 
 async def _is_refused(
     requests: BucketRequests, key: str, expect: Expect | Version, watch: Stopwatch
 ) -> bool:
     """Whether the bucket refuses to write over an object that is not as expected."""
-    place = 0
-    while True:
-        try:
-            await requests.put(key, b"overwritten", expect, watch)
-        except CASConflictError:
-            return True
-        except StorageError as error:
-            if not error.outcome_unknown or requests.is_over(watch):
-                raise
-            await requests.pause(place, error, watch)
-        else:
-            return False
-        place += 1
+    try:
+        await requests.put_until_answered(key, b"overwritten", expect, watch)
+    except CASConflictError:
+        return True
+    return False
 
 
 def _ignores_conditions(requests: BucketRequests, how: str) -> StorageError:
