@@ -78,7 +78,7 @@ def _work(line: socket.socket, orders: channel.Orders) -> Ended:
         _log.warning("the supervisor is gone: stopping")
         worker.stop()
 
-    with stopping_on_signals(worker, is_child=True) as restore:
+    with stopping_on_signals(worker.stop, worker.stop_now, is_child=True) as restore:
         watcher = threading.Thread(
             target=channel.watch, args=(line, alone), name="casque-channel", daemon=True
         )
