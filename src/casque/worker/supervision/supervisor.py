@@ -15,7 +15,7 @@ from casque.errors import InvalidError
 from casque.stores.url import StoreAddress
 from casque.system.clock import SECOND_US, SystemClock
 from casque.tasks.app import TaskApp
-from casque.worker.loading import WorkReached, is_loading, modules_of, path_of
+from casque.worker.loading import WorkReached, is_loading, modules_of, path_of, refuse_memory
 from casque.worker.logging.console import SUPERVISOR_LOGGER
 from casque.worker.logging.setup import LogOptions
 from casque.worker.options import WorkerOptions
@@ -311,11 +311,7 @@ def work(app: TaskApp, options: WorkerOptions, count: int = 1) -> None:
         with stopping_on_signals(worker.stop, worker.stop_now) as restore:
             worker.run(restore_signals=restore)
         return
-    if app.store.instant:
-        raise InvalidError(
-            "the jobs of a store in memory are seen by no other process: use count=1 without "
-            "max_jobs and max_mib, or a store that processes share, as sqlite:///jobs.db is."
-        )
+    refuse_memory(app.store)
     # As the same program would log with count=1.
     level = logging.getLogger("casque.worker").getEffectiveLevel()
     log = LogOptions(level=level, yields=True)
