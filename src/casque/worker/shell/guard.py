@@ -82,25 +82,13 @@ class Guard:
 
         Not by way of the loop: a task that holds it up does not hold up heartbeats.
         """
-        line = b"=%d %.3f\n" % (group, seconds)
-        with self._lock:
-            process = self._process
-            if process is None or process.stdin is None:
-                return  # one that is to come knows of no end, and of the next renewal
-            try:
-                is_told = process.stdin.write(line) == len(line)
-            except (OSError, ValueError):
-                return  # it is dead, and `_hear` is on its way
-        if not is_told:  # it does not read, and would end at a time that is not true any more
-            with suppress(RuntimeError):  # the loop is closed
-                self._loop.call_soon_threadsafe(self._replace)
+        self._tell(b"=%d %.3f\n" % (group, seconds))
 
     def drop(self, group: int) -> None:
         """The group is no more, or of no concern."""
         if group in self._groups:
             del self._groups[group]
-            if self._process is not None:
-                self._tell(b"-%d\n" % group)
+            self._tell(b"-%d\n" % group)
 
     def close(self) -> None:
         """Let the guard end; what it still knows of, it ends with it."""
@@ -147,17 +135,20 @@ class Guard:
         self._loop.call_later(_AGAIN_SECONDS, self._start)
 
     def _tell(self, line: bytes) -> None:
-        assert self._process is not None
-        assert self._process.stdin is not None
-        try:
-            with self._lock:
-                written = self._process.stdin.write(line)
-        except BrokenPipeError:
-            return  # it is dead, and `_hear` is on its way
+        """Send a line to the guard, if there is one. From any thread."""
+        with self._lock:
+            process = self._process
+            if process is None or process.stdin is None:
+                return  # one that is to come gets all groups, and the next renewals
+            try:
+                is_told = process.stdin.write(line) == len(line)
+            except (OSError, ValueError):
+                return  # it is dead, and `_hear` is on its way
         # It does not read: stopped by somebody, or a machine that hardly moves. A line that was
-        # cut off would be read wrong, so this one is of no use any more.
-        if written != len(line):
-            self._replace()
+        # cut off would be read wrong, so this guard is of no use any more.
+        if not is_told:
+            with suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(self._replace)
 
     def _hear(self) -> None:
         assert self._process is not None
