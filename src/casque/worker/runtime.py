@@ -226,9 +226,12 @@ def leave(code: int) -> int:
 def leave_at_once(code: int) -> NoReturn:
     """End the process, whatever its threads do."""
     logging.shutdown()
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except (OSError, ValueError):  # nobody reads it any more
-            continue
+    flush_output()
     os._exit(code)
+
+
+def flush_output() -> None:
+    """Flush what tasks have printed."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):  # nobody reads it any more, or it is something of the user's
+            stream.flush()
