@@ -11,9 +11,8 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 from typing import IO
-from weakref import WeakSet
 
-from casque.system.forks import in_child
+from casque.system.forks import renew_in_child
 
 _log = logging.getLogger("casque.worker")
 
@@ -50,7 +49,7 @@ class Guard:
         self._asking: dict[int, asyncio.Future[None]] = {}
         self._heard = b""
         self._is_closed = False
-        _guards.add(self)
+        renew_in_child(self)
 
     @property
     def pid(self) -> int | None:
@@ -77,7 +76,7 @@ class Guard:
             "machine out of memory or processes?"
         )
 
-    def renew(self, group: int, seconds: float) -> None:
+    def extend(self, group: int, seconds: float) -> None:
         """It may go on for so long, unless this is said again. From any thread.
 
         Not by way of the loop: a task that holds it up does not hold up heartbeats.
@@ -191,7 +190,7 @@ class Guard:
             _close(process.stdout)
         return process
 
-    def abandon(self) -> None:
+    def renew(self) -> None:
         """In the child of a fork: as long as it held the pipe, the guard would miss the end."""
         if self._process is not None:
             _close(self._process.stdin)
@@ -202,14 +201,3 @@ def _close(stream: IO[bytes] | None) -> None:
     if stream is not None:
         with suppress(OSError):
             stream.close()
-
-
-_guards: WeakSet[Guard] = WeakSet()
-
-
-def _abandon_all() -> None:
-    for guard in list(_guards):
-        guard.abandon()
-
-
-in_child(_abandon_all)
