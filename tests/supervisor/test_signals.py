@@ -40,7 +40,7 @@ class Told:
 )
 def test_what_a_worker_is_told(sent: list[signal.Signals], told: list[str]) -> None:
     worker = Told()
-    with stopping_on_signals(worker):
+    with stopping_on_signals(worker.stop, worker.stop_now):
         for number in sent:
             signal.raise_signal(number)
     assert worker.words == told
@@ -48,14 +48,14 @@ def test_what_a_worker_is_told(sent: list[signal.Signals], told: list[str]) -> N
 
 def test_an_interrupt_of_a_child_is_at_once() -> None:
     worker = Told()
-    with stopping_on_signals(worker, is_child=True):
+    with stopping_on_signals(worker.stop, worker.stop_now, is_child=True):
         signal.raise_signal(signal.SIGINT)
     assert worker.words == ["now"]
 
 
 def test_the_handlers_that_were_there_are_put_back() -> None:
     before = [signal.getsignal(number) for number in STOP_SIGNALS]
-    with stopping_on_signals(Told()):
+    with stopping_on_signals(Told().stop, Told().stop_now):
         assert not set(before) & {signal.getsignal(number) for number in STOP_SIGNALS}
     assert [signal.getsignal(number) for number in STOP_SIGNALS] == before
 
@@ -81,7 +81,7 @@ def test_off_the_main_thread_nothing_is_touched() -> None:
 
     def run() -> None:
         wakeups = Wakeups()
-        with stopping_on_signals(Told()), wakeups.on_signals(*STOP_SIGNALS):
+        with stopping_on_signals(Told().stop, Told().stop_now), wakeups.on_signals(*STOP_SIGNALS):
             seen.append([signal.getsignal(number) for number in STOP_SIGNALS] == before)
         wakeups.close()
 

@@ -6,7 +6,7 @@ import io
 import logging
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from datetime import timedelta
 from pathlib import Path
 
@@ -15,7 +15,7 @@ import pytest
 from casque import App, Discard, Snooze
 from casque.worker.logging import setup
 from casque.worker.logging.console import SUPERVISOR_LOGGER, ConsoleLines, shown
-from casque.worker.logging.setup import LineHandler, LogOptions
+from casque.worker.logging.setup import LogOptions
 from casque.worker.shell import task as shell
 from casque.worker.shell.task import add_shell
 from tests.worker.apps import beside, wait_for, work_off
@@ -35,10 +35,8 @@ def watching(level: int = logging.INFO) -> Iterator[io.StringIO]:
     before, was, was_worker = root.handlers[:], root.level, worker.level
     root.handlers[:] = []
     try:
-        setup.set_up(LogOptions(level=level, format="console"))
-        [handler] = root.handlers
-        assert isinstance(handler, LineHandler)
-        handler.setStream(stream)
+        with redirect_stdout(stream):
+            setup.set_up(LogOptions(level=level, format="console"))
         yield stream
     finally:
         root.handlers[:] = before

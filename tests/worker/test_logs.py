@@ -124,13 +124,14 @@ def test_a_log_that_nobody_reads_harms_nobody(
         def write(self, text: str) -> int:
             raise BrokenPipeError
 
-    lines.setStream(Closed())
+    closed = LineHandler(Closed())
+    closed.setFormatter(lines.formatter)
     report = Report("me", attempt.task.app.store.clock)
-    with alone(lines):
+    with alone(closed):
         logging.getLogger("elsewhere").warning("of a task")
         with batched(LOGGER) as only:
             report.settled(attempt, Returned(None), None, only)
-        report.settled(attempt, Returned(None), None, lines)
+        report.settled(attempt, Returned(None), None, closed)
     assert capsys.readouterr().err == "", "and no complaint about it"
 
 

@@ -26,3 +26,13 @@ def _escaped(one: str) -> str:
 def counted(count: int, noun: str) -> str:
     """`1 job`, `2 jobs`, `1,000 jobs`."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def signal_name(number: int) -> str:
+    """`SIGKILL`, or `signal 40` for one that has no name."""
+    from signal import Signals  # noqa: PLC0415 - not needed to enqueue
+
+    try:
+        return Signals(number).name
+    except ValueError:
+        return f"signal {number}"

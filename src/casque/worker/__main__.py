@@ -58,7 +58,7 @@ def _run(asked: argparse.Namespace) -> int:
         return STOPPED if supervisor.run() else HAD_TO_KILL
     app = load_app(asked.app, store=asked.store)
     worker = Worker(app, options, when_stuck=lambda _: leave_at_once(STOPPED))
-    with stopping_on_signals(worker) as restore:
+    with stopping_on_signals(worker.stop, worker.stop_now) as restore:
         worker.run(restore_signals=restore)
     return STOPPED
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import ModuleType
 
 from casque.errors import InvalidError
+from casque.stores.port import Store
 from casque.tasks.app import TaskApp
 from casque.tasks.app_store import AppStore
 from casque.worker.logging.setup import enable_loggers
@@ -73,6 +74,15 @@ def load_app(
     if store is not None:
         app.app_store = AppStore(store)
     return app
+
+
+def refuse_memory(store: Store) -> None:
+    """InvalidError for a store that worker processes cannot share."""
+    if store.instant:
+        raise InvalidError(
+            "the jobs of a store in memory are seen by no other process: use count=1 without "
+            "max_jobs and max_mib, or a store that processes share, as sqlite:///jobs.db is."
+        )
 
 
 def path_of(app: TaskApp) -> str:

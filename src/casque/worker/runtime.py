@@ -195,11 +195,11 @@ def resident_mib() -> int:
 
 # -- leaving -------------------------------------------------------------------
 
-PATIENCE_SECONDS = 2.0
+_PATIENCE_SECONDS = 2.0
 """How long threads that tasks left running may take to end by themselves."""
 
 
-def leave(code: int, *, patience_seconds: float = PATIENCE_SECONDS) -> int:
+def leave(code: int) -> int:
     """Return the exit code, and end the process soon after, whatever still runs.
 
     At exit Python joins every thread that is not a daemon. Most end by then, as
@@ -209,7 +209,7 @@ def leave(code: int, *, patience_seconds: float = PATIENCE_SECONDS) -> int:
     main = threading.current_thread()
 
     def see_to_it() -> None:
-        threading.Event().wait(patience_seconds)
+        threading.Event().wait(_PATIENCE_SECONDS)
         others = [one for one in threading.enumerate() if one is not main and not one.daemon]
         left = ", ".join(one.name for one in others)
         LOGGER.warning(
@@ -226,9 +226,12 @@ def leave(code: int, *, patience_seconds: float = PATIENCE_SECONDS) -> int:
 def leave_at_once(code: int) -> NoReturn:
     """End the process, whatever its threads do."""
     logging.shutdown()
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except (OSError, ValueError):  # nobody reads it any more
-            continue
+    flush_output()
     os._exit(code)
+
+
+def flush_output() -> None:
+    """Flush what tasks have printed."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):  # nobody reads it any more, or it is something of the user's
+            stream.flush()

@@ -95,6 +95,8 @@ class StoreThread:
         self._is_taken = True
         """True once the event loop has taken the jobs that were claimed last."""
         self._claim_policy = ClaimPolicy(options.queues)
+        self._longest_us: int | None = None
+        """How long the store may fail to ring."""
         self._steps = StepWatch(self._clock)
         self._beat_us = 0
         self._progress_us = 0
@@ -213,13 +215,12 @@ class StoreThread:
         self._is_ready.set()
         with self._session.access.listen(self) as deaf_us:
             pauses = (us for us in (deaf_us, self._options.poll_us) if us is not None)
-            longest_us = min(pauses, default=None)
+            self._longest_us = min(pauses, default=None)
             while not self._is_over():
                 self._give_back_if_late()
                 settlements, operations = self._next_commit()
                 if operations:
-                    outputs = _outputs(settlements)
-                    await self._commit(settlements, outputs, operations, longest_us)
+                    await self._commit(settlements, operations)
                     await self._pause()
                 else:
                     await self._bell.wait(self._sleep_us())
@@ -337,21 +338,13 @@ class StoreThread:
                 times.append(self._claim_policy.ask_us)
         return min(max(min(times) - now, 1), _LONGEST_SLEEP_US)
 
-    async def _commit(
-        self,
-        settlements: list[Settlement],
-        outputs: list[Operation],
-        operations: list[Operation],
-        longest_us: int | None,
-    ) -> None:
+    async def _commit(self, settlements: list[Settlement], operations: list[Operation]) -> None:
         sent = self._clock.monotonic()
-        if outputs:
-            # First: once a job is settled, its output can no longer be stored. The answer to the
-            # settlement says whether it was.
-            outcomes = await self._session.submit_all([*outputs, *operations])
-            del outcomes[: len(outputs)]
-        else:
-            outcomes = await self._session.submit_all(operations)
+        # First: once a job is settled, its output can no longer be stored. The answer to the
+        # settlement says whether it was.
+        outputs = _outputs(settlements)
+        outcomes = await self._session.submit_all([*outputs, *operations])
+        del outcomes[: len(outputs)]
         message = Committed([], [], [])
         trouble: Exception | None = None
         is_renewed = False
@@ -363,7 +356,7 @@ class StoreThread:
             elif place < len(settlements):
                 message.answered.append(answered(settlements[place], outcome))
             elif isinstance(operation, Dequeue):
-                self._receive(operation, outcome, sent, longest_us, message)
+                self._receive(operation, outcome, sent, message)
             elif isinstance(operation, Heartbeat):
                 self._renew(operation, outcome, sent, message)
             elif isinstance(operation, PutRecord):
@@ -405,9 +398,7 @@ class StoreThread:
         if self._silent_since is None:
             self._silent_since = sent
 
-    def _receive(
-        self, asked: Dequeue, leased: Leased, sent: int, longest_us: int | None, message: Committed
-    ) -> None:
+    def _receive(self, asked: Dequeue, leased: Leased, sent: int, message: Committed) -> None:
         for job in leased.jobs:
             attempt = RunningAttempt(job, self._tasks[job.entrypoint], self._clock)
             report = partial(self.report_progress, attempt)
@@ -416,7 +407,7 @@ class StoreThread:
             message.claimed.append(attempt)
         with self._lock:
             now = self._clock.monotonic()
-            self._claim_policy.answered(asked.limit, leased, sent, now, longest_us)
+            self._claim_policy.answered(asked.limit, leased, sent, now, self._longest_us)
             self._held.update(dict.fromkeys(message.claimed))
             self._busy += len(leased.jobs)
             self.claimed += len(leased.jobs)

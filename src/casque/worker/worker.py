@@ -70,7 +70,6 @@ class Worker:
         app: TaskApp,
         options: WorkerOptions = _DEFAULT,
         *,
-        name: str | None = None,
         supervisor: int | None = None,
         supervisor_birth: int | None = None,
         when_registered: Callable[[], object] = lambda: None,
@@ -90,7 +89,6 @@ class Worker:
             )
         self._app = app
         self._options = options
-        self._name = name
         self._supervisor = supervisor, supervisor_birth
         self._restore_signals: RestoreHandlers | None = None
         self._when_registered, self._when_stuck = when_registered, when_stuck
@@ -166,7 +164,7 @@ class Worker:
                 await store.close()
 
     def _set_up(self, store: Store, loop: asyncio.AbstractEventLoop) -> None:
-        session = Session(store, owner="Worker", worker=self._name, blocking=store.blocking)
+        session = Session(store, owner="Worker", blocking=store.blocking)
         self._report = Report(session.worker, store.clock)
         supervisor, supervisor_birth = self._supervisor
         self._entry = OwnEntry(

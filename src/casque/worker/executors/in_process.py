@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import os
-import sys
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -18,17 +17,14 @@ from casque.errors import InvalidError
 from casque.tasks.current import become
 from casque.worker.attempt import InvalidResult, RunningAttempt
 from casque.worker.executors.middleware import Middleware
-from casque.worker.runtime import Switching
+from casque.worker.runtime import Switching, flush_output
 
 
 def leave_if_forked(pid: int) -> None:
     """End this process if it is a fork of `pid`: the child of a task must not settle its job."""
-    if os.getpid() == pid:
-        return
-    with suppress(Exception):
-        sys.stdout.flush()
-        sys.stderr.flush()
-    os._exit(0)
+    if os.getpid() != pid:
+        flush_output()
+        os._exit(0)
 
 
 def encoded(attempt: RunningAttempt, value: object) -> bytes | None:

@@ -11,7 +11,6 @@ import os
 import socket
 import sys
 import threading
-from contextlib import suppress
 from queue import SimpleQueue
 from typing import IO, Any
 
@@ -39,6 +38,7 @@ from casque.worker.executors.middleware import Middleware
 from casque.worker.loading import load_app
 from casque.worker.logging.events import Report
 from casque.worker.logging.setup import set_up
+from casque.worker.runtime import flush_output
 
 _sending = threading.Lock()
 
@@ -55,15 +55,8 @@ def serve(app: TaskApp, line: socket.socket, stream: IO[bytes]) -> None:
         order = orders.get()
         _send(line, protocol.BegunReply())
         reply = contextvars.copy_context().run(_run, app, order, line)
-        _flush()
+        flush_output()  # an idle process may be killed
         _send(line, reply)
-
-
-def _flush() -> None:
-    """Flush the output of a task: an idle process may be killed."""
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError, AttributeError):  # nobody reads it, or it is no stream
-            stream.flush()
 
 
 def _read(stream: IO[bytes], orders: SimpleQueue[protocol.RunOrder]) -> None:

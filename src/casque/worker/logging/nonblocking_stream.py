@@ -8,6 +8,7 @@ import stat
 import threading
 from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import TextIO
 
 _KEPT_LENGTH = 1024 * 1024
@@ -54,23 +55,25 @@ class NonblockingStream:
             else:
                 self._kept.extend(_pieces(text))
                 self._length += len(text)
-            self._pass_on(self._descriptor, 0)
+            self._pass_on(0)
             if self._kept and not self._is_waiting:
-                self._is_waiting = True
-                self._start_waiting(self._descriptor)
+                waiting = threading.Thread(target=self._wait, name="casque-log", daemon=True)
+                with suppress(RuntimeError):  # the system gives no more: the next line tries again
+                    waiting.start()
+                    self._is_waiting = True
 
     def close(self) -> None:
         """Write the text that is kept; drop it if nobody reads it soon."""
         if self._descriptor is not None:
             with self._lock:
                 try:
-                    self._pass_on(self._descriptor, _LAST_MS)
+                    self._pass_on(_LAST_MS)
                 finally:
                     self.forget()
 
-    def _pass_on(self, descriptor: int, patience_ms: int) -> None:
+    def _pass_on(self, patience_ms: int) -> None:
         """Write pieces as long as there is room."""
-        while self._kept and _has_room(descriptor, patience_ms):
+        while self._kept and self._has_room(patience_ms):
             piece = self._kept.popleft()
             self._length -= len(piece)
             if self._dropped and not self._kept:
@@ -79,21 +82,19 @@ class NonblockingStream:
             self._stream.write(piece)
             self._stream.flush()
 
-    def _start_waiting(self, descriptor: int) -> None:
-        waiting = threading.Thread(
-            target=self._wait, args=(descriptor,), name="casque-log", daemon=True
-        )
-        try:
-            waiting.start()
-        except RuntimeError:  # the system gives no more of them: the next line tries again
-            self._is_waiting = False
+    def _has_room(self, patience_ms: int | None) -> bool:
+        """True if a write of one piece returns, or fails, at once."""
+        assert self._descriptor is not None
+        poll = select.poll()
+        poll.register(self._descriptor, select.POLLOUT)
+        return bool(poll.poll(patience_ms))
 
-    def _wait(self, descriptor: int) -> None:
+    def _wait(self) -> None:
         while True:
-            _has_room(descriptor, None)
+            self._has_room(None)
             with self._lock:
                 try:
-                    self._pass_on(descriptor, 0)
+                    self._pass_on(0)
                 except (OSError, ValueError):  # nobody will ever read it
                     self.forget()
                 if not self._kept:
@@ -110,13 +111,6 @@ def _that_may_block(stream: TextIO) -> int | None:
         return None
     is_such = stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or os.isatty(descriptor)
     return descriptor if is_such else None
-
-
-def _has_room(descriptor: int, patience_ms: int | None) -> bool:
-    """True if a write of one piece returns, or fails, at once."""
-    poll = select.poll()
-    poll.register(descriptor, select.POLLOUT)
-    return bool(poll.poll(patience_ms))
 
 
 def _pieces(text: str) -> Iterator[str]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import io
 import logging
 import os
+import re
 import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from functools import lru_cache
 from typing import Any, ClassVar, Literal, TextIO
-from weakref import ref
+from weakref import WeakSet
 
 import msgspec
 
@@ -91,7 +92,7 @@ class LineHandler(logging.StreamHandler[TextIO]):
         super().__init__(stream)
         self._lines: list[str] = []
         self._stream_out = NonblockingStream(stream)
-        _handlers.append(ref(self))
+        _handlers.add(self)
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
@@ -109,11 +110,6 @@ class LineHandler(logging.StreamHandler[TextIO]):
             lines, self._lines = self._lines, []
             if lines:
                 self._stream_out.write("".join(lines))
-
-    def setStream(self, stream: TextIO) -> TextIO | None:  # noqa: N802 - it is logging's
-        before = super().setStream(stream)
-        self._stream_out = NonblockingStream(self.stream)
-        return before
 
     def close(self) -> None:
         with suppress(OSError, ValueError):
@@ -150,7 +146,7 @@ class LineHandler(logging.StreamHandler[TextIO]):
                 self.flush()
 
 
-_handlers: list[ref[LineHandler]] = []
+_handlers: WeakSet[LineHandler] = WeakSet()
 _counting = threading.Lock()
 
 
@@ -159,10 +155,8 @@ def _forget_in_child() -> None:
     global _counting  # noqa: PLW0603 - somebody may have held it
     _counting = threading.Lock()
     LineHandler.held = 0
-    for one in _handlers:
-        handler = one()
-        if handler is not None:
-            handler.forget()
+    for handler in _handlers:
+        handler.forget()
 
 
 in_child(_forget_in_child)
@@ -187,7 +181,7 @@ def batched(logger: logging.Logger) -> Iterator[LineHandler | None]:
     finally:
         with _counting:
             LineHandler.held -= 1
-        for handler in [found for one in _handlers if (found := one()) is not None]:
+        for handler in list(_handlers):
             with suppress(OSError, ValueError):  # nobody reads it any more
                 handler.flush()
 
@@ -250,19 +244,11 @@ def _json(details: dict[str, Any]) -> str:
     try:
         return msgspec.json.encode(details, enc_hook=str).decode()
     except UnicodeEncodeError:  # halves of letters: of a file's name that is not UTF-8, say
-        whole = _whole(msgspec.to_builtins(details, enc_hook=str))
-        return msgspec.json.encode(whole).decode()
+        import json  # noqa: PLC0415 - hardly ever needed
 
-
-def _whole(value: Any) -> Any:
-    r"""The same with such halves as the text format shows them: `\udce9`."""
-    if isinstance(value, str):
-        return value.encode(errors="backslashreplace").decode()
-    if isinstance(value, dict):
-        return {_whole(key): _whole(one) for key, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [_whole(one) for one in value]
-    return value
+        # Shown as the text format shows them: `\udce9`, with its backslash escaped.
+        text = json.dumps(msgspec.to_builtins(details, enc_hook=str), ensure_ascii=False)
+        return re.sub("[\ud800-\udfff]", lambda half: rf"\\u{ord(half[0]):04x}", text)
 
 
 _IN_WORDS = frozenset({"event", "count", "child", "how", "what"})

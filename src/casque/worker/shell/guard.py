@@ -11,9 +11,8 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 from typing import IO
-from weakref import WeakSet
 
-from casque.system.forks import in_child
+from casque.system.forks import renew_in_child
 
 _log = logging.getLogger("casque.worker")
 
@@ -50,7 +49,7 @@ class Guard:
         self._asking: dict[int, asyncio.Future[None]] = {}
         self._heard = b""
         self._is_closed = False
-        _guards.add(self)
+        renew_in_child(self)
 
     @property
     def pid(self) -> int | None:
@@ -77,30 +76,18 @@ class Guard:
             "machine out of memory or processes?"
         )
 
-    def renew(self, group: int, seconds: float) -> None:
+    def extend(self, group: int, seconds: float) -> None:
         """It may go on for so long, unless this is said again. From any thread.
 
         Not by way of the loop: a task that holds it up does not hold up heartbeats.
         """
-        line = b"=%d %.3f\n" % (group, seconds)
-        with self._lock:
-            process = self._process
-            if process is None or process.stdin is None:
-                return  # one that is to come knows of no end, and of the next renewal
-            try:
-                is_told = process.stdin.write(line) == len(line)
-            except (OSError, ValueError):
-                return  # it is dead, and `_hear` is on its way
-        if not is_told:  # it does not read, and would end at a time that is not true any more
-            with suppress(RuntimeError):  # the loop is closed
-                self._loop.call_soon_threadsafe(self._replace)
+        self._tell(b"=%d %.3f\n" % (group, seconds))
 
     def drop(self, group: int) -> None:
         """The group is no more, or of no concern."""
         if group in self._groups:
             del self._groups[group]
-            if self._process is not None:
-                self._tell(b"-%d\n" % group)
+            self._tell(b"-%d\n" % group)
 
     def close(self) -> None:
         """Let the guard end; what it still knows of, it ends with it."""
@@ -147,17 +134,20 @@ class Guard:
         self._loop.call_later(_AGAIN_SECONDS, self._start)
 
     def _tell(self, line: bytes) -> None:
-        assert self._process is not None
-        assert self._process.stdin is not None
-        try:
-            with self._lock:
-                written = self._process.stdin.write(line)
-        except BrokenPipeError:
-            return  # it is dead, and `_hear` is on its way
+        """Send a line to the guard, if there is one. From any thread."""
+        with self._lock:
+            process = self._process
+            if process is None or process.stdin is None:
+                return  # one that is to come gets all groups, and the next renewals
+            try:
+                is_told = process.stdin.write(line) == len(line)
+            except (OSError, ValueError):
+                return  # it is dead, and `_hear` is on its way
         # It does not read: stopped by somebody, or a machine that hardly moves. A line that was
-        # cut off would be read wrong, so this one is of no use any more.
-        if written != len(line):
-            self._replace()
+        # cut off would be read wrong, so this guard is of no use any more.
+        if not is_told:
+            with suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(self._replace)
 
     def _hear(self) -> None:
         assert self._process is not None
@@ -200,7 +190,7 @@ class Guard:
             _close(process.stdout)
         return process
 
-    def abandon(self) -> None:
+    def renew(self) -> None:
         """In the child of a fork: as long as it held the pipe, the guard would miss the end."""
         if self._process is not None:
             _close(self._process.stdin)
@@ -211,14 +201,3 @@ def _close(stream: IO[bytes] | None) -> None:
     if stream is not None:
         with suppress(OSError):
             stream.close()
-
-
-_guards: WeakSet[Guard] = WeakSet()
-
-
-def _abandon_all() -> None:
-    for guard in list(_guards):
-        guard.abandon()
-
-
-in_child(_abandon_all)

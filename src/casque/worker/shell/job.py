@@ -8,6 +8,7 @@ import msgspec
 
 from casque.errors import InvalidError
 from casque.job import Failure, Job, JobStatus
+from casque.system.terminal_text import signal_name
 
 SHELL = "shell"
 """Their entrypoint."""
@@ -78,13 +79,7 @@ def exit_failure(code: int) -> Failure:
     """How an attempt is remembered whose command ended with `code`, a signal's when negative."""
     if code >= 0:
         return Failure(text=f"exit code {code}")
-    from signal import Signals  # noqa: PLC0415 - not needed to enqueue
-
-    try:
-        name = Signals(-code).name
-    except ValueError:
-        name = f"signal {-code}"
-    return Failure(text=f"exit code {128 - code} (killed by {name})")
+    return Failure(text=f"exit code {128 - code} (killed by {signal_name(-code)})")
 
 
 def exit_code_of(job: Job) -> int | None:

@@ -162,7 +162,7 @@ class RunningCommands:
         """Have the guard end it when its lease is over, even if this process is frozen."""
 
         def renewed(lease_us: int) -> None:
-            self._guard.renew(group, lease_us / SECOND_US + _SLACK_SECONDS)
+            self._guard.extend(group, lease_us / SECOND_US + _SLACK_SECONDS)
 
         running.when_renewed = renewed  # first: a renewal that came in between would be missed
         if running.lease_end_us is not None:

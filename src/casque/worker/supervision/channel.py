@@ -62,13 +62,9 @@ def send_orders(line: socket.socket, orders: Orders) -> None:
 def receive_orders(line: socket.socket) -> Orders | None:
     """The orders for this child; None if the supervisor died before it sent them."""
     line.settimeout(None)
-    received = b""
-    while not received.endswith(b"\n"):
-        part = line.recv(65_536)
-        if not part:
-            return None
-        received += part
-    return msgspec.json.decode(received, type=Orders)
+    with line.makefile("rb") as stream:
+        received = stream.readline()
+    return msgspec.json.decode(received, type=Orders) if received.endswith(b"\n") else None
 
 
 def say_opened(line: socket.socket) -> None:

@@ -9,9 +9,8 @@ import sys
 import threading
 
 from casque.errors import CorruptError, InvalidError
-from casque.stores.memory import MemoryStore
 from casque.stores.place_errors import AbsentError
-from casque.worker.loading import load_app
+from casque.worker.loading import load_app, refuse_memory
 from casque.worker.logging.setup import set_up
 from casque.worker.runtime import leave_at_once
 from casque.worker.shell.task import add_shell
@@ -55,11 +54,7 @@ def _work(line: socket.socket, orders: channel.Orders) -> Ended:
         add_shell(app)
     if orders.log.yields:
         set_up(orders.log)
-    if isinstance(app.store, MemoryStore):
-        raise InvalidError(
-            "the jobs of a store in memory are seen by no other process: use count=1, or a store "
-            "that processes share, as sqlite:///jobs.db is."
-        )
+    refuse_memory(app.store)
 
     def opened() -> None:
         app.app_store.require_existing()
@@ -78,7 +73,7 @@ def _work(line: socket.socket, orders: channel.Orders) -> Ended:
         _log.warning("the supervisor is gone: stopping")
         worker.stop()
 
-    with stopping_on_signals(worker, is_child=True) as restore:
+    with stopping_on_signals(worker.stop, worker.stop_now, is_child=True) as restore:
         watcher = threading.Thread(
             target=channel.watch, args=(line, alone), name="casque-channel", daemon=True
         )

@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import casque
+from casque.system.terminal_text import signal_name
 from casque.worker.supervision import channel
 
 
@@ -107,9 +108,4 @@ def reap_orphans(own: dict[int, ChildProcess]) -> list[int]:
 
 def exit_text(code: int) -> str:
     """How a process ended, for people."""
-    if code >= 0:
-        return f"ended with exit code {code}"
-    try:
-        return f"was killed by {signal.Signals(-code).name}"
-    except ValueError:
-        return f"was killed by signal {-code}"
+    return f"ended with exit code {code}" if code >= 0 else f"was killed by {signal_name(-code)}"

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any, Protocol
+from typing import Any
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 """The signals that ask a worker to stop."""
@@ -18,14 +18,6 @@ RestoreHandlers = Callable[[], list[str]]
 _Installed = Callable[[int, FrameType | None], Any] | int | None
 
 
-class Stoppable(Protocol):
-    """A worker, as far as a signal handler may touch it: neither call may take a lock."""
-
-    def stop(self) -> None: ...
-
-    def stop_now(self) -> None: ...
-
-
 def can_handle_signals() -> bool:
     """True on the main thread, the only one on which Python handles signals."""
     return threading.current_thread() is threading.main_thread()
@@ -33,9 +25,11 @@ def can_handle_signals() -> bool:
 
 @contextmanager
 def stopping_on_signals(
-    worker: Stoppable, *, is_child: bool = False
+    stop: Callable[[], None], stop_now: Callable[[], None], *, is_child: bool = False
 ) -> Iterator[RestoreHandlers | None]:
-    """Stop the worker at SIGTERM, SIGHUP, SIGQUIT or the first SIGINT; at the second, at once.
+    """Stop a worker at SIGTERM, SIGHUP, SIGQUIT or the first SIGINT; at the second, at once.
+
+    Signal handlers make these calls, so neither may take a lock.
 
     Gives a function that sees to it that they still are obeyed, whatever a task has done. None
     when they are not: on a thread besides the main one.
@@ -50,11 +44,11 @@ def stopping_on_signals(
     def gently(_number: int, _frame: FrameType | None) -> None:
         nonlocal asked
         asked = True
-        worker.stop()
+        stop()
 
     def interrupted(number: int, frame: FrameType | None) -> None:
         if asked:
-            worker.stop_now()
+            stop_now()
         else:
             gently(number, frame)
 

@@ -13,9 +13,9 @@ import msgspec
 
 from casque.errors import InvalidError
 from casque.stores.url import StoreAddress
-from casque.system.clock import SECOND_US, Clock, SystemClock
+from casque.system.clock import SECOND_US, SystemClock
 from casque.tasks.app import TaskApp
-from casque.worker.loading import WorkReached, is_loading, modules_of, path_of
+from casque.worker.loading import WorkReached, is_loading, modules_of, path_of, refuse_memory
 from casque.worker.logging.console import SUPERVISOR_LOGGER
 from casque.worker.logging.setup import LogOptions
 from casque.worker.options import WorkerOptions
@@ -96,7 +96,6 @@ class Supervisor:
         registered_in: StoreAddress | None = None,
         log: LogOptions = _LOG,
         restart: RestartPolicy = _RESTART_POLICY,
-        clock: Clock | None = None,
     ) -> None:
         """`registered_in`: the store in which `queuectl worker stop` finds it without workers."""
         self._orders = channel.Orders(
@@ -111,7 +110,7 @@ class Supervisor:
         )
         self._registered_in = registered_in
         self._restart = restart
-        self._clock = clock or SystemClock()
+        self._clock = SystemClock()
         self._slots = [_WorkerSlot() for _ in range(count)]
         self._wakeups = Wakeups()
         self._kill_at_us: int | None = None
@@ -309,14 +308,10 @@ def work(app: TaskApp, options: WorkerOptions, count: int = 1) -> None:
         raise WorkReached
     if count == 1 and not options.is_recycled:
         worker = Worker(app, options)
-        with stopping_on_signals(worker) as restore:
+        with stopping_on_signals(worker.stop, worker.stop_now) as restore:
             worker.run(restore_signals=restore)
         return
-    if app.store.instant:
-        raise InvalidError(
-            "the jobs of a store in memory are seen by no other process: use count=1 without "
-            "max_jobs and max_mib, or a store that processes share, as sqlite:///jobs.db is."
-        )
+    refuse_memory(app.store)
     # As the same program would log with count=1.
     level = logging.getLogger("casque.worker").getEffectiveLevel()
     log = LogOptions(level=level, yields=True)
