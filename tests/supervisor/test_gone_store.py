@@ -185,17 +185,21 @@ def test_a_supervisor_is_enrolled_in_what_comes_in_the_place_of_its_store(
     volume = Volume(tmp_path, name)
     store = open_store(volume.address)
     tries: list[int] = []
+    answered: list[int] = []
     commit = store.commit
 
     async def counted(batches: Sequence[Batch], **options: Any) -> list[Answer]:
         tries.append(batches[0].number)
-        return await commit(batches, **options)
+        answers = await commit(batches, **options)
+        answered.append(batches[0].number)
+        return answers
 
     monkeypatch.setattr(store, "commit", counted)
     entry = supervisor_entry(os.getpid(), WorkerOptions(lease_us=30_000), store.clock)
     enrolled = Registration(store, entry, lambda: None, lambda: None)
     try:
         until("it makes the store", lambda: supervisors(volume) == [entry.name])
+        until("it knows that it has", lambda: len(answered) > 1)
         volume.unmount()
         seen = len(tries)
         until("it has tried again", lambda: len(tries) > seen + 5)
