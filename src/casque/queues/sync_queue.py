@@ -117,7 +117,7 @@ class Queue:
     @property
     def _live(self) -> AsyncQueue:
         """What does it, open and of this process."""
-        if self._is_closed or self._generation != forks.generation():
+        if self._is_closed or not forks.is_noticed[0] or self._generation != forks.noticed:
             self._check_open()
         if asyncio._get_running_loop() is not None:  # the quick check
             warn_inside_loop("the sync Queue", "BrokerQueue or DirectQueue")

@@ -42,7 +42,8 @@ class IdSource:
 
     def mint(self, count: int) -> Minted:
         """So many new ids, and the order of each."""
-        forks.generation()  # in a child, the lock is another
+        if not forks.is_noticed[0]:
+            forks.generation()  # in a child, the lock is another
         with self._lock:
             now_ms = time.time_ns() // 1_000_000
             if count == 1:  # some are drawn in advance, but never before a fork

@@ -17,7 +17,7 @@ import msgspec
 from casque.errors import InvalidError, StorageError
 from casque.stores.sqlite.connection import Database
 from casque.stores.sqlite.connection_handle import ConnectionHandle
-from casque.stores.sqlite.reads import snapshot
+from casque.stores.sqlite.reads import Snapshot
 from casque.system.local_disk import make_folder, sync_folder
 
 Progress = Callable[[int, int], object]
@@ -113,7 +113,7 @@ def _copy_pages(
     def copied(_: int, left: int, all_: int) -> None:
         progress((all_ - left) * page_bytes, all_ * page_bytes)
 
-    with snapshot(source):
+    with Snapshot(source):
         counts: tuple[int, int] = source.execute(_COUNTS).fetchone()
         source.backup(made, pages=_PAGES_AT_ONCE, progress=copied)
     return counts

@@ -27,10 +27,9 @@ def lines_at_turn(cache: Cache, one: Dequeue, now: int) -> list[CachedLine] | No
             if names is None or line.entrypoint in names:
                 queue = line.queue
                 break
-    lines = [line for line in ring if line.queue == queue]
-    if names is not None:
-        lines = [line for line in lines if line.entrypoint in names]
-    return lines or None
+    return [
+        line for line in ring if line.queue == queue and (names is None or line.entrypoint in names)
+    ] or None
 
 
 def first_of(

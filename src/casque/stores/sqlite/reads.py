@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Literal
 
 from casque.job import Job, JobStatus, Stats
@@ -118,12 +117,15 @@ class Reads:
         return QueueState(tuple(jobs), version)
 
 
-@contextmanager
-def snapshot(connection: sqlite3.Connection) -> Iterator[None]:
-    """Everything read in here is of one moment."""
-    connection.execute("BEGIN")
-    try:
-        yield
-    finally:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
+class Snapshot:
+    """A read transaction: everything read in it is of one moment."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def __enter__(self) -> None:
+        self._connection.execute("BEGIN")
+
+    def __exit__(self, *_: object) -> None:
+        if self._connection.in_transaction:
+            self._connection.execute("ROLLBACK")

@@ -36,7 +36,7 @@ from casque.stores.sqlite.callers_transaction import enqueue_within
 from casque.stores.sqlite.changes import Clash
 from casque.stores.sqlite.connection import Database, Durability
 from casque.stores.sqlite.connection_handle import ConnectionHandle
-from casque.stores.sqlite.reads import Reads, snapshot
+from casque.stores.sqlite.reads import Reads, Snapshot
 from casque.stores.sqlite.rows import STATEMENTS as SQL
 from casque.stores.sqlite.transaction import SEEN_EVERY_US, Transaction, Upkeep
 from casque.stores.sqlite.watch import Watch
@@ -50,7 +50,7 @@ _SURE_US = 10_000
 """How long after a commit the next one does not look first whether its files are there."""
 
 T = TypeVar("T")
-Snapshot = Callable[[sqlite3.Connection], AbstractContextManager[object]]
+Within = Callable[[sqlite3.Connection], AbstractContextManager[object]]
 
 
 class SqliteStore:
@@ -105,7 +105,8 @@ class SqliteStore:
         return self.commit_now(batches)
 
     def commit_now(self, batches: Sequence[Batch]) -> list[Answer]:
-        process.generation()  # in a child the lock is another
+        if not process.is_noticed[0]:
+            process.generation()  # in a child the lock is another
         writing = self._writer
         reentry.refuse(writing.lock)
         with writing.lock:
@@ -328,7 +329,7 @@ class SqliteStore:
             return []
         now = self._time.now()
         answers: list[Any] = []
-        with snapshot(connection):
+        with Snapshot(connection):
             for one in operations:
                 assert isinstance(one, Dequeue)
                 reads = Reads(connection.execute, now, self._time.step, one.lease_us)
@@ -400,7 +401,7 @@ class SqliteStore:
     async def picture(self) -> QueueState:
         return self._read(lambda reads: reads.picture())
 
-    def _read(self, read: Callable[[Reads], T], *, within: Snapshot = snapshot) -> T:
+    def _read(self, read: Callable[[Reads], T], *, within: Within = Snapshot) -> T:
         process.generation()
         reentry.refuse(self._reader.lock)
         with self._reader.lock:
@@ -413,7 +414,7 @@ class SqliteStore:
                 raise
 
     def _read_on(
-        self, connection: sqlite3.Connection, read: Callable[[Reads], T], within: Snapshot
+        self, connection: sqlite3.Connection, read: Callable[[Reads], T], within: Within
     ) -> T:
         with within(connection):
             now = self._time.now()
