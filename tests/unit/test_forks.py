@@ -50,9 +50,25 @@ NO_PAGE_TO_CLEAR = "import mmap; del mmap.MAP_ANONYMOUS"
 """As where the kernel clears no memory in a child: there the process id tells them apart."""
 
 
+FOLLOWS_NO_ADVICE = """
+import mmap
+class Page(mmap.mmap):
+    def madvise(self, *advice): pass
+mmap.mmap = Page
+"""
+"""As emulators of Linux do: they accept any advice on memory, and ignore it."""
+
+
 @pytest.mark.parametrize(
     ("place", "kernel"),
-    [("jobs.db", ""), ("jobs.db", NO_PAGE_TO_CLEAR), ("queue.json", ""), ("folder/", "")],
+    [
+        ("jobs.db", ""),
+        ("jobs.db", NO_PAGE_TO_CLEAR),
+        ("jobs.db", FOLLOWS_NO_ADVICE),
+        ("queue.json", ""),
+        ("folder/", ""),
+    ],
+    ids=["sqlite", "sqlite, no page to clear", "sqlite, no advice followed", "document", "ledger"],
 )
 def test_a_fork_in_c_leaves_the_parents_lock_and_heartbeats_alone(
     place: str, kernel: str, tmp_path: Path

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +20,7 @@ from casque.stores.memory import MemoryStore
 from casque.stores.port import Store
 from casque.stores.sqlite.reads import Reads
 from casque.stores.sqlite.store import SqliteStore
+from casque.stores.sqlite.watch import Watch
 
 STRIKES = 400
 
@@ -139,3 +144,79 @@ def test_a_finalizer_that_reads_in_the_middle_of_a_read_is_refused(
         assert q.stats().total == 1
     [error] = told
     assert isinstance(error, InvalidError)
+
+
+@contextmanager
+def handled(do: Callable[[], object]) -> Iterator[None]:
+    """While this holds, the handler of SIGUSR1 does it."""
+    before = signal.signal(signal.SIGUSR1, lambda *_: do())
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+def interrupted_as_it_begins_to_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    start = Watch._start
+
+    def start_and_interrupt(watch: Watch) -> None:
+        start(watch)
+        signal.raise_signal(signal.SIGUSR1)
+
+    monkeypatch.setattr(Watch, "_start", start_and_interrupt)
+
+
+def is_watched() -> bool:
+    return any(thread.name == "casque-watch" for thread in threading.enumerate())
+
+
+@pytest.mark.timeout(100)
+def test_a_handler_can_close_a_queue_whose_dequeue_begins_to_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    q = Queue(sqlite(tmp_path))
+    interrupted_as_it_begins_to_wait(monkeypatch)
+    with handled(q.close), pytest.raises(InvalidError, match="closed"):
+        q.dequeue(wait=timedelta(seconds=60))
+    assert not is_watched()
+
+
+@pytest.mark.timeout(100)
+def test_an_interrupt_as_a_dequeue_begins_to_wait_leaves_no_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    with Queue(sqlite(tmp_path)) as q:
+        interrupted_as_it_begins_to_wait(monkeypatch)
+        with handled(interrupt), pytest.raises(KeyboardInterrupt):
+            q.dequeue(wait=timedelta(seconds=60))
+        assert not is_watched()
+
+
+@pytest.mark.timeout(100)
+@pytest.mark.parametrize("inside", ["enqueue", "close"])
+def test_a_handler_is_refused_while_a_call_is_given_to_the_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inside: str
+) -> None:
+    refused: list[InvalidError] = []
+    submit = asyncio.run_coroutine_threadsafe
+
+    def submit_and_interrupt(*call: Any) -> Any:
+        monkeypatch.undo()
+        signal.raise_signal(signal.SIGUSR1)
+        return submit(*call)
+
+    with Queue(tmp_path / "queue.json") as q:
+
+        def call() -> None:
+            with pytest.raises(InvalidError, match="signal handler") as error:
+                q.enqueue("e") if inside == "enqueue" else q.close()
+            refused.append(error.value)
+
+        q.enqueue("e")
+        monkeypatch.setattr(asyncio, "run_coroutine_threadsafe", submit_and_interrupt)
+        with handled(call):
+            q.stats()
+    assert refused

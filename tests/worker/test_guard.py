@@ -212,9 +212,9 @@ def test_one_that_does_not_answer_is_replaced_and_ends_nothing(
     first, second = groups.start(), groups.start()
     replace = Guard._replace
 
-    def replaced_by_one_with_time(guard: Guard) -> None:
+    def replaced_by_one_with_time(guard: Guard, process: subprocess.Popen[bytes] | None) -> None:
         monkeypatch.setattr(guarding, "_ANSWER_SECONDS", PATIENCE)
-        replace(guard)
+        replace(guard, process)
 
     async def test(guard: Guard) -> None:
         await guard.add(first)
@@ -230,6 +230,27 @@ def test_one_that_does_not_answer_is_replaced_and_ends_nothing(
 
     run(test)
     wait_for("both are ended", lambda: not (lives(first) or lives(second)))
+
+
+def test_one_that_reads_nothing_is_replaced_once_however_many_lines_it_missed(
+    groups: Groups,
+) -> None:
+    group = groups.start()
+
+    async def test(guard: Guard) -> None:
+        await guard.add(group)
+        stopped = pid_of(guard)
+        os.kill(stopped, signal.SIGSTOP)
+        for _ in range(20_000):  # more than its pipe takes: several find it full
+            guard.extend(group, PATIENCE)
+        await asyncio.sleep(0)
+        replacement = pid_of(guard)
+        assert replacement != stopped
+        await asyncio.sleep(0.1)
+        assert guard.pid == replacement, "the new guard was replaced too"
+
+    run(test)
+    wait_for("it is ended", lambda: not lives(group))
 
 
 def test_without_one_no_command_begins(

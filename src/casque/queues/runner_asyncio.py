@@ -12,7 +12,7 @@ from weakref import finalize
 from casque.errors import InvalidError
 from casque.queues.session import Session
 from casque.rules.operations import Operation
-from casque.system import forks
+from casque.system import forks, reentry
 
 T = TypeVar("T")
 
@@ -22,7 +22,7 @@ class LoopRunner:
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
-        self._closing = threading.Lock()
+        self._closing = threading.RLock()
         self._is_closed = False
         self._generation = forks.generation()
         # A daemon: a queue that nobody closed must not keep the process from ending.
@@ -39,6 +39,9 @@ class LoopRunner:
                 "this was opened before a fork, and the thread that serves it is in the parent "
                 "process; open a new one in the child."
             )
+        if reentry.is_mine(self._closing):
+            coroutine.close()
+            reentry.refuse(self._closing)
         with self._closing:  # what comes after the end of the loop would wait for ever
             if self._is_closed:
                 coroutine.close()

@@ -22,6 +22,8 @@ Callback = Callable[[], None]
 
 _WIPE_ON_FORK = 18
 """Linux's MADV_WIPEONFORK, which Python does not name."""
+_NO_ADVICE = -1
+"""Linux refuses it."""
 
 
 class Renewable(Protocol):
@@ -52,7 +54,11 @@ def _byte_cleared_in_children() -> mmap.mmap | _ByteOfThisProcess:
         page.madvise(_WIPE_ON_FORK)
     except (AttributeError, OSError):  # not Linux, or older than 4.14
         return _ByteOfThisProcess()
-    return page
+    try:
+        page.madvise(_NO_ADVICE)
+    except OSError:
+        return page
+    return _ByteOfThisProcess()  # emulators of Linux accept any advice, and follow none
 
 
 is_noticed = _byte_cleared_in_children()

@@ -17,6 +17,7 @@ from casque.stores.listeners import Listeners
 from casque.stores.sqlite.connection import Database
 from casque.stores.sqlite.connection_handle import ConnectionHandle
 from casque.stores.sqlite.rows import STATEMENTS as SQL
+from casque.system import reentry
 from casque.system.clock import Bell, Clock, drive
 
 LOOK_EVERY_US = 4_000
@@ -38,27 +39,30 @@ class Watch:
         self._handle = handle
         self._clock = clock
         self._listeners = listeners
-        self._lock = threading.Lock()
-        self._waiting = 0
+        self._lock = threading.RLock()
+        self._waiting = set[object]()
         self._stop: Bell | None = None
         self._thread: threading.Thread | None = None
 
     @contextmanager
     def kept(self) -> Iterator[None]:
         """Somebody waits, in here."""
-        with self._lock:
-            self._waiting += 1
-            self._start()
+        caller = object()
         try:
+            with self._lock:
+                self._waiting.add(caller)
+                self._start()
             yield
         finally:
             with self._lock:
-                self._waiting -= 1
+                self._waiting.discard(caller)
                 stopped = None if self._waiting else self._take()
             _end(stopped)
 
     def close(self) -> None:
         """Let go of the file. Callers that still wait, on a shared store, keep their watch."""
+        if reentry.is_mine(self._lock):
+            return  # a signal handler closes the store; the call that it interrupted lets go
         with self._lock:
             _end(self._take())
             if self._waiting:
@@ -70,7 +74,8 @@ class Watch:
 
     def after_fork(self, *, in_child: bool) -> None:
         if in_child:
-            self._lock, self._waiting = threading.Lock(), 0  # those who wait are the parent's
+            self._lock = threading.RLock()
+            self._waiting.clear()  # those who wait are the parent's
             self._take()
             return
         if self._waiting:
@@ -80,10 +85,10 @@ class Watch:
     def _start(self) -> None:
         if self._thread is None:
             self._stop = self._clock.bell(blocking=True)
-            self._thread = threading.Thread(
+            thread = self._thread = threading.Thread(
                 target=self._look, args=(self._stop,), name="casque-watch", daemon=True
             )
-            self._thread.start()
+            thread.start()  # a fork by a signal handler may have taken it by now
 
     def _take(self) -> tuple[threading.Thread, Bell] | None:
         thread, stop = self._thread, self._stop
@@ -117,4 +122,5 @@ def _end(stopped: tuple[threading.Thread, Bell] | None) -> None:
     if stopped is not None:
         thread, stop = stopped
         stop.ring()
-        thread.join(_PATIENCE_SECONDS)  # it may be waiting for a lock, and ends by itself then
+        if thread.is_alive():  # else a signal handler interrupted its start
+            thread.join(_PATIENCE_SECONDS)  # it may be waiting for a lock, and ends by itself then

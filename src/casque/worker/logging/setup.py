@@ -248,7 +248,8 @@ def _json(details: dict[str, Any]) -> str:
 
         # Shown as the text format shows them: `\udce9`, with its backslash escaped.
         text = json.dumps(msgspec.to_builtins(details, enc_hook=str), ensure_ascii=False)
-        return re.sub("[\ud800-\udfff]", lambda half: rf"\\u{ord(half[0]):04x}", text)
+        text = re.sub("[\ud800-\udfff]", lambda half: rf"\\u{ord(half[0]):04x}", text)
+        return msgspec.json.encode(json.loads(text)).decode()  # as all lines: NaN is null
 
 
 _IN_WORDS = frozenset({"event", "count", "child", "how", "what"})

@@ -68,7 +68,7 @@ class Guard:
                 answered, _ = await asyncio.wait([asking], timeout=_ANSWER_SECONDS)
                 if answered:
                     return
-                self._replace()
+                self._replace(self._process)
         finally:
             del self._asking[group]
         raise UnguardedError(
@@ -147,7 +147,7 @@ class Guard:
         # cut off would be read wrong, so this guard is of no use any more.
         if not is_told:
             with suppress(RuntimeError):  # the loop is closed
-                self._loop.call_soon_threadsafe(self._replace)
+                self._loop.call_soon_threadsafe(self._replace, process)
 
     def _hear(self) -> None:
         assert self._process is not None
@@ -158,7 +158,7 @@ class Guard:
             return
         if not heard:
             _log.warning("the guard of this worker's commands died, and is replaced")
-            self._replace()
+            self._replace(self._process)
             return
         self._has_answered = True
         *lines, self._heard = (self._heard + heard).split(b"\n")
@@ -167,9 +167,11 @@ class Guard:
             if asking is not None and not asking.done():
                 asking.set_result(None)
 
-    def _replace(self) -> None:
-        """Start another guard, which gets all groups that run."""
-        process = self._let_go()
+    def _replace(self, process: subprocess.Popen[bytes] | None) -> None:
+        """Start another guard, which gets all groups that run; unless that was done already."""
+        if process is not self._process:
+            return
+        self._let_go()
         if process is not None:
             # First: one that was only stopped would, at the end of its pipe, end what runs.
             process.kill()
