@@ -340,7 +340,7 @@ def test_a_direct_queue_is_not_made_with_wrong_retries() -> None:
             DirectQueue("memory://", max_retries=wrong)
 
 
-def test_a_generator_without_an_end_is_refused_by_the_first_job_too_many() -> None:
+def test_an_endless_generator_is_refused_at_the_first_job_over_the_limit() -> None:
     asyncio.run(_refuses_an_endless_list())
 
 

@@ -57,7 +57,7 @@ def test_a_bad_address_is_refused(
     assert disk(tmp_path) == {}
 
 
-def test_links_that_lead_in_a_circle_are_refused(flavour: Flavour, tmp_path: Path) -> None:
+def test_circular_links_are_refused(flavour: Flavour, tmp_path: Path) -> None:
     (tmp_path / "a.json").symlink_to(tmp_path / "b.json")
     (tmp_path / "b.json").symlink_to(tmp_path / "a.json")
     kind = KINDS[FLAVOURS.index(flavour)]

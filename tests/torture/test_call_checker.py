@@ -29,7 +29,7 @@ def ack(told: str, payload: str, token: int, *more: str) -> Call:
     return Call("ack", told, more, payload, token)
 
 
-def test_what_can_be_true_passes() -> None:
+def test_a_possible_history_passes() -> None:
     assert check(GOOD, "ab", []) >= Counter({"jobs": 2, "enqueued": 2})
     # The unknown ack was not stored: the job is handed out again.
     assert check([*GOOD, claim("b", 3), ack("ok", "b", 3)], "ab", [])["ack ok"] == 2
@@ -60,6 +60,6 @@ def test_what_can_be_true_passes() -> None:
         ),
     ],
 )
-def test_what_cannot_be_true_is_found(more: list[Call], added: str, left: str, told: str) -> None:
+def test_an_impossible_history_is_found(more: list[Call], added: str, left: str, told: str) -> None:
     with pytest.raises(AssertionError, match=told):
         check([*GOOD, *more], "ab" + added, left)

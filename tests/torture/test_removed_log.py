@@ -179,7 +179,7 @@ def check(fleet: Fleet, removals: list[Removal]) -> tuple[int, int, int]:
     return len(enqueued), len(acked), len(missing)
 
 
-def test_the_log_removed_at_random_loses_nothing_that_is_acknowledged_after(
+def test_removing_the_log_at_random_loses_nothing_acknowledged_afterwards(
     tmp_path: Path,
 ) -> None:
     seed = time.time_ns()

@@ -68,13 +68,13 @@ def test_workers_killed_at_random_lose_nothing_and_double_nothing(
 
 
 @long_enough
-def test_a_file_that_is_locked_for_half_a_minute_is_waited_for(tmp_path: Path) -> None:
+def test_workers_wait_for_a_file_that_is_locked_for_half_a_minute(tmp_path: Path) -> None:
     outlive_a_locked_file(tmp_path, AWAY)
 
 
 @long_enough
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_bucket_that_is_away_for_half_a_minute_is_waited_for(
+def test_workers_wait_for_a_bucket_that_is_unavailable_for_half_a_minute(
     fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")

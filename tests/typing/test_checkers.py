@@ -37,7 +37,7 @@ def check(errors: dict[str, dict[int, str]]) -> None:
     assert len(marked()) > 20
 
 
-def test_mypy_accepts_what_is_right_and_refuses_what_is_wrong(tmp_path: Path) -> None:
+def test_mypy_accepts_right_uses_and_refuses_wrong_ones(tmp_path: Path) -> None:
     output = told(
         "mypy",
         "--strict",
@@ -53,7 +53,7 @@ def test_mypy_accepts_what_is_right_and_refuses_what_is_wrong(tmp_path: Path) ->
     check(errors)
 
 
-def test_pyright_accepts_what_is_right_and_refuses_what_is_wrong(tmp_path: Path) -> None:
+def test_pyright_accepts_right_uses_and_refuses_wrong_ones(tmp_path: Path) -> None:
     settings = tmp_path / "pyrightconfig.json"
     settings.write_text(
         json.dumps({"include": [str(RIGHT), str(WRONG)], "typeCheckingMode": "strict"})

@@ -71,7 +71,7 @@ class BatchStatements(Statements):
         assert {"v": 2, "w": 1}.items() <= rig.harness.raw().writers.items()
 
     @statement("G4b", in_every_flavour=False)
-    async def test_a_repeated_batch_is_not_applied_again_and_its_neighbour_is(
+    async def test_a_repeated_batch_is_not_applied_again_but_a_new_one_beside_it_is(
         self, rig: Rig
     ) -> None:
         store = rig.harness.open()
@@ -86,7 +86,7 @@ class BatchStatements(Statements):
         assert [job.id for job in _list(other)[0].jobs] == ["c"]
 
     @statement("G4b", in_every_flavour=False)
-    async def test_what_is_refused_in_a_commit_is_refused_alone(self, rig: Rig) -> None:
+    async def test_a_refused_batch_or_operation_fails_alone_in_its_commit(self, rig: Rig) -> None:
         store = rig.harness.open()
         await store.commit([Batch("v", 5, [adding("a"), Dequeue("me", LEASE_US)])])
         late, mixed = await store.commit(
@@ -109,9 +109,7 @@ class BatchStatements(Statements):
             raise AssertionError("a commit took two batches of one writer")
 
     @statement("G4b", in_every_flavour=False)
-    async def test_the_repeat_of_a_remote_batch_is_answered_by_another_process(
-        self, rig: Rig
-    ) -> None:
+    async def test_another_process_answers_the_repeat_of_a_remote_batch(self, rig: Rig) -> None:
         store = rig.harness.open()
         await store.commit(
             [Batch("v", 1, [adding("dead", "held", "gone"), adding("x", queue="q")])]
@@ -158,7 +156,9 @@ class BatchStatements(Statements):
         assert (cancel.id, cancel.status) == ("new", JobStatus.CANCELLED)
 
     @statement("G4b", in_every_flavour=False)
-    async def test_a_remote_batch_is_known_by_its_number_whatever_it_holds(self, rig: Rig) -> None:
+    async def test_a_repeated_remote_batch_is_recognised_by_its_number_alone(
+        self, rig: Rig
+    ) -> None:
         store = rig.harness.open()
         ids, orders = rig.clock.mint(2)
         minted = [
@@ -178,9 +178,7 @@ class BatchStatements(Statements):
         assert rig.harness.raw().jobs == {}
 
     @statement("G4b", in_every_flavour=False)
-    async def test_a_remote_batch_that_two_processes_are_given_is_applied_once(
-        self, rig: Rig
-    ) -> None:
+    async def test_a_remote_batch_sent_to_two_processes_is_applied_once(self, rig: Rig) -> None:
         one, other = rig.harness.open(), rig.harness.open()
         ids = [f"job {number}" for number in range(6)]
         await one.commit([Batch("v", 1, [adding(*ids)])])
@@ -194,7 +192,7 @@ class BatchStatements(Statements):
             assert claims == [[(job_id, token)]] * 2
 
     @statement("G4b", in_every_flavour=False)
-    async def test_the_repeat_of_a_claim_is_answered_by_what_is_stored(self, rig: Rig) -> None:
+    async def test_the_repeat_of_a_claim_is_answered_from_what_is_stored(self, rig: Rig) -> None:
         one, other = rig.harness.open(), rig.harness.open()
         claim = remote("client", 1, Dequeue("me", LEASE_US))
         # It found nothing, so nothing of it is stored; the batch beside it is.
@@ -213,9 +211,7 @@ class BatchStatements(Statements):
             assert gone.jobs == []
 
     @statement("G4b", in_every_flavour=False)
-    async def test_a_lock_that_another_has_by_now_is_not_granted_by_a_repeat(
-        self, rig: Rig
-    ) -> None:
+    async def test_a_repeat_does_not_grant_a_lock_that_another_has_by_now(self, rig: Rig) -> None:
         take = PutRecord("lock", "0:l", b"client", ABSENT, LEASE_US)
         [first] = await outcomes_of(rig.harness.open(), remote("client", 1, take))
         [again] = await outcomes_of(rig.harness.open(), remote("client", 1, take))
@@ -230,7 +226,9 @@ class BatchStatements(Statements):
         assert isinstance(refusal, CASConflictError)
 
     @statement("G4b", in_every_flavour=False)
-    async def test_answers_too_long_to_keep_are_not_made_up(self, rig: Rig) -> None:
+    async def test_a_repeat_whose_answers_were_too_long_to_keep_gets_a_storage_error(
+        self, rig: Rig
+    ) -> None:
         store = rig.harness.open()
         if rig.harness.address is None:
             return  # in memory the handle is the process: it remembers all of it

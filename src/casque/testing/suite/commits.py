@@ -88,7 +88,7 @@ class CommitStatements(Statements):
         assert isinstance(outcomes[5], JobNotFoundError)
 
     @statement("G3")
-    async def test_leaving_commits_what_is_pending(self, rig: Rig) -> None:
+    async def test_closing_a_queue_commits_pending_operations(self, rig: Rig) -> None:
         if rig.flavour == "queue":
             q = Queue(rig.harness.open())
             threads = [threading.Thread(target=q.enqueue, args=("e",)) for _ in range(20)]
@@ -102,7 +102,7 @@ class CommitStatements(Statements):
         assert len(rig.harness.raw().jobs) == 20
 
     @statement("G3")
-    async def test_leaving_waits_no_longer_than_its_bound(self, rig: Rig) -> None:
+    async def test_closing_a_queue_waits_no_longer_than_its_limit(self, rig: Rig) -> None:
         if rig.flavour == "queue":
             return  # a thread that waits in a commit is inside of `close`'s lock: it is not left
         store = Turnstile(rig.harness.open())
@@ -118,7 +118,7 @@ class CommitStatements(Statements):
         store.gate.set()  # else its thread waits there, and pytest for the thread
 
     @statement("G3")
-    async def test_a_queue_that_is_not_open_refuses_and_does_not_hang(self, rig: Rig) -> None:
+    async def test_a_queue_that_is_not_open_refuses_calls_and_does_not_hang(self, rig: Rig) -> None:
         if rig.flavour == "queue":
             q = Queue(rig.harness.open())
             await asyncio.to_thread(q.close)
@@ -150,7 +150,7 @@ class CommitStatements(Statements):
             await async_q.__aenter__()
 
     @statement("G4")
-    async def test_a_commit_that_is_repeated_is_applied_once_and_answered_the_same(
+    async def test_a_repeated_commit_is_applied_once_and_returns_the_same_answer(
         self, rig: Rig
     ) -> None:
         store = rig.harness.open()
@@ -177,7 +177,7 @@ class CommitStatements(Statements):
         assert set(rig.harness.raw().writers) == {"v"}
 
     @statement("G4")
-    async def test_a_fate_unknown_for_longer_than_writers_are_kept_is_said_to_be_unknown(
+    async def test_an_outcome_that_can_no_longer_be_determined_is_reported_as_unknown(
         self, rig: Rig
     ) -> None:
         class Sleeps(FaultyStore):
@@ -197,7 +197,7 @@ class CommitStatements(Statements):
         assert set(rig.harness.raw().jobs) == {"once"}
 
     @statement("G11")
-    async def test_what_one_was_answered_the_next_call_by_anyone_sees(self, rig: Rig) -> None:
+    async def test_an_answered_write_is_visible_to_every_later_call(self, rig: Rig) -> None:
         a, b = await rig.worker(), await rig.worker()
 
         async def b_finishes_the_job() -> None:

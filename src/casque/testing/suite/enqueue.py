@@ -96,7 +96,7 @@ class EnqueueStatements(Statements):
         assert rig.harness.raw().jobs == {}
 
     @statement("E3")
-    async def test_an_id_is_one_job_before_during_and_after_a_lease(self, rig: Rig) -> None:
+    async def test_an_id_is_unique_until_its_job_is_acked(self, rig: Rig) -> None:
         q, other = await rig.worker(), await rig.worker()
         first = await q.enqueue("e", b"first", id="x")
         assert not first.duplicate
@@ -118,7 +118,7 @@ class EnqueueStatements(Statements):
         await _is_a_new_job(rig, other)
 
     @statement("E3")
-    async def test_an_id_is_one_job_while_its_record_is_retained(self, rig: Rig) -> None:
+    async def test_an_id_is_unique_while_its_completed_job_is_retained(self, rig: Rig) -> None:
         q, other = await rig.worker(), await rig.worker()
         await q.enqueue("e", b"first", id="x", retain=timedelta(seconds=10))
         await q.ack((await q.dequeue())[0], result=b"done")
@@ -127,7 +127,7 @@ class EnqueueStatements(Statements):
         await _is_a_new_job(rig, other)
 
     @statement("E3")
-    async def test_an_id_is_one_job_while_it_is_dead_or_cancelled(self, rig: Rig) -> None:
+    async def test_an_id_is_unique_while_its_job_is_dead_or_cancelled(self, rig: Rig) -> None:
         q, other = await rig.worker(), await rig.worker()
         await q.enqueue("e", b"first", id="x", max_attempts=1)
         await q.dequeue(lease=timedelta(seconds=10))
@@ -145,7 +145,7 @@ class EnqueueStatements(Statements):
         await _is_a_new_job(rig, other)
 
     @statement("E3")
-    async def test_an_id_twice_in_one_list_is_one_job(self, rig: Rig) -> None:
+    async def test_an_id_given_twice_in_one_list_adds_one_job(self, rig: Rig) -> None:
         q = await rig.worker()
         twice = [NewJob("e", b"first", id="x"), NewJob("e", b"second", id="x"), NewJob("e", id="y")]
         jobs = await q.enqueue_many(twice)
@@ -156,7 +156,7 @@ class EnqueueStatements(Statements):
         assert await q.stats() == Stats(pending=2)
 
     @statement("E4")
-    async def test_an_id_from_eight_processes_at_once_is_one_job(self, rig: Rig) -> None:
+    async def test_eight_processes_that_enqueue_one_id_at_once_add_one_job(self, rig: Rig) -> None:
         rounds = 3
         meeting = meeting_of(PROCESSES)  # threads can meet there as well
         told = await rig.in_processes(PROCESSES, enqueue_the_same, meeting, rounds)
@@ -168,7 +168,9 @@ class EnqueueStatements(Statements):
         assert (await (await rig.worker()).stats()).total == rounds
 
     @statement("E4b")
-    async def test_a_taken_id_shows_nothing_of_the_job_that_has_it(self, rig: Rig) -> None:
+    async def test_the_error_for_a_taken_id_reveals_nothing_about_the_other_job(
+        self, rig: Rig
+    ) -> None:
         q, other = await rig.worker(worker="w-hidden"), await rig.worker()
         await q.enqueue("hidden-e", b"hidden", queue="hidden-q", id="x", retain=HOUR)
         said = {await _refusal(rig, other)}
@@ -186,7 +188,7 @@ class EnqueueStatements(Statements):
         assert not (await other.enqueue("e", id="x")).duplicate
 
     @statement("E4b")
-    async def test_a_taken_id_is_refused_if_either_name_differs(self, rig: Rig) -> None:
+    async def test_a_taken_id_is_refused_for_another_queue_or_entrypoint(self, rig: Rig) -> None:
         q, other = await rig.worker(), await rig.worker()
         await q.enqueue("theirs", queue="theirs", id="x")
         before = rig.harness.raw()
@@ -198,7 +200,7 @@ class EnqueueStatements(Statements):
         assert await other.stats("mine") == Stats()
 
     @statement("E5")
-    async def test_names_are_kept_apart_exactly(self, rig: Rig) -> None:
+    async def test_similar_names_stay_distinct(self, rig: Rig) -> None:
         q, other = await rig.worker(), await rig.worker()
         pairs = [(queue, entrypoint) for queue in NAMES for entrypoint in NAMES]
         await q.enqueue_many([NewJob(entrypoint, queue=queue) for queue, entrypoint in pairs])
@@ -220,7 +222,7 @@ class EnqueueStatements(Statements):
             assert [(job.queue, job.entrypoint) for job in jobs] == [(queue, entrypoint)]
 
     @statement("E5")
-    async def test_ids_are_kept_apart_exactly(self, rig: Rig) -> None:
+    async def test_similar_ids_stay_distinct(self, rig: Rig) -> None:
         q, other = await rig.worker(), await rig.worker()
         jobs = await q.enqueue_many([NewJob("e", name.encode(), id=name) for name in NAMES])
         assert [job.duplicate for job in jobs] == [False] * len(NAMES)
@@ -231,7 +233,7 @@ class EnqueueStatements(Statements):
             assert (found.id, found.payload) == (name, name.encode())
 
     @statement("E5")
-    async def test_a_bad_name_is_refused_alone(self, rig: Rig) -> None:
+    async def test_an_enqueue_with_a_bad_name_fails_alone(self, rig: Rig) -> None:
         q = await rig.worker()
         calls = []
         for bad in BAD_NAMES:
@@ -245,7 +247,7 @@ class EnqueueStatements(Statements):
         assert len(answers) == len(refused) + len(stored)
 
     @statement("E6")
-    async def test_a_payload_comes_back_as_it_went_in(self, rig: Rig) -> None:
+    async def test_a_payload_is_returned_unchanged(self, rig: Rig) -> None:
         q, other = await rig.worker(), await rig.worker()
         payloads = {"none": b"", "every": EVERY_BYTE, "mebibyte": EVERY_BYTE * 4096}
         for name, payload in payloads.items():
@@ -282,7 +284,7 @@ class EnqueueStatements(Statements):
         assert rig.harness.raw().jobs == {}
 
     @statement("E7")
-    async def test_a_long_list_is_enqueued_whole_and_in_order(self, rig: Rig) -> None:
+    async def test_a_long_list_is_enqueued_in_one_write_and_in_order(self, rig: Rig) -> None:
         q, other = await rig.worker(), await rig.worker()
         count = rig.size(ENQUEUE_MANY_JOBS)
         new = [NewJob("e", b"%d" % n, id=f"job-{n}") for n in range(count)]
@@ -297,7 +299,7 @@ class EnqueueStatements(Statements):
         assert [job.id for batch in claimed for job in batch] == [one.id for one in new]
 
     @statement("E7")
-    async def test_a_long_list_with_one_bad_job_is_refused_whole(self, rig: Rig) -> None:
+    async def test_a_long_list_with_one_bad_job_is_refused_as_a_whole(self, rig: Rig) -> None:
         q = await rig.worker()
         await q.enqueue("other", id="taken")
         before = rig.harness.raw()
@@ -370,7 +372,7 @@ class EnqueueStatements(Statements):
         assert (await q.enqueue("command")).depth == 0
 
     @statement("E9")
-    async def test_an_ack_and_the_jobs_that_follow_come_together(self, rig: Rig) -> None:
+    async def test_an_ack_and_its_next_jobs_are_stored_together(self, rig: Rig) -> None:
         q, other = await rig.worker(), await rig.worker()
         for retain in (None, HOUR):
             await q.enqueue("first", id="x", retain=retain)
@@ -390,7 +392,7 @@ class EnqueueStatements(Statements):
             await other.ack_many(claimed)
 
     @statement("E9")
-    async def test_an_ack_whose_next_job_is_refused_is_refused_too(self, rig: Rig) -> None:
+    async def test_an_ack_with_a_bad_next_job_is_refused_as_a_whole(self, rig: Rig) -> None:
         q, other = await rig.worker(), await rig.worker()
         await q.enqueue("elsewhere", id="taken", delay=HOUR)
         await q.enqueue("e", id="x")
@@ -421,7 +423,7 @@ class EnqueueStatements(Statements):
         await _refuses_to_go_on(rig, q, cancelled, LeaseLostError)
 
     @statement("E9")
-    async def test_a_job_may_be_followed_by_one_with_its_own_id(self, rig: Rig) -> None:
+    async def test_the_next_job_of_an_ack_may_reuse_the_acked_id(self, rig: Rig) -> None:
         q, other = await rig.worker(), await rig.worker()
         await q.enqueue("e", b"1", id="x")
         [job] = await q.dequeue()

@@ -27,9 +27,7 @@ WRITES = (
 
 class FencingStatements(Statements):
     @statement("L3")
-    async def test_a_stalled_holder_cannot_ack_the_job_that_came_back_under_its_id(
-        self, rig: Rig
-    ) -> None:
+    async def test_a_stalled_holder_cannot_ack_a_new_job_with_the_same_id(self, rig: Rig) -> None:
         a, b, c = await rig.worker(), await rig.worker(), await rig.worker()
         await a.enqueue("e", b"first", id="k")
         [stalled] = await a.dequeue(lease=LEASE)
@@ -52,9 +50,7 @@ class FencingStatements(Statements):
         await c.ack(held)
 
     @statement("L15")
-    async def test_a_claim_on_a_store_that_was_wiped_is_none_on_the_one_made_in_its_place(
-        self, rig: Rig
-    ) -> None:
+    async def test_a_claim_from_a_wiped_store_is_refused_by_its_replacement(self, rig: Rig) -> None:
         a = await rig.worker()
         await a.enqueue("e", b"first", id="k")
         [lost] = await a.dequeue()
@@ -77,7 +73,7 @@ class FencingStatements(Statements):
         await b.ack(held)
 
     @statement("L3")
-    async def test_tokens_of_a_whole_store_come_from_one_counter_that_is_never_reset(
+    async def test_all_tokens_of_a_store_come_from_one_counter_that_is_never_reset(
         self, rig: Rig
     ) -> None:
         a, b = await rig.worker(), await rig.worker()
@@ -117,7 +113,7 @@ class FencingStatements(Statements):
         assert rig.harness.raw().token >= last
 
     @statement("L4")
-    async def test_who_lost_the_job_to_another_writes_nothing(self, rig: Rig) -> None:
+    async def test_a_holder_that_lost_its_job_to_another_writes_nothing(self, rig: Rig) -> None:
         a, b = await rig.worker(), await rig.worker()
         for write in WRITES:
             await a.enqueue("e", id=write)
@@ -130,7 +126,7 @@ class FencingStatements(Statements):
             await b.ack(held)
 
     @statement("L5")
-    async def test_an_expired_lease_that_nobody_ended_still_serves_its_holder(
+    async def test_a_holder_may_write_after_its_lease_expired_until_the_job_is_taken(
         self, rig: Rig
     ) -> None:
         a, b = await rig.worker(), await rig.worker()
@@ -157,7 +153,7 @@ class FencingStatements(Statements):
                     assert stored["status"] != JobStatus.IN_PROGRESS
 
     @statement("L5")
-    async def test_an_expired_lease_is_over_once_the_job_is_buried_cancelled_or_revoked(
+    async def test_an_expired_lease_is_void_once_the_job_is_claimed_dead_cancelled_or_requeued(
         self, rig: Rig
     ) -> None:
         a, b = await rig.worker(), await rig.worker()
@@ -197,7 +193,7 @@ class FencingStatements(Statements):
             assert await b.dequeue("e") == []
 
     @statement("L9")
-    async def test_of_two_acks_at_once_one_has_the_effect(self, rig: Rig) -> None:
+    async def test_only_one_of_several_concurrent_acks_takes_effect(self, rig: Rig) -> None:
         a, b = await rig.worker(), await rig.worker()
         await a.enqueue("e", id="k")
         [job] = await a.dequeue(lease=HOUR)
@@ -208,7 +204,7 @@ class FencingStatements(Statements):
         assert [job["entrypoint"] for job in rig.harness.raw().jobs.values()] == ["next"]
 
     @statement("L10")
-    async def test_an_unknown_id_is_not_found_and_named(self, rig: Rig) -> None:
+    async def test_an_unknown_id_raises_an_error_that_names_it(self, rig: Rig) -> None:
         a = await rig.worker()
         await a.enqueue("e", id="known")
         with counted(rig.harness.writes) as grown:
@@ -226,7 +222,7 @@ class FencingStatements(Statements):
             assert grown() == 0
 
     @statement("L12")
-    async def test_an_id_means_the_last_claim_this_queue_object_was_handed(self, rig: Rig) -> None:
+    async def test_an_id_stands_for_the_last_claim_of_this_queue_object(self, rig: Rig) -> None:
         a, b = await rig.worker(), await rig.worker()
         for write in WRITES:
             await a.enqueue("e", id=write)
@@ -244,7 +240,7 @@ class FencingStatements(Statements):
             await refused(rig, a, write, write)  # it was given up with that
 
     @statement("L12")
-    async def test_an_id_that_was_never_handed_out_is_not_held(self, rig: Rig) -> None:
+    async def test_an_id_that_this_queue_object_has_not_claimed_is_refused(self, rig: Rig) -> None:
         a, b = await rig.worker(), await rig.worker()
         await a.enqueue("e", id="queued")
         await a.enqueue("e", id="scheduled", delay=HOUR)
@@ -257,7 +253,7 @@ class FencingStatements(Statements):
                 await refused(rig, b, write, job_id)
 
     @statement("L13")
-    async def test_holders_not_heard_of_for_that_long_are_fenced_and_counted(
+    async def test_requeue_stale_fences_and_counts_holders_without_a_recent_heartbeat(
         self, rig: Rig
     ) -> None:
         a, b = await rig.worker(), await rig.worker()

@@ -39,9 +39,7 @@ class HardshipStatements(Statements):
                     break
 
     @statement("G6")
-    async def test_a_process_killed_at_any_commit_leaves_what_was_acknowledged(
-        self, rig: Rig
-    ) -> None:
+    async def test_every_acknowledged_write_survives_a_kill_at_any_commit(self, rig: Rig) -> None:
         address = rig.harness.address
         if address is None:
             return  # it lives as long as its process: printed in docs/guarantees.md
@@ -68,7 +66,9 @@ class HardshipStatements(Statements):
         assert not rig.harness.raw().jobs
 
     @statement("G8")
-    async def test_stored_bytes_that_are_not_ours_are_named_and_kept(self, rig: Rig) -> None:
+    async def test_damaged_or_foreign_stored_bytes_are_reported_and_left_unchanged(
+        self, rig: Rig
+    ) -> None:
         if rig.harness.stored() is None:
             return
         q = await rig.worker()
@@ -92,7 +92,7 @@ class HardshipStatements(Statements):
         assert [job.id for job in await q.dequeue()] == ["precious"]
 
     @statement("G9")
-    async def test_calls_fail_while_the_storage_is_away_and_work_again_afterwards(
+    async def test_calls_fail_while_the_storage_is_unavailable_and_work_again_afterwards(
         self, rig: Rig
     ) -> None:
         store = Outage(rig.harness.open())
@@ -130,7 +130,7 @@ class HardshipStatements(Statements):
         assert set(rig.harness.raw().jobs) == {"soon"}
 
     @statement("G10")
-    async def test_a_process_with_another_clock_is_still_fenced(self, rig: Rig) -> None:
+    async def test_a_process_with_a_wrong_clock_is_still_fenced(self, rig: Rig) -> None:
         a = await rig.worker(lease=LEASE)
         ahead = await rig.worker(lease=LEASE, clock=rig.clock.skewed(timedelta(hours=1)))
         behind = await rig.worker(lease=LEASE, clock=rig.clock.skewed(timedelta(hours=-1)))

@@ -50,7 +50,7 @@ class HeaderStatements(Statements):
     """What becomes of the headers of a job."""
 
     @statement("E10")
-    async def test_headers_come_back_as_they_went_in(self, rig: Rig) -> None:
+    async def test_headers_are_returned_unchanged(self, rig: Rig) -> None:
         q, other = await rig.worker(), await rig.worker()
         sent: dict[str, dict[str, str]] = {}
         # Twice each: a store may have a shorter way for a line that it knows.
@@ -103,7 +103,7 @@ class HeaderStatements(Statements):
             rig.advance(hours=1)
 
     @statement("E10")
-    async def test_headers_are_those_of_their_job_alone(self, rig: Rig) -> None:
+    async def test_headers_are_not_inherited_by_other_jobs(self, rig: Rig) -> None:
         q, other = await rig.worker(), await rig.worker()
         await q.enqueue("e", id="x", headers=TRACE)
         [held] = await q.dequeue()
@@ -125,7 +125,7 @@ class HeaderStatements(Statements):
             assert [one.headers for one in await other.dequeue(id=job.id)] == [headers]
 
     @statement("E10")
-    async def test_headers_that_are_refused_write_nothing(self, rig: Rig) -> None:
+    async def test_bad_headers_are_refused_and_nothing_is_written(self, rig: Rig) -> None:
         q = await rig.worker()
         await q.enqueue("e")
         [held] = await q.dequeue()

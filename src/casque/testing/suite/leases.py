@@ -47,7 +47,7 @@ class LeaseStatements(Statements):
         assert [(job.id, job.worker) for job in await b.dequeue()] == [("k", "b")]
 
     @statement("L1")
-    async def test_each_job_goes_to_one_of_all_who_ask_at_once(self, rig: Rig) -> None:
+    async def test_concurrent_dequeues_claim_each_job_once(self, rig: Rig) -> None:
         workers = [await rig.worker() for _ in range(8)]
         jobs = await workers[0].enqueue_many([NewJob("e") for _ in range(10)])
         asked = [q.dequeue(batch_size=3, lease=HOUR) for q in workers]
@@ -58,7 +58,7 @@ class LeaseStatements(Statements):
         assert len({job.token for job in claimed}) == len(jobs)
 
     @statement("L2")
-    async def test_a_lease_that_ends_needs_no_write_for_the_next_dequeue_to_return_the_job(
+    async def test_the_next_dequeue_after_a_lease_expires_returns_the_job_with_no_write_before_it(
         self, rig: Rig
     ) -> None:
         a, b = await rig.worker(), await rig.worker(worker="b")
@@ -80,7 +80,9 @@ class LeaseStatements(Statements):
             await b.ack(job)
 
     @statement("L6")
-    async def test_the_first_handle_acks_after_any_number_of_heartbeats(self, rig: Rig) -> None:
+    async def test_the_dequeued_job_can_be_acked_after_any_number_of_heartbeats(
+        self, rig: Rig
+    ) -> None:
         a = await rig.worker()
         await a.enqueue("e", id="k")
         [first] = await a.dequeue(lease=LEASE)
@@ -95,9 +97,7 @@ class LeaseStatements(Statements):
         assert await a.get("k") is None
 
     @statement("L7")
-    async def test_a_heartbeat_sets_the_end_of_the_lease_from_its_own_instant(
-        self, rig: Rig
-    ) -> None:
+    async def test_a_heartbeat_restarts_the_lease_at_its_own_time(self, rig: Rig) -> None:
         a, b = await rig.worker(), await rig.worker()
         await a.enqueue("e", id="k")
         [job] = await a.dequeue(lease=LEASE)
@@ -115,7 +115,9 @@ class LeaseStatements(Statements):
         assert [job.id for job in await b.dequeue()] == ["k"]
 
     @statement("L7")
-    async def test_many_are_renewed_by_one_operation_which_names_the_lost(self, rig: Rig) -> None:
+    async def test_heartbeat_many_renews_in_one_write_and_names_the_lost_jobs(
+        self, rig: Rig
+    ) -> None:
         a, b = await rig.worker(), await rig.worker()
         await a.enqueue_many([NewJob("e", id=name) for name in ("gone", "kept", "taken", "too")])
         jobs = {job.id: job for job in await a.dequeue(batch_size=4, lease=LEASE)}
@@ -159,7 +161,7 @@ class LeaseStatements(Statements):
         assert rig.harness.raw().jobs == {}
 
     @statement("L8")
-    async def test_a_handler_whose_loss_is_proven_is_cancelled_and_writes_nothing(
+    async def test_a_handler_that_lost_its_job_is_cancelled_and_writes_nothing(
         self, rig: Rig
     ) -> None:
         a, b = await rig.worker(), await rig.worker()
@@ -184,7 +186,7 @@ class LeaseStatements(Statements):
             assert rig.harness.raw() == before
 
     @statement("L8")
-    async def test_a_heartbeat_without_an_answer_is_repeated_and_the_handler_goes_on(
+    async def test_an_unanswered_heartbeat_is_repeated_and_the_handler_goes_on(
         self, rig: Rig
     ) -> None:
         store = Outage(rig.harness.open())
@@ -204,7 +206,7 @@ class LeaseStatements(Statements):
         await a.ack(job)
 
     @statement("L8")
-    async def test_a_handler_without_an_answer_is_cancelled_when_its_lease_ends(
+    async def test_a_handler_with_unanswered_heartbeats_is_cancelled_when_its_lease_ends(
         self, rig: Rig
     ) -> None:
         store = Outage(rig.harness.open())
@@ -241,7 +243,7 @@ class LeaseStatements(Statements):
         assert span_us(LEASE) <= held <= span_us(LEASE * 4 / 3)
 
     @statement("L14", in_every_flavour=False)
-    async def test_a_clock_that_steps_past_the_lease_takes_no_job_from_a_living_holder(
+    async def test_a_clock_step_past_the_lease_takes_no_job_from_a_live_holder(
         self, rig: Rig
     ) -> None:
         a, b = await rig.worker(lease=LEASE), await rig.worker(lease=LEASE)
@@ -286,7 +288,7 @@ class LeaseStatements(Statements):
             await handler.finish()
 
     @statement("L14", in_every_flavour=False)
-    async def test_after_a_step_of_the_clock_a_dead_holders_job_waits_for_one_lease_at_most(
+    async def test_after_a_clock_step_a_dead_holders_job_waits_one_lease_at_most(
         self, rig: Rig
     ) -> None:
         a, b = await rig.worker(lease=LEASE), await rig.worker(lease=LEASE)
@@ -303,7 +305,7 @@ class LeaseStatements(Statements):
         assert [job.id for job in await b.dequeue(batch_size=10)] == ["after"]
 
     @statement("L14", in_every_flavour=False)
-    async def test_who_asks_for_a_short_lease_leaves_a_long_one_its_time_after_a_step(
+    async def test_after_a_clock_step_a_worker_with_a_short_lease_respects_longer_leases(
         self, rig: Rig
     ) -> None:
         a, b = await rig.worker(lease=LEASE), await rig.worker(lease=timedelta(seconds=1))
@@ -319,7 +321,7 @@ class LeaseStatements(Statements):
         await a.ack(job)
 
     @statement("L14", in_every_flavour=False)
-    async def test_a_process_from_before_a_step_back_takes_no_job_from_one_that_came_after(
+    async def test_a_process_started_before_a_step_back_takes_no_job_from_one_started_after(
         self, rig: Rig
     ) -> None:
         old = await rig.worker(lease=LEASE)
@@ -337,7 +339,7 @@ class LeaseStatements(Statements):
         assert [job.id for job in await old.dequeue()] == ["now"]
 
     @statement("L11")
-    async def test_a_caller_cancelled_while_its_dequeue_commits_gives_its_jobs_back(
+    async def test_a_dequeue_cancelled_during_its_commit_gives_its_jobs_back(
         self, rig: Rig
     ) -> None:
         if rig.flavour == "queue":
@@ -363,7 +365,7 @@ class LeaseStatements(Statements):
             await b.ack_many(claimed)
 
     @statement("L11")
-    async def test_the_lease_ends_the_claim_of_a_caller_that_died_at_its_dequeue(
+    async def test_the_claim_of_a_caller_that_died_in_dequeue_ends_with_its_lease(
         self, rig: Rig
     ) -> None:
         b = await rig.worker()

@@ -46,9 +46,7 @@ class LineStatements(Statements):
             assert [(line.queue, line.entrypoint) for line in lines] == [("default", "e")]
 
     @statement("Q1", "Q2", "Q4", in_every_flavour=False)
-    async def test_no_line_is_doubled_missing_left_over_or_inexact_after_random_operations(
-        self, rig: Rig
-    ) -> None:
+    async def test_the_lines_match_the_jobs_after_every_random_operation(self, rig: Rig) -> None:
         turmoil = await Turmoil.begin(rig, seed=4)
         for _ in range(steps(rig)):
             await turmoil.step()
@@ -73,7 +71,7 @@ class LineStatements(Statements):
         assert len(await q.dequeue(batch_size=100)) == 28
 
     @statement("Q2b", "O4", in_every_flavour=False)
-    async def test_a_clock_ahead_costs_one_write_and_a_clock_behind_no_place(
+    async def test_a_clock_ahead_costs_one_write_and_a_clock_behind_costs_no_turn(
         self, rig: Rig
     ) -> None:
         q = await rig.worker()
@@ -101,7 +99,7 @@ class LineStatements(Statements):
         assert [job.queue for job in (first, *rest)] == list("abca")
 
     @statement("Q3")
-    async def test_a_line_is_not_visited_before_the_rest_of_it_is_due(self, rig: Rig) -> None:
+    async def test_a_line_is_not_visited_before_its_next_job_is_due(self, rig: Rig) -> None:
         q = await rig.worker()
         endings: tuple[Ending, ...] = (
             q.ack,
@@ -135,7 +133,7 @@ class LineStatements(Statements):
         assert len(await q.dequeue(batch_size=100)) == len(endings)
 
     @statement("Q4")
-    async def test_a_line_goes_with_the_last_of_its_jobs(self, rig: Rig) -> None:
+    async def test_a_line_is_removed_with_its_last_unfinished_job(self, rig: Rig) -> None:
         q = await rig.worker()
 
         async def bury(_: Job) -> None:
@@ -169,7 +167,7 @@ class LineStatements(Statements):
         assert _lines(rig) == {("r", "e")}
 
     @statement("Q4")
-    async def test_a_line_comes_back_with_a_dead_job_that_is_retried(self, rig: Rig) -> None:
+    async def test_retrying_a_dead_job_brings_its_line_back(self, rig: Rig) -> None:
         q = await rig.worker()
         await q.enqueue("e", id="j")
         [job] = await q.dequeue()
@@ -206,7 +204,7 @@ class LineStatements(Statements):
             assert written() == 0
 
     @statement("Q6", in_every_flavour=False)
-    async def test_a_hot_queue_delays_the_single_jobs_of_others_by_one_visit_each(
+    async def test_a_hot_queue_delays_single_jobs_of_other_queues_by_one_visit_each(
         self, rig: Rig
     ) -> None:
         q = await rig.worker()

@@ -64,7 +64,7 @@ class OrderStatements(Statements):
         assert await q.dequeue() == []
 
     @statement("O1")
-    async def test_a_job_that_comes_back_is_ordered_by_when_it_is_due_again(self, rig: Rig) -> None:
+    async def test_a_job_that_comes_back_is_ordered_by_its_new_due_time(self, rig: Rig) -> None:
         q = await rig.worker()
         await q.enqueue_many([NewJob("e", id=name) for name in ("lost", "nacked", "released", "d")])
         await q.dequeue(id="lost", lease=timedelta(seconds=10))
@@ -82,9 +82,7 @@ class OrderStatements(Statements):
         assert [job.id for _ in in_order for job in await q.dequeue()] == in_order
 
     @statement("O1")
-    async def test_between_queues_the_rotation_decides_whatever_the_priorities(
-        self, rig: Rig
-    ) -> None:
+    async def test_queues_take_turns_regardless_of_priorities(self, rig: Rig) -> None:
         q = await rig.worker()
         for queue, priority in (("b", 9), ("c", -9), ("a", 0)):
             await q.enqueue_many(
@@ -98,7 +96,9 @@ class OrderStatements(Statements):
         assert ids(await q.dequeue(batch_size=3)) == ["a2", "a3", "c3"]
 
     @statement("O1", in_every_flavour=False)
-    async def test_the_order_is_the_same_for_whoever_opens_the_store_fresh(self, rig: Rig) -> None:
+    async def test_a_newly_opened_store_handle_returns_jobs_in_the_same_order(
+        self, rig: Rig
+    ) -> None:
         q = await rig.worker()
         chance = random.Random(2)  # noqa: S311 - to be repeatable
         endings: tuple[Ending, ...] = (q.ack, q.nack, q.release)
@@ -161,7 +161,7 @@ class OrderStatements(Statements):
             assert touched() <= FEW + 2 * priorities
 
     @statement("O5")
-    async def test_exactly_the_queue_and_the_entrypoints_asked_for_are_dequeued(
+    async def test_a_dequeue_returns_exactly_the_requested_queue_and_entrypoints(
         self, rig: Rig
     ) -> None:
         q = await rig.worker()
@@ -219,7 +219,7 @@ class OrderStatements(Statements):
             await q.release("the one")
 
     @statement("O6")
-    async def test_entrypoints_nobody_asks_for_stay_for_a_worker_that_does(self, rig: Rig) -> None:
+    async def test_jobs_of_an_entrypoint_stay_until_a_worker_asks_for_it(self, rig: Rig) -> None:
         q, other = await rig.worker(), await rig.worker()
         await q.enqueue("strange", b"kept", id="strange", priority=-1, max_attempts=1)
         stored = rig.harness.raw().jobs["strange"]
@@ -235,7 +235,7 @@ class OrderStatements(Statements):
         assert (job.id, job.payload, job.attempts) == ("strange", b"kept", 1)
 
     @statement("O7")
-    async def test_looking_takes_no_lease_and_changes_nothing(self, rig: Rig) -> None:
+    async def test_reads_take_no_lease_and_change_nothing(self, rig: Rig) -> None:
         q, other = await rig.worker(), await rig.worker()
         await _one_job_of_every_kind(rig, q)
         before = rig.harness.raw()

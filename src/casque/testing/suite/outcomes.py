@@ -69,7 +69,9 @@ class OutcomeStatements(Statements):
         assert raw.lines == []
 
     @statement("R1")
-    async def test_a_retained_job_is_gone_for_every_read_in_time(self, rig: Rig) -> None:
+    async def test_a_retained_job_is_gone_for_every_read_when_its_time_is_over(
+        self, rig: Rig
+    ) -> None:
         q, other = await rig.worker(), await rig.worker()
         await q.enqueue("e", id="x", retain=HOUR)
         await q.ack((await q.dequeue())[0])
@@ -86,7 +88,9 @@ class OutcomeStatements(Statements):
         await _is_gone(rig, other, "x")  # by now a commit may have pruned it
 
     @statement("R2")
-    async def test_a_nacked_job_is_counted_and_due_again_after_its_delay(self, rig: Rig) -> None:
+    async def test_a_nack_counts_the_attempt_and_the_job_is_due_after_its_delay(
+        self, rig: Rig
+    ) -> None:
         q, other = await rig.worker(worker="w"), await rig.worker()
         await q.enqueue("e", b"data", id="x")
         [held] = await q.dequeue(lease=LEASE)
@@ -185,7 +189,7 @@ class OutcomeStatements(Statements):
         await _is_ignored(rig, other, "x", Stats(dead=1))
 
     @statement("R3")
-    async def test_a_spent_job_on_the_way_delays_nobody(self, rig: Rig) -> None:
+    async def test_jobs_without_attempts_left_do_not_delay_a_ready_job(self, rig: Rig) -> None:
         q, other = await rig.worker(), await rig.worker()
         await q.enqueue_many([NewJob("e", id=f"spent-{n}", max_attempts=1) for n in range(3)])
         await q.dequeue(batch_size=3, lease=LEASE)
@@ -218,7 +222,7 @@ class OutcomeStatements(Statements):
         assert (await other.nack((await other.dequeue())[0])).status is JobStatus.DEAD
 
     @statement("R4")
-    async def test_a_job_dead_by_its_last_lease_can_be_retried(self, rig: Rig) -> None:
+    async def test_a_job_that_died_with_its_last_lease_can_be_retried(self, rig: Rig) -> None:
         q, other = await rig.worker(), await rig.worker()
         await q.enqueue("e", id="x", max_attempts=1)
         [held] = await q.dequeue(lease=LEASE)
@@ -282,7 +286,7 @@ class OutcomeStatements(Statements):
         assert again.token > held.token
 
     @statement("R6")
-    async def test_a_failed_job_is_dead_now(self, rig: Rig) -> None:
+    async def test_a_failed_job_is_dead_at_once(self, rig: Rig) -> None:
         q, other = await rig.worker(), await rig.worker()
         await q.enqueue("e", b"data", id="x", max_attempts=25, retain=SECOND)
         [held] = await q.dequeue()
@@ -352,7 +356,7 @@ class OutcomeStatements(Statements):
         await _is_ignored(rig, q, "x", Stats(cancelled=1))
 
     @statement("R8")
-    async def test_a_purge_forgets_finished_jobs_older_than_that(self, rig: Rig) -> None:
+    async def test_a_purge_deletes_only_finished_jobs_older_than_its_limit(self, rig: Rig) -> None:
         q, other = await rig.worker(), await rig.worker()
         for age in ("old", "new"):
             await _one_of_each(q, age)
@@ -380,7 +384,7 @@ class OutcomeStatements(Statements):
         assert rig.harness.raw().jobs.keys() == {"b"}
 
     @statement("R8")
-    async def test_a_purge_of_many_jobs_is_one_change(self, rig: Rig) -> None:
+    async def test_a_purge_of_many_jobs_is_one_write(self, rig: Rig) -> None:
         q, other = await rig.worker(), await rig.worker()
         count = rig.size(1_000)
         await q.enqueue_many([NewJob("e", retain=HOUR) for _ in range(count)])

@@ -28,9 +28,7 @@ _LONG = timedelta(hours=1)
 
 class QueueStatements(Statements):
     @statement("Q7")
-    async def test_a_queue_lease_has_one_holder_and_none_for_the_others_at_once(
-        self, rig: Rig
-    ) -> None:
+    async def test_a_queue_lease_has_one_holder_and_others_get_none_at_once(self, rig: Rig) -> None:
         q, other = await rig.worker(), await rig.worker()
         await q.enqueue("e", queue="a", id="j")
         async with q.lease_queue("a") as held:
@@ -50,7 +48,7 @@ class QueueStatements(Statements):
             assert held_next.token > held.token
 
     @statement("Q7")
-    async def test_a_queue_lease_ends_by_time_and_its_old_holder_cannot_end_the_next(
+    async def test_a_queue_lease_expires_and_its_old_holder_cannot_end_the_next_one(
         self, rig: Rig
     ) -> None:
         q, other = await rig.worker(), await rig.worker()
@@ -112,7 +110,7 @@ class QueueStatements(Statements):
         assert ids(await other.dequeue(batch_size=100)) == in_order
 
     @statement("Q8")
-    async def test_a_resumed_queue_is_as_it_was_and_wakes_who_waits_for_it(self, rig: Rig) -> None:
+    async def test_a_resumed_queue_is_unchanged_and_wakes_a_waiting_dequeue(self, rig: Rig) -> None:
         q, other = await rig.worker(), await rig.worker()
         await q.enqueue_many([NewJob("e", queue=queue, id=queue) for queue in QUEUES])
         before = rig.harness.raw()
@@ -129,7 +127,7 @@ class QueueStatements(Statements):
             assert ids(await soon(rig, task)) == ["b"]
 
     @statement("Q8")
-    async def test_a_dropped_queue_loses_all_its_jobs_and_no_other_does(self, rig: Rig) -> None:
+    async def test_dropping_a_queue_removes_all_its_jobs_and_no_others(self, rig: Rig) -> None:
         q, other = await rig.worker(), await rig.worker()
         for queue in ("a", "b"):
             for name in ("completed", "dead", "cancelled", "leased"):
@@ -211,7 +209,7 @@ class QueueStatements(Statements):
         await counts_are(Stats())
 
     @statement("Q9", in_every_flavour=False)
-    async def test_the_counts_equal_the_records_after_every_operation(self, rig: Rig) -> None:
+    async def test_the_counts_match_the_stored_jobs_after_every_operation(self, rig: Rig) -> None:
         turmoil, observer = await Turmoil.begin(rig, seed=9), await rig.worker()
         for _ in range(steps(rig)):
             await turmoil.step()

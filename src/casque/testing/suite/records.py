@@ -30,7 +30,9 @@ NO_TIME = timedelta(0)
 
 class RecordStatements(Statements):
     @statement("K1")
-    async def test_of_eight_processes_that_create_a_record_one_does(self, rig: Rig) -> None:
+    async def test_when_eight_processes_create_a_record_exactly_one_succeeds(
+        self, rig: Rig
+    ) -> None:
         names = [f"r{n}" for n in range(5)]
         reports = await rig.in_processes(8, create, names)
         store = rig.harness.open()
@@ -44,7 +46,7 @@ class RecordStatements(Statements):
             assert answers[winners[0]] == stored[name].version
 
     @statement("K1")
-    async def test_a_record_that_is_there_is_not_created_again(self, rig: Rig) -> None:
+    async def test_an_existing_record_is_not_created_again(self, rig: Rig) -> None:
         a, b = Writer(rig.harness.open()), Writer(rig.harness.open())
         [first] = await a.commit(PutRecord(KIND, "r", b"a", ABSENT))
         with counted(rig.harness.writes) as grown:
@@ -59,9 +61,7 @@ class RecordStatements(Statements):
         assert await a.records() == [first]
 
     @statement("K2")
-    async def test_a_change_of_a_record_that_names_a_stale_version_is_refused(
-        self, rig: Rig
-    ) -> None:
+    async def test_a_record_change_with_a_stale_version_is_refused(self, rig: Rig) -> None:
         a, b = Writer(rig.harness.open()), Writer(rig.harness.open())
         [first] = await a.commit(PutRecord(KIND, "r", b"1", ABSENT))
         [second] = await b.commit(PutRecord(KIND, "r", b"2", first.version))
@@ -85,7 +85,7 @@ class RecordStatements(Statements):
         assert rig.harness.raw().token >= again.version
 
     @statement("K2")
-    async def test_a_change_that_names_no_version_is_made_whatever_is_there(self, rig: Rig) -> None:
+    async def test_a_record_change_without_a_version_always_succeeds(self, rig: Rig) -> None:
         a, b = Writer(rig.harness.open()), Writer(rig.harness.open())
         for kind in (KIND, WORKER):
             for value, writer in ((b"1", a), (b"2", a), (b"3", b)):
@@ -147,7 +147,7 @@ class RecordStatements(Statements):
         assert await here.records(LOCK) == []
 
     @statement("K4")
-    async def test_a_body_that_fails_lets_the_lock_go_and_keeps_its_error(self, rig: Rig) -> None:
+    async def test_a_body_that_fails_releases_the_lock_and_keeps_its_error(self, rig: Rig) -> None:
         store = rig.harness.open()
 
         def fail() -> None:
@@ -162,7 +162,7 @@ class RecordStatements(Statements):
         await taken(Lock(store, "l", timeout=NO_TIME), on_thread=False)
 
     @statement("K4")
-    async def test_a_lock_is_waited_for_until_the_timeout_and_no_longer(self, rig: Rig) -> None:
+    async def test_waiting_for_a_lock_ends_at_the_timeout(self, rig: Rig) -> None:
         await Writer(rig.harness.open()).commit(held_by_the_dead("l", HOUR))
         start = rig.clock.monotonic()
         wait = taken(
@@ -174,7 +174,7 @@ class RecordStatements(Statements):
         assert span_us(timedelta(seconds=5)) <= waited < span_us(timedelta(seconds=6))
 
     @statement("K4")
-    async def test_who_waits_for_a_lock_gets_it_when_it_is_let_go(self, rig: Rig) -> None:
+    async def test_a_waiter_gets_the_lock_when_it_is_released(self, rig: Rig) -> None:
         for timeout in (timedelta(minutes=1), None):
             async with Body(
                 Lock(rig.harness.open(), "l", lease=HOUR), on_thread=is_sync(rig)
@@ -229,7 +229,7 @@ class RecordStatements(Statements):
         assert tokens == sorted(set(tokens))
 
     @statement("K4")
-    async def test_the_lock_of_a_dead_holder_ends_by_time(self, rig: Rig) -> None:
+    async def test_the_lock_of_a_dead_holder_expires(self, rig: Rig) -> None:
         [dead] = await Writer(rig.harness.open()).commit(held_by_the_dead("l", LEASE))
         store = rig.harness.open()
         rig.clock.advance(LEASE - timedelta(seconds=1))
@@ -241,7 +241,7 @@ class RecordStatements(Statements):
         assert await to_the_end(rig, wait) > dead.version
 
     @statement("K4")
-    async def test_a_lock_with_slots_lets_that_many_in(self, rig: Rig) -> None:
+    async def test_a_lock_has_as_many_holders_as_it_has_slots(self, rig: Rig) -> None:
         stores = [rig.harness.open() for _ in range(4)]
 
         def lock(place: int) -> Lock:
@@ -261,7 +261,7 @@ class RecordStatements(Statements):
         assert await stores[0].records(LOCK) == []
 
     @statement("K4")
-    async def test_a_lock_that_went_to_another_is_neither_renewed_nor_let_go_by_its_old_holder(
+    async def test_an_old_holder_neither_renews_nor_releases_a_lock_that_another_has(
         self, rig: Rig
     ) -> None:
         other = Writer(rig.harness.open())
@@ -280,7 +280,7 @@ class RecordStatements(Statements):
         assert await other.records(LOCK) == [now_held]
 
     @statement("K4")
-    async def test_a_holder_that_cannot_renew_is_told_once_the_lease_is_over(
+    async def test_a_holder_that_cannot_renew_its_lock_loses_it_when_the_lease_ends(
         self, rig: Rig
     ) -> None:
         store = Outage(rig.harness.open())
@@ -294,7 +294,7 @@ class RecordStatements(Statements):
         await taken(Lock(rig.harness.open(), "l", timeout=NO_TIME), on_thread=is_sync(rig))
 
     @statement("K4")
-    async def test_a_lock_that_is_left_during_its_renewal_is_free_at_once(self, rig: Rig) -> None:
+    async def test_a_lock_released_during_its_renewal_is_free_at_once(self, rig: Rig) -> None:
         for is_stored in (False, True):
             store = Gate(rig.harness.open(), is_stored=is_stored)
             store.opened.set()

@@ -24,7 +24,7 @@ _SOON_STEPS = 600
 
 class WaitStatements(Statements):
     @statement("O4")
-    async def test_a_dequeue_returns_all_that_is_ready_up_to_its_batch_at_once(
+    async def test_a_dequeue_returns_all_ready_jobs_up_to_its_batch_size_at_once(
         self, rig: Rig
     ) -> None:
         q = await rig.worker()
@@ -47,7 +47,7 @@ class WaitStatements(Statements):
             assert len({job.id for job in claimed}) == len(claimed) == min(ready, batch)
 
     @statement("O4")
-    async def test_a_dequeue_with_a_wait_takes_what_is_ready_and_does_not_wait_for_more(
+    async def test_a_dequeue_with_a_wait_returns_ready_jobs_and_does_not_wait_for_more(
         self, rig: Rig
     ) -> None:
         q = await rig.worker()
@@ -66,7 +66,7 @@ class WaitStatements(Statements):
                 await rig.until_done(task, step=_STEP, steps=_SOON_STEPS)
 
     @statement("O4")
-    async def test_a_dequeue_that_claims_and_buries_nothing_writes_nothing(self, rig: Rig) -> None:
+    async def test_a_dequeue_that_changes_no_job_writes_nothing(self, rig: Rig) -> None:
         q, other = await rig.worker(), await rig.worker()
 
         async def finds_nothing(**asked: Any) -> None:
@@ -102,7 +102,7 @@ class WaitStatements(Statements):
             assert written() == 0
 
     @statement("O4")
-    async def test_a_dequeue_that_buries_writes_once_and_the_next_one_does_not(
+    async def test_a_job_without_attempts_left_is_marked_dead_by_one_write_of_a_dequeue(
         self, rig: Rig
     ) -> None:
         q = await rig.worker()
@@ -139,7 +139,9 @@ class WaitStatements(Statements):
             await q.release("j")
 
     @statement("O8")
-    async def test_a_waiting_dequeue_returns_what_becomes_due_by_time_alone(self, rig: Rig) -> None:
+    async def test_a_waiting_dequeue_returns_a_job_that_becomes_due_by_time_alone(
+        self, rig: Rig
+    ) -> None:
         q, other = await rig.worker(), await rig.worker()
         minute = timedelta(minutes=1)
         await other.enqueue("e", id="scheduled", delay=minute)
@@ -152,7 +154,9 @@ class WaitStatements(Statements):
         await _returns_when_due(rig, q, "leased")
 
     @statement("O8")
-    async def test_a_waiting_dequeue_returns_only_what_it_asked_for(self, rig: Rig) -> None:
+    async def test_a_waiting_dequeue_returns_only_jobs_that_match_its_filters(
+        self, rig: Rig
+    ) -> None:
         q, other = await rig.worker(), await rig.worker()
         filters: tuple[dict[str, Any], ...]
         filters = ({"entrypoint": ["x", "y"], "queue": "a"}, {"id": "1"})
