@@ -1,6 +1,6 @@
-"""BucketSuite: what every bucket must pass.
+"""BucketSuite: the tests that every bucket must pass.
 
-A bucket is proven by a subclass that gives a `bucket_harness`, and adds nothing:
+To test a bucket, write a subclass with a `bucket_harness` fixture and nothing else:
 
     class TestFolder(BucketSuite):
         @pytest.fixture
@@ -36,7 +36,7 @@ _AT_ONCE = 16
 _A_FEW = {"full": 8, "small": 4}
 
 
-# Where a part ends makes no difference to the order: "a-b" and "a.b" come before "a/b".
+# Keys are sorted as plain text, not part by part: "a-b" and "a.b" come before "a/b".
 # fmt: off
 _KEYS = [
     "a-b", "a.b", "a/b", "a/b-c", "a/b.d/e", "a/c/d", "a/c0", "a0", "a_", "aa/b", "b", "Z",
@@ -72,7 +72,7 @@ class _Handles:
 def promise(
     proof: Callable[[Any, _Handles], Awaitable[None]],
 ) -> Callable[[Any, BucketHarness], None]:
-    """The async method becomes a plain test that pytest can run."""
+    """Turn an async method into a plain test that pytest can run."""
 
     @functools.wraps(proof)
     def test(self: Any, bucket_harness: BucketHarness) -> None:
@@ -85,14 +85,14 @@ def promise(
 
         asyncio.run(run())
 
-    # pytest reads the signature to find the fixtures; `wraps` would show it the proof's.
+    # pytest takes fixtures from the signature; with `__wrapped__` it would see the proof's.
     del test.__dict__["__wrapped__"]
     test.__dict__["statements"] = (proof.__name__,)
     return test
 
 
 class BucketSuite(Unweakened):
-    """The promises of `Bucket`, each one a test."""
+    """One test for each promise of `Bucket`."""
 
     # -- one object ------------------------------------------------------------
 
@@ -101,7 +101,7 @@ class BucketSuite(Unweakened):
         bucket = handles.open()
         assert isinstance(bucket, Bucket)
         assert bucket.name
-        if bucket.blocking:  # then a thread without an event loop may use it
+        if bucket.blocking:  # then it must work without an event loop
             drive(bucket.put("a", b"1", expect=ABSENT))
             assert drive(bucket.get("a"))
             assert drive(bucket.list())
@@ -118,9 +118,9 @@ class BucketSuite(Unweakened):
         for number, body in enumerate(bodies):
             version = await bucket.put(f"size/{number}", body, expect=ABSENT)
             found = await _there(bucket, f"size/{number}")
-            # Compared first: pytest would explain at length how two megabytes differ.
+            # Compared outside the assert: pytest would print how two megabytes differ.
             is_same = found.body == body
-            assert is_same, f"{len(body)} bytes came back as {len(found.body)} others"
+            assert is_same, f"put {len(body)} bytes, got {len(found.body)} different ones"
             assert type(found.body) is bytes
             assert found.version == version
         sizes = {one.key: one.size for one in await bucket.list("size/")}
@@ -241,7 +241,7 @@ class BucketSuite(Unweakened):
         keys = [key for key in _KEYS if not (handles.folders and key in _BEFORE_A_FOLDER)]
         for key in keys:
             await bucket.put(key, key.encode(), expect=ABSENT)
-        # What was listed is gone on from; where folders come first, from nothing else.
+        # Lists continue after a listed key; where folders come first, after nothing else.
         afters = keys if handles.folders else _PREFIXES + (_KEYS if handles.is_full else [])
         for prefix in _PREFIXES:
             named = sorted(key for key in keys if key.startswith(prefix))
@@ -362,14 +362,14 @@ class BucketSuite(Unweakened):
         bucket = handles.open()
         for number in range(3):
             key = f"race/{number}"
-            told = await asyncio.gather(
+            answers = await asyncio.gather(
                 *(bucket.put(key, b"%d" % place, expect=ABSENT) for place in range(_AT_ONCE)),
                 return_exceptions=True,
             )
-            won = {place for place, answer in enumerate(told) if isinstance(answer, str)}
-            unsure = {place for place, answer in enumerate(told) if _is_unknown(answer)}
-            lost = [answer for answer in told if isinstance(answer, CASConflictError)]
-            assert len(won) + len(unsure) + len(lost) == _AT_ONCE, told
+            won = {place for place, answer in enumerate(answers) if isinstance(answer, str)}
+            unsure = {place for place, answer in enumerate(answers) if _is_unknown(answer)}
+            lost = [answer for answer in answers if isinstance(answer, CASConflictError)]
+            assert len(won) + len(unsure) + len(lost) == _AT_ONCE, answers
             assert len(won) <= 1
             assert int((await _there(bucket, key)).body) in (won or unsure)
 
@@ -413,7 +413,8 @@ async def _race_to_create(handles: _Handles, kind: Any) -> None:
     times = 50 if handles.is_full else 8
     count = _A_FEW[handles.harness.tier]
     won = await race(handles.harness, kind, create_the_same_keys, count, times)
-    assert sorted(number for number, _ in won) == list(range(times)), "each key has one winner"
+    winners = sorted(number for number, _ in won)
+    assert winners == list(range(times)), "expected exactly one winner for each key"
     bucket = handles.open()
     for number, place in won:
         assert (await _there(bucket, f"race/{number}")).body == b"%d" % place
@@ -428,13 +429,13 @@ async def _race_to_count(handles: _Handles, kind: Any) -> None:
 
 
 def _is_unknown(answer: object) -> bool:
-    """Whether it is no answer, as a bucket under load may give."""
+    """Whether the outcome is unknown, as may happen with a bucket under load."""
     return isinstance(answer, StorageError) and answer.outcome_unknown
 
 
 async def _there(bucket: Bucket, key: str) -> Found:
     found = await bucket.get(key)
-    assert found is not None, f"{key} is not there"
+    assert found is not None, f"{key} is missing"
     return found
 
 
@@ -448,7 +449,7 @@ async def _put_all(bucket: Bucket, keys: list[str]) -> None:
             except StorageError as error:
                 if not error.outcome_unknown:
                     raise
-                # A busy server hung up: of a thousand puts that is no news.
+                # A busy server closed the connection, which is normal in a thousand puts.
                 with suppress(CASConflictError):
                     await bucket.put(key, b"1", expect=ABSENT)
 

@@ -1,7 +1,7 @@
 """Enqueue: statements E1 to E9.
 
-Longer than a module should be, because a statement is found by its letter: one
-section of the contract, one file.
+The module is long because each file holds one section of the contract: a
+statement is found by its letter.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from casque.testing.rig import Rig, counted, inside
 from casque.testing.statement import Statements, statement
 
 LIKE_A = ("a", "A", "a ", "a/items", "../a", "a%2Fitems", "a\\items", "a\nb", "%", "'\";--")
-FOREIGN = ("é", "e\u0301", "日本語", "👷🏽")  # the first two look the same, and are two names
+FOREIGN = ("é", "e\u0301", "日本語", "👷🏽")  # the first two look alike and are different names
 LONGEST = ("x" * NAME_BYTES, "x" * (NAME_BYTES - 1) + "y", "é" * (NAME_BYTES // 2))
 NAMES = (*LIKE_A, *FOREIGN, *LONGEST)
 BAD_NAMES = ("x" * (NAME_BYTES + 1), "é" * (NAME_BYTES // 2) + "x", "", "a\0b", "a\ud800b")
@@ -36,7 +36,7 @@ HOUR = timedelta(hours=1)
 
 
 class EnqueueStatements(Statements):
-    """What it means that a job is stored, and when it is refused."""
+    """What a stored job guarantees, and when an enqueue is refused."""
 
     @statement("E1")
     async def test_a_job_its_line_and_the_counts_appear_together(self, rig: Rig) -> None:
@@ -44,7 +44,7 @@ class EnqueueStatements(Statements):
         assert await q.stats() == Stats()
         with counted(rig.harness.writes) as writes:
             job = await q.enqueue("send", b"x", 3, queue="tenant")
-        # One change of the storage, so there is no moment in between.
+        # One write, so no reader can see only a part of it.
         assert writes() == 1
         raw = rig.harness.raw()
         assert raw.jobs.keys() == {job.id}
@@ -60,7 +60,7 @@ class EnqueueStatements(Statements):
     @statement("E1")
     async def test_a_refused_enqueue_leaves_an_empty_store_empty(self, rig: Rig) -> None:
         q = await rig.worker()
-        with pytest.raises(InvalidError):  # by the store, when the first is already on its way
+        with pytest.raises(InvalidError):  # the store refuses it after it has seen the first job
             await q.enqueue_many([NewJob("send", id="x"), NewJob("receive", id="x")])
         raw = rig.harness.raw()
         assert (raw.jobs, raw.lines) == ({}, [])
@@ -132,7 +132,7 @@ class EnqueueStatements(Statements):
         await q.enqueue("e", b"first", id="x", max_attempts=1)
         await q.dequeue(lease=timedelta(seconds=10))
         rig.advance(seconds=10)
-        await _is_still_one_job(rig, other, JobStatus.DEAD)  # though nobody has written so yet
+        await _is_still_one_job(rig, other, JobStatus.DEAD)  # not stored as dead yet
         await q.retry("x")
         await q.fail((await q.dequeue())[0], error="hopeless")
         await _is_still_one_job(rig, other, JobStatus.DEAD)
@@ -158,11 +158,11 @@ class EnqueueStatements(Statements):
     @statement("E4")
     async def test_eight_processes_that_enqueue_one_id_at_once_add_one_job(self, rig: Rig) -> None:
         rounds = 3
-        meeting = meeting_of(PROCESSES)  # threads can meet there as well
-        told = await rig.in_processes(PROCESSES, enqueue_the_same, meeting, rounds)
-        assert len(told) == PROCESSES * rounds
-        assert len({(job_id, *first) for job_id, _, *first in told}) == rounds
-        firsts = sorted(job_id for job_id, duplicate, *_ in told if not duplicate)
+        meeting = meeting_of(PROCESSES)  # works for threads too
+        answers = await rig.in_processes(PROCESSES, enqueue_the_same, meeting, rounds)
+        assert len(answers) == PROCESSES * rounds
+        assert len({(job_id, *first) for job_id, _, *first in answers}) == rounds
+        firsts = sorted(job_id for job_id, duplicate, *_ in answers if not duplicate)
         assert firsts == [f"same-{number}" for number in range(rounds)]
         assert rig.harness.raw().jobs.keys() == set(firsts)
         assert (await (await rig.worker()).stats()).total == rounds
@@ -181,7 +181,7 @@ class EnqueueStatements(Statements):
         [held] = await q.dequeue()
         await q.ack(held, result=b"hidden result")
         said.add(await _refusal(rig, other))
-        # Not even the state of the other job can be told from the answer.
+        # The error does not even reveal the state of the other job.
         assert len(said) == 1
         assert "hidden" not in said.pop()
         rig.advance(hours=1)
@@ -267,7 +267,7 @@ class EnqueueStatements(Statements):
         assert rig.harness.raw().jobs == {}
         await q.enqueue("e", payload)
         [job] = await other.dequeue()
-        is_the_same = job.payload == payload  # told in a word: pytest would print the bytes
+        is_the_same = job.payload == payload  # compared here: pytest would print all the bytes
         assert is_the_same
 
     @statement("E6")
@@ -289,8 +289,8 @@ class EnqueueStatements(Statements):
         count = rig.size(ENQUEUE_MANY_JOBS)
         new = [NewJob("e", b"%d" % n, id=f"job-{n}") for n in range(count)]
         with counted(rig.harness.writes) as writes:
-            looks = asyncio.gather(*(other.stats() for _ in range(20)))
-            jobs, seen = await asyncio.gather(q.enqueue_many(new), looks)
+            reads = asyncio.gather(*(other.stats() for _ in range(20)))
+            jobs, seen = await asyncio.gather(q.enqueue_many(new), reads)
         assert writes() == 1
         assert {stats.total for stats in seen} <= {0, count}
         assert [(job.id, job.payload) for job in jobs] == [(one.id, one.payload) for one in new]
@@ -311,7 +311,7 @@ class EnqueueStatements(Statements):
             await q.enqueue_many([NewJob("e")] * (ENQUEUE_MANY_JOBS + 1))
         assert rig.harness.raw() == before
         assert await q.stats() == Stats(pending=1)
-        # What was refused has left nothing behind that would refuse the good ones now.
+        # The refused call left nothing behind, so the good jobs are accepted now.
         assert not any(job.duplicate for job in await q.enqueue_many(good))
 
     @statement("E8")
@@ -328,7 +328,7 @@ class EnqueueStatements(Statements):
             await q.ack(job, enqueue=[NewJob("loop")])
         assert "max_depth" in str(refused.value)
         assert rig.harness.raw() == before
-        await q.ack(job)  # without the next round its work can still be told as done
+        await q.ack(job)  # without a next job, the ack is accepted
         assert await q.stats() == Stats()
 
     @statement("E8")
@@ -437,7 +437,7 @@ class EnqueueStatements(Statements):
 def enqueue_the_same(
     address: str, report: Callable[[Any], None], place: int, meeting: Any, rounds: int
 ) -> None:
-    """Enqueue one id per round, each time at once with the others; report what was answered."""
+    """Enqueue one id per round, at the same time as the others; report each answer."""
     with Queue(address) as q:
         for number in range(rounds):
             meeting.wait(PATIENCE_SECONDS)
@@ -459,7 +459,7 @@ async def _is_claimable_only_in(rig: Rig, q: AsyncQueue, job: Job, *, seconds: i
 
 
 async def _is_still_one_job(rig: Rig, q: AsyncQueue, status: JobStatus) -> None:
-    """Enqueueing x again, all else different, answers with the first job and changes nothing."""
+    """Enqueueing x again, with different values, returns the first job and changes nothing."""
     before, first, stats = rig.harness.raw(), await q.get("x"), await q.stats()
     assert first is not None
     assert first.status is status
@@ -481,7 +481,7 @@ async def _is_still_one_job(rig: Rig, q: AsyncQueue, status: JobStatus) -> None:
 
 
 async def _is_a_new_job(rig: Rig, q: AsyncQueue) -> None:
-    """Enqueueing x adds a job that has nothing of the one before."""
+    """Enqueueing x adds a new job that shares nothing with the previous one."""
     job = await q.enqueue("e", b"new", id="x")
     assert not job.duplicate
     assert (job.payload, job.attempts, job.error, job.history) == (b"new", 0, None, ())
@@ -491,7 +491,7 @@ async def _is_a_new_job(rig: Rig, q: AsyncQueue) -> None:
 
 
 async def _refusal(rig: Rig, q: AsyncQueue) -> str:
-    """All that an enqueue of the id x, taken elsewhere, gives away; it must change nothing."""
+    """Everything the error shows when the id x is taken elsewhere; nothing must change."""
     before = rig.harness.raw()
     with pytest.raises(InvalidError) as refused:
         await q.enqueue("mine", b"mine", queue="mine-too", id="x")

@@ -1,4 +1,4 @@
-"""Who may write about a job: statements L3 to L5, L9, L10, L12, L13 and L15."""
+"""Which holder may write about a job: statements L3 to L5, L9, L10, L12, L13 and L15."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WRITES = (
     *("ack", "nack", "fail", "discard", "heartbeat", "release"),
     *("ack_many", "heartbeat_many"),
 )
-"""What a holder may write about its job."""
+"""The calls that only the holder of a job may make."""
 
 
 class FencingStatements(Statements):
@@ -109,7 +109,7 @@ class FencingStatements(Statements):
         [job] = await claims(a)
         await a.drop("default")
         await a.enqueue("e", id="k")
-        await claims(await rig.worker())  # a handle that was opened only now
+        await claims(await rig.worker())  # on a newly opened handle
         assert rig.harness.raw().token >= last
 
     @statement("L4")
@@ -132,7 +132,7 @@ class FencingStatements(Statements):
         a, b = await rig.worker(), await rig.worker()
         for write in WRITES:
             for attempts in (25, 1):
-                # On its last attempt it reads as dead; nobody has buried it, so it is not.
+                # On its last attempt a read shows it as dead, but no dequeue has stored that yet.
                 job_id = f"{write} {attempts}"
                 await a.enqueue("e", id=job_id, max_attempts=attempts)
                 [job] = await a.dequeue(id=job_id, lease=LEASE)
@@ -230,14 +230,14 @@ class FencingStatements(Statements):
             rig.advance(seconds=31)
             [second] = await a.dequeue(id=write, lease=LEASE)
             await refused(rig, a, write, first)
-            await refused(rig, b, write, write)  # another's
+            await refused(rig, b, write, write)  # B has no claim on it
             assert await b.get(write) == second
             with counted(rig.harness.writes) as grown:
                 await call(a, write, write)
                 assert grown() == 1
             if write.startswith("heartbeat"):
                 await a.ack(write)
-            await refused(rig, a, write, write)  # it was given up with that
+            await refused(rig, a, write, write)  # the call above ended the claim
 
     @statement("L12")
     async def test_an_id_that_this_queue_object_has_not_claimed_is_refused(self, rig: Rig) -> None:
@@ -291,12 +291,12 @@ class FencingStatements(Statements):
 
 
 async def call(q: AsyncQueue, write: str, job: Job | str) -> None:
-    """Write `write` about one job."""
+    """Call the method `write` for one job."""
     await getattr(q, write)([job] if write.endswith("_many") else job)
 
 
 async def refused(rig: Rig, q: AsyncQueue, write: str, job: Job | str) -> None:
-    """The job is not `q`'s to write about: it is told so, and nothing changes."""
+    """`q` does not hold the job: the call raises, and nothing changes."""
     job_id = job if isinstance(job, str) else job.id
     before = rig.harness.raw()
     with counted(rig.harness.writes) as grown:

@@ -1,4 +1,4 @@
-"""How a lease is kept and how it ends: statements L1, L2, L6 to L8, L11 and L14."""
+"""How a lease is renewed and how it ends: statements L1, L2, L6 to L8, L11 and L14."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class LeaseStatements(Statements):
         assert job.lease == Lease("a", job.token, job.lease_until)
         assert rig.harness.raw().jobs["k"]["due_us"] == job.lease_until_us
         rig.advance(seconds=30, milliseconds=-1)
-        await b.peek()  # with the newest state B loses no race, which would let time pass
+        await b.peek()  # B reads the newest state: a lost race would make time pass
         for q in (a, b):
             assert await q.dequeue(batch_size=10) == []
             assert await q.dequeue("e", queue="default") == []
@@ -65,7 +65,7 @@ class LeaseStatements(Statements):
         ways: list[dict[str, Any]] = [{}, {"id": "k"}, {"entrypoint": "e"}, {"queue": "default"}]
         for how in ways:
             await a.enqueue("e", id="k")
-            [lost] = await a.dequeue(lease=LEASE)  # and is never heard of again
+            [lost] = await a.dequeue(lease=LEASE)  # A never uses the job again
             before = rig.harness.raw()
             with counted(rig.harness.writes) as grown:
                 rig.advance(seconds=30)
@@ -126,7 +126,7 @@ class LeaseStatements(Statements):
         rig.advance(seconds=31)
         [taken] = await b.dequeue(batch_size=4, lease=HOUR)
         assert taken.id == "taken"
-        await a.peek()  # with the newest state A loses no race, which would let time pass
+        await a.peek()  # A reads the newest state: a lost race would make time pass
         with counted(rig.harness.writes) as grown:
             sent = rig.clock.now()
             with pytest.raises(LeaseLostError) as lost:
@@ -259,13 +259,13 @@ class LeaseStatements(Statements):
                     assert (await found(q, job_id)).status is JobStatus.IN_PROGRESS
                 assert (await q.stats()).processing == len(held)
                 assert await q.requeue_stale(LEASE) == 0
-            # Queued jobs go by the wall clock: a delay is over, whatever made it so.
+            # Queued jobs follow the wall clock: a step of the clock ends a delay too.
             for job in await b.dequeue(batch_size=10):
                 assert job.id == "later"
                 await b.release(job)
             await a.heartbeat_many(held)
         rig.advance(seconds=30, milliseconds=-1)
-        await b.peek()  # with the newest state B loses no race, which would let time pass
+        await b.peek()  # B reads the newest state: a lost race would make time pass
         assert {job.id for job in await b.dequeue(batch_size=10)} <= {"later"}
         await a.ack_many(held)
         assert set(rig.harness.raw().jobs) == {"later"}
@@ -277,14 +277,14 @@ class LeaseStatements(Statements):
         [job] = await a.dequeue()
         async with handling(rig, a, job) as handler:
             rig.clock.jump(2 * HOUR)
-            for _ in range(30):  # seconds; a beat is due after 60
+            for _ in range(30):  # seconds; the next regular heartbeat is due after 60
                 await handler.asleep(rig)
                 rig.advance(seconds=1)
                 await asyncio.sleep(0.01)
                 if (await found(a, "k")).heartbeat_us != job.heartbeat_us:
                     break
             else:
-                pytest.fail("it was not renewed")
+                pytest.fail("the lease was not renewed within 30 s")
             await handler.finish()
 
     @statement("L14", in_every_flavour=False)
@@ -293,7 +293,7 @@ class LeaseStatements(Statements):
     ) -> None:
         a, b = await rig.worker(lease=LEASE), await rig.worker(lease=LEASE)
         await a.enqueue("e", id="before")
-        await a.dequeue()  # and is never heard of again
+        await a.dequeue()  # A never uses the job again
         rig.advance(seconds=10)
         rig.clock.jump(HOUR)
         assert await b.dequeue() == []
@@ -335,7 +335,7 @@ class LeaseStatements(Statements):
             assert await old.dequeue() == []
             assert await old.dequeue(id="now") == []
             await new.heartbeat(held)
-        rig.advance(seconds=30)  # and is never heard of again
+        rig.advance(seconds=30)  # without another heartbeat
         assert [job.id for job in await old.dequeue()] == ["now"]
 
     @statement("L11")
@@ -343,7 +343,7 @@ class LeaseStatements(Statements):
         self, rig: Rig
     ) -> None:
         if rig.flavour == "queue":
-            return  # a plain call cannot be cancelled; its end is the process's, below
+            return  # a sync call cannot be cancelled; the next test covers a process that dies
         for is_stored in (False, True):
             store = Gate(rig.harness.open(), is_stored=is_stored)
             a, b = await rig.worker(store=store), await rig.worker()
@@ -358,7 +358,7 @@ class LeaseStatements(Statements):
             while len(claimed) < len(ids):
                 one = b.dequeue(wait=timedelta(minutes=1), lease=HOUR)
                 got = await rig.until_done(one, step=timedelta(milliseconds=200))
-                assert got, "the jobs of a cancelled dequeue did not come back"
+                assert got, "the jobs of a cancelled dequeue were not given back"
                 claimed.extend(got)
             assert sorted(job.id for job in claimed) == sorted(ids)
             assert [(job.attempts, job.history) for job in claimed] == 2 * [(1, ())]
@@ -370,7 +370,7 @@ class LeaseStatements(Statements):
     ) -> None:
         b = await rig.worker()
         await b.enqueue("e", id="k")
-        # Stored, and the caller that was to have the answer is gone.
+        # The claim is stored, but the caller died before it got the answer.
         claim = Dequeue("dead", span_us(LEASE))
         await commit_batch(rig.harness.open(), "dead", 1, [claim])
         assert await b.dequeue() == []
@@ -386,7 +386,7 @@ async def found(q: AsyncQueue, job_id: str) -> Job:
 
 
 def handling(rig: Rig, q: AsyncQueue, job: Job | str) -> Body[HeartbeatManager]:
-    """A handler at work on a job, its lease kept by a HeartbeatManager."""
+    """A handler that works on a job while a HeartbeatManager renews its lease."""
     if rig.flavour == "queue":
         return Body(HeartbeatManager(vars(q)["_queue"], job), on_thread=True)
     return Body(HeartbeatManager(q, job), on_thread=False)

@@ -1,4 +1,4 @@
-"""A queue as a whole, and its counts: statements Q7 to Q9."""
+"""Leases, pauses, drops and counts of a queue: statements Q7 to Q9."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class QueueStatements(Statements):
                     assert refused is None
             async with other.lease_queue("b") as another:
                 assert another is not None
-            # That the refused and the neighbour have left took nothing from the holder.
+            # The holder keeps its lease when the refused ones and the holder of b leave.
             async with other.lease_queue("a") as refused:
                 assert refused is None
             assert ids(await other.dequeue(queue="a")) == ["j"]
@@ -63,7 +63,7 @@ class QueueStatements(Statements):
                 taken = await theirs.enter_async_context(other.lease_queue("a", lease=_MINUTE))
                 assert taken is not None
                 assert taken.token > held.token
-            # The first holder has left, and let go of nothing: it was not its own any more.
+            # The first holder has left. It released nothing, because its lease had expired.
             async with q.lease_queue("a") as refused:
                 assert refused is None
         async with q.lease_queue("a") as held:
@@ -100,7 +100,7 @@ class QueueStatements(Statements):
             assert ids(await worker.peek()) == ["elsewhere"]
         assert ids(await fresh.dequeue(batch_size=100)) == ["elsewhere"]
         assert (await q.stats("a")).pending == 3
-        # The holder of a job of it may finish, and a job given back waits with the others.
+        # A holder may still finish its job, and a nacked job waits with the others.
         await q.ack(held)
         await q.nack(leased)
         assert await other.dequeue() == []
@@ -177,7 +177,7 @@ class QueueStatements(Statements):
         await counts_are(Stats(pending=1))
         [job] = await q.dequeue(lease=_SECOND)
         rig.clock.advance(_SECOND)
-        await counts_are(Stats(processing=1))  # nobody took it back, and the holder may still ack
+        await counts_are(Stats(processing=1))  # its lease expired, but the holder may still ack
         await q.nack(job, delay=_SECOND)
         await counts_are(Stats(failed=1))
         rig.clock.advance(_SECOND)
@@ -185,7 +185,7 @@ class QueueStatements(Statements):
         [job] = await q.dequeue(lease=_SECOND)
         await counts_are(Stats(processing=1))
         rig.clock.advance(_SECOND)
-        await counts_are(Stats(dead=1))  # its last attempt is lost, though nothing was written
+        await counts_are(Stats(dead=1))  # its last lease expired, before this is stored
         await q.heartbeat(job)
         await counts_are(Stats(processing=1))
         await q.fail(job)
@@ -224,7 +224,7 @@ class QueueStatements(Statements):
 
 
 def _stored(raw: Raw, state: QueueState, now: int, queue: str | None) -> Stats:
-    """The counts as the stored records have them, less those whose time is over."""
+    """The counts of the stored jobs, without those whose retention is over."""
     live = {job.id: job.max_attempts for job in state.jobs}
     assert live.keys() <= raw.jobs.keys()
     assert all(raw.jobs[job_id]["due_us"] is None for job_id in raw.jobs.keys() - live.keys())

@@ -117,7 +117,7 @@ class RecordStatements(Statements):
         [renewed] = await a.commit(PutRecord(KIND, "r", b"2", first.version, span_us(LEASE)))
         assert renewed.expires_us == rig.clock.now() + span_us(LEASE)
         rig.advance(seconds=30, milliseconds=-1)
-        await b.records()  # with the newest state B loses no race, which would let time pass
+        await b.records()  # B reads the newest state: a lost race would make time pass
         await refused(rig, b, PutRecord(KIND, "r", b"3", ABSENT))
         assert renewed in await b.records()
         with counted(rig.harness.writes) as grown:
@@ -216,7 +216,7 @@ class RecordStatements(Statements):
             async with Body(lock, on_thread=turn % 2 == 0) as holder:
                 tokens.append(lock.token)
                 if turn == 2:
-                    for _ in range(4):  # its renewals count on in the same counter
+                    for _ in range(4):  # renewals take numbers from the same counter
                         await holder.beat(rig)
                     assert lock.token == tokens[-1]
                 [record] = await stores[0].records(LOCK)
@@ -287,7 +287,7 @@ class RecordStatements(Statements):
         start = rig.clock.monotonic()
         lock = Lock(store, "l", lease=LEASE, timeout=NO_TIME)
         async with Body(lock, on_thread=is_sync(rig)) as holder:
-            store.unanswered = 1_000  # until after its end, when it cannot be let go either
+            store.unanswered = 1_000  # so many that the release is not answered either
             await holder.until_lost(rig)
         held = rig.clock.monotonic() - start
         assert span_us(LEASE) <= held <= span_us(LEASE * 4 / 3)
@@ -312,7 +312,7 @@ class RecordStatements(Statements):
 
 
 class Writer:
-    """Commits to a store under a name of its own, counting upwards."""
+    """A writer with its own name, which numbers its commits."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -338,7 +338,10 @@ async def refused(rig: Rig, writer: Writer, change: PutRecord | DeleteRecord) ->
 def create(
     address: StoreAddress, report: Callable[[Any], None], place: int, names: list[str]
 ) -> None:
-    """One of eight: create every record, and report the versions of those that it did create."""
+    """Create every record; report the versions of those that this process created.
+
+    Run in eight processes at once.
+    """
     asyncio.run(_create(open_store(address), report, place, names))
 
 
@@ -347,7 +350,7 @@ async def _create(
 ) -> None:
     writer = Writer(store)
     await writer.commit(PutRecord("ready", str(place), b"", ABSENT))
-    while len(await writer.records("ready")) < 8:  # else the first is done before the last is up
+    while len(await writer.records("ready")) < 8:  # so that all of them start together
         await store.clock.sleep(1_000, blocking=False)
     created: dict[str, int | None] = {}
     for name in names:
@@ -361,7 +364,7 @@ async def _create(
 
 
 def held_by_the_dead(name: str, lease: timedelta) -> PutRecord:
-    """The lock `name`, as a holder that dies right after taking it leaves it behind."""
+    """The lock `name`, as left behind by a holder that died right after taking it."""
     return PutRecord(LOCK, f"0:{name}", b"dead", ABSENT, span_us(lease))
 
 
@@ -370,7 +373,7 @@ def is_sync(rig: Rig) -> bool:
 
 
 async def taken(lock: Lock, *, on_thread: bool) -> int:
-    """Take the lock and let it go again; the token it was held under."""
+    """Take the lock and release it. Returns its token."""
     if on_thread:
         return await asyncio.to_thread(_taken, lock)
     async with lock:
@@ -383,11 +386,11 @@ def _taken(lock: Lock) -> int:
 
 
 async def to_the_end(rig: Rig, work: Any) -> Any:
-    """Await `work`, letting time pass from one instant that somebody waits for to the next."""
+    """Await `work`; move the clock to the next sleeper's time whenever it waits."""
     task = asyncio.ensure_future(work)
     for _ in range(10_000):
         done, _ = await asyncio.wait({task}, timeout=0.001)
         if done:
             return task.result()
         rig.clock.advance_to_next()
-    raise AssertionError("still waiting")
+    raise AssertionError("still waiting after 10,000 steps of the fake clock")
