@@ -1,6 +1,6 @@
-"""Values of classes derived from str, int, timedelta and datetime are stored as what they hold.
+"""Values of subclasses of str, int, timedelta and datetime are stored as plain values.
 
-Those of numpy, pandas, pendulum, markupsafe, and of enums, are such.
+numpy, pandas, pendulum, markupsafe and enums have such subclasses.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Text(str):
         return "something else"
 
     def encode(self, *_: object, **__: object) -> bytes:
-        raise RuntimeError("not so")
+        raise RuntimeError("casque must not call this method")
 
 
 class Number(int): ...

@@ -1,7 +1,7 @@
-"""Workers under kills at random moments, and under a storage that is away for half a minute.
+"""Workers killed at random moments, and workers whose storage is unavailable for half a minute.
 
-`make torture SECONDS=600` runs the first for as long as it is told; CI takes a
-few seconds, and leaves out the second.
+`make torture SECONDS=600` runs the first test for that long. In CI it takes a few
+seconds, and the others are skipped.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tests.acceptance.outages import FAULTS, outlive_a_bucket, outlive_a_locked_
 SECONDS = float(os.environ.get("CASQUE_TORTURE_SECONDS", "3"))
 AWAY = 30.0
 MOST_JOBS = 3_000
-"""Their records all stay to be looked at, and the document writes them anew each time."""
+"""Jobs are kept after they end, for the checks, and a document writes all of them each time."""
 
 long_enough = pytest.mark.skipif(SECONDS < AWAY, reason="takes a minute: make torture SECONDS=60")
 
