@@ -89,7 +89,7 @@ class Torture:
         """
         ends = {(run.job, run.attempt): run.steady for run in self._fleet.runs("end")}
         slow = {(one.pid, one.job) for one in self._fleet.said() if SLOW in one.message}
-        looked = {one.pid: one.steady for one in self._fleet.said() if "works on " in one.message}
+        ready_at = {one.pid: one.steady for one in self._fleet.said() if "works on " in one.message}
         starts = sorted(self._fleet.runs("start"), key=lambda run: (run.job, run.attempt))
         doubled: list[tuple[Run, Run]] = []
         allowed = 0
@@ -101,15 +101,15 @@ class Torture:
             )
             if second.steady >= ended:
                 continue
-            if (first.pid, first.job) in slow or self._cannot_know(second, looked[second.pid]):
+            if (first.pid, first.job) in slow or self._cannot_know(second, ready_at[second.pid]):
                 allowed += 1
             else:
                 doubled.append((first, second))
         return doubled, allowed
 
-    def _cannot_know(self, run: Run, looked: float) -> bool:
+    def _cannot_know(self, run: Run, ready_at: float) -> bool:
         """Whether it was claimed soon after a step that came before its worker was ready."""
-        return any(step <= run.steady < step + LEASE and step < looked for step in self.steps)
+        return any(step <= run.steady < step + LEASE and step < ready_at for step in self.steps)
 
 
 def test_clocks_that_step_at_random_lose_nothing_and_double_nothing(tmp_path: Path) -> None:

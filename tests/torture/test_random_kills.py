@@ -78,9 +78,9 @@ def test_random_kills_lose_nothing_and_double_nothing(
             worker.kill()
             worker.wait()
         assert not left, f"stuck after {kills} kills: {left}"
-    told = Counter(line for log in logs for line in log.read_text().splitlines())
-    acked = {line.split()[1] for line in told if line.startswith("acked")}
-    assert all(times == 1 for line, times in told.items() if line.startswith("acked"))
+    lines = Counter(line for log in logs for line in log.read_text().splitlines())
+    acked = {line.split()[1] for line in lines if line.startswith("acked")}
+    assert all(times == 1 for line, times in lines.items() if line.startswith("acked"))
     assert acked <= set(asked) | {f"{job}+" for job in asked}
     # A worker may die after its ack was stored but before it logged it: one job per kill at most.
     assert len(acked) >= 2 * len(asked) - 2 * kills

@@ -106,21 +106,21 @@ class StoreMachine(RuleBasedStateMachine):
         lease=alphabet.leases,
     )
     def dequeue(self, worker: int, **options: Any) -> None:
-        who = self.workers[worker]
+        user = self.workers[worker]
 
         def expect(now: datetime, jobs: list[Job]) -> list[ModelJob]:
             assert isinstance(jobs, list), f"a dequeue returned {jobs!r}"
-            models = self.oracle.dequeue(now, who.name, **options)
+            models = self.oracle.dequeue(now, user.name, **options)
             found, expected = ids_of(jobs), ids_of(models)
             assert found == expected, f"expected to claim {expected}, got {found}"
             pairs = zip(models, jobs, strict=True)
             self.pair.match([(model.token, job.token) for model, job in pairs])
             return models
 
-        jobs, models = self.pair.both(lambda: who.call("dequeue", **options), expect)
+        jobs, models = self.pair.both(lambda: user.call("dequeue", **options), expect)
         for job, model in zip(jobs, models, strict=True):
             self._check_it_was_free(job)
-            who.handed[job.id] = model.token
+            user.handed[job.id] = model.token
             self.claims.append(Claim(job, model.token))
 
     @rule(worker=alphabet.workers, batch_size=st.integers(1, 3), lease=alphabet.leases)
@@ -217,11 +217,11 @@ class StoreMachine(RuleBasedStateMachine):
 
     def _as_holder(self, method: str, holder: Holder, **options: Any) -> None:
         worker, place, by_id = holder
-        who, claim = self.workers[worker], self._claim(place)
+        user, claim = self.workers[worker], self._claim(place)
         name: Job | str = claim.job.id if by_id else claim.job
-        token = who.handed.get(claim.job.id, 0) if by_id else claim.token
+        token = user.handed.get(claim.job.id, 0) if by_id else claim.token
         self.pair.both(
-            lambda: who.call(method, name, **options),
+            lambda: user.call(method, name, **options),
             lambda now, _: getattr(self.oracle, method)(now, claim.job.id, token, **options),
         )
 
@@ -326,27 +326,27 @@ class StoreMachine(RuleBasedStateMachine):
         )
 
     def lease_queue(self, worker: int, queue: str, lease: timedelta) -> None:
-        who = self.workers[worker]
-        context = who.call("lease_queue", queue, lease=lease)
+        user = self.workers[worker]
+        context = user.call("lease_queue", queue, lease=lease)
 
         def take() -> Stored | None:
-            held = who.enter(context)
+            held = user.enter(context)
             return None if held is None else Stored(held.worker.encode(), held.token, held.until)
 
         def model(now: datetime, stored: Any) -> ModelRecord | None:
-            record = self.oracle.lease_queue(now, who.name, queue, lease)
+            record = self.oracle.lease_queue(now, user.name, queue, lease)
             return None if record is None else self._matched(record, stored)
 
         _, record = self.pair.both(take, model)
         version = 0 if record is None else record.version
-        self.queue_leases.append((who, context, queue, version))
+        self.queue_leases.append((user, context, queue, version))
 
     @precondition(lambda self: self.queue_leases)
     @rule(place=alphabet.places)
     def let_queue_go(self, place: int) -> None:
-        who, context, queue, version = self.queue_leases.pop(place % len(self.queue_leases))
+        user, context, queue, version = self.queue_leases.pop(place % len(self.queue_leases))
         self.pair.both(
-            lambda: who.leave(context),
+            lambda: user.leave(context),
             lambda now, _: self.oracle.let_queue_go(now, queue, version),
         )
 
@@ -378,10 +378,10 @@ class StoreMachine(RuleBasedStateMachine):
         self.workers[worker] = self.pair.open(f"{WORKERS[worker]}-{self.deaths}")
 
     def reopen(self, worker: int) -> None:
-        who = self.workers[worker]
-        if not any(holder is who for holder, *_ in self.queue_leases):
-            self.pair.shut(who)
-            self.workers[worker] = self.pair.open(who.name)
+        user = self.workers[worker]
+        if not any(holder is user for holder, *_ in self.queue_leases):
+            self.pair.shut(user)
+            self.workers[worker] = self.pair.open(user.name)
 
 
 def machine_for(

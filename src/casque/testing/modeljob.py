@@ -16,7 +16,7 @@ class Lost(NamedTuple):
     """The error of an attempt that was never reported."""
 
     worker: str
-    heard_at: datetime
+    last_heartbeat_at: datetime
 
 
 class PastAttempt(NamedTuple):

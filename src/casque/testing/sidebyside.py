@@ -277,7 +277,9 @@ class SideBySide:
         expected["token"] = self.tokens[model.token]
         if isinstance(model.error, Lost):
             error = job.error or ""
-            named = model.error.worker in error and f"{model.error.heard_at:%H:%M:%S}" in error
+            named = (
+                model.error.worker in error and f"{model.error.last_heartbeat_at:%H:%M:%S}" in error
+            )
             expected["error"] = error if named else model.error
         seen["history"] = [
             (past.number, past.worker, past.started_at, past.failure and past.failure.kind)

@@ -158,8 +158,8 @@ class OutcomeStatements(Statements):
         rig.advance(seconds=10)
         [held] = await q.dequeue(lease=LEASE)
         rig.advance(seconds=2)
-        heard = (await q.heartbeat(held)).heartbeat_at
-        assert heard is not None
+        last_beat = (await q.heartbeat(held)).heartbeat_at
+        assert last_beat is not None
         rig.advance(seconds=10)
         assert await other.stats() == Stats(dead=1)  # before this is stored
         for _ in range(2):
@@ -168,7 +168,7 @@ class OutcomeStatements(Statements):
             assert (dead.status, dead.attempts) == (JobStatus.DEAD, 2)
             assert dead.error is not None
             assert "lost-worker" in dead.error
-            assert f"{heard:%H:%M:%S}" in dead.error
+            assert f"{last_beat:%H:%M:%S}" in dead.error
             assert await other.dequeue() == []  # the first of these stores it as dead
         assert rig.harness.raw().jobs["x"]["status"] == "dead"
         await _is_ignored(rig, other, "x", Stats(dead=1))
