@@ -1,4 +1,4 @@
-"""Oracle: a second, as simple as possible implementation of what a store must answer.
+"""Oracle: a second implementation of a store, as simple as possible.
 
 It uses dicts and datetimes, and walks over everything for every call. It was
 written from the contract. It shares only the errors and `NewJob` with the code it
@@ -48,7 +48,7 @@ class Oracle:
         self.tokens = 0
         """One counter for claims and record versions."""
         self.changes = 0
-        """How often anything changed. A call that does not raise this must write nothing."""
+        """How often anything changed. A call that does not increase this must write nothing."""
         self._places = 0
         self._turns = 0
 

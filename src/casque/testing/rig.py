@@ -87,7 +87,10 @@ class Harness(Protocol):
         ...
 
     def stored(self) -> bytes | None:
-        """Return the stored bytes, of one object if there are several; None if there are none."""
+        """Return the stored bytes, of one object if there are several.
+
+        None if the store keeps nothing outside the process.
+        """
         ...
 
     def replace_stored(self, content: bytes) -> None:

@@ -209,7 +209,8 @@ class LineStatements(Statements):
     ) -> None:
         q = await rig.worker()
         # The hot queue has two lines. The second is hardly ever served: it must not keep the
-        # queue at the front. Its priorities are better: between queues they must not count.
+        # queue at the front. The priorities of both lines are better than those of the other
+        # queues: between queues they must not count.
         await fill(
             q,
             (
