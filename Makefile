@@ -16,7 +16,7 @@ QUICK := tests/unit tests/tasks tests/memory tests/model/test_rollback.py tests/
 	$(addprefix tests/conformance/test_,memory.py sqlite.py statements.py)
 # One kind of queue, and not the statements that take 100,000 jobs to show.
 QUICK_ONES := (direct or not (TestMemory or TestSqlite)) and not (any_number_of_queues \
-	or nothing_due_cost or hot_queue or one_record_after or opens_the_store_anew)
+	or nothing_due_cost or hot_queue or one_record_after or newly_opened_store)
 comma := ,
 empty :=
 space := $(empty) $(empty)

@@ -1,4 +1,4 @@
-"""What every test shares."""
+"""Plugins and settings that every test shares."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 pytest_plugins = ["tests.surroundings", "tests.servers.fixtures", "tests.timetable"]
 
-# The suite's own asserts show their values when they fail, as those of the tests do.
+# Asserts in the suite show their values when they fail, like asserts in the tests.
 pytest.register_assert_rewrite(
     "casque.testing",
     "tests.acceptance.fleet",

@@ -1,10 +1,10 @@
-"""Fork server: a process that has loaded casque and forks whatever command a test asks for.
+"""Fork server: a process that has loaded casque and forks to run the commands of tests.
 
 A fresh interpreter takes a third of a second of CPU to load `queuectl` or a worker, and the tests
 run hundreds of them. A fork of a process that has loaded both takes a hundredth of a second. It is
-a real process with its own pid, streams, environment, folder and exit code. Only the start of the
-interpreter and of casque is left out; tests of these start a fresh one. Supervisors and workers
-that casque itself starts are fresh ones too.
+a real process with its own pid, streams, environment, folder and exit code. It only skips the start
+of the interpreter and the import of casque; tests of these start a fresh process. Supervisors and
+workers that casque itself starts are fresh processes too.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _SIZE = struct.Struct("I")
 
 
 class Forked:
-    """A running `python -m MODULE ARGUMENTS…`, with what a test needs of `subprocess.Popen`."""
+    """A running `python -m MODULE ARGUMENTS…`, with the methods of `subprocess.Popen` in use."""
 
     def __init__(
         self,
@@ -89,10 +89,10 @@ class Forked:
 
     def _end(self) -> None:
         status, self._status = self._status, -1
-        told = os.read(status, _STATUS.size)
+        packed = os.read(status, _STATUS.size)
         os.close(status)
-        assert told, "the fork server is gone"
-        self.returncode = os.waitstatus_to_exitcode(*_STATUS.unpack(told))
+        assert packed, "the fork server has ended"
+        self.returncode = os.waitstatus_to_exitcode(*_STATUS.unpack(packed))
 
     def send_signal(self, number: int) -> None:
         if self.poll() is None:
@@ -119,9 +119,9 @@ def run(
     into: Path | None = None,
     is_disk_full: bool = False,
 ) -> tuple[int, str, str]:
-    """Run it to its end, and until nobody has its streams: the exit code, stdout and stderr.
+    """Run a command until it ends and its streams are closed. Returns exit code, stdout, stderr.
 
-    Its output goes `into` a file if one is named. If `is_disk_full`, it can write to no file.
+    Its output goes `into` a file if one is given. If `is_disk_full`, it can write to no file.
     """
     out, their_out = os.pipe()
     err, their_err = os.pipe()
@@ -147,7 +147,7 @@ def run(
 
 
 def _readable(descriptors: list[int], timeout: float | None) -> list[int]:
-    """Those that can be read; with `select` none may be above 1023."""
+    """The descriptors that can be read. `select` would not accept any above 1023."""
     poll = select.poll()
     for descriptor in descriptors:
         poll.register(descriptor, select.POLLIN)
@@ -160,7 +160,7 @@ def _read_all(descriptors: list[int], timeout: float) -> dict[int, bytes]:
     end = time.monotonic() + timeout
     while reading:
         ready = _readable(reading, max(0, end - time.monotonic()))
-        assert ready, f"not ended within {timeout:g} s, after saying {said}"
+        assert ready, f"the command did not end within {timeout:g} s; its output: {said}"
         for descriptor in ready:
             more = os.read(descriptor, 65_536)
             said[descriptor] += more
@@ -170,7 +170,7 @@ def _read_all(descriptors: list[int], timeout: float) -> dict[int, bytes]:
 
 
 class _Server:
-    """This end of the socket to the fork server, which ends when this is closed."""
+    """The tests' end of the socket to the fork server, which ends when this is closed."""
 
     def __init__(self) -> None:
         self._socket, theirs = socket.socketpair()
@@ -185,12 +185,12 @@ class _Server:
         atexit.register(self._close)
 
     def fork(self, request: dict[str, Any], descriptors: list[int]) -> int:
-        """The number of the new process, which has these as stdout, stderr and for its status."""
+        """Fork a process. Returns its pid. The descriptors are its stdout, stderr and status."""
         body = json.dumps(request).encode()
         socket.send_fds(self._socket, [_SIZE.pack(len(body))], descriptors)
         self._socket.sendall(body)
         answer = self._socket.recv(_SIZE.size, socket.MSG_WAITALL)
-        assert answer, "the fork server is gone"
+        assert answer, "the fork server has ended"
         pid: int = _SIZE.unpack(answer)[0]
         return pid
 
@@ -205,11 +205,11 @@ def _server() -> _Server:
 
 
 def remember_commands() -> None:
-    """Make the commands of Typer once: it makes all of them for each that is run, in 40 ms."""
+    """Build Typer's commands once. Typer builds all of them for each run, which takes 40 ms."""
     make = typer.main.get_command
     made: dict[tuple[object, ...], Any] = {}
 
-    def known(typer_instance: typer.Typer) -> Any:
+    def cached(typer_instance: typer.Typer) -> Any:
         app = typer_instance
         parts = (*app.registered_commands, *app.registered_groups)
         key = (id(app), app._add_completion, *map(id, parts))
@@ -217,7 +217,7 @@ def remember_commands() -> None:
             made[key] = make(app)
         return made[key]
 
-    typer.main.get_command = known
+    typer.main.get_command = cached
 
 
 # -- in the server -----------------------------------------------------------------
@@ -239,7 +239,7 @@ def _main() -> None:
 
 
 def _leave(code: int) -> None:
-    """End as Python does, but do not take apart all that was loaded: that takes 100 ms."""
+    """End as Python does, but without the clean-up of loaded modules, which takes 100 ms."""
     for thread in threading.enumerate():
         if thread is not threading.current_thread() and not thread.daemon:
             thread.join()
@@ -249,7 +249,7 @@ def _leave(code: int) -> None:
 
 
 def _load() -> None:
-    """All that commands and workers load, much of which they load late."""
+    """Import all modules that commands and workers use, also those they import late."""
     for name in ("asyncio", "rich.console", "rich.live", "rich.table"):
         importlib.import_module(name)
     for name in (
@@ -264,23 +264,23 @@ def _load() -> None:
     ):
         package = importlib.import_module(f"casque.{name}")
         for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
-            # The one does not wait to be told to run, the other starts threads.
+            # The first would run a command when imported, the second would start threads.
             if module.name not in ("casque.cli.__main__", "casque.buckets.obstore"):
                 importlib.import_module(module.name)
     remember_commands()
     with redirect_stdout(io.StringIO()):
-        # Typer loads the rest when it first runs something.
+        # Typer imports the rest when it first runs a command.
         importlib.import_module("casque.cli.main").run(["completion", "bash"])
     gc.collect()
-    gc.freeze()  # so that no child copies all of it by looking at it
+    gc.freeze()  # otherwise a collection in a child would touch and so copy all of it
 
 
 def _serve(tests: socket.socket) -> dict[str, Any] | None:
-    """Fork until the tests have ended. Returns in each child, with what it is to be."""
+    """Fork until the tests have ended. Returns the request in each child, None in the server."""
     wakes, wake = os.pipe()
     os.set_blocking(wakes, False)
     os.set_blocking(wake, False)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of the terminal: it is for the tests to end
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the tests
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
     statuses: dict[int, int] = {}
@@ -289,7 +289,7 @@ def _serve(tests: socket.socket) -> dict[str, Any] | None:
         if wakes in ready:
             with suppress(BlockingIOError):
                 os.read(wakes, 65_536)
-            _tell_of_ends(statuses)
+            _report_ends(statuses)
         if tests.fileno() not in ready:
             continue
         size, descriptors, _, _ = socket.recv_fds(tests, _SIZE.size, 3)
@@ -309,17 +309,17 @@ def _serve(tests: socket.socket) -> dict[str, Any] | None:
         tests.sendall(_SIZE.pack(pid))
 
 
-def _tell_of_ends(statuses: dict[int, int]) -> None:
+def _report_ends(statuses: dict[int, int]) -> None:
     with suppress(ChildProcessError):
         while (ended := os.waitpid(-1, os.WNOHANG))[0]:
             descriptor = statuses.pop(ended[0])
-            with suppress(BrokenPipeError):  # nobody waits for it
+            with suppress(BrokenPipeError):  # the test does not wait for it
                 os.write(descriptor, _STATUS.pack(ended[1]))
             os.close(descriptor)
 
 
 def _become(request: dict[str, Any], stdout: int, stderr: int, status: int) -> None:
-    """Be as a process is that was just started so."""
+    """Set up the forked process as if it had just been started by the request."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.dup2(stdout, 1)
@@ -332,16 +332,16 @@ def _become(request: dict[str, Any], stdout: int, stderr: int, status: int) -> N
         resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
     os.environ.clear()
     os.environ.update(request["env"])
-    # New objects, too: the server's know whether what they were made for is a terminal or a file.
+    # New objects: those of the server remember whether their stream is a terminal or a file.
     encoding = os.environ.get("PYTHONIOENCODING", "utf-8")
-    sys.stdin = open(0, closefd=False, encoding=encoding)  # noqa: SIM115 - for ever
+    sys.stdin = open(0, closefd=False, encoding=encoding)  # noqa: SIM115 - never closed
     sys.stdout = open(1, "w", closefd=False, encoding=encoding)  # noqa: SIM115
     sys.stderr = open(  # noqa: SIM115
         2, "w", buffering=1, closefd=False, encoding=encoding, errors="backslashreplace"
     )
     time.tzset()
     os.chdir(request["cwd"])
-    sys.path[0] = request["cwd"]  # as `-m` has it
+    sys.path[0] = request["cwd"]  # as `-m` sets it
 
 
 if __name__ == "__main__":

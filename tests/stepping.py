@@ -1,4 +1,4 @@
-"""Stepping: real processes whose wall clock steps while they run, by libfaketime."""
+"""Stepping: real processes whose wall clock steps while they run. It uses libfaketime."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tests.servers.installed import LIBFAKETIME, UnavailableError
 
 
 class SteppingClock(SystemClock):
-    """The wall clock of the processes that are started with its `environment`, and of a test."""
+    """The wall clock of a test and of the processes started with its `environment`."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__()
         self.offset = 0
-        """Seconds that it is ahead of the machine's."""
+        """How many seconds it is ahead of the machine's clock."""
         self._file = folder / "offset"
         self.environment = {
             "LD_PRELOAD": str(_library()),
@@ -32,7 +32,7 @@ class SteppingClock(SystemClock):
         self.step(0)
 
     def step(self, seconds: int) -> None:
-        """Set it forward or back, for all of them at once."""
+        """Set the clock forward or back, for all processes at once."""
         self.offset += seconds
         new = self._file.with_suffix(".new")
         new.write_text(f"{self.offset:+d}\n")
@@ -48,7 +48,7 @@ class SteppingClock(SystemClock):
 class SteppingFleet(Fleet):
     """Workers whose wall clock steps. They are fresh processes: a fork would not load the library.
 
-    The runs that they tell of are dated by that clock.
+    The times of their runs are by that clock.
     """
 
     def __init__(self, folder: Path, store: str) -> None:
@@ -57,7 +57,7 @@ class SteppingFleet(Fleet):
         self.queue = Queue(open_store(self.store, clock=self.clock))
 
     def start_stepping(self, *arguments: str) -> subprocess.Popen[bytes]:
-        """One more `python -m casque.worker`, with these arguments."""
+        """Start another `python -m casque.worker` with these arguments."""
         number = len(list(self.folder.glob("worker-*.log")))
         with (self.folder / f"worker-{number}.log").open("wb") as log:
             return subprocess.Popen(

@@ -25,7 +25,7 @@ import pytest
 from tests.servers.installed import CACHE, cache
 
 RUN = "CASQUE_TEST_RUN"
-"""The environment variable that tells the processes of pytest-xdist the folder of the run."""
+"""The environment variable that gives the processes of pytest-xdist the folder of the run."""
 
 _KEPT = {"CI", "LD_LIBRARY_PATH", "PATH", "PYTHONDONTWRITEBYTECODE", "TMPDIR"}
 _KEPT_PREFIXES = (
@@ -45,7 +45,7 @@ _pipe: int | None = None
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    global _pipe  # noqa: PLW0603 - as the signals and the environment, it is the process's
+    global _pipe  # noqa: PLW0603 - one per process, like the signals and the environment
     if RUN not in os.environ:
         folder = Path(tempfile.mkdtemp(prefix="casque-tests-"))
         (folder / "home").mkdir()
@@ -68,7 +68,7 @@ def pytest_unconfigure() -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Collect garbage less often, and leave the thousands of collected tests out of it.
+    """Run the garbage collector less often, and without the thousands of collected tests.
 
     It took two fifths of the time of a test with 100,000 jobs.
     """
@@ -82,7 +82,7 @@ def run_folder() -> Path:
 
 
 def _set_environment(folder: Path) -> None:
-    servers = str(cache())  # found by the home directory that is replaced below
+    servers = str(cache())  # depends on the home directory, which is replaced below
     credentials = ("GOOGLE_",) if "CASQUE_TEST_GCS_URL" in os.environ else ()
     for name in set(os.environ) - _KEPT:
         if not name.startswith((*_KEPT_PREFIXES, *credentials)):

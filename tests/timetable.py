@@ -1,4 +1,4 @@
-"""Prints the seconds per directory, slowest first, when a run took longer than it may."""
+"""Prints the seconds per directory, slowest first, if a run took longer than the limit."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from casque.system.clock import SECOND_US, SystemClock
 
 LONGEST_SECONDS = 600
-"""What `make test` may take on two cores."""
+"""The limit for `make test` on two cores."""
 
 
 class Timetable:
@@ -28,7 +28,7 @@ class Timetable:
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         took = (SystemClock().monotonic() - self._began) / SECOND_US
         if took > LONGEST_SECONDS:
-            terminalreporter.section(f"{took:.0f} s; at most {LONGEST_SECONDS} s are expected")
+            terminalreporter.section(f"took {took:.0f} s; expected at most {LONGEST_SECONDS} s")
             for line in self.lines():
                 terminalreporter.write_line(line)
 
@@ -40,6 +40,6 @@ class Timetable:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # Each report comes to the process that began the run. `make test` sets the variable.
+    # All reports arrive in the process that started the run. `make test` sets the variable.
     if "CASQUE_TEST_TIMETABLE" in os.environ and not hasattr(config, "workerinput"):
         config.pluginmanager.register(Timetable())

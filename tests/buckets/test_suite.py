@@ -169,9 +169,9 @@ def test_one_that_keeps_them_all_passes() -> None:
 
 
 def test_a_bucket_cannot_weaken_a_promise() -> None:
-    name = "test_what_is_missing_cannot_be_updated"
+    name = "test_a_missing_object_cannot_be_updated"
     assert hasattr(BucketSuite, name)
-    with pytest.raises(TypeError, match="must pass it as it is"):
+    with pytest.raises(TypeError, match="must pass the suite unchanged"):
         type("Weakened", (BucketSuite,), {name: lambda _: None})
     with pytest.raises(TypeError, match="proves no statement"):
         type("Added", (BucketSuite,), {"test_something_else": lambda _: None})

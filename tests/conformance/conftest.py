@@ -1,4 +1,4 @@
-"""A queue of each flavour, for what is tested beside the suite."""
+"""Each flavour of queue, for the tests that are not in the suite."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How each store describes itself to the suite."""
+"""The harness of each store: it describes the store to the suite."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ T = TypeVar("T")
 
 
 def wait_for(call: Coroutine[Any, Any, T]) -> T:
-    """The answer of a bucket to code that may run inside an event loop or not."""
+    """Wait for a bucket's answer, whether or not the caller runs inside an event loop."""
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(asyncio.run, call).result()
 
 
 class MemoryHarness:
-    """All handles are the one store: nothing else can reach this process's memory."""
+    """All handles are one store: no other process can reach this memory."""
 
     tier: Tier = "full"
     address: str | None = None
@@ -80,7 +80,7 @@ class MemoryHarness:
         return None
 
     def replace_stored(self, content: bytes) -> None:
-        raise AssertionError("nothing is stored outside of the process")
+        raise AssertionError("a memory store has no stored bytes to replace")
 
     def wipe(self) -> bool:
         return False
@@ -108,7 +108,7 @@ def raw_state(state: State) -> Raw:
 
 
 class DocumentHarness:
-    """The raw side is read with the standard library's json, not with our codec."""
+    """Reads the raw data with the standard library's json, not with casque's codec."""
 
     tier: Tier = "small"
     empty_is_new = False
@@ -170,7 +170,7 @@ class DocumentHarness:
 
 
 class S3DocumentHarness(DocumentHarness):
-    """The object is looked at and tampered with behind the server, not by its protocol."""
+    """Reads and damages the object inside the server, not over its protocol."""
 
     def __init__(self, server: BucketServer, key: str) -> None:
         super().__init__(None)
@@ -190,10 +190,10 @@ class S3DocumentHarness(DocumentHarness):
 
 
 class SqliteHarness:
-    """The raw side is read on a connection of its own, with none of our SQL."""
+    """Reads the raw data on a separate connection, without casque's SQL."""
 
     tier: Tier = "full"
-    empty_is_new = True  # as any SQLite database
+    empty_is_new = True  # as in any SQLite database
 
     def __init__(self, folder: Path) -> None:
         self.clock = FakeClock()
@@ -247,14 +247,14 @@ class SqliteHarness:
         return Raw(jobs, lines, {name: row["number"] for name, row in counters.items()}, token)
 
     def writes(self) -> int:
-        """What the handles say, held against what SQLite says of the file."""
+        """The commits that the handles counted, checked against SQLite's data_version."""
         commits = sum(store.commits for store in self._stores)
         if self.path.exists():
             self._monitor = self._monitor or self._connect()
             [version] = self._monitor.execute("PRAGMA data_version").fetchone()
-            moved = self._seen is not None and version != self._seen[0]
-            told = self._seen is not None and commits != self._seen[1]
-            assert moved <= told, "the file was changed, and no handle says so"
+            changed = self._seen is not None and version != self._seen[0]
+            counted = self._seen is not None and commits != self._seen[1]
+            assert counted or not changed, "the file has changed, but no handle counted a commit"
             self._seen = version, commits
         return commits
 
@@ -268,15 +268,15 @@ class SqliteHarness:
         try:
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         except sqlite3.DatabaseError:
-            pass  # it is damaged, and has no log
+            pass  # the file is damaged, and has no log
         finally:
             connection.close()
         return self.path.read_bytes()
 
     def replace_stored(self, content: bytes) -> None:
-        """As a restored backup would: another file in its place, and no log beside it."""
+        """Put another file in its place, without a log, as a restored backup would."""
         for store in self._stores:
-            drive(store.close())  # one that has it open then is refused for good
+            drive(store.close())  # a store that has the file open would refuse permanently
         if self._monitor is not None:
             self._monitor.close()
             self._monitor = self._seen = None
@@ -310,9 +310,9 @@ class SqliteHarness:
 
 
 class BucketClock(SystemClock):
-    """What a storage stamps its objects with: as steady as time, whatever a process's clock does.
+    """The clock by which a storage dates its objects. It does not follow steps of a wall clock.
 
-    It waits in real time: for locks that others hold.
+    It waits in real time, for locks that others hold.
     """
 
     def __init__(self, clock: FakeClock) -> None:
@@ -327,7 +327,7 @@ class BucketClock(SystemClock):
 
 
 class LedgerHarness:
-    """The raw side is the log in the bucket, read anew from its first entry."""
+    """Reads the raw data from the log in the bucket, replayed from its first entry."""
 
     empty_is_new = False
 
@@ -343,12 +343,12 @@ class LedgerHarness:
         self.tier: Tier = tier
         self.address = address
         self._bucket = bucket
-        self._is_here = bucket().blocking  # so no event loop is needed to look
+        self._is_here = bucket().blocking  # then reading needs no event loop
         self._stores: list[LedgerStore] = []
         self._read: list[tuple[str, bytes]] = []
         self._replica = Replica(blind=False)
         self._behind = LedgerBucket(bucket())
-        """By which it is looked and tampered behind the stores' backs."""
+        """The harness's own handle, to read and damage the log without the stores."""
 
     def open(self, clock: Clock | None = None) -> Store:
         return self._opened(self._bucket(), clock)
@@ -373,12 +373,12 @@ class LedgerHarness:
         return sum(one.state.touched for one in replicas if one is not None and one.state)
 
     def stored(self) -> bytes | None:
-        """Of the last entry."""
+        """The bytes of the last entry."""
         entries = self._entries()
         return entries[-1][1] if entries else b""
 
     def replace_stored(self, content: bytes) -> None:
-        """In the place of the next entry: those before it nobody reads again."""
+        """Write `content` as the next entry: open stores do not read earlier ones again."""
         entries, replica = self._entries(), Replica(blind=False)
         with suppress(CasqueError):
             for key, stored in entries:
@@ -405,7 +405,7 @@ class LedgerHarness:
         return self._opened(SlowBucket(self._bucket(), self.clock, delay))
 
     def _entries(self) -> list[tuple[str, bytes]]:
-        """Asked behind the log's own back, in every name it may use."""
+        """Read all entries directly from the bucket."""
         if self._is_here:
             return drive(self._read_entries())
         try:
@@ -414,7 +414,7 @@ class LedgerHarness:
             return wait_for(self._read_entries())
 
     async def _read_entries(self) -> list[tuple[str, bytes]]:
-        """All of them; those that were read before are not read again, for none ever changes."""
+        """All entries. Each is read only once, because an entry never changes."""
         bucket = self._behind
         if not bucket.identity:
             mark = await bucket.get(MARKER)
@@ -439,7 +439,7 @@ def ledger_in_memory() -> LedgerHarness:
 
 
 def ledger_in_a_folder(folder: Path | str) -> LedgerHarness:
-    clock = FakeClock(to_datetime(SystemClock().now()))  # processes of the real time come to it too
+    clock = FakeClock(to_datetime(SystemClock().now()))  # processes in real time use it too
     stamps = BucketClock(clock)
     return LedgerHarness(
         clock,
@@ -450,7 +450,7 @@ def ledger_in_a_folder(folder: Path | str) -> LedgerHarness:
 
 
 class Restamped:
-    """A bucket on a server, dated by a clock of the test's."""
+    """A bucket on a server, with object times from the test's clock."""
 
     def __init__(self, bucket: Bucket, clock: Clock, stamps: dict[str, int]) -> None:
         self.name, self.blocking = bucket.name, bucket.blocking
@@ -458,7 +458,7 @@ class Restamped:
         self._bucket = bucket
         self._clock = clock
         self._stamps = stamps
-        """By key: when it was written. What another process wrote, was written just now."""
+        """By key: when it was written. Objects that another process wrote count as new."""
 
     async def get(self, key: str) -> Found | None:
         found = await self._bucket.get(key)
@@ -481,7 +481,7 @@ class Restamped:
 
 
 def ledger_on_a_server(bucket: Callable[[], Bucket], address: str | None = None) -> LedgerHarness:
-    """A ledger that is there, and empty: to make one takes 20 requests that race."""
+    """A ledger that exists and is empty: making one takes 20 requests for its race test."""
     wait_for(bucket().put(MARKER, mark_of(SystemClock().new_id()), expect=ABSENT))
     clock = FakeClock(to_datetime(SystemClock().now()))  # as for a folder
     storage_clock, stamps = BucketClock(clock), dict[str, int]()

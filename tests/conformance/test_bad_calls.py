@@ -1,7 +1,7 @@
-"""A wrong call is answered with an error that helps, and nothing is changed.
+"""A wrong call raises an error that helps, and nothing is changed.
 
-Every table names what is wrong and what the message must say about it: the
-argument, and the remedy.
+Each table lists wrong values and what the message must contain: the argument and
+the remedy.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from tests.conformance.harnesses import DocumentHarness
 from tests.conformance.untouched import KINDS, SECOND, disk
 
 With = Callable[[Any, Job, Any], Awaitable[object]]
-"""What is done with a queue, a job it holds, and a value that is wrong."""
+"""A call on a queue, with a job it holds and a wrong value."""
 
 Refusal = type[CasqueError] | tuple[type[CasqueError], ...]
 
@@ -46,18 +46,18 @@ BIG = b"\0" * PAYLOAD_BYTES
 
 
 class Wrong(NamedTuple):
-    """A call that must be refused, and what the refusal says."""
+    """A call that must be refused, and what its error must contain."""
 
     call: Callable[..., Awaitable[object]]
-    """Given a queue and a job that it holds."""
+    """Called with a queue and a job that it holds."""
     says: str
     error: Refusal = InvalidError
 
 
 @pytest.fixture
 def harness(tmp_path: Path) -> Harness:
-    """What is wrong is seen above the stores. This one, a file, shows most surely whether anything
-    was written."""
+    """One store is enough: queues check arguments before a store sees them. A file shows most
+    reliably whether anything was written."""
     return DocumentHarness(tmp_path)
 
 
@@ -128,7 +128,7 @@ SAID_OF_BAD_NAMES = (LONG, LONG, "must not be empty", "NUL", "surrogate")
 
 
 def _not_none(name: object) -> object:
-    """Where None means "any", the number that stands for it is as wrong."""
+    """Replace None, which means "any" here, by a number, which is wrong."""
     return 7 if name is None else name
 
 
@@ -261,31 +261,31 @@ CALLS: dict[str, list[Wrong]] = {
     **{
         f"{name} by id": _each(call, BAD_NAMES, "", (InvalidError, JobNotFoundError))
         for name, call in OF_A_JOB.items()
-        if not name.endswith("_many")  # the others of the list would be done, as they should
+        if not name.endswith("_many")  # these do the rest of the list, as they should
     },
     **{f"run_at {name}": _each(ENQUEUE_AT, [bad], says) for name, (bad, says) in RUN_ATS.items()},
 }
 
 
 async def _refuses(rig: Rig, folder: Path, calls: list[Wrong]) -> None:
-    """Make each call on a queue that holds a job; each must be refused and change nothing."""
+    """Make each call on a queue that holds a job. Each must raise and change nothing."""
     q: Any = await rig.worker()
     try:
         await q.enqueue("e", id="held")
         [held] = await q.dequeue(lease=HOUR)
-        await q.enqueue("e", id="queued")  # due, so that no call of these can wait for a job
+        await q.enqueue("e", id="queued")  # due, so that no call waits for a job
         before = rig.harness.raw(), rig.harness.writes(), disk(folder)
         for wrong in calls:
             with pytest.raises(wrong.error, match=f"(?s){wrong.says}") as refused:
                 await wrong.call(q, held)
-            str(refused.value).encode()  # a message that cannot be printed helps nobody
+            str(refused.value).encode()  # the message can be printed
             assert (rig.harness.raw(), rig.harness.writes(), disk(folder)) == before
-        await q.ack(held)  # and whoever made the mistake can go on
+        await q.ack(held)  # the caller can go on after its mistake
     finally:
         await rig.close()
 
 
-@pytest.mark.parametrize("flavour", ["direct", "queue"])  # a broker has the direct one's methods
+@pytest.mark.parametrize("flavour", ["direct", "queue"])  # a broker shares direct's methods
 @pytest.mark.parametrize("name", CALLS)
 def test_a_wrong_call_is_refused_and_nothing_is_written(
     harness: Harness, flavour: Flavour, tmp_path: Path, name: str
@@ -340,7 +340,7 @@ def test_a_direct_queue_is_not_made_with_wrong_retries() -> None:
             DirectQueue("memory://", max_retries=wrong)
 
 
-def test_a_generator_without_an_end_is_refused_by_the_first_job_too_many() -> None:
+def test_an_endless_generator_is_refused_at_the_first_job_over_the_limit() -> None:
     asyncio.run(_refuses_an_endless_list())
 
 

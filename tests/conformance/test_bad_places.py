@@ -1,8 +1,8 @@
-"""A wrong address or file is answered with an error that helps, and nothing is changed.
+"""A wrong address or file raises an error that helps, and nothing is changed.
 
-Every table names what is wrong and what the message must say about it: the
-place, and the remedy. Beside the suite, because a port of the user's has
-neither a path nor a format that could be wrong.
+Each table lists wrong places and what the message must contain: the place and
+the remedy. These tests are not in the suite, because a user's port has neither a
+path nor a format that could be wrong.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def test_a_bad_address_is_refused(
     assert disk(tmp_path) == {}
 
 
-def test_links_that_lead_in_a_circle_are_refused(flavour: Flavour, tmp_path: Path) -> None:
+def test_circular_links_are_refused(flavour: Flavour, tmp_path: Path) -> None:
     (tmp_path / "a.json").symlink_to(tmp_path / "b.json")
     (tmp_path / "b.json").symlink_to(tmp_path / "a.json")
     kind = KINDS[FLAVOURS.index(flavour)]
@@ -66,7 +66,7 @@ def test_links_that_lead_in_a_circle_are_refused(flavour: Flavour, tmp_path: Pat
 
 
 def _a_queue_file(folder: Path) -> bytes:
-    """What a queue with a few jobs looks like in a file; the file is left there."""
+    """Write a queue file with a few jobs. Returns its bytes."""
     with Queue(folder / "queue.json") as q:
         q.enqueue_many([NewJob("e", b"data", queue=name) for name in ("a", "b", "c")])
         q.nack(q.dequeue()[0], error="no luck")
@@ -101,7 +101,7 @@ async def _opened(flavour: Flavour, folder: Path) -> AsyncIterator[Any]:
 def _breaks(
     flavour: Flavour, folder: Path, says: str, error: type[CasqueError] = CorruptError
 ) -> None:
-    """Every operation on the file is answered with that error; no byte in the folder changes."""
+    """Check that every operation on the file raises the error and changes nothing in the folder."""
 
     async def run() -> None:
         before = disk(folder)
@@ -117,7 +117,7 @@ def _breaks(
 
 
 def _holding(*jobs: dict[str, str]) -> bytes:
-    """A document with these jobs, each like a good one but for what it says itself."""
+    """A document with these jobs: each is a good job with the given fields replaced."""
     good = {"id": "x", "entrypoint": "e", "payload": "", "status": "queued", "priority": 0}
     times = {"created_at": "2020-01-01T00:00:00+00:00", "heartbeat_at": None}
     return json.dumps({"version": 1, "jobs": [{**good, **times, **job} for job in jobs]}).encode()
@@ -223,7 +223,7 @@ SECRET = 0o200 if os.geteuid() else 0
 
 @pytest.fixture
 def read_only() -> Iterator[Path]:
-    """A folder that may be read and not written to. Not tmp_path: only its owner may enter that."""
+    """A folder that may be read but not written. Not tmp_path, which only its owner may enter."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         _a_queue_file(folder)
@@ -235,7 +235,7 @@ def read_only() -> Iterator[Path]:
 
 
 def _all_of(read_only: Path) -> dict[str, bytes | None]:
-    """What is in the folder, also for its owner, who may not read the secret one either."""
+    """Everything in the folder, also the secret file, which its owner may not read either."""
     secret = read_only / "secret.json"
     secret.chmod(0o600)
     try:
@@ -251,7 +251,7 @@ def test_a_folder_that_cannot_be_written_to_is_left_alone(
     before = _all_of(read_only)
     there, new, secret, below = ask_as_nobody(flavour, tmp_path / "warm.json", *paths)
     assert there["stats"][0] == new["stats"][0] == below["stats"][0] == "Stats"
-    assert new["dequeue"][0] == below["dequeue"][0] == "list"  # nothing there, nothing to write
+    assert new["dequeue"][0] == below["dequeue"][0] == "list"  # there is nothing to write
     refused = [there["enqueue"], there["dequeue"], new["enqueue"], below["enqueue"]]
     for kind, message, outcome_unknown in [*refused, *secret.values()]:
         assert (kind, outcome_unknown) == ("StorageError", False)

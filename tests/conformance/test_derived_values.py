@@ -1,6 +1,6 @@
-"""Values of classes derived from str, int, timedelta and datetime are stored as what they hold.
+"""Values of subclasses of str, int, timedelta and datetime are stored as plain values.
 
-Those of numpy, pandas, pendulum, markupsafe, and of enums, are such.
+numpy, pandas, pendulum, markupsafe and enums have such subclasses.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Text(str):
         return "something else"
 
     def encode(self, *_: object, **__: object) -> bytes:
-        raise RuntimeError("not so")
+        raise RuntimeError("casque must not call this method")
 
 
 class Number(int): ...
@@ -65,7 +65,7 @@ def address(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 @pytest.mark.parametrize("name", NAMES, ids=lambda name: type(name).__name__)
-def test_a_name_is_the_text_that_it_holds(address: str, name: str) -> None:
+def test_a_name_of_a_str_subclass_is_stored_as_plain_text(address: str, name: str) -> None:
     with Queue(address) as queue:
         added = queue.enqueue(name, queue=name, id=name)
         for text in (added.id, added.queue, added.entrypoint):
@@ -86,7 +86,7 @@ def test_a_name_is_the_text_that_it_holds(address: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES, ids=lambda name: type(name).__name__)
-def test_headers_are_the_texts_that_they_hold(address: str, name: str) -> None:
+def test_headers_of_a_str_subclass_are_stored_as_plain_text(address: str, name: str) -> None:
     with Queue(address) as queue:
         added = queue.enqueue("e", headers=MappingProxyType({name: name}))
         [held] = queue.dequeue()
@@ -95,7 +95,7 @@ def test_headers_are_the_texts_that_they_hold(address: str, name: str) -> None:
             assert {type(text) for pair in job.header_pairs for text in pair} == {str}
 
 
-def test_numbers_and_times_are_what_they_hold(address: str) -> None:
+def test_numbers_and_times_of_subclasses_are_stored_as_plain_values(address: str) -> None:
     with Queue(address) as queue:
         moment = Moment(2030, 1, 1, tzinfo=UTC)
         job, late = queue.enqueue_many(
@@ -112,7 +112,7 @@ def test_numbers_and_times_are_what_they_hold(address: str) -> None:
         queue.release(held, delay=Span(hours=1))
 
 
-def test_one_that_no_storage_takes_harms_no_neighbour(address: str) -> None:
+def test_a_call_with_a_value_that_cannot_be_stored_fails_alone(address: str) -> None:
     async def together() -> list[Any]:
         async with BrokerQueue(address) as queue:
             bad = Text("a\ud800")
@@ -125,7 +125,9 @@ def test_one_that_no_storage_takes_harms_no_neighbour(address: str) -> None:
 
 @pytest.mark.parametrize("place", [place for place in PLACES if place != "memory"])
 @pytest.mark.parametrize("name", NAMES, ids=lambda name: type(name).__name__)
-def test_a_worker_runs_a_task_of_such_a_name(place: str, name: str, tmp_path: Path) -> None:
+def test_a_worker_runs_a_task_named_by_a_str_subclass(
+    place: str, name: str, tmp_path: Path
+) -> None:
     with App(_address(PLACES[place], tmp_path)) as app:
 
         @app.task(name=name, queue=name)

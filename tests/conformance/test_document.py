@@ -1,6 +1,6 @@
 """The document store passes the suite, on memory, on a file and on S3.
 
-Each with one kind of queue, and another one each.
+Each runs with one kind of queue, a different one each time.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The ledger passes the suite, on every bucket.
 
-With every kind of queue in memory; with one kind where the bytes alone are elsewhere.
+In memory it runs with every kind of queue. Elsewhere only the place of the bytes differs, so one
+kind is enough.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from tests.servers.fixtures import MakeBucket
 
 @pytest.fixture
 def s3_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the processes that a test starts find there."""
+    """Environment variables for the processes that a test starts."""
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testtest")
     monkeypatch.setenv("AWS_REGION", "us-east-1")

@@ -1,4 +1,4 @@
-"""The suite proves every statement of the contract, but those that need a bucket or a schedule."""
+"""The suite proves every statement of the contract that needs neither a bucket nor a schedule."""
 
 from __future__ import annotations
 
@@ -30,5 +30,5 @@ def test_every_statement_is_proven_and_every_proof_names_one() -> None:
 
 def test_a_store_cannot_weaken_a_statement() -> None:
     weakened = {"test_one_bad_operation_fails_alone": lambda _: None}
-    with pytest.raises(TypeError, match="must pass it as it is"):
+    with pytest.raises(TypeError, match="must pass the suite unchanged"):
         type("Weakened", (StoreSuite,), weakened)

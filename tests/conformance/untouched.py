@@ -1,4 +1,4 @@
-"""What the tests of bad input and places share: each kind of queue, and all in a folder."""
+"""Shared by the tests of bad calls and places: run calls as another user, read a whole folder."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CALLS = {
     "dequeue": lambda q: q.dequeue(),
 }
 
-def told(error):
+def shown(error):
     return [type(error).__name__, str(error), getattr(error, "outcome_unknown", None)]
 
 def plainly(path):
@@ -35,7 +35,7 @@ def plainly(path):
             try:
                 answers[name] = [type(call(q)).__name__, "", None]
             except CasqueError as error:
-                answers[name] = told(error)
+                answers[name] = shown(error)
     return answers
 
 async def awaiting(kind, path):
@@ -45,7 +45,7 @@ async def awaiting(kind, path):
             try:
                 answers[name] = [type(await call(q)).__name__, "", None]
             except CasqueError as error:
-                answers[name] = told(error)
+                answers[name] = shown(error)
     return answers
 
 def answers(flavour, path):
@@ -54,13 +54,13 @@ def answers(flavour, path):
     return asyncio.run(awaiting({"direct": DirectQueue, "broker": BrokerQueue}[flavour], path))
 
 flavour, warm, *paths = sys.argv[1:]
-answers(flavour, warm)  # so that everything is imported: nobody may not be allowed to read Python
+answers(flavour, warm)  # imports everything: the user `nobody` may not be able to read Python
 if os.geteuid() == 0:
     os.setgroups([])
     os.setgid(65534)
     os.setuid(65534)
 print(json.dumps([answers(flavour, path) for path in paths]), flush=True)
-os._exit(0)  # nothing of root's is left to be tidied up by nobody
+os._exit(0)  # the user `nobody` cannot clean up files of root
 """
 
 
@@ -73,7 +73,8 @@ def disk(folder: Path) -> dict[str, bytes | None]:
 
 
 def ask_as_nobody(flavour: Flavour, warm: Path, *paths: Path) -> list[dict[str, list[Any]]]:
-    """What a user without rights is told of each path: per call a type, a message, a doubt.
+    """Make calls as a user without rights. Returns, per path and call, the type of the answer or
+    error, its message and its `outcome_unknown`.
 
     `warm` is a path that may be written to.
     """

@@ -1,7 +1,8 @@
-"""Call checker: can everything that processes were told about a queue be true?
+"""Call checker: is the history of all calls and answers of a queue's processes possible?
 
-It uses nothing of casque: only what the processes wrote down (`clients.py`), which jobs the log
-adds, and which are left. Every job has its own payload and is enqueued by one call.
+It uses nothing of casque, only the call logs of the processes (`clients.py`), the jobs that the
+queue's log adds, and the jobs that are left. Each job has its own payload and is enqueued by one
+call.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from typing import Any, NamedTuple
 
 class Call(NamedTuple):
     what: str
-    told: str
-    """`ok`, `refused` (nothing was changed), `lost` (the lease was), or `unknown`, as if killed."""
+    outcome: str
+    """`ok`, `refused` (nothing changed), `lost` (the lease), or `unknown` (also if killed)."""
     jobs: tuple[str, ...] = ()
     """The payloads that it adds."""
     job: str = ""
@@ -27,7 +28,7 @@ class Call(NamedTuple):
 
 
 def calls_in(files: Iterable[Path]) -> list[Call]:
-    """All calls that these files tell of."""
+    """All calls in these files."""
     found: dict[tuple[Path, int], Call] = {}
     for file in files:
         for line in file.read_text().splitlines():
@@ -42,14 +43,14 @@ def _read(found: dict[tuple[Path, int], Call], file: Path, line: dict[str, Any])
         found[key] = Call(line["what"], "unknown", tuple(jobs), job, token)
         return
     claims = tuple((payload, token) for payload, token in line.get("jobs", ()))
-    found[key] = found[key]._replace(told=line["told"], claims=claims)
+    found[key] = found[key]._replace(outcome=line["outcome"], claims=claims)
 
 
 def check(calls: Iterable[Call], added: Iterable[str], left: Iterable[str]) -> Counter[str]:
     """Raise AssertionError if a job was lost, doubled, or acked without its lease. Returns counts.
 
-    `added` are the payloads that the log adds, in any order, and `left` those of the jobs that are
-    there after all work is done.
+    `added` are the payloads that the log adds, in any order. `left` are those of the jobs that are
+    left after all work is done.
     """
     calls, stored, left = list(calls), Counter(added), list(left)
     assert set(stored.values()) <= {1}, f"stored twice: {stored.most_common(3)}"
@@ -58,29 +59,29 @@ def check(calls: Iterable[Call], added: Iterable[str], left: Iterable[str]) -> C
     for payload, token in (claim for call in calls for claim in call.claims):
         last_token[payload] = max(token, last_token.get(payload, 0))
     tokens = Counter(token for call in calls for _, token in call.claims)
-    assert set(tokens.values()) <= {1}, f"a token was handed out twice: {tokens.most_common(3)}"
+    assert set(tokens.values()) <= {1}, f"a token was issued twice: {tokens.most_common(3)}"
     assert set(last_token) == set(stored), "gone without a claim, or claimed and not in the log"
     unasked = set(stored) - {payload for call in calls for payload in call.jobs}
     assert not unasked, f"nobody enqueued: {unasked}"
     for call in calls:
         there = sum(payload in stored for payload in call.jobs)
         assert there in (0, len(call.jobs)), f"stored in part: {call}"
-        assert there or not call.jobs or call.told != "ok", f"lost: {call}"
-        assert not there or call.told in ("ok", "unknown"), f"stored, though refused: {call}"
-        # Whoever acks a job ends it, so nobody can have claimed it later.
-        if call.what == "ack" and (there or call.told == "ok"):
+        assert there or not call.jobs or call.outcome != "ok", f"lost: {call}"
+        assert not there or call.outcome in ("ok", "unknown"), f"stored, but refused: {call}"
+        # An ack ends the job, so no process can have claimed it later.
+        if call.what == "ack" and (there or call.outcome == "ok"):
             assert call.token == last_token[call.job], f"acked without the lease: {call}"
     return _check_acks(calls, set(stored)) + Counter(
-        jobs=len(stored), enqueued=sum(len(call.jobs) for call in calls if call.told == "ok")
+        jobs=len(stored), enqueued=sum(len(call.jobs) for call in calls if call.outcome == "ok")
     )
 
 
 def _check_acks(calls: list[Call], stored: set[str]) -> Counter[str]:
-    told = {
-        outcome: Counter(call.job for call in calls if (call.what, call.told) == ("ack", outcome))
+    acks = {
+        outcome: Counter(call.job for call in calls if call[:2] == ("ack", outcome))
         for outcome in ("ok", "unknown")
     }
-    assert set(told["ok"].values()) <= {1}, f"acked twice: {told['ok'].most_common(3)}"
-    vanished = stored - set(told["ok"]) - set(told["unknown"])
+    assert set(acks["ok"].values()) <= {1}, f"acked twice: {acks['ok'].most_common(3)}"
+    vanished = stored - set(acks["ok"]) - set(acks["unknown"])
     assert not vanished, f"gone without an ack: {vanished}"
-    return Counter(f"{call.what} {call.told}" for call in calls)
+    return Counter(f"{call.what} {call.outcome}" for call in calls)

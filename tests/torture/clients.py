@@ -1,7 +1,7 @@
-"""Clients: processes that share a queue and write down what they ask and what they are told.
+"""Clients: processes that share a queue and log their calls and the answers.
 
-Each has its own file. It writes a line before a call begins, and another when the call is answered.
-A line that was written survives `kill -9`.
+Each process has its own file. It writes a line before a call begins, and another when the call is
+answered. A written line survives `kill -9`.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from casque import CasqueError, Job, JobNotFoundError, LeaseLostError, NewJob, Q
 
 LEASE = timedelta(seconds=4)
 ENOUGH = "enough"
-"""The file that tells producers to stop."""
+"""When this file exists, producers stop."""
 EMPTY = "empty"
-"""The file that tells workers to stop."""
+"""When this file exists, workers stop."""
 THREADS = 2
 """How many threads of a process share its queue, and so its commits."""
 ALL_ATTEMPTS = 1_000
@@ -37,17 +37,17 @@ class CallLog:
         self._calls = itertools.count()
 
     def asked(self, what: str, **about: Any) -> Callable[..., None]:
-        """Write down a call before it begins. Returns a function that writes down its answer."""
+        """Log a call before it begins. Returns a function that logs its answer."""
         call = next(self._calls)
         self._write({"call": call, "what": what, **about})
-        return lambda told, **more: self._write({"call": call, "told": told, **more})
+        return lambda outcome, **more: self._write({"call": call, "outcome": outcome, **more})
 
     def _write(self, line: dict[str, Any]) -> None:
         os.write(self._file, (json.dumps(line) + "\n").encode())  # one write, so lines stay whole
 
 
-def told(error: CasqueError) -> str:
-    """What an error tells the caller. Raises those that no caller need expect."""
+def outcome_of(error: CasqueError) -> str:
+    """The outcome that an error reports. Raises errors that no caller should get."""
     if isinstance(error, StorageError):
         return "unknown" if error.outcome_unknown else "refused"
     if isinstance(error, LeaseLostError | JobNotFoundError):
@@ -56,7 +56,7 @@ def told(error: CasqueError) -> str:
 
 
 class Client:
-    """What a process does until it is told to stop."""
+    """The work of a process until its stop file exists."""
 
     def __init__(self, q: Queue, folder: Path, name: str) -> None:
         self._q = q
@@ -67,14 +67,14 @@ class Client:
         self._numbers = itertools.count()
 
     def produce(self, *, is_named: bool = False) -> None:
-        while not self._is_told(ENOUGH):
+        while not self._exists(ENOUGH):
             self._pause(1.0)
             jobs = [self._new_job(is_named=is_named) for _ in range(self._chance.choice((1, 3)))]
             answer = self._log.asked("enqueue", jobs=[job.payload.decode() for job in jobs])
             try:
                 self._q.enqueue_many(jobs)
             except CasqueError as error:
-                answer(told(error))
+                answer(outcome_of(error))
             else:
                 answer("ok")
 
@@ -82,22 +82,22 @@ class Client:
         self.produce(is_named=True)
 
     def work(self) -> None:
-        while not self._is_told(EMPTY):
+        while not self._exists(EMPTY):
             answer = self._log.asked("dequeue")
             try:
                 jobs = self._q.dequeue(batch_size=3, wait=timedelta(seconds=2))
             except CasqueError as error:
-                answer(told(error))
+                answer(outcome_of(error))
                 continue
             answer("ok", jobs=[[job.payload.decode(), job.token] for job in jobs])
             for job in jobs:
-                # A few take longer than the lease, so that another process has the job by then.
+                # A few take longer than the lease, so that another process claims the job.
                 is_slow = self._chance.random() < 0.05
                 self._pause(2 * LEASE.total_seconds() if is_slow else 0.2)
                 self._ack(job)
 
     def _ack(self, job: Job) -> None:
-        is_followed = self._chance.random() < 0.2 and not self._is_told(ENOUGH)
+        is_followed = self._chance.random() < 0.2 and not self._exists(ENOUGH)
         about = {"job": job.payload.decode(), "token": job.token}
         outcome = "refused"
         while outcome == "refused":
@@ -108,16 +108,16 @@ class Client:
                 self._q.ack(job, enqueue=follow)
                 outcome = "ok"
             except CasqueError as error:
-                outcome = told(error)
+                outcome = outcome_of(error)
             answer(outcome)
 
     def _new_job(self, *, is_named: bool) -> NewJob:
-        """A job whose payload no other has. Without a name, the call makes its id."""
+        """A job with a unique payload. Unless it is named, the call makes its id."""
         payload = f"{self._name}-{next(self._numbers)}"
         id = f"id-{payload}" if is_named else None
         return NewJob("e", payload.encode(), id=id, max_attempts=ALL_ATTEMPTS)
 
-    def _is_told(self, sign: str) -> bool:
+    def _exists(self, sign: str) -> bool:
         return (self._folder / sign).exists()
 
     def _pause(self, longest: float) -> None:
@@ -131,7 +131,7 @@ ROLES = {"blind": Client.produce, "producer": Client.produce_named, "worker": Cl
 def run_client(
     address: str, report: Callable[[Any], None], name: str, folder: Path, plant: str
 ) -> None:
-    """Play the role that the name begins with, with a planted bug if one is named."""
+    """Run the role that the name begins with, with a planted bug if `plant` names one."""
     if plant:
         _plant(plant)
     failures: list[BaseException] = []

@@ -1,4 +1,4 @@
-"""The minute through a faulty network begins first: it mostly waits, so others run beside it."""
+"""Start the test of the faulty network first: it mostly waits, so others run beside it."""
 
 from __future__ import annotations
 

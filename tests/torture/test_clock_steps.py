@@ -1,6 +1,6 @@
 """Workers whose wall clock steps forward and back at random moments, with kills between.
 
-`make torture SECONDS=600` runs it for as long as it is told; CI takes a few seconds.
+`make torture SECONDS=600` runs it for that long; in CI it takes a few seconds.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from tests.stepping import SteppingFleet
 SECONDS = float(os.environ.get("CASQUE_TORTURE_SECONDS", "3"))
 LEASE = 10.0
 FARTHEST_BACK = 20
-"""Seconds. What a process from before a step back held, those from after it wait for so long."""
+"""Seconds. After a step back, processes started later wait so long for jobs claimed before it."""
 MOST_JOBS = 3_000
 FOR_EVER = timedelta(days=10_000)
 SLOW = "no heartbeat got through for the whole of it"
-"""What a worker says that could not renew in time: this machine was too busy for it."""
+"""Part of a worker's log line when it could not renew in time: the machine was too busy."""
 
 
 class Life(NamedTuple):
-    """When a worker was started, and when it was dead, by the monotonic clock."""
+    """When a worker was started and when it had died, by the monotonic clock."""
 
     began: float
     ended: float
 
 
 class Torture:
-    """Three workers, what was done to them, and when."""
+    """Three workers, and the times of the steps and kills they went through."""
 
     def __init__(self, fleet: SteppingFleet, chance: random.Random) -> None:
         self._fleet = fleet
@@ -81,14 +81,15 @@ class Torture:
         self.ids.extend(job.id for job in self._fleet.queue.enqueue_many(jobs))
 
     def doubles(self) -> tuple[list[tuple[Run, Run]], int]:
-        """The runs that began while another of the same job went on; and how many were allowed to.
+        """The runs that began while another run of the same job went on, and the count of allowed
+        ones.
 
-        One is, when its worker was started after a step that the other had not yet answered by a
-        renewal, and when the other says that it was too slow to renew.
+        Such a run is allowed if its worker was started after a step, before the other worker had
+        renewed its lease, or if the other worker logged that it was too slow to renew.
         """
         ends = {(run.job, run.attempt): run.steady for run in self._fleet.runs("end")}
         slow = {(one.pid, one.job) for one in self._fleet.said() if SLOW in one.message}
-        looked = {one.pid: one.steady for one in self._fleet.said() if "works on " in one.message}
+        ready_at = {one.pid: one.steady for one in self._fleet.said() if "works on " in one.message}
         starts = sorted(self._fleet.runs("start"), key=lambda run: (run.job, run.attempt))
         doubled: list[tuple[Run, Run]] = []
         allowed = 0
@@ -100,15 +101,15 @@ class Torture:
             )
             if second.steady >= ended:
                 continue
-            if (first.pid, first.job) in slow or self._cannot_know(second, looked[second.pid]):
+            if (first.pid, first.job) in slow or self._cannot_know(second, ready_at[second.pid]):
                 allowed += 1
             else:
                 doubled.append((first, second))
         return doubled, allowed
 
-    def _cannot_know(self, run: Run, looked: float) -> bool:
-        """Whether it was claimed soon after a step that came before its worker's first look."""
-        return any(step <= run.steady < step + LEASE and step < looked for step in self.steps)
+    def _cannot_know(self, run: Run, ready_at: float) -> bool:
+        """Whether it was claimed soon after a step that came before its worker was ready."""
+        return any(step <= run.steady < step + LEASE and step < ready_at for step in self.steps)
 
 
 def test_clocks_that_step_at_random_lose_nothing_and_double_nothing(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """Real processes on a real server through a faulty network: nothing is lost or doubled.
 
 Some are killed, others stopped for longer than their lease. `make torture SECONDS=600` goes on with
-other seeds for as long as it is told. `CASQUE_TORTURE_PLANT=no_fence` plants a bug of
+other seeds for that long. `CASQUE_TORTURE_PLANT=no_fence` plants a bug of
 `tests/simulation/plants.py` in every process; then this test must fail.
 """
 
@@ -37,7 +37,7 @@ SECONDS = float(os.environ.get("CASQUE_TORTURE_SECONDS", "60"))
 FIRST = int(os.environ.get("CASQUE_TORTURE_SEED", "0"))
 PLANT = os.environ.get("CASQUE_TORTURE_PLANT", "")
 ROUND_SECONDS = 45.0
-"""How long one queue is disturbed. Each process that is restarted reads its whole log."""
+"""How long one queue is disturbed. It is short because a restarted process reads the whole log."""
 PATIENCE = 60.0
 """Seconds in which all jobs must be done once the faults are over."""
 PROCESSES = ("blind", "producer", "worker", "worker", "worker")
@@ -46,7 +46,7 @@ SERVERS = ("seaweedfs", "ministack")
 
 
 class Processes:
-    """The processes of one queue. Each that is killed is replaced."""
+    """The processes of one queue. A killed one is replaced."""
 
     def __init__(self, address: str, folder: Path) -> None:
         self._address = address
@@ -73,7 +73,7 @@ class Processes:
             self._signal(place, signal.SIGSTOP)
 
     def resume(self, now: float) -> None:
-        """Let those go on whose time is over."""
+        """Resume the stopped processes whose time is over."""
         for place in [place for place, end in self._stopped_until.items() if end <= now]:
             del self._stopped_until[place]
             self._signal(place, signal.SIGCONT)
@@ -102,7 +102,7 @@ def _read_to_end(child: Child) -> None:
 
 
 def disturb(processes: Processes, chance: random.Random, seconds: float) -> None:
-    """Kill and stop them, for so long."""
+    """Kill and stop processes at random for `seconds`."""
     end = time.monotonic() + seconds
     while (now := time.monotonic()) < end:
         processes.resume(now)
@@ -116,7 +116,7 @@ def disturb(processes: Processes, chance: random.Random, seconds: float) -> None
 
 
 def run_and_check(server: str, seed: int, seconds: float, folder: Path) -> Counter[str]:
-    """One queue through one faulty network, until its jobs are done. Returns what there was."""
+    """Run one queue over one faulty network until its jobs are done. Returns the counts."""
     folder.mkdir()
     bucket = s3_of(server, unique_prefix())
     with Proxy(server, seed, FAULT_RATE) as proxy, Queue(bucket) as q:
@@ -165,4 +165,4 @@ def test_real_processes_on_a_faulty_network_lose_nothing_and_double_nothing(
         if time.monotonic() + ROUND_SECONDS > end:
             break
     print(f"seeds {FIRST} to {seed}: {dict(total)}")
-    assert total["enqueued"] > SECONDS / 4, "they do next to nothing"
+    assert total["enqueued"] > SECONDS / 4, "the processes enqueued almost nothing"

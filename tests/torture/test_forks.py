@@ -1,6 +1,6 @@
 """Forks of all kinds while other threads use the queue: nothing is lost, doubled or stuck.
 
-`make torture SECONDS=600` runs it for as long as it is told; CI takes a few seconds.
+`make torture SECONDS=600` runs it for that long; in CI it takes a few seconds.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ import ctypes, os, random, signal, subprocess, sys, threading, time, traceback
 from casque import Queue, StorageError
 from casque.stores.sqlite import connection, forks
 
-# Python itself hangs in the child of a fork in C if another thread waits for its turn. So threads
-# take turns only where they wait, and who waits for SQLite's lock does nothing else.
+# Python itself hangs in the child of a fork in C if another thread waits for the GIL. So threads
+# switch only where they block, and a thread that waits for SQLite's lock does nothing else.
 sys.setswitchinterval(1_000)
 connection._BUSY_SECONDS = 60
 forks.PATIENCE_SECONDS = 0.2
@@ -42,15 +42,15 @@ path, seconds = sys.argv[1], float(sys.argv[2])
 in_c = ctypes.PyDLL(None).fork
 
 def in_c_with_hook():
-    if (child := in_c()) == 0 and sys.version_info < (3, 13):  # from then on it ends the child
+    if (child := in_c()) == 0 and sys.version_info < (3, 13):  # from 3.13 on this ends the child
         ctypes.pythonapi.PyOS_AfterFork_Child()
     return child
 
-def tell(*words):
+def report(*words):
     os.write(1, (" ".join(words) + "\\n").encode())
 
 q = Queue(path)
-tell("job", q.enqueue("e").id)
+report("job", q.enqueue("e").id)
 blocker = subprocess.Popen(
     [sys.executable, "-c", {BLOCKER!r}, path], stdin=-1, stdout=-1, text=True, bufsize=1
 )
@@ -69,7 +69,7 @@ def busy(place, call):
         call()
 
 def enqueue():
-    tell("job", q.enqueue("e").id)
+    report("job", q.enqueue("e").id)
 
 def peek():
     q.peek(limit=3)
@@ -90,7 +90,7 @@ def child():
         q.peek()
     except StorageError as error:
         assert "fork" in str(error), error
-        tell("refused", kind)
+        report("refused", kind)
     except BaseException:
         traceback.print_exc()
         os._exit(1)
@@ -105,26 +105,26 @@ def forked(fork):
     if (pid := fork()) == 0:
         random.seed()
         child()
-    tell("fork", kind)
+    report("fork", kind)
     return pid
 
 end = time.monotonic() + seconds
 while time.monotonic() < end:
     kind = random.choice(["idle", "running", "stuck"])
     if kind == "running":
-        ways = [os.fork]
+        kinds = [os.fork]
         go.set()
         time.sleep(random.uniform(0, 0.02))
     elif kind == "stuck":
-        ways = [os.fork, in_c, in_c_with_hook]
+        kinds = [os.fork, in_c, in_c_with_hook]
         order("hold")
         go.set()
         time.sleep(random.uniform(0.01, 0.05))
         paused(2)
     else:
         paused(0)
-        ways = [os.fork, in_c, in_c_with_hook]
-    children = [forked(random.choice(ways)) for _ in range(random.randint(1, 3))]
+        kinds = [os.fork, in_c, in_c_with_hook]
+    children = [forked(random.choice(kinds)) for _ in range(random.randint(1, 3))]
     if kind == "stuck":
         order("free")
     if random.random() < 0.3:
@@ -161,9 +161,9 @@ def test_forks_beside_busy_threads_lose_nothing_and_double_nothing(tmp_path: Pat
         timeout=SECONDS + 110,
     )
     assert (done.returncode, done.stderr) == (0, "")
-    told = [line.split(" ", 1) for line in done.stdout.splitlines()]
-    counts = Counter(f"{what} {which}" for what, which in told if what != "job")
-    ids = [id for what, id in told if what == "job"]
+    reports = [line.split(" ", 1) for line in done.stdout.splitlines()]
+    counts = Counter(f"{what} {which}" for what, which in reports if what != "job")
+    ids = [id for what, id in reports if what == "job"]
     with closing(sqlite3.connect(path)) as connection:
         assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
         stored = [id for (id,) in connection.execute("SELECT id FROM casque_job")]

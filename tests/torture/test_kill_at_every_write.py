@@ -1,7 +1,7 @@
-"""A process killed at each of its writes in turn: what it was told is there, and nothing else.
+"""A process killed at each of its writes in turn: the queue has what was acknowledged, no more.
 
-The kill comes from outside, at the nth time the process writes to a file: also
-in the middle of a commit, of a checkpoint, of making the tables.
+A preloaded library kills the process at its nth write to a file: also in the
+middle of a commit, of a checkpoint, or while it makes the tables.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ SHIM = r"""
 static void count(const char *call) {
     static int calls;
     const char *fatal = getenv("KILL_CALL");
-    const char *at = getenv("KILL_AT"); // which only those have that are to be killed
+    const char *at = getenv("KILL_AT"); // set only for processes that are to be killed
     if (fatal && at && !strcmp(fatal, call) && ++calls == atoi(at))
         kill(getpid(), SIGKILL);
 }
@@ -108,10 +108,10 @@ BEFORE(int, linkat, "link", (int a, const char *f, int b, const char *t, int g),
 
 @pytest.fixture(scope="module")
 def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A library that kills the process it is loaded into, before the call it is told."""
+    """A library that kills the process it is loaded into, before the call in KILL_CALL."""
     if shutil.which("cc") is None:
         if os.environ.get("CI"):
-            pytest.fail("a C compiler (cc) is needed to kill a process at a write of its")
+            pytest.fail("this test needs a C compiler (cc)")
         pytest.skip("there is no C compiler (cc)")
     folder = tmp_path_factory.mktemp("shim")
     source, library = folder / "shim.c", folder / "shim.so"
@@ -122,24 +122,25 @@ def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def check(said: list[list[str]], path: Path) -> None:
-    told = {
+    reported = {
         verb: {name for words in said if words[0] == verb for name in words[1:]}
         for verb in ("enqueue", "enqueued", "ack", "acked", "nacked")
     }
     with Queue(path) as q:
         there = {job.id: job for job in q.read_state().jobs}
         unnamed = sum(words == ["enqueue", "?"] for words in said)
-        minted = {name for name in told["enqueued"] if len(name) == 36}
-        strangers = set(there) - told["enqueue"] - minted
-        assert told["enqueued"] - told["ack"] <= set(there), "a job that was acknowledged is lost"
-        assert not told["acked"] & set(there), "a job that was acked is there"
-        # One whose enqueue was not answered any more may be there, under an id nobody was told.
-        assert len(strangers) <= unnamed - len(minted), "a job is there that nobody asked for"
-        for name in told["nacked"]:
+        minted = {name for name in reported["enqueued"] if len(name) == 36}
+        strangers = set(there) - reported["enqueue"] - minted
+        assert reported["enqueued"] - reported["ack"] <= set(there), "an acknowledged job is lost"
+        assert not reported["acked"] & set(there), "an acked job is still stored"
+        # An enqueue without an answer may be stored, under an id that was never returned.
+        assert len(strangers) <= unnamed - len(minted), "a job is stored that nobody enqueued"
+        for name in reported["nacked"]:
             assert there[name].status is JobStatus.QUEUED
         pair = {"x", "y"}
-        assert pair & told["ack"] or pair & set(there) in (set(), pair), "half of an enqueue_many"
-        # Whatever was left is claimable, or was claimed by the dead one and can be cancelled.
+        is_whole = pair & reported["ack"] or pair & set(there) in (set(), pair)
+        assert is_whole, "an enqueue_many was stored in part"
+        # Each remaining job is claimable, or was claimed by the dead process; all can be cancelled.
         left = {job.id for job in q.dequeue(batch_size=100)}
         held = {name for name, job in there.items() if job.status is JobStatus.IN_PROGRESS}
         assert left | held == set(there)
@@ -168,7 +169,7 @@ def test_a_process_killed_at_any_write_loses_and_doubles_nothing(
     environment = {"LD_PRELOAD": str(shim), "KILL_CALL": call}
     with quick_folder() as folder:
         places = list(killed_at_each(folder, f"NAME = {name!r}\n{STEPS}", environment))
-        assert len(places) > 1, f"it never came to a {call}"
+        assert len(places) > 1, f"the process never called {call}"
         for place in places:
             said = [line.split() for line in (place / "said").read_text().splitlines()]
             check(said, place / name)

@@ -1,6 +1,6 @@
-"""The simulation from other seeds than CI's, for as long as it is told.
+"""The simulation with other seeds than in CI, for the given time.
 
-`make torture SECONDS=600` says which seed it begins with, and a failure says its own.
+`make torture SECONDS=600` prints its first seed, and a failure shows its own seed.
 """
 
 from __future__ import annotations

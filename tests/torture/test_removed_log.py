@@ -1,6 +1,6 @@
-"""The log of a SQLite queue removed at random moments under busy processes, some of them killed.
+"""The log of a SQLite queue is removed at random while processes use it; some are killed.
 
-`make torture SECONDS=600` runs it for as long as it is told; CI takes a few seconds.
+`make torture SECONDS=600` runs it for that long; in CI it takes a few seconds.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PATIENCE = 120
 TAIL = 1_000_000
 PARTS = [("-wal", "-shm"), ("-wal",), ("-shm",)]
 
-# One line per answer: what, which job, when it was asked, when it was answered.
+# One line per answer: the verb, the job, the time of the call, the time of the answer.
 WORKER = """
 import random, sys, time
 from datetime import timedelta
@@ -78,11 +78,11 @@ class Line(NamedTuple):
     verb: str
     job: str
     asked: int
-    told: int
+    answered: int
 
 
 class Removal(NamedTuple):
-    """What was acknowledged in between may be lost, if nobody lived to save it."""
+    """Writes acknowledged in between may be lost, if no process survived to save them."""
 
     since: int
     until: int
@@ -104,7 +104,7 @@ class Fleet:
 
     def kill(self, number: int) -> None:
         worker, _ = self.workers[number]
-        assert worker.poll() is None, "it ended by itself"
+        assert worker.poll() is None, "the worker ended by itself"
         worker.kill()
         worker.wait()
 
@@ -115,8 +115,8 @@ class Fleet:
         give_up = time.monotonic() + PATIENCE
         for worker, log in self.workers:
             while last_opened(log) < since:
-                assert worker.poll() is None, "it ended by itself"
-                assert time.monotonic() < give_up, "it does not go on"
+                assert worker.poll() is None, "the worker ended by itself"
+                assert time.monotonic() < give_up, f"a worker did not reopen within {PATIENCE} s"
                 time.sleep(0.02)
 
     def lines(self) -> Iterator[Line]:
@@ -127,12 +127,12 @@ class Fleet:
 def lines_of(log: Path) -> Iterator[Line]:
     whole, _, _ = log.read_text().rpartition("\n")
     for line in whole.splitlines():
-        verb, job, asked, told = line.split()
-        yield Line(verb, job, int(asked), int(told))
+        verb, job, asked, answered = line.split()
+        yield Line(verb, job, int(asked), int(answered))
 
 
 def last_opened(log: Path) -> int:
-    """When its worker last opened the queue, by the end of its log."""
+    """When the worker last opened the queue, from the end of its log."""
     with log.open("rb") as file:
         file.seek(max(log.stat().st_size - TAIL, 0))
         opened = [
@@ -142,7 +142,7 @@ def last_opened(log: Path) -> int:
 
 
 def checkpoint(path: Path) -> int:
-    """Have all that is in the log moved to the file: since when nothing more is known to be."""
+    """Move the whole log into the file. Returns a time: writes before it are in the file."""
     with closing(sqlite3.connect(path, timeout=30)) as db:
         while True:
             since = time.monotonic_ns()
@@ -159,7 +159,7 @@ def remove(path: Path, parts: tuple[str, ...]) -> int:
 
 def check(fleet: Fleet, removals: list[Removal]) -> tuple[int, int, int]:
     def may_be_lost(line: Line) -> bool:
-        return any(one.since < line.told and line.asked < one.until for one in removals)
+        return any(one.since < line.answered and line.asked < one.until for one in removals)
 
     with closing(sqlite3.connect(fleet.path)) as db:
         assert db.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
@@ -172,14 +172,14 @@ def check(fleet: Fleet, removals: list[Removal]) -> tuple[int, int, int]:
     acked = [line for line in lines if line.verb == "acked"]
     missing = [line for line in enqueued if line.job not in excused]
     assert [line for line in missing if not may_be_lost(line)] == [], "a job is lost"
-    assert there <= asked, "a job is there that nobody asked for"
+    assert there <= asked, "a job is stored that nobody enqueued"
     sure = [line.job for line in acked if not may_be_lost(line)]
     assert [job for job, times in Counter(sure).items() if times > 1] == [], "acked twice"
-    assert not set(sure) & there, "a job that was acked is there"
+    assert not set(sure) & there, "an acked job is still stored"
     return len(enqueued), len(acked), len(missing)
 
 
-def test_the_log_removed_at_random_loses_nothing_that_is_acknowledged_after(
+def test_removing_the_log_at_random_loses_nothing_acknowledged_afterwards(
     tmp_path: Path,
 ) -> None:
     seed = time.time_ns()
@@ -193,7 +193,7 @@ def test_the_log_removed_at_random_loses_nothing_that_is_acknowledged_after(
             time.sleep(chance.uniform(0.0, 0.3))
             rounds += 1
             if chance.random() < 0.5:
-                # Nobody is killed until all have seen it: then nothing is lost at all.
+                # No worker is killed until all have reopened the queue, so nothing is lost.
                 removed = remove(fleet.path, chance.choice(PARTS))
                 fleet.until_all_have_opened(removed)
                 victims = [chance.randrange(WORKERS)]
@@ -215,6 +215,6 @@ def test_the_log_removed_at_random_loses_nothing_that_is_acknowledged_after(
     stored, acked, missing = check(fleet, removals)
     print(
         f"{rounds} removals, {kills} kills, {stored} jobs enqueued, {acked} acked; "
-        f"{missing} lost with the log that only processes had which were killed (seed {seed})"
+        f"{missing} lost with a log that only killed processes had open (seed {seed})"
     )
     assert stored > rounds

@@ -1,7 +1,7 @@
-"""Workers under kills at random moments, and under a storage that is away for half a minute.
+"""Workers killed at random moments, and workers whose storage is unavailable for half a minute.
 
-`make torture SECONDS=600` runs the first for as long as it is told; CI takes a
-few seconds, and leaves out the second.
+`make torture SECONDS=600` runs the first test for that long. In CI it takes a few
+seconds, and the others are skipped.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tests.acceptance.outages import FAULTS, outlive_a_bucket, outlive_a_locked_
 SECONDS = float(os.environ.get("CASQUE_TORTURE_SECONDS", "3"))
 AWAY = 30.0
 MOST_JOBS = 3_000
-"""Their records all stay to be looked at, and the document writes them anew each time."""
+"""Jobs are kept after they end, for the checks, and a document writes all of them each time."""
 
 long_enough = pytest.mark.skipif(SECONDS < AWAY, reason="takes a minute: make torture SECONDS=60")
 
@@ -68,13 +68,13 @@ def test_workers_killed_at_random_lose_nothing_and_double_nothing(
 
 
 @long_enough
-def test_a_file_that_is_locked_for_half_a_minute_is_waited_for(tmp_path: Path) -> None:
+def test_workers_wait_for_a_file_that_is_locked_for_half_a_minute(tmp_path: Path) -> None:
     outlive_a_locked_file(tmp_path, AWAY)
 
 
 @long_enough
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_bucket_that_is_away_for_half_a_minute_is_waited_for(
+def test_workers_wait_for_a_bucket_that_is_unavailable_for_half_a_minute(
     fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")

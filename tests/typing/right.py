@@ -1,4 +1,4 @@
-"""Uses that type checkers must accept, with the types they must find."""
+"""Uses that type checkers must accept, with the types they must infer."""
 
 from __future__ import annotations
 

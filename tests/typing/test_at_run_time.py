@@ -1,4 +1,4 @@
-"""What type checkers refuse is refused at run time too, before anything is stored."""
+"""Calls that type checkers refuse also fail at run time, before anything is stored."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from casque import InvalidError
 WRONG = Path(__file__).parent / "wrong.py"
 TEXT = WRONG.read_text()
 MARKED = {n for n, line in enumerate(TEXT.splitlines(), 1) if line.endswith("# wrong")}
-# Python itself refuses these: they call a function of ours or the user's with what it cannot take.
+# Python itself refuses these: they pass arguments that the called function does not accept.
 PYTHONS_OWN = ("add('1')", "await send_email(1)", "await add(1)", "colour")
-# A type is all that is wrong with these.
+# In these only a type is wrong, so they run.
 HARMLESS = ("text: str", "handle: Handle", "number: int", "await add.enqueue(1).result()")
 
 Definition = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def setting() -> dict[str, Any]:
-    """The module's names, made by the definitions in it that are right."""
+    """The names that the correct definitions of the module create."""
     tree = ast.parse(TEXT)
     tree.body = [node for node in tree.body if not MARKED & set(_head(node))]
     names: dict[str, Any] = {"__name__": "wrong"}
@@ -70,9 +70,9 @@ def test_a_wrong_use_is_refused(code: str) -> None:
     expected = TypeError if any(one in code for one in PYTHONS_OWN) else InvalidError
     with pytest.raises(expected):
         run(STATEMENTS[code], names)
-    stored = 1 if code.startswith("add.enqueue(1).result(") else 0  # the wrong part comes after
+    stored = 1 if code.startswith("add.enqueue(1).result(") else 0  # only `result` is wrong here
     assert names["app"].queue.stats().total == stored
 
 
-def test_these_are_most_of_them() -> None:
+def test_every_marked_line_is_tested_except_the_harmless_ones() -> None:
     assert len(STATEMENTS) >= len(MARKED) - len(HARMLESS)

@@ -1,4 +1,4 @@
-"""What mypy and pyright make of our types: they accept the right uses and refuse the wrong ones."""
+"""mypy and pyright accept the right uses of our types and refuse the wrong ones."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def marked() -> set[int]:
     return {number for number, line in enumerate(lines, 1) if line.endswith("# wrong")}
 
 
-def told(*command: str) -> str:
+def output_of(*command: str) -> str:
     return subprocess.run(
         [sys.executable, "-m", *command],
         cwd=ROOT,
@@ -32,13 +32,13 @@ def told(*command: str) -> str:
 def check(errors: dict[str, dict[int, str]]) -> None:
     assert errors.get(RIGHT.name, {}) == {}
     refused = errors.get(WRONG.name, {})
-    assert marked() - refused.keys() == set(), "accepted, though it is wrong"
+    assert marked() - refused.keys() == set(), "the checker accepted these wrong lines"
     assert {n: why for n, why in refused.items() if n not in marked()} == {}
     assert len(marked()) > 20
 
 
-def test_mypy_accepts_what_is_right_and_refuses_what_is_wrong(tmp_path: Path) -> None:
-    output = told(
+def test_mypy_accepts_right_uses_and_refuses_wrong_ones(tmp_path: Path) -> None:
+    output = output_of(
         "mypy",
         "--strict",
         f"--cache-dir={tmp_path}",
@@ -53,12 +53,12 @@ def test_mypy_accepts_what_is_right_and_refuses_what_is_wrong(tmp_path: Path) ->
     check(errors)
 
 
-def test_pyright_accepts_what_is_right_and_refuses_what_is_wrong(tmp_path: Path) -> None:
+def test_pyright_accepts_right_uses_and_refuses_wrong_ones(tmp_path: Path) -> None:
     settings = tmp_path / "pyrightconfig.json"
     settings.write_text(
         json.dumps({"include": [str(RIGHT), str(WRONG)], "typeCheckingMode": "strict"})
     )
-    output = told(
+    output = output_of(
         "basedpyright",
         "--outputjson",
         f"--project={settings}",

@@ -1,4 +1,4 @@
-"""Uses that type checkers must refuse, each on the line that says so."""
+"""Uses that type checkers must refuse, each on a line marked `# wrong`."""
 
 from __future__ import annotations
 

@@ -1,27 +1,27 @@
-"""casque.testing: the proof of every store and bucket, public so that yours can pass it too.
+"""casque.testing: the tests of every store and bucket. Public, so you can test your own too.
 
-`StoreSuite` and `BucketSuite` are imported when they are asked for: the processes
-that the suites start use the rest, and need not load pytest.
+`StoreSuite` and `BucketSuite` are imported on first use: the processes that the
+suites start need only the other modules, and do not have to load pytest.
 
-alphabet     What the machine's calls are made of: few names, so that they collide.
-batches      One batch at a time: how tests commit.
-buckets      `BucketSuite`: what every bucket must pass.
-children     What the suite runs in processes of their own.
+alphabet     The values that the machine's calls use: few names, so that they collide.
+batches      Commits one batch, for tests.
+buckets      `BucketSuite`: the tests that every bucket must pass.
+children     Functions that the suite runs in separate processes.
 disk         A disk whose power can be cut, for the bucket in a folder.
-fakeclock    Time that passes only when a test says so.
-faults       Storages and stores that fail at the request they are told to.
-machine      A hypothesis state machine that walks a store and the oracle through everything.
-modeljob     What the oracle holds: a job, a line and a record as plain values.
-oracle       The oracle: what a queue should do, said once more and independently, in plain lists.
-processes    Real processes, soon begun; threads where none can reach a storage.
-racers       `BucketHarness`, and many on one bucket at once, in threads or processes.
-relays       Stores that stand before another, and count, hold up or leave unanswered.
-rig          `Harness`, by which a backend describes itself, and `Rig`, which opens queues on it.
-sidebyside   One call on both, and everything compared after it.
+fakeclock    A clock that moves only when a test moves it.
+faults       Storages, stores and buckets that fail at a chosen request.
+machine      A hypothesis state machine that makes random calls on a store and on the oracle.
+modeljob     The oracle's values: a job, a line and a record.
+oracle       The oracle: a second, independent implementation of a queue, in plain dicts.
+processes    Runs a function in many processes, or in threads if no process can reach the storage.
+racers       `BucketHarness`, and races on one bucket, in threads or processes.
+relays       Stores that wrap another one and count, delay or fail its commits.
+rig          `Harness`, which describes a backend, and `Rig`, which opens queues on it.
+sidebyside   Makes one call on a store and on the oracle, then compares both.
 statement    Marks a test as the proof of a statement, and keeps it from being weakened.
 simulation/  A simulation of whole processes over a faulty bucket, on virtual time, replayable
              from a seed.
-suite/       Everything a store must pass, and nothing a store may leave out.
+suite/       `StoreSuite`: the tests that every store must pass.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The machine's alphabet: few names and few spans, so that everything collides with everything."""
+"""The values that the machine's calls use: few names and few spans, so that calls collide."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Order = dict[str, Any]
 """The options of a NewJob; `run_in` stands for a `run_at` that far from now."""
 
 Deed = tuple[str, dict[str, Any]]
-"""A method of the machine and what it is called with."""
+"""A method of the machine and its arguments."""
 
 
 def seconds(*choices: float) -> st.SearchStrategy[timedelta]:
@@ -37,9 +37,9 @@ notes = st.sampled_from(NOTES)
 reasons = st.sampled_from(["", "not wanted"])
 headers = st.sampled_from([None, None, None, {"trace": "1"}, {"b": "é", "a": ""}])
 places = st.sampled_from([0, 0, 0, 1, 1, 2, 3, 5, 8])
-"""Which one of a list that begins with those most worth trying."""
+"""An index into a list that has the most useful items first."""
 holders = st.tuples(workers, places, st.sampled_from([False, False, False, True]))
-"""Who speaks, of which claim, and whether it names the job by its id alone."""
+"""The worker that calls, the index of a claim, and whether the call passes only the job's id."""
 
 
 @st.composite
@@ -47,7 +47,7 @@ def orders(draw: st.DrawFn, ids: st.SearchStrategy[str | None]) -> Order:
     """A job to enqueue, under one of `ids`."""
     job_id, line = draw(ids), draw(st.tuples(queues, st.sampled_from(ENTRYPOINTS)))
     if job_id is not None and draw(st.integers(0, 3)):
-        # An id that mostly comes back to its own line is mostly a duplicate, not a mistake.
+        # Mostly enqueue an id to its own line: then it is a duplicate, not an error.
         place = IDS.index(job_id)
         line = (QUEUES[place % 3], ENTRYPOINTS[place // 3])
     when = draw(st.sampled_from(["delay", "run_in"]))

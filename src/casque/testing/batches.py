@@ -1,4 +1,4 @@
-"""One batch at a time: how tests commit."""
+"""Commits one batch, for tests."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from casque.stores.port import Store
 async def commit_batch(
     store: Store, writer: str, number: int, operations: Sequence[Operation]
 ) -> list[Any]:
-    """The outcomes of one batch. Raises what it was refused with as a whole."""
+    """Commit one batch. Returns its outcomes; raises the error if the whole batch is refused."""
     [answer] = await store.commit([Batch(writer, number, operations)])
     if isinstance(answer, CasqueError):
         raise answer

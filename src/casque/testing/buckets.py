@@ -1,6 +1,6 @@
-"""BucketSuite: what every bucket must pass.
+"""BucketSuite: the tests that every bucket must pass.
 
-A bucket is proven by a subclass that gives a `bucket_harness`, and adds nothing:
+To test a bucket, write a subclass with a `bucket_harness` fixture and nothing else:
 
     class TestFolder(BucketSuite):
         @pytest.fixture
@@ -36,7 +36,7 @@ _AT_ONCE = 16
 _A_FEW = {"full": 8, "small": 4}
 
 
-# Where a part ends makes no difference to the order: "a-b" and "a.b" come before "a/b".
+# Keys are sorted as plain text, not part by part: "a-b" and "a.b" come before "a/b".
 # fmt: off
 _KEYS = [
     "a-b", "a.b", "a/b", "a/b-c", "a/b.d/e", "a/c/d", "a/c0", "a0", "a_", "aa/b", "b", "Z",
@@ -72,7 +72,7 @@ class _Handles:
 def promise(
     proof: Callable[[Any, _Handles], Awaitable[None]],
 ) -> Callable[[Any, BucketHarness], None]:
-    """The async method becomes a plain test that pytest can run."""
+    """Turn an async method into a plain test that pytest can run."""
 
     @functools.wraps(proof)
     def test(self: Any, bucket_harness: BucketHarness) -> None:
@@ -85,14 +85,14 @@ def promise(
 
         asyncio.run(run())
 
-    # pytest reads the signature to find the fixtures; `wraps` would show it the proof's.
+    # pytest takes fixtures from the signature; with `__wrapped__` it would see the proof's.
     del test.__dict__["__wrapped__"]
     test.__dict__["statements"] = (proof.__name__,)
     return test
 
 
 class BucketSuite(Unweakened):
-    """The promises of `Bucket`, each one a test."""
+    """One test for each promise of `Bucket`."""
 
     # -- one object ------------------------------------------------------------
 
@@ -101,7 +101,7 @@ class BucketSuite(Unweakened):
         bucket = handles.open()
         assert isinstance(bucket, Bucket)
         assert bucket.name
-        if bucket.blocking:  # then a thread without an event loop may use it
+        if bucket.blocking:  # then it must work without an event loop
             drive(bucket.put("a", b"1", expect=ABSENT))
             assert drive(bucket.get("a"))
             assert drive(bucket.list())
@@ -109,7 +109,7 @@ class BucketSuite(Unweakened):
             drive(bucket.close())
 
     @promise
-    async def test_what_was_put_is_got_whole(self, handles: _Handles) -> None:
+    async def test_get_returns_the_whole_body_that_was_put(self, handles: _Handles) -> None:
         bucket = handles.open()
         every = bytes(range(256))
         bodies = [b"", b"\0", b"\r\n", every, every * 4096]
@@ -118,16 +118,16 @@ class BucketSuite(Unweakened):
         for number, body in enumerate(bodies):
             version = await bucket.put(f"size/{number}", body, expect=ABSENT)
             found = await _there(bucket, f"size/{number}")
-            # Compared first: pytest would explain at length how two megabytes differ.
+            # Compared outside the assert: pytest would print how two megabytes differ.
             is_same = found.body == body
-            assert is_same, f"{len(body)} bytes came back as {len(found.body)} others"
+            assert is_same, f"put {len(body)} bytes, got {len(found.body)} different ones"
             assert type(found.body) is bytes
             assert found.version == version
         sizes = {one.key: one.size for one in await bucket.list("size/")}
         assert sizes == {f"size/{number}": len(body) for number, body in enumerate(bodies)}
 
     @promise
-    async def test_what_is_missing_is_none(self, handles: _Handles) -> None:
+    async def test_get_returns_none_for_a_missing_key(self, handles: _Handles) -> None:
         bucket = handles.open()
         assert await bucket.get("missing") is None
         assert await bucket.get("a/folder/of/missing") is None
@@ -137,7 +137,7 @@ class BucketSuite(Unweakened):
         assert await bucket.get("folder/a/b") is None
 
     @promise
-    async def test_each_write_has_a_version_of_its_own_even_of_equal_bytes(
+    async def test_each_write_gets_a_new_version_even_for_equal_bytes(
         self, handles: _Handles
     ) -> None:
         bucket = handles.open()
@@ -152,7 +152,7 @@ class BucketSuite(Unweakened):
         assert len(set(versions)) == len(versions)
 
     @promise
-    async def test_a_version_stays_while_nobody_writes(self, handles: _Handles) -> None:
+    async def test_a_version_does_not_change_without_a_write(self, handles: _Handles) -> None:
         bucket, other = handles.open(), handles.open()
         version = await bucket.put("a", b"1", expect=ABSENT)
         for _ in range(3):
@@ -175,7 +175,7 @@ class BucketSuite(Unweakened):
                 assert await _there(one, "a/b") == before
 
     @promise
-    async def test_an_update_is_made_at_the_version_it_expects_and_at_no_other(
+    async def test_an_update_succeeds_only_at_the_version_it_expects(
         self, handles: _Handles
     ) -> None:
         bucket, other = handles.open(), handles.open()
@@ -193,7 +193,7 @@ class BucketSuite(Unweakened):
         assert (await _there(other, "a")).body == b""
 
     @promise
-    async def test_what_is_missing_cannot_be_updated(self, handles: _Handles) -> None:
+    async def test_a_missing_object_cannot_be_updated(self, handles: _Handles) -> None:
         bucket = handles.open()
         version = await bucket.put("a", b"1", expect=ABSENT)
         with pytest.raises(CASConflictError):
@@ -206,7 +206,7 @@ class BucketSuite(Unweakened):
         assert await bucket.list() == []
 
     @promise
-    async def test_what_was_deleted_is_gone_and_can_be_created_again(
+    async def test_a_deleted_object_is_gone_and_can_be_created_again(
         self, handles: _Handles
     ) -> None:
         bucket, other = handles.open(), handles.open()
@@ -222,7 +222,7 @@ class BucketSuite(Unweakened):
         assert (await _there(bucket, "a/b/c"))[:2] == (again, new)
 
     @promise
-    async def test_to_delete_what_is_missing_is_no_error(self, handles: _Handles) -> None:
+    async def test_deleting_a_missing_object_is_no_error(self, handles: _Handles) -> None:
         bucket = handles.open()
         await bucket.delete("missing")
         await bucket.delete("a/folder/of/missing")
@@ -236,12 +236,12 @@ class BucketSuite(Unweakened):
     # -- lists -----------------------------------------------------------------
 
     @promise
-    async def test_a_list_is_in_the_order_of_the_whole_keys(self, handles: _Handles) -> None:
+    async def test_a_list_is_sorted_by_whole_keys(self, handles: _Handles) -> None:
         bucket = handles.open()
         keys = [key for key in _KEYS if not (handles.folders and key in _BEFORE_A_FOLDER)]
         for key in keys:
             await bucket.put(key, key.encode(), expect=ABSENT)
-        # What was listed is gone on from; where folders come first, from nothing else.
+        # Lists continue after a listed key; where folders come first, after nothing else.
         afters = keys if handles.folders else _PREFIXES + (_KEYS if handles.is_full else [])
         for prefix in _PREFIXES:
             named = sorted(key for key in keys if key.startswith(prefix))
@@ -254,14 +254,14 @@ class BucketSuite(Unweakened):
                 assert [one.key for one in listed] == rest, (prefix, after)
 
     @promise
-    async def test_a_list_of_nothing_is_empty(self, handles: _Handles) -> None:
+    async def test_a_list_without_matching_keys_is_empty(self, handles: _Handles) -> None:
         bucket = handles.open()
         for prefix in ("", "a", "a/", "a/b/c"):
             assert await bucket.list(prefix) == []
             assert await bucket.list(prefix, after="a") == []
 
     @promise
-    async def test_a_list_goes_on_page_by_page(self, handles: _Handles) -> None:
+    async def test_a_long_list_continues_page_by_page(self, handles: _Handles) -> None:
         bucket = handles.open()
         count = PAGE + (107 if handles.is_full else 3)
         keys = [f"page/{number * 7919 % count:020}" for number in range(count)]
@@ -277,7 +277,7 @@ class BucketSuite(Unweakened):
         assert pages >= 2
 
     @promise
-    async def test_keys_of_all_that_they_may_be_made_of(self, handles: _Handles) -> None:
+    async def test_keys_may_use_every_allowed_character(self, handles: _Handles) -> None:
         bucket = handles.open()
         keys = [
             "abcdefghijklmnopqrstuvwxyz-ABCDEFGHIJKLMNOPQRSTUVWXYZ_0123456789.-_",
@@ -319,7 +319,7 @@ class BucketSuite(Unweakened):
         assert 0 <= latest - (await _there(bucket, "time/0")).modified_us < 10 * MINUTE_US
 
     @promise
-    async def test_what_one_handle_was_answered_the_others_see_at_once(
+    async def test_an_answered_write_is_visible_to_other_handles_at_once(
         self, handles: _Handles
     ) -> None:
         one, other = handles.open(), handles.open()
@@ -356,43 +356,41 @@ class BucketSuite(Unweakened):
     # -- many at once ----------------------------------------------------------
 
     @promise
-    async def test_of_many_tasks_that_create_one_key_one_succeeds(self, handles: _Handles) -> None:
+    async def test_when_many_tasks_create_one_key_exactly_one_succeeds(
+        self, handles: _Handles
+    ) -> None:
         bucket = handles.open()
         for number in range(3):
             key = f"race/{number}"
-            told = await asyncio.gather(
+            answers = await asyncio.gather(
                 *(bucket.put(key, b"%d" % place, expect=ABSENT) for place in range(_AT_ONCE)),
                 return_exceptions=True,
             )
-            won = {place for place, answer in enumerate(told) if isinstance(answer, str)}
-            unsure = {place for place, answer in enumerate(told) if _is_unknown(answer)}
-            lost = [answer for answer in told if isinstance(answer, CASConflictError)]
-            assert len(won) + len(unsure) + len(lost) == _AT_ONCE, told
+            won = {place for place, answer in enumerate(answers) if isinstance(answer, str)}
+            unsure = {place for place, answer in enumerate(answers) if _is_unknown(answer)}
+            lost = [answer for answer in answers if isinstance(answer, CASConflictError)]
+            assert len(won) + len(unsure) + len(lost) == _AT_ONCE, answers
             assert len(won) <= 1
             assert int((await _there(bucket, key)).body) in (won or unsure)
 
     @promise
-    async def test_of_many_threads_that_create_one_key_one_succeeds(
+    async def test_when_many_threads_create_one_key_exactly_one_succeeds(
         self, handles: _Handles
     ) -> None:
         await _race_to_create(handles, "threads")
 
     @promise
-    async def test_of_many_processes_that_create_one_key_one_succeeds(
+    async def test_when_many_processes_create_one_key_exactly_one_succeeds(
         self, handles: _Handles
     ) -> None:
         await _race_to_create(handles, "processes")
 
     @promise
-    async def test_no_addition_is_lost_among_threads_that_compare_and_set(
-        self, handles: _Handles
-    ) -> None:
+    async def test_threads_that_compare_and_set_lose_no_addition(self, handles: _Handles) -> None:
         await _race_to_count(handles, "threads")
 
     @promise
-    async def test_no_addition_is_lost_among_processes_that_compare_and_set(
-        self, handles: _Handles
-    ) -> None:
+    async def test_processes_that_compare_and_set_lose_no_addition(self, handles: _Handles) -> None:
         await _race_to_count(handles, "processes")
 
     @promise
@@ -401,7 +399,7 @@ class BucketSuite(Unweakened):
         await race(handles.harness, "threads", replace_or_read, 3, times)
 
     @promise
-    async def test_a_list_names_what_stays_while_others_come_and_go(
+    async def test_a_list_includes_every_lasting_key_while_others_come_and_go(
         self, handles: _Handles
     ) -> None:
         stay = [f"many/{number:03}-stays" for number in range(0, 60, 2)]
@@ -415,7 +413,8 @@ async def _race_to_create(handles: _Handles, kind: Any) -> None:
     times = 50 if handles.is_full else 8
     count = _A_FEW[handles.harness.tier]
     won = await race(handles.harness, kind, create_the_same_keys, count, times)
-    assert sorted(number for number, _ in won) == list(range(times)), "each key has one winner"
+    winners = sorted(number for number, _ in won)
+    assert winners == list(range(times)), "expected exactly one winner for each key"
     bucket = handles.open()
     for number, place in won:
         assert (await _there(bucket, f"race/{number}")).body == b"%d" % place
@@ -430,13 +429,13 @@ async def _race_to_count(handles: _Handles, kind: Any) -> None:
 
 
 def _is_unknown(answer: object) -> bool:
-    """Whether it is no answer, as a bucket under load may give."""
+    """Whether the outcome is unknown, as may happen with a bucket under load."""
     return isinstance(answer, StorageError) and answer.outcome_unknown
 
 
 async def _there(bucket: Bucket, key: str) -> Found:
     found = await bucket.get(key)
-    assert found is not None, f"{key} is not there"
+    assert found is not None, f"{key} is missing"
     return found
 
 
@@ -450,7 +449,7 @@ async def _put_all(bucket: Bucket, keys: list[str]) -> None:
             except StorageError as error:
                 if not error.outcome_unknown:
                     raise
-                # A busy server hung up: of a thousand puts that is no news.
+                # A busy server closed the connection, which is normal in a thousand puts.
                 with suppress(CASConflictError):
                     await bucket.put(key, b"1", expect=ABSENT)
 

@@ -1,4 +1,4 @@
-"""What the suite runs in processes of their own."""
+"""Functions that the suite runs in separate processes."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from casque.testing.faults import Fault, FaultyStore
 from casque.testing.rig import FLAVOURS, Flavour
 
 _BREATH_SECONDS = 0.05
-"""Between two looks at what others still work on; these processes live in real time."""
+"""The pause between two checks for remaining jobs. These processes run in real time."""
 _JOBS = 5
-"""Of each side of a fork."""
+"""How many jobs each side of a fork enqueues."""
 
 
 def work_until_empty(address: Any, report: Callable[[str], None], place: int) -> None:
-    """One of several workers, which have all kinds of queues: claim, ack and report to the end."""
+    """Claim, ack and report until no job is left. Workers take turns with the kinds of queue."""
     flavour = FLAVOURS[place % len(FLAVOURS)]
     if flavour == "queue":
         with Queue(address, worker=f"worker-{place}") as q:
@@ -62,16 +62,16 @@ async def _work_until_empty(
 
 
 def _breaths() -> Iterator[None]:
-    """A minute's worth of looking; a process that still waits then waits for a job that is lost."""
+    """A minute's worth of pauses. A process that still waits then waits for a job that is lost."""
     for _ in range(int(60 / _BREATH_SECONDS)):
         yield
-    raise AssertionError("jobs are left that nobody can claim, for a minute already")
+    raise AssertionError("jobs are left, but none could be claimed for a minute")
 
 
 def jobs_until_killed(
     address: str, report: Callable[[str], None], run: str, fault: Fault, nth: int
 ) -> None:
-    """Say every step before it is asked for and after it is acknowledged; die at the nth commit."""
+    """Report each step before its call and after its answer; die at the nth commit."""
     store: Any = FaultyStore(open_store(address), fault, nth)
     with Queue(store) as q:
         for name in "abc":
@@ -89,7 +89,7 @@ def jobs_until_killed(
 
 
 def _fork_in_c() -> int:
-    # Python hangs in such a child if another thread waits for the interpreter at that moment.
+    # Python hangs in such a child if another thread waits for the GIL at the moment of the fork.
     time.sleep(0.2)
     pid: int = ctypes.PyDLL(None).fork()
     return pid
@@ -98,8 +98,8 @@ def _fork_in_c() -> int:
 def fork_and_enqueue(
     address: str, report: Callable[[str], None], flavour: Flavour, by: Literal["python", "c"]
 ) -> None:
-    """Open a queue, fork, and use it on both sides. Python does not see a fork by C."""
-    warnings.simplefilter("ignore", DeprecationWarning)  # of a fork where there are threads
+    """Open a queue, fork, and use it on both sides. Python does not notice a fork in C."""
+    warnings.simplefilter("ignore", DeprecationWarning)  # about a fork in a threaded process
     fork: Callable[[], int] = _fork_in_c if by == "c" else os.fork
     if flavour == "queue":
         q = Queue(address)

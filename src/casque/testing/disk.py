@@ -1,9 +1,9 @@
 """SimDisk: a disk whose power can be cut, for the real FolderBucket to run on.
 
-It keeps what the standard promises and no more: data lasts once its file is
-synced, a name once the folder that holds it is. A power cut keeps any part of
-the rest, as a random.Random chooses; names of one folder independently of each
-other, and of one name any of those it had since the last sync.
+It keeps only what POSIX promises: data lasts once its file is synced, and a name
+once its folder is synced. A power cut keeps a random part of the rest, as a
+random.Random chooses. The names of one folder are independent of each other, and
+each may point to anything it pointed to since the last sync.
 
     disk = SimDisk()
     one, other = (FolderBucket("/bucket", clock, files=disk.process()) for _ in range(2))
@@ -25,7 +25,7 @@ from casque.errors import StorageError
 
 
 class GoneError(BaseException):
-    """The process that calls is no more: killed, or without power. Nothing may catch this."""
+    """The calling process has ended: killed, or without power. No code may catch this."""
 
 
 class _File:
@@ -40,7 +40,7 @@ class _Folder:
     def __init__(self) -> None:
         self.names: dict[str, _File | _Folder] = {}
         self.unsynced: dict[str, list[_File | _Folder | None]] = {}
-        """Of each name that was changed since the last sync all that it stood for, in order."""
+        """By name: all that it pointed to since the last sync, in order."""
 
     def point(self, name: str, node: _File | _Folder | None) -> None:
         self.unsynced.setdefault(name, [self.names.get(name)]).append(node)
@@ -66,10 +66,10 @@ class _Folder:
 
 
 class SimDisk:
-    """One disk. `before`, when it is given, is told of each call before it is carried out.
+    """One disk. `before`, if given, is called before each disk call.
 
-    What it may do there: cut the power, kill the caller or another process, let
-    another one work in between, or raise an OSError that the call then fails with.
+    It may cut the power, kill the caller or another process, let another process
+    work in between, or raise an OSError, which the disk call then raises.
     """
 
     def __init__(self, before: Callable[[SimFiles, str], None] | None = None) -> None:
@@ -82,19 +82,19 @@ class SimDisk:
         self._freed: list[int] = []
 
     def process(self) -> SimFiles:
-        """The disk as one more process has it."""
+        """Return the disk as seen by one more process."""
         self._processes.append(SimFiles(self))
         return self._processes[-1]
 
     def power_cut(self, chance: random.Random) -> None:
-        """End all processes, and keep of what is not synced what `chance` chooses."""
+        """End all processes. `chance` chooses what is kept of the data that is not synced."""
         for process in self._processes:
             process.kill()
         self._processes.clear()
         self.root.power_cut(chance)
 
     def new_file(self, body: bytes, mtime_ns: int) -> _File:
-        # As real disks do: the number of a file that is gone goes to the next one.
+        # As on real disks, a new file gets the inode number of a removed one.
         if self._freed:
             return _File(heapq.heappop(self._freed), body, mtime_ns)
         self._inodes += 1
@@ -107,7 +107,7 @@ class SimDisk:
 
 
 class SimFiles:
-    """A SimDisk as one process has it: the `Disk` of its buckets."""
+    """A SimDisk as seen by one process: the `Disk` of its buckets."""
 
     def __init__(self, disk: SimDisk) -> None:
         self.disk = disk
@@ -184,7 +184,7 @@ class SimFiles:
     def locked(self, path: str) -> Iterator[None]:
         self._call("lock")
         self._folder(holder(path))
-        if path in self.disk.locks:  # by one that is interrupted: to wait for it would be for ever
+        if path in self.disk.locks:  # by an interrupted process: waiting would never end
             raise StorageError(f"{path} is locked.", outcome_unknown=False)
         self.disk.locks[path] = self
         try:

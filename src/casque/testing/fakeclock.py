@@ -1,4 +1,4 @@
-"""FakeClock: time that passes only when a test says so, and chance that repeats itself."""
+"""FakeClock: a clock that moves only when a test moves it, with repeatable random numbers."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ START = datetime(2020, 1, 1, tzinfo=UTC)
 
 
 class FakeClock:
-    """A clock for tests. `advance` moves time and wakes all that waited for it.
+    """A clock for tests. `advance` moves time and wakes the sleepers whose time has come.
 
     `sleep`, which the code uses to back off, moves time by itself: a test never
-    waits for a pause. Waiting for an event with a time limit does not. In a
-    simulation, where every pause counts, `is_patient` makes both wait alike.
+    waits for a pause. A wait for an event with a timeout does not move time. In a
+    simulation, where every pause counts, `is_patient` makes `sleep` wait too.
     """
 
     def __init__(self, start: datetime = START, seed: int = 0) -> None:
@@ -46,7 +46,7 @@ class FakeClock:
 
     @property
     def sleepers(self) -> int:
-        """How many wait for time to pass."""
+        """How many waits depend on this clock now."""
         with self._lock:
             return len(self._sleepers)
 
@@ -80,9 +80,9 @@ class FakeClock:
         self._move(span_us(span))
 
     def advance_to_next(self) -> bool:
-        """Let time pass until the first sleeper's is over; False when nobody sleeps.
+        """Move time to the end of the first wait. Returns False if nothing waits.
 
-        No time passes while it is `held`.
+        While the clock is `held`, it does not move and returns False.
         """
         with self._lock:
             if not self._sleepers or self._holds:
@@ -93,7 +93,7 @@ class FakeClock:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Real work of unknown length goes on, which takes no time in the simulation."""
+        """Stop `advance_to_next` during real work, which takes no time in the simulation."""
         with self._lock:
             self._holds += 1
         try:
@@ -103,7 +103,7 @@ class FakeClock:
                 self._holds -= 1
 
     def jump(self, span: timedelta) -> None:
-        """Set the wall clock forward or back, with no time passing."""
+        """Set the wall clock forward or back. The monotonic clock does not change."""
         self._wall += span_us(span)
 
     def skewed(self, span: timedelta) -> Clock:
@@ -116,9 +116,9 @@ class FakeClock:
         _expire(late)
 
     def _passed(self, span: int) -> list[_FakeBell]:
-        """Those whose time is over then, to be woken without the lock.
+        """Move time. Returns the bells whose time is over, to be woken without the clock's lock.
 
-        A thread that waits holds the lock of its bell, and asks for the clock's.
+        A waiting thread holds the lock of its bell and then takes the clock's lock.
         """
         self._wall += span
         self._steady += span
@@ -133,7 +133,7 @@ class FakeClock:
             heapq.heappush(self._sleepers, (self._steady + span, self._count, bell))
 
     def _let_sleep(self, bell: _FakeBell) -> None:
-        """It waits no more, rung or not."""
+        """Remove the bell from the sleepers, whether it was rung or not."""
         with self._lock:
             if any(sleeper[2] is bell for sleeper in self._sleepers):
                 self._sleepers = [one for one in self._sleepers if one[2] is not bell]
@@ -218,7 +218,7 @@ class _FakeLoopBell(_FakeBell):
     def _wake(self) -> None:
         try:
             self._loop.call_soon_threadsafe(self._changed.set)
-        except RuntimeError:  # the waiter's loop is closed: there is nobody left to wake
+        except RuntimeError:  # the waiter's loop is closed: nothing is left to wake
             return
 
     async def wait(self, timeout_us: int | None) -> bool:

@@ -1,7 +1,7 @@
-"""Faults as inputs: storages and stores that fail at the request they are told to.
+"""Faults as inputs: storages, stores and buckets that fail at a chosen request.
 
-A sweep fails the first request, then the second, until the run makes fewer:
-`fired` says whether the fault came to pass.
+A sweep fails the first request, then the second, and so on, until the run makes
+fewer requests: `fired` shows whether the fault occurred.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ class Fault(Enum):
     """What happens to one request."""
 
     REFUSE = auto()
-    """It never arrives, and the caller is told that nothing is known."""
+    """It never arrives, and the caller gets an error with an unknown outcome."""
     LOSE_REPLY = auto()
-    """It is carried out, and the caller is told that nothing is known."""
+    """It is carried out, and the caller gets an error with an unknown outcome."""
     DELAY = auto()
-    """A competitor gets in before it; the caller waits for its answer."""
+    """A competitor's request is carried out first; then the caller gets its answer."""
     LAND_LATE = auto()
-    """The caller is told that nothing is known, and it arrives after the caller's next look."""
+    """The caller gets an error with an unknown outcome. The write arrives after its next read."""
     DIE_BEFORE = auto()
-    """The process is killed before it is carried out."""
+    """The process is killed before the request is carried out."""
     DIE_AFTER = auto()
-    """The process is killed once it is carried out."""
+    """The process is killed after the request is carried out."""
 
 
 PORT_FAULTS = (Fault.REFUSE, Fault.LOSE_REPLY, Fault.DELAY, Fault.LAND_LATE)
@@ -100,7 +100,7 @@ class FaultyStorage:
             case Fault.DIE_AFTER:
                 await request()
                 die()
-        raise AssertionError("the dead do not answer")
+        raise AssertionError("the process should have died")
 
     async def _land_late(self) -> None:
         if self._late is None:
@@ -111,11 +111,11 @@ class FaultyStorage:
         try:
             await self._storage.write(*late)
         except CASConflictError:
-            return  # it lost, as it must when the object has moved on
+            return  # as expected: another write came first
 
 
 class FaultyStore(Relay):
-    """A store whose `nth` commit meets `fault`; everything else is the store's own."""
+    """A store whose `nth` commit meets `fault`. Everything else goes to the wrapped store."""
 
     def __init__(self, store: Store, fault: Fault, nth: int) -> None:
         super().__init__(store)
@@ -162,7 +162,7 @@ class FaultyBucket:
         self._late: Callable[[], Awaitable[Any]] | None = None
 
     async def get(self, key: str) -> Found | None:
-        found: Found | None = await self._look(lambda: self._bucket.get(key))
+        found: Found | None = await self._read(lambda: self._bucket.get(key))
         return found
 
     async def put(
@@ -172,7 +172,7 @@ class FaultyBucket:
         return version
 
     async def list(self, prefix: str = "", *, after: str = "") -> list[Listed]:
-        listed: list[Listed] = await self._look(lambda: self._bucket.list(prefix, after=after))
+        listed: list[Listed] = await self._read(lambda: self._bucket.list(prefix, after=after))
         return listed
 
     async def delete(self, key: str) -> None:
@@ -181,7 +181,7 @@ class FaultyBucket:
     async def close(self) -> None:
         await self._bucket.close()
 
-    async def _look(self, request: Callable[[], Awaitable[Any]]) -> Any:
+    async def _read(self, request: Callable[[], Awaitable[Any]]) -> Any:
         answer = await self._ask(request)
         await self._land_late()
         return answer
@@ -206,7 +206,7 @@ class FaultyBucket:
                 await self._compete()
                 return await request()
             case Fault.DIE_BEFORE | Fault.DIE_AFTER:
-                raise AssertionError("who dies here takes its bucket along")
+                raise AssertionError("a bucket cannot kill its process: it would end the test")
 
     async def _land_late(self) -> None:
         if self._late is None:
@@ -216,7 +216,7 @@ class FaultyBucket:
         try:
             await late()
         except CASConflictError:
-            return  # it lost, as it must when another was first
+            return  # as expected: another write came first
 
     async def _compete(self) -> None:
         if self._competitor is not None:
@@ -224,7 +224,7 @@ class FaultyBucket:
 
 
 class SlowStorage:
-    """A storage whose every request takes `delay`: half of it to get there, half to come back."""
+    """A storage whose every request takes `delay`: half before it is carried out, half after."""
 
     def __init__(self, storage: ObjectStoragePort, clock: FakeClock, delay: timedelta) -> None:
         self.name = f"slow {getattr(storage, 'name', type(storage).__name__)}"
@@ -248,7 +248,7 @@ class SlowStorage:
 
 
 class SlowBucket:
-    """A bucket whose every request takes `delay`: half of it to get there, half to come back."""
+    """A bucket whose every request takes `delay`: half before it is carried out, half after."""
 
     blocking = False
 

@@ -1,9 +1,8 @@
-"""machine: a random story of producers, workers and accidents, told to a store and to the oracle.
+"""machine: random calls of producers and workers, and accidents, on a store and on the oracle.
 
-`machine_for` gives a hypothesis state machine for a store and a flavour of
-queue. Each rule is one step of the story; after each, everything that can be
-seen of the store must be as the oracle has it. One rule for each verb of a
-queue makes the file as long as it is.
+`machine_for` returns a hypothesis state machine for a store and a flavour of
+queue. Each rule is one step. After each step, everything visible of the store
+must equal the oracle. The file is long because each verb of a queue has a rule.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ Holder = tuple[int, int, bool]
 
 
 class Claim(NamedTuple):
-    """A job as its holder was handed it, and the oracle's token for that claim."""
+    """A job as the dequeue returned it, and the oracle's token for that claim."""
 
     job: Job
     token: int
@@ -41,7 +40,7 @@ _has_claims = precondition(lambda self: self.claims)
 
 
 class StoreMachine(RuleBasedStateMachine):
-    """Every rule is done to the store and to the oracle; `machine_for` says to which store."""
+    """Runs each rule on the store and on the oracle. `machine_for` chooses the store."""
 
     open_harness: ClassVar[Callable[[], Harness]]
     flavour: ClassVar[Flavour]
@@ -53,7 +52,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.workers = [self.pair.open(name) for name in WORKERS]
         self.deaths = self.follow_ups = 0
         self.claims: list[Claim] = []
-        """Every claim ever handed out: a worker that lost one may still come back with it."""
+        """Every claim ever made: a worker that lost its job may still use an old claim."""
         self.queue_leases: list[tuple[QueueUser, Any, str, int]] = []
         self.versions: dict[str, list[int]] = {name: [0] for name in NOTES}
         """The oracle's versions of each note, the newest last."""
@@ -107,20 +106,21 @@ class StoreMachine(RuleBasedStateMachine):
         lease=alphabet.leases,
     )
     def dequeue(self, worker: int, **options: Any) -> None:
-        who = self.workers[worker]
+        user = self.workers[worker]
 
         def expect(now: datetime, jobs: list[Job]) -> list[ModelJob]:
-            assert isinstance(jobs, list), f"a dequeue was answered {jobs!r}"
-            models = self.oracle.dequeue(now, who.name, **options)
-            assert ids_of(jobs) == ids_of(models), f"claimed {ids_of(jobs)}, not {ids_of(models)}"
+            assert isinstance(jobs, list), f"a dequeue returned {jobs!r}"
+            models = self.oracle.dequeue(now, user.name, **options)
+            found, expected = ids_of(jobs), ids_of(models)
+            assert found == expected, f"expected to claim {expected}, got {found}"
             pairs = zip(models, jobs, strict=True)
             self.pair.match([(model.token, job.token) for model, job in pairs])
             return models
 
-        jobs, models = self.pair.both(lambda: who.call("dequeue", **options), expect)
+        jobs, models = self.pair.both(lambda: user.call("dequeue", **options), expect)
         for job, model in zip(jobs, models, strict=True):
             self._check_it_was_free(job)
-            who.handed[job.id] = model.token
+            user.handed[job.id] = model.token
             self.claims.append(Claim(job, model.token))
 
     @rule(worker=alphabet.workers, batch_size=st.integers(1, 3), lease=alphabet.leases)
@@ -150,12 +150,12 @@ class StoreMachine(RuleBasedStateMachine):
         self.dequeue(worker, id=self._id(place), queue=queue, lease=lease)
 
     def _check_it_was_free(self, job: Job) -> None:
-        """By what was stored before the claim, nobody's lease was running."""
+        """Check that no lease was running, by what was stored before the claim."""
         now_us, due_us = self.pair.harness.clock.now(), self.pair.raw.jobs[job.id]["due_us"]
-        assert due_us is not None, f"{job.id} was finished, and is claimed"
-        assert due_us <= now_us, f"{job.id} was held until {due_us}, and is claimed at {now_us}"
+        assert due_us is not None, f"{job.id} was finished, but a dequeue claimed it"
+        assert due_us <= now_us, f"{job.id} was claimed at {now_us}, but due only at {due_us}"
 
-    # -- what a holder does, or one who was ------------------------------------
+    # -- calls of a holder, or of a former one ---------------------------------
 
     @_has_claims
     @rule(
@@ -166,7 +166,7 @@ class StoreMachine(RuleBasedStateMachine):
     def ack(self, holder: Holder, result: bytes | None, orders: list[Order]) -> None:
         following = [self._new(order) for order in orders]
         for place, new in enumerate(following):
-            if new.id is None:  # an ack does not tell the ids it made
+            if new.id is None:  # an ack does not return the ids it made
                 self.follow_ups += 1
                 following[place] = replace(new, id=f"next-{self.follow_ups}")
         self._as_holder("ack", holder, result=result, enqueue=following)
@@ -217,11 +217,11 @@ class StoreMachine(RuleBasedStateMachine):
 
     def _as_holder(self, method: str, holder: Holder, **options: Any) -> None:
         worker, place, by_id = holder
-        who, claim = self.workers[worker], self._claim(place)
+        user, claim = self.workers[worker], self._claim(place)
         name: Job | str = claim.job.id if by_id else claim.job
-        token = who.handed.get(claim.job.id, 0) if by_id else claim.token
+        token = user.handed.get(claim.job.id, 0) if by_id else claim.token
         self.pair.both(
-            lambda: who.call(method, name, **options),
+            lambda: user.call(method, name, **options),
             lambda now, _: getattr(self.oracle, method)(now, claim.job.id, token, **options),
         )
 
@@ -236,16 +236,16 @@ class StoreMachine(RuleBasedStateMachine):
         )
 
     def _claim(self, place: int) -> Claim:
-        """One of all that were ever handed out: the live ones first, then the newest."""
+        """One of all claims ever made: the live ones first, then the newest."""
         live = {job.token for job in self.oracle.jobs.values() if job.status == "in_progress"}
         claims = sorted(self.claims, key=lambda claim: (claim.token not in live, -claim.token))
         return claims[place % len(claims)]
 
-    # -- what anybody may do ---------------------------------------------------
+    # -- calls that need no claim ----------------------------------------------
 
     @rule(what=alphabet.management)
     def manage(self, what: Deed) -> None:
-        """Now and then, so that the work does not drown in it; a mistake as often as not."""
+        """One of several rare calls, often invalid. As one rule, they stay fewer than the work."""
         self._do(what)
 
     @precondition(lambda self: self._has("dead"))
@@ -289,7 +289,7 @@ class StoreMachine(RuleBasedStateMachine):
         return any(job.status in statuses for job in self.oracle.seen(self.pair.now()).values())
 
     def _id(self, place: int, first: str = "") -> str:
-        """The id of a job, newest first, those of status `first` before all; or of none."""
+        """The id of a job, those of status `first` first, then the newest; or an unknown id."""
         seen = self.oracle.seen(self.pair.now()).values()
         jobs = sorted(seen, key=lambda job: (job.status != first, -job.place))
         ids = [*ids_of(jobs), "nobody"]
@@ -326,37 +326,37 @@ class StoreMachine(RuleBasedStateMachine):
         )
 
     def lease_queue(self, worker: int, queue: str, lease: timedelta) -> None:
-        who = self.workers[worker]
-        context = who.call("lease_queue", queue, lease=lease)
+        user = self.workers[worker]
+        context = user.call("lease_queue", queue, lease=lease)
 
         def take() -> Stored | None:
-            held = who.enter(context)
+            held = user.enter(context)
             return None if held is None else Stored(held.worker.encode(), held.token, held.until)
 
         def model(now: datetime, stored: Any) -> ModelRecord | None:
-            record = self.oracle.lease_queue(now, who.name, queue, lease)
+            record = self.oracle.lease_queue(now, user.name, queue, lease)
             return None if record is None else self._matched(record, stored)
 
         _, record = self.pair.both(take, model)
         version = 0 if record is None else record.version
-        self.queue_leases.append((who, context, queue, version))
+        self.queue_leases.append((user, context, queue, version))
 
     @precondition(lambda self: self.queue_leases)
     @rule(place=alphabet.places)
     def let_queue_go(self, place: int) -> None:
-        who, context, queue, version = self.queue_leases.pop(place % len(self.queue_leases))
+        user, context, queue, version = self.queue_leases.pop(place % len(self.queue_leases))
         self.pair.both(
-            lambda: who.leave(context),
+            lambda: user.leave(context),
             lambda now, _: self.oracle.let_queue_go(now, queue, version),
         )
 
     def _matched(self, record: ModelRecord, stored: Any) -> ModelRecord:
-        assert isinstance(stored, Stored), f"{stored!r}, not {record!r}"
+        assert isinstance(stored, Stored), f"expected {record!r}, got {stored!r}"
         self.pair.match([(record.version, stored.version)])
         return record
 
     def _version(self, name: str, back: int) -> int:
-        """A version that the note has, or had."""
+        """The current version of the note, or an older one."""
         versions = self.versions[name]
         return versions[-1 - back % len(versions)]
 
@@ -366,37 +366,37 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(early=st.booleans())
     def wait_for_the_next_moment(self, early: bool) -> None:  # noqa: FBT001 - passed by name
-        """To the instant at which something comes due or is over, or to just before."""
+        """Move time to the instant at which something becomes due or ends, or to just before."""
         now = self.pair.now()
         moment = self.oracle.next_moment(now)
         if moment is not None:
             self.pair.harness.clock.advance(moment - now - early * MICROSECOND)
 
     def die(self, worker: int) -> None:
-        """Nobody is told; what it held is held until the leases end, and it may yet come back."""
+        """Replace a worker without a message. Its leases run on, and its old claims may be used."""
         self.deaths += 1
         self.workers[worker] = self.pair.open(f"{WORKERS[worker]}-{self.deaths}")
 
     def reopen(self, worker: int) -> None:
-        who = self.workers[worker]
-        if not any(holder is who for holder, *_ in self.queue_leases):
-            self.pair.shut(who)
-            self.workers[worker] = self.pair.open(who.name)
+        user = self.workers[worker]
+        if not any(holder is user for holder, *_ in self.queue_leases):
+            self.pair.shut(user)
+            self.workers[worker] = self.pair.open(user.name)
 
 
 def machine_for(
     open_harness: Callable[[], Harness], flavour: Flavour = "direct"
 ) -> type[StoreMachine]:
-    """The machine for the store that `open_harness` opens, empty, for each run.
+    """Return the machine for a store. `open_harness` must open an empty one for each run.
 
-    Give it to hypothesis's `run_state_machine_as_test`, with the settings you like.
+    Pass the machine to hypothesis's `run_state_machine_as_test`, with your own settings.
     """
     body = {"open_harness": staticmethod(open_harness), "flavour": flavour}
     return type("StoreMachine", (StoreMachine,), body)
 
 
 def _with_ids(new: list[NewJob], jobs: list[Job] | CasqueError) -> list[NewJob]:
-    """What was asked for, under the ids that the call made; any will do when it was refused."""
+    """The new jobs with the ids that the call made, or with any ids if it was refused."""
     if isinstance(jobs, CasqueError):
         made = [f"none-{place}" for place in range(len(new))]
     else:

@@ -1,4 +1,4 @@
-"""What the oracle holds: a job, a line and a record as plain, changeable values."""
+"""The oracle's values: a job, a line and a record, plain and mutable."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ LineName = tuple[str, str]
 
 
 class Lost(NamedTuple):
-    """The error of an attempt that nobody reported back from."""
+    """The error of an attempt that was never reported."""
 
     worker: str
-    heard_at: datetime
+    last_heartbeat_at: datetime
 
 
 class PastAttempt(NamedTuple):
@@ -30,7 +30,7 @@ class PastAttempt(NamedTuple):
 
 @dataclass
 class ModelJob:
-    """A job as the oracle has it. Its tokens are the oracle's own, counted from 1."""
+    """A job of the oracle. Tokens are the oracle's own numbers, counted from 1."""
 
     id: str
     queue: str
@@ -78,7 +78,7 @@ class ModelJob:
         return self.gone_at is not None and self.gone_at <= now
 
     def is_spent(self, now: datetime) -> bool:
-        """Whether it is held by nobody any more and has no attempt left."""
+        """Whether its lease has expired and no attempt is left."""
         last = self.attempts >= self.max_attempts
         return self.status == "in_progress" and last and self.is_due(now)
 
@@ -111,7 +111,7 @@ class ModelJob:
         self.finish("cancelled", at, DEAD_STAYS)
 
     def bury(self, at: datetime) -> None:
-        """Dead since its lease ended, and kept from now."""
+        """Make it dead: finished when its lease ended, and kept from `at` on."""
         assert self.lease_until is not None
         ended = min(self.lease_until, at)
         self.error = self.lose_attempt()

@@ -1,10 +1,10 @@
-"""Oracle: what a store must answer, said a second time as plainly as it can be.
+"""Oracle: a second implementation of a store, as simple as possible.
 
-Dicts, datetimes and a walk over everything for every question. It was written
-from the contract and shares nothing with the code it judges but the errors and
-`NewJob` at its border, so the same slip is not made twice. A record whose time
-is over is never cleared away here: it is only no longer seen. One long file,
-because the whole contract is to be read in one piece.
+It uses dicts and datetimes, and walks over everything for every call. It was
+written from the contract. It shares only the errors and `NewJob` with the code it
+checks, so the same mistake is not made twice. A job or record whose time is over
+is never removed here, only no longer returned. It is one long file, so that the
+whole contract can be read in one piece.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Hold = tuple[str, int]
 
 
 class Picked(NamedTuple):
-    """What a dequeue comes upon: the jobs it takes, the spent ones, the lines it visits."""
+    """What a dequeue finds: the jobs it claims, those without attempts left, the lines visited."""
 
     jobs: list[ModelJob]
     spent: list[ModelJob]
@@ -37,25 +37,25 @@ class Picked(NamedTuple):
 
 
 class Oracle:
-    """A store in a few dicts. Every call is told the time; a refusal is the public error."""
+    """A store in a few dicts. Every call takes the time as `now` and raises the public errors."""
 
     def __init__(self, max_depth: int) -> None:
         self.max_depth = max_depth
         self.jobs: dict[str, ModelJob] = {}
         self.turns: dict[LineName, int] = {}
-        """Of each line with a job that is or will be due: who was served last has the highest."""
+        """By line with an unfinished job: its turn. The line served last has the highest."""
         self.records: dict[tuple[str, str], ModelRecord] = {}
         self.tokens = 0
-        """Of claims and of record versions: one counter."""
+        """One counter for claims and record versions."""
         self.changes = 0
-        """How often anything was changed. A call that leaves it alone must write nothing."""
+        """How often anything changed. A call that does not increase this must write nothing."""
         self._places = 0
         self._turns = 0
 
     # -- producing -------------------------------------------------------------
 
     def enqueue(self, now: datetime, new: Sequence[NewJob]) -> list[ModelJob]:
-        """All or none; each as it now is, `duplicate` when it was there already."""
+        """Add all or none. Returns each job as it is now, `duplicate` if it existed already."""
         with self._whole():
             return self._add_all(now, new, depth=0, chain=())
 
@@ -71,7 +71,7 @@ class Oracle:
             if there is None:
                 self._add(now, one, depth, chain)
             elif there.line != (one.queue, one.entrypoint):
-                raise InvalidError("another's id")
+                raise InvalidError("the id is taken")
             answers.append((one.id, there is not None))
         return [
             replace(self._shown(self.jobs[job_id], now), duplicate=seen) for job_id, seen in answers
@@ -118,7 +118,7 @@ class Oracle:
         return self._claim(now, worker, lease, picked)
 
     def _pick_one(self, now: datetime, job_id: str, queue: str | None) -> Picked:
-        """The named job, which is no visit of its line."""
+        """Pick the named job. This does not count as a visit of its line."""
         job = self._find(job_id, now)
         if job is None or not job.is_due(now) or self._is_paused(job.queue, now):
             return Picked([], [], [])
@@ -167,12 +167,12 @@ class Oracle:
         return picked
 
     def _due_lines(self, now: datetime) -> list[LineName]:
-        """The lines with a due job, unless they are paused: who was served longest ago first."""
+        """The lines with a due job that are not paused, the one served longest ago first."""
         due = {job.line for job in self.jobs.values() if job.is_due(now)}
         lines = [name for name in due if not self._is_paused(name[0], now)]
         return sorted(lines, key=lambda name: self.turns[name])
 
-    # -- what a holder does ----------------------------------------------------
+    # -- calls of a holder -----------------------------------------------------
 
     def ack(
         self,
@@ -256,7 +256,7 @@ class Oracle:
         self._each(holds, lambda hold: self.heartbeat(now, *hold, lease=lease))
 
     def _each(self, holds: Sequence[Hold], do: Callable[[Hold], object]) -> None:
-        """Each alone; in the end the lost ones are named."""
+        """Do each one separately, then raise LeaseLostError with the ids of the lost ones."""
         lost: list[str] = []
         for hold in holds:
             try:
@@ -269,10 +269,10 @@ class Oracle:
     def _held(self, now: datetime, job_id: str, token: int) -> ModelJob:
         job = self._known(now, job_id)
         if job.status != "in_progress" or job.token != token:
-            raise LeaseLostError("not its holder", job_id=job_id)
+            raise LeaseLostError("not the holder", job_id=job_id)
         return job
 
-    # -- what anybody may do ---------------------------------------------------
+    # -- calls that need no claim ----------------------------------------------
 
     def cancel(self, now: datetime, job_id: str, *, reason: str) -> ModelJob:
         job = self._known(now, job_id)
@@ -367,7 +367,7 @@ class Oracle:
         expect: int,
         ttl: timedelta | None,
     ) -> ModelRecord:
-        """`expect` is the version that must be there, 0 for none."""
+        """`expect` is the version that the record must have, 0 for no record."""
         self._expect(now, key, expect)
         self.tokens += 1
         gone_at = None if ttl is None else now + ttl
@@ -384,12 +384,12 @@ class Oracle:
     def _expect(self, now: datetime, key: tuple[str, str], version: int) -> None:
         record = self.records_of(now, key[0]).get(key[1])
         if (0 if record is None else record.version) != version:
-            raise CASConflictError("at another version")
+            raise CASConflictError("the record has another version")
 
-    # -- looking ---------------------------------------------------------------
+    # -- reading ---------------------------------------------------------------
 
     def seen(self, now: datetime) -> dict[str, ModelJob]:
-        """Every job there is, as a reader sees it, in enqueue order."""
+        """Every job, as a read shows it, in enqueue order."""
         there = [job for job in self.jobs.values() if not job.is_gone(now)]
         there.sort(key=lambda job: job.place)
         return {job.id: self._shown(job, now) for job in there}
@@ -400,7 +400,7 @@ class Oracle:
         return [job.id for job in self._pick(now, entrypoints, queue, limit).jobs]
 
     def stats(self, now: datetime, queue: str | None) -> Counter[str]:
-        """The jobs by the state that a person sees."""
+        """Count the jobs by the states of `Stats`."""
         return Counter(
             _state(job, now) for job in self.seen(now).values() if queue in (None, job.queue)
         )
@@ -421,7 +421,7 @@ class Oracle:
         }
 
     def next_moment(self, now: datetime) -> datetime | None:
-        """When something next changes by time alone: a job comes due, a record's time is over."""
+        """When something next changes by time alone: a job becomes due, or a record expires."""
         moments = [at for job in self.jobs.values() for at in (job.due_at, job.gone_at)]
         moments.extend(record.gone_at for record in self.records.values())
         return min((at for at in moments if at is not None and at > now), default=None)
@@ -440,7 +440,7 @@ class Oracle:
         return queue in self.records_of(now, PAUSE)
 
     def _shown(self, job: ModelJob, now: datetime) -> ModelJob:
-        """A copy, on which a lost last attempt is dead since its lease ended."""
+        """A copy as reads show it: dead since its lease ended, if that was the last attempt."""
         shown = replace(job)
         if job.is_spent(now):
             assert job.lease_until is not None
@@ -463,7 +463,7 @@ class Oracle:
         return self._shown(job, now)
 
     def _change(self, served: Sequence[LineName] = ()) -> None:
-        """A line is there while it has jobs to come. One that is new or was served is last."""
+        """Update the lines: each has an unfinished job. New and served ones go to the end."""
         self.changes += 1
         lines = dict.fromkeys(job.line for job in self.jobs.values() if job.due_at is not None)
         self.turns = {name: turn for name, turn in self.turns.items() if name in lines}

@@ -15,15 +15,15 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 Work = Callable[..., None]
-"""A module-level function, called with an address, a function that reports a value, and more."""
+"""A module-level function `work(address, report, …)`. `report(value)` sends a value back."""
 
 _LONGEST_SECONDS = 100
-"""How long nothing may be reported: a process that hangs fails its test, and not the whole run."""
+"""The longest time without a report: a process that hangs fails its test, not the whole run."""
 _PRELOADED = ["casque.testing.children", "casque.testing.suite"]
 
 
 class Child:
-    """A process that runs `work(address, report, *args)`, and what it has reported."""
+    """A process that runs `work(address, report, *args)`, with its reports."""
 
     def __init__(self, work: Work, address: Any, *args: Any) -> None:
         context = multiprocessing.get_context("forkserver")
@@ -37,10 +37,10 @@ class Child:
         writer.close()
 
     def read(self) -> bool:
-        """Take what was reported next. False when there is no more, because it has ended."""
+        """Read the next report. Returns False if the process has ended and there is none."""
         if not self.reader.poll(_LONGEST_SECONDS):
             self.process.kill()
-            raise AssertionError(f"nothing was reported within {_LONGEST_SECONDS} s")
+            raise AssertionError(f"no process reported anything within {_LONGEST_SECONDS} s")
         try:
             is_error, value = self.reader.recv()
         except EOFError:
@@ -55,7 +55,7 @@ class Child:
 
 
 def meeting_of(count: int) -> Any:
-    """A barrier at which so many of these processes can wait for each other."""
+    """A barrier at which `count` of these processes can wait for each other."""
     return multiprocessing.get_context("forkserver").Barrier(count)
 
 
@@ -70,14 +70,14 @@ def run_in_process(work: Work, address: Any, *args: Any) -> list[Any]:
 
 
 def in_processes(address: Any, count: int, work: Work, args: tuple[Any, ...]) -> list[Any]:
-    """Run `work(address, report, place, *args)` in so many processes at once; their reports."""
+    """Run `work(address, report, place, *args)` in `count` processes at once. Returns reports."""
     children = [Child(work, address, place, *args) for place in range(count)]
     reading: dict[Any, Child] = {child.reader: child for child in children}
     try:
         while reading:
             ready = wait(list(reading), _LONGEST_SECONDS)
             if not ready:
-                raise AssertionError(f"nothing was reported within {_LONGEST_SECONDS} s")
+                raise AssertionError(f"no process reported anything within {_LONGEST_SECONDS} s")
             for reader in ready:
                 child = reading[reader]
                 if child.read():
@@ -101,16 +101,16 @@ def _run(
     environment: dict[str, str],
     args: tuple[Any, ...],
 ) -> None:
-    os.environ.clear()  # the fork server has the environment of an earlier test
+    os.environ.clear()  # the fork server still has the environment of an earlier test
     os.environ.update(environment)
     try:
         work(address, lambda value: writer.send((False, value)), *args)
-    except BaseException as error:  # noqa: BLE001 - told to the test
+    except BaseException as error:  # noqa: BLE001 - sent to the test
         writer.send((True, repr(error)))
 
 
 def in_threads(address: Any, count: int, work: Work, args: tuple[Any, ...]) -> list[Any]:
-    """The same in threads of this process."""
+    """Do the same as `in_processes`, in threads of this process."""
     values: list[Any] = []
     errors: list[BaseException] = []
 

@@ -1,7 +1,7 @@
-"""Racers: many on one bucket at once, in threads or in processes of their own.
+"""Racers: functions that use one bucket at once, in threads or in separate processes.
 
-BucketHarness is how a bucket describes itself to the suite. This module loads
-no test tools, so that a process that only races is quick to start.
+BucketHarness describes a bucket to the suite. This module loads no test tools,
+so that a process that only races starts quickly.
 """
 
 from __future__ import annotations
@@ -20,40 +20,40 @@ from casque.testing.rig import Tier
 
 Opener = Callable[[], Bucket]
 _BREATH_SECONDS = 0.005
-"""The longest pause before another try; racers live in real time."""
-_LOOKS = 40_000
-"""After so many tries something is wrong: with their pauses they last longer than a test may."""
+"""The longest pause before another try. Racers run in real time."""
+_TRIES = 40_000
+"""The limit of tries: with their pauses they take longer than a test may."""
 _LONG = 200_000
 _chance = random.Random()  # noqa: S311 - not a secret
 
 Limit = Literal["hashes", "folders"]
-"""What some servers cannot do, and the ledger can do without.
+"""Limits of some servers, which the ledger can work with.
 
-`hashes`: a version is a hash of the content, as on S3, so that equal content has
-an equal version. `folders`: it lists a folder before what else begins with its
-name, as SeaweedFS does, so that `a/b` comes before `a-b`.
+`hashes`: a version is a hash of the content, as on S3, so equal content has equal
+versions. `folders`: a list has a folder before other keys that begin with its
+name, as on SeaweedFS, so `a/b` comes before `a-b`.
 """
 
 
 class BucketHarness(Protocol):
-    """What a bucket tells the suite about itself."""
+    """Describes a bucket to the suite."""
 
     tier: Tier
-    """`small` where a request takes long: fewer and smaller objects."""
+    """`small` for a slow bucket: tests use fewer and smaller objects."""
 
     limits: frozenset[Limit]
 
     opener: Opener | None
-    """Opens a handle on the same storage in another process, and so can be pickled, as
-    `functools.partial(FolderBucket, path)` can; None when no other process can reach it."""
+    """Opens a handle on the same storage in another process. It must be picklable, for example
+    `functools.partial(FolderBucket, path)`. None if no other process can reach the storage."""
 
     def open(self) -> Bucket:
-        """One more handle on the storage, which nothing else is in, as another process has it."""
+        """Open another handle on the storage, as another process would. A new storage is empty."""
         ...
 
 
 Racer = Callable[[Opener, Callable[[Any], None], int, int, int], None]
-"""Called with what opens its bucket, what reports, its place, how many race, and how often."""
+"""Called with `opener`, `report`, its `place`, the `count` of racers and the number of `times`."""
 
 
 async def race(
@@ -63,7 +63,7 @@ async def race(
     count: int,
     times: int,
 ) -> list[Any]:
-    """Let so many race at once; what they reported."""
+    """Run `count` racers at once. Returns all reports."""
     if kind == "threads" or harness.opener is None:
         return await asyncio.to_thread(in_threads, harness.open, count, racer, (count, times))
     return await asyncio.to_thread(in_processes, harness.opener, count, racer, (count, times))
@@ -72,7 +72,7 @@ async def race(
 def create_the_same_keys(
     opener: Opener, report: Callable[[Any], None], place: int, count: int, times: int
 ) -> None:
-    """Create `race/0`, `race/1` … and report those that were created."""
+    """Try to create `race/0`, `race/1` … and report each key that this racer created."""
 
     async def run(bucket: Bucket) -> None:
         for number in range(times):
@@ -85,7 +85,7 @@ def create_the_same_keys(
 def count_up(
     opener: Opener, report: Callable[[Any], None], place: int, count: int, times: int
 ) -> None:
-    """Add to the object `counter`, so many times, by comparing and setting."""
+    """Add to the object `counter` as many times as asked, with compare-and-set."""
 
     async def run(bucket: Bucket) -> None:
         for number in range(times):
@@ -97,22 +97,22 @@ def count_up(
 def replace_or_read(
     opener: Opener, report: Callable[[Any], None], place: int, count: int, times: int
 ) -> None:
-    """The first replaces the object `a` until each of the others has read it so many times."""
+    """The first replaces the object `a` until each of the others has read it `times` times."""
 
     async def replace(bucket: Bucket) -> None:
         version = await bucket.put("a", b"0" * _LONG, expect=ABSENT)
-        for number in range(_LOOKS):
+        for number in range(_TRIES):
             body = b"%d" % (number % 10) * (_LONG - number)
             version = await bucket.put("a", body, expect=version)
             if len(await bucket.list("read/")) == count - 1:
                 return
             await _breathe()
-        raise AssertionError("the others do not come to their end")
+        raise AssertionError("the other racers do not finish")
 
     async def read(bucket: Bucket) -> None:
         for _ in range(times):
             found = await bucket.get("a")
-            assert not found or len(set(found.body)) == 1, "half of one and half of another"
+            assert not found or len(set(found.body)) == 1, "read a mix of two versions"
             await _breathe()
         await _create(bucket, f"read/{place}", b"")
 
@@ -122,9 +122,9 @@ def replace_or_read(
 def list_or_come_and_go(
     opener: Opener, report: Callable[[Any], None], place: int, count: int, times: int
 ) -> None:
-    """The first lists `many/` and reports what is named; the others put there and delete."""
+    """The first lists `many/` and reports its keys; the others put and delete keys there."""
 
-    async def look(bucket: Bucket) -> None:
+    async def read_list(bucket: Bucket) -> None:
         for _ in range(times):
             report([one.key for one in await bucket.list("many/")])
 
@@ -134,31 +134,34 @@ def list_or_come_and_go(
             await bucket.put(key, b"1", expect=ABSENT)
             await bucket.delete(key)
 
-    asyncio.run(_together(opener, place, count, come_and_go if place else look))
+    asyncio.run(_together(opener, place, count, come_and_go if place else read_list))
 
 
 async def _together(opener: Opener, place: int, count: int, run: Callable[[Bucket], Any]) -> None:
-    """Begin when all are there: a process takes longer to start than to run."""
+    """Begin when all racers are ready: a process takes longer to start than to run."""
     bucket = opener()
     try:
         await _create(bucket, f"ready/{place}", b"")
-        for _ in range(_LOOKS):
+        for _ in range(_TRIES):
             if len(await bucket.list("ready/")) == count:
                 await run(bucket)
                 return
             await _breathe()
-        raise AssertionError("the others have not come")
+        raise AssertionError(f"expected {count} racers, but some never started")
     finally:
         await bucket.close()
 
 
 async def _create(bucket: Bucket, key: str, body: bytes) -> bool:
-    """Whether this call created it. No answer is not a no: then what is there tells."""
-    for _ in range(_LOOKS):
+    """Create the object. Returns whether this call created it.
+
+    If the outcome is unknown, the stored body shows it.
+    """
+    for _ in range(_TRIES):
         try:
             await bucket.put(key, body, expect=ABSENT)
         except CASConflictError:
-            assert await _found(bucket, key), f"{key} exists, and then it does not"
+            assert await _found(bucket, key), f"put found {key}, but get does not"
             return False
         except StorageError as error:
             if not error.outcome_unknown:
@@ -169,12 +172,12 @@ async def _create(bucket: Bucket, key: str, body: bytes) -> bool:
         else:
             return True
         await _breathe()
-    raise AssertionError(f"no answer about {key}")
+    raise AssertionError(f"{key}: no answer in {_TRIES:,} tries")
 
 
 async def _add_one(bucket: Bucket, name: str, number: int) -> None:
-    """Make `name` stand at `number` + 1. What is stored tells whether it was done."""
-    for _ in range(_LOOKS):
+    """Set `name` to `number` + 1. If the outcome is unknown, the stored value shows it."""
+    for _ in range(_TRIES):
         found = await _found(bucket, "counter")
         counts: Counter[str] = Counter(json.loads(found[0]) if found else {})
         if counts[name] > number:
@@ -192,11 +195,11 @@ async def _add_one(bucket: Bucket, name: str, number: int) -> None:
         else:
             return
         await _breathe()
-    raise AssertionError("others were always first")
+    raise AssertionError(f"could not add: other racers won {_TRIES:,} times in a row")
 
 
 async def _found(bucket: Bucket, key: str) -> tuple[bytes, Version] | None:
-    for _ in range(_LOOKS):
+    for _ in range(_TRIES):
         try:
             found = await bucket.get(key)
         except StorageError as error:
@@ -205,7 +208,7 @@ async def _found(bucket: Bucket, key: str) -> tuple[bytes, Version] | None:
             await _breathe()
         else:
             return found and (found.body, found.version)
-    raise AssertionError(f"no answer about {key}")
+    raise AssertionError(f"{key}: no answer in {_TRIES:,} tries")
 
 
 async def _breathe() -> None:

@@ -1,4 +1,4 @@
-"""Relays: stores that stand before another, and count, hold up or leave unanswered what passes."""
+"""Relays: stores that wrap another one and count, delay or fail its commits."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from casque.stores.port import Answer, Store
 
 
 class Relay:
-    """A store that hands everything on to another; its subclasses get between."""
+    """A store that passes everything to another one. Subclasses override `commit`."""
 
     def __init__(self, store: Store) -> None:
         self.clock, self.name = store.clock, store.name
@@ -30,7 +30,7 @@ class Relay:
 
 
 class Outage(Relay):
-    """A store that leaves the next `unanswered` commits without an answer."""
+    """A store whose next `unanswered` commits fail."""
 
     def __init__(self, store: Store) -> None:
         super().__init__(store)
@@ -41,12 +41,12 @@ class Outage(Relay):
         self.asked += 1
         if self.unanswered:
             self.unanswered -= 1
-            raise StorageError("the storage is away", outcome_unknown=False)
+            raise StorageError("the storage is unavailable", outcome_unknown=False)
         return await super().commit(*args, **options)
 
 
 class Gate(Relay):
-    """A store that holds a commit up, stored already or not, until the gate is opened."""
+    """A store that delays a commit, before or after it is stored, until the gate opens."""
 
     def __init__(self, store: Store, *, is_stored: bool) -> None:
         super().__init__(store)
@@ -69,7 +69,7 @@ class Gate(Relay):
 
 
 class Turnstile(Relay):
-    """A store whose commits are counted, and wait while `gate` is closed; from any thread."""
+    """A store that counts its commits and makes them wait while `gate` is closed, on any thread."""
 
     def __init__(self, store: Store) -> None:
         super().__init__(store)

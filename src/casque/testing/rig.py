@@ -1,8 +1,8 @@
-"""Rig: what a statement of the suite works with: a storage, a clock, and queues on it.
+"""Rig: what each test of the suite uses: a storage, a clock, and queues on it.
 
-A backend describes itself by a `Harness`; the rig opens queues of one flavour
-on it. Each `worker()` is a queue object of its own on a store handle of its
-own, as another process would have.
+A `Harness` describes a backend; the rig opens queues of one flavour on it. Each
+`worker()` is a separate queue object on its own store handle, as in a separate
+process.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ FLAVOURS: tuple[Flavour, ...] = ("direct", "broker", "queue")
 Tier = Literal["full", "small"]
 T = TypeVar("T")
 _WATCHED_TRIES = 200
-"""A thread of an earlier test may still be there: then anybody who waits will do."""
+"""After so many tries any sleeper counts: the watcher may be left over from an earlier test."""
 
 
 class RawLine(NamedTuple):
@@ -43,14 +43,14 @@ class RawLine(NamedTuple):
     queue: str
     entrypoint: str
     visit_us: int | None
-    """When it is worth a look; None: it is believed to be due, or the store does not keep it."""
+    """When to check the line next. None if it counts as due, or if the store does not keep this."""
 
 
 class Raw(NamedTuple):
-    """What is stored, read behind the API."""
+    """What is stored, read without the store's own code."""
 
     jobs: dict[str, dict[str, Any]]
-    """By id; each with at least `status`, `queue`, `entrypoint`, `priority`, `attempts`, `token`
+    """By id. Each has at least `status`, `queue`, `entrypoint`, `priority`, `attempts`, `token`
     and `due_us` (None when finished)."""
     lines: list[RawLine]
     writers: dict[str, int]
@@ -60,51 +60,54 @@ class Raw(NamedTuple):
 
 
 class Harness(Protocol):
-    """What a backend tells the suite about itself."""
+    """Describes a backend to the suite, and reads its storage without its code."""
 
     clock: FakeClock
     tier: Tier
     address: str | None
-    """A URL under which another process reaches the same storage; None when none can."""
+    """A URL that opens the same storage in another process; None if no other process can."""
 
     empty_is_new: bool
-    """Whether nothing at all in the storage's place is a new queue, rather than a damaged one."""
+    """Whether an empty storage counts as a new queue, not as a damaged one."""
 
     def open(self, clock: Clock | None = None) -> Store:
-        """One more handle on the storage, as another process would open it."""
+        """Open another handle on the storage, as another process would."""
         ...
 
     def raw(self) -> Raw:
-        """What is stored now, without asking the store."""
+        """Return what is stored now, read without the store."""
         ...
 
     def writes(self) -> int:
-        """How many changes of the storage there have been."""
+        """Return how often the storage has been changed."""
         ...
 
     def touched(self) -> int | None:
-        """How many index entries or rows claims have looked at; None when it is exempt."""
+        """Return how many index entries or rows claims have read; None for an exempt store."""
         ...
 
     def stored(self) -> bytes | None:
-        """The bytes that are stored (one object's, where there are several); None: none are."""
+        """Return the stored bytes, of one object if there are several.
+
+        None if the store keeps nothing outside the process.
+        """
         ...
 
     def replace_stored(self, content: bytes) -> None:
-        """Put other bytes in the place of `stored()`, as damage or another program would."""
+        """Replace the bytes of `stored()`, as damage or another program would."""
         ...
 
     def wipe(self) -> bool:
-        """Remove all that is stored, open or not. False when nobody can."""
+        """Remove everything stored, even while it is open. False if that is impossible."""
         ...
 
     def slowed(self, delay: timedelta) -> Store | None:
-        """A handle whose every request takes `delay` on the clock; None when it makes none."""
+        """Open a handle whose every request takes `delay` on the clock; None without requests."""
         ...
 
 
 class _OnThreads:
-    """The sync Queue behind the async one's signatures, so that one test serves both."""
+    """The sync Queue with the signatures of the async one, so that one test covers both."""
 
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
@@ -141,13 +144,13 @@ class Rig:
         self._stack = AsyncExitStack()
 
     def size(self, full: int) -> int:
-        """A size of the full tier, or a hundredth of it (at least 2)."""
+        """Return `full` in the full tier, else a hundredth of it (at least 2)."""
         return full if self.harness.tier == "full" else max(full // 100, 2)
 
     async def worker(
         self, *, store: Store | None = None, clock: Clock | None = None, **options: Any
     ) -> AsyncQueue:
-        """A queue of this rig's flavour on a handle of its own; closed with the test."""
+        """Open a queue of this rig's flavour on its own handle. It is closed after the test."""
         store = store or self.harness.open(clock)
         if self.flavour == "queue":
             queue = await asyncio.to_thread(Queue, store, **options)
@@ -168,7 +171,7 @@ class Rig:
         steps: int = 2_000,
         within: timedelta = timedelta.max,
     ) -> T:
-        """Await something that needs fake time to pass: `step` at a time, `within` in all."""
+        """Await `task` while the fake clock moves by `step` at a time, at most `within` in all."""
         future = asyncio.ensure_future(task)
         passed = timedelta(0)
         for _ in range(steps):
@@ -179,26 +182,26 @@ class Rig:
                 self.clock.advance(step)
                 passed += step
         future.cancel()
-        raise AssertionError("still waiting")
+        raise AssertionError(f"still waiting after {steps:,} steps of the fake clock")
 
     async def until_asleep(self) -> None:
-        """Until somebody waits for time to pass: who still asks a server does not see it pass.
+        """Wait until a call sleeps on the fake clock: before that it would not see time pass.
 
-        The thread that watches a SQLite file waits, too, and is not the one that is meant.
+        The thread that watches a SQLite file sleeps too, and does not count.
         """
         for tried in range(2_000):
             watchers = sum(one.name == "casque-watch" for one in threading.enumerate())
             if self.clock.sleepers > (watchers if tried < _WATCHED_TRIES else 0):
                 return
             await asyncio.sleep(0.005)
-        raise AssertionError("nobody waits")
+        raise AssertionError("no call waits for the fake clock")
 
     async def in_processes(self, count: int, work: Callable[..., None], *args: Any) -> list[Any]:
-        """Run `work(address, report, place, *args)` `count` times at once; what they reported.
+        """Run `work(address, report, place, *args)` `count` times at once. Returns all reports.
 
-        In real processes where the storage can be reached from another, else
-        in threads. `work` is a module-level function; `address` is what a queue
-        is opened with, `report(value)` sends a value back. An exception there is one here.
+        It runs in real processes if another process can reach the storage, else
+        in threads. `work` is a module-level function. It opens a queue with
+        `address`; `report(value)` sends a value back. Its exceptions are raised here.
         """
         address = self.harness.address
         if address is None:
@@ -211,11 +214,11 @@ class Rig:
 
 @contextmanager
 def counted(count: Callable[[], int | None]) -> Iterator[Callable[[], int]]:
-    """Count what happens inside the context; the value given tells by how much it grew."""
+    """Give a function that returns by how much `count` grew since the context began."""
     before = count() or 0
     yield lambda: (count() or 0) - before
 
 
 def inside(job: Job) -> AbstractContextManager[None]:
-    """While this holds, the code runs in the job."""
+    """A context in which code runs as part of the job."""
     return running_as(RunningJob(job, None, lambda *_: None))

@@ -1,8 +1,8 @@
-"""Side by side: one call made on a store and on the oracle, and everything compared after it.
+"""Side by side: make one call on a store and on the oracle, then compare everything.
 
-A step is decided at the instant the clock shows when the call has returned: a
-store that pauses between two tries lets time pass. Tokens are each side's own;
-what is asked of the store's is that they match the oracle's and only rise.
+The oracle's call happens at the time at which the store's call has returned: a
+store that pauses between two tries lets time pass. Each side has its own tokens.
+The store's tokens must correspond to the oracle's and only rise.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ COMPARED = (
 
 
 class Stored(NamedTuple):
-    """A record, or a lease that is one, as the store showed it."""
+    """A record, or a lease stored as one, as the store returned it."""
 
     value: bytes
     version: int
@@ -53,7 +53,7 @@ class Stored(NamedTuple):
 
 
 class QueueUser:
-    """A queue object on a store handle of its own, and which claims it was handed."""
+    """A queue object on its own store handle, and the claims it has made."""
 
     def __init__(
         self, harness: Harness, flavour: Flavour, name: str, loop: asyncio.AbstractEventLoop
@@ -72,7 +72,7 @@ class QueueUser:
         self.enter(self._queue)
 
     def call(self, method: str, *args: Any, **options: Any) -> Any:
-        """Do it and wait for it, whatever the flavour."""
+        """Call a method and wait for its answer, in any flavour."""
         return self._run(getattr(self._queue, method)(*args, **options))
 
     def enter(self, context: Any) -> Any:
@@ -85,7 +85,7 @@ class QueueUser:
 
     def close(self) -> None:
         self.leave(self._queue)
-        # A Queue on a store that suspends ran it in a loop of its own, which has ended by now.
+        # A sync Queue ran an async store in its own event loop, which has ended by now.
         if isinstance(self._queue, AsyncQueue) or self._store.blocking:
             self._run(self._store.close())
 
@@ -94,27 +94,27 @@ class QueueUser:
 
 
 class SideBySide:
-    """A store and the oracle, at the same point of the same story."""
+    """A store and the oracle after the same calls."""
 
     def __init__(self, harness: Harness, flavour: Flavour) -> None:
         self.harness = harness
         self.flavour = flavour
         self.oracle = Oracle(MAX_DEPTH)
         self.raw = harness.raw()
-        """What was stored when the last step was over."""
+        """What was stored after the last step."""
         self.tokens = {0: 0}
-        """The store's token for each of the oracle's: of claims and record versions alike."""
+        """The store's token for each of the oracle's, for claims and record versions."""
         self._loop = asyncio.new_event_loop()
         self._open: list[QueueUser] = []
         self._reader = self.open("reader")
         self._store = harness.open()
         self._commits = 0
         self._repeats: list[tuple[Batch, list[Any], int]] = []
-        """The last of these commits, its answer, and when it was."""
+        """The last of these commits, its answer and its time."""
         self._written_us = 0
 
     def open(self, name: str) -> QueueUser:
-        """One more queue object; it is closed in the end, if nobody does so before."""
+        """Open another queue object. `close` closes it unless `shut` did so before."""
         worker = QueueUser(self.harness, self.flavour, name, self._loop)
         self._open.append(worker)
         return worker
@@ -133,9 +133,9 @@ class SideBySide:
         return EPOCH + self.harness.clock.now() * MICROSECOND
 
     def commit(self, operation: Operation) -> Any:
-        """An operation that has no method: straight to the store, by one of two writers.
+        """Commit an operation that has no method, directly on the store, by one of two writers.
 
-        In the same commit the other writer repeats its last batch, as long as the store knows it.
+        In the same commit the other writer repeats its last batch, while the store remembers it.
         """
         self._commits += 1
         mine = self._commits % 2
@@ -147,9 +147,10 @@ class SideBySide:
         answer, *again = self._loop.run_until_complete(self._store.commit(batches))
         for (_, first), second in zip(repeated, again, strict=True):
             assert isinstance(second, list), second
-            assert list(map(_kind, second)) == list(map(_kind, first)), f"{second}, not {first}"
+            same = list(map(_kind, second)) == list(map(_kind, first))
+            assert same, f"a repeated batch: expected {first}, got {second}"
         assert isinstance(answer, list), answer
-        if self.harness.writes() != writes:  # else it is decided again, and may come out otherwise
+        if self.harness.writes() != writes:  # otherwise a repeat may have another outcome
             self._repeats = [(batch, answer, now)]
         [outcome] = answer
         if isinstance(outcome, Exception):
@@ -157,33 +158,33 @@ class SideBySide:
         return outcome
 
     def both(self, call: Callable[[], Any], model: Callable[[datetime, Any], Any]) -> Any:
-        """Do it to the store, then to the oracle at that instant; both must answer the same.
+        """Make a call on the store, then on the oracle at that time. Both must answer the same.
 
-        The oracle's side is told what the store answered, to learn from it what only
-        a store can know: the ids it made, the tokens it gave out.
+        `model` gets the store's answer too, for values that only the store chooses:
+        new ids and tokens.
         """
         changes, writes = self.oracle.changes, self.harness.writes()
         answer = _outcome(call)
         now = self.now()
         expected = _outcome(lambda: model(now, answer))
         if self.harness.writes() != writes:
-            assert self.oracle.changes != changes, f"wrote, though nothing changes: {answer!r}"
+            assert self.oracle.changes != changes, f"the store wrote without a change: {answer!r}"
             self._written_us = self.harness.clock.now()
         self._agree(answer, expected)
         return answer, expected
 
     def match(self, tokens: Sequence[tuple[int, int]]) -> None:
-        """Learn the store's tokens for new ones of the oracle; they must be higher than any."""
+        """Remember the store's tokens for new ones of the oracle. They must be the highest yet."""
         newest = max(self.tokens.values())
         for own, theirs in tokens:
-            assert theirs > newest, f"token {theirs} was given out after {newest}"
+            assert theirs > newest, f"token {theirs} was issued after {newest}"
             self.tokens[own] = theirs
-        assert len(set(self.tokens.values())) == len(self.tokens), "a token was given out twice"
+        assert len(set(self.tokens.values())) == len(self.tokens), "a token was issued twice"
 
-    # -- everything that can be seen -------------------------------------------
+    # -- everything that is visible --------------------------------------------
 
     def compare(self) -> None:
-        """Raise an AssertionError unless the store shows what the oracle does, and is sound."""
+        """Raise AssertionError unless the store equals the oracle and its stored data is sound."""
         self._stored_soundly()
         self._jobs_agree()
         self._order_agrees()
@@ -203,13 +204,14 @@ class SideBySide:
         for entrypoint, queue in asked:
             seen = ids_of(self._reader.call("peek", entrypoint, queue=queue, limit=100))
             expected = self.oracle.peek(self.now(), entrypoint, queue, 100)
-            assert seen == expected, f"peek({entrypoint}, {queue}): {seen}, not {expected}"
+            assert seen == expected, f"peek({entrypoint}, {queue}): expected {expected}, got {seen}"
 
     def _counts_agree(self) -> None:
         now, reader = self.now(), self._reader
         for queue in (None, *QUEUES):
             stats, expected = reader.call("stats", queue), self.oracle.stats(now, queue)
-            assert stats == Stats(**expected), f"stats({queue}): {stats}, not {expected}"
+            wanted = Stats(**expected)
+            assert stats == wanted, f"stats({queue}): expected {wanted}, got {stats}"
         for queue in QUEUES:
             first = reader.call("next_run_at", queue)
             assert first == self.oracle.next_run_at(queue), f"next_run_at({queue}): {first}"
@@ -224,54 +226,61 @@ class SideBySide:
             assert [record.name for record in records] == sorted(expected)
             for record in records:
                 model = expected[record.name]
-                if model.version not in self.tokens:  # of a pause, whose call does not tell it
+                if model.version not in self.tokens:  # of a pause, whose call does not return it
                     self.match([(model.version, record.version)])
                 self._agree(Stored(record.value, record.version, record.expires_at), model)
 
     def _stored_soundly(self) -> None:
-        """Behind the API: tokens only rise, one record per line, and those that wait, exactly."""
+        """Check the raw data: tokens only rise, each line is stored once, with the right time."""
         raw, before = self.harness.raw(), self.raw
-        assert raw.token >= before.token, f"the counter fell from {before.token} to {raw.token}"
+        assert raw.token >= before.token, (
+            f"the token counter fell from {before.token} to {raw.token}"
+        )
         earliest: dict[tuple[str, str], int] = {}
         for job_id, job in raw.jobs.items():
-            assert job["token"] <= raw.token, f"{job_id}: token {job['token']} of {raw.token}"
+            assert job["token"] <= raw.token, f"{job_id}: {job['token']} is above the token counter"
             old = before.jobs.get(job_id, job)["token"]  # 0 again when the id was used again
             assert not job["token"] or job["token"] >= old, f"{job_id}: token fell from {old}"
             if job["due_us"] is not None:
                 line = (job["queue"], job["entrypoint"])
                 earliest[line] = min(job["due_us"], earliest.get(line, job["due_us"]))
         lines = sorted((line.queue, line.entrypoint) for line in raw.lines)
-        assert lines == sorted(earliest), f"lines {lines} for the jobs of {sorted(earliest)}"
+        wanted = sorted(earliest)
+        assert lines == wanted, f"expected the lines {wanted}, got {lines}"
         for stored in raw.lines:
             first = earliest[stored.queue, stored.entrypoint]
-            assert stored.visit_us in (None, first), f"{stored}: the first is due at {first}"
+            assert stored.visit_us in (None, first), f"{stored}: its first job is due at {first}"
         self.raw = raw
 
     # -- one answer ------------------------------------------------------------
 
     def _agree(self, answer: Any, expected: Any) -> None:
         if isinstance(expected, CasqueError) or isinstance(answer, CasqueError):
-            assert _what(answer) == _what(expected), f"{answer!r}, not {expected!r}"
+            same = _what(answer) == _what(expected)
+            assert same, f"expected {expected!r}, got {answer!r}"
         elif isinstance(expected, ModelJob):
-            assert isinstance(answer, Job), f"{answer!r}, not {expected!r}"
+            assert isinstance(answer, Job), f"expected {expected!r}, got {answer!r}"
             self._same(answer, expected)
         elif isinstance(expected, ModelRecord):
             record = Stored(expected.value, self.tokens[expected.version], expected.gone_at)
-            assert answer == record, f"{answer!r}, not {record!r}"
+            assert answer == record, f"expected {record!r}, got {answer!r}"
         elif isinstance(expected, list):
-            assert ids_of(answer) == ids_of(expected), f"{ids_of(answer)}, not {ids_of(expected)}"
+            ids, wanted = ids_of(answer), ids_of(expected)
+            assert ids == wanted, f"expected {wanted}, got {ids}"
             for job, model in zip(answer, expected, strict=True):
                 self._same(job, model)
         else:
-            assert answer == expected, f"{answer!r}, not {expected!r}"
+            assert answer == expected, f"expected {expected!r}, got {answer!r}"
 
     def _same(self, job: Job, model: ModelJob) -> None:
         seen, expected = _fields(job), _fields(model)
         expected["token"] = self.tokens[model.token]
         if isinstance(model.error, Lost):
-            told = job.error or ""
-            named = model.error.worker in told and f"{model.error.heard_at:%H:%M:%S}" in told
-            expected["error"] = told if named else model.error
+            error = job.error or ""
+            named = (
+                model.error.worker in error and f"{model.error.last_heartbeat_at:%H:%M:%S}" in error
+            )
+            expected["error"] = error if named else model.error
         seen["history"] = [
             (past.number, past.worker, past.started_at, past.failure and past.failure.kind)
             for past in job.history
@@ -280,9 +289,9 @@ class SideBySide:
         wrong = {
             name: (value, expected[name]) for name, value in seen.items() if value != expected[name]
         }
-        assert not wrong, f"{job.id}, store and oracle: {wrong}"
+        assert not wrong, f"job {job.id} differs; by field, the store's and the oracle's: {wrong}"
         for past in job.history:
-            assert past.ended_at <= self.now(), f"{job.id}: an attempt ends in the future: {past}"
+            assert past.ended_at <= self.now(), f"{job.id}: an attempt ended in the future: {past}"
 
 
 def ids_of(jobs: Sequence[Job | ModelJob]) -> list[str]:
@@ -297,7 +306,7 @@ def _outcome(call: Callable[[], Any]) -> Any:
 
 
 def _what(answer: Any) -> tuple[object, ...]:
-    """The kind of an error and the jobs it names: what a program may go by."""
+    """The class of an error and the jobs it names: what a program may rely on."""
     if isinstance(answer, LeaseLostError):
         return LeaseLostError, answer.job_ids
     return type(answer), answer.job_id if isinstance(answer, JobNotFoundError) else None
@@ -306,11 +315,11 @@ def _what(answer: Any) -> tuple[object, ...]:
 def _fields(job: Job | ModelJob) -> dict[str, Any]:
     fields = {name: getattr(job, name) for name in COMPARED}
     fields["error"] = job.error or None
-    # What is left of it when the claim is over is nobody's business.
+    # Its value after the claim is not part of the contract.
     fields["heartbeat_at"] = job.heartbeat_at if job.status == "in_progress" else None
     return fields
 
 
 def _kind(outcome: Any) -> Any:
-    """An outcome; of a refusal, which one it is."""
+    """An outcome, or the class of an error."""
     return type(outcome) if isinstance(outcome, Exception) else outcome

@@ -15,10 +15,10 @@ from casque.testing.rig import FLAVOURS, Flavour, Harness, Rig
 def statement(
     *names: str, in_every_flavour: bool = True
 ) -> Callable[[Callable[[Any, Rig], Awaitable[None]]], Callable[..., None]]:
-    """The test proves the statements `names`. It becomes a plain test that pytest can run.
+    """Mark an async method as the proof of the statements `names`, as a test that pytest can run.
 
-    `in_every_flavour=False` is for a statement that the store alone decides and
-    that takes long: it runs with the first flavour of the class.
+    `in_every_flavour=False` is for a slow test of a statement that depends on
+    the store alone: it runs with the first flavour of the class only.
     """
 
     def mark(proof: Callable[[Any, Rig], Awaitable[None]]) -> Callable[..., None]:
@@ -33,7 +33,7 @@ def statement(
 
             asyncio.run(run())
 
-        # pytest reads the signature to find the fixtures; `wraps` would show it the proof's.
+        # pytest takes fixtures from the signature; with `__wrapped__` it would see the proof's.
         del test.__dict__["__wrapped__"]
         test.__dict__["statements"] = names
         test.__dict__["in_every_flavour"] = in_every_flavour
@@ -43,7 +43,7 @@ def statement(
 
 
 class Unweakened:
-    """What nobody weakens: a subclass gives fixtures, and redefines no test."""
+    """A suite that no subclass can weaken: it may add fixtures, but not redefine or add tests."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -52,15 +52,18 @@ class Unweakened:
                 continue
             if any(name in vars(base) for base in cls.__mro__[1:]):
                 raise TypeError(
-                    f"{cls.__name__}.{name} redefines a test of the suite: a backend must pass it "
-                    "as it is."
+                    f"{cls.__name__}.{name} redefines a test of the suite. Remove it: a backend "
+                    "must pass the suite unchanged."
                 )
             if not hasattr(value, "statements"):
-                raise TypeError(f"{cls.__name__}.{name} proves no statement; add it elsewhere.")
+                raise TypeError(
+                    f"{cls.__name__}.{name} proves no statement of the suite. "
+                    "Move it to another class."
+                )
 
 
 class Statements(Unweakened):
-    """What every part of the suite shares: the flavours, and that nobody weakens a test."""
+    """The base of every part of the suite. It runs each test with each flavour of queue."""
 
     flavours: ClassVar[tuple[Flavour, ...]] = FLAVOURS
     """The kinds of queue that every statement runs with. One kind is enough for a store that
@@ -69,7 +72,7 @@ class Statements(Unweakened):
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         if "flavour" in vars(cls):
-            raise TypeError(f"{cls.__name__}.flavour is not asked for; set `flavours`.")
+            raise TypeError(f"{cls.__name__}.flavour has no effect. Set `flavours` instead.")
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
         in_every_flavour = metafunc.function.__dict__["in_every_flavour"]

@@ -1,21 +1,21 @@
-"""StoreSuite: everything a store must pass, and nothing a store may leave out.
+"""StoreSuite: the tests that every store must pass, all of them.
 
 batches    Batches of several writers in one commit, and their repeats: statement G4b.
-body       A piece of work under a HeartbeatManager or a Lock, with time in the test's hand.
-commits    What a commit promises to its callers: statements G1 to G4, G11 and G13. G14 needs a
+body       Work under a HeartbeatManager or a Lock, on a clock that the test controls.
+commits    Promises of a commit to its callers: statements G1 to G4, G11 and G13. G14 needs a
            bucket.
 enqueue    Statements E1 to E9.
-fencing    Who may write about a job: statements L3 to L5, L9, L10, L12, L13 and L15.
-hardships  What a store bears: statements G5 to G10 and G12.
+fencing    Which holder may write about a job: statements L3 to L5, L9, L10, L12, L13 and L15.
+hardships  Faults, kills, damage and wrong clocks: statements G5 to G10 and G12.
 headers    Statement E10.
 leases     How a lease is kept and how it ends: statements L1, L2, L6 to L8, L11 and L14.
 lines      Lines and their rotation: statements Q1 to Q6.
 order      Order and visibility: statements O1 to O3 and O5 to O7.
 outcomes   Statements R1 to R9.
-queues     A queue as a whole, and its counts: statements Q7 to Q9.
+queues     Leases, pauses, drops and counts of a queue: statements Q7 to Q9.
 records    Records and locks: statements K1 to K4.
-turmoil    Operations at random, after each of which a statement must hold.
-waiting    When a dequeue returns, and with how much: statements O4 and O8.
+turmoil    Random operations, for statements that must hold after each one.
+waiting    When a dequeue returns, and with how many jobs: statements O4 and O8.
 """
 
 from casque.testing.suite.batches import BatchStatements
@@ -48,4 +48,7 @@ class StoreSuite(
     RecordStatements,
     WaitStatements,
 ):
-    """Subclass it, give a `harness` fixture, and add nothing."""
+    """Every statement of the contract, as tests.
+
+    Subclass it and add a `harness` fixture. The subclass may not change or add tests.
+    """

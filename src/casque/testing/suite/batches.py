@@ -71,7 +71,7 @@ class BatchStatements(Statements):
         assert {"v": 2, "w": 1}.items() <= rig.harness.raw().writers.items()
 
     @statement("G4b", in_every_flavour=False)
-    async def test_a_repeated_batch_is_not_applied_again_and_its_neighbour_is(
+    async def test_a_repeated_batch_is_not_applied_again_but_a_new_one_beside_it_is(
         self, rig: Rig
     ) -> None:
         store = rig.harness.open()
@@ -86,7 +86,7 @@ class BatchStatements(Statements):
         assert [job.id for job in _list(other)[0].jobs] == ["c"]
 
     @statement("G4b", in_every_flavour=False)
-    async def test_what_is_refused_in_a_commit_is_refused_alone(self, rig: Rig) -> None:
+    async def test_a_refused_batch_or_operation_fails_alone_in_its_commit(self, rig: Rig) -> None:
         store = rig.harness.open()
         await store.commit([Batch("v", 5, [adding("a"), Dequeue("me", LEASE_US)])])
         late, mixed = await store.commit(
@@ -106,12 +106,10 @@ class BatchStatements(Statements):
         except InvalidError:
             assert set(rig.harness.raw().jobs) == {"a", "b"}
         else:
-            raise AssertionError("a commit took two batches of one writer")
+            raise AssertionError("a commit accepted two batches of one writer")
 
     @statement("G4b", in_every_flavour=False)
-    async def test_the_repeat_of_a_remote_batch_is_answered_by_another_process(
-        self, rig: Rig
-    ) -> None:
+    async def test_another_process_answers_the_repeat_of_a_remote_batch(self, rig: Rig) -> None:
         store = rig.harness.open()
         await store.commit(
             [Batch("v", 1, [adding("dead", "held", "gone"), adding("x", queue="q")])]
@@ -144,10 +142,10 @@ class BatchStatements(Statements):
         assert (there.id, there.duplicate) == ("held", True)
         assert ack is None
         assert isinstance(late, LeaseLostError)
-        assert nacked.id == "dead"  # as it is now: claimed again
+        assert nacked.id == "dead"  # in its current state: claimed again
         assert (beats[0].id, beats[0].lease) == ("held", first[4][0].lease)
         assert isinstance(beats[1], LeaseLostError | JobNotFoundError)
-        # Of two that were claimed one is cancelled since: another process knows the other alone.
+        # Two were claimed, and one was cancelled later: another process can return only the other.
         claimed = [(job.id, job.token) for job in first[5].jobs]
         assert [job_id for job_id, _ in claimed] == ["dead", "new"]
         assert [(job.id, job.token) for job in leased.jobs] in (claimed[:1], claimed)
@@ -158,7 +156,9 @@ class BatchStatements(Statements):
         assert (cancel.id, cancel.status) == ("new", JobStatus.CANCELLED)
 
     @statement("G4b", in_every_flavour=False)
-    async def test_a_remote_batch_is_known_by_its_number_whatever_it_holds(self, rig: Rig) -> None:
+    async def test_a_repeated_remote_batch_is_recognised_by_its_number_alone(
+        self, rig: Rig
+    ) -> None:
         store = rig.harness.open()
         ids, orders = rig.clock.mint(2)
         minted = [
@@ -170,7 +170,7 @@ class BatchStatements(Statements):
             assert rig.harness.raw().writers["client"] == number
         [leased] = await outcomes_of(store, Batch("v", 1, [Dequeue("me", LEASE_US, limit=2)]))
         await store.commit([Batch("v", 2, [Ack(job.id, job.token) for job in leased.jobs])])
-        # The job is done and gone: only the number tells that it was there.
+        # The job was acked and is gone: only the batch number shows that it was added.
         [[again]] = await outcomes_of(
             rig.harness.open(), remote("client", 2, Enqueue((minted[1],), 16))
         )
@@ -178,9 +178,7 @@ class BatchStatements(Statements):
         assert rig.harness.raw().jobs == {}
 
     @statement("G4b", in_every_flavour=False)
-    async def test_a_remote_batch_that_two_processes_are_given_is_applied_once(
-        self, rig: Rig
-    ) -> None:
+    async def test_a_remote_batch_sent_to_two_processes_is_applied_once(self, rig: Rig) -> None:
         one, other = rig.harness.open(), rig.harness.open()
         ids = [f"job {number}" for number in range(6)]
         await one.commit([Batch("v", 1, [adding(*ids)])])
@@ -194,15 +192,15 @@ class BatchStatements(Statements):
             assert claims == [[(job_id, token)]] * 2
 
     @statement("G4b", in_every_flavour=False)
-    async def test_the_repeat_of_a_claim_is_answered_by_what_is_stored(self, rig: Rig) -> None:
+    async def test_the_repeat_of_a_claim_is_answered_from_what_is_stored(self, rig: Rig) -> None:
         one, other = rig.harness.open(), rig.harness.open()
         claim = remote("client", 1, Dequeue("me", LEASE_US))
-        # It found nothing, so nothing of it is stored; the batch beside it is.
+        # The claim found nothing, so it stored nothing. The batch beside it was stored.
         [[nothing], _] = map(_list, await one.commit([claim, Batch("v", 1, [adding("a")])]))
         assert nothing.jobs == []
         [leased] = await outcomes_of(other, claim)
         assert [job.id for job in leased.jobs] == ["a"]
-        await outcomes_of(one, Batch("w", 1, [Dequeue("another", LEASE_US)]))  # which is idle
+        await outcomes_of(one, Batch("w", 1, [Dequeue("another", LEASE_US)]))  # finds nothing
         for store in (one, other):
             [again] = await outcomes_of(store, claim)
             assert [(job.id, job.token) for job in again.jobs] == [("a", leased.jobs[0].token)]
@@ -213,15 +211,13 @@ class BatchStatements(Statements):
             assert gone.jobs == []
 
     @statement("G4b", in_every_flavour=False)
-    async def test_a_lock_that_another_has_by_now_is_not_granted_by_a_repeat(
-        self, rig: Rig
-    ) -> None:
+    async def test_a_repeat_does_not_grant_a_lock_that_another_has_by_now(self, rig: Rig) -> None:
         take = PutRecord("lock", "0:l", b"client", ABSENT, LEASE_US)
         [first] = await outcomes_of(rig.harness.open(), remote("client", 1, take))
         [again] = await outcomes_of(rig.harness.open(), remote("client", 1, take))
         assert again == first
         if rig.harness.address is None:
-            return  # in memory the handle is the process: it remembers all of it
+            return  # in memory all handles are one process, which remembers every answer
         rig.advance(seconds=61)
         another = PutRecord("lock", "0:l", b"another", ABSENT, LEASE_US)
         [taken] = await outcomes_of(rig.harness.open(), Batch("v", 1, [another]))
@@ -230,10 +226,12 @@ class BatchStatements(Statements):
         assert isinstance(refusal, CASConflictError)
 
     @statement("G4b", in_every_flavour=False)
-    async def test_answers_too_long_to_keep_are_not_made_up(self, rig: Rig) -> None:
+    async def test_a_repeat_whose_answers_were_too_long_to_keep_gets_a_storage_error(
+        self, rig: Rig
+    ) -> None:
         store = rig.harness.open()
         if rig.harness.address is None:
-            return  # in memory the handle is the process: it remembers all of it
+            return  # in memory all handles are one process, which remembers every answer
         batch = remote("client", 1, adding("a"), *(Ack(f"nobody {n}", 1) for n in range(300)))
         await outcomes_of(store, batch)
         [answer] = await rig.harness.open().commit([batch])

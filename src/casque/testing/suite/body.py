@@ -1,4 +1,4 @@
-"""Body: a piece of work under a HeartbeatManager or a Lock, with time in the test's hand."""
+"""Body: work under a HeartbeatManager or a Lock, on a clock that the test controls."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ Context = TypeVar("Context", HeartbeatManager, Lock)
 
 
 class Body(Generic[Context]):
-    """Work inside a context that beats and can be lost, until it is told to finish.
+    """Work inside a context that sends heartbeats and can be lost, until `finish` is called.
 
-    In a task under `async with`, or on a thread under `with`.
+    It runs in a task under `async with`, or on a thread under `with`.
     """
 
     def __init__(self, context: Context, *, on_thread: bool) -> None:
@@ -47,7 +47,7 @@ class Body(Generic[Context]):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._tell_to_finish()
+        self._let_finish()
         await asyncio.wait({self._over})
         failure = None if self._over.cancelled() else self._over.exception()
         if failure is not None and error is None and not self.context.lost:
@@ -67,48 +67,48 @@ class Body(Generic[Context]):
             self._loop.call_soon_threadsafe(self._entered.set)
             self._finish_thread.wait()
 
-    def _tell_to_finish(self) -> None:
+    def _let_finish(self) -> None:
         self._finish_task.set()
         self._finish_thread.set()
 
     async def finish(self) -> None:
-        """Let the work end, and have its error if it has one."""
-        self._tell_to_finish()
+        """Let the work end. Raises its error if it has one."""
+        self._let_finish()
         await self._over
 
     async def beat(self, rig: Rig) -> None:
-        """Let time pass to its next beat, and have that answered."""
+        """Let time pass to the next heartbeat, and wait for its answer."""
         await self.asleep(rig)
         keeper: Any = self.context._keeper
         due_us = keeper._beat_us
         while self._is_kept() and rig.clock.monotonic() < due_us:
-            rig.clock.advance_to_next()  # it looks at the clock more often than it beats
+            rig.clock.advance_to_next()  # it reads the clock more often than it beats
             await self.asleep(rig)
 
     async def asleep(self, rig: Rig) -> None:
-        """Wait until no beat is on its way: were time to pass meanwhile, it would come too late."""
+        """Wait until no heartbeat is under way: if time passed now, it would arrive too late."""
         for _ in range(5_000):
             keeper: Any = self.context._keeper
             waits = rig.clock._sleepers and not keeper._is_beating
             if waits or not self._is_kept():
                 return
             await asyncio.wait({self._over}, timeout=0.001)
-        raise AssertionError("it beats no more")
+        raise AssertionError("the context sends no more heartbeats")
 
     def _is_kept(self) -> bool:
-        """Whether there is somebody who beats."""
+        """Whether heartbeats are still sent."""
         keeper: Any = self.context._keeper
         return keeper.loss is None and not self._over.done()
 
     async def until_lost(self, rig: Rig) -> LeaseLostError:
-        """Let time pass until the context is lost and the work is ended by that."""
+        """Let time pass until the context is lost, which ends the work. Returns the error."""
         for _ in range(100):
             if not self._is_kept():
                 break
             await self.beat(rig)
-        assert self.context.lost, "it was never told"
+        assert self.context.lost, "`lost` was never set"
         if self.on_thread:
-            self._tell_to_finish()  # nothing can stop a thread: it has to ask
+            self._let_finish()  # nothing can stop a thread: its code has to check `lost`
         with pytest.raises(LeaseLostError) as loss:
             await rig.until_done(self._over)
         assert self._was_cancelled is not self.on_thread

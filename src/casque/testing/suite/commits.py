@@ -1,4 +1,4 @@
-"""What a commit promises to its callers: statements G1 to G4, G11 and G13. G14 needs a bucket."""
+"""Promises of a commit to its callers: statements G1 to G4, G11 and G13. G14 needs a bucket."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class CommitStatements(Statements):
         assert isinstance(outcomes[5], JobNotFoundError)
 
     @statement("G3")
-    async def test_leaving_commits_what_is_pending(self, rig: Rig) -> None:
+    async def test_closing_a_queue_commits_pending_operations(self, rig: Rig) -> None:
         if rig.flavour == "queue":
             q = Queue(rig.harness.open())
             threads = [threading.Thread(target=q.enqueue, args=("e",)) for _ in range(20)]
@@ -102,9 +102,9 @@ class CommitStatements(Statements):
         assert len(rig.harness.raw().jobs) == 20
 
     @statement("G3")
-    async def test_leaving_waits_no_longer_than_its_bound(self, rig: Rig) -> None:
+    async def test_closing_a_queue_waits_no_longer_than_its_limit(self, rig: Rig) -> None:
         if rig.flavour == "queue":
-            return  # a thread that waits in a commit is inside of `close`'s lock: it is not left
+            return  # `close` needs the lock that a thread in a commit holds, so it waits for it
         store = Turnstile(rig.harness.open())
         q = _kind(rig.flavour)(store)
         await q.__aenter__()
@@ -115,10 +115,10 @@ class CommitStatements(Statements):
         with pytest.raises(StorageError, match="outcome unknown") as failure:
             await caller
         assert failure.value.outcome_unknown
-        store.gate.set()  # else its thread waits there, and pytest for the thread
+        store.gate.set()  # otherwise pytest would wait for the blocked thread
 
     @statement("G3")
-    async def test_a_queue_that_is_not_open_refuses_and_does_not_hang(self, rig: Rig) -> None:
+    async def test_a_queue_that_is_not_open_refuses_calls_and_does_not_hang(self, rig: Rig) -> None:
         if rig.flavour == "queue":
             q = Queue(rig.harness.open())
             await asyncio.to_thread(q.close)
@@ -150,7 +150,7 @@ class CommitStatements(Statements):
             await async_q.__aenter__()
 
     @statement("G4")
-    async def test_a_commit_that_is_repeated_is_applied_once_and_answered_the_same(
+    async def test_a_repeated_commit_is_applied_once_and_returns_the_same_answer(
         self, rig: Rig
     ) -> None:
         store = rig.harness.open()
@@ -164,7 +164,7 @@ class CommitStatements(Statements):
         assert rig.harness.raw().writers["w"] == 2
         with pytest.raises(CasqueError):
             await commit_batch(store, "w", 1, claim)
-        # Another writer's numbers are its own.
+        # Each writer has its own numbers.
         [other] = await commit_batch(store, "v", 1, claim)
         assert [job.id for job in other.jobs] == ["b"]
 
@@ -177,7 +177,7 @@ class CommitStatements(Statements):
         assert set(rig.harness.raw().writers) == {"v"}
 
     @statement("G4")
-    async def test_a_fate_unknown_for_longer_than_writers_are_kept_is_said_to_be_unknown(
+    async def test_an_outcome_that_can_no_longer_be_determined_is_reported_as_unknown(
         self, rig: Rig
     ) -> None:
         class Sleeps(FaultyStore):
@@ -197,7 +197,7 @@ class CommitStatements(Statements):
         assert set(rig.harness.raw().jobs) == {"once"}
 
     @statement("G11")
-    async def test_what_one_was_answered_the_next_call_by_anyone_sees(self, rig: Rig) -> None:
+    async def test_an_answered_write_is_visible_to_every_later_call(self, rig: Rig) -> None:
         a, b = await rig.worker(), await rig.worker()
 
         async def b_finishes_the_job() -> None:
@@ -225,14 +225,14 @@ class CommitStatements(Statements):
     async def test_threads_share_a_queue(self, rig: Rig) -> None:
         q = await rig.worker()
 
-        def in_a_loop_of_its_own(place: int) -> None:
+        def in_its_own_loop(place: int) -> None:
             async def some() -> None:
                 for step in range(10):
                     await q.enqueue("e", id=f"{place}-{step}")
 
             asyncio.run(some())
 
-        threads = [threading.Thread(target=in_a_loop_of_its_own, args=(n,)) for n in range(8)]
+        threads = [threading.Thread(target=in_its_own_loop, args=(n,)) for n in range(8)]
         await asyncio.to_thread(_start_and_join, threads)
         assert len(rig.harness.raw().jobs) == 80
 
@@ -250,17 +250,17 @@ async def _fork_and_enqueue(rig: Rig, by: Literal["python", "c"]) -> None:
     said = await asyncio.to_thread(
         run_in_process, children.fork_and_enqueue, address, rig.flavour, by
     )
-    told: dict[str, list[str]] = {"parent": [], "child": [], "refused": []}
+    reports: dict[str, list[str]] = {"parent": [], "child": [], "refused": []}
     for one in said:
-        who, what = one.split(": ", 1)
-        told[who].append(what)
-    assert len(told["parent"]) == 6
-    assert len(told["child"]) == (0 if told["refused"] else 5)
-    assert all("fork" in why for why in told["refused"])
-    ids = told["parent"] + told["child"]
+        sender, text = one.split(": ", 1)
+        reports[sender].append(text)
+    assert len(reports["parent"]) == 6
+    assert len(reports["child"]) == (0 if reports["refused"] else 5)
+    assert all("fork" in reason for reason in reports["refused"])
+    ids = reports["parent"] + reports["child"]
     if rig.harness.address:
         assert sorted(rig.harness.raw().jobs) == sorted(ids)
-    # Not by chance: what in an id is drawn at random differs, whenever it was made.
+    # The random part of every id differs, so uniqueness does not depend on the time.
     assert len({one[-12:] for one in ids}) == len(ids)
 
 
@@ -276,7 +276,7 @@ def _start_and_join(threads: list[threading.Thread]) -> None:
 
 
 async def _call_at_once(rig: Rig, q: AsyncQueue, callers: int, store: Turnstile) -> None:
-    """`callers` enqueues that have all been asked for before the gate lets the first through."""
+    """Make `callers` enqueue calls, all begun before the gate lets the first one through."""
     if rig.flavour == "queue":
         sync: Queue = q._queue  # type: ignore[attr-defined]
         threads = [threading.Thread(target=sync.enqueue, args=("e",)) for _ in range(callers)]
@@ -286,7 +286,7 @@ async def _call_at_once(rig: Rig, q: AsyncQueue, callers: int, store: Turnstile)
     else:
         tasks = [asyncio.create_task(q.enqueue("e")) for _ in range(callers)]
         waits = [_end_of(task) for task in tasks]
-    while store.operations + q._session.waiting < callers:  # noqa: ASYNC110 - no event says so
+    while store.operations + q._session.waiting < callers:  # noqa: ASYNC110 - there is no event
         await asyncio.sleep(0)
     store.gate.set()
     await asyncio.gather(*waits)

@@ -1,7 +1,7 @@
 """Enqueue: statements E1 to E9.
 
-Longer than a module should be, because a statement is found by its letter: one
-section of the contract, one file.
+The module is long because each file holds one section of the contract: a
+statement is found by its letter.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from casque.testing.rig import Rig, counted, inside
 from casque.testing.statement import Statements, statement
 
 LIKE_A = ("a", "A", "a ", "a/items", "../a", "a%2Fitems", "a\\items", "a\nb", "%", "'\";--")
-FOREIGN = ("é", "e\u0301", "日本語", "👷🏽")  # the first two look the same, and are two names
+FOREIGN = ("é", "e\u0301", "日本語", "👷🏽")  # the first two look alike and are different names
 LONGEST = ("x" * NAME_BYTES, "x" * (NAME_BYTES - 1) + "y", "é" * (NAME_BYTES // 2))
 NAMES = (*LIKE_A, *FOREIGN, *LONGEST)
 BAD_NAMES = ("x" * (NAME_BYTES + 1), "é" * (NAME_BYTES // 2) + "x", "", "a\0b", "a\ud800b")
@@ -36,7 +36,7 @@ HOUR = timedelta(hours=1)
 
 
 class EnqueueStatements(Statements):
-    """What it means that a job is stored, and when it is refused."""
+    """What a stored job guarantees, and when an enqueue is refused."""
 
     @statement("E1")
     async def test_a_job_its_line_and_the_counts_appear_together(self, rig: Rig) -> None:
@@ -44,7 +44,7 @@ class EnqueueStatements(Statements):
         assert await q.stats() == Stats()
         with counted(rig.harness.writes) as writes:
             job = await q.enqueue("send", b"x", 3, queue="tenant")
-        # One change of the storage, so there is no moment in between.
+        # One write, so no reader can see only a part of it.
         assert writes() == 1
         raw = rig.harness.raw()
         assert raw.jobs.keys() == {job.id}
@@ -60,7 +60,7 @@ class EnqueueStatements(Statements):
     @statement("E1")
     async def test_a_refused_enqueue_leaves_an_empty_store_empty(self, rig: Rig) -> None:
         q = await rig.worker()
-        with pytest.raises(InvalidError):  # by the store, when the first is already on its way
+        with pytest.raises(InvalidError):  # the store refuses it after it has seen the first job
             await q.enqueue_many([NewJob("send", id="x"), NewJob("receive", id="x")])
         raw = rig.harness.raw()
         assert (raw.jobs, raw.lines) == ({}, [])
@@ -96,7 +96,7 @@ class EnqueueStatements(Statements):
         assert rig.harness.raw().jobs == {}
 
     @statement("E3")
-    async def test_an_id_is_one_job_before_during_and_after_a_lease(self, rig: Rig) -> None:
+    async def test_an_id_is_unique_until_its_job_is_acked(self, rig: Rig) -> None:
         q, other = await rig.worker(), await rig.worker()
         first = await q.enqueue("e", b"first", id="x")
         assert not first.duplicate
@@ -118,7 +118,7 @@ class EnqueueStatements(Statements):
         await _is_a_new_job(rig, other)
 
     @statement("E3")
-    async def test_an_id_is_one_job_while_its_record_is_retained(self, rig: Rig) -> None:
+    async def test_an_id_is_unique_while_its_completed_job_is_retained(self, rig: Rig) -> None:
         q, other = await rig.worker(), await rig.worker()
         await q.enqueue("e", b"first", id="x", retain=timedelta(seconds=10))
         await q.ack((await q.dequeue())[0], result=b"done")
@@ -127,12 +127,12 @@ class EnqueueStatements(Statements):
         await _is_a_new_job(rig, other)
 
     @statement("E3")
-    async def test_an_id_is_one_job_while_it_is_dead_or_cancelled(self, rig: Rig) -> None:
+    async def test_an_id_is_unique_while_its_job_is_dead_or_cancelled(self, rig: Rig) -> None:
         q, other = await rig.worker(), await rig.worker()
         await q.enqueue("e", b"first", id="x", max_attempts=1)
         await q.dequeue(lease=timedelta(seconds=10))
         rig.advance(seconds=10)
-        await _is_still_one_job(rig, other, JobStatus.DEAD)  # though nobody has written so yet
+        await _is_still_one_job(rig, other, JobStatus.DEAD)  # not stored as dead yet
         await q.retry("x")
         await q.fail((await q.dequeue())[0], error="hopeless")
         await _is_still_one_job(rig, other, JobStatus.DEAD)
@@ -145,7 +145,7 @@ class EnqueueStatements(Statements):
         await _is_a_new_job(rig, other)
 
     @statement("E3")
-    async def test_an_id_twice_in_one_list_is_one_job(self, rig: Rig) -> None:
+    async def test_an_id_given_twice_in_one_list_adds_one_job(self, rig: Rig) -> None:
         q = await rig.worker()
         twice = [NewJob("e", b"first", id="x"), NewJob("e", b"second", id="x"), NewJob("e", id="y")]
         jobs = await q.enqueue_many(twice)
@@ -156,19 +156,21 @@ class EnqueueStatements(Statements):
         assert await q.stats() == Stats(pending=2)
 
     @statement("E4")
-    async def test_an_id_from_eight_processes_at_once_is_one_job(self, rig: Rig) -> None:
+    async def test_eight_processes_that_enqueue_one_id_at_once_add_one_job(self, rig: Rig) -> None:
         rounds = 3
-        meeting = meeting_of(PROCESSES)  # threads can meet there as well
-        told = await rig.in_processes(PROCESSES, enqueue_the_same, meeting, rounds)
-        assert len(told) == PROCESSES * rounds
-        assert len({(job_id, *first) for job_id, _, *first in told}) == rounds
-        firsts = sorted(job_id for job_id, duplicate, *_ in told if not duplicate)
+        meeting = meeting_of(PROCESSES)  # works for threads too
+        answers = await rig.in_processes(PROCESSES, enqueue_the_same, meeting, rounds)
+        assert len(answers) == PROCESSES * rounds
+        assert len({(job_id, *first) for job_id, _, *first in answers}) == rounds
+        firsts = sorted(job_id for job_id, duplicate, *_ in answers if not duplicate)
         assert firsts == [f"same-{number}" for number in range(rounds)]
         assert rig.harness.raw().jobs.keys() == set(firsts)
         assert (await (await rig.worker()).stats()).total == rounds
 
     @statement("E4b")
-    async def test_a_taken_id_shows_nothing_of_the_job_that_has_it(self, rig: Rig) -> None:
+    async def test_the_error_for_a_taken_id_reveals_nothing_about_the_other_job(
+        self, rig: Rig
+    ) -> None:
         q, other = await rig.worker(worker="w-hidden"), await rig.worker()
         await q.enqueue("hidden-e", b"hidden", queue="hidden-q", id="x", retain=HOUR)
         said = {await _refusal(rig, other)}
@@ -179,14 +181,14 @@ class EnqueueStatements(Statements):
         [held] = await q.dequeue()
         await q.ack(held, result=b"hidden result")
         said.add(await _refusal(rig, other))
-        # Not even the state of the other job can be told from the answer.
+        # The error does not even reveal the state of the other job.
         assert len(said) == 1
         assert "hidden" not in said.pop()
         rig.advance(hours=1)
         assert not (await other.enqueue("e", id="x")).duplicate
 
     @statement("E4b")
-    async def test_a_taken_id_is_refused_if_either_name_differs(self, rig: Rig) -> None:
+    async def test_a_taken_id_is_refused_for_another_queue_or_entrypoint(self, rig: Rig) -> None:
         q, other = await rig.worker(), await rig.worker()
         await q.enqueue("theirs", queue="theirs", id="x")
         before = rig.harness.raw()
@@ -198,7 +200,7 @@ class EnqueueStatements(Statements):
         assert await other.stats("mine") == Stats()
 
     @statement("E5")
-    async def test_names_are_kept_apart_exactly(self, rig: Rig) -> None:
+    async def test_similar_names_stay_distinct(self, rig: Rig) -> None:
         q, other = await rig.worker(), await rig.worker()
         pairs = [(queue, entrypoint) for queue in NAMES for entrypoint in NAMES]
         await q.enqueue_many([NewJob(entrypoint, queue=queue) for queue, entrypoint in pairs])
@@ -220,7 +222,7 @@ class EnqueueStatements(Statements):
             assert [(job.queue, job.entrypoint) for job in jobs] == [(queue, entrypoint)]
 
     @statement("E5")
-    async def test_ids_are_kept_apart_exactly(self, rig: Rig) -> None:
+    async def test_similar_ids_stay_distinct(self, rig: Rig) -> None:
         q, other = await rig.worker(), await rig.worker()
         jobs = await q.enqueue_many([NewJob("e", name.encode(), id=name) for name in NAMES])
         assert [job.duplicate for job in jobs] == [False] * len(NAMES)
@@ -231,7 +233,7 @@ class EnqueueStatements(Statements):
             assert (found.id, found.payload) == (name, name.encode())
 
     @statement("E5")
-    async def test_a_bad_name_is_refused_alone(self, rig: Rig) -> None:
+    async def test_an_enqueue_with_a_bad_name_fails_alone(self, rig: Rig) -> None:
         q = await rig.worker()
         calls = []
         for bad in BAD_NAMES:
@@ -245,7 +247,7 @@ class EnqueueStatements(Statements):
         assert len(answers) == len(refused) + len(stored)
 
     @statement("E6")
-    async def test_a_payload_comes_back_as_it_went_in(self, rig: Rig) -> None:
+    async def test_a_payload_is_returned_unchanged(self, rig: Rig) -> None:
         q, other = await rig.worker(), await rig.worker()
         payloads = {"none": b"", "every": EVERY_BYTE, "mebibyte": EVERY_BYTE * 4096}
         for name, payload in payloads.items():
@@ -265,7 +267,7 @@ class EnqueueStatements(Statements):
         assert rig.harness.raw().jobs == {}
         await q.enqueue("e", payload)
         [job] = await other.dequeue()
-        is_the_same = job.payload == payload  # told in a word: pytest would print the bytes
+        is_the_same = job.payload == payload  # compared here: pytest would print all the bytes
         assert is_the_same
 
     @statement("E6")
@@ -282,13 +284,13 @@ class EnqueueStatements(Statements):
         assert rig.harness.raw().jobs == {}
 
     @statement("E7")
-    async def test_a_long_list_is_enqueued_whole_and_in_order(self, rig: Rig) -> None:
+    async def test_a_long_list_is_enqueued_in_one_write_and_in_order(self, rig: Rig) -> None:
         q, other = await rig.worker(), await rig.worker()
         count = rig.size(ENQUEUE_MANY_JOBS)
         new = [NewJob("e", b"%d" % n, id=f"job-{n}") for n in range(count)]
         with counted(rig.harness.writes) as writes:
-            looks = asyncio.gather(*(other.stats() for _ in range(20)))
-            jobs, seen = await asyncio.gather(q.enqueue_many(new), looks)
+            reads = asyncio.gather(*(other.stats() for _ in range(20)))
+            jobs, seen = await asyncio.gather(q.enqueue_many(new), reads)
         assert writes() == 1
         assert {stats.total for stats in seen} <= {0, count}
         assert [(job.id, job.payload) for job in jobs] == [(one.id, one.payload) for one in new]
@@ -297,7 +299,7 @@ class EnqueueStatements(Statements):
         assert [job.id for batch in claimed for job in batch] == [one.id for one in new]
 
     @statement("E7")
-    async def test_a_long_list_with_one_bad_job_is_refused_whole(self, rig: Rig) -> None:
+    async def test_a_long_list_with_one_bad_job_is_refused_as_a_whole(self, rig: Rig) -> None:
         q = await rig.worker()
         await q.enqueue("other", id="taken")
         before = rig.harness.raw()
@@ -309,7 +311,7 @@ class EnqueueStatements(Statements):
             await q.enqueue_many([NewJob("e")] * (ENQUEUE_MANY_JOBS + 1))
         assert rig.harness.raw() == before
         assert await q.stats() == Stats(pending=1)
-        # What was refused has left nothing behind that would refuse the good ones now.
+        # The refused call left nothing behind, so the good jobs are accepted now.
         assert not any(job.duplicate for job in await q.enqueue_many(good))
 
     @statement("E8")
@@ -326,7 +328,7 @@ class EnqueueStatements(Statements):
             await q.ack(job, enqueue=[NewJob("loop")])
         assert "max_depth" in str(refused.value)
         assert rig.harness.raw() == before
-        await q.ack(job)  # without the next round its work can still be told as done
+        await q.ack(job)  # without a next job, the ack is accepted
         assert await q.stats() == Stats()
 
     @statement("E8")
@@ -370,7 +372,7 @@ class EnqueueStatements(Statements):
         assert (await q.enqueue("command")).depth == 0
 
     @statement("E9")
-    async def test_an_ack_and_the_jobs_that_follow_come_together(self, rig: Rig) -> None:
+    async def test_an_ack_and_its_next_jobs_are_stored_together(self, rig: Rig) -> None:
         q, other = await rig.worker(), await rig.worker()
         for retain in (None, HOUR):
             await q.enqueue("first", id="x", retain=retain)
@@ -390,7 +392,7 @@ class EnqueueStatements(Statements):
             await other.ack_many(claimed)
 
     @statement("E9")
-    async def test_an_ack_whose_next_job_is_refused_is_refused_too(self, rig: Rig) -> None:
+    async def test_an_ack_with_a_bad_next_job_is_refused_as_a_whole(self, rig: Rig) -> None:
         q, other = await rig.worker(), await rig.worker()
         await q.enqueue("elsewhere", id="taken", delay=HOUR)
         await q.enqueue("e", id="x")
@@ -421,7 +423,7 @@ class EnqueueStatements(Statements):
         await _refuses_to_go_on(rig, q, cancelled, LeaseLostError)
 
     @statement("E9")
-    async def test_a_job_may_be_followed_by_one_with_its_own_id(self, rig: Rig) -> None:
+    async def test_the_next_job_of_an_ack_may_reuse_the_acked_id(self, rig: Rig) -> None:
         q, other = await rig.worker(), await rig.worker()
         await q.enqueue("e", b"1", id="x")
         [job] = await q.dequeue()
@@ -435,7 +437,7 @@ class EnqueueStatements(Statements):
 def enqueue_the_same(
     address: str, report: Callable[[Any], None], place: int, meeting: Any, rounds: int
 ) -> None:
-    """Enqueue one id per round, each time at once with the others; report what was answered."""
+    """Enqueue one id per round, at the same time as the others; report each answer."""
     with Queue(address) as q:
         for number in range(rounds):
             meeting.wait(PATIENCE_SECONDS)
@@ -457,7 +459,7 @@ async def _is_claimable_only_in(rig: Rig, q: AsyncQueue, job: Job, *, seconds: i
 
 
 async def _is_still_one_job(rig: Rig, q: AsyncQueue, status: JobStatus) -> None:
-    """Enqueueing x again, all else different, answers with the first job and changes nothing."""
+    """Enqueueing x again, with different values, returns the first job and changes nothing."""
     before, first, stats = rig.harness.raw(), await q.get("x"), await q.stats()
     assert first is not None
     assert first.status is status
@@ -479,7 +481,7 @@ async def _is_still_one_job(rig: Rig, q: AsyncQueue, status: JobStatus) -> None:
 
 
 async def _is_a_new_job(rig: Rig, q: AsyncQueue) -> None:
-    """Enqueueing x adds a job that has nothing of the one before."""
+    """Enqueueing x adds a new job that shares nothing with the previous one."""
     job = await q.enqueue("e", b"new", id="x")
     assert not job.duplicate
     assert (job.payload, job.attempts, job.error, job.history) == (b"new", 0, None, ())
@@ -489,7 +491,7 @@ async def _is_a_new_job(rig: Rig, q: AsyncQueue) -> None:
 
 
 async def _refusal(rig: Rig, q: AsyncQueue) -> str:
-    """All that an enqueue of the id x, taken elsewhere, gives away; it must change nothing."""
+    """Everything the error shows when the id x is taken elsewhere; nothing must change."""
     before = rig.harness.raw()
     with pytest.raises(InvalidError) as refused:
         await q.enqueue("mine", b"mine", queue="mine-too", id="x")

@@ -1,4 +1,4 @@
-"""Who may write about a job: statements L3 to L5, L9, L10, L12, L13 and L15."""
+"""Which holder may write about a job: statements L3 to L5, L9, L10, L12, L13 and L15."""
 
 from __future__ import annotations
 
@@ -22,14 +22,12 @@ WRITES = (
     *("ack", "nack", "fail", "discard", "heartbeat", "release"),
     *("ack_many", "heartbeat_many"),
 )
-"""What a holder may write about its job."""
+"""The calls that only the holder of a job may make."""
 
 
 class FencingStatements(Statements):
     @statement("L3")
-    async def test_a_stalled_holder_cannot_ack_the_job_that_came_back_under_its_id(
-        self, rig: Rig
-    ) -> None:
+    async def test_a_stalled_holder_cannot_ack_a_new_job_with_the_same_id(self, rig: Rig) -> None:
         a, b, c = await rig.worker(), await rig.worker(), await rig.worker()
         await a.enqueue("e", b"first", id="k")
         [stalled] = await a.dequeue(lease=LEASE)
@@ -52,9 +50,7 @@ class FencingStatements(Statements):
         await c.ack(held)
 
     @statement("L15")
-    async def test_a_claim_on_a_store_that_was_wiped_is_none_on_the_one_made_in_its_place(
-        self, rig: Rig
-    ) -> None:
+    async def test_a_claim_from_a_wiped_store_is_refused_by_its_replacement(self, rig: Rig) -> None:
         a = await rig.worker()
         await a.enqueue("e", b"first", id="k")
         [lost] = await a.dequeue()
@@ -77,7 +73,7 @@ class FencingStatements(Statements):
         await b.ack(held)
 
     @statement("L3")
-    async def test_tokens_of_a_whole_store_come_from_one_counter_that_is_never_reset(
+    async def test_all_tokens_of_a_store_come_from_one_counter_that_is_never_reset(
         self, rig: Rig
     ) -> None:
         a, b = await rig.worker(), await rig.worker()
@@ -113,11 +109,11 @@ class FencingStatements(Statements):
         [job] = await claims(a)
         await a.drop("default")
         await a.enqueue("e", id="k")
-        await claims(await rig.worker())  # a handle that was opened only now
+        await claims(await rig.worker())  # on a newly opened handle
         assert rig.harness.raw().token >= last
 
     @statement("L4")
-    async def test_who_lost_the_job_to_another_writes_nothing(self, rig: Rig) -> None:
+    async def test_a_holder_that_lost_its_job_to_another_writes_nothing(self, rig: Rig) -> None:
         a, b = await rig.worker(), await rig.worker()
         for write in WRITES:
             await a.enqueue("e", id=write)
@@ -130,13 +126,13 @@ class FencingStatements(Statements):
             await b.ack(held)
 
     @statement("L5")
-    async def test_an_expired_lease_that_nobody_ended_still_serves_its_holder(
+    async def test_a_holder_may_write_after_its_lease_expired_until_the_job_is_taken(
         self, rig: Rig
     ) -> None:
         a, b = await rig.worker(), await rig.worker()
         for write in WRITES:
             for attempts in (25, 1):
-                # On its last attempt it reads as dead; nobody has buried it, so it is not.
+                # On its last attempt a read shows it as dead, but no dequeue has stored that yet.
                 job_id = f"{write} {attempts}"
                 await a.enqueue("e", id=job_id, max_attempts=attempts)
                 [job] = await a.dequeue(id=job_id, lease=LEASE)
@@ -157,7 +153,7 @@ class FencingStatements(Statements):
                     assert stored["status"] != JobStatus.IN_PROGRESS
 
     @statement("L5")
-    async def test_an_expired_lease_is_over_once_the_job_is_buried_cancelled_or_revoked(
+    async def test_an_expired_lease_is_void_once_the_job_is_claimed_dead_cancelled_or_requeued(
         self, rig: Rig
     ) -> None:
         a, b = await rig.worker(), await rig.worker()
@@ -197,7 +193,7 @@ class FencingStatements(Statements):
             assert await b.dequeue("e") == []
 
     @statement("L9")
-    async def test_of_two_acks_at_once_one_has_the_effect(self, rig: Rig) -> None:
+    async def test_only_one_of_several_concurrent_acks_takes_effect(self, rig: Rig) -> None:
         a, b = await rig.worker(), await rig.worker()
         await a.enqueue("e", id="k")
         [job] = await a.dequeue(lease=HOUR)
@@ -208,7 +204,7 @@ class FencingStatements(Statements):
         assert [job["entrypoint"] for job in rig.harness.raw().jobs.values()] == ["next"]
 
     @statement("L10")
-    async def test_an_unknown_id_is_not_found_and_named(self, rig: Rig) -> None:
+    async def test_an_unknown_id_raises_an_error_that_names_it(self, rig: Rig) -> None:
         a = await rig.worker()
         await a.enqueue("e", id="known")
         with counted(rig.harness.writes) as grown:
@@ -226,7 +222,7 @@ class FencingStatements(Statements):
             assert grown() == 0
 
     @statement("L12")
-    async def test_an_id_means_the_last_claim_this_queue_object_was_handed(self, rig: Rig) -> None:
+    async def test_an_id_stands_for_the_last_claim_of_this_queue_object(self, rig: Rig) -> None:
         a, b = await rig.worker(), await rig.worker()
         for write in WRITES:
             await a.enqueue("e", id=write)
@@ -234,17 +230,17 @@ class FencingStatements(Statements):
             rig.advance(seconds=31)
             [second] = await a.dequeue(id=write, lease=LEASE)
             await refused(rig, a, write, first)
-            await refused(rig, b, write, write)  # another's
+            await refused(rig, b, write, write)  # B has no claim on it
             assert await b.get(write) == second
             with counted(rig.harness.writes) as grown:
                 await call(a, write, write)
                 assert grown() == 1
             if write.startswith("heartbeat"):
                 await a.ack(write)
-            await refused(rig, a, write, write)  # it was given up with that
+            await refused(rig, a, write, write)  # the call above ended the claim
 
     @statement("L12")
-    async def test_an_id_that_was_never_handed_out_is_not_held(self, rig: Rig) -> None:
+    async def test_an_id_that_this_queue_object_has_not_claimed_is_refused(self, rig: Rig) -> None:
         a, b = await rig.worker(), await rig.worker()
         await a.enqueue("e", id="queued")
         await a.enqueue("e", id="scheduled", delay=HOUR)
@@ -257,7 +253,7 @@ class FencingStatements(Statements):
                 await refused(rig, b, write, job_id)
 
     @statement("L13")
-    async def test_holders_not_heard_of_for_that_long_are_fenced_and_counted(
+    async def test_requeue_stale_fences_and_counts_holders_without_a_recent_heartbeat(
         self, rig: Rig
     ) -> None:
         a, b = await rig.worker(), await rig.worker()
@@ -295,12 +291,12 @@ class FencingStatements(Statements):
 
 
 async def call(q: AsyncQueue, write: str, job: Job | str) -> None:
-    """Write `write` about one job."""
+    """Call the method `write` for one job."""
     await getattr(q, write)([job] if write.endswith("_many") else job)
 
 
 async def refused(rig: Rig, q: AsyncQueue, write: str, job: Job | str) -> None:
-    """The job is not `q`'s to write about: it is told so, and nothing changes."""
+    """`q` does not hold the job: the call raises, and nothing changes."""
     job_id = job if isinstance(job, str) else job.id
     before = rig.harness.raw()
     with counted(rig.harness.writes) as grown:

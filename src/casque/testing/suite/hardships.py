@@ -1,4 +1,4 @@
-"""What a store bears: statements G5 to G10 and G12."""
+"""Faults, kills, damage and wrong clocks: statements G5 to G10 and G12."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class HardshipStatements(Statements):
     async def test_one_lost_request_or_reply_anywhere_neither_loses_nor_doubles_a_job(
         self, rig: Rig
     ) -> None:
-        opened = rig.harness.open()  # once: where a log is kept, it grows with every run
+        opened = rig.harness.open()  # only once: a ledger's log grows with every run
         for fault in STORE_FAULTS:
             for nth in count(1):
                 store = FaultyStore(opened, fault, nth)
@@ -39,12 +39,10 @@ class HardshipStatements(Statements):
                     break
 
     @statement("G6")
-    async def test_a_process_killed_at_any_commit_leaves_what_was_acknowledged(
-        self, rig: Rig
-    ) -> None:
+    async def test_every_acknowledged_write_survives_a_kill_at_any_commit(self, rig: Rig) -> None:
         address = rig.harness.address
         if address is None:
-            return  # it lives as long as its process: printed in docs/guarantees.md
+            return  # this store lasts as long as its process, as docs/guarantees.md says
         for fault in (Fault.DIE_BEFORE, Fault.DIE_AFTER):
             for nth in count(1):
                 run = f"{fault.name}-{nth}"
@@ -68,7 +66,9 @@ class HardshipStatements(Statements):
         assert not rig.harness.raw().jobs
 
     @statement("G8")
-    async def test_stored_bytes_that_are_not_ours_are_named_and_kept(self, rig: Rig) -> None:
+    async def test_damaged_or_foreign_stored_bytes_are_reported_and_left_unchanged(
+        self, rig: Rig
+    ) -> None:
         if rig.harness.stored() is None:
             return
         q = await rig.worker()
@@ -92,7 +92,7 @@ class HardshipStatements(Statements):
         assert [job.id for job in await q.dequeue()] == ["precious"]
 
     @statement("G9")
-    async def test_calls_fail_while_the_storage_is_away_and_work_again_afterwards(
+    async def test_calls_fail_while_the_storage_is_unavailable_and_work_again_afterwards(
         self, rig: Rig
     ) -> None:
         store = Outage(rig.harness.open())
@@ -115,14 +115,14 @@ class HardshipStatements(Statements):
         await a.enqueue("e", id="job")
         holder, [held] = a, await a.dequeue()
         rig.clock.jump(timedelta(hours=1))
-        for second in await b.dequeue():  # none, where the storage has a clock of its own
+        for second in await b.dequeue():  # none if the storage has its own clock
             assert second.token > held.token
             with pytest.raises(LeaseLostError):
                 await a.ack(held)
             holder, held = b, second
         rig.clock.jump(timedelta(hours=-2))
         assert await a.dequeue() == []
-        # Time does not stand still while the wall clock catches up.
+        # Delays still end while the wall clock catches up.
         await a.enqueue("e", id="soon", delay=timedelta(seconds=10))
         rig.advance(seconds=10)
         assert [job.id for job in await a.dequeue()] == ["soon"]
@@ -130,7 +130,7 @@ class HardshipStatements(Statements):
         assert set(rig.harness.raw().jobs) == {"soon"}
 
     @statement("G10")
-    async def test_a_process_with_another_clock_is_still_fenced(self, rig: Rig) -> None:
+    async def test_a_process_with_a_wrong_clock_is_still_fenced(self, rig: Rig) -> None:
         a = await rig.worker(lease=LEASE)
         ahead = await rig.worker(lease=LEASE, clock=rig.clock.skewed(timedelta(hours=1)))
         behind = await rig.worker(lease=LEASE, clock=rig.clock.skewed(timedelta(hours=-1)))
@@ -154,12 +154,12 @@ class HardshipStatements(Statements):
         self, rig: Rig
     ) -> None:
         is_full = rig.harness.tier == "full"
-        # Trips are longer where each is a real request: fewer of them fit into the same time.
+        # Round trips are longer where each one is a real request: fewer fit into the same time.
         fast_trip = timedelta(milliseconds=10 if is_full else 40)
         slow_trip = 10 * fast_trip
         if rig.harness.slowed(slow_trip) is None:
-            return  # it makes no requests, so nobody is slower than another
-        # The sync Queue reaches such a store through the BrokerQueue's own committer.
+            return  # this store makes no requests, so no process can be slower
+        # The sync Queue reaches such a store through the committer of BrokerQueue.
         kind = DirectQueue if rig.flavour == "direct" else BrokerQueue
         fast, times = (7, 3) if is_full else (2, 1)
         rig.clock.is_patient = True
@@ -200,7 +200,7 @@ async def three_jobs_start_to_finish(q: AsyncQueue, rig: Rig, run: str) -> None:
     tokens.append(first.token)
     while len(done) < len(ids):
         jobs = await q.dequeue("e", batch_size=2)
-        assert jobs, f"{run}: a job is lost; done are {done}"
+        assert jobs, f"{run}: a job is lost; finished jobs: {done}"
         for job in jobs:
             assert job.payload == job.id.encode()
             assert job.attempts == (2 if job.id == first.id else 1), "claimed more than once"
@@ -217,27 +217,27 @@ def _new(job_id: str) -> NewJob:
 
 
 async def _simulate(rig: Rig, task: asyncio.Future[Any]) -> None:
-    """Run a simulation on the fake clock: when everybody waits, time moves to the next event."""
+    """Run a simulation on the fake clock: when everything waits, time moves to the next event."""
     while not task.done():
         for _ in range(20):
             await asyncio.sleep(0)
         if not task.done() and not rig.clock.advance_to_next():
-            await asyncio.wait({task}, timeout=0.001)  # for a real request, which is under way
+            await asyncio.wait({task}, timeout=0.001)  # a real request is under way
     task.result()
 
 
 async def _check_after_death(q: AsyncQueue, said: list[str]) -> None:
-    """Everything acknowledged is there; everything there was asked for."""
+    """Every acknowledged job is stored; every stored job was enqueued."""
     words = [line.split() for line in said]
-    told = {
+    reported = {
         verb: {line[1] for line in words if line[0] == verb and len(line) > 1}
         for verb in ("enqueue", "enqueued", "ack", "acked")
     }
     state = await q.read_state()
     there = {job.id for job in state.jobs}
-    assert told["enqueued"] - told["ack"] <= there
-    assert there <= told["enqueue"] - told["acked"]
-    # The dead process's claim ends by time, and what it left is finished here.
+    assert reported["enqueued"] - reported["ack"] <= there
+    assert there <= reported["enqueue"] - reported["acked"]
+    # Clear what the dead process left, for the next round.
     for job in state.jobs:
         await q.cancel(job.id)
     await q.purge(older_than=timedelta(0))

@@ -1,4 +1,4 @@
-"""Headers: statement E10. A job keeps the headers that it was enqueued with."""
+"""Headers: statement E10. A job keeps the headers it was enqueued with."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ HOUR = timedelta(hours=1)
 
 
 class HeaderStatements(Statements):
-    """What becomes of the headers of a job."""
+    """What a store keeps of the headers of a job, and which it refuses."""
 
     @statement("E10")
-    async def test_headers_come_back_as_they_went_in(self, rig: Rig) -> None:
+    async def test_headers_are_returned_unchanged(self, rig: Rig) -> None:
         q, other = await rig.worker(), await rig.worker()
         sent: dict[str, dict[str, str]] = {}
-        # Twice each: a store may have a shorter way for a line that it knows.
+        # Twice each: a store may have a fast path for a line that exists.
         for headers in (TRACE, ODD, {}, None) * 2:
             for job_id in (None, f"named-{len(sent)}"):
                 job = await q.enqueue("e", id=job_id, headers=headers)
@@ -103,7 +103,7 @@ class HeaderStatements(Statements):
             rig.advance(hours=1)
 
     @statement("E10")
-    async def test_headers_are_those_of_their_job_alone(self, rig: Rig) -> None:
+    async def test_headers_are_not_inherited_by_other_jobs(self, rig: Rig) -> None:
         q, other = await rig.worker(), await rig.worker()
         await q.enqueue("e", id="x", headers=TRACE)
         [held] = await q.dequeue()
@@ -125,7 +125,7 @@ class HeaderStatements(Statements):
             assert [one.headers for one in await other.dequeue(id=job.id)] == [headers]
 
     @statement("E10")
-    async def test_headers_that_are_refused_write_nothing(self, rig: Rig) -> None:
+    async def test_bad_headers_are_refused_and_nothing_is_written(self, rig: Rig) -> None:
         q = await rig.worker()
         await q.enqueue("e")
         [held] = await q.dequeue()
@@ -148,7 +148,7 @@ async def _claimed(q: AsyncQueue, attempt: int, lease: timedelta | None = None) 
 
 
 async def _has(q: AsyncQueue, status: JobStatus) -> None:
-    """The job is so, as another handle finds it, and has its headers in their order."""
+    """Another handle sees the job in this status, with its headers in their order."""
     job = await q.get("x")
     assert job is not None
     assert (job.status, list(job.headers.items())) == (status, list(ODD.items()))

@@ -1,4 +1,4 @@
-"""How a lease is kept and how it ends: statements L1, L2, L6 to L8, L11 and L14."""
+"""How a lease is renewed and how it ends: statements L1, L2, L6 to L8, L11 and L14."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class LeaseStatements(Statements):
         assert job.lease == Lease("a", job.token, job.lease_until)
         assert rig.harness.raw().jobs["k"]["due_us"] == job.lease_until_us
         rig.advance(seconds=30, milliseconds=-1)
-        await b.peek()  # with the newest state B loses no race, which would let time pass
+        await b.peek()  # B reads the newest state: a lost race would make time pass
         for q in (a, b):
             assert await q.dequeue(batch_size=10) == []
             assert await q.dequeue("e", queue="default") == []
@@ -47,7 +47,7 @@ class LeaseStatements(Statements):
         assert [(job.id, job.worker) for job in await b.dequeue()] == [("k", "b")]
 
     @statement("L1")
-    async def test_each_job_goes_to_one_of_all_who_ask_at_once(self, rig: Rig) -> None:
+    async def test_concurrent_dequeues_claim_each_job_once(self, rig: Rig) -> None:
         workers = [await rig.worker() for _ in range(8)]
         jobs = await workers[0].enqueue_many([NewJob("e") for _ in range(10)])
         asked = [q.dequeue(batch_size=3, lease=HOUR) for q in workers]
@@ -58,14 +58,14 @@ class LeaseStatements(Statements):
         assert len({job.token for job in claimed}) == len(jobs)
 
     @statement("L2")
-    async def test_a_lease_that_ends_needs_no_write_for_the_next_dequeue_to_return_the_job(
+    async def test_the_next_dequeue_after_a_lease_expires_returns_the_job_with_no_write_before_it(
         self, rig: Rig
     ) -> None:
         a, b = await rig.worker(), await rig.worker(worker="b")
         ways: list[dict[str, Any]] = [{}, {"id": "k"}, {"entrypoint": "e"}, {"queue": "default"}]
         for how in ways:
             await a.enqueue("e", id="k")
-            [lost] = await a.dequeue(lease=LEASE)  # and is never heard of again
+            [lost] = await a.dequeue(lease=LEASE)  # A never uses the job again
             before = rig.harness.raw()
             with counted(rig.harness.writes) as grown:
                 rig.advance(seconds=30)
@@ -80,7 +80,9 @@ class LeaseStatements(Statements):
             await b.ack(job)
 
     @statement("L6")
-    async def test_the_first_handle_acks_after_any_number_of_heartbeats(self, rig: Rig) -> None:
+    async def test_the_dequeued_job_can_be_acked_after_any_number_of_heartbeats(
+        self, rig: Rig
+    ) -> None:
         a = await rig.worker()
         await a.enqueue("e", id="k")
         [first] = await a.dequeue(lease=LEASE)
@@ -95,9 +97,7 @@ class LeaseStatements(Statements):
         assert await a.get("k") is None
 
     @statement("L7")
-    async def test_a_heartbeat_sets_the_end_of_the_lease_from_its_own_instant(
-        self, rig: Rig
-    ) -> None:
+    async def test_a_heartbeat_restarts_the_lease_at_its_own_time(self, rig: Rig) -> None:
         a, b = await rig.worker(), await rig.worker()
         await a.enqueue("e", id="k")
         [job] = await a.dequeue(lease=LEASE)
@@ -115,7 +115,9 @@ class LeaseStatements(Statements):
         assert [job.id for job in await b.dequeue()] == ["k"]
 
     @statement("L7")
-    async def test_many_are_renewed_by_one_operation_which_names_the_lost(self, rig: Rig) -> None:
+    async def test_heartbeat_many_renews_in_one_write_and_names_the_lost_jobs(
+        self, rig: Rig
+    ) -> None:
         a, b = await rig.worker(), await rig.worker()
         await a.enqueue_many([NewJob("e", id=name) for name in ("gone", "kept", "taken", "too")])
         jobs = {job.id: job for job in await a.dequeue(batch_size=4, lease=LEASE)}
@@ -124,7 +126,7 @@ class LeaseStatements(Statements):
         rig.advance(seconds=31)
         [taken] = await b.dequeue(batch_size=4, lease=HOUR)
         assert taken.id == "taken"
-        await a.peek()  # with the newest state A loses no race, which would let time pass
+        await a.peek()  # A reads the newest state: a lost race would make time pass
         with counted(rig.harness.writes) as grown:
             sent = rig.clock.now()
             with pytest.raises(LeaseLostError) as lost:
@@ -159,7 +161,7 @@ class LeaseStatements(Statements):
         assert rig.harness.raw().jobs == {}
 
     @statement("L8")
-    async def test_a_handler_whose_loss_is_proven_is_cancelled_and_writes_nothing(
+    async def test_a_handler_that_lost_its_job_is_cancelled_and_writes_nothing(
         self, rig: Rig
     ) -> None:
         a, b = await rig.worker(), await rig.worker()
@@ -184,7 +186,7 @@ class LeaseStatements(Statements):
             assert rig.harness.raw() == before
 
     @statement("L8")
-    async def test_a_heartbeat_without_an_answer_is_repeated_and_the_handler_goes_on(
+    async def test_an_unanswered_heartbeat_is_repeated_and_the_handler_goes_on(
         self, rig: Rig
     ) -> None:
         store = Outage(rig.harness.open())
@@ -204,7 +206,7 @@ class LeaseStatements(Statements):
         await a.ack(job)
 
     @statement("L8")
-    async def test_a_handler_without_an_answer_is_cancelled_when_its_lease_ends(
+    async def test_a_handler_with_unanswered_heartbeats_is_cancelled_when_its_lease_ends(
         self, rig: Rig
     ) -> None:
         store = Outage(rig.harness.open())
@@ -241,7 +243,7 @@ class LeaseStatements(Statements):
         assert span_us(LEASE) <= held <= span_us(LEASE * 4 / 3)
 
     @statement("L14", in_every_flavour=False)
-    async def test_a_clock_that_steps_past_the_lease_takes_no_job_from_a_living_holder(
+    async def test_a_clock_step_past_the_lease_takes_no_job_from_a_live_holder(
         self, rig: Rig
     ) -> None:
         a, b = await rig.worker(lease=LEASE), await rig.worker(lease=LEASE)
@@ -257,13 +259,13 @@ class LeaseStatements(Statements):
                     assert (await found(q, job_id)).status is JobStatus.IN_PROGRESS
                 assert (await q.stats()).processing == len(held)
                 assert await q.requeue_stale(LEASE) == 0
-            # Queued jobs go by the wall clock: a delay is over, whatever made it so.
+            # Queued jobs follow the wall clock: a step of the clock ends a delay too.
             for job in await b.dequeue(batch_size=10):
                 assert job.id == "later"
                 await b.release(job)
             await a.heartbeat_many(held)
         rig.advance(seconds=30, milliseconds=-1)
-        await b.peek()  # with the newest state B loses no race, which would let time pass
+        await b.peek()  # B reads the newest state: a lost race would make time pass
         assert {job.id for job in await b.dequeue(batch_size=10)} <= {"later"}
         await a.ack_many(held)
         assert set(rig.harness.raw().jobs) == {"later"}
@@ -275,23 +277,23 @@ class LeaseStatements(Statements):
         [job] = await a.dequeue()
         async with handling(rig, a, job) as handler:
             rig.clock.jump(2 * HOUR)
-            for _ in range(30):  # seconds; a beat is due after 60
+            for _ in range(30):  # seconds; the next regular heartbeat is due after 60
                 await handler.asleep(rig)
                 rig.advance(seconds=1)
                 await asyncio.sleep(0.01)
                 if (await found(a, "k")).heartbeat_us != job.heartbeat_us:
                     break
             else:
-                pytest.fail("it was not renewed")
+                pytest.fail("the lease was not renewed within 30 s")
             await handler.finish()
 
     @statement("L14", in_every_flavour=False)
-    async def test_after_a_step_of_the_clock_a_dead_holders_job_waits_for_one_lease_at_most(
+    async def test_after_a_clock_step_a_dead_holders_job_waits_one_lease_at_most(
         self, rig: Rig
     ) -> None:
         a, b = await rig.worker(lease=LEASE), await rig.worker(lease=LEASE)
         await a.enqueue("e", id="before")
-        await a.dequeue()  # and is never heard of again
+        await a.dequeue()  # A never uses the job again
         rig.advance(seconds=10)
         rig.clock.jump(HOUR)
         assert await b.dequeue() == []
@@ -303,7 +305,7 @@ class LeaseStatements(Statements):
         assert [job.id for job in await b.dequeue(batch_size=10)] == ["after"]
 
     @statement("L14", in_every_flavour=False)
-    async def test_who_asks_for_a_short_lease_leaves_a_long_one_its_time_after_a_step(
+    async def test_after_a_clock_step_a_worker_with_a_short_lease_respects_longer_leases(
         self, rig: Rig
     ) -> None:
         a, b = await rig.worker(lease=LEASE), await rig.worker(lease=timedelta(seconds=1))
@@ -319,7 +321,7 @@ class LeaseStatements(Statements):
         await a.ack(job)
 
     @statement("L14", in_every_flavour=False)
-    async def test_a_process_from_before_a_step_back_takes_no_job_from_one_that_came_after(
+    async def test_a_process_started_before_a_step_back_takes_no_job_from_one_started_after(
         self, rig: Rig
     ) -> None:
         old = await rig.worker(lease=LEASE)
@@ -333,15 +335,15 @@ class LeaseStatements(Statements):
             assert await old.dequeue() == []
             assert await old.dequeue(id="now") == []
             await new.heartbeat(held)
-        rig.advance(seconds=30)  # and is never heard of again
+        rig.advance(seconds=30)  # without another heartbeat
         assert [job.id for job in await old.dequeue()] == ["now"]
 
     @statement("L11")
-    async def test_a_caller_cancelled_while_its_dequeue_commits_gives_its_jobs_back(
+    async def test_a_dequeue_cancelled_during_its_commit_gives_its_jobs_back(
         self, rig: Rig
     ) -> None:
         if rig.flavour == "queue":
-            return  # a plain call cannot be cancelled; its end is the process's, below
+            return  # a sync call cannot be cancelled; the next test covers a process that dies
         for is_stored in (False, True):
             store = Gate(rig.harness.open(), is_stored=is_stored)
             a, b = await rig.worker(store=store), await rig.worker()
@@ -356,19 +358,19 @@ class LeaseStatements(Statements):
             while len(claimed) < len(ids):
                 one = b.dequeue(wait=timedelta(minutes=1), lease=HOUR)
                 got = await rig.until_done(one, step=timedelta(milliseconds=200))
-                assert got, "the jobs of a cancelled dequeue did not come back"
+                assert got, "the jobs of a cancelled dequeue were not given back"
                 claimed.extend(got)
             assert sorted(job.id for job in claimed) == sorted(ids)
             assert [(job.attempts, job.history) for job in claimed] == 2 * [(1, ())]
             await b.ack_many(claimed)
 
     @statement("L11")
-    async def test_the_lease_ends_the_claim_of_a_caller_that_died_at_its_dequeue(
+    async def test_the_claim_of_a_caller_that_died_in_dequeue_ends_with_its_lease(
         self, rig: Rig
     ) -> None:
         b = await rig.worker()
         await b.enqueue("e", id="k")
-        # Stored, and the caller that was to have the answer is gone.
+        # The claim is stored, but the caller died before it got the answer.
         claim = Dequeue("dead", span_us(LEASE))
         await commit_batch(rig.harness.open(), "dead", 1, [claim])
         assert await b.dequeue() == []
@@ -384,7 +386,7 @@ async def found(q: AsyncQueue, job_id: str) -> Job:
 
 
 def handling(rig: Rig, q: AsyncQueue, job: Job | str) -> Body[HeartbeatManager]:
-    """A handler at work on a job, its lease kept by a HeartbeatManager."""
+    """A handler that works on a job while a HeartbeatManager renews its lease."""
     if rig.flavour == "queue":
         return Body(HeartbeatManager(vars(q)["_queue"], job), on_thread=True)
     return Body(HeartbeatManager(q, job), on_thread=False)

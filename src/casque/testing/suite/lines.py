@@ -39,20 +39,18 @@ class LineStatements(Statements):
             await q.heartbeat_many(claimed[:5], lease=chance.randint(1, 5) * _SECOND)
             await q.ack_many(claimed[:-4])
             for job, end in zip(claimed[-4:], endings, strict=False):
-                await end(job)  # and of the last one nothing is heard again
+                await end(job)  # the fourth job is left alone, so its lease expires
             operations += 10 + 2 * len(claimed) + 5
             rig.advance(seconds=1)
             lines = rig.harness.raw().lines
             assert [(line.queue, line.entrypoint) for line in lines] == [("default", "e")]
 
     @statement("Q1", "Q2", "Q4", in_every_flavour=False)
-    async def test_no_line_is_doubled_missing_left_over_or_inexact_after_random_operations(
-        self, rig: Rig
-    ) -> None:
+    async def test_the_lines_match_the_jobs_after_every_random_operation(self, rig: Rig) -> None:
         turmoil = await Turmoil.begin(rig, seed=4)
         for _ in range(steps(rig)):
             await turmoil.step()
-            # Read again each time: a line must be right at every commit, not only in the end.
+            # A line must be right at every commit, not only at the end.
             _check_lines(rig.harness.raw())
 
     @statement("Q2b", in_every_flavour=False)
@@ -67,13 +65,13 @@ class LineStatements(Statements):
         assert (await q.stats()).pending == 35
         assert [job.queue for job in await q.peek(limit=1)] == ["b"]
         assert set(await q.queues(due=True)) == set("abcd")
-        # By turns from here on, by either process.
+        # From here on the queues take turns, whichever process claims.
         claims = [(await one.dequeue())[0] for one in (q, ahead, q, q, ahead, q, q)]
         assert [job.queue for job in claims] == list("bcdabcd")
         assert len(await q.dequeue(batch_size=100)) == 28
 
     @statement("Q2b", "O4", in_every_flavour=False)
-    async def test_a_clock_ahead_costs_one_write_and_a_clock_behind_no_place(
+    async def test_a_clock_ahead_costs_one_write_and_a_clock_behind_costs_no_turn(
         self, rig: Rig
     ) -> None:
         q = await rig.worker()
@@ -82,7 +80,7 @@ class LineStatements(Statements):
         soon = to_datetime(rig.clock.now()) + 2 * _SECOND
         await ahead.enqueue_many([NewJob("e", queue=queue, run_at=soon) for queue in "abc"])
         await ahead.enqueue_many([NewJob("f", queue=f"{n}", run_at=soon) for n in range(60)])
-        if not await q.peek():  # unless all of them go by one time
+        if not await q.peek():  # unless the store has one clock for all processes
             assert await q.dequeue() == []
             with (
                 counted(rig.harness.touched) as touched,
@@ -101,7 +99,7 @@ class LineStatements(Statements):
         assert [job.queue for job in (first, *rest)] == list("abca")
 
     @statement("Q3")
-    async def test_a_line_is_not_visited_before_the_rest_of_it_is_due(self, rig: Rig) -> None:
+    async def test_a_line_is_not_visited_before_its_next_job_is_due(self, rig: Rig) -> None:
         q = await rig.worker()
         endings: tuple[Ending, ...] = (
             q.ack,
@@ -135,7 +133,7 @@ class LineStatements(Statements):
         assert len(await q.dequeue(batch_size=100)) == len(endings)
 
     @statement("Q4")
-    async def test_a_line_goes_with_the_last_of_its_jobs(self, rig: Rig) -> None:
+    async def test_a_line_is_removed_with_its_last_unfinished_job(self, rig: Rig) -> None:
         q = await rig.worker()
 
         async def bury(_: Job) -> None:
@@ -144,7 +142,7 @@ class LineStatements(Statements):
 
         endings: tuple[Ending, ...] = (
             q.ack,
-            q.nack,  # of the last attempt
+            q.nack,  # this was the last attempt
             q.fail,
             q.discard,
             q.cancel,
@@ -169,7 +167,7 @@ class LineStatements(Statements):
         assert _lines(rig) == {("r", "e")}
 
     @statement("Q4")
-    async def test_a_line_comes_back_with_a_dead_job_that_is_retried(self, rig: Rig) -> None:
+    async def test_retrying_a_dead_job_brings_its_line_back(self, rig: Rig) -> None:
         q = await rig.worker()
         await q.enqueue("e", id="j")
         [job] = await q.dequeue()
@@ -206,12 +204,13 @@ class LineStatements(Statements):
             assert written() == 0
 
     @statement("Q6", in_every_flavour=False)
-    async def test_a_hot_queue_delays_the_single_jobs_of_others_by_one_visit_each(
+    async def test_a_hot_queue_delays_single_jobs_of_other_queues_by_one_visit_each(
         self, rig: Rig
     ) -> None:
         q = await rig.worker()
-        # Two lines, the second hardly ever served: it must not keep the queue's place at the front.
-        # And of better priorities than the others: between queues these must not count.
+        # The hot queue has two lines. The second is hardly ever served: it must not keep the
+        # queue at the front. The priorities of both lines are better than those of the other
+        # queues: between queues they must not count.
         await fill(
             q,
             (
@@ -243,7 +242,7 @@ async def _serve_all_beside_a_hot_queue(
     *,
     between: Callable[[], Awaitable[None]] | None = None,
 ) -> None:
-    """Until the last of a hundred single jobs is claimed the hot queue has only its share."""
+    """The hot queue gets no more than its share until all of a hundred single jobs are claimed."""
     left = {f"{prefix} {n}" for n in range(100)}
     may_have = len(left) + 10
     await q.enqueue_many([NewJob("e", queue=name, priority=9) for name in sorted(left)])
@@ -267,16 +266,16 @@ def _lines(rig: Rig) -> set[tuple[str, str]]:
 
 
 def _check_wait(rig: Rig, queue: str, until_us: int) -> None:
-    """The line of a queue waits until then, or not at all."""
+    """The line of a queue waits until this time, or is due if the time is past."""
     lines = rig.harness.raw().lines
     if all(line.visit_us is None for line in lines):
-        return  # of some storages the file does not tell
+        return  # this store does not keep the time
     [visit_us] = [line.visit_us for line in lines if line.queue == queue]
     assert visit_us == (until_us if until_us > rig.clock.now() else None)
 
 
 def _check_lines(raw: Raw) -> None:
-    """Each line with a job that is or will be due has one record; one that waits, until then."""
+    """Each line with an unfinished job is stored once; if it waits, until its first job is due."""
     earliest: dict[tuple[str, str], int] = {}
     for job in raw.jobs.values():
         if job["due_us"] is not None:

@@ -15,17 +15,17 @@ from casque.testing.rig import Rig, counted
 from casque.testing.statement import Statements, statement
 
 FEW = 20
-"""What one claim may touch beside its distinct priorities, at any size of the store."""
+"""How many entries one claim may touch beside its distinct priorities, in a store of any size."""
 
 Ending = Callable[[Job], Awaitable[object]]
-"""A way in which a holder is done with a job."""
+"""A call that ends a holder's work on a job."""
 
 _EVERYTHING = 10_000
 _LONG = timedelta(hours=1)
 
 
 async def fill(q: AsyncQueue, jobs: Iterable[NewJob]) -> None:
-    """Enqueue any number of jobs, as many at once as one commit takes."""
+    """Enqueue any number of jobs, in the largest batches that one call takes."""
     jobs = iter(jobs)
     while chunk := list(islice(jobs, ENQUEUE_MANY_JOBS)):
         await q.enqueue_many(chunk)
@@ -46,7 +46,7 @@ class OrderStatements(Statements):
             NewJob(
                 chance.choice("xyz"),
                 priority=chance.randint(-2, 2),
-                id=f"{100 - n:03}",  # downwards, so that an order by id is not mistaken for ours
+                id=f"{100 - n:03}",  # descending, so that sorting by id gives another order
                 run_at=to_datetime(start - chance.randrange(3) * SECOND_US),
             )
             for n in range(60)
@@ -64,7 +64,7 @@ class OrderStatements(Statements):
         assert await q.dequeue() == []
 
     @statement("O1")
-    async def test_a_job_that_comes_back_is_ordered_by_when_it_is_due_again(self, rig: Rig) -> None:
+    async def test_a_job_that_comes_back_is_ordered_by_its_new_due_time(self, rig: Rig) -> None:
         q = await rig.worker()
         await q.enqueue_many([NewJob("e", id=name) for name in ("lost", "nacked", "released", "d")])
         await q.dequeue(id="lost", lease=timedelta(seconds=10))
@@ -82,28 +82,27 @@ class OrderStatements(Statements):
         assert [job.id for _ in in_order for job in await q.dequeue()] == in_order
 
     @statement("O1")
-    async def test_between_queues_the_rotation_decides_whatever_the_priorities(
-        self, rig: Rig
-    ) -> None:
+    async def test_queues_take_turns_regardless_of_priorities(self, rig: Rig) -> None:
         q = await rig.worker()
         for queue, priority in (("b", 9), ("c", -9), ("a", 0)):
             await q.enqueue_many(
                 [NewJob("e", priority=priority, queue=queue, id=f"{queue}{n}") for n in range(4)]
             )
         in_turn = ["b0", "c0", "a0", "b1", "c1", "a1"]
-        for expected in in_turn:  # for every asker, and whenever they came
+        for expected in in_turn:  # for every queue object, whenever it was opened
             assert ids(await (await rig.worker()).dequeue()) == [expected]
-        # One dequeue takes all it can of a queue before it goes on to the next.
+        # One dequeue takes all it can from a queue before it goes on to the next.
         assert ids(await q.dequeue(batch_size=3)) == ["b2", "b3", "c2"]
         assert ids(await q.dequeue(batch_size=3)) == ["a2", "a3", "c3"]
 
     @statement("O1", in_every_flavour=False)
-    async def test_the_order_is_the_same_for_whoever_opens_the_store_fresh(self, rig: Rig) -> None:
+    async def test_a_newly_opened_store_handle_returns_jobs_in_the_same_order(
+        self, rig: Rig
+    ) -> None:
         q = await rig.worker()
         chance = random.Random(2)  # noqa: S311 - to be repeatable
         endings: tuple[Ending, ...] = (q.ack, q.nack, q.release)
-        # Many small commits: where a log is kept, part of it is replayed and part comes from a
-        # snapshot.
+        # Many small commits: a ledger replays part of its log and reads the rest from a snapshot.
         rounds = rig.size(2_000)
         for n in range(rounds):
             await q.enqueue(
@@ -161,7 +160,7 @@ class OrderStatements(Statements):
             assert touched() <= FEW + 2 * priorities
 
     @statement("O5")
-    async def test_exactly_the_queue_and_the_entrypoints_asked_for_are_dequeued(
+    async def test_a_dequeue_returns_exactly_the_requested_queue_and_entrypoints(
         self, rig: Rig
     ) -> None:
         q = await rig.worker()
@@ -205,7 +204,7 @@ class OrderStatements(Statements):
         await fill(
             q,
             (
-                # Half of the others have the entrypoint but nothing due, half the other way round.
+                # Half of the other queues have the entrypoint but nothing due, half the reverse.
                 NewJob("x", queue=f"{n}", delay=_LONG) if n % 2 else NewJob("y", queue=f"{n}")
                 for n in range(queues)
             ),
@@ -219,7 +218,7 @@ class OrderStatements(Statements):
             await q.release("the one")
 
     @statement("O6")
-    async def test_entrypoints_nobody_asks_for_stay_for_a_worker_that_does(self, rig: Rig) -> None:
+    async def test_jobs_of_an_entrypoint_stay_until_a_worker_asks_for_it(self, rig: Rig) -> None:
         q, other = await rig.worker(), await rig.worker()
         await q.enqueue("strange", b"kept", id="strange", priority=-1, max_attempts=1)
         stored = rig.harness.raw().jobs["strange"]
@@ -235,23 +234,23 @@ class OrderStatements(Statements):
         assert (job.id, job.payload, job.attempts) == ("strange", b"kept", 1)
 
     @statement("O7")
-    async def test_looking_takes_no_lease_and_changes_nothing(self, rig: Rig) -> None:
+    async def test_reads_take_no_lease_and_change_nothing(self, rig: Rig) -> None:
         q, other = await rig.worker(), await rig.worker()
         await _one_job_of_every_kind(rig, q)
         before = rig.harness.raw()
         with counted(rig.harness.writes) as written:
-            for looker in (q, other):
-                assert ids(await looker.peek()) == ["expired", "ready"]
-                assert ids(await looker.peek("e", queue="default", limit=1)) == ["expired"]
-                state = await looker.read_state()
+            for reader in (q, other):
+                assert ids(await reader.peek()) == ["expired", "ready"]
+                assert ids(await reader.peek("e", queue="default", limit=1)) == ["expired"]
+                state = await reader.read_state()
                 assert {job.id for job in state.jobs} == set(before.jobs)
                 for name in before.jobs:
-                    assert await looker.get(name) == state.find(name)
-                assert await looker.get("unknown") is None
-                assert (await looker.stats()).total == len(before.jobs)
-                assert (await looker.stats("default")).total == len(before.jobs)
-                assert await looker.queues() == await looker.queues(due=True) == ["default"]
-                assert await looker.next_run_at("default") is not None
+                    assert await reader.get(name) == state.find(name)
+                assert await reader.get("unknown") is None
+                assert (await reader.stats()).total == len(before.jobs)
+                assert (await reader.stats("default")).total == len(before.jobs)
+                assert await reader.queues() == await reader.queues(due=True) == ["default"]
+                assert await reader.next_run_at("default") is not None
         assert written() == 0
         assert rig.harness.raw() == before
         assert ids(await other.dequeue(batch_size=10)) == ["expired", "ready"]
@@ -277,7 +276,7 @@ class OrderStatements(Statements):
 
 
 async def _one_job_of_every_kind(rig: Rig, q: AsyncQueue) -> None:
-    """Jobs named by what has become of them, of which only `ready` and `expired` are due."""
+    """One job in each state, named after it. Only `ready` and `expired` are due."""
     for name in ("completed", "dead", "cancelled", "leased", "expired"):
         await q.enqueue("e", id=name, retain=2 * _LONG)
     await q.enqueue("e", id="spent", max_attempts=1)

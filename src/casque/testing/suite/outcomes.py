@@ -1,8 +1,8 @@
 """Outcomes: statements R1 to R9.
 
-Longer than a module should be, because a statement is found by its letter: one
-section of the contract, one file. (Snooze and Discard, which a task raises, are
-`release` and `discard` here; that a worker makes them so is the worker's test.)
+The module is long because each file holds one section of the contract: a
+statement is found by its letter. (A task's Snooze and Discard are `release` and
+`discard` here. The worker's tests show that a worker translates them.)
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ KEPT_ATTEMPTS = 10
 
 
 class OutcomeStatements(Statements):
-    """What becomes of a job once an attempt is over."""
+    """The state of a job after an attempt has ended."""
 
     @statement("R1")
     async def test_an_acked_job_is_gone_and_never_delivered_again(self, rig: Rig) -> None:
@@ -42,7 +42,7 @@ class OutcomeStatements(Statements):
         for _ in range(2):
             for job in jobs:
                 await _is_gone(rig, other, job.id)
-            rig.advance(hours=1)  # far past the end of the leases they had
+            rig.advance(hours=1)  # far past the end of their leases
 
     @statement("R1")
     async def test_a_retained_job_is_completed_with_result_and_timings(self, rig: Rig) -> None:
@@ -69,7 +69,9 @@ class OutcomeStatements(Statements):
         assert raw.lines == []
 
     @statement("R1")
-    async def test_a_retained_job_is_gone_for_every_read_in_time(self, rig: Rig) -> None:
+    async def test_a_retained_job_is_gone_for_every_read_when_its_time_is_over(
+        self, rig: Rig
+    ) -> None:
         q, other = await rig.worker(), await rig.worker()
         await q.enqueue("e", id="x", retain=HOUR)
         await q.ack((await q.dequeue())[0])
@@ -79,14 +81,16 @@ class OutcomeStatements(Statements):
         assert await other.queues() == ["default"]
         rig.advance(milliseconds=1)
         with counted(rig.harness.writes) as writes:
-            await _is_gone(rig, other, "x")  # by time alone: nobody has pruned it
+            await _is_gone(rig, other, "x")  # by time alone, before it is pruned
             assert await other.purge(older_than=timedelta(0)) == 0
         assert writes() == 0
-        await q.ack((await _claimed_anew(q, "elsewhere"))[0])
-        await _is_gone(rig, other, "x")  # by now a commit may have pruned it
+        await q.ack((await _claimed_new(q, "elsewhere"))[0])
+        await _is_gone(rig, other, "x")  # now the commit may have pruned it
 
     @statement("R2")
-    async def test_a_nacked_job_is_counted_and_due_again_after_its_delay(self, rig: Rig) -> None:
+    async def test_a_nack_counts_the_attempt_and_the_job_is_due_after_its_delay(
+        self, rig: Rig
+    ) -> None:
         q, other = await rig.worker(worker="w"), await rig.worker()
         await q.enqueue("e", b"data", id="x")
         [held] = await q.dequeue(lease=LEASE)
@@ -115,7 +119,7 @@ class OutcomeStatements(Statements):
         job = await q.nack(held)
         assert job.run_at == job.updated_at
         assert [again.attempts for again in await other.dequeue()] == [2]
-        with pytest.raises(LeaseLostError):  # and the one who gave it back has nothing left
+        with pytest.raises(LeaseLostError):  # the first holder has no claim any more
             await q.nack(held)
 
     @statement("R2")
@@ -129,7 +133,7 @@ class OutcomeStatements(Statements):
         assert (attempt.failure.kind, attempt.failure.text) == ("ValueError", "out of ink")
         assert "in _raised" in attempt.failure.traceback
         job = await q.nack((await q.dequeue())[0], error="é" * ERROR_BYTES)
-        assert job.error == "é" * (ERROR_BYTES // 2)  # cut to what is kept, between two letters
+        assert job.error == "é" * (ERROR_BYTES // 2)  # cut to the limit, between two characters
         assert await other.get("x") == job
 
     @statement("R3")
@@ -154,18 +158,18 @@ class OutcomeStatements(Statements):
         rig.advance(seconds=10)
         [held] = await q.dequeue(lease=LEASE)
         rig.advance(seconds=2)
-        heard = (await q.heartbeat(held)).heartbeat_at
-        assert heard is not None
+        last_beat = (await q.heartbeat(held)).heartbeat_at
+        assert last_beat is not None
         rig.advance(seconds=10)
-        assert await other.stats() == Stats(dead=1)  # though nobody has written so yet
+        assert await other.stats() == Stats(dead=1)  # before this is stored
         for _ in range(2):
             dead = await other.get("x")
             assert dead is not None
             assert (dead.status, dead.attempts) == (JobStatus.DEAD, 2)
             assert dead.error is not None
             assert "lost-worker" in dead.error
-            assert f"{heard:%H:%M:%S}" in dead.error
-            assert await other.dequeue() == []  # the first of these buries it
+            assert f"{last_beat:%H:%M:%S}" in dead.error
+            assert await other.dequeue() == []  # the first of these stores it as dead
         assert rig.harness.raw().jobs["x"]["status"] == "dead"
         await _is_ignored(rig, other, "x", Stats(dead=1))
         with pytest.raises(LeaseLostError):
@@ -180,12 +184,12 @@ class OutcomeStatements(Statements):
         assert (await q.nack((await q.dequeue())[0])).status is JobStatus.QUEUED
         await q.dequeue(lease=LEASE)
         rig.advance(seconds=10)
-        assert await other.dequeue(id="x") == []  # a dequeue of just this one buries it, too
+        assert await other.dequeue(id="x") == []  # a dequeue by id stores it as dead too
         assert rig.harness.raw().jobs["x"]["status"] == "dead"
         await _is_ignored(rig, other, "x", Stats(dead=1))
 
     @statement("R3")
-    async def test_a_spent_job_on_the_way_delays_nobody(self, rig: Rig) -> None:
+    async def test_jobs_without_attempts_left_do_not_delay_a_ready_job(self, rig: Rig) -> None:
         q, other = await rig.worker(), await rig.worker()
         await q.enqueue_many([NewJob("e", id=f"spent-{n}", max_attempts=1) for n in range(3)])
         await q.dequeue(batch_size=3, lease=LEASE)
@@ -208,7 +212,7 @@ class OutcomeStatements(Statements):
         assert await other.get("x") == job
         assert await other.stats() == Stats(pending=1)
         assert rig.harness.raw().token >= last.token
-        rig.advance(days=31)  # longer than a dead job is kept
+        rig.advance(days=31)  # longer than the store keeps a dead job
         [again] = await other.dequeue()
         assert (again.payload, again.attempts) == (b"data", 1)
         assert again.token > last.token
@@ -218,12 +222,12 @@ class OutcomeStatements(Statements):
         assert (await other.nack((await other.dequeue())[0])).status is JobStatus.DEAD
 
     @statement("R4")
-    async def test_a_job_dead_by_its_last_lease_can_be_retried(self, rig: Rig) -> None:
+    async def test_a_job_that_died_with_its_last_lease_can_be_retried(self, rig: Rig) -> None:
         q, other = await rig.worker(), await rig.worker()
         await q.enqueue("e", id="x", max_attempts=1)
         [held] = await q.dequeue(lease=LEASE)
         rig.advance(seconds=10)
-        job = await other.retry(held)  # a Job or its id, and before anybody has buried it
+        job = await other.retry(held)  # with a Job, and before it is stored as dead
         assert (job.status, job.attempts) == (JobStatus.QUEUED, 0)
         [again] = await other.dequeue()
         assert again.token > held.token
@@ -251,7 +255,7 @@ class OutcomeStatements(Statements):
     async def test_a_released_job_is_as_it_was_before_the_claim(self, rig: Rig) -> None:
         q, other = await rig.worker(), await rig.worker()
         first = await q.enqueue("e", b"data", id="x", max_attempts=1)
-        for _ in range(3):  # thrice as often as it may be tried
+        for _ in range(3):  # three times its max_attempts
             [held] = await q.dequeue()
             job = await q.release(held, delay=5 * SECOND)
             assert (job.status, job.attempts, job.payload) == (JobStatus.QUEUED, 0, b"data")
@@ -282,7 +286,7 @@ class OutcomeStatements(Statements):
         assert again.token > held.token
 
     @statement("R6")
-    async def test_a_failed_job_is_dead_now(self, rig: Rig) -> None:
+    async def test_a_failed_job_is_dead_at_once(self, rig: Rig) -> None:
         q, other = await rig.worker(), await rig.worker()
         await q.enqueue("e", b"data", id="x", max_attempts=25, retain=SECOND)
         [held] = await q.dequeue()
@@ -321,7 +325,7 @@ class OutcomeStatements(Statements):
             assert (job.status, job.error) == (JobStatus.CANCELLED, "not wanted")
             assert job.finished_at == job.updated_at
             assert await q.get(name) == job
-            assert await q.cancel(name) == job  # once more is fine, and changes nothing
+            assert await q.cancel(name) == job  # a second cancel is allowed and changes nothing
         for name in ("ready", "later", "tried"):
             await _is_ignored(rig, q, name, Stats(cancelled=3))
 
@@ -352,7 +356,7 @@ class OutcomeStatements(Statements):
         await _is_ignored(rig, q, "x", Stats(cancelled=1))
 
     @statement("R8")
-    async def test_a_purge_forgets_finished_jobs_older_than_that(self, rig: Rig) -> None:
+    async def test_a_purge_deletes_only_finished_jobs_older_than_its_limit(self, rig: Rig) -> None:
         q, other = await rig.worker(), await rig.worker()
         for age in ("old", "new"):
             await _one_of_each(q, age)
@@ -380,7 +384,7 @@ class OutcomeStatements(Statements):
         assert rig.harness.raw().jobs.keys() == {"b"}
 
     @statement("R8")
-    async def test_a_purge_of_many_jobs_is_one_change(self, rig: Rig) -> None:
+    async def test_a_purge_of_many_jobs_is_one_write(self, rig: Rig) -> None:
         q, other = await rig.worker(), await rig.worker()
         count = rig.size(1_000)
         await q.enqueue_many([NewJob("e", retain=HOUR) for _ in range(count)])
@@ -435,13 +439,13 @@ async def _one_of_each(q: AsyncQueue, age: str) -> None:
     await q.dequeue("processing", lease=HOUR)
 
 
-async def _claimed_anew(q: AsyncQueue, queue: str) -> list[Job]:
+async def _claimed_new(q: AsyncQueue, queue: str) -> list[Job]:
     await q.enqueue("e", queue=queue)
     return await q.dequeue(queue=queue)
 
 
 async def _is_gone(rig: Rig, q: AsyncQueue, job_id: str) -> None:
-    """No read and no claim knows the job, nor can anything be done to it."""
+    """No read and no claim returns the job, and calls that name it raise JobNotFoundError."""
     assert await q.get(job_id) is None
     assert await q.dequeue() == await q.dequeue(id=job_id) == await q.peek() == []
     state = await q.read_state()
@@ -457,7 +461,7 @@ async def _is_gone(rig: Rig, q: AsyncQueue, job_id: str) -> None:
 
 
 async def _is_ignored(rig: Rig, q: AsyncQueue, job_id: str, stats: Stats) -> None:
-    """The job is kept for people to see, and no claim or line looks at it, whatever time passes."""
+    """The job can still be read, but no claim or line uses it, however much time passes."""
     assert await q.stats() == stats
     raw = rig.harness.raw()
     assert raw.jobs[job_id]["due_us"] is None
@@ -478,7 +482,7 @@ async def _cannot_be_retried(rig: Rig, q: AsyncQueue, job_id: str, *, says: str)
 
 
 async def _failed_or_lost(rig: Rig, q: AsyncQueue, held: Job, *, is_lost: bool) -> Attempt:
-    """End the attempt one way or the other; how it must be remembered."""
+    """End the attempt by a nack or by expiry. Returns the Attempt that the history must show."""
     if not is_lost:
         error = f"attempt {held.attempts}"
         job = await q.nack(held, error=error)

@@ -1,4 +1,4 @@
-"""A queue as a whole, and its counts: statements Q7 to Q9."""
+"""Leases, pauses, drops and counts of a queue: statements Q7 to Q9."""
 
 from __future__ import annotations
 
@@ -28,9 +28,7 @@ _LONG = timedelta(hours=1)
 
 class QueueStatements(Statements):
     @statement("Q7")
-    async def test_a_queue_lease_has_one_holder_and_none_for_the_others_at_once(
-        self, rig: Rig
-    ) -> None:
+    async def test_a_queue_lease_has_one_holder_and_others_get_none_at_once(self, rig: Rig) -> None:
         q, other = await rig.worker(), await rig.worker()
         await q.enqueue("e", queue="a", id="j")
         async with q.lease_queue("a") as held:
@@ -41,7 +39,7 @@ class QueueStatements(Statements):
                     assert refused is None
             async with other.lease_queue("b") as another:
                 assert another is not None
-            # That the refused and the neighbour have left took nothing from the holder.
+            # The holder keeps its lease when the refused ones and the holder of b leave.
             async with other.lease_queue("a") as refused:
                 assert refused is None
             assert ids(await other.dequeue(queue="a")) == ["j"]
@@ -50,7 +48,7 @@ class QueueStatements(Statements):
             assert held_next.token > held.token
 
     @statement("Q7")
-    async def test_a_queue_lease_ends_by_time_and_its_old_holder_cannot_end_the_next(
+    async def test_a_queue_lease_expires_and_its_old_holder_cannot_end_the_next_one(
         self, rig: Rig
     ) -> None:
         q, other = await rig.worker(), await rig.worker()
@@ -65,7 +63,7 @@ class QueueStatements(Statements):
                 taken = await theirs.enter_async_context(other.lease_queue("a", lease=_MINUTE))
                 assert taken is not None
                 assert taken.token > held.token
-            # The first holder has left, and let go of nothing: it was not its own any more.
+            # The first holder has left. It released nothing, because its lease had expired.
             async with q.lease_queue("a") as refused:
                 assert refused is None
         async with q.lease_queue("a") as held:
@@ -102,7 +100,7 @@ class QueueStatements(Statements):
             assert ids(await worker.peek()) == ["elsewhere"]
         assert ids(await fresh.dequeue(batch_size=100)) == ["elsewhere"]
         assert (await q.stats("a")).pending == 3
-        # The holder of a job of it may finish, and a job given back waits with the others.
+        # A holder may still finish its job, and a nacked job waits with the others.
         await q.ack(held)
         await q.nack(leased)
         assert await other.dequeue() == []
@@ -112,7 +110,7 @@ class QueueStatements(Statements):
         assert ids(await other.dequeue(batch_size=100)) == in_order
 
     @statement("Q8")
-    async def test_a_resumed_queue_is_as_it_was_and_wakes_who_waits_for_it(self, rig: Rig) -> None:
+    async def test_a_resumed_queue_is_unchanged_and_wakes_a_waiting_dequeue(self, rig: Rig) -> None:
         q, other = await rig.worker(), await rig.worker()
         await q.enqueue_many([NewJob("e", queue=queue, id=queue) for queue in QUEUES])
         before = rig.harness.raw()
@@ -129,7 +127,7 @@ class QueueStatements(Statements):
             assert ids(await soon(rig, task)) == ["b"]
 
     @statement("Q8")
-    async def test_a_dropped_queue_loses_all_its_jobs_and_no_other_does(self, rig: Rig) -> None:
+    async def test_dropping_a_queue_removes_all_its_jobs_and_no_others(self, rig: Rig) -> None:
         q, other = await rig.worker(), await rig.worker()
         for queue in ("a", "b"):
             for name in ("completed", "dead", "cancelled", "leased"):
@@ -179,7 +177,7 @@ class QueueStatements(Statements):
         await counts_are(Stats(pending=1))
         [job] = await q.dequeue(lease=_SECOND)
         rig.clock.advance(_SECOND)
-        await counts_are(Stats(processing=1))  # nobody took it back, and the holder may still ack
+        await counts_are(Stats(processing=1))  # its lease expired, but the holder may still ack
         await q.nack(job, delay=_SECOND)
         await counts_are(Stats(failed=1))
         rig.clock.advance(_SECOND)
@@ -187,7 +185,7 @@ class QueueStatements(Statements):
         [job] = await q.dequeue(lease=_SECOND)
         await counts_are(Stats(processing=1))
         rig.clock.advance(_SECOND)
-        await counts_are(Stats(dead=1))  # its last attempt is lost, though nothing was written
+        await counts_are(Stats(dead=1))  # its last lease expired, before this is stored
         await q.heartbeat(job)
         await counts_are(Stats(processing=1))
         await q.fail(job)
@@ -211,7 +209,7 @@ class QueueStatements(Statements):
         await counts_are(Stats())
 
     @statement("Q9", in_every_flavour=False)
-    async def test_the_counts_equal_the_records_after_every_operation(self, rig: Rig) -> None:
+    async def test_the_counts_match_the_stored_jobs_after_every_operation(self, rig: Rig) -> None:
         turmoil, observer = await Turmoil.begin(rig, seed=9), await rig.worker()
         for _ in range(steps(rig)):
             await turmoil.step()
@@ -226,7 +224,7 @@ class QueueStatements(Statements):
 
 
 def _stored(raw: Raw, state: QueueState, now: int, queue: str | None) -> Stats:
-    """The counts as the stored records have them, less those whose time is over."""
+    """The counts of the stored jobs, without those whose retention is over."""
     live = {job.id: job.max_attempts for job in state.jobs}
     assert live.keys() <= raw.jobs.keys()
     assert all(raw.jobs[job_id]["due_us"] is None for job_id in raw.jobs.keys() - live.keys())

@@ -30,7 +30,9 @@ NO_TIME = timedelta(0)
 
 class RecordStatements(Statements):
     @statement("K1")
-    async def test_of_eight_processes_that_create_a_record_one_does(self, rig: Rig) -> None:
+    async def test_when_eight_processes_create_a_record_exactly_one_succeeds(
+        self, rig: Rig
+    ) -> None:
         names = [f"r{n}" for n in range(5)]
         reports = await rig.in_processes(8, create, names)
         store = rig.harness.open()
@@ -44,7 +46,7 @@ class RecordStatements(Statements):
             assert answers[winners[0]] == stored[name].version
 
     @statement("K1")
-    async def test_a_record_that_is_there_is_not_created_again(self, rig: Rig) -> None:
+    async def test_an_existing_record_is_not_created_again(self, rig: Rig) -> None:
         a, b = Writer(rig.harness.open()), Writer(rig.harness.open())
         [first] = await a.commit(PutRecord(KIND, "r", b"a", ABSENT))
         with counted(rig.harness.writes) as grown:
@@ -59,9 +61,7 @@ class RecordStatements(Statements):
         assert await a.records() == [first]
 
     @statement("K2")
-    async def test_a_change_of_a_record_that_names_a_stale_version_is_refused(
-        self, rig: Rig
-    ) -> None:
+    async def test_a_record_change_with_a_stale_version_is_refused(self, rig: Rig) -> None:
         a, b = Writer(rig.harness.open()), Writer(rig.harness.open())
         [first] = await a.commit(PutRecord(KIND, "r", b"1", ABSENT))
         [second] = await b.commit(PutRecord(KIND, "r", b"2", first.version))
@@ -85,7 +85,7 @@ class RecordStatements(Statements):
         assert rig.harness.raw().token >= again.version
 
     @statement("K2")
-    async def test_a_change_that_names_no_version_is_made_whatever_is_there(self, rig: Rig) -> None:
+    async def test_a_record_change_without_a_version_always_succeeds(self, rig: Rig) -> None:
         a, b = Writer(rig.harness.open()), Writer(rig.harness.open())
         for kind in (KIND, WORKER):
             for value, writer in ((b"1", a), (b"2", a), (b"3", b)):
@@ -117,7 +117,7 @@ class RecordStatements(Statements):
         [renewed] = await a.commit(PutRecord(KIND, "r", b"2", first.version, span_us(LEASE)))
         assert renewed.expires_us == rig.clock.now() + span_us(LEASE)
         rig.advance(seconds=30, milliseconds=-1)
-        await b.records()  # with the newest state B loses no race, which would let time pass
+        await b.records()  # B reads the newest state: a lost race would make time pass
         await refused(rig, b, PutRecord(KIND, "r", b"3", ABSENT))
         assert renewed in await b.records()
         with counted(rig.harness.writes) as grown:
@@ -147,7 +147,7 @@ class RecordStatements(Statements):
         assert await here.records(LOCK) == []
 
     @statement("K4")
-    async def test_a_body_that_fails_lets_the_lock_go_and_keeps_its_error(self, rig: Rig) -> None:
+    async def test_a_body_that_fails_releases_the_lock_and_keeps_its_error(self, rig: Rig) -> None:
         store = rig.harness.open()
 
         def fail() -> None:
@@ -162,7 +162,7 @@ class RecordStatements(Statements):
         await taken(Lock(store, "l", timeout=NO_TIME), on_thread=False)
 
     @statement("K4")
-    async def test_a_lock_is_waited_for_until_the_timeout_and_no_longer(self, rig: Rig) -> None:
+    async def test_waiting_for_a_lock_ends_at_the_timeout(self, rig: Rig) -> None:
         await Writer(rig.harness.open()).commit(held_by_the_dead("l", HOUR))
         start = rig.clock.monotonic()
         wait = taken(
@@ -174,7 +174,7 @@ class RecordStatements(Statements):
         assert span_us(timedelta(seconds=5)) <= waited < span_us(timedelta(seconds=6))
 
     @statement("K4")
-    async def test_who_waits_for_a_lock_gets_it_when_it_is_let_go(self, rig: Rig) -> None:
+    async def test_a_waiter_gets_the_lock_when_it_is_released(self, rig: Rig) -> None:
         for timeout in (timedelta(minutes=1), None):
             async with Body(
                 Lock(rig.harness.open(), "l", lease=HOUR), on_thread=is_sync(rig)
@@ -216,7 +216,7 @@ class RecordStatements(Statements):
             async with Body(lock, on_thread=turn % 2 == 0) as holder:
                 tokens.append(lock.token)
                 if turn == 2:
-                    for _ in range(4):  # its renewals count on in the same counter
+                    for _ in range(4):  # renewals take numbers from the same counter
                         await holder.beat(rig)
                     assert lock.token == tokens[-1]
                 [record] = await stores[0].records(LOCK)
@@ -229,7 +229,7 @@ class RecordStatements(Statements):
         assert tokens == sorted(set(tokens))
 
     @statement("K4")
-    async def test_the_lock_of_a_dead_holder_ends_by_time(self, rig: Rig) -> None:
+    async def test_the_lock_of_a_dead_holder_expires(self, rig: Rig) -> None:
         [dead] = await Writer(rig.harness.open()).commit(held_by_the_dead("l", LEASE))
         store = rig.harness.open()
         rig.clock.advance(LEASE - timedelta(seconds=1))
@@ -241,7 +241,7 @@ class RecordStatements(Statements):
         assert await to_the_end(rig, wait) > dead.version
 
     @statement("K4")
-    async def test_a_lock_with_slots_lets_that_many_in(self, rig: Rig) -> None:
+    async def test_a_lock_has_as_many_holders_as_it_has_slots(self, rig: Rig) -> None:
         stores = [rig.harness.open() for _ in range(4)]
 
         def lock(place: int) -> Lock:
@@ -261,7 +261,7 @@ class RecordStatements(Statements):
         assert await stores[0].records(LOCK) == []
 
     @statement("K4")
-    async def test_a_lock_that_went_to_another_is_neither_renewed_nor_let_go_by_its_old_holder(
+    async def test_an_old_holder_neither_renews_nor_releases_a_lock_that_another_has(
         self, rig: Rig
     ) -> None:
         other = Writer(rig.harness.open())
@@ -280,21 +280,21 @@ class RecordStatements(Statements):
         assert await other.records(LOCK) == [now_held]
 
     @statement("K4")
-    async def test_a_holder_that_cannot_renew_is_told_once_the_lease_is_over(
+    async def test_a_holder_that_cannot_renew_its_lock_loses_it_when_the_lease_ends(
         self, rig: Rig
     ) -> None:
         store = Outage(rig.harness.open())
         start = rig.clock.monotonic()
         lock = Lock(store, "l", lease=LEASE, timeout=NO_TIME)
         async with Body(lock, on_thread=is_sync(rig)) as holder:
-            store.unanswered = 1_000  # until after its end, when it cannot be let go either
+            store.unanswered = 1_000  # so many that the release is not answered either
             await holder.until_lost(rig)
         held = rig.clock.monotonic() - start
         assert span_us(LEASE) <= held <= span_us(LEASE * 4 / 3)
         await taken(Lock(rig.harness.open(), "l", timeout=NO_TIME), on_thread=is_sync(rig))
 
     @statement("K4")
-    async def test_a_lock_that_is_left_during_its_renewal_is_free_at_once(self, rig: Rig) -> None:
+    async def test_a_lock_released_during_its_renewal_is_free_at_once(self, rig: Rig) -> None:
         for is_stored in (False, True):
             store = Gate(rig.harness.open(), is_stored=is_stored)
             store.opened.set()
@@ -312,7 +312,7 @@ class RecordStatements(Statements):
 
 
 class Writer:
-    """Commits to a store under a name of its own, counting upwards."""
+    """A writer with its own name, which numbers its commits."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -338,7 +338,10 @@ async def refused(rig: Rig, writer: Writer, change: PutRecord | DeleteRecord) ->
 def create(
     address: StoreAddress, report: Callable[[Any], None], place: int, names: list[str]
 ) -> None:
-    """One of eight: create every record, and report the versions of those that it did create."""
+    """Create every record; report the versions of those that this process created.
+
+    Run in eight processes at once.
+    """
     asyncio.run(_create(open_store(address), report, place, names))
 
 
@@ -347,7 +350,7 @@ async def _create(
 ) -> None:
     writer = Writer(store)
     await writer.commit(PutRecord("ready", str(place), b"", ABSENT))
-    while len(await writer.records("ready")) < 8:  # else the first is done before the last is up
+    while len(await writer.records("ready")) < 8:  # so that all of them start together
         await store.clock.sleep(1_000, blocking=False)
     created: dict[str, int | None] = {}
     for name in names:
@@ -361,7 +364,7 @@ async def _create(
 
 
 def held_by_the_dead(name: str, lease: timedelta) -> PutRecord:
-    """The lock `name`, as a holder that dies right after taking it leaves it behind."""
+    """The lock `name`, as left behind by a holder that died right after taking it."""
     return PutRecord(LOCK, f"0:{name}", b"dead", ABSENT, span_us(lease))
 
 
@@ -370,7 +373,7 @@ def is_sync(rig: Rig) -> bool:
 
 
 async def taken(lock: Lock, *, on_thread: bool) -> int:
-    """Take the lock and let it go again; the token it was held under."""
+    """Take the lock and release it. Returns its token."""
     if on_thread:
         return await asyncio.to_thread(_taken, lock)
     async with lock:
@@ -383,11 +386,11 @@ def _taken(lock: Lock) -> int:
 
 
 async def to_the_end(rig: Rig, work: Any) -> Any:
-    """Await `work`, letting time pass from one instant that somebody waits for to the next."""
+    """Await `work`; move the clock to the next sleeper's time whenever it waits."""
     task = asyncio.ensure_future(work)
     for _ in range(10_000):
         done, _ = await asyncio.wait({task}, timeout=0.001)
         if done:
             return task.result()
         rig.clock.advance_to_next()
-    raise AssertionError("still waiting")
+    raise AssertionError("still waiting after 10,000 steps of the fake clock")

@@ -1,4 +1,4 @@
-"""Turmoil: operations at random, after each of which a statement must hold."""
+"""Turmoil: random operations, for statements that must hold after each one."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ _MINUTE = timedelta(minutes=1)
 
 
 def steps(rig: Rig) -> int:
-    """How many operations a store of this size can be expected to go through."""
+    """How many operations a test runs on a store of this tier."""
     return _STEPS if rig.harness.tier == "full" else _STEPS // 8
 
 
 class Turmoil:
-    """Workers and operators doing at random whatever they do, one operation at a time."""
+    """Random operations of workers and operators, one at a time."""
 
     def __init__(self, rig: Rig, seed: int) -> None:
         self._rig = rig
         self._chance = random.Random(seed)  # noqa: S311 - to be repeatable
         self._crew: list[AsyncQueue] = []
-        # Some stay here when they are over: late and repeated endings are part of the turmoil.
+        # Some stay here after they ended: late and repeated acks are part of the turmoil.
         self._held: deque[Job] = deque(maxlen=8)
         self._known: deque[str] = deque(maxlen=30)
         self._count = 0
@@ -73,7 +73,7 @@ class Turmoil:
         return turmoil
 
     async def step(self) -> None:
-        """One operation; some are refused, as many are in life."""
+        """Run one operation. It may be refused."""
         weights = [weight for weight, _ in self._acts]
         [(_, act)] = self._chance.choices(self._acts, weights)
         with suppress(InvalidError, JobNotFoundError, LeaseLostError):
@@ -82,7 +82,7 @@ class Turmoil:
     def _new(self) -> NewJob:
         chance = self._chance
         self._count += 1
-        # Now and then an id that is there already, or was.
+        # Sometimes reuse an id that exists, or existed.
         is_known = self._count > 10 and chance.random() < 0.1
         job_id = chance.choice(self._known) if is_known else f"{self._count}"
         self._known.append(job_id)
@@ -120,8 +120,8 @@ class Turmoil:
         spans = (timedelta(milliseconds=1), _SECOND, _SECOND, 5 * _SECOND, _MINUTE)
         self._rig.clock.advance(self._chance.choice(spans))
         if self._chance.random() < 0.05:
-            self._rig.advance(days=31)  # longer than anything finished is kept
+            self._rig.advance(days=31)  # longer than the store keeps any finished job
 
     async def _crash(self, q: AsyncQueue) -> None:
-        """One of the crew is gone with all it knew; another comes, on a handle of its own."""
+        """Replace one queue object, with all it remembers, by a new one on its own handle."""
         self._crew[self._crew.index(q)] = await self._rig.worker()

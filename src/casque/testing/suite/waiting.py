@@ -1,4 +1,4 @@
-"""When a dequeue returns, and with how much: statements O4 and O8."""
+"""When a dequeue returns, and with how many jobs: statements O4 and O8."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from casque.testing.suite.order import Ending, ids
 _LONG = timedelta(hours=1)
 _STEP = timedelta(milliseconds=50)
 _SOON_STEPS = 600
-"""Of a wait of an hour, half a minute: what a store that cannot be rung may take to notice."""
+"""Half a minute of a wait of an hour: the time a store may take to notice without a signal."""
 
 
 class WaitStatements(Statements):
     @statement("O4")
-    async def test_a_dequeue_returns_all_that_is_ready_up_to_its_batch_at_once(
+    async def test_a_dequeue_returns_all_ready_jobs_up_to_its_batch_size_at_once(
         self, rig: Rig
     ) -> None:
         q = await rig.worker()
@@ -40,14 +40,14 @@ class WaitStatements(Statements):
             await q.enqueue_many(
                 [NewJob("e0", queue=queue, delay=_LONG, priority=-1) for queue in "ab"]
             )
-            # Half of the ready are ready because a lease ended.
+            # Half of the ready jobs are ready because a lease expired.
             await q.dequeue(batch_size=max(ready // 2, 1), lease=timedelta(seconds=1))
             rig.advance(seconds=1)
             claimed = await rig.until_done(q.dequeue(batch_size=batch))  # with no time passing
             assert len({job.id for job in claimed}) == len(claimed) == min(ready, batch)
 
     @statement("O4")
-    async def test_a_dequeue_with_a_wait_takes_what_is_ready_and_does_not_wait_for_more(
+    async def test_a_dequeue_with_a_wait_returns_ready_jobs_and_does_not_wait_for_more(
         self, rig: Rig
     ) -> None:
         q = await rig.worker()
@@ -62,11 +62,11 @@ class WaitStatements(Statements):
         async with waiting(rig, q) as task:
             await rig.until_asleep()
             rig.clock.jump(_LONG)
-            if await other.peek():  # the storage's own time may not have stepped
+            if await other.peek():  # not if the storage has its own clock, which did not step
                 await rig.until_done(task, step=_STEP, steps=_SOON_STEPS)
 
     @statement("O4")
-    async def test_a_dequeue_that_claims_and_buries_nothing_writes_nothing(self, rig: Rig) -> None:
+    async def test_a_dequeue_that_changes_no_job_writes_nothing(self, rig: Rig) -> None:
         q, other = await rig.worker(), await rig.worker()
 
         async def finds_nothing(**asked: Any) -> None:
@@ -102,7 +102,7 @@ class WaitStatements(Statements):
             assert written() == 0
 
     @statement("O4")
-    async def test_a_dequeue_that_buries_writes_once_and_the_next_one_does_not(
+    async def test_a_job_without_attempts_left_is_marked_dead_by_one_write_of_a_dequeue(
         self, rig: Rig
     ) -> None:
         q = await rig.worker()
@@ -139,7 +139,9 @@ class WaitStatements(Statements):
             await q.release("j")
 
     @statement("O8")
-    async def test_a_waiting_dequeue_returns_what_becomes_due_by_time_alone(self, rig: Rig) -> None:
+    async def test_a_waiting_dequeue_returns_a_job_that_becomes_due_by_time_alone(
+        self, rig: Rig
+    ) -> None:
         q, other = await rig.worker(), await rig.worker()
         minute = timedelta(minutes=1)
         await other.enqueue("e", id="scheduled", delay=minute)
@@ -152,7 +154,9 @@ class WaitStatements(Statements):
         await _returns_when_due(rig, q, "leased")
 
     @statement("O8")
-    async def test_a_waiting_dequeue_returns_only_what_it_asked_for(self, rig: Rig) -> None:
+    async def test_a_waiting_dequeue_returns_only_jobs_that_match_its_filters(
+        self, rig: Rig
+    ) -> None:
         q, other = await rig.worker(), await rig.worker()
         filters: tuple[dict[str, Any], ...]
         filters = ({"entrypoint": ["x", "y"], "queue": "a"}, {"id": "1"})
@@ -176,10 +180,10 @@ class WaitStatements(Statements):
             rig.clock.advance(_STEP)
             assert await rig.until_done(task) == []
         assert await q.dequeue(wait=timedelta(0)) == []
-        # Two wait and one job comes: it has one holder, and the other's wait ends.
+        # Two calls wait and one job is added: one call gets it, and the other's wait ends.
         async with waiting(rig, q, wait=wait) as one, waiting(rig, other, wait=wait) as two:
             await q.enqueue("e", id="j")
-            # No longer than they wait: a commit that a slow server answers late has its time, too.
+            # The clock stops at the end of the wait: a slow server needs real time for a commit.
             jobs = [
                 *await rig.until_done(one, step=10 * _STEP, within=wait),
                 *await rig.until_done(two, step=10 * _STEP, within=wait),
@@ -191,7 +195,7 @@ class WaitStatements(Statements):
 async def waiting(
     rig: Rig, q: AsyncQueue, *, wait: timedelta = _LONG, **asked: Any
 ) -> AsyncIterator[asyncio.Task[list[Job]]]:
-    """A dequeue that found nothing and waits, surely over at the end of the context."""
+    """A dequeue that found nothing and waits. It has ended when the context ends."""
     waits = rig.clock._count
     task = asyncio.ensure_future(q.dequeue(wait=wait, **asked))
     for _ in range(400):
@@ -201,7 +205,7 @@ async def waiting(
     try:
         yield task
     finally:
-        # A thread cannot be cancelled, and one that waits on would hold up the end of the test.
+        # A thread cannot be cancelled, and one that still waits would keep the test from ending.
         for _ in range(400):
             if task.done():
                 break
@@ -216,12 +220,12 @@ async def _keeps_waiting(task: asyncio.Task[list[Job]]) -> None:
 
 
 async def soon(rig: Rig, task: asyncio.Task[list[Job]]) -> list[Job]:
-    """What the dequeue returns, in far less time than it would wait for."""
+    """The jobs that the dequeue returns, long before its wait would end."""
     return await rig.until_done(task, step=_STEP, steps=_SOON_STEPS)
 
 
 async def _returns_when_due(rig: Rig, q: AsyncQueue, name: str) -> None:
-    """A wait begun before the job is due ends with it, neither before nor after."""
+    """A wait that began before the job is due returns it when it is due, not earlier or later."""
     due_us = rig.harness.raw().jobs[name]["due_us"]
     async with waiting(rig, q) as task:
         await rig.until_asleep()
