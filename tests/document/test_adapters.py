@@ -58,7 +58,7 @@ class TakesTooLittle(Adapter):
         (ForgetsItsEtag, "must return the new etag as str, not NoneType"),
         (IsNotAsync, "`read` must be `async def`"),
         (ReadsText, "must return .bytes, etag as str or None., not .str"),
-        (TakesTooLittle, "the storage adapter is at fault"),
+        (TakesTooLittle, "the storage adapter has a bug.*Fix it"),
     ],
 )
 def test_a_broken_adapter_is_named_at_once(adapter: type[Adapter], says: str) -> None:
@@ -85,7 +85,7 @@ def test_an_error_that_cannot_be_copied_reaches_its_caller() -> None:
 
 
 def test_a_class_is_not_a_storage() -> None:
-    with pytest.raises(InvalidError, match=r"make one of it: InMemoryStorage\("):
+    with pytest.raises(InvalidError, match=r"pass an instance: InMemoryStorage\("):
         Queue(InMemoryStorage)  # type: ignore[arg-type]
 
 

@@ -238,6 +238,6 @@ def test_a_large_document_says_once_that_it_is_one(caplog: pytest.LogCaptureFixt
         await q.enqueue("e")
 
     run(test())
-    warnings = [record for record in caplog.records if "rewrites it whole" in record.message]
+    warnings = [record for record in caplog.records if "small queues" in record.message]
     assert len(warnings) == 1
     assert "5001" in warnings[0].message

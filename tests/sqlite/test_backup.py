@@ -65,7 +65,7 @@ def test_a_file_that_is_there_is_replaced_only_if_that_was_said(path: Path) -> N
     copy.write_text("precious")
     with Queue(path) as q:
         q.enqueue("e")
-        with pytest.raises(InvalidError, match=r"copy\.db is there already"):
+        with pytest.raises(InvalidError, match=r"copy\.db already exists"):
             store_of(q).backup(copy)
         assert copy.read_text() == "precious"
         assert store_of(q).backup(copy, replace=True).jobs == 1
@@ -95,7 +95,7 @@ def test_a_copy_that_is_not_whole_is_told_and_deleted(
     monkeypatch.setattr(backup, "_copy_pages", copy_badly)
     with Queue(path) as q:
         fill(q, 1_000)
-        with pytest.raises(StorageError, match=r"not what was copied.*deleted"):
+        with pytest.raises(StorageError, match=r"copy differs.*deleted"):
             store_of(q).backup(path.with_name("copy.db"))
     assert [one.name for one in path.parent.iterdir()] == ["jobs.db"]
 

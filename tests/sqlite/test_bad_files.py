@@ -79,7 +79,7 @@ def test_a_log_that_has_lost_its_file_is_left_alone(
     if what == "empty":
         (tmp_path / "jobs.db").write_bytes(b"")
     (tmp_path / "jobs.db-wal").write_bytes(log)
-    refuses(flavour, tmp_path, f"{what}.*jobs.db-wal.*{LEAVE_IT}.*begin again")
+    refuses(flavour, tmp_path, f"{what}.*jobs.db-wal.*{LEAVE_IT}.*start a new queue")
 
 
 def test_an_empty_file_is_a_new_queue(tmp_path: Path) -> None:
@@ -105,19 +105,19 @@ FOREIGN: dict[str, tuple[Callable[[Path], None], str]] = {
     ),
     "without its meta table": (
         lambda path: change(path, "DROP TABLE casque_meta"),
-        "does not say by which version",
+        "no schema version",
     ),
     "without its meta table, copied": (
         lambda path: change(path, "DROP TABLE casque_meta", NOT_WAL),
-        "does not say by which version",
+        "no schema version",
     ),
     "without its version": (
         lambda path: change(path, "DELETE FROM casque_meta"),
-        "does not say by which version",
+        "no schema version",
     ),
     "with a version that is none": (
         lambda path: change(path, "UPDATE casque_meta SET value = 'new'"),
-        "does not say by which version",
+        "no schema version",
     ),
     "with another program's meta table": (
         lambda path: change(path, "DROP TABLE casque_meta", "CREATE TABLE casque_meta (name TEXT)"),
@@ -141,7 +141,7 @@ def test_a_table_of_the_users_with_our_prefix_is_left_alone(
     flavour: Flavour, tmp_path: Path
 ) -> None:
     change(tmp_path / "jobs.db", "CREATE TABLE casque_bottles (year INTEGER)")
-    refuses(flavour, tmp_path, f"does not say by which version.*{LEAVE_IT}.*choose another path")
+    refuses(flavour, tmp_path, f"no schema version.*{LEAVE_IT}.*choose another path")
 
 
 def test_a_database_of_the_users_gets_our_tables_beside_its_own(
@@ -210,7 +210,7 @@ def test_damage_inside_the_file_is_told_as_such(tmp_path: Path) -> None:
 def test_a_folder_in_the_place_of_the_file_is_left_alone(flavour: Flavour, tmp_path: Path) -> None:
     (tmp_path / "jobs.db").mkdir()
     (tmp_path / "jobs.db" / "kept").write_text("kept")
-    refuses(flavour, tmp_path, "a folder is in its place.*[Cc]hoose another path", StorageError)
+    refuses(flavour, tmp_path, "is a folder.*[Cc]hoose another path", StorageError)
 
 
 @pytest.mark.parametrize("below", [".", "sub"])

@@ -39,9 +39,12 @@ BAD_ADDRESSES: dict[str, tuple[Any, str]] = {
     "a host": ("sqlite://host/jobs.db", THREE_SLASHES),
     "an unknown durability": (
         "sqlite:///jobs.db?durability=maybe",
-        "durability is full .* or normal .*, not 'maybe'",
+        "durability must be full .* or normal .*, not 'maybe'",
     ),
-    "no durability": ("sqlite:///jobs.db?durability=", "durability is full .* or normal .*, not"),
+    "no durability": (
+        "sqlite:///jobs.db?durability=",
+        "durability must be full .* or normal .*, not",
+    ),
     "an unknown option": ("sqlite:///jobs.db?foo=1", "no option foo.*`durability`"),
     "one option too many": ("sqlite:///jobs.db?durability=full&foo=1", "no option foo"),
     "a fragment": ("sqlite:///jobs.db#here", "%23"),

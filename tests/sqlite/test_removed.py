@@ -74,10 +74,10 @@ def test_a_log_removed_between_two_connections_of_one_queue_is_noticed(
             db.execute("PRAGMA wal_checkpoint").fetchall()
         assert q.stats().total == 10  # its reader has the log open, its writer has not
         monkeypatch.setattr(opening.Database, "_connect", removing)
-        with pytest.raises(CorruptError, match="somebody removed or replaced"):
+        with pytest.raises(CorruptError, match="removed or replaced the file"):
             q.enqueue("e", id="into a log that others do not know")
         monkeypatch.undo()
-        assert "somebody removed or replaced" in other.do("enqueue", "later", 1)[1]
+        assert "removed or replaced the file" in other.do("enqueue", "later", 1)[1]
     assert len(there(path)) == 10
 
 
@@ -95,7 +95,7 @@ def test_what_is_acknowledged_after_the_log_was_removed_is_stored(
         (by_a, refused), (by_b, trouble) = a.end(), b.end()
         assert by_a == []
         assert "CorruptError" in refused
-        assert "somebody removed or replaced" in refused
+        assert "removed or replaced the file" in refused
         assert (len(by_b), trouble) == (100, "")
         assert a.do("stats") == ([], refused)
         assert a.do("enqueue", "later", 1) == ([], refused)
@@ -192,7 +192,7 @@ def test_a_commit_during_which_the_log_is_removed_is_not_acknowledged(
             cut(path, parts)
 
         connection.set_trace_callback(strike)
-        with pytest.raises(CorruptError, match="somebody removed or replaced"):
+        with pytest.raises(CorruptError, match="removed or replaced the file"):
             CALLS[name](q)
         assert store._writer.opened is None
 
@@ -237,8 +237,8 @@ def test_a_log_that_is_gone_is_not_written_over_what_others_wrote_since(
         cut(path, parts)
         subprocess.run([sys.executable, "-c", FOREIGN, str(path)], check=False)
         if how == "call":
-            assert "somebody removed or replaced" in a.do("enqueue", "late", 1)[1]
-            assert "somebody removed or replaced" in a.do("stats")[1]
+            assert "removed or replaced the file" in a.do("enqueue", "late", 1)[1]
+            assert "removed or replaced the file" in a.do("stats")[1]
         else:
             end(a, how)
         with closing(sqlite3.connect(path)) as db:
@@ -258,7 +258,7 @@ def test_a_process_that_dropped_its_locks_acknowledges_nothing_into_a_log_that_i
         assert list(path.parent.glob("*-wal")) == []
         by_a, refused = a.do("enqueue", "late", 20)
         assert by_a == []
-        assert "somebody removed or replaced" in refused
+        assert "removed or replaced the file" in refused
         a.kill()
     assert len(told) == 40
     assert there(path) >= set(told)
@@ -294,7 +294,7 @@ def test_a_claim_from_before_does_not_act_on_the_file_that_came_instead(
         for words in ("ack", "claim", "enqueue a 100", "stats"):
             told, refused = a.do(words)
             assert told == []
-            assert "somebody removed or replaced" in refused
+            assert "removed or replaced the file" in refused
         end(a, how)
         end(b, how)
     assert there(path) == {"held", "theirs", *by_b}
@@ -306,12 +306,12 @@ def test_an_open_queue_refuses_every_call_once_its_file_was_deleted(path: Path) 
         q.stats()
         remove(path)
         for call in (lambda: q.enqueue("e"), q.dequeue, q.stats, q.peek, q.queues):
-            with pytest.raises(CorruptError, match="somebody removed or replaced"):
+            with pytest.raises(CorruptError, match="removed or replaced the file"):
                 call()
         assert not path.exists()
         with Queue(path) as other:
             assert other.stats().total == 0
-        with pytest.raises(CorruptError, match="somebody removed or replaced"):
+        with pytest.raises(CorruptError, match="removed or replaced the file"):
             q.enqueue("e")
 
 
@@ -319,7 +319,7 @@ def test_an_open_queue_refuses_every_call_once_its_file_was_deleted(path: Path) 
 def test_a_dequeue_that_waits_is_told(path: Path, parts: tuple[str, ...]) -> None:
     with Queue(path) as q, waiting_dequeue(q) as waiting:
         cut(path, parts)
-        with pytest.raises(CorruptError, match="somebody removed or replaced"):
+        with pytest.raises(CorruptError, match="removed or replaced the file"):
             waiting.result(PROMPTLY)
         assert path.exists() is ("" not in parts)
 
@@ -348,14 +348,14 @@ def test_a_connection_of_the_users_that_holds_on_to_the_old_log_is_refused(path:
             db.commit()
             cut(path)
             subprocess.run([sys.executable, "-c", FOREIGN, str(path)], check=False)
-            with pytest.raises(CorruptError, match="somebody removed or replaced"):
+            with pytest.raises(CorruptError, match="removed or replaced the file"):
                 q.enqueue("e", connection=db)
             db.rollback()
             # Both would use the -shm that is gone, and the log that is there.
             for joined in (db, None):
                 with (
                     Queue(path) as new,
-                    pytest.raises(CorruptError, match="somebody removed or replaced"),
+                    pytest.raises(CorruptError, match="removed or replaced the file"),
                 ):
                     new.enqueue("e", connection=joined)
                 db.rollback()
@@ -384,7 +384,7 @@ def test_a_file_that_came_instead_while_a_fork_let_go_of_it_is_refused(path: Pat
         remove(path)
         other.rename(path)
         for call in (lambda: q.ack(job), q.stats):
-            with pytest.raises(CorruptError, match="somebody removed or replaced"):
+            with pytest.raises(CorruptError, match="removed or replaced the file"):
                 call()
     assert there(path) == {"held", "theirs"}
 

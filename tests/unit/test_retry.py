@@ -50,7 +50,7 @@ def test_so_many_attempts_that_no_float_holds_the_wait_wait_for_the_cap(
     [
         ({"base": 2}, "write timedelta(seconds=2)"),
         ({"cap": -SECOND}, "`cap` must not be negative"),
-        ({"factor": 0.5}, "`factor` must be a number from 1 on"),
+        ({"factor": 0.5}, "`factor` must be a finite number of at least 1"),
         ({"factor": float("nan")}, "`factor`"),
         ({"factor": float("inf")}, "`factor`"),
         ({"factor": "2"}, "`factor`"),
