@@ -1,4 +1,4 @@
-"""A file that is not a queue we can use is refused with what to do, and left as it is."""
+"""A file that is not a usable queue is refused with a remedy, and left unchanged."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def flavour(request: pytest.FixtureRequest) -> Flavour:
 
 
 def change(path: Path, *statements: str) -> None:
-    """What another program does to a database."""
+    """Change a database as another program."""
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         for statement in statements:
             connection.execute(statement).fetchall()
@@ -69,9 +69,7 @@ def test_a_database_that_was_cut_between_two_pages_is_left_alone(
 
 
 @pytest.mark.parametrize("what", ["empty", "not there"])
-def test_a_log_that_has_lost_its_file_is_left_alone(
-    flavour: Flavour, tmp_path: Path, what: str
-) -> None:
+def test_a_log_without_its_file_is_left_alone(flavour: Flavour, tmp_path: Path, what: str) -> None:
     with Queue(tmp_path / "jobs.db") as q:
         q.enqueue("e")
         log = (tmp_path / "jobs.db-wal").read_bytes()
@@ -90,7 +88,7 @@ def test_an_empty_file_is_a_new_queue(tmp_path: Path) -> None:
 
 
 NEWER = "UPDATE casque_meta SET value = '999' WHERE key = 'schema'"
-# What VACUUM INTO, a dump that is read in again and most other tools leave.
+# VACUUM INTO, a restored dump and most other tools leave this mode.
 NOT_WAL = "PRAGMA journal_mode = DELETE"
 
 FOREIGN: dict[str, tuple[Callable[[Path], None], str]] = {
@@ -192,7 +190,7 @@ def test_a_queue_goes_on_once_its_file_is_restored(flavour: Flavour, tmp_path: P
     asyncio.run(run())
 
 
-def test_damage_inside_the_file_is_told_as_such(tmp_path: Path) -> None:
+def test_damage_inside_the_file_is_reported(tmp_path: Path) -> None:
     content = make_queue(tmp_path)
     spoilt = content[: 2 * 4096] + b"\xff" * (len(content) - 2 * 4096)
     (tmp_path / "jobs.db").write_bytes(spoilt)

@@ -1,6 +1,6 @@
-"""A queue that is open when the process forks: both sides go on with it, and no lock is lost.
+"""A queue that is open when the process forks: both processes can use it, and no lock is lost.
 
-The forks happen in a process of their own: the one that runs the tests has other threads.
+The forks happen in a separate process: the one that runs the tests has other threads.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ with Queue(path) as q:
 """
 
 
-def test_both_sides_of_a_fork_go_on_with_the_same_queue_object(tmp_path: Path) -> None:
+def test_parent_and_child_of_a_fork_can_use_the_same_queue_object(tmp_path: Path) -> None:
     names = run(BOTH_SIDES, tmp_path / "jobs.db")
     assert {name for name in names if name.startswith("parent")} == {
         f"parent-{n}" for n in range(20)
@@ -121,7 +121,7 @@ with Queue(path) as q:
 """
 
 
-def test_a_fork_in_the_middle_of_other_threads_commits_harms_neither_side(tmp_path: Path) -> None:
+def test_a_fork_during_commits_of_other_threads_harms_neither_process(tmp_path: Path) -> None:
     done, trouble = run(WHILE_COMMITTING, tmp_path / "jobs.db")
     assert done > 0
     assert trouble == []
@@ -146,7 +146,7 @@ with Queue(path) as q:
 """
 
 
-def test_a_dequeue_that_waits_while_the_process_forks_is_woken_all_the_same(
+def test_a_dequeue_that_waits_while_the_process_forks_is_still_woken(
     tmp_path: Path,
 ) -> None:
     assert run(WHILE_WAITING, tmp_path / "jobs.db") == [["job"], 1, 1]
@@ -168,7 +168,7 @@ q.close()
 """
 
 
-def test_children_of_children_do_as_well(tmp_path: Path) -> None:
+def test_children_of_children_can_use_the_queue_too(tmp_path: Path) -> None:
     names = run(GENERATIONS, tmp_path / "jobs.db")
     assert names == sorted([*map(str, range(5)), *(f"{n} after" for n in range(5))])
 
@@ -185,7 +185,7 @@ answer(sorted(job.id for job in first.read_state().jobs))
 """
 
 
-def test_queues_that_share_a_store_do_as_well(tmp_path: Path) -> None:
+def test_queues_that_share_a_store_survive_a_fork_too(tmp_path: Path) -> None:
     names = run(ONE_STORE, tmp_path / "jobs.db")
     assert names == ["after", "before", "child", "child too"]
 
@@ -196,7 +196,7 @@ q = Queue(path)
 q.enqueue("e", id="before")
 child = in_child(lambda: (q.enqueue("e", id="child"), q.close()))
 finished(child)
-# Had the child closed what it shares with its parent, the parent's lock would be gone by now.
+# If the child had closed the shared file, the parent's lock would be gone by now.
 store = q.store
 other = sqlite3.connect(path, isolation_level=None, timeout=0)
 refused = []

@@ -1,6 +1,6 @@
-"""Forks that Python does not see, and forks during a call: the child reopens, or refuses.
+"""Forks in C, and forks during a call: the child reopens the queue, or refuses.
 
-`fork()` here is libc's, as a server that is written in C calls it: no hook of Python's runs.
+`fork()` here is libc's, as a server written in C calls it: none of Python's hooks run.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import pytest
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux", reason="elsewhere every child of a fork in C is refused"
 )
-# From 3.13 on Python ends the child of a fork of which it learns only there.
+# From 3.13 on, Python ends a child if only the child runs Python's fork hooks.
 SEEN = ["half seen", "seen"] if sys.version_info < (3, 13) else ["seen"]
 
 COMMON = """
@@ -80,7 +80,7 @@ def told_refusal(what):
 
 
 def run(code: str, path: Path, fork: str = "unseen") -> list[Any]:
-    """Everything that was told. Every job that was, and no other, is stored."""
+    """The reports of all processes. Checks that exactly the reported jobs are stored."""
     quiet = ["-W", "ignore::DeprecationWarning"]  # that a process with threads forks
     done = subprocess.run(
         [sys.executable, *quiet, "-c", COMMON + code, str(path), fork],
@@ -112,7 +112,7 @@ with Queue(path) as q:
 
 
 @pytest.mark.parametrize("fork", ["unseen", *SEEN])
-def test_both_sides_of_a_fork_in_c_go_on(tmp_path: Path, fork: str) -> None:
+def test_parent_and_child_of_a_fork_in_c_can_use_the_queue(tmp_path: Path, fork: str) -> None:
     told = run(BOTH_SIDES, tmp_path / "jobs.db", fork)
     assert len(told) == 3 + 4 * 20 + 1
     assert len({id[-12:] for _, id in told}) == len(told)
@@ -266,7 +266,7 @@ q.close()
 
 
 @pytest.mark.parametrize("fork", SEEN)
-def test_a_commit_that_a_fork_struck_in_is_made_by_the_parent_alone(
+def test_a_commit_during_which_its_thread_forks_is_made_by_the_parent_alone(
     tmp_path: Path, fork: str
 ) -> None:
     told = run(WITHIN_A_COMMIT, tmp_path / "jobs.db", fork)
@@ -289,8 +289,8 @@ told_ids(q, 1)
 """
 
 
-def test_a_child_goes_on_while_its_parent_waits_for_jobs(tmp_path: Path) -> None:
+def test_a_child_can_use_the_queue_while_its_parent_waits_for_jobs(tmp_path: Path) -> None:
     told = run(WHILE_ANOTHER_WAITS, tmp_path / "jobs.db")
     assert len(told) == 20 + 1
-    # The parent looks at the file now and then, and may do so just as it forks.
+    # The parent reads the file now and then, perhaps exactly while it forks.
     assert [kind for kind, _ in told].count("job") > 1
