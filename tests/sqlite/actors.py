@@ -31,7 +31,7 @@ def stats():
     return [str(q.stats().total)]
 
 def open_by_hand():
-    os.close(os.open(path, os.O_RDONLY))  # and the system drops the locks of this process
+    os.close(os.open(path, os.O_RDONLY))  # this drops the locks of this process
     return []
 
 def close():

@@ -22,7 +22,7 @@ path = sys.argv[1]
 LONG = timedelta(minutes=10)
 
 def in_child(do):
-    # Forks; the child does it and is gone, without a word to what it shares with its parent.
+    # Forks; the child calls it and exits at once, without touching anything of its parent.
     if (child := os.fork()) == 0:
         try:
             do()
@@ -109,7 +109,7 @@ with Queue(path) as q:
     for thread in threads:
         thread.start()
     for n in range(20):
-        # Opened before the fork, and its threads are the parent's alone.
+        # Opened before the fork; its threads exist only in the parent.
         finished(in_child(lambda: (q.enqueue("e", id=f"child-{n}"), q.close())))
         assert q.get(f"child-{n}") is not None
     stop.set()
@@ -138,7 +138,7 @@ with Queue(path) as q:
     finished(in_child(lambda: None))
     finished(in_child(lambda: q.enqueue("e", id="job")))
     waiting.join(60)
-    # And the child of a process that waits can wait itself.
+    # The child of a waiting process can wait too.
     child = in_child(lambda: q.ack(q.dequeue(wait=LONG)[0]))
     q.enqueue("e", id="for the child")
     finished(child)

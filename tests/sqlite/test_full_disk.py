@@ -97,7 +97,7 @@ with Queue(path) as q:
             errors.append([str(error), error.outcome_unknown])
             break
     try:
-        q.ack(held)  # there may be just enough room for it
+        q.ack(held)  # there may be just enough space for it
         enqueued.remove("held")
     except StorageError as error:
         errors.append([str(error), error.outcome_unknown])

@@ -26,7 +26,7 @@ def test_a_file_that_is_being_created_is_not_taken_for_a_damaged_one(tmp_path: P
         try:
             with Queue(path) as q:
                 q.enqueue("e")
-        except Exception as error:  # noqa: BLE001 - told by the test
+        except Exception as error:  # noqa: BLE001 - the test reports it
             wrong.append(error)
 
     for number in range(ROUNDS):
@@ -59,7 +59,7 @@ for path in sys.argv[2:]:
         child = os.fork()
         if not child:
             os.close(start[1])
-            os.read(start[0], 1)  # until all are there
+            os.read(start[0], 1)  # until all have started
             try:
                 take_part(path, number)
             except BaseException as error:
@@ -91,7 +91,7 @@ def test_a_file_that_is_locked_while_it_is_created_is_waited_for(tmp_path: Path)
         try:
             with Queue(path) as q:
                 told.append(q.enqueue("e").id)
-        except Exception as error:  # noqa: BLE001 - told by the test
+        except Exception as error:  # noqa: BLE001 - the test reports it
             told.append(error)
 
     with closing(sqlite3.connect(path, isolation_level=None)) as other:

@@ -222,7 +222,7 @@ async def use_awaiting(kind: type[DirectQueue | BrokerQueue], path: Path) -> Non
         await q.ack(job)
 
 
-@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="only Linux lists them so")
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="needs /proc/self/fd")
 @pytest.mark.parametrize("flavour", FLAVOURS)
 def test_a_close_leaves_no_thread_and_no_open_file(path: Path, flavour: Flavour) -> None:
     gc.collect()

@@ -28,13 +28,13 @@ from casque.stores.sqlite import connection, forks
 
 path = sys.argv[1]
 # Python itself hangs in the child of a fork in C if another thread waits for its turn. So threads
-# take turns only where they wait, and who waits for SQLite's lock does nothing else.
+# switch only where they wait, and a thread that waits for SQLite's lock does nothing else.
 sys.setswitchinterval(1_000)
 connection._BUSY_SECONDS = 60
 unseen = ctypes.PyDLL(None).fork
 
 def half_seen():
-    # As uWSGI does when it is told to: only the hook of the child runs.
+    # As uWSGI does if configured so: only the hook of the child runs.
     if (child := unseen()) == 0:
         ctypes.pythonapi.PyOS_AfterFork_Child()
     return child
@@ -42,7 +42,7 @@ def half_seen():
 fork = {"unseen": unseen, "half seen": half_seen, "seen": os.fork}[sys.argv[2]]
 
 def in_child(do):
-    # What the child does, and then the end of a program as any other.
+    # The child calls `do`, and then exits as a normal program.
     if (child := fork()) == 0:
         try:
             do()
@@ -122,7 +122,7 @@ PARENT_CLOSES = """
 crash = '''
 import os, sys
 from casque import Queue
-q = Queue(sys.argv[1])  # it is not let go of
+q = Queue(sys.argv[1])  # it is kept open
 id = q.enqueue("e").id
 os.write(1, ('["job", "' + id + '"]' + chr(10)).encode())
 os.kill(os.getpid(), 9)
@@ -139,7 +139,7 @@ def child():
     USE
 
 children = [in_child(child) for _ in range(2)]
-# It is the last by all locks that there are: it deletes the log, which the children have open.
+# By all locks it is the last one: it deletes the log, which the children have open.
 q.close()
 assert not os.path.exists(path + "-wal")
 subprocess.run([sys.executable, "-c", crash, path])
@@ -172,13 +172,13 @@ while q.store._writer.lock.acquire(blocking=False):
 time.sleep(0.1)
 
 def child():
-    # A new thread may get the number of the one that is in the middle of its call in the parent.
+    # A new thread may get the id of the one that is in the middle of a call in the parent.
     first = threading.Thread(target=lambda: told_refusal(lambda: q.enqueue("e")))
     first.start()
     first.join()
     told_refusal(lambda: q.stats())
     told_refusal(lambda: Queue(path).enqueue("e"))
-    # What SQLite holds for the other thread, it holds for every file.
+    # SQLite's internal locks, held for the other thread, apply to every file.
     told_refusal(lambda: Queue(path + ".other.db").enqueue("e"))
     told_refusal(lambda: finished(in_child(lambda: told_refusal(lambda: q.enqueue("e")))))
     q.close()
@@ -247,7 +247,7 @@ end = SqliteStore._end
 children = []
 
 def forking(*args):
-    # As a signal handler does that forks: the call goes on, on both sides.
+    # As a signal handler that forks: the call continues in both processes.
     if not children:
         children.append(fork())
     end(*args)

@@ -288,7 +288,7 @@ def _served(state: State, picked: Pick, now: int) -> tuple[tuple[str, str], ...]
     return None if implied == picked.visited else tuple(picked.visited)
 
 
-# -- what a holder does --------------------------------------------------------
+# -- operations by a holder ----------------------------------------------------
 
 
 def _ack(state: State, operation: Ack, now: int) -> Decision:
@@ -355,7 +355,7 @@ def _release(state: State, operation: Release, now: int) -> Decision:
     return _one(Released(job.id, now + operation.delay_us), now)
 
 
-# -- what anybody may do -------------------------------------------------------
+# -- operations by any caller --------------------------------------------------
 
 
 def _cancel(state: State, operation: Cancel, now: int) -> Decision:

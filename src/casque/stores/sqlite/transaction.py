@@ -314,7 +314,7 @@ class Transaction:
         self.execute(SQL["pause_lines"], (queue, int(paused)))
         self.cache.forget_lines()
 
-    # -- what is over ----------------------------------------------------------
+    # -- pruning ---------------------------------------------------------------
 
     def prune(self, upkeep: Upkeep) -> None:
         """Delete a bounded number of expired jobs and records.
