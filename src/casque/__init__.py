@@ -1,7 +1,7 @@
 """casque: a durable job queue on the storage you already have.
 
-Its names are looked up when they are first used: a program that enqueues one job
-does not wait for what workers need.
+Each public name is imported on first use, so a program that only enqueues jobs
+does not load the code that workers need.
 """
 
 from importlib import import_module
@@ -111,7 +111,7 @@ _HOMES = {
     "open_store": "casque.stores.url",
 }
 
-# Out of sight of type checkers: to them it would mean that every name exists.
+# Hidden from type checkers: they would conclude that every name exists.
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> object:

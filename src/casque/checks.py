@@ -1,7 +1,7 @@
-"""Checks: a plain value that a caller passed, as we use it; or an InvalidError.
+"""Checks: validate the plain values that callers pass, and normalise them.
 
-A message says what to write instead. The sizes are the limits that docs/reference
-states.
+Each check raises InvalidError with a message that says what to write instead.
+docs/reference states the size limits.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _NO_TIME, _LONGEST_SPAN = timedelta(0), timedelta(microseconds=LONGEST_SPAN_US)
 
 
 def name(value: object, what: str) -> str:
-    """A name, as a plain str: an enum's or another derived class's is the text that it holds."""
+    """A valid name as a plain str; a str subclass, such as an enum, becomes its text."""
     if (
         type(value) is str
         and value.isascii()
@@ -43,7 +43,7 @@ def name(value: object, what: str) -> str:
 
 
 def whole_text(value: object, what: str) -> tuple[str, int]:
-    """Text that is kept as it is, as a plain str, and its size in bytes."""
+    """Text that is stored unchanged, as a plain str, and its size in bytes."""
     if not isinstance(value, str):
         raise InvalidError(f"`{what}` must be text, not {kind_of(value)}.")
     return _storable(value, f"`{what}`")
@@ -51,8 +51,8 @@ def whole_text(value: object, what: str) -> tuple[str, int]:
 
 def _storable(value: str, what: str) -> tuple[str, int]:
     """Text that every store can hold, as a plain str, and its size in bytes."""
-    # Not by its own `__str__`: that of `class E(str, Enum)` is not its value. And no codec takes
-    # what is not a str exactly.
+    # Not `str(value)`: for `class E(str, Enum)` that is not the value. And the codecs accept
+    # only an exact str.
     value = str.__str__(value)
     if "\0" in value:
         raise InvalidError(f"{what} must not contain a NUL character: {value!r}.")
@@ -60,12 +60,12 @@ def _storable(value: str, what: str) -> tuple[str, int]:
         return value, len(value.encode())
     except UnicodeEncodeError:
         raise InvalidError(
-            f"{what} holds a lone surrogate and is not text that can be stored: {value!r}."
+            f"{what} contains a lone surrogate, so it cannot be stored as text: {value!r}."
         ) from None
 
 
 def headers(value: object) -> HeaderPairs:
-    """The headers of a job, as pairs of plain str."""
+    """The headers of a job as pairs of plain str."""
     if not isinstance(value, Mapping):
         raise InvalidError(
             f"`headers` must be a dict of text to text, not {kind_of(value)}: write "
@@ -81,8 +81,8 @@ def headers(value: object) -> HeaderPairs:
         size += key_size + text_size
         if size > HEADERS_BYTES:
             raise InvalidError(
-                f"`headers` hold more than {HEADERS_BYTES:,} bytes in all, keys and values "
-                "together. Put the data into the payload."
+                f"`headers` are larger than {HEADERS_BYTES:,} bytes, keys and values together. "
+                "Put the data into the payload."
             )
     return tuple(pairs.items())
 
@@ -102,7 +102,7 @@ def data(value: object, what: str, limit: int) -> bytes:
     size = memoryview(value).nbytes
     if size > limit:
         raise InvalidError(
-            f"`{what}` is {size:,} bytes; at most {limit:,} are allowed. Keep the data "
+            f"`{what}` is {size:,} bytes; at most {limit:,} are allowed. Store the data "
             "elsewhere and pass its address."
         )
     return bytes(value)
@@ -112,7 +112,7 @@ def whole(value: object, what: str, at_least: int, hint: str = "") -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         aside = f" ({hint})" if hint else ""
         raise InvalidError(f"`{what}` must be a whole number{aside}, not {kind_of(value)}.")
-    value = int.__index__(value)  # exactly an int, as names are exactly str
+    value = int.__index__(value)  # an exact int, as names are an exact str
     if not at_least <= value <= LARGEST_INT:
         raise InvalidError(f"`{what}` must be between {at_least} and {LARGEST_INT}, not {value}.")
     return value
@@ -147,25 +147,27 @@ def instant(value: object, what: str) -> int:
         raise InvalidError(f"`{what}` must be a datetime, not {kind_of(value)}.")
     if value.tzinfo is None or value.utcoffset() is None:
         raise InvalidError(
-            f"`{what}` has no time zone, so it is no instant: write datetime.now(UTC) or give it "
-            "a tzinfo."
+            f"`{what}` has no time zone: write datetime.now(UTC), or set its tzinfo."
         )
     try:
         us = to_us(value)
         to_datetime(us)
     except OverflowError:
-        raise InvalidError(f"`{what}` lies outside of the years 1 to 9999 in UTC.") from None
+        raise InvalidError(f"`{what}` must be between the years 1 and 9999 in UTC.") from None
     return us
 
 
 def failure(error: object) -> Failure:
-    """The record of a text or an exception, whatever the exception's own code does; cut."""
+    """The stored form of a text or an exception, cut to the size limits.
+
+    Code of the exception, such as its `__str__`, may raise: that raises nothing here.
+    """
     if isinstance(error, BaseException):
         kind = type(error).__name__
         try:
             lines = "".join(tracebacks.format_exception(error))
-        except BaseException as worse:  # noqa: BLE001 - its cause or its notes may raise anything
-            return Failure(kind, f"and to say why raised {type(worse).__name__}")
+        except BaseException as worse:  # noqa: BLE001 - its cause or notes may raise anything
+            return Failure(kind, f"(formatting its traceback raised {type(worse).__name__})")
         return Failure(_head(kind), _head(describe(error)), _tail(lines))
     if not isinstance(error, str):
         raise InvalidError(f"`error` must be text or an exception, not {kind_of(error)}.")
@@ -173,20 +175,20 @@ def failure(error: object) -> Failure:
 
 
 def kept(failure: Failure) -> Failure:
-    """A failure as others have put it, cut to what is kept."""
+    """A failure from another source, cut to the size limits."""
     return Failure(_head(failure.kind), _head(failure.text), _tail(failure.traceback))
 
 
 def describe(value: object) -> str:
-    """The text of an exception or any other value. Its `__str__` may be a user's, and may raise."""
+    """The text of an exception or other value, even if its `__str__` raises."""
     try:
         return str(value)
-    except BaseException as mute:  # noqa: BLE001 - the failure must not be lost for its words
-        return f"(it could not be put into words: its __str__ raised {type(mute).__name__})"
+    except BaseException as mute:  # noqa: BLE001 - a bad __str__ must not hide the failure
+        return f"(no text: its __str__ raised {type(mute).__name__})"
 
 
 def text(value: object, what: str) -> str:
-    """A text for people, cut to what is kept."""
+    """Text for people, cut to the size limit."""
     if not isinstance(value, str):
         raise InvalidError(f"`{what}` must be text, not {kind_of(value)}.")
     return _head(value)
@@ -199,14 +201,14 @@ def fraction(value: object) -> float:
 
 
 def tail(value: object) -> bytes:
-    """The end of an output, as much of it as is kept."""
+    """The end of an output, cut to the size limit."""
     if not isinstance(value, bytes | bytearray | memoryview):
         raise InvalidError(f"`output` must be bytes, not {kind_of(value)}.")
     return bytes(memoryview(value).cast("B")[-OUTPUT_BYTES:])
 
 
 def _head(text: str) -> str:
-    # Not by its own `encode`: a class derived from str may have another.
+    # Not `text.encode`: a subclass of str may override it.
     return str.encode(text, errors="replace")[:ERROR_BYTES].decode(errors="ignore")
 
 
@@ -215,5 +217,5 @@ def _tail(text: str) -> str:
 
 
 def kind_of(value: object) -> str:
-    """The name of its class, for a message."""
+    """The name of the value's class, for a message."""
     return type(value).__name__

@@ -1,22 +1,22 @@
-"""Every exception of ours, drawn by what the caller should do about it.
+"""Every exception of casque, and what the caller should do about it.
 
-CasqueError               catch this for everything of ours
+CasqueError               catch this for every error of casque
 ├── InvalidError          you passed something wrong; fix the call
 ├── JobNotFoundError      no such job
 ├── CASConflictError      others kept winning the write; retry later
 ├── LeaseLostError        your lease ended; discard the result
 ├── StorageError          no answer from the storage; retry by id
-└── CorruptError          stored bytes are not ours; stop, keep them, report
+└── CorruptError          stored bytes are not a casque queue; stop, keep them, report
 """
 
 from __future__ import annotations
 
 
 class CasqueError(Exception):
-    """The root of all of ours. The message says what happened and what to do.
+    """The base class of all errors of casque. The message says what happened and what to do.
 
-    `job_id` names the job the error is about, `cause` the exception of the
-    storage or the library underneath, where they apply.
+    `job_id` is the id of the job that the error is about, and `cause` is the
+    exception of the storage or of another library, if there is one.
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class InvalidError(CasqueError, ValueError):
 
 
 class JobNotFoundError(CasqueError):
-    """There is no such job: it was acknowledged, purged, or never there."""
+    """There is no such job: it was acknowledged or purged, or it never existed."""
 
 
 class CASConflictError(CasqueError):
@@ -44,9 +44,9 @@ class CASConflictError(CasqueError):
 
 
 class LeaseLostError(CasqueError):
-    """The caller does not hold the job any more, and nothing of its was written.
+    """The caller no longer holds the job, and nothing was written.
 
-    `job_ids` names every job that was lost when the call was about several.
+    `job_ids` has the id of every lost job when the call was about several.
     """
 
     def __init__(
@@ -64,15 +64,15 @@ class LeaseLostError(CasqueError):
 class StorageError(CasqueError):
     """The storage gave no usable answer.
 
-    `outcome_unknown` is True when the change may have been stored all the
-    same: look the job up by its id before doing the work again. When it is
-    False, nothing was written. A custom `ObjectStoragePort` that raises this
-    without saying is taken to mean that it does not know. `is_stored` is True
-    when the change is stored for certain, and only its results are not known.
+    `outcome_unknown` is True when the change may have been stored: look the
+    job up by its id before doing the work again. When it is False, nothing was
+    written. It is True by default, so also when a custom `ObjectStoragePort`
+    raises this without setting it. `is_stored` is True when the change is
+    certainly stored and only its results are unknown.
     """
 
     retry_after_us = 0
-    """How long the storage wants to be left alone, if it is known."""
+    """How long to wait before the next request, if the storage says so."""
 
     def __init__(
         self,
@@ -89,10 +89,10 @@ class StorageError(CasqueError):
 
 
 class CorruptError(CasqueError):
-    """Stored bytes are not a queue of ours, or are damaged. They are left as they are.
+    """The stored bytes are not a casque queue, or are damaged. They are left unchanged.
 
-    `is_replaced` is True when the queue was open and its files were removed or
-    replaced meanwhile. Then this queue object is refused for good: open another.
+    `is_replaced` is True when the files of an open queue were removed or
+    replaced. This queue object then rejects every call: open a new one.
     """
 
     def __init__(

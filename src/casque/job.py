@@ -1,10 +1,10 @@
-"""A job and what hangs on it, as frozen values.
+"""Job and the values that belong to it, as frozen structs.
 
 They are msgspec structs rather than dataclasses because a queue makes one or
 two of them for every operation and may hold a million: a struct is built and
-copied about ten times as fast, and is invisible to the garbage collector.
-Instants are kept as microseconds and shown as aware datetimes; headers are kept
-as pairs, so that a job can be hashed, and shown as a dict.
+copied about ten times as fast, and the garbage collector does not track it.
+Instants are stored as microseconds and shown as aware datetimes. Headers are
+stored as pairs, so that a job can be hashed, and shown as a dict.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ HeaderPairs = tuple[tuple[str, str], ...]
 
 
 class JobStatus(StrEnum):
-    """Where a job is in its life."""
+    """The status of a job."""
 
     QUEUED = "queued"
     IN_PROGRESS = "in_progress"
@@ -34,7 +34,7 @@ class JobStatus(StrEnum):
 
 
 class Lease(NamedTuple):
-    """A claim: who has it, under which token, until when. The token only ever rises."""
+    """A worker's claim on a job: the worker, the token, and the end. Tokens only ever rise."""
 
     worker: str
     token: int
@@ -42,7 +42,7 @@ class Lease(NamedTuple):
 
 
 class Failure(msgspec.Struct, frozen=True, gc=False):
-    """Why an attempt did not succeed; `kind` is an exception's name, say."""
+    """Why an attempt failed; `kind` is, for example, the name of an exception."""
 
     kind: str = ""
     text: str = ""
@@ -50,7 +50,7 @@ class Failure(msgspec.Struct, frozen=True, gc=False):
 
 
 class Attempt(msgspec.Struct, frozen=True, gc=False):
-    """One run of a job that is over. `failure` is None when it succeeded."""
+    """One finished run of a job. `failure` is None when it succeeded."""
 
     number: int
     worker: str
@@ -77,29 +77,29 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False, repr_omit_default
     priority: int = 0
     status: JobStatus = JobStatus.QUEUED
     attempts: int = 0
-    """Counted at the claim, so that a job which kills its worker runs out too."""
+    """Counted at the claim, so that a job that kills its worker also runs out of attempts."""
     max_attempts: int = DEFAULT_MAX_ATTEMPTS
     token: int = 0
-    """Of the latest claim; 0 before the first."""
+    """The token of the latest claim; 0 before the first."""
     worker: str | None = None
-    """Of the latest claim."""
+    """The worker of the latest claim."""
     error: str | None = None
-    """What the latest failed attempt said, or why the job was cancelled."""
+    """The error of the latest failed attempt, or why the job was cancelled."""
     result: bytes | None = None
     progress: float | None = None
     note: str | None = None
     output: bytes | None = None
     history: tuple[Attempt, ...] = ()
-    """The last attempts that are over, oldest first."""
+    """The latest finished attempts, oldest first."""
     depth: int = 0
-    """How many jobs stand above this one: 0 when it was enqueued from outside any job."""
+    """How many jobs are above this one: 0 when it was enqueued outside of any job."""
     chain: tuple[str, ...] = ()
-    """The entrypoints of the jobs above, outermost first, as far as they are known."""
+    """The entrypoints of the jobs above this one, outermost first, as far as recorded."""
     header_pairs: HeaderPairs = ()
     duplicate: bool = False
-    """True on the answer to an `enqueue` whose id was there already. Never stored."""
+    """True in the result of an `enqueue` whose id already existed. Never stored."""
     seq: int = 0
-    """The store's enqueue order."""
+    """The job's place in the enqueue order of the store."""
 
     created_us: int = 0
     run_us: int = 0
@@ -109,14 +109,14 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False, repr_omit_default
     lease_until_us: int | None = None
     finished_us: int | None = None
     expires_us: int | None = None
-    """From when the record of a finished job is gone; None keeps it."""
+    """When the record of a finished job is removed; None keeps it."""
     retain_us: int | None = None
-    """How long the record stays after success; None removes it with the ack."""
+    """How long the record is kept after success; None removes it at the ack."""
     timeout_us: int | None = None
 
     @property
     def headers(self) -> dict[str, str]:
-        """Text that the producer sent along: trace context, say. A copy; jobs do not change."""
+        """Text that the producer added, such as a trace context. A copy: jobs do not change."""
         return dict(self.header_pairs)
 
     @property
@@ -125,7 +125,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False, repr_omit_default
 
     @property
     def run_at(self) -> datetime:
-        """Not before this instant."""
+        """The job does not run before this instant."""
         return to_datetime(self.run_us)
 
     @property
@@ -159,7 +159,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False, repr_omit_default
 
     @property
     def due_us(self) -> int | None:
-        """From when the job may be claimed: one time for schedules, retries and lost leases."""
+        """When the job becomes claimable: one time for schedules, retries and lost leases."""
         if self.status is JobStatus.QUEUED:
             return self.run_us
         return self.lease_until_us if self.status is JobStatus.IN_PROGRESS else None
@@ -175,17 +175,17 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False, repr_omit_default
 
     @property
     def lease_span_us(self) -> int | None:
-        """How long the current lease was taken or last renewed for."""
+        """The length of the current lease, as taken or last renewed."""
         if self.lease_until_us is None or self.heartbeat_us is None:
             return None
         return self.lease_until_us - self.heartbeat_us
 
     def is_gone(self, now: int) -> bool:
-        """Whether the record's time is over, pruned or not."""
+        """True once the record has expired, pruned or not."""
         return self.expires_us is not None and self.expires_us <= now
 
     def is_spent(self, now: int) -> bool:
-        """Whether the last attempt it had was lost: dead, though nobody has written so yet."""
+        """True if the last allowed attempt was lost: dead, even if that is not written yet."""
         return (
             self.status is JobStatus.IN_PROGRESS
             and self.attempts >= self.max_attempts
@@ -195,14 +195,14 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False, repr_omit_default
 
 
 class Stats(msgspec.Struct, frozen=True):
-    """How many jobs are in which state, as a person sees it."""
+    """The number of jobs in each state, in the terms that people use."""
 
     pending: int = 0
-    """Queued, due, never tried."""
+    """Queued, due, never attempted."""
     scheduled: int = 0
-    """Queued, not yet due, never tried."""
+    """Queued, not yet due, never attempted."""
     failed: int = 0
-    """Queued again after an attempt that failed."""
+    """Queued again after a failed attempt."""
     processing: int = 0
     completed: int = 0
     dead: int = 0

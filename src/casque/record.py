@@ -2,7 +2,7 @@
 
 Config, worker registry, schedules, pauses, locks and queue leases are kinds of
 record, not six mechanisms. A version comes from the store's token counter, so
-it only ever rises, even when a record is deleted and made again.
+it only ever rises, even when a record is deleted and created again.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import msgspec
 from casque.system.clock import to_datetime
 
 ABSENT = 0
-"""The version of a record that is not there."""
+"""The version of a record that does not exist."""
 
 PAUSE = "pause"
 QUEUE_LEASE = "queue_lease"
@@ -25,14 +25,14 @@ CONFIG = "config"
 DISMISSAL = "dismissal"
 
 EPHEMERAL = frozenset({WORKER, SUPERVISOR})
-"""The kinds that only the owner of a record writes, without expecting a version.
+"""Kinds that only the owner of a record writes, without expecting a version.
 
-A reader may see them three minutes late, and they may vanish: the owner writes them again.
+Readers may see them up to three minutes late. They may vanish: the owner writes them again.
 """
 
 
 class Record(msgspec.Struct, frozen=True):
-    """One value: `(kind, name)` is its key."""
+    """One value; its key is `(kind, name)`."""
 
     kind: str
     name: str
@@ -45,5 +45,5 @@ class Record(msgspec.Struct, frozen=True):
         return None if self.expires_us is None else to_datetime(self.expires_us)
 
     def is_gone(self, now: int) -> bool:
-        """Whether its time is over, pruned or not."""
+        """True once the record has expired, pruned or not."""
         return self.expires_us is not None and self.expires_us <= now

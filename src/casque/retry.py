@@ -1,4 +1,4 @@
-"""Retry: when to try again, and how a task says so itself. Arithmetic only."""
+"""Retry: backoff, and the exceptions by which a task decides about its own job. No I/O."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from casque.errors import InvalidError
 class Backoff(msgspec.Struct, frozen=True, kw_only=True):
     """How long to wait after a failed attempt: `base`, then `factor` times more, at most `cap`.
 
-    Of each wait the `jitter` part is drawn by chance, so that jobs which failed
-    together do not come back together.
+    The `jitter` part of each wait is random, so that jobs that failed together
+    are not retried together.
     """
 
     base: timedelta = timedelta(seconds=2)
@@ -29,14 +29,14 @@ class Backoff(msgspec.Struct, frozen=True, kw_only=True):
         checks.span(self.cap, "cap")
         if not _is_number(self.factor) or not 1 <= self.factor < math.inf:
             raise InvalidError(
-                f"`factor` must be a number from 1 on, not {self.factor!r}: 1 waits equally long "
-                "each time, 2 twice as long."
+                f"`factor` must be a finite number of at least 1, not {self.factor!r}: 1 waits "
+                "equally long each time, 2 waits twice as long each time."
             )
         if not _is_number(self.jitter) or not 0 <= self.jitter <= 1:
             raise InvalidError(f"`jitter` must be a number from 0 to 1, not {self.jitter!r}.")
 
     def delay_us(self, attempts: int, chance: float) -> int:
-        """The wait after so many attempts; `chance`, in [0, 1), decides the drawn part."""
+        """The wait after `attempts` attempts; `chance`, in [0, 1), sets the random part."""
         base, cap = checks.span(self.base, "base"), checks.span(self.cap, "cap")
         try:
             wait = min(float(cap), base * float(self.factor) ** (attempts - 1))
@@ -46,7 +46,7 @@ class Backoff(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Retry(Exception):  # noqa: N818 - not an error but an answer
-    """Raised by a task: this attempt failed, try again after `delay`; None: the backoff decides."""
+    """Raised by a task: this attempt failed, try again after `delay` (None: by the backoff)."""
 
     delay: timedelta | None = None
     reason: str = ""
@@ -55,7 +55,7 @@ class Retry(Exception):  # noqa: N818 - not an error but an answer
         if delay is not None:
             checks.span(delay, "delay")
         reason = checks.text(reason, "reason")
-        # Handed on as they are: an exception that crosses processes is made again from them.
+        # Passed on unchanged: pickle rebuilds the exception from these in another process.
         super().__init__(delay, reason)
         self.delay = delay
         self.reason = reason
@@ -65,7 +65,7 @@ class Retry(Exception):  # noqa: N818 - not an error but an answer
 
 
 class Snooze(Exception):  # noqa: N818 - not an error but an answer
-    """Raised by a task: not now, but after `delay`. The attempt does not count."""
+    """Raised by a task: run the job later, after `delay`. This attempt does not count."""
 
     def __init__(self, delay: timedelta) -> None:
         checks.span(delay, "delay")
@@ -77,7 +77,7 @@ class Snooze(Exception):  # noqa: N818 - not an error but an answer
 
 
 class Discard(Exception):  # noqa: N818 - not an error but an answer
-    """Raised by a task: the job is not worth doing. Cancelled, and never run again."""
+    """Raised by a task: the job is not worth doing. It is cancelled and never runs again."""
 
     reason: str = ""
 
@@ -87,19 +87,19 @@ class Discard(Exception):  # noqa: N818 - not an error but an answer
         self.reason = reason
 
 
-# A class of the user's that is derived from these may have put anything into their fields, or
-# never have called their `__init__`. What goes to the store is therefore asked for by these two.
+# A user's subclass may have put anything into these fields, or may not have called `__init__`.
+# So read the values for the store with these two functions, which check them.
 
 
 def delay_of(answer: Retry | Snooze) -> int | None:
-    """After how many microseconds it is to be run again. InvalidError if that is no such time."""
+    """The delay in microseconds. Raises InvalidError if it is not a valid delay."""
     if isinstance(answer, Retry) and answer.delay is None:
         return None
     return checks.span(answer.delay, "delay")
 
 
 def reason_of(answer: Retry | Discard) -> str:
-    """Why, as a text that can be stored whatever it was."""
+    """The reason as text that can be stored, whatever type it has."""
     reason: object = answer.reason
     return checks.text(reason if isinstance(reason, str) else describe(reason), "reason")
 

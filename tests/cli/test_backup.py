@@ -22,7 +22,7 @@ def test_a_sqlite_queue_is_copied_and_others_say_how(anywhere: Control, tmp_path
         return
     told = anywhere.done("backup", str(copy))
     assert told == f"1 job copied to {copy} (0.0 MiB), and checked.\n"
-    assert "is there already" in anywhere.refused("backup", str(copy))
+    assert "already exists" in anywhere.refused("backup", str(copy))
     told_json = anywhere("backup", str(copy), "--force", "--json").json
     assert told_json == {"file": str(copy), "jobs": 1, "bytes": copy.stat().st_size}
     with Queue(copy) as q:

@@ -52,7 +52,7 @@ def test_these_are_all_commands() -> None:
 @pytest.mark.parametrize(
     ("store", "code", "why"),
     [
-        ("redis://localhost", 2, "no store is known for 'redis'"),
+        ("redis://localhost", 2, "no store for scheme 'redis'"),
         ("postgres://me:secret@localhost/db", 2, "me:…@localhost"),
         ("queue", 2, "does not say what kind of store it is"),
         ("memory://", 2, "gone with this command"),
@@ -61,7 +61,7 @@ def test_these_are_all_commands() -> None:
         ("{tmp}/no/such/ledger/", 2, "there is no folder"),
         ("file://{tmp}/no/such", 2, "there is no folder"),
         ("{tmp}/text.db", 6, "not a database"),
-        ("{tmp}/text.json", 6, "does not hold a queue"),
+        ("{tmp}/text.json", 6, "does not contain a casque queue"),
         ("{tmp}/full/", 6, "holds files of something else"),
         ("/proc/jobs.db", 5, "cannot open"),
     ],

@@ -25,8 +25,8 @@ from tests.conformance.harnesses import DocumentHarness
 from tests.conformance.untouched import KINDS, SECOND, ask_as_nobody, disk
 
 ADDRESSES: dict[str, tuple[Any, str]] = {
-    "an unknown scheme": ("redis://host/0", "no store is known for 'redis'.*memory://"),
-    "a password": ("redis://user:hunter2@host/0", "no store is known for 'redis'"),
+    "an unknown scheme": ("redis://host/0", "no store for scheme 'redis'.*memory://"),
+    "a password": ("redis://user:hunter2@host/0", "no store for scheme 'redis'"),
     "a path in memory": ("memory://jobs", "memory:// takes no path"),
     "a host": ("json://host/queue.json", r"json:///relative\.json"),
     "two slashes": ("json://queue.json", r"json:///relative\.json"),
@@ -35,9 +35,9 @@ ADDRESSES: dict[str, tuple[Any, str]] = {
     "half a bracket": ("json://[::1/queue.json", r"json:///relative\.json|\.json"),
     "an unknown ending": ("notes.txt", "does not say what kind.*json"),
     "an empty address": ("", "does not say what kind.*json"),
-    "a number": (3, "no store.*URL"),
-    "nothing": (None, "no store.*URL"),
-    "a queue": (Queue("memory://"), "no store.*URL"),
+    "a number": (3, "not a store.*URL"),
+    "nothing": (None, "not a store.*URL"),
+    "a queue": (Queue("memory://"), "not a store.*URL"),
     "a NUL": ("queue\0.json", "NUL|null"),
     "a lone surrogate": ("queue\ud800.json", "surrogate"),
     "nobody's home": ("~nobody-of-that-name/queue.json", "home"),
@@ -144,7 +144,7 @@ LEAVE_IT = "Nothing was overwritten"
 @pytest.mark.parametrize("name", NOT_OURS)
 def test_a_file_that_is_not_ours_is_left_alone(flavour: Flavour, tmp_path: Path, name: str) -> None:
     (tmp_path / "queue.json").write_bytes(NOT_OURS[name])
-    _breaks(flavour, tmp_path, f"{LEAVE_IT}.*choose another path.*restore it from a copy")
+    _breaks(flavour, tmp_path, f"{LEAVE_IT}.*choose another path.*from a backup")
 
 
 @pytest.mark.parametrize("part", range(8))
@@ -152,12 +152,12 @@ def test_a_truncated_file_is_left_alone(flavour: Flavour, tmp_path: Path, part: 
     content = _a_queue_file(tmp_path)
     cut = max(part * len(content) // 8, 1) if part < 7 else len(content) - 1
     (tmp_path / "queue.json").write_bytes(content[:cut])
-    _breaks(flavour, tmp_path, f"{LEAVE_IT}.*restore it from a copy")
+    _breaks(flavour, tmp_path, f"{LEAVE_IT}.*restore it from a backup")
 
 
 def test_an_empty_file_is_left_alone(flavour: Flavour, tmp_path: Path) -> None:
     (tmp_path / "queue.json").write_bytes(b"")
-    _breaks(flavour, tmp_path, f"empty.*{LEAVE_IT}.*Restore it from a copy.*delete it")
+    _breaks(flavour, tmp_path, f"empty.*{LEAVE_IT}.*Restore it from a backup.*delete it")
 
 
 @pytest.mark.parametrize("other", [{}, {"jobs": {"x": {}}}, {"version": "2.0"}])

@@ -1,4 +1,4 @@
-"""S3Storage and GCSStorage: by obstore, and by the session or client that a user hands over."""
+"""S3Storage and GCSStorage: with obstore, and with a session or client of the user."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from tests.servers.fixtures import unique_prefix
 from tests.servers.openers import BUCKET
 
 pytestmark = [
-    # Of libraries that are not ours.
+    # Warnings of other libraries.
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
     pytest.mark.filterwarnings("ignore::FutureWarning"),
 ]
 
 
 class Cloud(NamedTuple):
-    """A kind of storage: opened on a bucket and a key."""
+    """A kind of storage, opened with a bucket and a key."""
 
     open: Callable[[str, str], ObjectStoragePort]
     scheme: str
@@ -42,7 +42,7 @@ def by_obstore_s3(url: str) -> Cloud:
 
 @cache
 def session() -> Any:
-    """Shared by all tests: a new one reads the description of S3 for a quarter of a second."""
+    """Shared by all tests: a new one takes a quarter of a second to read the S3 description."""
     return new_session("test", "testtest")
 
 
@@ -116,7 +116,7 @@ def test_no_etag_means_that_there_is_nothing_yet(
     assert bucket_server.objects(BUCKET, key) == {key: b"2"}
 
 
-def test_what_was_deleted_cannot_be_replaced(
+def test_a_deleted_object_cannot_be_replaced(
     cloud: Cloud, key: str, bucket_server: BucketServer
 ) -> None:
     async def go() -> None:
@@ -130,7 +130,7 @@ def test_what_was_deleted_cannot_be_replaced(
     asyncio.run(go())
 
 
-def test_of_many_first_writers_one_succeeds(cloud: Cloud, key: str) -> None:
+def test_one_of_many_first_writers_succeeds(cloud: Cloud, key: str) -> None:
     async def go() -> None:
         storages = [cloud.open(BUCKET, key) for _ in range(6)]
         told = await asyncio.gather(
@@ -164,7 +164,9 @@ def test_a_queue_works_and_its_replies_may_be_lost(
     asyncio.run(go())
 
 
-def test_refusals_are_told_as_such(cloud: Cloud, key: str, bucket_server: BucketServer) -> None:
+def test_refusals_name_the_object_and_the_remedy(
+    cloud: Cloud, key: str, bucket_server: BucketServer
+) -> None:
     async def refusal(bucket: str, do: Callable[[ObjectStoragePort], Any]) -> str:
         with pytest.raises(StorageError) as caught:
             await do(cloud.open(bucket, key))
@@ -202,7 +204,9 @@ def test_no_answer_is_not_no(
     asyncio.run(go())
 
 
-def test_a_lost_reply_is_no_answer(cloud: Cloud, key: str, bucket_server: BucketServer) -> None:
+def test_a_lost_reply_leaves_the_outcome_unknown(
+    cloud: Cloud, key: str, bucket_server: BucketServer
+) -> None:
     async def go() -> None:
         storage = cloud.open(BUCKET, key)
         bucket_server.lose_replies(["put"], times=1)
@@ -213,8 +217,8 @@ def test_a_lost_reply_is_no_answer(cloud: Cloud, key: str, bucket_server: Bucket
             assert isinstance(caught.value, StorageError)
             assert caught.value.outcome_unknown
         else:
-            # aiohttp sends it again, and nobody can stop it: a conflict with itself, which the
-            # document finds out, as the test of the queue above shows.
+            # aiohttp always sends it again: a conflict with its own write, which the document
+            # store detects, as the queue test above shows.
             assert cloud.resends
         assert (await storage.read())[0] == b"1"
 
@@ -222,7 +226,7 @@ def test_a_lost_reply_is_no_answer(cloud: Cloud, key: str, bucket_server: Bucket
 
 
 @pytest.mark.parametrize("kind", [by_obstore_s3, by_aioboto3])
-def test_a_queue_on_a_server_of_others(
+def test_a_queue_on_another_s3_server(
     kind: Callable[[str], Cloud], ministack: str, key: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _set_environment(monkeypatch)
@@ -237,7 +241,7 @@ def test_a_queue_on_a_server_of_others(
     asyncio.run(go())
 
 
-def test_a_session_without_credentials_is_told_where_they_come_from(
+def test_an_error_about_missing_credentials_says_where_they_come_from(
     bucket_server: BucketServer, key: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE"):
@@ -267,7 +271,7 @@ def google_client(**options: Any) -> Any:
 
 
 @pytest.mark.parametrize("storage", [S3Storage, GCSStorage])
-def test_a_name_that_cannot_be_is_told_at_once(storage: Any) -> None:
+def test_an_invalid_name_is_refused_at_once(storage: Any) -> None:
     for bucket, key in (("", "k"), ("b", ""), ("b", "/k"), ("b", "k/"), ("b", "a//b")):
         with pytest.raises(InvalidError):
             storage(bucket, key)

@@ -1,4 +1,4 @@
-"""The document store when the storage underneath fails, at every single request."""
+"""The document store when the storage fails, at each single request."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def run(test: Awaitable[None]) -> None:
 
 
 async def three_jobs(q: AsyncQueue) -> list[int]:
-    """Three jobs from enqueue to ack through every kind of write; the tokens that were seen."""
+    """Run three jobs from enqueue to ack, with every kind of write; returns their tokens."""
     for name in "abc":
         first = await q.enqueue("mine", name.encode(), id=name)
         assert not first.duplicate
@@ -46,7 +46,7 @@ async def three_jobs(q: AsyncQueue) -> list[int]:
     await q.nack(job, error="once")
     while len(done) < 3:
         jobs = await q.dequeue("mine", batch_size=2)
-        assert jobs, f"a job is lost; done are {done}"
+        assert jobs, f"a job is lost; done: {done}"
         for job in jobs:
             tokens.append(job.token)
             await q.ack(job)
@@ -56,7 +56,7 @@ async def three_jobs(q: AsyncQueue) -> list[int]:
 
 
 def sweep(fault: Fault, kind: type[AsyncQueue]) -> int:
-    """Run with the first request failing, then the second …; how many runs that took."""
+    """Run with the first request failing, then the second …; returns the number of runs."""
 
     async def one(nth: int) -> bool:
         harness = DocumentHarness(None)
@@ -75,7 +75,7 @@ def sweep(fault: Fault, kind: type[AsyncQueue]) -> int:
             except StorageError as error:
                 if error.outcome_unknown:
                     raise
-                # Only a read can end a call, and then nothing was written: say it again.
+                # Only a failed read can end a call, and then nothing was written: repeat it.
                 tokens = await three_jobs_again(q)
         assert tokens == sorted(set(tokens))
         assert not harness.raw().jobs
@@ -88,7 +88,7 @@ def sweep(fault: Fault, kind: type[AsyncQueue]) -> int:
 
 
 async def three_jobs_again(q: AsyncQueue) -> list[int]:
-    """What a caller does after an error with a known outcome: the same again, by id."""
+    """Do what a caller does after an error with a known outcome: repeat it, by id."""
     for name in "abc":
         state = await q.get(name)
         if state is not None and state.status == "in_progress":
@@ -104,10 +104,10 @@ async def three_jobs_again(q: AsyncQueue) -> list[int]:
 def test_one_fault_at_any_request_neither_loses_nor_doubles_a_job(
     fault: Fault, kind: type[AsyncQueue]
 ) -> None:
-    assert sweep(fault, kind) > 10  # the sweep really went over a run's requests
+    assert sweep(fault, kind) > 10  # the sweep covered the requests of a whole run
 
 
-def test_a_lost_reply_is_settled_by_the_writers_row_and_answered_as_decided() -> None:
+def test_a_lost_reply_is_resolved_by_the_writers_row_and_answered_as_decided() -> None:
     async def test() -> None:
         harness = DocumentHarness(None)
         await DirectQueue(harness.open()).enqueue("e", id="job")
@@ -123,7 +123,7 @@ def test_a_lost_reply_is_settled_by_the_writers_row_and_answered_as_decided() ->
     run(test())
 
 
-def test_a_lost_reply_is_no_conflict_even_when_none_is_allowed() -> None:
+def test_a_lost_reply_is_not_a_conflict_even_when_none_is_allowed() -> None:
     async def test() -> None:
         harness = DocumentHarness(None)
         storage = FaultyStorage(harness._port, Fault.LOSE_REPLY, 2)
@@ -137,7 +137,7 @@ def test_a_lost_reply_is_no_conflict_even_when_none_is_allowed() -> None:
 
 def test_a_storage_that_stays_silent_gives_an_unknown_outcome_within_the_deadline() -> None:
     class Silent:
-        """Writes arrive, and nothing ever answers again."""
+        """A storage that stores a write and then never answers again."""
 
         def __init__(self, storage: ObjectStoragePort) -> None:
             self._storage = storage
@@ -171,14 +171,14 @@ def test_a_storage_that_stays_silent_gives_an_unknown_outcome_within_the_deadlin
     run(test())
 
 
-def test_a_row_that_may_have_been_dropped_is_not_taken_for_a_no() -> None:
+def test_a_row_that_may_have_been_dropped_makes_the_outcome_unknown() -> None:
     async def test() -> None:
         harness = DocumentHarness(None)
         rival = DirectQueue(harness.open())
         storage = FaultyStorage(harness._port, Fault.LOSE_REPLY, 2)
 
         class Sleeper:
-            """The process sleeps for an hour between its lost write and its next look."""
+            """The process sleeps for half an hour between its lost write and its next read."""
 
             async def read(self) -> tuple[bytes, str | None]:
                 if storage.fired:
@@ -199,13 +199,13 @@ def test_a_row_that_may_have_been_dropped_is_not_taken_for_a_no() -> None:
 
 def test_conflicts_are_bounded_when_asked() -> None:
     class Contended:
-        """Somebody else is always first."""
+        """Another writer is always first."""
 
         async def read(self) -> tuple[bytes, str | None]:
             return b"", None
 
         async def write(self, content: bytes, if_match: str | None = None) -> str:
-            raise CASConflictError("somebody was first")
+            raise CASConflictError("another writer was first")
 
     async def test() -> None:
         clock = FakeClock()
@@ -231,13 +231,13 @@ def test_first_writers_of_a_new_object_do_not_overwrite_each_other() -> None:
     run(test())
 
 
-def test_a_large_document_says_once_that_it_is_one(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_large_document_warns_once(caplog: pytest.LogCaptureFixture) -> None:
     async def test() -> None:
         q = DirectQueue(DocumentStore(InMemoryStorage(), FakeClock()))
         await q.enqueue_many([NewJob("e")] * 5_001)
         await q.enqueue("e")
 
     run(test())
-    warnings = [record for record in caplog.records if "rewrites it whole" in record.message]
+    warnings = [record for record in caplog.records if "small queues" in record.message]
     assert len(warnings) == 1
     assert "5001" in warnings[0].message

@@ -1,4 +1,4 @@
-"""LocalFileSystemStorage: what reaches the disk, in which order, and what a kill leaves."""
+"""LocalFileSystemStorage: what reaches the disk, in which order, and the state after a kill."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def write(storage: LocalFileSystemStorage, content: bytes, if_match: str | None)
 
 
 class Disk:
-    """Notes every sync and rename that the adapter asks for."""
+    """Records every sync and rename of the adapter."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.calls: list[str] = []
@@ -55,7 +55,7 @@ def test_a_write_is_synced_before_it_is_renamed_and_the_folder_after(
     ]
 
 
-def test_every_acknowledged_commit_is_three_calls_of_the_disk(
+def test_every_acknowledged_commit_syncs_the_file_and_the_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk = Disk(monkeypatch)
@@ -71,7 +71,7 @@ def test_every_acknowledged_commit_is_three_calls_of_the_disk(
     assert len([call for call in disk.calls if call == "sync folder"]) == 3
 
 
-def test_what_another_process_renamed_is_synced_before_it_is_believed(
+def test_a_file_renamed_by_another_process_is_synced_before_it_is_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "queue.json"
@@ -84,7 +84,9 @@ def test_what_another_process_renamed_is_synced_before_it_is_believed(
     assert disk.calls == ["sync folder"]
 
 
-def test_folders_made_on_the_way_last_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folders_made_on_the_way_are_synced_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     disk = Disk(monkeypatch)
     write(LocalFileSystemStorage(tmp_path / "a" / "b" / "queue.json"), b"one", None)
     assert disk.calls[:2] == ["sync folder", "sync folder"]
@@ -140,7 +142,7 @@ def test_a_disk_that_cannot_sync_the_folder_leaves_the_outcome_unknown(
 
 
 def test_a_full_disk_is_a_clear_error_and_loses_nothing(tmp_path: Path) -> None:
-    # A limit on the size of files stands in for the full disk: the write fails the same way.
+    # A file size limit simulates the full disk: the write fails in the same way.
     code = """
 import asyncio, resource, signal, sys
 from casque import DirectQueue, StorageError
@@ -187,7 +189,7 @@ def deadly(call):
     return wrapped
 
 def run(place):
-    # Every call of the adapter that changes the disk, or makes a change last.
+    # Every call of the adapter that changes the disk or syncs a change.
     os.fsync, os.open, Path.replace = deadly(os.fsync), deadly(os.open), deadly(Path.replace)
     say = lambda *words: print(*words, flush=True)
     with Queue(f"{place}/queue.json") as q:
@@ -211,10 +213,10 @@ def run_child(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
-def test_a_kill_at_any_call_of_the_disk_leaves_what_was_acknowledged(moment: str) -> None:
+def test_a_kill_at_any_disk_call_loses_nothing_acknowledged(moment: str) -> None:
     with quick_folder() as folder:
         places = list(killed_at_each(folder, f"MOMENT = {moment!r}\n{KILLED}", {}))
-        assert len(places) > 20  # the sweep really went over the calls of a run
+        assert len(places) > 20  # the sweep covered the calls of a whole run
         for place in places:
             said = (place / "said").read_text()
             check_after_death(place / "queue.json", said)

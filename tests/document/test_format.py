@@ -1,4 +1,4 @@
-"""The document's format: jqueue's files open, ours stay as they are, and a person can read them."""
+"""The document's format: jqueue's files open, ours do not change, and people can read them."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_a_file_made_by_jqueue_opens_and_its_jobs_are_worked() -> None:
             assert state.in_progress_jobs()[0].payload == b"\x00\x01\x02"
             [first] = await q.dequeue(batch_size=5)
             assert first.entrypoint == "send_email"
-            # jqueue took a silent job back five minutes after its last heartbeat; so do we.
+            # jqueue takes a silent job back five minutes after its last heartbeat; so does casque.
             clock.advance(timedelta(minutes=4, seconds=46))
             [taken_back] = await q.dequeue("resize_image")
             assert taken_back.attempts == 2
@@ -87,7 +87,7 @@ def test_a_file_made_by_jqueue_opens_and_its_jobs_are_worked() -> None:
     asyncio.run(test())
 
 
-def test_a_job_in_progress_in_a_jqueue_file_cannot_be_acked_by_somebody_not_handed_it() -> None:
+def test_a_job_in_progress_in_a_jqueue_file_cannot_be_acked_without_a_claim() -> None:
     async def test() -> None:
         clock = FakeClock(start=datetime(2024, 1, 1, 12, 1, tzinfo=UTC))
         async with BrokerQueue(DocumentStore(InMemoryStorage(JQUEUE), clock)) as q:
@@ -121,7 +121,7 @@ def test_jqueue_fields_are_written_as_jqueue_writes_them() -> None:
 
 
 def full_state() -> State:
-    """A state in which every field of the format says something."""
+    """A state in which every field of the format has a value."""
     state = State()
     state.identity = "0198c0de-0000-7000-8000-000000000000"
     state.version, state.token, state.seq = 9, 12, 0
@@ -188,13 +188,13 @@ def full_state() -> State:
     return state
 
 
-def test_the_format_stays_what_it_is() -> None:
+def test_the_format_does_not_change() -> None:
     encoded = encode(full_state())
     golden = GOLDEN / "format-1.json"
     assert encoded == golden.read_bytes().rstrip(b"\n")
 
 
-def test_what_is_written_is_read_back_the_same() -> None:
+def test_a_written_state_is_read_back_the_same() -> None:
     state = full_state()
     again = decode(encode(state), "x")
     assert again.jobs == state.jobs
@@ -218,15 +218,15 @@ def test_what_is_written_is_read_back_the_same() -> None:
         (b"[]", "Expected `object`"),
         (b'{"jobs": []}', "version"),
         (b'{"version": 1, "jobs": [{"id": "a"}]}', "missing required field"),
-        (JQUEUE.replace(b"+00:00", b""), "has no zone"),
-        (JQUEUE.replace(b"dead-one", b"6ba7b810-9dad-11d1-80b4-00c04fd430c8"), "there twice"),
+        (JQUEUE.replace(b"+00:00", b""), "has no time zone"),
+        (JQUEUE.replace(b"dead-one", b"6ba7b810-9dad-11d1-80b4-00c04fd430c8"), "occurs twice"),
         (JQUEUE.replace(b'"queued"', b'"lurking"'), "lurking"),
         (b'{"version": 1, "jobs": [], "casque": {"format": 2}}', "newer casque"),
         (JQUEUE.replace(b"AAEC", b"A?"), "base64"),
         (b"\xff\xfe", "malformed"),
     ],
 )
-def test_what_is_not_ours_is_corrupt_and_says_why(content: bytes, says: str) -> None:
+def test_foreign_content_is_corrupt_and_the_error_says_why(content: bytes, says: str) -> None:
     with pytest.raises(CorruptError, match="Nothing was overwritten") as failure:
         decode(content, "the-file")
     assert "the-file" in str(failure.value)

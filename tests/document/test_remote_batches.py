@@ -1,4 +1,4 @@
-"""A batch that two processes are given, on a document: both answer with what is stored."""
+"""A document, and a batch that two processes receive: both answer with the stored result."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from casque.testing import FakeClock
 from casque.testing.faults import Fault, FaultyStorage
 
 
-def test_a_process_that_was_overtaken_answers_with_the_claim_that_is_stored() -> None:
+def test_an_overtaken_process_answers_with_the_stored_claim() -> None:
     claimed, stored = asyncio.run(_overtaken())
     assert claimed == [("a", stored)]
 
 
 async def _overtaken() -> tuple[list[tuple[str, int]], int]:
-    """The claims that the slower one was answered, and the token that is stored."""
+    """The claims in the answer of the slower process, and the stored token."""
     clock, storage = FakeClock(), InMemoryStorage()
     other = DocumentStore(storage, clock)
     await other.commit([Batch("v", 1, [Enqueue((Request("a", "q", "e", b"", 0, 25),), 16)])])

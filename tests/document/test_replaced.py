@@ -1,4 +1,4 @@
-"""Who has a document open knows it from another in its place."""
+"""A process with an open document does not mistake another document for it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def refused(q: Queue, says: str) -> None:
         assert caught.value.is_replaced
 
 
-def test_who_had_a_document_open_that_was_removed_begins_no_other(tmp_path: Path) -> None:
+def test_a_process_whose_open_document_was_removed_creates_no_new_one(tmp_path: Path) -> None:
     path = tmp_path / "queue.json"
     with Queue(path) as q, Queue(path) as idle:
         q.enqueue("e", id="k")
@@ -42,7 +42,7 @@ def test_who_had_a_document_open_that_was_removed_begins_no_other(tmp_path: Path
             fresh.ack(held)
 
 
-def test_a_document_that_is_brought_back_is_gone_on_with(tmp_path: Path) -> None:
+def test_a_restored_document_can_be_used_again(tmp_path: Path) -> None:
     path = tmp_path / "queue.json"
     with Queue(path) as q:
         q.enqueue("e", id="k")
@@ -54,7 +54,7 @@ def test_a_document_that_is_brought_back_is_gone_on_with(tmp_path: Path) -> None
         q.ack(job)
 
 
-def test_a_claim_from_after_the_copy_that_was_restored_is_none(tmp_path: Path) -> None:
+def test_a_claim_made_after_the_restored_copy_is_lost(tmp_path: Path) -> None:
     path = tmp_path / "queue.json"
     with Queue(path) as q, Queue(path) as other:
         q.enqueue("e", id="first")
@@ -70,7 +70,7 @@ def test_a_claim_from_after_the_copy_that_was_restored_is_none(tmp_path: Path) -
         other.ack(held)
 
 
-def test_a_program_that_drops_our_fields_is_not_followed(tmp_path: Path) -> None:
+def test_a_document_without_our_fields_is_another_queue(tmp_path: Path) -> None:
     path = tmp_path / "queue.json"
     with Queue(path) as q:
         q.enqueue("e", id="k")
@@ -80,9 +80,9 @@ def test_a_program_that_drops_our_fields_is_not_followed(tmp_path: Path) -> None
         refused(q, "queue.json holds another queue")
 
 
-def test_who_looked_just_before_the_queue_was_made_is_not_told_that_it_is_gone() -> None:
+def test_a_read_begun_before_the_queue_was_created_does_not_report_it_gone() -> None:
     class Slow(InMemoryStorage):
-        """Its first answer is late."""
+        """A storage whose first answer is late."""
 
         def __init__(self) -> None:
             super().__init__()

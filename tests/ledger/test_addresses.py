@@ -19,15 +19,15 @@ from tests.ledger.places import FolderPlace, filled
 from tests.ledger.refusals import message
 
 WRONG: dict[str, str] = {
-    "ftp://host/q": "no store is known for 'ftp'. Known are .*file:///folder, s3://bucket/prefix",
-    "azure://container/q": "no store is known for 'azure'. Known are .*az://container/prefix",
-    "s3:bucket/q": "neither a URL nor a path. Known are",
+    "ftp://host/q": "no store for scheme 'ftp'. Use .*file:///folder, s3://bucket/prefix",
+    "azure://container/q": "no store for scheme 'azure'. Use .*az://container/prefix",
+    "s3:bucket/q": "neither a URL nor a path. Use",
     "s3://": "write s3://name/prefix",
     "s3:///q": "write s3://name/prefix",
-    "s3://bucket/q?prefix=x": "takes no option prefix; it knows endpoint and region",
-    "s3://bucket/q?endpoint=": "the option endpoint is empty",
+    "s3://bucket/q?prefix=x": "takes no option prefix; .*endpoint and region",
+    "s3://bucket/q?endpoint=": "option endpoint is empty",
     "s3://bucket/q?endpoint=localhost:9000": "the endpoint must be like https://host",
-    "gs://bucket/q?region=x": "takes no option region; it knows endpoint",
+    "gs://bucket/q?region=x": "takes no option region; .*endpoint",
     "s3://bucket/a/./q": "'a/./q': the parts of a path are names",
     "s3://bucket/a//q": "'a//q': the parts of a path are names",
     "s3://bucket/q#1": "write # as %23",

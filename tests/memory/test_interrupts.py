@@ -1,4 +1,4 @@
-"""Ctrl-C at any line of a commit: it happened whole or not at all, and the store goes on."""
+"""Ctrl-C at any line of a commit: it happens completely or not at all, and the store works on."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_an_interrupt_at_any_line_leaves_all_of_a_commit_or_nothing(name: str) -
         finally:
             sys.settrace(None)
         assert contents(q) in (before, after), f"torn at line {nth}"
-        assert len(q.dequeue(batch_size=10)) + q.stats().processing  # and it goes on
+        assert len(q.dequeue(batch_size=10)) + q.stats().processing  # the store still works
         if not interrupt.fired:
             assert nth > 20
             return
@@ -95,7 +95,7 @@ COMMITTER = ("casque/queues/commit.py", "casque/queues/commit_threads.py")
 
 
 class Strike:
-    """Raises KeyboardInterrupt the nth time that Python could, in the committer: after a call."""
+    """Raises KeyboardInterrupt in the committer, at the nth place where Python could."""
 
     def __init__(self, nth: int) -> None:
         self.fired = False
@@ -121,11 +121,11 @@ def after_calls(code: CodeType) -> frozenset[int]:
     return frozenset(then.offset for step, then in pairwise(steps) if step.opname in calls)
 
 
-# A coroutine that was made and struck before it began has nothing to undo.
+# A coroutine that was interrupted before it started has nothing to undo.
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("many", [False, True])
-def test_an_interrupt_in_the_committer_locks_nobody_out(many: bool) -> None:
+def test_an_interrupt_in_the_committer_leaves_no_lock_held(many: bool) -> None:
     for nth in count(1):
         q, job = queue_with_jobs()
         strike = Strike(nth)

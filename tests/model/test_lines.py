@@ -1,11 +1,11 @@
-"""The rule of the lines, by rules and SQL side by side, with clocks that are right and wrong.
+"""Lines: the rules and SQL side by side, with correct and wrong clocks.
 
-A due line has its turn when it was served longest ago. Three processes, one of
-whose clocks is an hour behind and one a day ahead, do whatever they do. After
-each step: both answer the same (so SQL says what the rules say); a dequeue gets
-all that is due by its own clock (O4, Q2b); a line that waits does so until its
-first job is due, exactly (Q2); and no line was passed over twice by one that
-another dequeue of the same kind had served since (Q6).
+The due line that was served longest ago has its turn. Three processes run random
+operations; the clock of one is an hour behind, that of another a day ahead. After
+each step: both give the same answers (so SQL agrees with the rules); a dequeue gets
+everything that is due by its own clock (O4, Q2b); a waiting line waits exactly until
+its first job is due (Q2); and no other line was served twice before a due line that
+the same dequeues asked for (Q6).
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ LineKey = tuple[str, str]
 
 
 class Story:
-    """The same operations, at the same instants, on a state and on a file."""
+    """Runs the same operations at the same instants on a state and on a file."""
 
     def __init__(self, path: Path, seed: int) -> None:
         self.chance = random.Random(seed)
@@ -68,8 +68,8 @@ class Story:
         self.jobs = 0
         self.attempts = 2 if seed % 3 == 0 else STEPS + 1
         self.passed: dict[LineKey, Counter[LineKey]] = {}
-        """Of each line that is due: how often each other was served before it, though it was due
-        and asked for, too."""
+        """For each due line: how often each other line was served before it, although it was due
+        and asked for too."""
 
     def commit(self, place: int, operation: Operation) -> Any:
         store, skew = self.processes[place]
@@ -85,7 +85,7 @@ class Story:
             ids = [job.id for job in told.jobs]
             assert [job.id for job in found.jobs] == ids, f"{operation}"
             self.check_claim(operation, told.jobs, due, turns)
-            # A token is the handle's own where it took some in advance.
+            # The tokens may differ: a SQLite handle reserves some.
             self.held += zip(told.jobs, found.jobs, strict=True)
         self.check_lines()
         return told
@@ -118,9 +118,9 @@ class Story:
         assert len(jobs) == min(operation.limit, sum(map(len, asked.values())))
         served = {line for line in asked if line[0] in {job.queue for job in jobs}}
         self.passed = {line: by for line, by in self.passed.items() if line not in served}
-        # What is spent is a reason for a visit, too, that is not seen here.
+        # A spent job is a reason for a visit too, but this check does not see it.
         if operation.queue is None and self.attempts > STEPS:
-            # A queue is visited for the sake of one of its lines, and the others go along.
+            # A queue is visited because of one of its lines; its other lines are visited with it.
             sakes: dict[str, LineKey] = {}
             for line in sorted(served, key=lambda line: -turns[line]):
                 sakes[line[0]] = line
@@ -225,7 +225,7 @@ def test_lines_take_turns_whatever_the_clocks(tmp_path: Path, seed: int) -> None
 
 
 def test_lines_that_come_due_together_are_served_before_a_hot_one_again(tmp_path: Path) -> None:
-    """More of them than are brought into order at once."""
+    """More lines than are sorted at once."""
     story = Story(tmp_path / "jobs.db", 0)
     now = story.clock.now()
     hot = tuple(Request(f"h{n}", "hot", "x", b"", 0, 1, run_us=now - n) for n in range(400))

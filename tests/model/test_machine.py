@@ -1,8 +1,8 @@
 """The stores, driven side by side with the oracle through every flavour of queue.
 
-A run is the same each time, so that a red build stays red until it is mended.
-To search further: `CASQUE_MODEL_EXAMPLES=2000 pytest tests/model`, which starts
-elsewhere each time and prints how to replay what it finds.
+A run is the same each time, so that a red build stays red until it is fixed.
+To search further, run `CASQUE_MODEL_EXAMPLES=2000 pytest tests/model`. It starts
+from another seed each time and prints how to replay a failure.
 """
 
 from __future__ import annotations
@@ -37,23 +37,23 @@ from tests.servers.openers import azure_of, gcs_of, s3_of
 
 SEARCH = os.environ.get("CASQUE_MODEL_EXAMPLES")
 
-# Far above what it takes: a time-out inside of an example would look like a failure to shrink.
+# Far above the real duration: hypothesis would treat a timeout inside an example as a failure.
 pytestmark = pytest.mark.timeout(0 if SEARCH else 1_200)
 
 
 def agree(open_harness: Callable[[], Harness], flavour: Flavour, examples: int, steps: int) -> None:
     machine = machine_for(open_harness, flavour)
     if SEARCH is None:
-        # Each flavour begins elsewhere: three times the same walk would show nothing new.
+        # Each flavour has another seed: the same walk three times would show nothing new.
         seed(zlib.crc32(flavour.encode()))(machine)
     how = settings(
-        # One more: the first is the simplest one, in which nothing happens but time.
+        # One more: the first example is the simplest, in which only time passes.
         max_examples=int(SEARCH or examples) + 1,
         stateful_step_count=steps,
         deadline=None,
         derandomize=SEARCH is None,
         print_blob=True,
-        # A failure is told at once; CASQUE_MODEL_EXAMPLES=… searches on and makes it small.
+        # A failure is reported at once; only CASQUE_MODEL_EXAMPLES=… shrinks it.
         phases=tuple(Phase) if SEARCH else (Phase.explicit, Phase.generate),
         report_multiple_bugs=False,
         suppress_health_check=list(HealthCheck),

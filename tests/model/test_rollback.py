@@ -1,4 +1,4 @@
-"""The pure rules: their events replay to the same state, and a batch taken back leaves no trace.
+"""The pure rules: events replay to the same state, and a rolled-back batch leaves no trace.
 
 A state is compared by everything in it: jobs, records, writers, counters, every
 index, the tallies and the rotation.
@@ -65,7 +65,7 @@ workers = st.sampled_from(WRITERS)
 @st.composite
 def one_request(draw: st.DrawFn) -> Request:
     place = draw(st.integers(0, len(IDS) - 1))
-    # Each id has a line of its own, or most of a random walk would be refused as a mistake.
+    # Each id has its own line; otherwise most operations of a random walk would be refused.
     line = place if draw(st.integers(0, 9)) else place + 1
     return Request(
         id=IDS[place],
@@ -85,7 +85,7 @@ some_requests = st.lists(requests, max_size=2).map(tuple)
 
 
 class ByHolder(NamedTuple):
-    """An operation on a claim that is known only when its turn comes."""
+    """An operation on a claim that is chosen only when the operation runs."""
 
     kind: Any
     place: int
@@ -93,7 +93,7 @@ class ByHolder(NamedTuple):
 
 
 class OnRecord(NamedTuple):
-    """A record put or deleted, at the version it then has."""
+    """A put or delete of a record, at its version at that time."""
 
     key: tuple[str, str]
     is_put: bool
@@ -150,12 +150,12 @@ batches = st.tuples(
 
 
 def stock(jobs: list[Request]) -> Operation:
-    """Something to begin with: of several that claim one id, the first."""
+    """The first jobs; if several requests have one id, the first of them."""
     return Enqueue(tuple({job.id: job for job in reversed(jobs)}.values()), max_depth=16)
 
 
 def operation(state: State, one: Asked) -> Operation:
-    """What was asked for, as it reads on this state."""
+    """The operation, completed with the claims and versions of this state."""
     if isinstance(one, OnRecord):
         record = state.records.get(one.key)
         version = ABSENT if record is None else record.version
@@ -176,7 +176,7 @@ def operation(state: State, one: Asked) -> Operation:
 def commits(
     state: State, asked: list[AskedBatch]
 ) -> Iterator[tuple[str, int, list[Operation], int]]:
-    """The arguments of one `transact` after the other, some time apart."""
+    """The arguments of successive `transact` calls, some time apart."""
     now = START
     for number, (writer, pause, batch) in enumerate(asked, start=1):
         now += pause
@@ -184,7 +184,7 @@ def commits(
 
 
 def fingerprint(state: State, now: int) -> dict[str, Any]:
-    """Everything a state holds, as plain values, as it counts from `now` on."""
+    """Everything in a state, as plain values, with the counts from `now` on."""
     return {
         "counters": (state.version, state.token, state.seq, state.turn, state.time_us),
         "jobs": dict(sorted(state.jobs.items())),
@@ -212,7 +212,7 @@ def fingerprint(state: State, now: int) -> dict[str, Any]:
 
 
 def misplaced(state: State) -> list[Any]:
-    """What is wrong with the rotation: nothing, in whichever of its indexes a line may be."""
+    """The errors in the rotation: lines in a wrong index or place. Must be empty."""
     ring: set[Any] = set()
     waiting: set[Any] = set()
     for line in state.lines():
@@ -230,7 +230,7 @@ def misplaced(state: State) -> list[Any]:
 
 
 def tallied(tally: Tally, now: int) -> dict[str, Any]:
-    # A job that has come due may have left the index of the scheduled, or not yet.
+    # A job that has become due may or may not have left the index of scheduled jobs.
     coming = [moment for moment in tally.scheduled or () if moment[0] > now]
     counts = {name: getattr(tally, name) for name in tally.__slots__}
     return {
@@ -268,7 +268,7 @@ def test_events_replayed_on_a_fresh_state_lead_to_the_same_state(asked: list[Ask
 
 @repeatable
 @given(batches)
-def test_a_batch_that_is_taken_back_leaves_the_state_as_it_was(asked: list[AskedBatch]) -> None:
+def test_a_rolled_back_batch_leaves_the_state_unchanged(asked: list[AskedBatch]) -> None:
     state = State()
     for writer, number, batch, now in commits(state, asked):
         then = state.time_us

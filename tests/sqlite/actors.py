@@ -1,4 +1,4 @@
-"""Actors: processes that have a queue open and do to it what a test tells them."""
+"""Actors: processes that have a queue open and run commands of a test on it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def stats():
     return [str(q.stats().total)]
 
 def open_by_hand():
-    os.close(os.open(path, os.O_RDONLY))  # and the system drops the locks of this process
+    os.close(os.open(path, os.O_RDONLY))  # this drops the locks of this process
     return []
 
 def close():
@@ -50,7 +50,7 @@ for line in sys.stdin:
 
 
 class Actor:
-    """A process with a queue. It does one thing after the other."""
+    """A process with a queue. It runs one command after the other."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
@@ -60,7 +60,7 @@ class Actor:
         print(*words, file=self._process.stdin, flush=True)
 
     def end(self) -> tuple[list[str], str]:
-        """What it was told by the queue, and how the call was refused, if it was."""
+        """The answer of the queue, and the error of the call, if any."""
         assert self._process.stdout is not None
         told, refused = list[str](), ""
         for line in self._process.stdout:
@@ -82,7 +82,7 @@ class Actor:
         self._process.wait()
 
     def leave(self) -> None:
-        """The process ends by itself, and closes nothing."""
+        """The process exits by itself and closes nothing."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         assert self._process.wait() == 0

@@ -1,4 +1,4 @@
-"""Plans: how SQLite is to carry out each statement of the store, and how it says it will."""
+"""Plans: how SQLite should run each statement of the store, and its actual query plan."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PRIMARY = "primary key"
 
 
 class Summary(NamedTuple):
-    """What the steps of a statement come to."""
+    """A summary of the steps of a statement."""
 
     indexes: set[str]
     walks: bool
@@ -19,13 +19,13 @@ class Summary(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """What a statement may use, and why it may do more than look single places up."""
+    """The indexes that a statement may use, and why it may do more than single lookups."""
 
     indexes: tuple[str, ...]
     walks: str = ""
-    """Why it may read a range or all of an index, in the order that the index has."""
+    """Why it may read a range or all of an index, in index order."""
     sorts: str = ""
-    """Why it may sort what it found."""
+    """Why it may sort the rows."""
 
     @property
     def summary(self) -> Summary:
@@ -33,7 +33,7 @@ class Plan(NamedTuple):
 
 
 def at(*indexes: str) -> Plan:
-    """Only what equals the parameters is read, and it comes in the order it is needed in."""
+    """Reads only rows that equal the parameters, in the order that is needed."""
     return Plan(indexes)
 
 
@@ -117,8 +117,8 @@ PLANS: dict[str, Plan] = {
     "delete_record": at(PRIMARY),
 }
 
-# The steps that read no rows of ours: what an inner SELECT gives, one without a table, and a list
-# that is passed in.
+# Steps that read no rows of our tables: the result of an inner SELECT, a SELECT without a table,
+# and a list parameter.
 OF_ITS_OWN = re.compile(
     r"(SCAN|SEARCH) (CONSTANT ROW$|\(?subquery-\d+\)?|SUBQUERY \d+|\w+ VIRTUAL TABLE )"
 )
@@ -130,7 +130,7 @@ STEP = re.compile(
 
 
 def plan_of(connection: sqlite3.Connection, sql: str) -> Summary:
-    """How SQLite says that it will carry out a statement."""
+    """The query plan of a statement."""
     numbered = [int(number) for number in re.findall(r"\?(\d+)", sql)]
     count = max(numbered, default=sql.count("?"))
     indexes: set[str] = set()
@@ -140,7 +140,7 @@ def plan_of(connection: sqlite3.Connection, sql: str) -> Summary:
         if not detail.startswith(("SCAN", "SEARCH")) or OF_ITS_OWN.match(detail):
             continue
         step = STEP.match(detail)
-        assert step, f"a step that this test cannot read: {detail}"
+        assert step, f"this test cannot parse the step: {detail}"
         if "USING" in detail:
             indexes.add(step["index"] or (ROWID if step["rowid"] else PRIMARY))
         else:

@@ -1,4 +1,4 @@
-"""Refusals: every way to use a queue, and what its folder holds before and after."""
+"""Refusals: every call of a queue fails with the same error, and its folder does not change."""
 
 from __future__ import annotations
 
@@ -41,13 +41,16 @@ LOOKS: dict[str, Callable[[Any], Awaitable[object]]] = {
 
 
 def by_turns(name: str, cases: Iterable[Any]) -> pytest.MarkDecorator:
-    """Each case with one flavour of queue, and every flavour with some: the store decides."""
+    """Run each case with one flavour of queue, and each flavour with some cases.
+
+    That is enough, because the store decides.
+    """
     return pytest.mark.parametrize(("flavour", name), list(zip(cycle(FLAVOURS), cases)))
 
 
 @asynccontextmanager
 async def opened(flavour: Flavour, folder: Path) -> AsyncIterator[Any]:
-    """A queue of that flavour on folder/jobs.db; everything is closed behind it."""
+    """A queue of that flavour on folder/jobs.db; everything is closed at the end."""
     harness = SqliteHarness(folder)
     rig = Rig(harness, flavour)
     try:
@@ -61,9 +64,9 @@ async def opened(flavour: Flavour, folder: Path) -> AsyncIterator[Any]:
 def refuses(
     flavour: Flavour, folder: Path, says: str, error: type[CasqueError] = CorruptError
 ) -> None:
-    """Every use of folder/jobs.db is answered with that error, and no byte in the folder changes.
+    """Every call on folder/jobs.db raises that error, and no byte in the folder changes.
 
-    The error names the file, and nothing was done that one could not be sure of.
+    The error names the file, and its outcome is not unknown.
     """
 
     async def run() -> None:
@@ -81,7 +84,7 @@ def refuses(
 
 
 def make_queue(folder: Path) -> bytes:
-    """A queue with a few jobs in folder/jobs.db, closed; what is in the file."""
+    """Create a closed queue with a few jobs in folder/jobs.db; returns the content of the file."""
     with Queue(folder / "jobs.db") as q:
         q.enqueue_many([NewJob("e", b"data" * 200, queue=name) for name in "abc" * 20])
         q.nack(q.dequeue()[0], error="no luck")

@@ -1,6 +1,6 @@
-"""Syscalls: what a child process wrote and synced, in order, with what it said in between.
+"""Syscalls: the writes and syncs of a child process, in order, with its output in between.
 
-By strace; or by a small library put before libc, where strace is missing or forbidden.
+Traced with strace; or with a small preloaded library, if strace is missing or forbidden.
 """
 
 from __future__ import annotations
@@ -72,14 +72,14 @@ TRACERS: tuple[Tracer, ...] = ("strace", "shim")
 
 
 class Call(NamedTuple):
-    """A write to a file or a sync of it; or what the child said, and then `name` is that."""
+    """A write to a file or a sync of it; or an output of the child, which is then in `name`."""
 
     what: Literal["write", "sync", "say"]
     name: str
 
 
 def trace(tracer: Tracer, folder: Path, code: str, *arguments: str) -> list[Call]:
-    """Run a child process and tell what it did; files are named without their folder."""
+    """Run a child process and return its calls; files are named without their folder."""
     command = [sys.executable, "-c", code, *arguments]
     return (_by_strace if tracer == "strace" else _by_shim)(folder, command)
 
@@ -153,7 +153,7 @@ def _told_by_shim(line: str) -> Call:
     return Call("sync" if what == "sync" else "write", Path(path).name)
 
 
-# -- which there are -----------------------------------------------------------
+# -- available tracers ---------------------------------------------------------
 
 
 def _works(tracer: Tracer, folder: Path) -> bool:
@@ -166,12 +166,12 @@ def _works(tracer: Tracer, folder: Path) -> bool:
 
 
 def tracers(folder: Path) -> list[Tracer]:
-    """Those that work on this machine."""
+    """The tracers that work on this machine."""
     return [tracer for tracer in TRACERS if _works(tracer, folder)]
 
 
 def require(tracer: Tracer, working: list[Tracer]) -> None:
-    """Skip without this tracer; but in CI, one of them there must be."""
+    """Skip the test without this tracer. In CI at least one tracer must work."""
     if tracer in working:
         return
     if os.environ.get("CI") and not working:

@@ -1,4 +1,4 @@
-"""Acks said in SQL leave everything just as the rules have it, one by one or many at once."""
+"""Acks in SQL have the same effect as the rules, one by one or many at once."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def got(worker: Worker, job_id: str) -> Job:
 @pytest.mark.parametrize("attempts", [1, 2, 9, 10, 11, 12, 13])
 @pytest.mark.parametrize("count", [1, 3])
 @pytest.mark.parametrize("ids", [{}, {"id": "named"}])
-def test_a_job_that_is_kept_is_as_the_rules_have_it(
+def test_a_retained_job_is_the_same_as_by_the_rules(
     worker: Worker, clock: FakeClock, attempts: int, count: int, ids: dict[str, str]
 ) -> None:
     wanted = {"payload": ODD.encode(), "timeout_us": 5, "delay_us": 7} | ids
@@ -86,7 +86,9 @@ def test_a_job_that_is_kept_is_as_the_rules_have_it(
         assert len(after.history) == min(attempts, HISTORY_LIMIT)
 
 
-def test_its_row_is_as_any_finished_one(worker: Worker, clock: FakeClock, path: Path) -> None:
+def test_the_row_of_a_retained_job_is_like_any_finished_one(
+    worker: Worker, clock: FakeClock, path: Path
+) -> None:
     worker.commit(Enqueue(tuple(request(clock, retain_us=DAY_US) for _ in range(3)), 0))
     one, two, three = worker.work([], 3)
     worker.commit(*acks_of([one, two], b"r"))
@@ -99,7 +101,7 @@ def test_its_row_is_as_any_finished_one(worker: Worker, clock: FakeClock, path: 
         found = [dict(zip(names, row, strict=True)) for row in cursor]
         assert connection.execute("SELECT entrypoint FROM casque_line").fetchall() == [("f",)]
     for row in found:
-        # The rules write what NULL stands for, too.
+        # The rules also write values for which NULL stands.
         row["run_us"] = row["run_us"] or row["created_us"]
         for unlike in ("seq", "id", "token"):
             del row[unlike]
@@ -114,7 +116,7 @@ def test_acks_before_and_after_one_that_adds_jobs_keep_their_order(
     a, b, c = worker.work([], 3)
     assert [a.id, b.id, c.id] == ["a", "b", "c"]
     again = request(clock, id="a")
-    # The id of `a` is free once it is acked, and taken again once `b` is.
+    # The id of `a` is free after its ack, and taken again after the ack of `b`.
     adding = Ack(b.id, b.token, None, (again,), 9)
     *right, refused, last = worker.commit(*acks_of([a]), adding, *acks_of([a, c]))
     assert (right, last) == ([None, None], None)
@@ -123,7 +125,7 @@ def test_acks_before_and_after_one_that_adds_jobs_keep_their_order(
     assert got(worker, "a").depth == 1
 
 
-def test_each_of_many_acks_that_is_wrong_is_refused_alone(
+def test_each_wrong_ack_of_many_is_refused_alone(
     worker: Worker, clock: FakeClock, path: Path
 ) -> None:
     jobs = [request(clock, retain_us=DAY_US if n % 2 else None) for n in range(8)]
@@ -204,7 +206,7 @@ def tell(stories: list[tuple[int, list[Any]]]) -> None:
                     getattr(both, kind)(who, *options)
 
 
-def test_a_worker_is_answered_as_by_the_rules(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_gets_the_same_answers_as_by_the_rules(monkeypatch: pytest.MonkeyPatch) -> None:
     ways = {True: 0, False: 0}
     commit_fast = SqliteStore._commit_fast
 
@@ -214,7 +216,7 @@ def test_a_worker_is_answered_as_by_the_rules(monkeypatch: pytest.MonkeyPatch) -
             ways[done is not None] += 1
         return done
 
-    monkeypatch.setattr(local_disk, "_mounts", lambda: iter(()))  # which need not be read each time
+    monkeypatch.setattr(local_disk, "_mounts", lambda: iter(()))  # do not read it each time
     monkeypatch.setattr(SqliteStore, "_commit_fast", counted)
     tell()
-    assert min(ways.values()) > 100, "else one way was compared with itself"
+    assert min(ways.values()) > 100, "otherwise one path was compared with itself"

@@ -1,4 +1,4 @@
-"""The database may be the user's own, and ANALYZE or PRAGMA optimize run there at any time."""
+"""The queue may be in a user's database, where ANALYZE or PRAGMA optimize may run any time."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CONTENTS: dict[str, list[NewJob]] = {
 
 
 @pytest.mark.parametrize("content", CONTENTS)
-def test_statistics_that_may_be_out_of_date_change_no_plan(tmp_path: Path, content: str) -> None:
+def test_outdated_statistics_change_no_plan(tmp_path: Path, content: str) -> None:
     path = tmp_path / "jobs.db"
     with Queue(path) as q:
         q.enqueue_many(CONTENTS[content])

@@ -1,4 +1,4 @@
-"""A copy of a queue that is made while others write to it."""
+"""Copies of a queue, made while others write to it."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def fill(q: Queue, jobs: int) -> None:
         q.enqueue_many([NewJob("e", b"x" * 1_000, id=f"{start + n}") for n in range(1_000)])
 
 
-def test_a_backup_beside_a_writer_is_of_one_instant_and_comes_to_an_end(path: Path) -> None:
+def test_a_backup_beside_a_writer_is_of_one_instant_and_ends(path: Path) -> None:
     copy, moved = path.with_name("copy.db"), list[tuple[int, int]]()
     with Queue(path) as q, Queue(path) as writer:
         fill(q, 10_000)
 
         def write(copied: int, all_: int) -> None:
-            # Between any two steps somebody commits: that makes SQLite's own begin again.
+            # A commit between any two steps: that makes SQLite's own backup start over.
             moved.append((copied, all_))
             writer.enqueue_many([NewJob("e", id=f"{side}-{len(moved)}") for side in ("l", "r")])
 
@@ -60,12 +60,12 @@ def test_a_backup_holds_what_is_only_in_the_log(path: Path) -> None:
         assert [job.id for job in q.dequeue()] == ["job"]
 
 
-def test_a_file_that_is_there_is_replaced_only_if_that_was_said(path: Path) -> None:
+def test_an_existing_file_is_replaced_only_on_request(path: Path) -> None:
     copy = path.with_name("copy.db")
     copy.write_text("precious")
     with Queue(path) as q:
         q.enqueue("e")
-        with pytest.raises(InvalidError, match=r"copy\.db is there already"):
+        with pytest.raises(InvalidError, match=r"copy\.db already exists"):
             store_of(q).backup(copy)
         assert copy.read_text() == "precious"
         assert store_of(q).backup(copy, replace=True).jobs == 1
@@ -79,7 +79,7 @@ def test_a_file_that_is_there_is_replaced_only_if_that_was_said(path: Path) -> N
                 store_of(q).backup(copy, replace=True)
 
 
-def test_a_copy_that_is_not_whole_is_told_and_deleted(
+def test_an_incomplete_copy_is_reported_and_deleted(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     copy_pages = backup._copy_pages
@@ -95,7 +95,7 @@ def test_a_copy_that_is_not_whole_is_told_and_deleted(
     monkeypatch.setattr(backup, "_copy_pages", copy_badly)
     with Queue(path) as q:
         fill(q, 1_000)
-        with pytest.raises(StorageError, match=r"not what was copied.*deleted"):
+        with pytest.raises(StorageError, match=r"copy differs.*deleted"):
             store_of(q).backup(path.with_name("copy.db"))
     assert [one.name for one in path.parent.iterdir()] == ["jobs.db"]
 

@@ -1,4 +1,4 @@
-"""A file that is not a queue we can use is refused with what to do, and left as it is."""
+"""A file that is not a usable queue is refused with a remedy, and left unchanged."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def flavour(request: pytest.FixtureRequest) -> Flavour:
 
 
 def change(path: Path, *statements: str) -> None:
-    """What another program does to a database."""
+    """Change a database as another program."""
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         for statement in statements:
             connection.execute(statement).fetchall()
@@ -69,9 +69,7 @@ def test_a_database_that_was_cut_between_two_pages_is_left_alone(
 
 
 @pytest.mark.parametrize("what", ["empty", "not there"])
-def test_a_log_that_has_lost_its_file_is_left_alone(
-    flavour: Flavour, tmp_path: Path, what: str
-) -> None:
+def test_a_log_without_its_file_is_left_alone(flavour: Flavour, tmp_path: Path, what: str) -> None:
     with Queue(tmp_path / "jobs.db") as q:
         q.enqueue("e")
         log = (tmp_path / "jobs.db-wal").read_bytes()
@@ -79,7 +77,7 @@ def test_a_log_that_has_lost_its_file_is_left_alone(
     if what == "empty":
         (tmp_path / "jobs.db").write_bytes(b"")
     (tmp_path / "jobs.db-wal").write_bytes(log)
-    refuses(flavour, tmp_path, f"{what}.*jobs.db-wal.*{LEAVE_IT}.*begin again")
+    refuses(flavour, tmp_path, f"{what}.*jobs.db-wal.*{LEAVE_IT}.*start a new queue")
 
 
 def test_an_empty_file_is_a_new_queue(tmp_path: Path) -> None:
@@ -90,7 +88,7 @@ def test_an_empty_file_is_a_new_queue(tmp_path: Path) -> None:
 
 
 NEWER = "UPDATE casque_meta SET value = '999' WHERE key = 'schema'"
-# What VACUUM INTO, a dump that is read in again and most other tools leave.
+# VACUUM INTO, a restored dump and most other tools leave this mode.
 NOT_WAL = "PRAGMA journal_mode = DELETE"
 
 FOREIGN: dict[str, tuple[Callable[[Path], None], str]] = {
@@ -105,19 +103,19 @@ FOREIGN: dict[str, tuple[Callable[[Path], None], str]] = {
     ),
     "without its meta table": (
         lambda path: change(path, "DROP TABLE casque_meta"),
-        "does not say by which version",
+        "no schema version",
     ),
     "without its meta table, copied": (
         lambda path: change(path, "DROP TABLE casque_meta", NOT_WAL),
-        "does not say by which version",
+        "no schema version",
     ),
     "without its version": (
         lambda path: change(path, "DELETE FROM casque_meta"),
-        "does not say by which version",
+        "no schema version",
     ),
     "with a version that is none": (
         lambda path: change(path, "UPDATE casque_meta SET value = 'new'"),
-        "does not say by which version",
+        "no schema version",
     ),
     "with another program's meta table": (
         lambda path: change(path, "DROP TABLE casque_meta", "CREATE TABLE casque_meta (name TEXT)"),
@@ -141,7 +139,7 @@ def test_a_table_of_the_users_with_our_prefix_is_left_alone(
     flavour: Flavour, tmp_path: Path
 ) -> None:
     change(tmp_path / "jobs.db", "CREATE TABLE casque_bottles (year INTEGER)")
-    refuses(flavour, tmp_path, f"does not say by which version.*{LEAVE_IT}.*choose another path")
+    refuses(flavour, tmp_path, f"no schema version.*{LEAVE_IT}.*choose another path")
 
 
 def test_a_database_of_the_users_gets_our_tables_beside_its_own(
@@ -192,7 +190,7 @@ def test_a_queue_goes_on_once_its_file_is_restored(flavour: Flavour, tmp_path: P
     asyncio.run(run())
 
 
-def test_damage_inside_the_file_is_told_as_such(tmp_path: Path) -> None:
+def test_damage_inside_the_file_is_reported(tmp_path: Path) -> None:
     content = make_queue(tmp_path)
     spoilt = content[: 2 * 4096] + b"\xff" * (len(content) - 2 * 4096)
     (tmp_path / "jobs.db").write_bytes(spoilt)
@@ -210,7 +208,7 @@ def test_damage_inside_the_file_is_told_as_such(tmp_path: Path) -> None:
 def test_a_folder_in_the_place_of_the_file_is_left_alone(flavour: Flavour, tmp_path: Path) -> None:
     (tmp_path / "jobs.db").mkdir()
     (tmp_path / "jobs.db" / "kept").write_text("kept")
-    refuses(flavour, tmp_path, "a folder is in its place.*[Cc]hoose another path", StorageError)
+    refuses(flavour, tmp_path, "is a folder.*[Cc]hoose another path", StorageError)
 
 
 @pytest.mark.parametrize("below", [".", "sub"])

@@ -1,4 +1,4 @@
-"""A ring is never lost: a thread that waits, and the one that watches for it, always hear of it."""
+"""A ring is never lost: it always wakes a waiting thread, and the thread that watches for it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from casque.system.clock import ThreadBell, drive
 
 
 class Ringing(threading.Event):
-    """An event that is set at the very moment at which somebody has waited in vain."""
+    """An event that is set exactly when a wait for it times out."""
 
     def wait(self, timeout: float | None = None) -> bool:
         if self.is_set():
@@ -21,7 +21,7 @@ class Ringing(threading.Event):
         return False
 
 
-def test_a_ring_that_comes_as_a_wait_ends_is_heard_by_the_next() -> None:
+def test_a_ring_right_at_the_end_of_a_wait_ends_the_next_one() -> None:
     bell = ThreadBell()
     bell._event = Ringing()
     assert not drive(bell.wait(1))

@@ -1,4 +1,4 @@
-"""`connection=`: which connections can be joined, whatever their settings, and which cannot."""
+"""`connection=`: which connections can be used, with any settings, and which cannot."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_connection_that_commits_by_itself_stores_the_job_at_once(path: Path, 
         assert ids(q) == ["job"]
         with pytest.raises(InvalidError):
             q.enqueue("e", id="job", queue="other", connection=connection)
-        connection.execute("BEGIN")  # which would fail in a transaction
+        connection.execute("BEGIN")  # fails in a transaction
         q.enqueue("e", id="second", connection=connection)
         connection.execute("ROLLBACK")
         connection.execute("BEGIN IMMEDIATE")
@@ -134,7 +134,7 @@ def test_the_callers_factories_are_kept_and_harmless(path: Path, q: Queue, name:
 
 
 class Loud(sqlite3.Connection):
-    """A connection of the caller's own kind, with cursors of its own."""
+    """A subclass of a connection, with its own cursors."""
 
     def cursor(self, factory: Any = None) -> Any:
         return super().cursor(factory or LoudCursor)
@@ -145,7 +145,7 @@ class LoudCursor(sqlite3.Cursor):
         raise AssertionError("this is for the application alone")
 
 
-def test_a_connection_of_the_callers_own_kind_is_one(path: Path, q: Queue) -> None:
+def test_a_connection_of_a_subclass_is_accepted(path: Path, q: Queue) -> None:
     with closing(sqlite3.connect(path, factory=Loud)) as connection:
         sqlite3.Connection.execute(connection, "BEGIN")
         q.enqueue("e", id="job", connection=connection)
@@ -164,7 +164,7 @@ def test_a_connection_to_another_file_is_refused(tmp_path: Path, q: Queue) -> No
             for _ in range(2):
                 with pytest.raises(InvalidError, match=rf"{says}.*app\.db.*one file"):
                     q.enqueue("e", connection=connection)
-                q.enqueue("e")  # so that the queue's own file is there, too
+                q.enqueue("e")  # so that the queue's own file exists too
             assert not connection.in_transaction
             assert connection.execute("SELECT * FROM sqlite_master").fetchall() == []
 
@@ -186,7 +186,7 @@ def test_a_link_to_the_file_is_the_file(tmp_path: Path, path: Path, q: Queue) ->
 
 
 @pytest.mark.parametrize("wrong", [3, "app.db", object(), True])
-def test_what_is_no_connection_is_refused(q: Queue, wrong: object) -> None:
+def test_a_value_that_is_not_a_connection_is_refused(q: Queue, wrong: object) -> None:
     with pytest.raises(InvalidError, match=f"sqlite3.Connection, not {type(wrong).__name__}"):
         q.enqueue("e", connection=wrong)
 

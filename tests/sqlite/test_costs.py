@@ -1,6 +1,6 @@
-"""What a claim and its ack cost when much else is queued, in steps of SQLite's machine.
+"""The cost of a claim and its ack when many other jobs are queued, in SQLite machine steps.
 
-Steps repeat to the last one, where seconds do not; benchmarks/depth.py measures those.
+The number of steps is exactly repeatable; seconds are not. benchmarks/depth.py measures seconds.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ SHAPES: dict[str, tuple[Callable[[int], Jobs], int]] = {
         2_000,
     ),
 }
-"""What must not matter, and how many of it."""
+"""Other jobs that must not matter, and how many."""
 
 
 def fill(q: Queue, jobs: Iterable[NewJob]) -> None:
@@ -72,7 +72,7 @@ def claim_and_ack(q: Queue, **options: Any) -> None:
 
 @contextmanager
 def counted(path: Path, *jobs: Iterable[NewJob]) -> Iterator[tuple[Queue, Callable[[], int]]]:
-    """A queue with these jobs, and how many steps its writing connection has taken since."""
+    """A queue with these jobs, and a counter of the steps of its writing connection."""
     steps = 0
 
     def step() -> int:
@@ -94,12 +94,12 @@ def counted(path: Path, *jobs: Iterable[NewJob]) -> Iterator[tuple[Queue, Callab
 
 
 def steps_by_claim(path: Path, jobs: Iterable[NewJob]) -> dict[str, int]:
-    """The steps that some claims with their acks take, by what is asked for."""
+    """The steps of some claims with their acks, by kind of claim."""
     taken: dict[str, int] = {}
     ready = (NewJob("work") for _ in range(READY))
     with counted(path, ready, jobs) as (q, steps):
         for name, options in CLAIMING.items():
-            claim_and_ack(q, **options)  # the first may have to look up what the others know
+            claim_and_ack(q, **options)  # the first one may have to fill the cache
             before = steps()
             for _ in range(CYCLES):
                 claim_and_ack(q, **options)
@@ -123,7 +123,7 @@ def test_a_claim_and_its_ack_cost_the_same_whatever_else_is_queued(
     check_flat(tmp_path, shape, [])
 
 
-# A claim looks at all the lines of the queue that it takes from, once several are due.
+# If several lines are due, a claim reads all lines of the queue that it takes from.
 @pytest.mark.parametrize("shape", sorted(set(SHAPES) - {"idle entrypoints"}))
 @pytest.mark.parametrize("other", [NewJob("other"), NewJob("work", queue="other")])
 def test_a_claim_that_has_to_choose_between_lines_costs_the_same_too(

@@ -1,7 +1,7 @@
-"""What is answered is on the disk: every commit is synced before its caller hears of it.
+"""Every commit is synced to disk before its caller gets the answer.
 
-The child says what it has been answered; the write of that word stands in the
-same trace as the writes and syncs of SQLite.
+The child prints each answer; that write is in the same trace as the writes and
+syncs of SQLite.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ with Queue(sys.argv[1]) as q:
 
 
 class Answer(NamedTuple):
-    """What was answered, and what was done to get there."""
+    """One answer, and the calls before it."""
 
     word: str
     calls: list[Call]
@@ -116,7 +116,7 @@ def tracer(request: pytest.FixtureRequest, working: list[Tracer]) -> Tracer:
 
 @pytest.fixture
 def any_tracer(working: list[Tracer]) -> Tracer:
-    """The first that works: that each tells the truth is seen where each is tried."""
+    """The first tracer that works; other tests check that each one is correct."""
     tracer = (working or TRACERS)[0]
     require(tracer, working)
     return tracer
@@ -125,7 +125,7 @@ def any_tracer(working: list[Tracer]) -> Tracer:
 def answers(
     tracer: Tracer, folder: Path, code: str, *arguments: str, query: str = ""
 ) -> list[Answer]:
-    """The answers that the child was given, the first being that it begins."""
+    """The answers that the child got; the first marks its start."""
     (folder / "queue").mkdir()
     address = f"sqlite:///{folder / 'queue' / 'jobs.db'}{query}"
     calls = trace(tracer, folder, code, address, *arguments)
@@ -146,7 +146,7 @@ CHILDREN = {
 
 
 @pytest.mark.parametrize("child", CHILDREN)
-def test_every_answer_comes_after_the_sync_of_what_it_answers_for(
+def test_every_answer_comes_after_the_sync_of_its_change(
     tmp_path: Path, any_tracer: Tracer, child: str
 ) -> None:
     code, count = CHILDREN[child]
@@ -170,7 +170,7 @@ def test_the_names_of_a_new_queues_files_are_synced_before_the_first_answer(
 def test_with_durability_normal_no_commit_waits_for_the_disk(
     tmp_path: Path, tracer: Tracer
 ) -> None:
-    # And so the tests above would notice if that were what every queue does.
+    # This also shows that the tests above would notice a missing sync.
     told = answers(tracer, tmp_path, PLAIN, query="?durability=normal")
     for answer in told[2:]:
         calls = answer.of(LOG)

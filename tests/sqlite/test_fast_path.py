@@ -1,9 +1,8 @@
-"""The short ways of an enqueue, and of claims and acks: fenced and fair as the long ones are.
+"""The fast paths of enqueues, claims and acks: as fenced and fair as the slow path.
 
-That of one job is a statement with its conditions inside; that of several, a
-transaction which believes what its handle knows. Here one handle has come to
-know its line and to have tokens in reserve, and then another changes what it
-knows.
+For one job it is a statement that contains its conditions; for several jobs, a
+transaction that relies on the cache of its handle. In these tests one handle has its
+line in the cache and tokens in reserve, and then another handle changes the file.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ def b(tmp_path: Path, clock: FakeClock) -> Iterator[Queue]:
 
 
 def learn(q: Queue, jobs: int) -> None:
-    """Leave so many jobs, in a line that `q` knows, with tokens for them in reserve."""
+    """Leave `jobs` jobs, in a line that `q` has cached, with tokens for them in reserve."""
     q.enqueue_many([NewJob("e")] * (jobs + 3))
     for _ in range(3):
         q.ack(q.dequeue()[0])
@@ -66,7 +65,7 @@ def learn(q: Queue, jobs: int) -> None:
 
 
 def learn_to_leap(q: Queue, jobs: int) -> None:
-    """The same, with better ones ahead of them that are not due yet."""
+    """As `learn`, with jobs of better priority ahead that are not due yet."""
     for priority in (-3, -2):
         q.enqueue_many([NewJob("e", priority=priority, delay=100 * HOUR)] * 2)
     learn(q, jobs)
@@ -83,7 +82,7 @@ def learned(request: pytest.FixtureRequest) -> Learn:
 
 @contextmanager
 def only_fast_path(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """While this holds, every commit takes the fast path."""
+    """In this context, every commit must take the fast path."""
 
     def no(*_: Any) -> NoReturn:
         raise AssertionError("it did not take the fast path")
@@ -94,7 +93,7 @@ def only_fast_path(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def claims_fast(q: Queue) -> bool:
-    """Whether a claim would take the fast path, as far as its handle knows."""
+    """True if a claim would take the fast path, according to the cache of its handle."""
     assert isinstance(q.store, SqliteStore)
     cache = q.store._cache
     return cache is not None and cache.ring is not None and cache.token < cache.reserved
@@ -111,7 +110,7 @@ def test_a_stale_lease_cannot_ack_a_job_whose_id_was_minted(
         clock.advance(LEASE)
         again = {job.id: job for job in b.dequeue(batch_size=4)}
         assert again[first.id].token > first.token
-        a.enqueue("e")  # it knows its line again, and goes the short way
+        a.enqueue("e")  # its line is cached again, so it takes the fast path
         with pytest.raises(LeaseLostError):
             a.ack(first)
         b.ack(again[first.id])
@@ -119,7 +118,7 @@ def test_a_stale_lease_cannot_ack_a_job_whose_id_was_minted(
         assert all(token > again[first.id].token for token in tokens)
 
 
-def test_tokens_rise_from_claim_to_claim_whoever_has_some_in_reserve(
+def test_tokens_rise_from_claim_to_claim_even_if_several_handles_reserve_some(
     a: Queue, b: Queue, learned: Learn
 ) -> None:
     learned(a, 60)
@@ -137,7 +136,7 @@ def test_tokens_rise_from_claim_to_claim_whoever_has_some_in_reserve(
     assert tokens == sorted(set(tokens))
 
 
-def test_a_token_in_reserve_is_not_handed_out_again_after_the_process(
+def test_a_reserved_token_is_not_issued_again_after_the_process_ends(
     tmp_path: Path, clock: FakeClock, a: Queue, learned: Learn
 ) -> None:
     learned(a, 20)
@@ -148,7 +147,7 @@ def test_a_token_in_reserve_is_not_handed_out_again_after_the_process(
     assert tokens == sorted(set(tokens))
 
 
-def test_claims_one_by_one_change_the_counters_now_and_then(tmp_path: Path, a: Queue) -> None:
+def test_claims_one_by_one_rarely_write_the_counters(tmp_path: Path, a: Queue) -> None:
     learn(a, 30)
     connection = sqlite3.connect(tmp_path / "jobs.db")
     counters = "SELECT token, * FROM casque_counter ORDER BY writer"
@@ -166,7 +165,7 @@ def test_another_line_that_became_due_has_its_turn(a: Queue, b: Queue, learned: 
     assert {job.queue for _ in range(2) for job in a.dequeue()} == {"default", "other"}
 
 
-def test_the_last_due_job_of_a_line_takes_the_line_along(a: Queue, learned: Learn) -> None:
+def test_claiming_the_last_due_job_of_a_line_makes_the_line_wait(a: Queue, learned: Learn) -> None:
     learned(a, 2)
     a.enqueue("e", delay=HOUR)
     for _ in range(2):
@@ -195,7 +194,7 @@ def test_a_line_that_was_paused_comes_back_to_its_place(a: Queue, b: Queue, lear
 
 
 @pytest.mark.parametrize("other", [NewJob("f"), NewJob("e", queue="other")])
-def test_a_line_that_has_the_number_of_another_is_not_taken_for_it(
+def test_a_line_that_reuses_an_id_is_not_mistaken_for_the_old_one(
     a: Queue, b: Queue, other: NewJob, learned: Learn
 ) -> None:
     learned(a, 3)
@@ -206,7 +205,7 @@ def test_a_line_that_has_the_number_of_another_is_not_taken_for_it(
     assert [(job.queue, job.entrypoint) for job in a.dequeue()] == [(other.queue, other.entrypoint)]
 
 
-def test_nor_does_it_get_the_others_jobs(a: Queue, b: Queue) -> None:
+def test_a_line_that_reuses_an_id_does_not_get_jobs_of_the_old_one(a: Queue, b: Queue) -> None:
     for there, then in (("e", "f"), ("f", "e")):
         a.enqueue(there)
         b.drop("default")
@@ -243,7 +242,7 @@ def test_a_better_job_that_is_not_due_yet_waits(a: Queue, clock: FakeClock, lear
     assert [job.id for job in a.dequeue()] == [later.id]
 
 
-def test_better_ones_that_are_not_due_yet_are_leapt_over_by_the_short_way(
+def test_the_fast_path_skips_better_jobs_that_are_not_due_yet(
     a: Queue, b: Queue, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     learn_to_leap(a, 20)
@@ -276,7 +275,7 @@ def test_a_job_added_to_a_line_that_waits_for_another_is_due_at_once(a: Queue, b
     assert [job.id for job in b.dequeue()] == [also_now.id]
 
 
-def test_a_job_of_a_task_goes_the_short_way_with_all_that_the_task_sets(
+def test_a_job_of_a_task_takes_the_fast_path_with_all_task_options(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with App(tmp_path / "jobs.db") as app:
@@ -298,7 +297,7 @@ def test_a_job_of_a_task_goes_the_short_way_with_all_that_the_task_sets(
         assert stored.payload == b'{"x":3,"y":4}'
 
 
-def test_a_job_that_is_too_deep_is_refused_by_the_short_way_too(tmp_path: Path) -> None:
+def test_a_job_that_is_too_deep_is_refused_on_the_fast_path_too(tmp_path: Path) -> None:
     with Queue(tmp_path / "jobs.db", max_depth=1) as q:
         q.enqueue("e")
         parent = replace(q.enqueue("e"), depth=1)
@@ -307,7 +306,7 @@ def test_a_job_that_is_too_deep_is_refused_by_the_short_way_too(tmp_path: Path) 
         assert q.stats().total == 2
 
 
-def test_several_are_claimed_and_acked_the_short_way_in_their_order(
+def test_several_jobs_are_claimed_and_acked_on_the_fast_path_in_order(
     a: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     learn(a, 40)
@@ -323,16 +322,18 @@ def test_several_are_claimed_and_acked_the_short_way_in_their_order(
     assert a.stats().total == 27
 
 
-def test_several_that_are_not_all_there_are_claimed_the_long_way(a: Queue) -> None:
+def test_a_claim_of_more_jobs_than_there_are_takes_the_slow_path(a: Queue) -> None:
     learn(a, 5)
     assert len(a.dequeue(batch_size=9)) == 5
     assert a.queues(due=True) == []
     learn(a, 5)
-    assert len(a.dequeue(batch_size=5)) == 5, "the last one takes the line along"
+    assert len(a.dequeue(batch_size=5)) == 5, "the last claim makes the line wait"
     assert a.queues(due=True) == []
 
 
-def test_several_are_not_claimed_by_what_was_known_before_another_wrote(a: Queue, b: Queue) -> None:
+def test_a_claim_of_several_ignores_the_cache_after_another_handle_wrote(
+    a: Queue, b: Queue
+) -> None:
     learn(a, 9)
     b.enqueue_many([NewJob("e", queue="other")] * 2)
     assert claims_fast(a)
@@ -345,7 +346,7 @@ def test_several_are_not_claimed_by_what_was_known_before_another_wrote(a: Queue
     assert min(job.token for job in again) > max(job.token for job in held)
 
 
-def test_several_that_were_lost_are_taken_over_with_their_history(
+def test_several_lost_jobs_are_taken_over_with_their_history(
     tmp_path: Path, clock: FakeClock
 ) -> None:
     with opened(tmp_path / "jobs.db", clock, LEASE) as a:
@@ -359,14 +360,16 @@ def test_several_that_were_lost_are_taken_over_with_their_history(
         assert [(job.attempts, len(job.history)) for job in over] == [(2, 1), (2, 1)]
 
 
-def test_several_leave_a_better_one_that_is_not_due_yet(a: Queue) -> None:
+def test_a_claim_of_several_leaves_a_better_job_that_is_not_due_yet(a: Queue) -> None:
     later = a.enqueue("e", priority=-1, delay=HOUR)
     learn(a, 9)
     assert claims_fast(a)
     assert later.id not in {job.id for job in a.dequeue(batch_size=3)}
 
 
-def test_more_at_once_than_there_are_tokens_in_reserve(a: Queue, b: Queue) -> None:
+def test_a_claim_of_more_jobs_than_reserved_tokens_still_gets_rising_tokens(
+    a: Queue, b: Queue
+) -> None:
     learn(a, 3 * CLAIMS_AT_ONCE)
     tokens = [job.token for job in a.dequeue(batch_size=2 * CLAIMS_AT_ONCE)]
     tokens += [job.token for q in (b, a, b) for job in q.dequeue(batch_size=2)]
@@ -398,7 +401,7 @@ def test_several_acks_that_mix_up_their_tokens_do_nothing(a: Queue) -> None:
     a.ack_many([one, two])
 
 
-def test_several_acks_of_which_one_is_over_are_told_so(a: Queue) -> None:
+def test_several_acks_report_the_one_whose_job_is_done(a: Queue) -> None:
     learn(a, 9)
     one, two = a.dequeue(batch_size=2)
     a.ack(one)
@@ -413,7 +416,7 @@ def test_several_acks_of_which_one_is_over_are_told_so(a: Queue) -> None:
     assert a.stats().processing == 0
 
 
-def test_several_acks_of_two_lines_take_each_along(tmp_path: Path, a: Queue) -> None:
+def test_several_acks_of_two_lines_update_each_line(tmp_path: Path, a: Queue) -> None:
     learn(a, 9)
     a.enqueue_many([NewJob("f"), NewJob("f")])
     jobs = [*a.dequeue("e", batch_size=2), *a.dequeue("f", batch_size=2)]
@@ -446,7 +449,7 @@ def test_acks_that_add_jobs_add_them(tmp_path: Path) -> None:
     asyncio.run(work())
 
 
-def test_acks_of_the_last_ones_take_the_line_along(tmp_path: Path, a: Queue) -> None:
+def test_acks_of_the_last_jobs_delete_the_line(tmp_path: Path, a: Queue) -> None:
     learn(a, 3)
     jobs = a.dequeue(batch_size=3)
     a.ack_many(jobs)
@@ -454,7 +457,7 @@ def test_acks_of_the_last_ones_take_the_line_along(tmp_path: Path, a: Queue) -> 
         assert connection.execute("SELECT count(*) FROM casque_line").fetchone() == (0,)
 
 
-def test_several_acks_after_their_lease_was_over_take_the_line_along(
+def test_several_acks_after_their_lease_ended_make_the_line_wait(
     tmp_path: Path, clock: FakeClock
 ) -> None:
     with opened(tmp_path / "jobs.db", clock, LEASE) as a:
@@ -468,7 +471,7 @@ def test_several_acks_after_their_lease_was_over_take_the_line_along(
 
 
 class Doubtful:
-    """A connection whose next claim by the short way is said to have failed."""
+    """A connection whose next claim on the fast path reports an error."""
 
     def __init__(self, connection: sqlite3.Connection, *, lands: bool) -> None:
         self._connection = connection
@@ -489,9 +492,7 @@ class Doubtful:
 
 @pytest.mark.parametrize("count", [1, 3])
 @pytest.mark.parametrize("lands", [True, False])
-def test_a_claim_that_is_said_to_have_failed_is_made_once(
-    a: Queue, lands: bool, count: int
-) -> None:
+def test_a_claim_that_reported_an_error_is_made_once(a: Queue, lands: bool, count: int) -> None:
     learn(a, 9)
     assert isinstance(a.store, SqliteStore)
     connection = a.store._writer.opened
@@ -508,9 +509,7 @@ def test_a_claim_that_is_said_to_have_failed_is_made_once(
     a.ack_many([*jobs, other])
 
 
-def test_an_ack_after_the_lease_was_over_takes_the_line_along(
-    tmp_path: Path, clock: FakeClock
-) -> None:
+def test_an_ack_after_the_lease_ended_makes_the_line_wait(tmp_path: Path, clock: FakeClock) -> None:
     with opened(tmp_path / "jobs.db", clock, LEASE) as a:
         a.enqueue("e")
         a.enqueue("e", delay=HOUR)

@@ -1,6 +1,6 @@
-"""A queue that is open when the process forks: both sides go on with it, and no lock is lost.
+"""A queue that is open when the process forks: both processes can use it, and no lock is lost.
 
-The forks happen in a process of their own: the one that runs the tests has other threads.
+The forks happen in a separate process: the one that runs the tests has other threads.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ path = sys.argv[1]
 LONG = timedelta(minutes=10)
 
 def in_child(do):
-    # Forks; the child does it and is gone, without a word to what it shares with its parent.
+    # Forks; the child calls it and exits at once, without touching anything of its parent.
     if (child := os.fork()) == 0:
         try:
             do()
@@ -84,7 +84,7 @@ with Queue(path) as q:
 """
 
 
-def test_both_sides_of_a_fork_go_on_with_the_same_queue_object(tmp_path: Path) -> None:
+def test_parent_and_child_of_a_fork_can_use_the_same_queue_object(tmp_path: Path) -> None:
     names = run(BOTH_SIDES, tmp_path / "jobs.db")
     assert {name for name in names if name.startswith("parent")} == {
         f"parent-{n}" for n in range(20)
@@ -109,7 +109,7 @@ with Queue(path) as q:
     for thread in threads:
         thread.start()
     for n in range(20):
-        # Opened before the fork, and its threads are the parent's alone.
+        # Opened before the fork; its threads exist only in the parent.
         finished(in_child(lambda: (q.enqueue("e", id=f"child-{n}"), q.close())))
         assert q.get(f"child-{n}") is not None
     stop.set()
@@ -121,7 +121,7 @@ with Queue(path) as q:
 """
 
 
-def test_a_fork_in_the_middle_of_other_threads_commits_harms_neither_side(tmp_path: Path) -> None:
+def test_a_fork_during_commits_of_other_threads_harms_neither_process(tmp_path: Path) -> None:
     done, trouble = run(WHILE_COMMITTING, tmp_path / "jobs.db")
     assert done > 0
     assert trouble == []
@@ -138,7 +138,7 @@ with Queue(path) as q:
     finished(in_child(lambda: None))
     finished(in_child(lambda: q.enqueue("e", id="job")))
     waiting.join(60)
-    # And the child of a process that waits can wait itself.
+    # The child of a waiting process can wait too.
     child = in_child(lambda: q.ack(q.dequeue(wait=LONG)[0]))
     q.enqueue("e", id="for the child")
     finished(child)
@@ -146,7 +146,7 @@ with Queue(path) as q:
 """
 
 
-def test_a_dequeue_that_waits_while_the_process_forks_is_woken_all_the_same(
+def test_a_dequeue_that_waits_while_the_process_forks_is_still_woken(
     tmp_path: Path,
 ) -> None:
     assert run(WHILE_WAITING, tmp_path / "jobs.db") == [["job"], 1, 1]
@@ -168,7 +168,7 @@ q.close()
 """
 
 
-def test_children_of_children_do_as_well(tmp_path: Path) -> None:
+def test_children_of_children_can_use_the_queue_too(tmp_path: Path) -> None:
     names = run(GENERATIONS, tmp_path / "jobs.db")
     assert names == sorted([*map(str, range(5)), *(f"{n} after" for n in range(5))])
 
@@ -185,7 +185,7 @@ answer(sorted(job.id for job in first.read_state().jobs))
 """
 
 
-def test_queues_that_share_a_store_do_as_well(tmp_path: Path) -> None:
+def test_queues_that_share_a_store_survive_a_fork_too(tmp_path: Path) -> None:
     names = run(ONE_STORE, tmp_path / "jobs.db")
     assert names == ["after", "before", "child", "child too"]
 
@@ -196,7 +196,7 @@ q = Queue(path)
 q.enqueue("e", id="before")
 child = in_child(lambda: (q.enqueue("e", id="child"), q.close()))
 finished(child)
-# Had the child closed what it shares with its parent, the parent's lock would be gone by now.
+# If the child had closed the shared file, the parent's lock would be gone by now.
 store = q.store
 other = sqlite3.connect(path, isolation_level=None, timeout=0)
 refused = []

@@ -1,7 +1,7 @@
-"""The first jobs of lines that a handle remembers: whatever changes them, it looks again.
+"""The cached first jobs of lines: after any change to them, the handle reads them again.
 
-Several lines are due, so each claim merges them, from what the claim before it
-has left of what was looked up.
+Several lines are due, so each claim merges them, from the cached jobs that the claim
+before it left.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def clock() -> FakeClock:
 
 @pytest.fixture
 def q(tmp_path: Path, clock: FakeClock) -> Iterator[Queue]:
-    """Its handle knows the first jobs of both lines: `e-2`, `f-2` and on."""
+    """A queue whose handle has cached the first jobs of both lines, from `e-2` and `f-2` on."""
     store = SqliteStore(tmp_path / "jobs.db", clock=clock)
     with closing(Queue(store, lease=HOUR)) as q:
         q.enqueue_many(
@@ -51,24 +51,24 @@ def test_a_better_job_goes_first(q: Queue) -> None:
     assert [claimed(q) for _ in range(2)] == [better.id, "e-2"]
 
 
-def test_several_that_are_added_at_once_do_too(q: Queue) -> None:
+def test_several_better_jobs_added_at_once_go_first(q: Queue) -> None:
     better = q.enqueue_many([NewJob("f", priority=-1)] * 2)
     assert [claimed(q) for _ in range(3)] == [better[0].id, better[1].id, "e-2"]
 
 
-def test_one_that_is_cancelled_is_not_claimed(q: Queue) -> None:
+def test_a_cancelled_job_is_not_claimed(q: Queue) -> None:
     q.cancel("e-2")
     assert [claimed(q) for _ in range(2)] == ["f-2", "e-3"]
 
 
-def test_one_that_was_claimed_by_its_id_is_not_claimed_again(q: Queue) -> None:
+def test_a_job_claimed_by_its_id_is_not_claimed_again(q: Queue) -> None:
     [held] = q.dequeue(id="e-2")
     assert [claimed(q) for _ in range(2)] == ["f-2", "e-3"]
     q.release(held, delay=timedelta(0))
     assert [claimed(q) for _ in range(2)] == ["e-2", "f-3"]
 
 
-def test_one_that_another_process_has_claimed_is_not_claimed_again(
+def test_a_job_claimed_by_another_process_is_not_claimed_again(
     q: Queue, tmp_path: Path, clock: FakeClock
 ) -> None:
     with closing(Queue(SqliteStore(tmp_path / "jobs.db", clock=clock))) as other:
@@ -77,9 +77,7 @@ def test_one_that_another_process_has_claimed_is_not_claimed_again(
         other._run(other.store.close())
 
 
-def test_those_of_a_better_priority_whose_holder_was_lost_go_first(
-    q: Queue, clock: FakeClock
-) -> None:
+def test_lost_jobs_of_a_better_priority_go_first(q: Queue, clock: FakeClock) -> None:
     better = q.enqueue("e", priority=-1)
     assert [claimed(q) for _ in range(2)] == [better.id, "e-2"]
     clock.advance(HOUR)

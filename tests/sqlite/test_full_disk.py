@@ -1,4 +1,4 @@
-"""A disk that is full: a clear error, nothing acknowledged is lost, and it goes on with room."""
+"""A full disk: a clear error, no acknowledged job is lost, and it works again with free space."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 from casque import Queue
 
-# A limit on the size of files stands in for the full disk: a write fails halfway all the same.
+# A file size limit simulates the full disk: a write fails halfway in the same way.
 LIMITED = """
 import json, os, resource, signal, sys
 from casque import NewJob, Queue, StorageError
@@ -64,7 +64,7 @@ def run_child(command: list[str]) -> Any:
 
 
 @pytest.mark.parametrize("room", [0, 10, 24, 100])
-def test_a_commit_that_finds_no_room_is_taken_back_whole(tmp_path: Path, room: int) -> None:
+def test_a_commit_without_disk_space_is_rolled_back_completely(tmp_path: Path, room: int) -> None:
     path = tmp_path / "jobs.db"
     same, answers = run_child([sys.executable, "-c", LIMITED, str(path), str(room)])
     for failed, message, outcome_unknown in answers:
@@ -79,7 +79,7 @@ def test_a_commit_that_finds_no_room_is_taken_back_whole(tmp_path: Path, room: i
         assert [job.id for job in q.read_state().jobs] == ["queued too", "after"]
 
 
-# The real thing, where this user may make a small disk.
+# A real full disk, if this user may mount a small one.
 FILLED = """
 import json, os, sys
 from casque import NewJob, Queue, StorageError
@@ -97,7 +97,7 @@ with Queue(path) as q:
             errors.append([str(error), error.outcome_unknown])
             break
     try:
-        q.ack(held)  # there may be just enough room for it
+        q.ack(held)  # there may be just enough space for it
         enqueued.remove("held")
     except StorageError as error:
         errors.append([str(error), error.outcome_unknown])
@@ -127,7 +127,7 @@ def test_a_full_disk_loses_nothing_that_was_acknowledged(tmp_path: Path) -> None
     assert there == enqueued
     assert after == sorted([*enqueued, "after"])
     assert last == [name for name in after if name != "held"]
-    assert len(errors) >= 2, "the first that found no room, and the many"
+    assert len(errors) >= 2, "the first enqueue without space, and enqueue_many"
     for message, outcome_unknown in errors:
         assert str(tmp_path / "jobs.db") in message
         assert "make room" in message

@@ -1,7 +1,7 @@
-"""Ids: those that were given, those that were made, and those that look as if they were.
+"""Ids: given by the caller, minted, and given ones that look minted.
 
-An id that was made for its job tells where its row is; any other is looked up
-by name. Whichever way one goes, it is the same job.
+A minted id contains the key of its row; any other id is found by name. Both lead
+to the same job.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def orders(store: SqliteStore) -> dict[str, int]:
 
 
 def whole_life(q: Queue, job_id: str) -> None:
-    """Everything that is done by id, on a job that is there and not claimed; then it is gone."""
+    """Do everything by id on a job that exists and is not claimed; it ends cancelled."""
     assert q.get(job_id) is not None
     assert q.enqueue("e", b"other", id=job_id).duplicate
     [job] = q.dequeue(id=job_id)
@@ -64,7 +64,7 @@ def whole_life(q: Queue, job_id: str) -> None:
     [job] = q.dequeue(id=job_id)
     assert q.nack(job, error="no").status is JobStatus.QUEUED
     assert q.cancel(job_id).status is JobStatus.CANCELLED
-    assert q.enqueue("e", id=job_id).duplicate  # for as long as its record is kept
+    assert q.enqueue("e", id=job_id).duplicate  # while its record is kept
     with pytest.raises(InvalidError):
         q.enqueue("e", id=job_id, queue="another")
 
@@ -77,23 +77,23 @@ def claim_and_ack(q: Queue, job_id: str) -> None:
         q.cancel(job_id)
 
 
-# -- ids that were made --------------------------------------------------------
+# -- minted ids ----------------------------------------------------------------
 
 
-def test_an_id_that_was_made_tells_where_its_row_is(store: SqliteStore, q: Queue) -> None:
+def test_a_minted_id_contains_the_key_of_its_row(store: SqliteStore, q: Queue) -> None:
     jobs = [q.enqueue("e"), *q.enqueue_many([NewJob("e")] * 10), q.enqueue("e")]
     assert orders(store) == {job.id: order_of(job.id) for job in jobs}
     assert [job.seq for job in jobs] == sorted(job.seq for job in jobs)
 
 
-def test_an_id_that_was_made_is_as_good_as_one_that_was_given(q: Queue) -> None:
+def test_a_minted_id_works_like_a_given_one(q: Queue) -> None:
     whole_life(q, q.enqueue("e").id)
     whole_life(q, q.enqueue("e", id="given").id)
     claim_and_ack(q, q.enqueue("e").id)
     claim_and_ack(q, q.enqueue("e", id="given again").id)
 
 
-def test_an_id_that_was_made_is_a_duplicate_when_it_is_given(q: Queue) -> None:
+def test_a_minted_id_is_a_duplicate_when_it_is_given(q: Queue) -> None:
     first = q.enqueue("e", b"first")
     again = q.enqueue("e", b"second", id=first.id)
     assert again.duplicate
@@ -105,9 +105,7 @@ def test_an_id_that_was_made_is_a_duplicate_when_it_is_given(q: Queue) -> None:
     assert ids(q) == [first.id, "a", c.id]
 
 
-def test_an_id_that_was_made_can_be_given_again_once_its_job_is_gone(
-    store: SqliteStore, q: Queue
-) -> None:
+def test_a_minted_id_can_be_given_again_once_its_job_is_gone(store: SqliteStore, q: Queue) -> None:
     first = q.enqueue("e", b"first")
     claim_and_ack(q, first.id)
     again = q.enqueue("e", b"second", id=first.id)
@@ -138,7 +136,7 @@ def test_the_same_id_in_capitals_is_another(q: Queue) -> None:
     claim_and_ack(q, first.id)
 
 
-# -- ids that look as if they were made ----------------------------------------
+# -- ids that look minted ------------------------------------------------------
 
 LOOKALIKES = {
     "a UUIDv7": "01890a5d-ac96-774b-bcce-b302099a8057",
@@ -162,7 +160,7 @@ LOOKALIKES = {
 
 
 @pytest.mark.parametrize("name", LOOKALIKES)
-def test_an_id_that_looks_as_if_it_was_made_is_as_good_as_any(q: Queue, name: str) -> None:
+def test_an_id_that_looks_minted_works_like_any_other(q: Queue, name: str) -> None:
     given = LOOKALIKES[name]
     others = [q.enqueue("e").id, q.enqueue("e", id=FakeClock(seed=7).new_id()).id]
     job = q.enqueue("e", b"data", id=given)
@@ -176,9 +174,9 @@ def test_an_id_that_looks_as_if_it_was_made_is_as_good_as_any(q: Queue, name: st
     assert ids(q) == others
 
 
-def test_an_id_whose_place_another_job_has_is_not_taken_for_it(q: Queue) -> None:
+def test_an_id_of_the_same_order_as_another_job_is_not_mistaken_for_it(q: Queue) -> None:
     there = q.enqueue("e", b"there")
-    # The same order, and another tail: what another process might have made.
+    # The same order and another tail, as another process might mint it.
     neighbour = there.id[:-1] + ("0" if there.id[-1] != "0" else "1")
     assert order_of(neighbour) == order_of(there.id)
     assert q.get(neighbour) is None
@@ -194,18 +192,18 @@ def test_an_id_whose_place_another_job_has_is_not_taken_for_it(q: Queue) -> None
     claim_and_ack(q, there.id)
 
 
-# -- two processes that made ids of the same order -----------------------------
+# -- two processes that mint ids of the same order -----------------------------
 
 
 def request(job_id: str, order: int, **options: Any) -> Request:
-    """A job as one of the processes asks for it."""
+    """A request of one of the processes."""
     usual: dict[str, Any] = {"queue": "default", "entrypoint": "e", "payload": job_id.encode()}
     usual |= {"priority": 0, "max_attempts": 3, "minted": True}
     return Request(id=job_id, order=order, **{**usual, **options})
 
 
 def commit(store: SqliteStore, *jobs: Request) -> list[Job]:
-    """Each with a writer of its own, as a process has it."""
+    """Commit each request with its own writer, as separate processes do."""
     writer = store.clock.new_id()
     [added] = drive(commit_batch(store, writer, 1, [Enqueue(jobs, 16)]))
     assert isinstance(added, list)
@@ -224,7 +222,7 @@ def colliding(clock: FakeClock, count: int) -> list[tuple[str, int]]:
 def test_ids_of_the_same_order_are_different_jobs(
     store: SqliteStore, q: Queue, clock: FakeClock, together: bool
 ) -> None:
-    q.enqueue("e", id="warm")  # so that the line is there, and known
+    q.enqueue("e", id="warm")  # so that the line exists and is cached
     made = colliding(clock, 4)
     requests = [request(*one) for one in made]
     added = commit(store, *requests) if together else [commit(store, one)[0] for one in requests]
@@ -244,7 +242,7 @@ def test_ids_of_the_same_order_are_different_jobs(
     assert ids(q) == ["warm"]
 
 
-def test_the_same_made_id_twice_is_a_duplicate_whoever_has_its_place(
+def test_the_same_minted_id_twice_is_a_duplicate_even_if_its_order_is_taken(
     store: SqliteStore, q: Queue, clock: FakeClock
 ) -> None:
     made = colliding(clock, 2)
@@ -269,7 +267,7 @@ def test_one_batch_with_an_id_twice_adds_it_once(
     assert sorted(ids(q)) == [job_id, other]
 
 
-def test_jobs_that_lost_their_place_come_out_in_the_order_they_went_in(
+def test_jobs_whose_order_was_taken_keep_their_enqueue_order(
     store: SqliteStore, q: Queue, clock: FakeClock
 ) -> None:
     made = colliding(clock, 5)
@@ -283,7 +281,7 @@ def test_jobs_that_lost_their_place_come_out_in_the_order_they_went_in(
 
 
 @pytest.mark.parametrize("given", [True, False])
-def test_an_id_can_go_round_as_often_as_one_likes(
+def test_an_id_can_be_used_again_any_number_of_times(
     store: SqliteStore, q: Queue, clock: FakeClock, given: bool
 ) -> None:
     job_id = "round" if given else q.enqueue("e", retain=HOUR).id
@@ -303,7 +301,7 @@ def test_an_id_can_go_round_as_often_as_one_likes(
     assert ids(q) == [job_id]
 
 
-def test_a_dead_job_with_a_made_id_is_retried_by_it(q: Queue) -> None:
+def test_a_dead_job_with_a_minted_id_is_retried_by_it(q: Queue) -> None:
     made = q.enqueue("e", max_attempts=1)
     for _ in range(3):
         [job] = q.dequeue()

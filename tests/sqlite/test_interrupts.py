@@ -1,4 +1,4 @@
-"""Ctrl-C at any moment of a call: it was done whole or not at all, and everybody goes on."""
+"""Ctrl-C at any moment of a call: it happens completely or not at all, and all can go on."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from casque.system.clock import drive
 from casque.testing import FakeClock
 from tests.buckets.forks import quick_folder
 
-# An interrupt may strike when a connection has been made and nobody holds it yet: from Python 3.13
-# on, the collector says so when it closes it.
+# An interrupt may come when a connection is open and not assigned yet: from Python 3.13 on, the
+# garbage collector warns when it closes the connection.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 HOUR = timedelta(hours=1)
@@ -35,13 +35,13 @@ ROUNDS = 12
 
 
 class Interrupt:
-    """Raises KeyboardInterrupt at the nth moment at which Python would, in the SQLite store.
+    """Raises KeyboardInterrupt in the SQLite store, at the nth moment when Python could.
 
-    Python looks for signals when a function begins and when one of C has
-    returned, and so does this: at a line's beginning, as a tracer could, it
-    would tear what Python never does, such as `with lock:` from its end.
-    The later rounds of a long loop do not count: the one over open files goes
-    round once more for every connection that an earlier interrupt left behind.
+    Python checks for signals when a function begins and when a C function has
+    returned, and so does this. A tracer could also interrupt at the start of each
+    line, but Python never does that, for example between `with lock:` and its end.
+    The later rounds of a long loop do not count: the loop over open files has one
+    more round for every connection that an earlier interrupt left open.
     """
 
     def __init__(self, nth: int) -> None:
@@ -66,7 +66,7 @@ class Interrupt:
 
 
 class Opened(NamedTuple):
-    """A queue that is in the middle of its work, and what it works on."""
+    """A queue in the middle of its work, and the jobs it works on."""
 
     path: Path
     store: SqliteStore
@@ -77,15 +77,15 @@ class Opened(NamedTuple):
 
 @pytest.fixture
 def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """In memory, where there is such a disk: every round opens and closes a file or two."""
-    # Nor is the system asked each time what is mounted where: half as long as all the rest.
+    """A disk in memory, if there is one: every round opens and closes a file or two."""
+    # Do not read the list of mounts each time: that takes half as long as all the rest.
     monkeypatch.setattr(local_disk, "_mounts", lambda: iter(()))
     with quick_folder() as path:
         yield path
 
 
 def make_template(path: Path, delay: timedelta) -> None:
-    """A queue with something of everything; its second line is due after `delay`."""
+    """A queue with jobs of every kind; its second line is due after `delay`."""
     store = SqliteStore(path, durability="normal", clock=FakeClock(seed=1))
     with Queue(store) as q:
         q.enqueue_many([NewJob("e", queue="a")] * 6 + [NewJob("e", queue="b", delay=delay)] * 6)
@@ -97,7 +97,7 @@ def make_template(path: Path, delay: timedelta) -> None:
 
 
 def open_one(template: Path, path: Path) -> Opened:
-    """Always the same, to the last id and instant."""
+    """Always the same, down to each id and instant."""
     for old in path.parent.glob(f"{path.name}*"):
         old.unlink()
     shutil.copy(template, path)
@@ -107,7 +107,7 @@ def open_one(template: Path, path: Path) -> Opened:
     q = Queue(store)
     [held, also_held] = q.dequeue(queue="a", batch_size=2)
     q.enqueue("e", queue="a")
-    q.ack(q.dequeue(queue="a")[0])  # and it knows its lines
+    q.ack(q.dequeue(queue="a")[0])  # now its lines are cached
     return Opened(path, store, q, held, also_held)
 
 
@@ -147,7 +147,7 @@ TABLES = ("casque_job", "casque_line", "casque_record", "casque_counter")
 
 
 def rows(path: Path) -> dict[str, list[Any]]:
-    """All that is stored, as another program finds it; and it can write, if it likes."""
+    """Everything stored, as another program reads it; and check that it can write."""
     with closing(sqlite3.connect(path, timeout=0, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         found = {
@@ -158,7 +158,7 @@ def rows(path: Path) -> dict[str, list[Any]]:
 
 
 def check_goes_on(opened: Opened, stored: dict[str, list[Any]]) -> None:
-    """The same queue object sees what is stored, and can change it."""
+    """Check that the same queue object sees the stored state and can change it."""
     q = opened.q
     there = {row[1] for row in stored["casque_job"]}
     assert {job.id for job in q.read_state().jobs} == there
@@ -171,7 +171,7 @@ def check_goes_on(opened: Opened, stored: dict[str, list[Any]]) -> None:
 
 
 def interrupted(opened: Opened, call: Callable[[Opened], object], nth: int) -> str:
-    """Where the interrupt struck; nothing when the call was over before."""
+    """Where the interrupt came; empty if the call ended before."""
     interrupt = Interrupt(nth)
     sys.setprofile(interrupt)
     try:
@@ -186,7 +186,7 @@ def interrupted(opened: Opened, call: Callable[[Opened], object], nth: int) -> s
 def sweep(
     open_again: Callable[[], Opened], call: Callable[[Opened], object], moments: Iterable[int]
 ) -> Iterator[tuple[Opened, str]]:
-    """Interrupt the call at each of these moments, until it is over before the next one."""
+    """Interrupt the call at each of these moments, until it ends before the next one."""
     for nth in moments:
         opened = open_again()
         try:
@@ -197,15 +197,15 @@ def sweep(
             drive(opened.store.close())
         if not fired:
             assert nth > 5
-            gc.collect()  # here, where it may
+            gc.collect()  # here, where it does no harm
             return
 
 
 def moments_of(name: str) -> Iterable[int]:
-    """Every moment of a fast call, and every second one of the others.
+    """Every moment of a fast call, and every second moment of the others.
 
-    Calls that stand side by side in `CALLS` take turns: what all of them go through is
-    interrupted everywhere.
+    Neighbours in `CALLS` use alternating moments, so code that all of them run is interrupted
+    everywhere.
     """
     return count(1) if "fast" in name else count(1 + list(CALLS).index(name) % 2, 2)
 
@@ -235,7 +235,7 @@ def test_an_interrupt_at_any_moment_leaves_all_of_a_call_or_nothing(
 
 
 @pytest.mark.parametrize("name", ["a fast enqueue", "a claim", "several claims", "a fast ack"])
-def test_so_it_does_where_only_one_line_is_due_and_there_is_a_shorter_way(
+def test_an_interrupt_on_the_fast_path_leaves_all_of_a_call_or_nothing(
     folder: Path, name: str
 ) -> None:
     check_whole(folder, CALLS[name], HOUR, count(1))

@@ -1,4 +1,4 @@
-"""Another program has the file locked: for a moment nobody notices, for long it is told."""
+"""Another program locks the file: a short lock has no effect, a long one is reported."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ def other(path: Path) -> Iterator[sqlite3.Connection]:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The deadline is real time, so a test can afford but a short one."""
+    """The deadline is in real time, so make it short for a test."""
     monkeypatch.setattr(connections, "COMMIT_DEADLINE_US", 100_000)
 
 
 def at_second_attempt(store: SqliteStore, do: Callable[[], object]) -> None:
-    """Once the writer has found the lock taken, and asks again, `do` this."""
+    """Call `do` when the writer has found the lock taken and tries again."""
     attempts = 0
 
     def traced(statement: str) -> None:
@@ -56,7 +56,7 @@ def at_second_attempt(store: SqliteStore, do: Callable[[], object]) -> None:
     connection.set_trace_callback(traced)
 
 
-def test_a_lock_that_is_not_let_go_is_told_and_nothing_is_lost(
+def test_a_lock_that_is_never_released_is_reported_and_nothing_is_lost(
     path: Path, other: sqlite3.Connection, impatient: None
 ) -> None:
     calls: list[Callable[[Queue], object]] = [
@@ -77,9 +77,9 @@ def test_a_lock_that_is_not_let_go_is_told_and_nothing_is_lost(
         for call in calls:
             with pytest.raises(StorageError, match=r"jobs\.db.*locked.*nothing was written") as no:
                 call(q)
-            assert "Is a transaction left open" in str(no.value)
+            assert "a transaction left open" in str(no.value)
             assert not no.value.outcome_unknown
-            assert q.read_state().jobs == before  # whoever only looks is not held up
+            assert q.read_state().jobs == before  # reads are not blocked
         other.execute("ROLLBACK")
         q.ack(held)
         [queued] = q.dequeue()
@@ -87,7 +87,7 @@ def test_a_lock_that_is_not_let_go_is_told_and_nothing_is_lost(
         assert q.stats().total == 0
 
 
-def test_a_lock_from_the_start_is_told_too(
+def test_a_lock_from_the_start_is_reported_too(
     path: Path, other: sqlite3.Connection, impatient: None
 ) -> None:
     other.execute("PRAGMA locking_mode = EXCLUSIVE")
@@ -130,7 +130,7 @@ def test_a_lock_that_is_held_for_a_moment_is_waited_for(
         assert q.stats().pending == 3
 
 
-def test_what_the_lock_was_held_for_is_seen_by_whoever_waited(
+def test_a_commit_that_waited_for_the_lock_sees_what_its_holder_wrote(
     path: Path, other: sqlite3.Connection
 ) -> None:
     store = SqliteStore(path)
@@ -148,7 +148,7 @@ def test_what_the_lock_was_held_for_is_seen_by_whoever_waited(
 
 
 @pytest.mark.parametrize("kind", [DirectQueue, BrokerQueue])
-def test_an_event_loop_goes_on_while_a_commit_waits_for_the_lock(
+def test_an_event_loop_keeps_running_while_a_commit_waits_for_the_lock(
     path: Path, other: sqlite3.Connection, kind: type[DirectQueue | BrokerQueue]
 ) -> None:
     async def test() -> None:
@@ -159,7 +159,7 @@ def test_an_event_loop_goes_on_while_a_commit_waits_for_the_lock(
             other.execute("BEGIN IMMEDIATE")
             at_second_attempt(store, lambda: loop.call_soon_threadsafe(blocked.set))
             waiting = asyncio.create_task(q.enqueue("e", id="second"))
-            await blocked.wait()  # the commit is at it, on its thread, and this task still runs
+            await blocked.wait()  # the commit is running on its thread, and this task still runs
             assert (await q.stats()).pending == 1
             assert not waiting.done()
             other.execute("ROLLBACK")

@@ -1,4 +1,4 @@
-"""Many processes that open a file which is not there yet."""
+"""Many processes that open a file that does not exist yet."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROUNDS, HANDLES = 40, 6
 PLACES, PROCESSES = 2, 24
 
 
-def test_a_file_that_is_just_being_made_is_not_taken_for_a_damaged_one(tmp_path: Path) -> None:
+def test_a_file_that_is_being_created_is_not_taken_for_a_damaged_one(tmp_path: Path) -> None:
     wrong: list[Exception] = []
 
     def look(path: Path, together: threading.Barrier) -> None:
@@ -26,7 +26,7 @@ def test_a_file_that_is_just_being_made_is_not_taken_for_a_damaged_one(tmp_path:
         try:
             with Queue(path) as q:
                 q.enqueue("e")
-        except Exception as error:  # noqa: BLE001 - told by the test
+        except Exception as error:  # noqa: BLE001 - the test reports it
             wrong.append(error)
 
     for number in range(ROUNDS):
@@ -42,8 +42,8 @@ def test_a_file_that_is_just_being_made_is_not_taken_for_a_damaged_one(tmp_path:
             assert q.stats().total == HANDLES
 
 
-# Each process opens, enqueues and closes a few times: so the file is new, and has just been left
-# by the last one, again and again.
+# Each process opens, enqueues and closes a few times. So again and again the file is new, or was
+# just closed by its last user.
 AT_ONCE = """
 import os, sys
 from casque import Queue
@@ -59,7 +59,7 @@ for path in sys.argv[2:]:
         child = os.fork()
         if not child:
             os.close(start[1])
-            os.read(start[0], 1)  # until all are there
+            os.read(start[0], 1)  # until all have started
             try:
                 take_part(path, number)
             except BaseException as error:
@@ -73,7 +73,7 @@ for path in sys.argv[2:]:
 """
 
 
-def test_many_processes_that_make_the_same_file_at_once_all_get_their_turn(tmp_path: Path) -> None:
+def test_many_processes_that_create_the_same_file_at_once_all_succeed(tmp_path: Path) -> None:
     paths = [tmp_path / f"{number}.db" for number in range(PLACES)]
     command = [sys.executable, "-c", AT_ONCE, str(PROCESSES), *map(str, paths)]
     told = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
@@ -83,15 +83,15 @@ def test_many_processes_that_make_the_same_file_at_once_all_get_their_turn(tmp_p
             assert q.stats().total == 3 * PROCESSES
 
 
-def test_a_file_that_is_locked_while_it_is_made_is_waited_for(tmp_path: Path) -> None:
-    """Before it has a log, the lock of a writer keeps readers out, too: at whatever they ask."""
+def test_a_file_that_is_locked_while_it_is_created_is_waited_for(tmp_path: Path) -> None:
+    """Before there is a log, a write lock blocks readers too, at every statement."""
     path, told = tmp_path / "jobs.db", list[object]()
 
     def enqueue() -> None:
         try:
             with Queue(path) as q:
                 told.append(q.enqueue("e").id)
-        except Exception as error:  # noqa: BLE001 - told by the test
+        except Exception as error:  # noqa: BLE001 - the test reports it
             told.append(error)
 
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
@@ -99,21 +99,21 @@ def test_a_file_that_is_locked_while_it_is_made_is_waited_for(tmp_path: Path) ->
         other.execute("CREATE TABLE theirs (name)")
         enqueueing = threading.Thread(target=enqueue)
         enqueueing.start()
-        enqueueing.join(0.3)  # several times what SQLite waits for by itself
+        enqueueing.join(0.3)  # several times as long as SQLite waits by itself
         other.execute("COMMIT")
     enqueueing.join()
     with Queue(path) as q:
         assert [job.id for job in q.peek()] == told
 
 
-def test_a_queue_that_is_made_while_its_files_are_looked_at_is_no_damaged_one(
+def test_a_queue_created_while_its_files_are_checked_is_not_taken_for_damaged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, size_of, made = tmp_path / "jobs.db", connection._size, list[Queue]()
 
     def look(at: Path) -> int | None:
         found = size_of(at)
-        if not made:  # between the first look and the second
+        if not made:  # between the first check and the second
             made.append(Queue(path))
             made[0].enqueue("e")
         return found

@@ -1,4 +1,4 @@
-"""The pages of the file, and how many of them its log holds before they are moved there."""
+"""The page size of the file, and the size of the log at which it is checkpointed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_a_new_file_has_small_pages(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [512, 4096, 65536])
-def test_a_file_that_was_there_keeps_its_own(tmp_path: Path, size: int) -> None:
+def test_an_existing_file_keeps_its_page_size(tmp_path: Path, size: int) -> None:
     path = tmp_path / "app.db"
     with closing(sqlite3.connect(path)) as connection:
         connection.execute(f"PRAGMA page_size = {size}")
@@ -41,7 +41,7 @@ def test_a_file_that_was_there_keeps_its_own(tmp_path: Path, size: int) -> None:
 
 
 @pytest.mark.parametrize("size", [1024, 2048, 4096])
-def test_the_log_is_moved_to_the_file_at_the_same_size_whatever_the_pages(
+def test_the_log_is_checkpointed_at_the_same_size_for_every_page_size(
     tmp_path: Path, size: int
 ) -> None:
     path = tmp_path / "jobs.db"
@@ -56,7 +56,7 @@ def test_the_log_is_moved_to_the_file_at_the_same_size_whatever_the_pages(
     assert LOG_BYTES <= written <= 1.2 * LOG_BYTES
 
 
-def test_the_log_is_given_its_size_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_log_gets_its_full_size_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     grown: list[object] = []
     monkeypatch.setattr(Database, "grow_log", lambda *args: grown.append(args))
     with Queue(tmp_path / "jobs.db") as q:

@@ -1,4 +1,4 @@
-"""Claims from many lines at once: the jobs that the rules would take, in their order."""
+"""Claims from many lines at once take the same jobs as the rules, in the same order."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from casque.testing import FakeClock
 from tests.sqlite.working import LEASE, Both, ask_for, request
 
 MANY = 7
-"""Lines of one entrypoint: more than are read at once."""
+"""The number of lines of one entrypoint: more than are read at once."""
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def add(both: Both, *requests: Request) -> None:
 
 
 def take_all(both: Both, limit: int, entrypoints: tuple[str, ...] | None) -> int:
-    """Claim until nothing is left, as the rules do; how many jobs it were."""
+    """Claim until nothing is left, and compare with the rules; returns the number of jobs."""
     before = 0
     while True:
         both.commit(0, [(ask_for(limit, entrypoints),) * 2])
@@ -54,7 +54,7 @@ def test_many_queues_take_their_turns(
 
 
 @pytest.mark.parametrize("limit", [1, 2, 5, 9, 10, 30])
-def test_a_line_that_gives_more_than_its_share_is_read_on(
+def test_a_line_that_gives_more_than_its_share_is_read_further(
     both: Both, clock: FakeClock, limit: int
 ) -> None:
     add(both, *(request(clock, entrypoint="f") for _ in range(12)))
@@ -64,14 +64,14 @@ def test_a_line_that_gives_more_than_its_share_is_read_on(
 
 
 @pytest.mark.parametrize("limit", [2, 5])
-def test_jobs_that_are_not_due_yet_are_leapt_over(both: Both, clock: FakeClock, limit: int) -> None:
+def test_jobs_that_are_not_due_yet_are_skipped(both: Both, clock: FakeClock, limit: int) -> None:
     for entrypoint in "ef":
         add(both, *(request(clock, entrypoint=entrypoint, priority=p % 3) for p in range(9)))
         add(both, request(clock, entrypoint=entrypoint, priority=-1, delay_us=10**9))
     assert take_all(both, limit, ("e", "f")) == 18
 
 
-def test_spent_ones_do_not_count_and_lost_ones_do(both: Both, clock: FakeClock) -> None:
+def test_spent_jobs_do_not_count_and_lost_jobs_do(both: Both, clock: FakeClock) -> None:
     for entrypoint in "ef":
         add(
             both, *(request(clock, entrypoint=entrypoint, max_attempts=1 + n % 2) for n in range(8))

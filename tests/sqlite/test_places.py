@@ -1,4 +1,4 @@
-"""Where a queue can be, and where not: addresses, permissions, network drives."""
+"""Where a queue can be, and where it cannot: addresses, permissions, network drives."""
 
 from __future__ import annotations
 
@@ -39,9 +39,12 @@ BAD_ADDRESSES: dict[str, tuple[Any, str]] = {
     "a host": ("sqlite://host/jobs.db", THREE_SLASHES),
     "an unknown durability": (
         "sqlite:///jobs.db?durability=maybe",
-        "durability is full .* or normal .*, not 'maybe'",
+        "durability must be full .* or normal .*, not 'maybe'",
     ),
-    "no durability": ("sqlite:///jobs.db?durability=", "durability is full .* or normal .*, not"),
+    "no durability": (
+        "sqlite:///jobs.db?durability=",
+        "durability must be full .* or normal .*, not",
+    ),
     "an unknown option": ("sqlite:///jobs.db?foo=1", "no option foo.*`durability`"),
     "one option too many": ("sqlite:///jobs.db?durability=full&foo=1", "no option foo"),
     "a fragment": ("sqlite:///jobs.db#here", "%23"),
@@ -92,7 +95,7 @@ def test_an_address_names_the_file_that_it_says(
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == [tmp_path / place]
 
 
-def test_a_link_leads_to_the_one_queue(tmp_path: Path) -> None:
+def test_a_link_opens_the_same_queue(tmp_path: Path) -> None:
     (tmp_path / "link.db").symlink_to("jobs.db")
     with Queue(tmp_path / "link.db") as one, Queue(tmp_path / "jobs.db") as other:
         one.enqueue("e", id="here")
@@ -137,7 +140,7 @@ def test_a_file_with_another_name_is_refused(tmp_path: Path) -> None:
     assert "mounted by itself" in ran.stdout
 
 
-def test_a_link_to_itself_is_refused_when_it_is_used_at_the_latest(tmp_path: Path) -> None:
+def test_a_link_to_itself_is_refused_at_the_latest_on_use(tmp_path: Path) -> None:
     (tmp_path / "loop.db").symlink_to("loop.db")
     with (
         pytest.raises((InvalidError, StorageError), match=r"loop\.db"),
@@ -158,7 +161,7 @@ def test_durability_is_as_the_address_says(tmp_path: Path) -> None:
             assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
 
 
-def test_what_is_deleted_is_overwritten_in_its_page_however_sqlite_was_built(
+def test_deleted_content_is_overwritten_in_its_page_however_sqlite_was_built(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "jobs.db"
@@ -166,7 +169,7 @@ def test_what_is_deleted_is_overwritten_in_its_page_however_sqlite_was_built(
         q.enqueue_many([NewJob("e", b"somebody's secret"), NewJob("e", b"another's")])
         [job] = q.dequeue()
         q.ack(job)
-    content = path.read_bytes()  # the last to close it has folded the log into it
+    content = path.read_bytes()  # the last close has moved the log into the file
     assert b"another's" in content
     assert b"somebody's secret" not in content
 
@@ -206,7 +209,7 @@ def test_a_local_disk_beside_a_network_drive_is_fine(
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """A folder that everybody may enter, as nobody may enter tmp_path but its owner."""
+    """A folder that every user may enter; only its owner may enter tmp_path."""
     with tempfile.TemporaryDirectory() as name:
         yield Path(name)
         Path(name).chmod(0o755)
@@ -219,7 +222,7 @@ def check_refused(answer: list[Any], path: Path) -> None:
     assert "nothing was written" in message
 
 
-# One flavour each: all three ask the same store, in a process that has to be started.
+# One flavour each: all three use the same store, and each needs a new process.
 @pytest.mark.parametrize("flavour", ["queue"])
 def test_a_folder_that_may_not_be_written_to_is_left_alone(
     flavour: Flavour, tmp_path: Path, folder: Path

@@ -1,4 +1,4 @@
-"""Every statement uses the index that is there for it: no scan, no sort, but for a reason."""
+"""Every statement uses its index: no scan and no sort without a stated reason."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HOUR = timedelta(hours=1)
 
 
 def fill(path: Path) -> None:
-    """A queue with jobs and records of every kind, as its own code leaves it."""
+    """A queue with jobs and records of every kind, written by its own code."""
     store = SqliteStore(path, clock=FakeClock())
     with closed_behind(store), Queue(store) as q:
         for queue in "abc":
@@ -49,8 +49,8 @@ def connection(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[sqlit
 
 
 def test_every_statement_has_a_plan_here() -> None:
-    assert set(STATEMENTS) - set(PLANS) == set(), "say in tests/sqlite/plans.py how these are read"
-    assert set(PLANS) - set(STATEMENTS) == set(), "these are gone"
+    assert set(STATEMENTS) - set(PLANS) == set(), "add these to tests/sqlite/plans.py"
+    assert set(PLANS) - set(STATEMENTS) == set(), "these statements no longer exist"
 
 
 def test_every_statement_does_as_its_plan_says(connection: sqlite3.Connection) -> None:
@@ -89,7 +89,7 @@ WITHOUT = {
 
 
 @pytest.mark.parametrize("index", WITHOUT)
-def test_a_lost_index_is_noticed(index: str) -> None:
+def test_a_missing_index_is_noticed(index: str) -> None:
     with closing(sqlite3.connect(":memory:")) as connection:
         connection.executescript(schema())
         connection.execute(f"DROP INDEX {index}")

@@ -46,7 +46,7 @@ def end(one: Actor, how: End) -> None:
 
 
 def there(path: Path) -> set[str]:
-    """The jobs that whoever comes next finds, in a file that is whole."""
+    """The jobs that the next process finds; checks that the file is intact."""
     with closing(sqlite3.connect(path)) as connection:
         assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
     with Queue(path) as q:
@@ -72,18 +72,18 @@ def test_a_log_removed_between_two_connections_of_one_queue_is_noticed(
         other.do("enqueue", "before", 10)
         with closing(sqlite3.connect(path)) as db:
             db.execute("PRAGMA wal_checkpoint").fetchall()
-        assert q.stats().total == 10  # its reader has the log open, its writer has not
+        assert q.stats().total == 10  # its reader has the log open, its writer does not
         monkeypatch.setattr(opening.Database, "_connect", removing)
-        with pytest.raises(CorruptError, match="somebody removed or replaced"):
+        with pytest.raises(CorruptError, match="removed or replaced the file"):
             q.enqueue("e", id="into a log that others do not know")
         monkeypatch.undo()
-        assert "somebody removed or replaced" in other.do("enqueue", "later", 1)[1]
+        assert "removed or replaced the file" in other.do("enqueue", "later", 1)[1]
     assert len(there(path)) == 10
 
 
 @pytest.mark.parametrize("how", ["close", "kill"])
 @pytest.mark.parametrize("parts", PARTS, ids="".join)
-def test_what_is_acknowledged_after_the_log_was_removed_is_stored(
+def test_a_job_acknowledged_after_the_log_was_removed_is_stored(
     path: Path, parts: tuple[str, ...], how: End
 ) -> None:
     with actor(path) as a, actor(path) as b:
@@ -95,18 +95,18 @@ def test_what_is_acknowledged_after_the_log_was_removed_is_stored(
         (by_a, refused), (by_b, trouble) = a.end(), b.end()
         assert by_a == []
         assert "CorruptError" in refused
-        assert "somebody removed or replaced" in refused
+        assert "removed or replaced the file" in refused
         assert (len(by_b), trouble) == (100, "")
         assert a.do("stats") == ([], refused)
         assert a.do("enqueue", "later", 1) == ([], refused)
         end(a, how)
         end(b, how)
-    # A had them in the log that was removed, and saved them when it saw that.
+    # A had them in the removed log, and saved them when it noticed.
     assert {*before, *by_b} <= there(path) <= {*before, *by_b, "a0"}
 
 
 @pytest.mark.parametrize("parts", PARTS, ids="".join)
-def test_processes_that_share_a_log_which_is_removed_save_what_is_in_it(
+def test_processes_that_share_a_removed_log_save_its_content(
     path: Path, parts: tuple[str, ...]
 ) -> None:
     with actor(path) as a, actor(path) as b, actor(path) as c:
@@ -120,12 +120,12 @@ def test_processes_that_share_a_log_which_is_removed_save_what_is_in_it(
     assert there(path) == told
 
 
-def test_a_log_is_saved_by_the_first_who_sees_that_it_is_gone(path: Path) -> None:
+def test_the_first_process_that_sees_the_log_gone_saves_it(path: Path) -> None:
     with actor(path) as a, actor(path) as b:
         told = {*a.do("enqueue", "a", 10)[0], *b.do("enqueue", "b", 10)[0]}
         cut(path)
         assert "CorruptError" in a.do("stats")[1]
-        b.kill()  # it had the log to the last, and never saw it
+        b.kill()  # it had the log until its end, and never noticed
     assert there(path) == told
 
 
@@ -140,10 +140,12 @@ sys.stdin.read()
 
 
 @pytest.mark.parametrize("how", ["close", "leave"])
-def test_the_log_of_another_program_survives_who_had_the_one_before(path: Path, how: End) -> None:
+def test_the_log_of_another_program_survives_a_process_with_the_old_log(
+    path: Path, how: End
+) -> None:
     with actor(path) as a:
         told, _ = a.do("enqueue", "a", 10)
-        with closing(sqlite3.connect(path)) as connection:  # nothing is left to be moved
+        with closing(sqlite3.connect(path)) as connection:  # the log is fully checkpointed
             connection.execute("PRAGMA wal_checkpoint").fetchall()
             cut(path)
         other = subprocess.Popen(
@@ -187,18 +189,18 @@ def test_a_commit_during_which_the_log_is_removed_is_not_acknowledged(
         connection = store._writer.opened
         assert connection is not None
 
-        def strike(_: str) -> None:  # at the first statement: it has looked already
+        def strike(_: str) -> None:  # at the first statement, after its check
             connection.set_trace_callback(None)
             cut(path, parts)
 
         connection.set_trace_callback(strike)
-        with pytest.raises(CorruptError, match="somebody removed or replaced"):
+        with pytest.raises(CorruptError, match="removed or replaced the file"):
             CALLS[name](q)
         assert store._writer.opened is None
 
 
 @pytest.mark.parametrize("parts", PARTS, ids="".join)
-def test_nobody_opens_a_file_by_a_new_log_while_another_is_in_use(
+def test_no_process_opens_a_file_with_a_new_log_while_another_is_in_use(
     path: Path, parts: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(opening, "COMMIT_DEADLINE_US", 200_000)
@@ -210,12 +212,12 @@ def test_nobody_opens_a_file_by_a_new_log_while_another_is_in_use(
                 with pytest.raises(StorageError, match=r"removed the log.*Stop or restart") as no:
                     q.enqueue("e")
                 assert not no.value.outcome_unknown
-            end(a, "leave")  # and by that it saves its log
+            end(a, "leave")  # this saves its log
             q.enqueue("e", id="after")
     assert there(path) == {*before, "after"}
 
 
-# By SQLite alone, which does not ask who else has the file open.
+# With plain SQLite, which does not check who else has the file open.
 FOREIGN = """
 import os, sqlite3, sys
 db = sqlite3.connect(sys.argv[1], isolation_level=None)
@@ -229,7 +231,7 @@ os.kill(os.getpid(), 9)
 
 @pytest.mark.parametrize("parts", [LOG, ("-shm",)], ids="".join)
 @pytest.mark.parametrize("how", ["close", "leave", "call"])
-def test_a_log_that_is_gone_is_not_written_over_what_others_wrote_since(
+def test_a_removed_log_does_not_overwrite_later_changes_of_others(
     path: Path, parts: tuple[str, ...], how: Literal["close", "leave", "call"]
 ) -> None:
     with actor(path) as a:
@@ -237,8 +239,8 @@ def test_a_log_that_is_gone_is_not_written_over_what_others_wrote_since(
         cut(path, parts)
         subprocess.run([sys.executable, "-c", FOREIGN, str(path)], check=False)
         if how == "call":
-            assert "somebody removed or replaced" in a.do("enqueue", "late", 1)[1]
-            assert "somebody removed or replaced" in a.do("stats")[1]
+            assert "removed or replaced the file" in a.do("enqueue", "late", 1)[1]
+            assert "removed or replaced the file" in a.do("stats")[1]
         else:
             end(a, how)
         with closing(sqlite3.connect(path)) as db:
@@ -246,7 +248,7 @@ def test_a_log_that_is_gone_is_not_written_over_what_others_wrote_since(
             assert db.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
 
 
-def test_a_process_that_dropped_its_locks_acknowledges_nothing_into_a_log_that_is_gone(
+def test_a_process_that_dropped_its_locks_acknowledges_nothing_into_a_removed_log(
     path: Path,
 ) -> None:
     with actor(path) as a:
@@ -254,11 +256,11 @@ def test_a_process_that_dropped_its_locks_acknowledges_nothing_into_a_log_that_i
         a.do("open_by_hand")
         with actor(path) as b:
             told += b.do("enqueue", "b", 20)[0]
-            b.do("close")  # as the last one, it believes, and deletes the log
+            b.do("close")  # it seems to be the last one, so it deletes the log
         assert list(path.parent.glob("*-wal")) == []
         by_a, refused = a.do("enqueue", "late", 20)
         assert by_a == []
-        assert "somebody removed or replaced" in refused
+        assert "removed or replaced the file" in refused
         a.kill()
     assert len(told) == 40
     assert there(path) >= set(told)
@@ -268,7 +270,7 @@ def test_a_process_that_dropped_its_locks_acknowledges_nothing_into_a_log_that_i
 
 
 def other_queue(path: Path) -> Path:
-    """Another queue's file, closed, with a job that a worker of this one might hold."""
+    """The closed file of another queue, with a job id that a worker of this queue may hold."""
     other = path.with_name("other.db")
     with Queue(other) as q:
         q.enqueue("e", id="held")
@@ -279,7 +281,7 @@ def other_queue(path: Path) -> Path:
 
 
 @pytest.mark.parametrize("how", ["close", "kill"])
-def test_a_claim_from_before_does_not_act_on_the_file_that_came_instead(
+def test_an_old_claim_does_not_act_on_the_file_that_replaced_the_queue(
     path: Path, how: End
 ) -> None:
     with actor(path) as a, actor(path) as b:
@@ -294,7 +296,7 @@ def test_a_claim_from_before_does_not_act_on_the_file_that_came_instead(
         for words in ("ack", "claim", "enqueue a 100", "stats"):
             told, refused = a.do(words)
             assert told == []
-            assert "somebody removed or replaced" in refused
+            assert "removed or replaced the file" in refused
         end(a, how)
         end(b, how)
     assert there(path) == {"held", "theirs", *by_b}
@@ -306,20 +308,22 @@ def test_an_open_queue_refuses_every_call_once_its_file_was_deleted(path: Path) 
         q.stats()
         remove(path)
         for call in (lambda: q.enqueue("e"), q.dequeue, q.stats, q.peek, q.queues):
-            with pytest.raises(CorruptError, match="somebody removed or replaced"):
+            with pytest.raises(CorruptError, match="removed or replaced the file"):
                 call()
         assert not path.exists()
         with Queue(path) as other:
             assert other.stats().total == 0
-        with pytest.raises(CorruptError, match="somebody removed or replaced"):
+        with pytest.raises(CorruptError, match="removed or replaced the file"):
             q.enqueue("e")
 
 
 @pytest.mark.parametrize("parts", [("", *LOG), *PARTS], ids="".join)
-def test_a_dequeue_that_waits_is_told(path: Path, parts: tuple[str, ...]) -> None:
+def test_a_waiting_dequeue_reports_that_the_file_is_gone(
+    path: Path, parts: tuple[str, ...]
+) -> None:
     with Queue(path) as q, waiting_dequeue(q) as waiting:
         cut(path, parts)
-        with pytest.raises(CorruptError, match="somebody removed or replaced"):
+        with pytest.raises(CorruptError, match="removed or replaced the file"):
             waiting.result(PROMPTLY)
         assert path.exists() is ("" not in parts)
 
@@ -328,7 +332,7 @@ def test_a_dequeue_that_waits_is_told(path: Path, parts: tuple[str, ...]) -> Non
 
 
 @pytest.mark.parametrize("parts", PARTS, ids="".join)
-def test_a_new_queue_in_the_same_process_goes_on(path: Path, parts: tuple[str, ...]) -> None:
+def test_a_new_queue_object_in_the_same_process_works(path: Path, parts: tuple[str, ...]) -> None:
     with Queue(path) as q:
         q.enqueue("e", id="before")
         q.stats()
@@ -340,7 +344,7 @@ def test_a_new_queue_in_the_same_process_goes_on(path: Path, parts: tuple[str, .
             assert {job.id for job in new.peek(limit=9)} == {"before", "after"}
 
 
-def test_a_connection_of_the_users_that_holds_on_to_the_old_log_is_refused(path: Path) -> None:
+def test_a_connection_of_the_user_with_the_old_log_is_refused(path: Path) -> None:
     with Queue(path) as q:
         q.enqueue("e", id="before")
         with closing(sqlite3.connect(path)) as db:
@@ -348,21 +352,21 @@ def test_a_connection_of_the_users_that_holds_on_to_the_old_log_is_refused(path:
             db.commit()
             cut(path)
             subprocess.run([sys.executable, "-c", FOREIGN, str(path)], check=False)
-            with pytest.raises(CorruptError, match="somebody removed or replaced"):
+            with pytest.raises(CorruptError, match="removed or replaced the file"):
                 q.enqueue("e", connection=db)
             db.rollback()
-            # Both would use the -shm that is gone, and the log that is there.
+            # Both would use the deleted -shm and the new log.
             for joined in (db, None):
                 with (
                     Queue(path) as new,
-                    pytest.raises(CorruptError, match="somebody removed or replaced"),
+                    pytest.raises(CorruptError, match="removed or replaced the file"),
                 ):
                     new.enqueue("e", connection=joined)
                 db.rollback()
-        assert there(path) == set()  # what was acknowledged before went with the log
+        assert there(path) == set()  # the jobs acknowledged before were lost with the log
 
 
-def test_a_store_that_is_closed_under_others_who_share_it_goes_on(path: Path) -> None:
+def test_a_shared_store_that_one_user_closes_still_works_for_the_others(path: Path) -> None:
     store = SqliteStore(path)
     with closed_behind(store), Queue(store) as q, waiting_dequeue(q) as waiting:
         drive(store.close())
@@ -372,7 +376,7 @@ def test_a_store_that_is_closed_under_others_who_share_it_goes_on(path: Path) ->
         q.enqueue("e")
 
 
-def test_a_file_that_came_instead_while_a_fork_let_go_of_it_is_refused(path: Path) -> None:
+def test_a_file_that_was_replaced_during_a_fork_is_refused(path: Path) -> None:
     with Queue(path) as q:
         q.enqueue("e", id="held")
         [job] = q.dequeue()
@@ -384,7 +388,7 @@ def test_a_file_that_came_instead_while_a_fork_let_go_of_it_is_refused(path: Pat
         remove(path)
         other.rename(path)
         for call in (lambda: q.ack(job), q.stats):
-            with pytest.raises(CorruptError, match="somebody removed or replaced"):
+            with pytest.raises(CorruptError, match="removed or replaced the file"):
                 call()
     assert there(path) == {"held", "theirs"}
 
@@ -410,7 +414,7 @@ def test_a_program_may_end_with_its_queues_open(path: Path) -> None:
     assert len(there(path)) == 2
 
 
-def test_a_queue_whose_content_was_replaced_is_taken_for_no_other(tmp_path: Path) -> None:
+def test_a_queue_whose_content_was_replaced_is_refused(tmp_path: Path) -> None:
     path, other = tmp_path / "jobs.db", tmp_path / "other.db"
     with Queue(other) as q:
         q.enqueue("e", id="k")

@@ -1,4 +1,4 @@
-"""One file, many users: threads, processes, copies, and what a close leaves."""
+"""One file, many users: threads, processes, copies, and the state after a close."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_a_dequeue_that_waits_here_is_woken_promptly_from_another_process(path: 
         assert names == ["from inside", "from outside"]
 
 
-def test_a_job_that_another_process_gives_back_wakes_too(path: Path) -> None:
+def test_a_job_given_back_by_another_process_wakes_a_dequeue(path: Path) -> None:
     with Queue(path) as q, Queue(path) as other, ThreadPoolExecutor(1) as threads:
         q.enqueue("e", id="job")
         [job] = other.dequeue()
@@ -158,10 +158,10 @@ def test_a_copy_that_sqlite_made_while_the_queue_was_open_is_a_queue(path: Path)
         assert q.dequeue() == []
 
 
-def test_what_a_process_left_that_died_is_found(path: Path) -> None:
+def test_jobs_of_a_process_that_died_are_found(path: Path) -> None:
     with Queue(path) as q:
         q.enqueue_many([NewJob("e")] * 50)
-        # The files as they are now, in the middle: as a copy of the disk would have them.
+        # The files as they are now, in mid-use, as in a copy of the disk.
         for name in ("jobs.db", "jobs.db-wal"):
             shutil.copy(path.with_name(name), path.with_name(f"dead-{name}"))
     with Queue(path.with_name("dead-jobs.db")) as q:
@@ -172,7 +172,7 @@ def test_what_a_process_left_that_died_is_found(path: Path) -> None:
 # -- closing -------------------------------------------------------------------
 
 
-def test_a_queue_is_there_for_whoever_opens_it_next(path: Path) -> None:
+def test_a_closed_queue_can_be_opened_again(path: Path) -> None:
     for n in range(5):
         with Queue(path) as q:
             assert q.stats().pending == n
@@ -194,13 +194,13 @@ def test_a_store_can_be_used_again_after_its_close(path: Path) -> None:
 
 
 def open_files() -> list[str]:
-    """What this process has open, by name."""
+    """The names of the files that this process has open."""
     found = []
     for entry in Path("/proc/self/fd").iterdir():
         try:
             found.append(str(entry.readlink()))
         except OSError:
-            continue  # the one by which the folder was read
+            continue  # the descriptor of this listing
     return sorted(name for name in found if "/proc/" not in name)
 
 
@@ -222,7 +222,7 @@ async def use_awaiting(kind: type[DirectQueue | BrokerQueue], path: Path) -> Non
         await q.ack(job)
 
 
-@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="only Linux lists them so")
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="needs /proc/self/fd")
 @pytest.mark.parametrize("flavour", FLAVOURS)
 def test_a_close_leaves_no_thread_and_no_open_file(path: Path, flavour: Flavour) -> None:
     gc.collect()
@@ -232,14 +232,14 @@ def test_a_close_leaves_no_thread_and_no_open_file(path: Path, flavour: Flavour)
     else:
         asyncio.run(use_awaiting(DirectQueue if flavour == "direct" else BrokerQueue, path))
     for thread in set(threading.enumerate()) - threads:
-        thread.join(PROMPTLY)  # it was told to end, and does so by itself
+        thread.join(PROMPTLY)  # it was asked to stop, and ends by itself
         assert not thread.is_alive(), thread.name
-    # What others had left open may have been closed meanwhile.
+    # Files that other tests left open may have been closed meanwhile.
     assert not Counter(open_files()) - Counter(files)
-    assert os.listdir(path.parent) == [path.name]  # noqa: PTH208 - names are what is asked for
+    assert os.listdir(path.parent) == [path.name]  # noqa: PTH208 - only the names are needed
 
 
-def test_a_close_wakes_whoever_waits(path: Path) -> None:
+def test_a_close_wakes_waiting_dequeues(path: Path) -> None:
     q = Queue(path)
     with waiting_dequeue(q) as waiting:
         q.close()

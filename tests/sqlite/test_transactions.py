@@ -1,4 +1,4 @@
-"""`connection=`: a job is added in the caller's own transaction, and shares its fate."""
+"""`connection=`: a job is added in the caller's transaction and shares its commit or rollback."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def q(path: Path) -> Iterator[Queue]:
 
 @pytest.fixture
 def connection(path: Path) -> Iterator[sqlite3.Connection]:
-    """The application's: it has a table of its own, and a transaction open."""
+    """The application's connection: it has its own table and an open transaction."""
     with closing(sqlite3.connect(path)) as opened:
         opened.execute("CREATE TABLE orders (name TEXT)")
         opened.execute("INSERT INTO orders VALUES ('first')")
@@ -60,7 +60,7 @@ def ids(q: Queue) -> list[str]:
     return [job.id for job in q.read_state().jobs]
 
 
-# -- one fate ------------------------------------------------------------------
+# -- commit and rollback -------------------------------------------------------
 
 
 def add(flavour: Flavour, path: Path, connection: sqlite3.Connection, name: str) -> Job:
@@ -76,7 +76,7 @@ def add(flavour: Flavour, path: Path, connection: sqlite3.Connection, name: str)
 
 
 @pytest.mark.parametrize("flavour", FLAVOURS)
-def test_a_job_is_there_when_the_transaction_commits(
+def test_a_job_exists_when_the_transaction_commits(
     path: Path, connection: sqlite3.Connection, flavour: Flavour
 ) -> None:
     connection.commit()
@@ -97,7 +97,7 @@ def test_a_job_is_there_when_the_transaction_commits(
 
 
 @pytest.mark.parametrize("flavour", FLAVOURS)
-def test_a_job_never_was_when_the_transaction_is_rolled_back(
+def test_a_job_never_existed_when_the_transaction_is_rolled_back(
     path: Path, connection: sqlite3.Connection, flavour: Flavour
 ) -> None:
     connection.commit()
@@ -111,7 +111,7 @@ def test_a_job_never_was_when_the_transaction_is_rolled_back(
         assert [job.id for job in q.dequeue()] == ["job"]
 
 
-def test_a_rollback_takes_the_tables_of_a_new_queue_along(
+def test_a_rollback_removes_the_tables_of_a_new_queue(
     path: Path, q: Queue, connection: sqlite3.Connection
 ) -> None:
     q.enqueue("e", id="gone", connection=connection)
@@ -124,7 +124,7 @@ def test_a_rollback_takes_the_tables_of_a_new_queue_along(
     assert ids(q) == ["job"]
 
 
-def test_a_part_that_is_rolled_back_to_a_savepoint_takes_its_jobs_along(
+def test_a_rollback_to_a_savepoint_removes_its_jobs(
     q: Queue, connection: sqlite3.Connection
 ) -> None:
     q.enqueue("e", id="kept", connection=connection)
@@ -137,7 +137,9 @@ def test_a_part_that_is_rolled_back_to_a_savepoint_takes_its_jobs_along(
     assert [job.id for job in q.dequeue(batch_size=9)] == ["kept", "kept too"]
 
 
-def test_many_jobs_share_one_fate(path: Path, q: Queue, connection: sqlite3.Connection) -> None:
+def test_many_jobs_are_committed_or_rolled_back_together(
+    path: Path, q: Queue, connection: sqlite3.Connection
+) -> None:
     q.enqueue_many([NewJob("e", id=str(n)) for n in range(100)], connection=connection)
     connection.rollback()
     assert ids(q) == []
@@ -150,7 +152,7 @@ def test_many_jobs_share_one_fate(path: Path, q: Queue, connection: sqlite3.Conn
     assert q.enqueue_many([], connection=connection) == []
 
 
-def test_jobs_added_by_both_ways_in_turn_are_all_there_in_order(
+def test_jobs_added_in_transactions_and_without_keep_their_order(
     path: Path, q: Queue, connection: sqlite3.Connection
 ) -> None:
     connection.commit()
@@ -172,7 +174,7 @@ def test_jobs_added_by_both_ways_in_turn_are_all_there_in_order(
 # -- duplicates and refusals ---------------------------------------------------
 
 
-def test_a_duplicate_is_told_inside_the_transaction_and_outside(
+def test_a_duplicate_is_reported_inside_the_transaction_and_outside(
     path: Path, q: Queue, connection: sqlite3.Connection
 ) -> None:
     connection.commit()
@@ -215,7 +217,7 @@ def test_a_refusal_leaves_the_callers_own_changes_in_the_transaction(
     assert q.queues() == ["a", "default"]
 
 
-def test_a_call_that_is_wrong_is_refused_before_anything_is_done(
+def test_a_wrong_call_is_refused_before_anything_is_done(
     path: Path, q: Queue, connection: sqlite3.Connection
 ) -> None:
     wrong: list[Callable[[], object]] = [
@@ -230,7 +232,7 @@ def test_a_call_that_is_wrong_is_refused_before_anything_is_done(
     assert q.stats().total == 0
 
 
-# -- waking those who wait -----------------------------------------------------
+# -- waking waiting dequeues ---------------------------------------------------
 
 WAITING = """
 import sys
@@ -273,10 +275,10 @@ def test_a_commit_wakes_a_dequeue_that_waits_in_this_process(
         assert job.id == "job"
 
 
-# -- trouble -------------------------------------------------------------------
+# -- errors --------------------------------------------------------------------
 
 
-def test_a_transaction_that_has_read_what_others_changed_since_is_told_how_to_begin(
+def test_a_transaction_with_an_outdated_read_gets_an_error_that_says_how_to_begin(
     path: Path, q: Queue, connection: sqlite3.Connection
 ) -> None:
     connection.commit()
@@ -296,7 +298,7 @@ def test_a_transaction_that_has_read_what_others_changed_since_is_told_how_to_be
     assert ids(q) == ["there", "since", "fresh"]
 
 
-def test_a_transaction_that_cannot_get_the_lock_is_told_so(
+def test_a_transaction_that_cannot_get_the_lock_gets_an_error(
     path: Path, q: Queue, connection: sqlite3.Connection
 ) -> None:
     connection.commit()
@@ -313,7 +315,7 @@ def test_a_transaction_that_cannot_get_the_lock_is_told_so(
     assert ids(q) == ["there", "job"]
 
 
-def test_a_database_that_may_not_grow_is_told_and_keeps_what_it_has(
+def test_a_database_that_may_not_grow_gives_an_error_and_keeps_its_content(
     path: Path, q: Queue, connection: sqlite3.Connection
 ) -> None:
     connection.commit()

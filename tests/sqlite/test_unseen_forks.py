@@ -1,6 +1,6 @@
-"""Forks that Python does not see, and forks during a call: the child reopens, or refuses.
+"""Forks in C, and forks during a call: the child reopens the queue, or refuses.
 
-`fork()` here is libc's, as a server that is written in C calls it: no hook of Python's runs.
+`fork()` here is libc's, as a server written in C calls it: none of Python's hooks run.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import pytest
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux", reason="elsewhere every child of a fork in C is refused"
 )
-# From 3.13 on Python ends the child of a fork of which it learns only there.
+# From 3.13 on, Python ends a child if only the child runs Python's fork hooks.
 SEEN = ["half seen", "seen"] if sys.version_info < (3, 13) else ["seen"]
 
 COMMON = """
@@ -28,13 +28,13 @@ from casque.stores.sqlite import connection, forks
 
 path = sys.argv[1]
 # Python itself hangs in the child of a fork in C if another thread waits for its turn. So threads
-# take turns only where they wait, and who waits for SQLite's lock does nothing else.
+# switch only where they wait, and a thread that waits for SQLite's lock does nothing else.
 sys.setswitchinterval(1_000)
 connection._BUSY_SECONDS = 60
 unseen = ctypes.PyDLL(None).fork
 
 def half_seen():
-    # As uWSGI does when it is told to: only the hook of the child runs.
+    # As uWSGI does if configured so: only the hook of the child runs.
     if (child := unseen()) == 0:
         ctypes.pythonapi.PyOS_AfterFork_Child()
     return child
@@ -42,7 +42,7 @@ def half_seen():
 fork = {"unseen": unseen, "half seen": half_seen, "seen": os.fork}[sys.argv[2]]
 
 def in_child(do):
-    # What the child does, and then the end of a program as any other.
+    # The child calls `do`, and then exits as a normal program.
     if (child := fork()) == 0:
         try:
             do()
@@ -80,7 +80,7 @@ def told_refusal(what):
 
 
 def run(code: str, path: Path, fork: str = "unseen") -> list[Any]:
-    """Everything that was told. Every job that was, and no other, is stored."""
+    """The reports of all processes. Checks that exactly the reported jobs are stored."""
     quiet = ["-W", "ignore::DeprecationWarning"]  # that a process with threads forks
     done = subprocess.run(
         [sys.executable, *quiet, "-c", COMMON + code, str(path), fork],
@@ -112,7 +112,7 @@ with Queue(path) as q:
 
 
 @pytest.mark.parametrize("fork", ["unseen", *SEEN])
-def test_both_sides_of_a_fork_in_c_go_on(tmp_path: Path, fork: str) -> None:
+def test_parent_and_child_of_a_fork_in_c_can_use_the_queue(tmp_path: Path, fork: str) -> None:
     told = run(BOTH_SIDES, tmp_path / "jobs.db", fork)
     assert len(told) == 3 + 4 * 20 + 1
     assert len({id[-12:] for _, id in told}) == len(told)
@@ -122,7 +122,7 @@ PARENT_CLOSES = """
 crash = '''
 import os, sys
 from casque import Queue
-q = Queue(sys.argv[1])  # it is not let go of
+q = Queue(sys.argv[1])  # it is kept open
 id = q.enqueue("e").id
 os.write(1, ('["job", "' + id + '"]' + chr(10)).encode())
 os.kill(os.getpid(), 9)
@@ -139,7 +139,7 @@ def child():
     USE
 
 children = [in_child(child) for _ in range(2)]
-# It is the last by all locks that there are: it deletes the log, which the children have open.
+# By all locks it is the last one: it deletes the log, which the children have open.
 q.close()
 assert not os.path.exists(path + "-wal")
 subprocess.run([sys.executable, "-c", crash, path])
@@ -172,13 +172,13 @@ while q.store._writer.lock.acquire(blocking=False):
 time.sleep(0.1)
 
 def child():
-    # A new thread may get the number of the one that is in the middle of its call in the parent.
+    # A new thread may get the id of the one that is in the middle of a call in the parent.
     first = threading.Thread(target=lambda: told_refusal(lambda: q.enqueue("e")))
     first.start()
     first.join()
     told_refusal(lambda: q.stats())
     told_refusal(lambda: Queue(path).enqueue("e"))
-    # What SQLite holds for the other thread, it holds for every file.
+    # SQLite's internal locks, held for the other thread, apply to every file.
     told_refusal(lambda: Queue(path + ".other.db").enqueue("e"))
     told_refusal(lambda: finished(in_child(lambda: told_refusal(lambda: q.enqueue("e")))))
     q.close()
@@ -247,7 +247,7 @@ end = SqliteStore._end
 children = []
 
 def forking(*args):
-    # As a signal handler does that forks: the call goes on, on both sides.
+    # As a signal handler that forks: the call continues in both processes.
     if not children:
         children.append(fork())
     end(*args)
@@ -266,7 +266,7 @@ q.close()
 
 
 @pytest.mark.parametrize("fork", SEEN)
-def test_a_commit_that_a_fork_struck_in_is_made_by_the_parent_alone(
+def test_a_commit_during_which_its_thread_forks_is_made_by_the_parent_alone(
     tmp_path: Path, fork: str
 ) -> None:
     told = run(WITHIN_A_COMMIT, tmp_path / "jobs.db", fork)
@@ -289,8 +289,8 @@ told_ids(q, 1)
 """
 
 
-def test_a_child_goes_on_while_its_parent_waits_for_jobs(tmp_path: Path) -> None:
+def test_a_child_can_use_the_queue_while_its_parent_waits_for_jobs(tmp_path: Path) -> None:
     told = run(WHILE_ANOTHER_WAITS, tmp_path / "jobs.db")
     assert len(told) == 20 + 1
-    # The parent looks at the file now and then, and may do so just as it forks.
+    # The parent reads the file now and then, perhaps exactly while it forks.
     assert [kind for kind, _ in told].count("job") > 1

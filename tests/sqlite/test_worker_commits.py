@@ -1,8 +1,7 @@
-"""What a busy worker sends again and again: acks, and a claim for as many more, in one commit.
+"""The usual commit of a busy worker: acks, and a claim of as many more jobs.
 
-By the short way of fast_path.py when nothing is special about it, and by the long
-way, with the same outcome, when something is. Here something is: each test is
-about one condition of the short way.
+It takes the fast path of fast_path.py in the simple case, and the slow path, with
+the same outcome, in all others. Each test is about one condition of the fast path.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def q(path: Path, clock: FakeClock) -> Iterator[Queue]:
-    """Somebody else."""
+    """A queue object with another handle."""
     store = SqliteStore(path, clock=clock)
     with closed_behind(store), Queue(store, lease=LEASE) as opened:
         yield opened
@@ -55,7 +54,7 @@ def worker(path: Path, clock: FakeClock) -> Iterator[Worker]:
 
 
 def busy(worker: Worker, q: Queue, jobs: Sequence[NewJob]) -> list[Job]:
-    """Let the worker have its line, and tokens in reserve, and three jobs before it is `jobs`."""
+    """Give the worker a cached line, tokens in reserve and three held jobs, before `jobs`."""
     q.enqueue_many([*[NewJob("e", retain=DAY)] * 9, *jobs])
     held: list[Job] = []
     for _ in range(3):
@@ -65,9 +64,9 @@ def busy(worker: Worker, q: Queue, jobs: Sequence[NewJob]) -> list[Job]:
 
 
 @contextmanager
-def the_short_way(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def only_fast_path(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     def no(*_: Any) -> NoReturn:
-        raise AssertionError("it went the long way")
+        raise AssertionError("it took the slow path")
 
     with monkeypatch.context() as patched:
         patched.setattr(SqliteStore, "_commit", no)
@@ -75,7 +74,7 @@ def the_short_way(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @contextmanager
-def the_long_way(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def only_slow_path(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     taken = 0
 
     def counted(self: SqliteStore, *args: Any) -> Any:
@@ -102,32 +101,32 @@ def opened(worker: Worker) -> sqlite3.Connection:
 
 
 def lines(path: Path) -> dict[str, int | None]:
-    """Until when each line waits; None: it is in the ring."""
+    """By line, the time until which it waits; None: it is in the ring."""
     with closing(sqlite3.connect(path)) as connection:
         return dict(connection.execute("SELECT entrypoint, visit_us FROM casque_line"))
 
 
 def settle_in(worker: Worker) -> None:
-    """After time has passed, have done what is to be done now and then: the next goes shortly."""
+    """After time has passed, run the periodic upkeep, so that the next commit can be fast."""
     worker.commit(PutRecord("note", f"{worker.number}", b"", ABSENT))
 
 
 def hasten(path: Path, entrypoint: str) -> None:
-    """Put a line into the ring before it is due, as a clock that is ahead does."""
+    """Put a line into the ring before it is due, as a process with a fast clock does."""
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute(
             "UPDATE casque_line SET visit_us = NULL WHERE entrypoint = ?", (entrypoint,)
         )
 
 
-def test_it_goes_the_short_way_whether_jobs_are_kept_or_not(
+def test_retained_and_other_jobs_take_the_fast_path(
     worker: Worker, q: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     some = [NewJob("e", retain=DAY), NewJob("e", max_attempts=1), NewJob("e", retain=timedelta(0))]
     held = busy(worker, q, some * 9)
     waiting = [job.id for job in q.peek(limit=50)]
     claimed = []
-    with the_short_way(monkeypatch):
+    with only_fast_path(monkeypatch):
         for _ in range(6):
             held = worker.work(held, 3, result=b"\x00\xff")
             claimed += held
@@ -145,7 +144,7 @@ def test_it_goes_the_short_way_whether_jobs_are_kept_or_not(
             assert found is None
 
 
-def test_it_takes_few_statements_and_writes_nothing_but_jobs(
+def test_the_fast_path_takes_few_statements_and_writes_only_jobs(
     worker: Worker, q: Queue, path: Path
 ) -> None:
     held = busy(worker, q, [NewJob("e", retain=DAY)] * 99)
@@ -161,15 +160,15 @@ def test_it_takes_few_statements_and_writes_nothing_but_jobs(
         connection.set_trace_callback(None)
         assert looking.execute(others).fetchall() == before
     assert len([one for one in said if "history = json_insert" in one]) == 10
-    # BEGIN, the version, who holds them, what is next, the claim, COMMIT.
+    # BEGIN, data version, held jobs, next jobs, the claim, COMMIT.
     assert len(said) == 10 + 6, said
 
 
-def test_one_ack_of_a_job_that_is_kept_goes_the_short_way(
+def test_one_ack_of_a_retained_job_takes_the_fast_path(
     worker: Worker, q: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held = busy(worker, q, [NewJob("e", retain=DAY)] * 9)
-    with the_short_way(monkeypatch):
+    with only_fast_path(monkeypatch):
         assert worker.commit(Ack(held[0].id, held[0].token, b"1")) == [None]
         assert worker.work(held[1:2], 1)
     found = q.get(held[0].id)
@@ -177,25 +176,25 @@ def test_one_ack_of_a_job_that_is_kept_goes_the_short_way(
     assert found.result == b"1"
 
 
-def test_so_do_jobs_with_names_of_their_own(
+def test_jobs_with_given_ids_take_the_fast_path(
     worker: Worker, q: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     named = [NewJob("e", id=f"name {n}", retain=DAY if n % 2 else None) for n in range(30)]
     held = busy(worker, q, [one for name in named for one in (name, NewJob("e"))])
-    with the_short_way(monkeypatch):
+    with only_fast_path(monkeypatch):
         for _ in range(9):
             held = worker.work(held, 4, result=b"r")
     done = [q.get(f"name {n}") for n in range(16)]
     assert [one is not None and one.result == b"r" for one in done] == [False, True] * 8
 
 
-def test_a_better_job_that_is_held_does_not_make_it_longer(
+def test_a_better_job_that_is_held_does_not_prevent_the_fast_path(
     worker: Worker, q: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held = busy(worker, q, [])
     q.enqueue_many([NewJob("e", priority=n // 5 - 2) for n in range(20)])
     held = worker.work(held, 3)
-    with the_short_way(monkeypatch):
+    with only_fast_path(monkeypatch):
         for _ in range(4):
             waiting = [job.id for job in q.peek(limit=2)]
             more = worker.work(held[:2], 2)
@@ -203,7 +202,7 @@ def test_a_better_job_that_is_held_does_not_make_it_longer(
             held = [*held[2:], *more]
 
 
-def test_what_acks_add_is_added(worker: Worker, q: Queue) -> None:
+def test_jobs_that_acks_add_are_added(worker: Worker, q: Queue) -> None:
     one, two, _ = busy(worker, q, [NewJob("e")] * 5)
     [new], [order] = worker.store.clock.mint(1)
     next_one = Request(new, "default", "g", b"", 0, 5, order=order, minted=True)
@@ -233,7 +232,7 @@ def test_an_ack_without_a_token_is_refused(worker: Worker, q: Queue) -> None:
     assert q.stats().processing == 4
 
 
-def test_an_ack_under_another_ones_token_is_refused(worker: Worker, q: Queue) -> None:
+def test_an_ack_with_the_token_of_another_job_is_refused(worker: Worker, q: Queue) -> None:
     one, two, three = busy(worker, q, [NewJob("e")] * 5)
     swapped = [Ack(one.id, two.token), Ack(two.id, one.token)]
     *refused, right, leased = worker.commit(*swapped, *acks_of([three]), ask_for(2))
@@ -242,7 +241,7 @@ def test_an_ack_under_another_ones_token_is_refused(worker: Worker, q: Queue) ->
     assert len(leased.jobs) == 2
 
 
-def test_an_ack_of_what_is_over_is_refused_and_the_rest_is_done(worker: Worker, q: Queue) -> None:
+def test_an_ack_of_a_finished_job_is_refused_and_the_rest_is_done(worker: Worker, q: Queue) -> None:
     one, two, three = busy(worker, q, [NewJob("e")] * 5)
     worker.commit(*acks_of([two]))
     right, refused, also, leased = worker.commit(*acks_of([one, two, three]), ask_for(2))
@@ -251,7 +250,7 @@ def test_an_ack_of_what_is_over_is_refused_and_the_rest_is_done(worker: Worker, 
     assert len(leased.jobs) == 2
 
 
-def test_an_id_that_only_tells_the_same_row_is_not_taken_for_it(worker: Worker, q: Queue) -> None:
+def test_another_id_of_the_same_order_is_not_taken_for_the_job(worker: Worker, q: Queue) -> None:
     one, two, _ = busy(worker, q, [NewJob("e")] * 5)
     other = one.id[:-1] + ("0" if one.id[-1] != "0" else "1")
     refused, right, leased = worker.commit(
@@ -269,7 +268,9 @@ def test_a_line_that_another_has_added_has_its_turn(worker: Worker, q: Queue) ->
     assert {job.entrypoint for job in worker.work(held, 2)} == {"e", "f"}
 
 
-def test_what_another_has_taken_over_is_lost(worker: Worker, q: Queue, clock: FakeClock) -> None:
+def test_a_job_that_another_has_taken_over_is_lost(
+    worker: Worker, q: Queue, clock: FakeClock
+) -> None:
     one, two, _ = busy(worker, q, [NewJob("e")] * 9)
     clock.advance(LEASE)
     [over] = q.dequeue(id=one.id)
@@ -288,7 +289,7 @@ def test_a_queue_that_another_has_paused_gives_nothing(worker: Worker, q: Queue)
     assert len(worker.work([], 2)) == 2
 
 
-def test_a_lease_that_is_over_takes_the_line_along(
+def test_an_ack_after_the_lease_ended_moves_the_line(
     worker: Worker, q: Queue, path: Path, clock: FakeClock
 ) -> None:
     held = busy(worker, q, [])
@@ -303,7 +304,7 @@ def test_a_lease_that_is_over_takes_the_line_along(
     assert lines(path) == {"e": clock.now() + span_us(HOUR - LEASE)}
 
 
-def test_the_first_to_become_due_again_takes_the_line_along(
+def test_an_ack_of_the_first_job_to_become_due_moves_the_line(
     worker: Worker, q: Queue, path: Path, clock: FakeClock
 ) -> None:
     held = busy(worker, q, [NewJob("e")] * 3)
@@ -316,21 +317,21 @@ def test_the_first_to_become_due_again_takes_the_line_along(
     assert lines(path) == {}
 
 
-def test_the_last_jobs_of_a_line_that_is_early_take_it_along(
+def test_acks_of_the_last_jobs_of_an_early_line_delete_it(
     worker: Worker, q: Queue, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held = busy(worker, q, [NewJob("e")] * 2)
     held += worker.work([], 2)
     hasten(path, "e")
     assert worker.commit(*acks_of(held[:1])) == [None]
-    with the_short_way(monkeypatch):
+    with only_fast_path(monkeypatch):
         assert worker.commit(*acks_of(held[1:3])) == [None] * 2
-    with the_long_way(monkeypatch):
+    with only_slow_path(monkeypatch):
         assert worker.commit(*acks_of(held[3:])) == [None] * 2
     assert lines(path) == {}
 
 
-def test_so_do_those_of_another_line_than_is_claimed_from(
+def test_acks_of_the_last_jobs_of_a_line_not_claimed_from_delete_it(
     worker: Worker, q: Queue, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held = busy(worker, q, [NewJob("e")] * 9)
@@ -339,20 +340,20 @@ def test_so_do_those_of_another_line_than_is_claimed_from(
     hasten(path, "f")
     for _ in range(2):
         worker.work([held.pop(), others.pop()], 1, entrypoints=("e",))
-    with the_short_way(monkeypatch):
+    with only_fast_path(monkeypatch):
         worker.work([held.pop(), others.pop()], 1, entrypoints=("e",))
     assert set(lines(path)) == {"e", "f"}
-    with the_long_way(monkeypatch):
+    with only_slow_path(monkeypatch):
         worker.work(others, 1, entrypoints=("e",))
     assert set(lines(path)) == {"e"}
 
 
-def test_lines_that_were_forgotten_are_looked_up(
+def test_lines_that_are_not_cached_are_read(
     worker: Worker, q: Queue, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held = busy(worker, q, [NewJob("e")] * 9)
     worker.commit(PutRecord("pause", "other", b"", ABSENT))
-    with the_long_way(monkeypatch):
+    with only_slow_path(monkeypatch):
         assert worker.commit(*acks_of(held[:2])) == [None] * 2
 
 
@@ -364,7 +365,9 @@ def test_lines_that_were_forgotten_are_looked_up(
         {"id": "no such job"},
     ],
 )
-def test_only_what_is_asked_for_is_claimed(worker: Worker, q: Queue, ask: dict[str, Any]) -> None:
+def test_only_jobs_that_match_the_dequeue_are_claimed(
+    worker: Worker, q: Queue, ask: dict[str, Any]
+) -> None:
     held = busy(worker, q, [NewJob("e")] * 9)
     assert worker.work(held, 3, **ask) == []
     assert q.stats().completed == 9
@@ -380,12 +383,12 @@ def test_a_line_that_comes_due_has_its_turn(worker: Worker, q: Queue, clock: Fak
     assert {job.entrypoint for job in worker.work(held, 3)} == {"e", "f"}
 
 
-def test_fewer_than_asked_for_are_claimed_with_the_line(
+def test_a_claim_of_all_due_jobs_makes_the_line_wait(
     worker: Worker, q: Queue, path: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for left in (2, 3):
         held = busy(worker, q, [NewJob("e")] * left)
-        with the_long_way(monkeypatch):
+        with only_slow_path(monkeypatch):
             held = worker.work(held, 3)
         assert len(held) == left
         assert q.queues(due=True) == []
@@ -394,7 +397,7 @@ def test_fewer_than_asked_for_are_claimed_with_the_line(
         assert lines(path) == {}
 
 
-def test_after_nothing_was_found_it_is_looked_for_again(worker: Worker, q: Queue) -> None:
+def test_after_an_empty_claim_new_jobs_are_found(worker: Worker, q: Queue) -> None:
     held = busy(worker, q, [NewJob("e")])
     [one] = worker.work([], 3)
     assert worker.work([], 3) == []
@@ -403,7 +406,7 @@ def test_after_nothing_was_found_it_is_looked_for_again(worker: Worker, q: Queue
     assert len(worker.work(held, 3)) == 3
 
 
-def test_those_whose_holder_was_lost_are_taken_over(
+def test_jobs_whose_holder_was_lost_are_taken_over(
     worker: Worker, q: Queue, clock: FakeClock
 ) -> None:
     q.enqueue_many([NewJob("e", priority=-1), NewJob("e", priority=-1, max_attempts=1)])
@@ -419,7 +422,7 @@ def test_those_whose_holder_was_lost_are_taken_over(
     assert buried.status is JobStatus.DEAD
 
 
-def test_tokens_in_reserve_that_run_out(worker: Worker, q: Queue) -> None:
+def test_tokens_still_rise_when_the_reserved_ones_run_out(worker: Worker, q: Queue) -> None:
     held = busy(worker, q, [NewJob("e")] * 1_300)
     tokens = [job.token for job in held]
     for limit in (3, 5, 400, 7, 500, 300):
@@ -429,7 +432,7 @@ def test_tokens_in_reserve_that_run_out(worker: Worker, q: Queue) -> None:
     assert tokens == sorted(set(tokens))
 
 
-def test_a_repeated_commit_is_told_the_same(worker: Worker, q: Queue) -> None:
+def test_a_repeated_commit_gets_the_same_answer(worker: Worker, q: Queue) -> None:
     held = busy(worker, q, [NewJob("e")] * 9)
     told = worker.commit(*acks_of(held), ask_for(2))
     worker.number -= 1
@@ -441,7 +444,7 @@ def test_a_repeated_commit_is_told_the_same(worker: Worker, q: Queue) -> None:
     assert q.stats().processing == 4
 
 
-def test_the_long_way_goes_on_in_the_same_transaction(
+def test_the_slow_path_continues_in_the_same_transaction(
     worker: Worker, q: Queue, clock: FakeClock
 ) -> None:
     held = busy(worker, q, [NewJob("e")] * 9)
@@ -459,7 +462,7 @@ def test_the_long_way_goes_on_in_the_same_transaction(
 
 
 class Doubtful:
-    """A connection whose next COMMIT is said to have failed."""
+    """A connection whose next COMMIT reports an error."""
 
     def __init__(self, connection: sqlite3.Connection, *, lands: bool) -> None:
         self._connection = connection
@@ -480,7 +483,7 @@ class Doubtful:
 
 @pytest.mark.parametrize("count", [1, 3])
 @pytest.mark.parametrize("lands", [True, False])
-def test_what_is_said_to_have_failed_is_done_once(
+def test_a_commit_that_reported_an_error_is_done_once(
     worker: Worker, q: Queue, lands: bool, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held = busy(worker, q, [NewJob("e")] * 9)

@@ -1,4 +1,4 @@
-"""Waiting: a dequeue that surely waits, without a test that sleeps; and leaving nothing open."""
+"""Waiting: a dequeue that is certain to wait, without a sleep; and closing stores."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from casque.system.clock import drive
 LONG = timedelta(minutes=10)
 HOUR = timedelta(hours=1)
 PROMPTLY = 60
-"""Seconds; far below the ten minutes that everybody is ready to wait for a job."""
+"""Seconds; far below the ten minutes for which the dequeues wait."""
 
 
 @contextmanager
 def waiting_dequeue(q: Queue, wait: timedelta = LONG) -> Iterator[Future[list[Job]]]:
-    """A dequeue that waits, when the thread that looks out for other processes has looked once."""
+    """A waiting dequeue, once the thread that watches for other processes has checked once."""
     store = q.store
     assert isinstance(store, SqliteStore)
     q.enqueue("later", delay=HOUR)
@@ -31,7 +31,7 @@ def waiting_dequeue(q: Queue, wait: timedelta = LONG) -> Iterator[Future[list[Jo
     assert once > 0
     with ThreadPoolExecutor(1) as threads:
         future = threads.submit(q.dequeue, queue="default", wait=wait)
-        # It asks when it comes, and again when the watch begins: what that sees is news to it.
+        # It asks at the start, and again when the watch begins: its first check counts as a change.
         while store.touched < before + 3 * once and not future.done():
             pass
         yield future
@@ -44,7 +44,7 @@ def remove(path: Path) -> None:
 
 @contextmanager
 def closed_behind(store: Store) -> Iterator[None]:
-    """A store that is handed to a queue is the caller's to close."""
+    """Close a store at the end: a queue does not close a store that the caller passed."""
     try:
         yield
     finally:

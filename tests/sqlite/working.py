@@ -1,4 +1,4 @@
-"""Working: a worker that speaks to a store in commits of its own making, and to the rules too."""
+"""Working: a worker that sends its own commits to a store, and to the rules too."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Worker:
     def work(
         self, done: Sequence[Job], limit: int, *, result: bytes | None = None, **ask: Any
     ) -> list[Job]:
-        """Ack these and claim so many more."""
+        """Ack these jobs and claim `limit` more."""
         *acks, leased = self.commit(*acks_of(done, result), ask_for(limit, **ask))
         assert acks == [None] * len(done)
         jobs: list[Job] = leased.jobs
@@ -64,7 +64,7 @@ def ask_for(
 
 
 def request(clock: FakeClock, **options: Any) -> Request:
-    """A job to be added, under an id of its own unless one is given."""
+    """A job to add, with a minted id unless one is given."""
     [minted], [order] = clock.mint(1)
     how = {
         "queue": "default",
@@ -79,7 +79,7 @@ def request(clock: FakeClock, **options: Any) -> Request:
 
 
 class Both:
-    """Two handles on a file, and the rules in memory, told the same."""
+    """Two handles on a file, and the rules in memory, which get the same operations."""
 
     def __init__(
         self, folder: Path, clock: FakeClock, stack: ExitStack, durability: Durability = "full"
@@ -140,7 +140,7 @@ class Both:
 
 
 def like(outcome: Any) -> Any:
-    """An outcome but for what each store counts for itself."""
+    """An outcome without the values that each store counts by itself."""
     if isinstance(outcome, Job):
         return replace(outcome, token=0, seq=0)
     if isinstance(outcome, list):

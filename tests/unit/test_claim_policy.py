@@ -10,7 +10,7 @@ JOB = Job(id="x", entrypoint="e", payload=b"")
 EMPTY = Leased([], None)
 
 
-def test_it_asks_for_what_there_is_room_for_until_nothing_comes() -> None:
+def test_it_asks_for_as_many_jobs_as_it_has_room_for_until_none_come() -> None:
     policy = ClaimPolicy(None)
     assert policy.next_claim(0, 0) is None
     assert policy.next_claim(5, 0) == NextClaim(None, 5)
@@ -29,13 +29,13 @@ def test_an_empty_answer_says_when_to_ask_again() -> None:
     assert policy.next_claim(5, 149) is None
     assert policy.next_claim(5, 150) is not None
     policy.answered(5, Leased([], 5_000), 150, 150, 1_000)
-    assert policy.ask_us == 1_150, "the store may be deaf for that long"
+    assert policy.ask_us == 1_150, "the store may miss changes for that long"
     policy.next_claim(5, 1_150)
     policy.answered(5, EMPTY, 1_150, 1_150, None)
     assert policy.ask_us is None
 
 
-def test_one_that_is_partly_filled_does_not_and_so_it_asks_soon() -> None:
+def test_after_a_partly_filled_answer_it_asks_again_soon() -> None:
     policy = ClaimPolicy(None)
     policy.next_claim(5, 0)
     policy.answered(5, Leased([JOB], None), 0, 0, None)
@@ -43,7 +43,7 @@ def test_one_that_is_partly_filled_does_not_and_so_it_asks_soon() -> None:
     assert policy.ask_us == 50_000
 
 
-def test_a_ring_while_it_asks_is_heard() -> None:
+def test_a_ring_while_it_asks_is_not_lost() -> None:
     policy = ClaimPolicy(None)
     policy.next_claim(5, 0)
     policy.ring()
@@ -54,7 +54,7 @@ def test_a_ring_while_it_asks_is_heard() -> None:
     assert not policy.may_find_jobs
 
 
-def test_of_several_queues_each_has_its_turn_and_the_soonest_time_counts() -> None:
+def test_several_queues_take_turns_and_the_soonest_time_counts() -> None:
     policy = ClaimPolicy(("a", "b", "c"))
     assert policy.next_claim(6, 0) == NextClaim("a", 2)
     policy.answered(2, Leased([], 70), 0, 0, None)
@@ -69,7 +69,7 @@ def test_of_several_queues_each_has_its_turn_and_the_soonest_time_counts() -> No
     assert policy.ask_us == 940, "a new round begins"
 
 
-def test_on_a_slow_store_a_round_comes_to_its_end_all_the_same() -> None:
+def test_a_round_ends_even_on_a_slow_store() -> None:
     policy = ClaimPolicy(("a", "b"))
     assert policy.next_claim(4, 0) == NextClaim("a", 2)
     policy.answered(2, EMPTY, 0, 900, 200)

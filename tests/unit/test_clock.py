@@ -48,7 +48,7 @@ def test_ids_of_one_process_sort_by_age_within_a_millisecond_and_when_time_goes_
     assert orders == sorted(set(orders))
 
 
-def test_the_order_of_an_id_is_told_by_the_id() -> None:
+def test_an_id_contains_its_order() -> None:
     for clock in (SystemClock(), FakeClock()):
         ids, orders = clock.mint(1_000)
         assert [order_of(id) for id in ids] == orders
@@ -58,7 +58,7 @@ def test_the_order_of_an_id_is_told_by_the_id() -> None:
         assert order is None or 0 <= order < 2**63, id
 
 
-def test_a_fork_draws_ids_of_its_own() -> None:
+def test_a_fork_draws_its_own_ids() -> None:
     code = (
         "import os; from casque.system.clock import SystemClock;"
         "clock = SystemClock(); clock.new_id();"
@@ -76,7 +76,7 @@ def test_instants_and_spans_are_exact() -> None:
     assert span_us(timedelta(days=36_500, microseconds=1)) == 36_500 * 86_400_000_000 + 1
 
 
-def test_a_stores_time_never_goes_back_and_never_stands_still() -> None:
+def test_a_stores_time_never_goes_back_and_never_stops() -> None:
     clock = FakeClock()
     time = StoreTime(clock)
     start = time.now()
@@ -94,7 +94,7 @@ def test_leases_are_judged_by_the_earlier_time_for_one_lease_after_a_step_forwar
     clock, lease = FakeClock(), 60_000_000
     time = StoreTime(clock)
     assert time.step.judged_us(time.now(), lease) == time.now()
-    for together in (300, 600):  # the second step comes within a lease of the first
+    for together in (300, 600):  # the second step comes within one lease of the first
         clock.jump(timedelta(seconds=300))
         clock.advance(timedelta(seconds=20))
         now = time.now()
@@ -105,7 +105,7 @@ def test_leases_are_judged_by_the_earlier_time_for_one_lease_after_a_step_forwar
     assert time.step.judged_us(time.now(), 2 * lease) == time.now() - 600_000_000
 
 
-def test_a_clock_that_is_only_being_set_right_does_not_step() -> None:
+def test_a_small_clock_correction_is_not_a_step() -> None:
     clock = FakeClock()
     time, watch = StoreTime(clock), StepWatch(clock)
     for _ in range(100):
@@ -120,7 +120,7 @@ def test_a_clock_that_is_only_being_set_right_does_not_step() -> None:
         assert not watch.has_stepped()
 
 
-def test_who_was_set_back_tells_the_leases_of_those_that_go_by_the_wall_clock() -> None:
+def test_after_a_step_back_leases_granted_by_the_wall_clock_are_spared() -> None:
     clock = FakeClock()
     time = StoreTime(clock)
     clock.jump(timedelta(hours=-1))
@@ -145,7 +145,7 @@ def test_a_stopwatch_believes_the_clock_that_moved_most() -> None:
     assert watch.elapsed_us() == 2 * 3_600_000_000 + 1_000_000
 
 
-def test_a_ring_that_comes_as_time_is_over_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_ring_right_at_the_timeout_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     bell = ThreadBell()
 
     def over_and_rung(_: object) -> bool:

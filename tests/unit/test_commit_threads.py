@@ -1,4 +1,4 @@
-"""Commits without an event loop: those whose caller is interrupted or closes, and one's own."""
+"""Commits without an event loop: interrupted callers, closing, and overridden commits."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def sqlite(folder: Path) -> Store:
     return SqliteStore(folder / "jobs.db", durability="normal")
 
 
-# -- those who are interrupted while they wait for their turn -----------------------
+# -- callers that are interrupted while they wait for their turn ---------------------
 
 
-class Struck(Exception):  # noqa: N818 - what a handler raises
+class Struck(Exception):  # noqa: N818 - raised by the handler
     pass
 
 
@@ -41,7 +41,7 @@ def strike(*_: object) -> None:
 
 
 def interrupted(gate: Turnstile, q: Queue, call: Callable[[], object]) -> threading.Thread:
-    """Interrupt the call while it waits for another thread's commit, which is held up."""
+    """Interrupt the call while it waits for another thread's commit, which is blocked."""
     gate.gate.clear()
     slow = threading.Thread(target=lambda: q.enqueue("other"))
     slow.start()
@@ -72,7 +72,7 @@ def test_a_claim_that_was_interrupted_while_it_waited_takes_no_job(
         assert (job.id, job.attempts) == ("job", 1)
 
 
-def test_jobs_that_were_claimed_for_one_who_was_interrupted_are_given_back(tmp_path: Path) -> None:
+def test_jobs_claimed_for_an_interrupted_caller_are_given_back(tmp_path: Path) -> None:
     store = sqlite(tmp_path)
     with Queue(store) as q:
         q.enqueue("e", id="job", max_attempts=1)
@@ -81,7 +81,7 @@ def test_jobs_that_were_claimed_for_one_who_was_interrupted_are_given_back(tmp_p
         committer._join([entry])
 
         def withdrawn(*args: Any) -> Any:
-            entry.is_withdrawn = True  # its caller is interrupted while it is being stored
+            entry.is_withdrawn = True  # the caller is interrupted while the claim is being stored
             return type(store).commit(store, *args)
 
         with pytest.MonkeyPatch.context() as patched:
@@ -100,12 +100,12 @@ def held_open(folder: Path) -> list[Path]:
     """The files below a folder that this process has open."""
     opened: list[Path] = []
     for one in Path("/proc/self/fd").iterdir():
-        with suppress(OSError):  # that of this listing
+        with suppress(OSError):  # the descriptor of this listing
             opened.append(one.readlink())
     return [path for path in opened if path.is_relative_to(folder)]
 
 
-def test_a_call_that_comes_too_late_does_not_open_what_was_closed(tmp_path: Path) -> None:
+def test_a_late_call_does_not_reopen_a_closed_queue(tmp_path: Path) -> None:
     for _ in range(10):
         q = Queue(tmp_path / "jobs.db")
         q.enqueue("e")
@@ -124,7 +124,7 @@ def test_a_call_that_comes_too_late_does_not_open_what_was_closed(tmp_path: Path
         assert not held_open(tmp_path)
 
 
-# -- somebody's own commits --------------------------------------------------------------------
+# -- overridden commits ------------------------------------------------------------------------
 
 
 class Audited(SqliteStore):
@@ -136,7 +136,7 @@ class Audited(SqliteStore):
 
 
 class Before:
-    """A store in front of another, with `commit` of its own."""
+    """A wrapper of a store, with its own `commit`."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -150,7 +150,7 @@ class Before:
         return await self._store.commit(*args, **options)
 
 
-def test_a_commit_of_ones_own_is_not_passed_by(tmp_path: Path) -> None:
+def test_an_overridden_commit_is_called(tmp_path: Path) -> None:
     audited = Audited(tmp_path / "jobs.db")
     before = Before(SqliteStore(tmp_path / "jobs.db"))
     for store in (audited, before):

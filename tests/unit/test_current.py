@@ -1,4 +1,4 @@
-"""The job that code runs in."""
+"""current_job: the job in which code runs."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ JOB = Job(
 )
 
 
-def test_there_is_none_outside() -> None:
+def test_there_is_no_current_job_outside_a_job() -> None:
     with pytest.raises(InvalidError, match="no job is running here"):
         current_job()
 
 
-def test_inside_it_tells_of_the_job_and_hands_on_the_progress() -> None:
+def test_inside_a_job_it_shows_the_job_and_passes_progress_on() -> None:
     told: list[tuple[float | None, str | None]] = []
     running = RunningJob(JOB, 1_000_000, lambda fraction, note: told.append((fraction, note)))
     with running_as(running):
@@ -47,14 +47,14 @@ def test_inside_it_tells_of_the_job_and_hands_on_the_progress() -> None:
         current_job()
 
 
-def test_progress_beyond_the_whole_is_refused() -> None:
+def test_progress_above_one_is_refused() -> None:
     running = RunningJob(JOB, None, lambda _fraction, _note: pytest.fail("told"))
     assert running.deadline is None
     with pytest.raises(InvalidError, match="from 0 to 1"):
         running.progress(40)
 
 
-def test_an_output_is_bytes_cut_to_what_is_kept() -> None:
+def test_an_output_is_bytes_cut_to_the_size_limit() -> None:
     running = RunningJob(JOB, None, lambda _fraction, _note: None)
     running.output = b"x" * OUTPUT_BYTES + b"end"
     assert running.output is not None

@@ -1,4 +1,4 @@
-"""What is kept of an exception, whatever the exception thinks of that."""
+"""Failures: the stored form of an exception, even if its own code raises."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class UnspeakableError(Exception):
 
 
 @pytest.mark.parametrize("mute", [RuntimeError("no words"), SystemExit(3)])
-def test_an_exception_that_cannot_be_put_into_words_is_a_failure_all_the_same(
+def test_an_exception_whose_str_raises_is_still_a_failure(
     mute: BaseException,
 ) -> None:
     kept = failure(UnspeakableError(mute))
@@ -25,7 +25,7 @@ def test_an_exception_that_cannot_be_put_into_words_is_a_failure_all_the_same(
     assert "UnspeakableError" in kept.traceback
 
 
-def test_a_job_can_be_nacked_with_it() -> None:
+def test_a_job_can_be_nacked_with_an_exception_whose_str_raises() -> None:
     with Queue("memory://") as q:
         q.enqueue("e")
         [job] = q.dequeue()
@@ -34,7 +34,7 @@ def test_a_job_can_be_nacked_with_it() -> None:
         assert again.error.startswith("UnspeakableError: ")
 
 
-def test_a_failure_that_others_have_put_into_words_is_cut_too() -> None:
+def test_a_failure_from_another_source_is_cut_too() -> None:
     told = Failure("Odd\udce9", "x" * 3_000_000, "y" * 3_000_000 + "end")
     kept = failure_of(TaskError(told, gives_up=False))
     assert kept.kind == "Odd?"

@@ -15,8 +15,8 @@ from casque.testing.fakeclock import _FakeBell
 @pytest.mark.parametrize(
     "move", [lambda clock: clock.advance(timedelta(seconds=1)), FakeClock.advance_to_next]
 )
-def test_time_wakes_nobody_while_it_holds_the_clock(move: Callable[[FakeClock], object]) -> None:
-    """A thread that waits holds its bell and asks for the clock: both would wait for ever."""
+def test_time_wakes_no_waiter_while_it_holds_the_clock(move: Callable[[FakeClock], object]) -> None:
+    """A waiting thread holds its bell and needs the clock: otherwise both would wait for ever."""
     free: list[bool] = []
 
     class Asks(_FakeBell):

@@ -1,4 +1,4 @@
-"""What is open when C forks the process: locks, heartbeats and apps, on stores of each kind."""
+"""A fork in C while locks, heartbeats and apps are open, on stores of each kind."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ try:
 except InvalidError as error:
     assert os.getpid() != parent and "fork" in str(error), error
     os.write(1, b"refused ")
-    os._exit(0)  # at a plain end Python waits for threads that are the parent's
+    os._exit(0)  # a normal exit would wait for threads of the parent
 q.ack(job)
 os.write(1, b"%d" % q.stats().pending)
 """
 
 
 NO_PAGE_TO_CLEAR = "import mmap; del mmap.MAP_ANONYMOUS"
-"""As where the kernel clears no memory in a child: there the process id tells them apart."""
+"""Simulates a kernel that clears no memory in a child: then the process id decides."""
 
 
 FOLLOWS_NO_ADVICE = """

@@ -1,4 +1,4 @@
-"""Claims that a queue object remembers: the newest, whichever threads it is called from."""
+"""HeldClaims: a queue object keeps its newest claims, from all threads."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_the_oldest_are_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None
     assert kept == list(range(2 * KEPT, 3 * KEPT))
 
 
-def test_threads_that_claim_at_once_do_not_trip_over_each_other(
+def test_threads_that_claim_at_once_do_not_disturb_each_other(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(held_claims, "HELD_CLAIMS_KEPT", KEPT)
@@ -38,7 +38,7 @@ def test_threads_that_claim_at_once_do_not_trip_over_each_other(
         try:
             for token in range(CLAIMS):
                 claims.add([claimed(f"{place}-{token}", token)], 1, 1)
-        except Exception as error:  # noqa: BLE001 - told by the test
+        except Exception as error:  # noqa: BLE001 - the test reports it
             wrong.append(error)
 
     before = sys.getswitchinterval()

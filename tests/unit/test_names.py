@@ -1,4 +1,4 @@
-"""The public names are looked up when they are used."""
+"""The public names are imported on first use."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ def test_every_public_name_has_a_home() -> None:
     assert set(casque.__all__) <= set(everything)
 
 
-def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
+def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'Quue'"):
         casque.Quue  # type: ignore[attr-defined] # noqa: B018
     with pytest.raises(ImportError):
         from casque import Quue  # type: ignore[attr-defined] # noqa: F401
 
 
-def test_importing_casque_loads_next_to_nothing() -> None:
+def test_importing_casque_loads_almost_nothing() -> None:
     look = """
 import sys
 import casque

@@ -1,4 +1,4 @@
-"""Calls by signal handlers and finalizers, in the middle of a call: refused, and nobody hangs."""
+"""Calls by signal handlers and finalizers during a call are refused, and nothing hangs."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_handler_that_calls_the_queue_is_answered_or_refused(q: Queue, name: s
     try:
         while answered + refused < STRIKES or not refused:
             # Start the timer here and never in the handler: on a busy machine the next signal would
-            # arrive inside the handler, and so on. It comes at another place each time.
+            # arrive inside the handler, and so on. The signal comes at another place each time.
             if has_struck:
                 has_struck = False
                 after = 0.000_05 + (answered + refused) % 17 * 0.000_01
@@ -109,7 +109,7 @@ for after in sys.argv[2:]:
 
 @pytest.mark.parametrize("place", ["memory://", "jobs.db"])
 def test_a_handler_may_close_the_queue_and_end_the_program(place: str, tmp_path: Path) -> None:
-    # A call that was made and not begun is what Python tells of, if it strikes right there.
+    # If the signal comes right after a coroutine is created, Python warns that it never ran.
     quietly = "-Wignore:coroutine:RuntimeWarning"
     command = [sys.executable, quietly, "-c", CLOSING, place, "0.01", "0.0123", "0.05"]
     done = subprocess.run(command, cwd=tmp_path, timeout=100, check=False, capture_output=True)
@@ -117,7 +117,7 @@ def test_a_handler_may_close_the_queue_and_end_the_program(place: str, tmp_path:
 
 
 class Last:
-    """Something that looks into the queue when it is collected."""
+    """An object that reads the queue when it is garbage-collected."""
 
     def __init__(self, q: Queue, told: list[object]) -> None:
         self._q, self._told = q, told

@@ -1,4 +1,4 @@
-"""When to try again."""
+"""Backoff, and the exceptions by which a task decides about its own job."""
 
 from __future__ import annotations
 
@@ -25,23 +25,21 @@ def test_a_wait_grows_by_the_factor_up_to_the_cap() -> None:
     ]
 
 
-def test_the_jitter_part_of_a_wait_is_drawn() -> None:
+def test_the_jitter_part_of_a_wait_is_random() -> None:
     backoff = Backoff(base=8 * SECOND, jitter=0.25)
     assert backoff.delay_us(1, 0) == 6_000_000
     assert backoff.delay_us(1, 0.5) == 7_000_000
     assert backoff.delay_us(1, 0.999_999) == pytest.approx(8_000_000, abs=10)
 
 
-def test_the_defaults_are_two_seconds_doubled_up_to_an_hour_half_of_it_drawn() -> None:
+def test_the_defaults_are_two_seconds_doubled_up_to_an_hour_half_of_it_random() -> None:
     backoff = Backoff()
     assert [backoff.delay_us(n, 0) for n in (1, 2, 3)] == [1_000_000, 2_000_000, 4_000_000]
     assert backoff.delay_us(40, 0) == 1800_000_000
 
 
 @pytest.mark.parametrize(("base", "wait"), [(SECOND, 3_600_000_000), (timedelta(), 0)])
-def test_so_many_attempts_that_no_float_holds_the_wait_wait_for_the_cap(
-    base: timedelta, wait: int
-) -> None:
+def test_a_wait_too_long_for_a_float_is_the_cap(base: timedelta, wait: int) -> None:
     assert Backoff(base=base, jitter=0).delay_us(2**31, 0) == wait
 
 
@@ -50,7 +48,7 @@ def test_so_many_attempts_that_no_float_holds_the_wait_wait_for_the_cap(
     [
         ({"base": 2}, "write timedelta(seconds=2)"),
         ({"cap": -SECOND}, "`cap` must not be negative"),
-        ({"factor": 0.5}, "`factor` must be a number from 1 on"),
+        ({"factor": 0.5}, "`factor` must be a finite number of at least 1"),
         ({"factor": float("nan")}, "`factor`"),
         ({"factor": float("inf")}, "`factor`"),
         ({"factor": "2"}, "`factor`"),
@@ -58,13 +56,13 @@ def test_so_many_attempts_that_no_float_holds_the_wait_wait_for_the_cap(
         ({"jitter": True}, "`jitter`"),
     ],
 )
-def test_a_backoff_of_nonsense_is_refused(options: dict[str, Any], says: str) -> None:
+def test_an_invalid_backoff_is_refused(options: dict[str, Any], says: str) -> None:
     with pytest.raises(InvalidError) as raised:
         Backoff(**options)
     assert says in str(raised.value)
 
 
-def test_what_a_task_raises_carries_what_it_says_and_is_no_error_of_ours() -> None:
+def test_exceptions_for_tasks_carry_their_values_and_are_not_casque_errors() -> None:
     answers = [Retry(), Retry(SECOND, "busy"), Snooze(SECOND), Discard("gone"), Discard()]
     assert not any(isinstance(one, CasqueError) for one in answers)
     assert [str(one) for one in answers] == ["", "busy", "again in 0:00:01", "gone", ""]
@@ -74,7 +72,7 @@ def test_what_a_task_raises_carries_what_it_says_and_is_no_error_of_ours() -> No
 
 
 @pytest.mark.parametrize("answer", [Retry(SECOND, "busy"), Snooze(SECOND), Discard("gone")])
-def test_what_a_task_raises_comes_out_of_another_process_as_it_was(answer: Exception) -> None:
+def test_exceptions_for_tasks_survive_pickling(answer: Exception) -> None:
     again = pickle.loads(pickle.dumps(answer))
     assert type(again) is type(answer)
     assert vars(again) == vars(answer)
@@ -89,6 +87,6 @@ def test_a_reason_is_a_text_that_can_be_stored() -> None:
 @pytest.mark.parametrize(
     ("kind", "wrong"), [(Retry, (5,)), (Snooze, (-SECOND,)), (Discard, (5,)), (Retry, (None, 5))]
 )
-def test_what_a_task_raises_is_checked_too(kind: Any, wrong: tuple[Any, ...]) -> None:
+def test_exceptions_for_tasks_check_their_arguments(kind: Any, wrong: tuple[Any, ...]) -> None:
     with pytest.raises(InvalidError):
         kind(*wrong)

@@ -1,15 +1,15 @@
 """The rules of a queue: pure, no I/O. The specification, and the model that SQL is checked against.
 
-answers      What is stored of a remote batch's answers, and how a repeat is answered from it.
-counts       Counts per status, kept with every change.
+answers      The answers stored with a remote batch, from which a repeat is answered.
+counts       Counts per status, updated with every change.
 decide       `decide`: all queue semantics.
-evolve       What an event makes of the state.
-lines        Lines, and the rotation they take turns in.
-operations   What can be asked (`Enqueue` …, in a `Batch`) and what happened (`Added` …).
+evolve       `evolve`: applies an event to the state.
+lines        Lines, and the rotation in which they take turns.
+operations   Operations (`Enqueue` …, in a `Batch`) and events (`Added` …).
 picking      Which jobs a dequeue takes, and in which order.
-sorted_keys  A sorted set that stays quick at a million.
+sorted_keys  A sorted set that stays fast at a million keys.
 state        `State`: everything a store holds, indexed, with undo. `QueueState`, the frozen view.
 transaction  `transact`: batches, decided and evolved as one.
-transitions  What an event makes of one job.
+transitions  Applies an event to one job.
 views        What a reader sees of a state.
 """

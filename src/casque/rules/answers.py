@@ -1,9 +1,9 @@
-"""Answers: what is stored with a remote batch, so that a repeat of it can be answered.
+"""Answers: the data stored with a remote batch, so that a repeat of it can be answered.
 
-A client whose reply was lost sends its batch again, perhaps to a server that was
+A client that did not get a reply sends its batch again, perhaps to a server that
 started meanwhile. Most of an answer follows from the request and the time of the
-commit. Stored is the rest: what was refused, which ids were there already, the
-tokens that were given out, the counts.
+commit. The store keeps the rest: the refusals, the ids that already existed, the
+issued tokens, the counts.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from casque.rules.operations import (
 )
 
 ANSWERS_BYTES = 4096
-"""What is kept for one batch at most."""
+"""The size limit of the answers of one batch."""
 
 _TOO_LONG = msgspec.msgpack.encode(None)
 _REFUSALS: dict[str, type[CasqueError]] = {
@@ -50,18 +50,18 @@ _REFUSALS: dict[str, type[CasqueError]] = {
 
 
 class JobReads(NamedTuple):
-    """How a store is asked for what an answer needs."""
+    """The reads of a store that an answer needs."""
 
     job: Callable[[str], Job | None]
-    """The job with this id, as a reader sees it now."""
+    """Returns the job with this id, as a reader sees it now."""
     held: Callable[[Sequence[int], Sequence[int]], list[Job]]
-    """The jobs of these `seq` that are in progress under these tokens, as far as they are."""
+    """Returns those jobs of these `seq` that are in progress under these tokens."""
     record: Callable[[str, str], Record | None]
-    """The record of this kind and name, as it is now."""
+    """Returns the record of this kind and name, as it is now."""
 
 
 class _Kept(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Of one operation: the error it was refused with, or the numbers in its answer."""
+    """For one operation: the class of its refusal, or the numbers in its answer."""
 
     index: int
     refusal: str
@@ -73,7 +73,7 @@ _decode = msgspec.msgpack.Decoder(list[_Kept] | None).decode
 
 
 def kept_answers(operations: Sequence[Operation], outcomes: Sequence[Any]) -> bytes:
-    """What to store of these outcomes."""
+    """The part of these outcomes to store."""
     kept = [
         _Kept(index, type(outcome).__name__ if isinstance(outcome, CasqueError) else "", numbers)
         for index, (operation, outcome) in enumerate(zip(operations, outcomes, strict=True))
@@ -102,15 +102,15 @@ def _numbers(operation: Operation, outcome: Any) -> tuple[int, ...]:
 
 
 def answer_again(batch: Batch, answers: bytes, time_us: int, reads: JobReads) -> list[Any]:
-    """The outcomes of a batch that is stored, from what was kept of them at `time_us`.
+    """The outcomes of a stored batch, rebuilt from the `answers` that were kept at `time_us`.
 
-    Raises StorageError if that was too much to keep.
+    Raises StorageError if the answers were too large to keep.
     """
     kept = _decode(answers)
     if kept is None:
         raise StorageError(
             f"commit {batch.number} of writer {batch.writer} is applied, but its results were too "
-            "long to keep. Look the jobs up by id.",
+            "large to keep. Look the jobs up by id.",
             outcome_unknown=True,
             is_stored=True,
         )
@@ -148,7 +148,7 @@ def _outcome(operation: Any, kept: _Kept | None, time_us: int, reads: JobReads) 
             ]
         case _:
             return reads.job(operation.id) or JobNotFoundError(
-                f"job {operation.id}: this was done, and the job was removed since.",
+                f"job {operation.id}: the operation was applied; the job is removed since.",
                 job_id=operation.id,
             )
 
@@ -162,17 +162,20 @@ def _beat(reads: JobReads, hold: Hold, *, is_lost: bool) -> Job | CasqueError:
     job = None if is_lost else reads.job(job_id)
     if job is not None and job.token == token:
         return job
-    return LeaseLostError(f"job {job_id}: this caller does not hold it any more.", job_id=job_id)
+    return LeaseLostError(f"job {job_id}: this caller no longer holds the job.", job_id=job_id)
 
 
 def _record(operation: PutRecord, version: int, time_us: int, reads: JobReads) -> Any:
-    """The record as it was put. One that ends by time is a claim, and another may have it now."""
+    """The record as it was put; a CASConflictError if it had an expiry and is not there now.
+
+    A record that expires is a claim, such as a lock: another process may have it by now.
+    """
     until = None if operation.ttl_us is None else time_us + operation.ttl_us
     record = Record(operation.kind, operation.name, operation.value, version, until)
     if until is None or reads.record(record.kind, record.name) == record:
         return record
     return CASConflictError(
-        f"{record.kind} {record.name!r} was put, and ended or was changed since. Read it again."
+        f"{record.kind} {record.name!r} was put, but has since expired or changed. Read it again."
     )
 
 
@@ -180,7 +183,7 @@ def _refusal(operation: Any, kind: str) -> CasqueError:
     job_id = getattr(operation, "id", None)
     what = type(operation).__name__.lower() if job_id is None else f"job {job_id}"
     return _REFUSALS.get(kind, CasqueError)(
-        f"{what}: refused ({kind}). The reason went with a reply that was lost; ask for the state "
-        "of the job or the record as it is now.",
+        f"{what}: refused ({kind}). The reason was in a reply that was lost; read the job or the "
+        "record again.",
         job_id=job_id,
     )

@@ -1,8 +1,8 @@
-"""How many jobs are in which state, kept up to date with every change.
+"""Counts: the number of jobs in each state, updated with every change.
 
-Two of the numbers move with time alone: a scheduled job becomes pending, and a
-last attempt whose lease ran out is dead before anybody writes so. Those jobs
-are kept in order of that instant, so a count costs no walk over the jobs.
+Two of the numbers also change with time alone: a scheduled job becomes pending, and
+a job whose last lease ran out is dead before that is written. Those jobs are sorted
+by that instant, so counting does not walk over all jobs.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from casque.job import Job, JobStatus, Stats
 from casque.rules.sorted_keys import SortedKeys
 
 Moment = tuple[int, int]
-"""The instant a job changes state by itself, and its enqueue order."""
+"""The instant at which a job changes state by itself, and its enqueue order."""
 
 
 class Tally:
-    """The counts of one queue, or of all."""
+    """The counts of one queue, or of all queues."""
 
     __slots__ = (
         "cancelled",
@@ -31,15 +31,15 @@ class Tally:
     def __init__(self) -> None:
         self.queued = 0
         self.tried = 0
-        """Of the queued, those with an attempt behind them."""
+        """Queued jobs that had an attempt."""
         self.in_progress = 0
         self.completed = 0
         self.dead = 0
         self.cancelled = 0
         self.scheduled: SortedKeys[Moment] | None = None
-        """Of the queued and never tried, those that were not due when they were put here."""
+        """Queued jobs, never attempted, that were not due when they were added here."""
         self.last_attempts: SortedKeys[Moment] | None = None
-        """Of those in progress, the ones with no attempt left, by the end of their lease."""
+        """Jobs in progress that have no attempt left, by the end of their lease."""
 
     @property
     def total(self) -> int:
@@ -69,7 +69,7 @@ class Tally:
             self.last_attempts.discard((job.lease_until_us, job.seq))
 
     def stats(self, now: int, judged_us: int) -> Stats:
-        """The counts at `now`; leases are over by `judged_us`."""
+        """The counts at `now`; leases that end by `judged_us` have ended."""
         after_now = (now + 1, -1)
         scheduled = spent = 0
         if self.scheduled is not None:

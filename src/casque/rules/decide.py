@@ -1,8 +1,8 @@
 """decide: all queue semantics, as one pure function. The specification, and the oracle.
 
-`decide(state, operation, now)` answers with the events that must happen and a
-way to read the result off the state they lead to, or raises a `CasqueError`
-and nothing happens.
+`decide(state, operation, now)` returns the events that must happen, and a function
+that reads the result from the state after them. Or it raises a `CasqueError`, and
+nothing happens.
 """
 
 from __future__ import annotations
@@ -65,14 +65,14 @@ from casque.rules.state import State
 from casque.system.clock import DAY_US, LOOK_US
 
 DEAD_RETENTION_US = 30 * DAY_US
-"""How long a dead or cancelled job stays, unless it is purged or retried."""
+"""How long a dead or cancelled job is kept, unless it is purged or retried."""
 
 Answer = Callable[[State], Any]
-"""Reads the operation's result off the state that its events led to."""
+"""Reads the operation's result from the state after its events."""
 
 
 class Leased(msgspec.Struct, frozen=True, gc=False):
-    """The answer to a dequeue: the jobs, or in how long one may become due (None: unknown)."""
+    """The answer to a dequeue: the jobs, or the time until one may be due (None: unknown)."""
 
     jobs: list[Job]
     next_in_us: int | None
@@ -84,12 +84,12 @@ class Decision(NamedTuple):
 
 
 def decide(state: State, operation: Operation, now: int) -> Decision:
-    """What `operation` means on `state` at `now`. Raises a CasqueError to refuse it."""
+    """Decide `operation` on `state` at `now`. Raises a CasqueError to refuse it."""
     return _DECIDE[type(operation)](state, operation, now)
 
 
 def shown(job: Job, now: int) -> Job:
-    """The job as a reader should see it: a lost last attempt is dead, written or not."""
+    """The job as readers see it: dead if its last attempt was lost, written or not."""
     if not job.is_spent(now):
         return job
     assert job.lease_until_us is not None
@@ -102,22 +102,22 @@ def _job_now(job_id: str, now: int) -> Answer:
 
 
 def _one(event: Died | Failed | Cancelled | Released, now: int) -> Decision:
-    """One event of one job, answered with that job."""
+    """A decision with one event of one job, answered with that job."""
     return Decision([event], _job_now(event.id, now))
 
 
 def _held(state: State, job_id: str, token: int, now: int) -> Job:
-    """The job, if `token` is that of its current claim."""
+    """The job, if `token` is the token of its current claim."""
     job = state.find(job_id, now)
     if job is None:
         raise JobNotFoundError(
-            f"job {job_id}: there is no such job; it was acknowledged, purged, or never there.",
+            f"job {job_id}: there is no such job; it was acknowledged or purged, or never existed.",
             job_id=job_id,
         )
     if job.status is not JobStatus.IN_PROGRESS or job.token != token or not token:
         raise LeaseLostError(
-            f"job {job_id}: this caller does not hold it (it is {_whereabouts(job)}); nothing was "
-            "saved. Take a longer lease or send heartbeats, and make the work safe to run twice.",
+            f"job {job_id}: this caller does not hold the job (it is {_whereabouts(job)}); nothing "
+            "was saved. Use a longer lease or heartbeats, and make the work safe to run twice.",
             job_id=job_id,
         )
     return job
@@ -161,7 +161,7 @@ def _additions(
     *,
     leaving: str | None = None,
 ) -> tuple[list[Event], list[tuple[str, bool]]]:
-    """The events that add `requests`, and per request its id and whether it was there already.
+    """The events that add `requests`; and for each request its id, and True if that id existed.
 
     `leaving` is a job that the same operation removes: its id is free again.
     """
@@ -184,7 +184,7 @@ def _additions(
             answers.append((request.id, True))
             continue
         if request.id in state.jobs and request.id != leaving:
-            events.append(Removed((request.id,)))  # its time is over, though nobody pruned it
+            events.append(Removed((request.id,)))  # expired, but not pruned yet
         added[request.id] = request
         events.append(Added(new_job(request, now)))
         answers.append((request.id, False))
@@ -192,7 +192,7 @@ def _additions(
 
 
 def new_job(request: Request, now: int, seq: int = 0) -> Job:
-    """The job that a request asks for."""
+    """The job that a request adds."""
     return Job(
         id=request.id,
         queue=request.queue,
@@ -215,8 +215,9 @@ def new_job(request: Request, now: int, seq: int = 0) -> Job:
 def _too_deep(request: Request, max_depth: int) -> str:
     chain = " -> ".join((*request.chain, request.entrypoint))
     return (
-        f"job {request.id}: refused, {request.depth} jobs deep where max_depth is {max_depth}: "
-        f"{chain}. Jobs that enqueue jobs in a loop never end; break the loop or raise max_depth."
+        f"job {request.id} was refused: it is {request.depth} jobs deep, and max_depth is "
+        f"{max_depth}: {chain}. Jobs that enqueue jobs in a loop never end; break the loop, or "
+        "raise max_depth."
     )
 
 
@@ -254,9 +255,9 @@ def _dequeue(state: State, operation: Dequeue, now: int) -> Decision:
 
 
 def next_token(last: int, now: int) -> int:
-    """The token after `last`, and after all that were given out by now.
+    """The next token: higher than `last`, and than every token issued before `now`.
 
-    So it was given out by no store that was here before, nor by this one before it was restored.
+    So no earlier store in this place issued it, nor this store before it was restored.
     """
     return max(last, now) + 1
 
@@ -277,9 +278,9 @@ def _is_asked_for(job: Job, operation: Dequeue) -> bool:
 
 
 def _served(state: State, picked: Pick, now: int) -> tuple[tuple[str, str], ...] | None:
-    """The lines that go to the back; None when they are those of the jobs.
+    """The lines that go to the back; None if they are the lines of the picked jobs.
 
-    With nobody else due there is nobody to go behind of.
+    None of them moves if no other queue has a due line.
     """
     if not picked.visited or not is_another_due(state, picked.visited, now):
         return ()
@@ -287,7 +288,7 @@ def _served(state: State, picked: Pick, now: int) -> tuple[tuple[str, str], ...]
     return None if implied == picked.visited else tuple(picked.visited)
 
 
-# -- what a holder does --------------------------------------------------------
+# -- operations by a holder ----------------------------------------------------
 
 
 def _ack(state: State, operation: Ack, now: int) -> Decision:
@@ -296,7 +297,7 @@ def _ack(state: State, operation: Ack, now: int) -> Decision:
         replace(request, depth=job.depth + 1, chain=(*job.chain, job.entrypoint))
         for request in operation.enqueue
     ]
-    leaves = not job.retain_us  # kept for no time is not kept: its id is free from here on
+    leaves = not job.retain_us  # a retention of zero keeps nothing: the id is free from here on
     additions, _ = _additions(
         state, requests, operation.max_depth, now, leaving=job.id if leaves else None
     )
@@ -354,7 +355,7 @@ def _release(state: State, operation: Release, now: int) -> Decision:
     return _one(Released(job.id, now + operation.delay_us), now)
 
 
-# -- what anybody may do -------------------------------------------------------
+# -- operations by any caller --------------------------------------------------
 
 
 def _cancel(state: State, operation: Cancel, now: int) -> Decision:
@@ -466,8 +467,8 @@ def _expect(state: State, operation: PutRecord | DeleteRecord, now: int) -> None
     if operation.expect not in (None, version):
         found = "is not there" if version == ABSENT else f"is at version {version}"
         raise CASConflictError(
-            f"{operation.kind} {operation.name!r} {found}, not at {operation.expect}: somebody "
-            "else changed it. Read it again and decide again."
+            f"{operation.kind} {operation.name!r} {found}, expected version {operation.expect}: "
+            "another caller changed it. Read it again and decide again."
         )
 
 

@@ -1,4 +1,4 @@
-"""evolve: what a fact makes of the state. No choice is made here; `rules` made them all."""
+"""evolve: applies an event to the state. It decides nothing; `decide` made every choice."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _OfOneJob = Completed | Failed | Died | Released | Cancelled | Retried
 
 
 def evolve(state: State, event: Event) -> None:
-    """Apply one event, at the instant `state.begin` was given."""
+    """Apply one event, at the instant that was passed to `state.begin`."""
     served = _EVOLVE[type(event)](state, event)
     state.settle(served or ())
 
@@ -50,7 +50,7 @@ def _added(state: State, event: Added) -> None:
 
 
 def _claimed(state: State, event: Claimed) -> tuple[LineKey, ...]:
-    """The lines that were served: they go to the back."""
+    """Returns the lines that were served: they go to the back."""
     now, token = state.time_us, event.first_token
     lines: dict[LineKey, None] = {}
     for job_id in event.ids:

@@ -1,9 +1,9 @@
-"""Lines: the jobs of one queue and one entrypoint, and the rotation they take turns in.
+"""Lines: the jobs of one queue and one entrypoint, and the rotation in which lines take turns.
 
-A line knows the earliest instant at which one of its jobs is due, at a cost of
-its distinct priorities, whatever its length. The rotation hands out the due
-lines in the order of their `turn`: who was served longest ago comes first, so a
-line with a million jobs delays another's single job by one visit.
+A line can return the earliest instant at which one of its jobs is due. The cost grows
+with its distinct priorities, not with its length. The rotation returns the due lines
+in the order of their `turn`: the line that was served longest ago comes first. So a
+line with a million jobs delays the single job of another line by one visit.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from typing import Generic, TypeVar
 from casque.rules.sorted_keys import SortedKeys
 
 LOOK = 100
-"""How many lines that have come due are brought into order at once, beside one for each job. And
-how many that are in the ring too soon are put right at once."""
+"""How many lines that have become due are sorted at once, in addition to one per job; and how many
+lines that entered the ring too early are moved back at once."""
 
 Due = tuple[int, int, str]
-"""When a job is due, its enqueue order, its id."""
+"""The instant at which a job is due, its enqueue order, its id."""
 
 InRing = tuple[int, str, str]
 """turn, queue, entrypoint."""
@@ -33,7 +33,7 @@ P = TypeVar("P", InRing, Waiting)
 
 
 class Line:
-    """The claimable and to-be-claimable jobs of one queue and entrypoint, by priority."""
+    """The jobs of one queue and entrypoint that are claimable now or later, by priority."""
 
     __slots__ = ("entrypoint", "lost_due", "priorities", "queue", "ranks", "turn", "visit_us")
 
@@ -41,12 +41,12 @@ class Line:
         self.queue = queue
         self.entrypoint = entrypoint
         self.turn = 0
-        """The line that was served last has the highest; 0 while the line is being made."""
+        """The line that was served last has the highest turn; 0 while the line is being made."""
         self.visit_us: int | None = None
-        """Of a line that waits, when the first of its jobs is due. None: it is in the ring, being
-        due when that was last looked at."""
+        """When the first job of a waiting line is due. None: the line is in the ring, because it
+        was due at the last check."""
         self.lost_due = False
-        """Whether a due job has left it since then."""
+        """True if a due job has left the line since that check."""
         self.priorities: list[int] = []
         self.ranks: dict[int, SortedKeys[Due]] = {}
 
@@ -65,14 +65,14 @@ class Line:
             del self.priorities[bisect_left(self.priorities, priority)]
 
     def earliest(self) -> int | None:
-        """When the first of its jobs is due; None when it has none."""
+        """When the first job is due; None if there are no jobs."""
         ranks = self.ranks
         if len(ranks) == 1:
             return ranks[self.priorities[0]].first[0]
         return min((rank.first[0] for rank in ranks.values()), default=None)
 
     def visit_at(self, now: int) -> int | None:
-        """When it is worth a look; None: now."""
+        """When the line becomes due; None: it is due now, or empty."""
         earliest = self.earliest()
         return None if earliest is None or earliest <= now else earliest
 
@@ -83,7 +83,7 @@ class Line:
 
 
 class _Places(Generic[P]):
-    """Places of lines in their order, all together and by entrypoint."""
+    """The places of lines in order, of all lines and by entrypoint."""
 
     def __init__(self) -> None:
         self.all: SortedKeys[P] = SortedKeys()
@@ -113,12 +113,12 @@ class _Places(Generic[P]):
 
 
 class Rotation:
-    """Which lines may be due. Each is in one of two indexes, or in none while it is paused.
+    """The lines that may be due. Each line is in one of two indexes, or in none while paused.
 
-    The ring has those that were due when that was last looked at, by `turn`. The others wait
-    there, by the instant at which the first of their jobs is due: this is exact, and no clock
-    has a part in it. So a clock that is wrong can put a line into the ring too soon, where it
-    costs a look, and never hides one.
+    The ring has the lines that were due at the last check, by `turn`. The waiting index has the
+    others, by the instant at which their first job is due: this is exact and depends on no
+    clock. So a wrong clock can put a line into the ring too early, where it costs one more
+    check, but it never hides a line.
     """
 
     def __init__(self) -> None:
@@ -133,7 +133,7 @@ class Rotation:
             self._waiting.add((line.visit_us, *name))
 
     def leave(self, line: Line) -> None:
-        """Take the line out, if it is in."""
+        """Take the line out of its index, if it is in one."""
         name = (line.turn, line.queue, line.entrypoint)
         if line.visit_us is None:
             self._ring.discard(name)
@@ -141,17 +141,17 @@ class Rotation:
             self._waiting.discard((line.visit_us, *name))
 
     def ring(self, entrypoints: Collection[str] | None) -> Iterator[InRing]:
-        """What is in the ring, by turn; it may be not due yet."""
+        """The lines in the ring, by turn; some may not be due yet."""
         return self._ring.of(entrypoints)
 
     def first_waiting(self, entrypoints: Collection[str] | None) -> int | None:
-        """When the first of the lines that wait is due."""
+        """When the first waiting line is due."""
         return next((place[0] for place in self._waiting.of(entrypoints)), None)
 
     def due(self, entrypoints: Collection[str] | None, now: int, limit: int) -> Iterator[InRing]:
         """The lines that may be due, by turn.
 
-        When very many come due together, they are brought into order some at a time.
+        If very many lines become due together, only the first of them are sorted by turn.
         """
         waiting = takewhile(lambda place: place[0] <= now, self._waiting.of(entrypoints))
         names = (place[1:] for place in waiting)

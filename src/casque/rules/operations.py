@@ -1,10 +1,10 @@
-"""What can be asked of a store, and what happened: both plain values.
+"""Operations, which callers ask of a store, and events, which have happened: plain values.
 
-An operation can be batched, retried and sent over a wire. An event is a fact:
+An operation can be batched, retried and sent over a network. An event is a fact:
 replaying events never depends on the code that decided them, so an event
-carries every choice that was made (times, tokens, how long a record stays).
-The instant of an event is that of the commit it belongs to. Its tag is how a
-ledger tells it from the others, and stays what it is.
+contains every choice that was made (times, tokens, how long a record is kept).
+The instant of an event is the instant of its commit. A ledger identifies events
+by their tag, so tags never change.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from casque.job import Failure, HeaderPairs, Job
 from casque.record import Record
 
 Hold = tuple[str, int]
-"""A job's id and the token its holder was given; token 0 when it was given none."""
+"""A job id and the token of its holder; token 0 if the holder has none."""
 
 
 class Request(msgspec.Struct, frozen=True, gc=False):
-    """A job to be added. Of `delay_us` and `run_us` at most one is set."""
+    """A job to add. At most one of `delay_us` and `run_us` is set."""
 
     id: str
     queue: str
@@ -36,9 +36,10 @@ class Request(msgspec.Struct, frozen=True, gc=False):
     depth: int = 0
     chain: tuple[str, ...] = ()
     order: int = 0
-    """Rises from call to call of a process; 0 leaves it to the store. Of a minted id, its own."""
+    """The enqueue order: rises with each call of a process. 0: the store chooses. For a minted id,
+    the order that the id contains."""
     minted: bool = False
-    """Whether the id was made for this call, by `Clock.mint`."""
+    """True if `Clock.mint` made the id for this call."""
     header_pairs: HeaderPairs = ()
 
 
@@ -50,7 +51,7 @@ class Enqueue(msgspec.Struct, frozen=True, gc=False):
 
 
 class Dequeue(msgspec.Struct, frozen=True, gc=False):
-    """Lease up to `limit` due jobs, or the one named by `id`."""
+    """Lease up to `limit` due jobs, or the job with this `id`."""
 
     worker: str
     lease_us: int
@@ -61,7 +62,7 @@ class Dequeue(msgspec.Struct, frozen=True, gc=False):
 
 
 class Ack(msgspec.Struct, frozen=True, gc=False):
-    """The attempt succeeded; add what follows from it in the same step."""
+    """The attempt succeeded; add the follow-up jobs `enqueue` in the same step."""
 
     id: str
     token: int
@@ -80,7 +81,7 @@ class Nack(msgspec.Struct, frozen=True, gc=False):
 
 
 class Fail(msgspec.Struct, frozen=True, gc=False):
-    """The attempt failed for good: the job is dead now."""
+    """The attempt failed permanently: the job is dead now."""
 
     id: str
     token: int
@@ -88,7 +89,7 @@ class Fail(msgspec.Struct, frozen=True, gc=False):
 
 
 class Discard(msgspec.Struct, frozen=True, gc=False):
-    """The holder finds the job not worth doing: cancelled."""
+    """The holder decided that the job is not worth doing: it is cancelled."""
 
     id: str
     token: int
@@ -96,18 +97,18 @@ class Discard(msgspec.Struct, frozen=True, gc=False):
 
 
 class Heartbeat(msgspec.Struct, frozen=True, gc=False):
-    """Renew all of `holds`; those that are lost are named in the answer."""
+    """Renew all of `holds`; the answer names those that are lost."""
 
     holds: tuple[Hold, ...]
     lease_us: int | None
-    """None renews each lease for as long as it was taken for."""
+    """None renews each lease for its original length."""
     progress: float | None = None
     note: str | None = None
     output: bytes | None = None
 
 
 class Release(msgspec.Struct, frozen=True, gc=False):
-    """Give the job back, the attempt not counted."""
+    """Give the job back; the attempt is not counted."""
 
     id: str
     token: int
@@ -115,26 +116,26 @@ class Release(msgspec.Struct, frozen=True, gc=False):
 
 
 class Cancel(msgspec.Struct, frozen=True, gc=False):
-    """Never run it (again), held or not."""
+    """Do not run the job (again), held or not."""
 
     id: str
     reason: str = ""
 
 
 class Retry(msgspec.Struct, frozen=True, gc=False):
-    """A dead job back to its queue, with all its attempts."""
+    """Put a dead job back into its queue, with all its attempts available."""
 
     id: str
 
 
 class RequeueStale(msgspec.Struct, frozen=True, gc=False):
-    """Take back every job in progress that was not heard of for `timeout_us`."""
+    """Take back every job in progress that had no heartbeat for `timeout_us`."""
 
     timeout_us: int
 
 
 class Purge(msgspec.Struct, frozen=True, gc=False):
-    """Forget the finished jobs older than `older_than_us`, or the dead ones of them alone."""
+    """Delete the finished jobs older than `older_than_us`, or only the dead ones."""
 
     older_than_us: int
     queue: str | None = None
@@ -142,13 +143,13 @@ class Purge(msgspec.Struct, frozen=True, gc=False):
 
 
 class Drop(msgspec.Struct, frozen=True, gc=False):
-    """Forget every job of a queue."""
+    """Delete every job of a queue."""
 
     queue: str
 
 
 class PutRecord(msgspec.Struct, frozen=True, gc=False):
-    """Write a record if it is at version `expect` (`ABSENT`: if there is none; None: anyway)."""
+    """Write a record if it is at version `expect` (`ABSENT`: if none exists; None: always)."""
 
     kind: str
     name: str
@@ -158,7 +159,7 @@ class PutRecord(msgspec.Struct, frozen=True, gc=False):
 
 
 class DeleteRecord(msgspec.Struct, frozen=True, gc=False):
-    """Delete a record if it is at version `expect` (None: whatever it is)."""
+    """Delete a record if it is at version `expect` (None: at any version)."""
 
     kind: str
     name: str
@@ -185,21 +186,21 @@ Operation = (
 
 
 class Batch(msgspec.Struct, frozen=True, gc=False):
-    """What one writer wants done under one of its commit numbers: applied once, or not at all."""
+    """The operations of one commit number of one writer: applied once, or not at all."""
 
     writer: str
     number: int
     operations: Sequence[Operation]
     is_remote: bool = False
-    """Whether the writer is in another process, and may repeat the batch to a third one.
+    """True if the writer is in another process, and may repeat the batch to a third process.
 
-    So its number and its answers are stored with it. A writer of this process repeats only to
-    this process, which remembers them.
+    Then the number and the answers are stored with the batch. A writer in this process repeats
+    a batch only here, where they are in memory.
     """
 
 
 class BatchStamp(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A batch is stored. `answers` is what a repeat is answered from: see rules/answers.py."""
+    """Marks a batch as stored. `answers` serves to answer a repeat: see rules/answers.py."""
 
     writer: str
     number: int
@@ -207,7 +208,7 @@ class BatchStamp(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Added(msgspec.Struct, frozen=True, tag=1, array_like=True, gc=False):
-    """A job is there. `job.seq` is left to the state, which counts."""
+    """A job was added. The state assigns `job.seq`."""
 
     job: Job
 
@@ -226,7 +227,7 @@ class Claimed(msgspec.Struct, frozen=True, tag=2, array_like=True, gc=False):
 
 
 class Completed(msgspec.Struct, frozen=True, tag=3, array_like=True, gc=False):
-    """Done, and kept until `expires_us`."""
+    """The job succeeded; its record is kept until `expires_us`."""
 
     id: str
     result: bytes | None
@@ -234,7 +235,7 @@ class Completed(msgspec.Struct, frozen=True, tag=3, array_like=True, gc=False):
 
 
 class Removed(msgspec.Struct, frozen=True, tag=4, array_like=True, gc=False):
-    """The records of these jobs are gone: acknowledged, or their time was over."""
+    """The records of these jobs are removed: acknowledged or expired."""
 
     ids: tuple[str, ...]
 
@@ -256,27 +257,27 @@ class Died(msgspec.Struct, frozen=True, tag=6, array_like=True, gc=False):
 
 
 class Buried(msgspec.Struct, frozen=True, tag=7, array_like=True, gc=False):
-    """The leases of the last attempts of these jobs ended with nobody reporting back."""
+    """The lease of the last attempt of each of these jobs ended without a report."""
 
     ids: tuple[str, ...]
     expires_us: int
 
 
 class Requeued(msgspec.Struct, frozen=True, tag=8, array_like=True, gc=False):
-    """Taken back from holders that were not heard of; queued again at once."""
+    """Taken back from holders that sent no heartbeat; queued again at once."""
 
     ids: tuple[str, ...]
 
 
 class Released(msgspec.Struct, frozen=True, tag=9, array_like=True, gc=False):
-    """Given back, the attempt not counted."""
+    """Given back; the attempt is not counted."""
 
     id: str
     run_us: int
 
 
 class Renewed(msgspec.Struct, frozen=True, tag=10, array_like=True, gc=False):
-    """The holders are alive: `(id, lease_until_us)` each."""
+    """The holders are alive; each lease is `(id, lease_until_us)`."""
 
     leases: tuple[tuple[str, int], ...]
     progress: float | None = None
@@ -285,7 +286,7 @@ class Renewed(msgspec.Struct, frozen=True, tag=10, array_like=True, gc=False):
 
 
 class Cancelled(msgspec.Struct, frozen=True, tag=11, array_like=True, gc=False):
-    """Will not run again."""
+    """The job will not run again."""
 
     id: str
     reason: str
@@ -299,26 +300,26 @@ class Retried(msgspec.Struct, frozen=True, tag=12, array_like=True, gc=False):
 
 
 class Purged(msgspec.Struct, frozen=True, tag=13, array_like=True, gc=False):
-    """Every job finished before `before_us` (of `queue`, when given) is gone: one event for all."""
+    """Every job finished by `before_us` (in `queue`, if given) is removed: one event for all."""
 
     before_us: int
     queue: str | None
 
 
 class Dropped(msgspec.Struct, frozen=True, tag=14, array_like=True, gc=False):
-    """Every job of the queue is gone."""
+    """Every job of the queue is removed."""
 
     queue: str
 
 
 class RecordPut(msgspec.Struct, frozen=True, tag=15, array_like=True, gc=False):
-    """A record has a new value; `record.version` was taken from the token counter."""
+    """A record has a new value; `record.version` comes from the token counter."""
 
     record: Record
 
 
 class RecordsDeleted(msgspec.Struct, frozen=True, tag=16, array_like=True, gc=False):
-    """These records `(kind, name)` are gone."""
+    """These records `(kind, name)` are removed."""
 
     keys: tuple[tuple[str, str], ...]
 

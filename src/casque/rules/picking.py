@@ -2,8 +2,8 @@
 
 Due lines are visited in the order of their turns. The due lines of one queue
 are visited together, and their jobs merged by priority, due time and enqueue
-order; inside a line only the head of each priority is looked at, so a million
-future jobs of a better priority cost one look.
+order. Inside a line only the first job of each priority is checked, so a million
+future jobs of a better priority cost one check.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from casque.rules.state import LineKey, State
 
 
 class Pick(msgspec.Struct, gc=False):
-    """The jobs to claim, those to bury on the way, and the lines that were visited."""
+    """The jobs to claim, the spent jobs to mark dead, and the visited lines."""
 
     jobs: list[Job]
     spent: list[Job]
     visited: list[LineKey]
     early: list[Line]
-    """Lines of the ring that are not due yet: somebody's clock is ahead of ours."""
+    """Lines of the ring that are not due yet: another process's clock is ahead of ours."""
     is_held: bool = False
-    """Whether a job was met whose lease is over by the time, but not by the earlier one."""
+    """True if a job was found whose lease is over by `now`, but not by `judged_us`."""
 
 
 def pick(
@@ -40,9 +40,9 @@ def pick(
     *,
     judged_us: int,
 ) -> Pick:
-    """Up to `limit` due jobs. Spent ones are met on the way and do not count.
+    """Up to `limit` due jobs. Spent jobs found on the way are listed too and do not count.
 
-    `judged_us` is the time by which the leases of jobs in progress are over.
+    `judged_us` is the time that decides whether leases have ended.
     """
     picked = Pick([], [], [], [])
     for name in _due_queues(state, entrypoints, queue, limit, now, early=picked.early):
@@ -62,7 +62,7 @@ def pick(
 
 
 def pick_one(state: State, job_id: str, now: int, judged_us: int) -> Pick:
-    """The named job, if it is due and its queue is not paused."""
+    """The job with this id, if it is due and its queue is not paused."""
     job = state.find(job_id, now)
     state.touched += 1
     picked = Pick([], [], [], [])
@@ -76,7 +76,7 @@ def pick_one(state: State, job_id: str, now: int, judged_us: int) -> Pick:
 
 
 def is_another_due(state: State, visited: Collection[LineKey], now: int) -> bool:
-    """Whether a line of a queue that was not visited is due: then those that were go behind it."""
+    """True if a line of a queue that was not visited is due: the visited ones go behind it."""
     queues = {queue for queue, _ in visited}
     for _, queue, entrypoint in state.rotation.due(None, now, 0):
         state.touched += 1
@@ -94,7 +94,7 @@ def due_queues(state: State, now: int) -> list[str]:
 
 
 def _is_held(state: State, job: Job, now: int, judged_us: int) -> bool:
-    """Whether the job's lease, which is over by the store's time, is not by another that counts."""
+    """True if the lease is over by the store's time, but its holder keeps it after a clock step."""
     until_us = job.lease_until_us
     if until_us is None:
         return False
@@ -103,7 +103,7 @@ def _is_held(state: State, job: Job, now: int, judged_us: int) -> bool:
 
 
 def next_due(state: State, entrypoints: Collection[str] | None, queue: str | None) -> int | None:
-    """The earliest instant at which such a job is due; None when there is none, or it is paused."""
+    """When the first such job is due; None if there is none, or its queue is paused."""
     if queue is None:
         lines = (state.queues[name].lines[own] for _, name, own in state.rotation.ring(entrypoints))
         first = state.rotation.first_waiting(entrypoints)
@@ -129,7 +129,7 @@ def _due_queues(
     *,
     early: list[Line],
 ) -> Iterator[str]:
-    """The queues that have something due, in the order of their turns."""
+    """The queues that have a due line, in the order of their turns."""
     if queue is not None:
         if queue in state.queues and not state.is_paused(queue):
             yield queue

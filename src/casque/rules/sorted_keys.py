@@ -1,8 +1,8 @@
-"""Keys kept in order, from one to millions, with cheap changes anywhere.
+"""SortedKeys: keys in sorted order, from one to millions, with cheap changes anywhere.
 
-A list of blocks of at most `2 * LOAD` keys: finding a place is two bisections,
-a change moves at most one block's worth of pointers. In a queue most keys
-arrive at the end and leave at the front, and both are the quick paths.
+The keys are in a list of blocks of at most `2 * LOAD` keys. Finding a place takes
+two bisections, and a change moves at most one block of pointers. In a queue most
+keys arrive at the end and leave at the front, and both are fast paths.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ class SortedKeys(Generic[K]):
 
     @property
     def first(self) -> K:
-        """The smallest key; there must be one."""
+        """The smallest key. The set must not be empty."""
         return self._blocks[0][0]
 
     def add(self, key: K) -> None:
-        """Put in a key that is not there yet."""
+        """Add a key that is not in the set."""
         lasts, blocks = self._lasts, self._blocks
         self._size += 1
         if not lasts:
@@ -57,7 +57,7 @@ class SortedKeys(Generic[K]):
             self._split(at)
 
     def discard(self, key: K) -> bool:
-        """Take a key out; False when it was not there."""
+        """Remove a key; False if it was not in the set."""
         lasts = self._lasts
         at = bisect_left(lasts, key)
         if at == len(lasts):
@@ -76,7 +76,7 @@ class SortedKeys(Generic[K]):
         return True
 
     def count_below(self, bound: K) -> int:
-        """How many keys are smaller than `bound`: a walk over the blocks, not the keys."""
+        """How many keys are smaller than `bound`. Walks over the blocks, not the keys."""
         at = bisect_left(self._lasts, bound)
         below = sum(len(block) for block in self._blocks[:at])
         return below + (bisect_left(self._blocks[at], bound) if at < len(self._blocks) else 0)

@@ -1,8 +1,8 @@
 """State: everything a store holds, indexed so that no operation depends on its depth.
 
-`evolve` (evolve.py) is the only caller that changes it, `rules` reads it. All
-changes since `begin` can be taken back, which is how a batch that lost its
-race is undone. `QueueState` is the frozen view that callers are given.
+Only `evolve` (evolve.py) changes it; `decide` reads it. All changes since `begin`
+can be rolled back: so a batch that lost its race is undone. `QueueState` is the
+frozen view that callers get.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from casque.rules.sorted_keys import SortedKeys
 from casque.system.clock import MINUTE_US, NO_STEP
 
 WRITER_MEMORY_US = 15 * MINUTE_US
-"""How long a silent writer's last commit number is kept."""
+"""How long the last commit number of a silent writer is kept."""
 
 READER_LEASE_US = 5 * MINUTE_US
-"""How long after a step of the clock readers, who take no lease, go by the earlier time."""
+"""How long readers, which take no lease, use the earlier time after a clock step."""
 
 _WRITERS_DROPPED_AT_ONCE = 8
 _NEVER = 2**63 - 1
@@ -48,17 +48,17 @@ class QueueIndex:
 
 
 class WriterRow(NamedTuple):
-    """What is stored of a writer: its last commit."""
+    """The last commit of a writer."""
 
     number: int
     seen_us: int
-    """When that was."""
+    """The time of that commit."""
     answers: bytes = b""
-    """What a repeat of that commit is answered from, if its writer is remote."""
+    """The stored answers to that commit, if the writer is remote."""
 
 
 class _Undo:
-    """What is needed to take back everything since `begin`."""
+    """The data needed to roll back everything since `begin`."""
 
     def __init__(self, state: State) -> None:
         self.counters = (state.version, state.token, state.seq, state.turn, state.time_us)
@@ -66,7 +66,7 @@ class _Undo:
         self.records: list[tuple[RecordKey, Record | None]] = []
         self.writers: list[tuple[str, WriterRow | None]] = []
         self.lines: dict[LineKey, int | None] = {}
-        """Each touched line's first turn; None when there was no such line."""
+        """Each touched line's first turn; None if there was no such line."""
 
 
 def _take_back(things: dict[K, V], changes: list[tuple[K, V | None]]) -> None:
@@ -82,15 +82,15 @@ class State:
 
     def __init__(self) -> None:
         self.identity = ""
-        """Of the store, where that is kept with its state."""
+        """The identity of the store, if the store keeps it with its state."""
         self.version = 0
-        """Commits so far."""
+        """The number of commits."""
         self.token = 0
-        """The last token handed out: leases, locks and record versions share one counter."""
+        """The last token issued: leases, locks and record versions share one counter."""
         self.seq = 0
         """The enqueue order of the newest job."""
         self.turn = 0
-        """The last one that a line was given."""
+        """The last turn given to a line."""
         self.time_us = 0
         """The instant of the last commit, or of the one being decided."""
         self.jobs: dict[str, Job] = {}
@@ -101,11 +101,11 @@ class State:
         self.tally = Tally()
         self.in_progress: dict[str, None] = {}
         self.is_whole = True
-        """False from `begin` to `end` or `rollback`: if it stays so, use `mended`."""
+        """False from `begin` to `end` or `rollback`. If it stays False, use `mended`."""
         self.step = NO_STEP
-        """The last leap of the store's time that the process saw which decides or reads here."""
+        """The last clock step seen by the process that uses this state."""
         self.touched = 0
-        """Index entries looked at by claims: what the statements about cost count."""
+        """Index entries read by claims: the unit of the cost guarantees."""
         self._paused: set[str] = set()
         self._job_expiry: SortedKeys[tuple[int, int, str]] = SortedKeys()
         self._record_expiry: SortedKeys[tuple[int, str, str]] = SortedKeys()
@@ -116,7 +116,7 @@ class State:
     # -- reading ---------------------------------------------------------------
 
     def find(self, job_id: str, now: int) -> Job | None:
-        """The job, unless its record's time is over."""
+        """The job, unless its record has expired."""
         job = self.jobs.get(job_id)
         return None if job is None or job.is_gone(now) else job
 
@@ -128,7 +128,7 @@ class State:
         return queue in self._paused
 
     def judged_us(self, now: int, lease_us: int = READER_LEASE_US) -> int:
-        """The time by which leases have ended, for a dequeue that asks for such a lease."""
+        """The time that decides whether leases have ended, for a dequeue with this lease."""
         return self.step.judged_us(now, lease_us)
 
     def stats(self, queue: str | None, now: int) -> Stats:
@@ -151,7 +151,7 @@ class State:
         )
 
     def gone_jobs(self, now: int) -> Iterator[Job]:
-        """Jobs whose record's time is over but which nobody has pruned yet, oldest first."""
+        """Expired jobs that are not pruned yet, oldest first."""
         for expires, _, job_id in self._job_expiry:
             if expires > now:
                 return
@@ -174,17 +174,17 @@ class State:
     # -- changing: a batch -----------------------------------------------------
 
     def begin(self, now: int) -> None:
-        """Everything from here on can be taken back by `rollback`."""
-        self._undo = _Undo(self)  # before the mark, so that `mended` finds this batch's notes
+        """Begin a batch: `rollback` undoes every change from here on."""
+        self._undo = _Undo(self)  # before is_whole, so that `mended` finds this batch's undo list
         self.is_whole = False
         self.time_us = now
 
     def end(self) -> None:
-        """The batch is complete; it can still be taken back."""
+        """The batch is complete; it can still be rolled back."""
         self.is_whole = True
 
     def stamp(self, stamps: Iterable[BatchStamp]) -> None:
-        """Remember which batches this commit stores; forget silent writers."""
+        """Record which batches this commit stores; drop silent writers."""
         self.version += 1
         for one in stamps:
             self._set_writer(one.writer, WriterRow(one.number, self.time_us, one.answers))
@@ -194,20 +194,20 @@ class State:
                 self._set_writer(name, None)
 
     def changed_jobs(self) -> dict[str, Job | None]:
-        """The jobs changed since `begin`, as they were before; None: there was none."""
+        """The jobs changed since `begin`, as they were before; None: it did not exist."""
         before: dict[str, Job | None] = {}
         for job_id, old in self._undo.jobs:
             before.setdefault(job_id, old)
         return before
 
     def changed_records(self) -> dict[RecordKey, Record | None]:
-        """The records changed since `begin`, as they are now; None: there is none."""
+        """The records changed since `begin`, as they are now; None: it does not exist."""
         return {key: self.records.get(key) for key, _ in self._undo.records}
 
     def rollback(self) -> None:
-        """Take back everything since `begin`."""
+        """Undo every change since `begin`."""
         undo, self.is_whole = self._undo, False
-        # First, for what is put back is counted as it was at that time: not due yet, say.
+        # First: restored jobs are counted as of that time, for example as not yet due.
         self.version, self.token, self.seq, self.turn, self.time_us = undo.counters
         for job_id, old_job in reversed(undo.jobs):
             self._swap(job_id, old_job)
@@ -228,11 +228,11 @@ class State:
         self.is_whole = True
 
     def mended(self) -> State:
-        """The state as it was at `begin`, made from what an interruption cannot tear.
+        """The state as it was at `begin`, rebuilt after an interruption.
 
-        An exception that strikes at any instruction (Ctrl-C, say) can leave the
-        indexes half changed. The jobs, the records and the notes for `rollback`
-        are changed in single steps, the notes first; this starts from those.
+        An exception can come at any instruction, for example by Ctrl-C, and leave
+        the indexes half changed. The jobs, the records and the undo list change in
+        single steps, the undo list first; this rebuilds everything from them.
         """
         undo = self._undo
         jobs, records, writers = dict(self.jobs), dict(self.records), dict(self.writers)
@@ -271,13 +271,13 @@ class State:
             self._swap(job_id, None)
 
     def settle(self, served: tuple[LineKey, ...] = ()) -> None:
-        """Bring the lines of the jobs just changed to their place; `served` ones to the back."""
+        """Move the lines of the changed jobs to their places, and `served` lines to the back."""
         now, changed = self.time_us, self._changed
         for key in served:
             line = self._line(*key)
             if line is not None:
                 changed[key] = line
-                # It may have had its turn with none of its jobs taken, and so not be noted yet.
+                # A line can have its turn without losing a job: then it is not in the undo list.
                 self._undo.lines.setdefault(key, line.turn)
         for key in (*served, *changed):
             line = changed.pop(key, None)
@@ -296,18 +296,18 @@ class State:
             self._place(line, turn, None if is_known or earliest <= now else earliest)
 
     def put_right(self, lines: Iterable[Line]) -> None:
-        """Have lines wait that were in the ring and are not due yet. No turn changes."""
+        """Move lines that are not due yet from the ring to the waiting index. Turns stay."""
         for line in lines:
             self._place(line, line.turn, line.earliest())
 
     def restore_line(self, queue: str, entrypoint: str, turn: int) -> None:
-        """Give a line the turn that it has in a stored state."""
+        """Set the turn of a line from a stored state."""
         line = self._line(queue, entrypoint)
         if line is not None:
             self._place(line, turn, line.visit_us)
 
     def restore_writer(self, name: str, row: WriterRow) -> None:
-        """Remember a writer as a stored state does."""
+        """Set the last commit of a writer from a stored state."""
         self._put_writer(name, row)
 
     # -- changing: records -----------------------------------------------------
@@ -437,13 +437,13 @@ class State:
 
 
 class QueueState(msgspec.Struct, frozen=True):
-    """A frozen picture of a whole store. Taking one costs a copy: for tools and small queues."""
+    """A frozen copy of a whole store. Copying costs time: for tools and small queues."""
 
     jobs: tuple[Job, ...]
     version: int
 
     def queued_jobs(self, entrypoint: str | None = None) -> list[Job]:
-        """The queued ones in the order of `(priority, created_at)`."""
+        """The queued jobs, ordered by `(priority, created_at)`."""
         queued = [
             job
             for job in self.jobs

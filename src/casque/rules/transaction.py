@@ -1,7 +1,7 @@
 """transact: batches of operations, decided and evolved as one.
 
-Each operation is decided on the state evolved by those before it, and one that
-is refused fails alone. Until the events are stored, all of it can be taken back.
+Each operation is decided on the state after those before it, and a refused
+operation fails alone. Until the events are stored, everything can be rolled back.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from casque.rules.operations import Batch, BatchStamp, Event, Operation, Records
 from casque.rules.state import State
 
 PRUNED_AT_ONCE = 100
-"""How many records and retained jobs whose time is over one commit clears away, of each."""
+"""How many expired records, and how many expired jobs, one commit removes at most."""
 
 
 class Decided(NamedTuple):
-    """Decided batches. `events` is empty when nothing needs to be stored."""
+    """Decided batches. `events` is empty if nothing needs to be stored."""
 
     events: list[Event]
     outcomes: list[list[Any]]
-    """Per batch and operation its result, or the `CasqueError` it was refused with."""
+    """For each batch and operation: its result, or the `CasqueError` that refused it."""
     stamps: list[BatchStamp]
-    """Of the batches that have events."""
+    """One for each batch that has events."""
 
 
 def transact(state: State, batches: Sequence[Batch], now: int) -> Decided:
@@ -53,10 +53,10 @@ def transact(state: State, batches: Sequence[Batch], now: int) -> Decided:
                 events.append(event)
             state.stamp(done.stamps)
     except Exception:
-        state.rollback()  # a commit is whole or it did not happen
+        state.rollback()  # a commit happens completely or not at all
         raise
-    # What is no Exception, a KeyboardInterrupt say, can strike anywhere: the state is left
-    # as not whole, and its owner mends it or forgets it.
+    # A BaseException such as KeyboardInterrupt can come anywhere: then `is_whole` stays False,
+    # and the owner of the state repairs it with `mended` or discards it.
     if events:
         state.end()
     else:
@@ -82,7 +82,7 @@ def _carry_out(
 
 
 def prune(state: State, now: int) -> list[Event]:
-    """Clear away a bounded number of the things whose time is over."""
+    """Events that remove a bounded number of expired jobs and records."""
     events: list[Event] = []
     if ids := tuple(job.id for job in islice(state.gone_jobs(now), PRUNED_AT_ONCE)):
         events.append(Removed(ids))

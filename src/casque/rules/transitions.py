@@ -1,4 +1,4 @@
-"""What an event makes of one job: pure steps from Job to Job."""
+"""Transitions: pure functions that apply an event to one job."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def claimed(job: Job, *, worker: str, token: int, now: int, lease_until: int) ->
 
 
 def renewed(job: Job, event: Renewed, *, now: int, lease_until: int) -> Job:
-    """What the holder does not tell beside being alive stays as it was."""
+    """Fields that the heartbeat does not set stay unchanged."""
     return replace(
         job,
         heartbeat_us=now,
@@ -86,7 +86,7 @@ def died(job: Job, event: Died, now: int) -> Job:
 
 
 def buried(job: Job, *, now: int, expires: int) -> Job:
-    """Dead because nobody reported back from the last attempt: since its lease ended."""
+    """Dead because the last attempt did not report back; finished when its lease ended."""
     assert job.lease_until_us is not None
     finished = min(job.lease_until_us, now)
     changes = {"error": describe(lost(job)), "history": _with_lost(job, now)}
@@ -94,7 +94,7 @@ def buried(job: Job, *, now: int, expires: int) -> Job:
 
 
 def requeued(job: Job, *, now: int) -> Job:
-    """Taken back from a holder that was not heard of; the attempt counts."""
+    """Taken back from a holder that sent no heartbeat; the attempt counts."""
     changes = {"error": describe(lost(job)), "history": _with_lost(job, now)}
     return _let_go(job, JobStatus.QUEUED, now, run_us=now, **changes)
 
@@ -119,7 +119,7 @@ def retried(job: Job, _: Retried, now: int) -> Job:
 
 
 def _let_go(job: Job, status: JobStatus, now: int, **changes: Any) -> Job:
-    """A job that nobody holds any more."""
+    """The job without a holder."""
     return replace(
         job, status=status, lease_until_us=None, heartbeat_us=None, updated_us=now, **changes
     )
@@ -130,12 +130,12 @@ def lost(job: Job) -> Failure:
     assert job.heartbeat_us is not None
     heard = to_datetime(job.heartbeat_us)
     return Failure(
-        LOST, f"worker {job.worker} was lost; last heard of at {heard:%Y-%m-%d %H:%M:%S}Z"
+        LOST, f"worker {job.worker} was lost; last heartbeat at {heard:%Y-%m-%d %H:%M:%S}Z"
     )
 
 
 def describe(failure: Failure) -> str:
-    """One line of what went wrong."""
+    """The failure in one line."""
     return (
         f"{failure.kind}: {failure.text}"
         if failure.kind and failure.text
@@ -145,7 +145,7 @@ def describe(failure: Failure) -> str:
 
 def _with_lost(job: Job, now: int) -> tuple[Attempt, ...]:
     assert job.lease_until_us is not None
-    # With its lease; or now, when it was taken back before that.
+    # It ended with its lease; or now, if it was taken back before that.
     return _with(job, min(job.lease_until_us, now), lost(job))
 
 

@@ -1,4 +1,4 @@
-"""Views: what a reader sees of a state at an instant. Nothing here changes it."""
+"""Views: what a reader sees of a state at an instant. Nothing here changes the state."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from casque.rules.picking import due_queues, pick
 from casque.rules.state import QueueState, State
 
 View = Literal["pending", "scheduled", "failed", "processing", "completed", "dead", "cancelled"]
-"""The state of a job in a person's words; `Stats` has one number for each."""
+"""The state of a job in the terms that people use; `Stats` has one number for each."""
 
 VIEWS: tuple[View, ...] = get_args(View)
 
 
 class JobFilter(msgspec.Struct, frozen=True):
-    """Which jobs to list; None asks nothing."""
+    """Which jobs to list; None matches every job."""
 
     view: View | None = None
     queue: str | None = None
@@ -45,7 +45,7 @@ class JobFilter(msgspec.Struct, frozen=True):
 
 
 def view_of(job: Job, now: int) -> View:
-    """Where a job is, in a person's words: one that is `shown`."""
+    """The view of a job that was passed through `shown`."""
     if job.status is JobStatus.QUEUED:
         if job.attempts:
             return "failed"
@@ -58,7 +58,7 @@ def view_of(job: Job, now: int) -> View:
 
 
 def reads(state: State, now: int) -> JobReads:
-    """What the answer to a repeated batch needs to know."""
+    """The reads that the answer to a repeated batch needs."""
 
     def held(_: Sequence[int], tokens: Sequence[int]) -> list[Job]:
         jobs = map(state.jobs.__getitem__, state.in_progress)
@@ -93,7 +93,7 @@ def jobs(state: State, wanted: JobFilter, limit: int, after: int, now: int) -> l
 def peek(
     state: State, entrypoints: Collection[str] | None, queue: str | None, limit: int, now: int
 ) -> list[Job]:
-    """What a dequeue would take."""
+    """The jobs that a dequeue would take."""
     judged_us = state.judged_us(now)
     return pick(state, entrypoints, queue, limit, now, judged_us=judged_us).jobs
 
@@ -104,7 +104,7 @@ def records(state: State, kind: str, now: int) -> list[Record]:
 
 
 def queues(state: State, now: int, *, due: bool) -> list[str]:
-    """The names of the queues that have jobs, or only of those with a job due now."""
+    """The names of the queues that have jobs, or only of those that have a due job."""
     if due:
         return due_queues(state, now)
     gone = Counter(job.queue for job in state.gone_jobs(now))
@@ -112,7 +112,7 @@ def queues(state: State, now: int, *, due: bool) -> list[str]:
 
 
 def next_run(state: State, queue: str) -> int | None:
-    """When the first job of a queue is due, paused or not."""
+    """When the first job of a queue is due, even if the queue is paused."""
     index = state.queues.get(queue)
     lines = index.lines.values() if index else ()
     return min((due for line in lines if (due := line.earliest()) is not None), default=None)

@@ -1,14 +1,14 @@
-"""Stores: what keeps jobs, behind one port.
+"""Stores: they keep jobs, behind one port.
 
-conflicts     When a commit that lost the write to others gives up.
+conflicts     When a commit that keeps losing the write to others gives up.
 last_answers  The last answer to each writer, so that a repeated commit gets the same one.
 listeners     The waiting dequeues to wake when a job may have become claimable.
-memory        The rules and a lock.
-place_errors  The errors of a place that is empty, or holds something else.
-port          `Store`: what every store promises.
+memory        The memory store: the rules and a lock.
+place_errors  Errors for a queue that is missing, or replaced by something else.
+port          `Store`: the interface of every store, and its promises.
 state_reads   The reads of every store that has a `State`, written once.
-threaded      A store that blocks, made fit for an event loop.
-url           `open_store`: from an address to a store. The only module that knows every store.
+threaded      Runs a blocking store on threads, for use in an event loop.
+url           `open_store`: opens the store at an address. Only this module lists every store.
 document/     The document store: a whole queue in one JSON object.
 ledger/       The ledger store: a queue as a log of committed batches in a bucket.
 sqlite/       The SQLite store: a queue in one file.

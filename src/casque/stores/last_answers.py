@@ -17,7 +17,7 @@ _WRITERS_KEPT = 128
 
 
 class KeptAnswer(NamedTuple):
-    """What the store has of a writer's last commit, and how the rest is read."""
+    """The stored last commit of a writer, and the reads for the rest of its answer."""
 
     row: WriterRow
     reads: JobReads
@@ -34,7 +34,7 @@ class _Last:
         self.writer = writer
         self.number = number
         self.outcomes = outcomes
-        """None: it was sent, and may be stored by another process instead."""
+        """None: the commit was sent, but another process may have stored it instead."""
         self.decided_us = decided_us
 
 
@@ -44,7 +44,7 @@ class LastAnswers:
     def __init__(self) -> None:
         self._last: OrderedDict[str, _Last] = OrderedDict()
         self.newest = _Last("", 0, None, 0)
-        """The last of them all."""
+        """The last answer to any writer."""
 
     def keep_stored(
         self,
@@ -53,7 +53,7 @@ class LastAnswers:
         stamps: Iterable[BatchStamp],
         decided_us: int,
     ) -> None:
-        """The outcomes of those that are stamped. The others may be decided again."""
+        """Keep the outcomes of the stamped batches. The other batches may be decided again."""
         stored = {stamp.writer for stamp in stamps}
         for batch, one in zip(batches, outcomes, strict=True):
             if batch.writer in stored:
@@ -70,7 +70,7 @@ class LastAnswers:
             self._last.popitem(last=False)
 
     def last_number(self, writer: str) -> int:
-        """The number of the last commit of a writer that was answered here; 0 when none was."""
+        """The number of the writer's last commit that was answered here; 0 if none was."""
         kept = self._last.get(writer)
         return 0 if kept is None else kept.number
 
@@ -80,18 +80,18 @@ class LastAnswers:
         return None if kept is None or kept.number != number else kept.decided_us
 
     def recall(self, batch: Batch, stored: int, kept: KeptAnswer | None) -> Answer | None:
-        """The answer to a batch that is done already; None if it is still to do.
+        """The answer to a batch that was already applied; None if it was not.
 
-        `stored` is the last commit of the writer that the store has; 0 when it has none. `kept`
-        is what the store can say of that one.
+        `stored` is the number of the writer's last stored commit; 0 if there is none. `kept` is
+        the stored answer to that commit.
         """
         writer, number = batch.writer, batch.number
         if stored < number:
             return None
         if stored > number:
             return InvalidError(
-                f"commit {number} of writer {writer} comes after its commit {stored}: a writer "
-                "counts upwards and has one commit in flight."
+                f"commit {number} of writer {writer} came after its commit {stored}: a writer must "
+                "count upwards and have one commit in flight."
             )
         last = self._last.get(writer)
         if last is not None and last.number == number and last.outcomes is not None:
@@ -102,8 +102,8 @@ class LastAnswers:
             except StorageError as error:
                 return error
         return StorageError(
-            f"commit {number} of writer {writer} is stored, but its results are known only to "
-            "the process that made it. Look the jobs up by id.",
+            f"commit {number} of writer {writer} is stored, but only the process that made it has "
+            "its results. Look the jobs up by id.",
             outcome_unknown=True,
             is_stored=True,
         )
@@ -111,7 +111,7 @@ class LastAnswers:
     def recall_all(
         self, batches: Iterable[Batch], state: State, now: Callable[[], int]
     ) -> dict[str, Answer]:
-        """By writer, the answers to those of the batches that are in the state already."""
+        """By writer, the answers to the batches that the state already contains."""
         answers: dict[str, Answer] = {}
         for batch in batches:
             row = state.writers.get(batch.writer)
@@ -124,6 +124,9 @@ class LastAnswers:
 
 
 def check_writers(batches: Sequence[Batch]) -> None:
-    """A commit has one batch of each writer: it could not tell which of two is repeated."""
+    """Raise InvalidError if two batches have the same writer.
+
+    With two batches of one writer, a repeat could not be recognised.
+    """
     if len(batches) != len({batch.writer for batch in batches}):
-        raise InvalidError("a commit takes one batch of each writer.")
+        raise InvalidError("a commit takes at most one batch from each writer.")

@@ -17,17 +17,17 @@ from casque.rules.operations import (
 )
 from casque.system.clock import Bell
 
-# A lease that is renewed may end sooner than it would have.
+# A renewed lease may end sooner than before.
 _MAKES_CLAIMABLE = (Added, Failed, Released, Renewed, Requeued, Retried, RecordsDeleted)
 
 
 def makes_claimable(event: Event) -> bool:
-    """Whether a job may have become claimable by this."""
+    """True if the event may have made a job claimable."""
     return isinstance(event, _MAKES_CLAIMABLE)
 
 
 class Listeners:
-    """The bells of this process's waiting dequeues on one store."""
+    """The bells of the waiting dequeues of this process on one store."""
 
     def __init__(self) -> None:
         self.all: dict[int, Bell] = {}
@@ -38,10 +38,10 @@ class Listeners:
         try:
             yield
         finally:
-            self.all.pop(id(bell), None)  # none of a parent's are left in its child
+            self.all.pop(id(bell), None)  # a child starts without its parent's bells
 
     def ring_for(self, events: Iterable[Event]) -> None:
-        """Wake the waiting if one of `events` can have made a job claimable."""
+        """Wake the waiting dequeues if one of `events` may have made a job claimable."""
         if self.all and any(map(makes_claimable, events)):
             self.ring()
 

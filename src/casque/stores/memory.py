@@ -1,4 +1,4 @@
-"""The memory store: the rules and a lock. It lives and dies with its process."""
+"""The memory store: the rules and a lock. Its jobs are lost when the process ends."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class MemoryStore(StateReads):
-    """A store of this process, shared by all its threads and event loops."""
+    """A store in this process, shared by all its threads and event loops."""
 
     name = "memory://"
     blocking = True
@@ -70,10 +70,10 @@ class MemoryStore(StateReads):
             return look(state, now)
 
     async def close(self) -> None:
-        """Nothing is held but memory."""
+        """Does nothing: only memory is held."""
 
     def _whole(self) -> State:
-        """The state, mended if an interrupted commit left it torn. Call it with the lock held."""
+        """The state, repaired if a commit was interrupted. Call it with the lock held."""
         if not self._state.is_whole:
             self._state = self._state.mended()
         return self._state

@@ -1,8 +1,8 @@
-"""Place errors: the place of a queue is empty, or holds something else.
+"""Place errors: a queue is missing, or something else is in its place.
 
-A store has an identity, which it gets when it is made. A process that has it
-open compares, and never takes another store in the same place for it: the claims
-are not the same, though the ids may be.
+A store gets an identity when it is created. A process that has it open compares
+the identity, so it never mistakes another store in the same place for this one:
+job ids may be equal, but claims are not.
 
 `queuectl` imports this module when a command fails, so it must load fast.
 """
@@ -13,29 +13,29 @@ from casque.errors import CorruptError, InvalidError
 
 
 class ForeignError(InvalidError):
-    """The place is no ledger, nor free to become one. Nothing was written. Choose another."""
+    """The place holds no ledger and is not empty. Nothing was written. Choose another place."""
 
 
 def replaced(what: str) -> CorruptError:
-    """`what` says which object was found to be gone, or another's."""
+    """`what` says which object is missing, or belongs to another queue."""
     return CorruptError(
-        f"{what}: the queue that this process has open was removed or replaced, or is out of "
-        "reach. Nothing is acknowledged any more, and what was claimed from it is lost. Bring it "
-        "back, and look up by id what this call was to store; or start this process again, to use "
-        "what is here now.",
+        f"{what}: the queue that this process has open was removed or replaced, or cannot be "
+        "reached. This process can acknowledge nothing any more, and its claims are lost. Restore "
+        "the queue and look the jobs of this call up by id; or restart this process to use the "
+        "queue that is here now.",
         is_replaced=True,
     )
 
 
 class AbsentError(CorruptError):
-    """No queue is here, and the store was told to make none."""
+    """There is no queue here, and the store must not create one."""
 
 
 def absent(what: str) -> AbsentError:
     """`what` says which object is missing."""
     return AbsentError(
-        f"{what}: workers had a queue open here, so none is made in its place: its jobs would be "
-        "hidden when the other comes back. Mount its folder, or bring it back; or stop and start "
-        "the workers to begin a new queue here: their supervisor ends by SIGTERM.",
+        f"{what}: workers had a queue open here, so no new one is created: its jobs would be "
+        "hidden when the old queue comes back. Mount its folder or restore it. Or, to start a new "
+        "queue here, stop the workers' supervisor with SIGTERM and start the workers again.",
         is_replaced=True,
     )

@@ -1,7 +1,7 @@
-"""Store: the one seam for jobs, and what every store promises.
+"""Store: the one interface for jobs, and the promises of every store.
 
-A new store must pass `casque.testing.StoreSuite`; the suite is
-the contract, this file its signatures.
+A new store must pass `casque.testing.StoreSuite`: the suite is the contract, and
+this file has its signatures.
 """
 
 from __future__ import annotations
@@ -23,57 +23,58 @@ COMMIT_DEADLINE_US = 30_000_000
 
 
 Answer = list[Any] | CasqueError
-"""To a batch: the outcome of each operation; or why it was not taken, and nothing was done."""
+"""The answer to a batch: the outcome of each operation; or the error, if nothing was done."""
 
 
 @runtime_checkable
 class Store(Protocol):
-    """Holds jobs and records; many may open the same storage at once."""
+    """Holds jobs and records. Many stores may open the same storage at once."""
 
     clock: Clock
-    """The time, chance and ids of everything that works on this store."""
+    """The time, randomness and ids for all code that uses this store."""
 
     name: str
-    """What to call it in messages; never with a password in it."""
+    """The name of the store in messages; never contains a password."""
 
     blocking: bool
-    """True when no coroutine of this store ever suspends: each does its work and returns.
+    """True if no coroutine of this store ever suspends: each does its work and returns.
 
-    Such a store can be used without an event loop. Callers that have one and
-    must not stop it run the store on a thread of its own, unless it is `instant`.
+    Such a store can be used without an event loop. Callers that must not block
+    their event loop run the store on a separate thread, unless it is `instant`.
     """
 
     instant: bool
-    """True when the store lives in this process alone, so that no call waits for anything.
+    """True if the store exists in this process alone, so no call waits for anything.
 
-    It refuses to be used in the child of a fork, where its changes would be lost.
+    Such a store rejects calls in the child of a fork, where changes would be lost.
     """
 
     async def commit(
         self, batches: Sequence[Batch], *, max_conflicts: int | None = None
     ) -> list[Answer]:
-        """Carry out batches of different writers: in one atomic and durable write, and once.
+        """Apply batches of different writers once, in one atomic and durable write.
 
-        Records of an ephemeral kind are not part of the atomic whole: they may
-        be written apart from it, and vanish.
+        Records of an ephemeral kind are not part of the atomic write: they may
+        be written separately, and may vanish.
 
-        Answers per batch, and in it per operation with its result or with the
-        CasqueError it was refused with; a refusal leaves its neighbours alone. A
-        writer numbers its commits upwards and has one in flight. The same writer
-        and number again is applied once and answered the same, whatever batches
-        it comes with. Raises StorageError when the storage does not answer in
-        time (`outcome_unknown` says whether it may have been stored),
-        CASConflictError after `max_conflicts` lost races, CorruptError when the
-        stored bytes are not ours.
+        Returns one answer per batch, with the result of each operation or the
+        CasqueError that refused it; a refusal does not affect other operations.
+        A writer numbers its commits upwards and has one in flight. A repeated
+        writer and number is applied once and gets the same answer, whatever
+        other batches come with it. Raises StorageError if the storage does not
+        answer in time (`outcome_unknown` says whether the commit may be stored),
+        CASConflictError after `max_conflicts` lost races, and CorruptError if
+        the stored bytes are not a casque queue.
         """
         ...
 
     def listen(self, bell: Bell) -> AbstractContextManager[int | None]:
-        """Ring `bell` whenever a job may have become claimable, while the context holds.
+        """Ring `bell` whenever a job may have become claimable, while the context is open.
 
-        Gives the longest a listener should sleep before it asks again all the
-        same, in microseconds, or None when a ring is never missed. Jobs that
-        become due by time alone ring nothing: an empty dequeue says when.
+        Yields the longest time in microseconds that a listener should sleep
+        before it asks again without a ring; None if a ring is never missed. Jobs
+        that become due by time alone do not ring: an empty dequeue returns when
+        the next one is due.
         """
         ...
 
@@ -86,13 +87,13 @@ class Store(Protocol):
     async def peek(
         self, entrypoints: Collection[str] | None, queue: str | None, limit: int
     ) -> list[Job]:
-        """What a dequeue would take now."""
+        """The jobs that a dequeue would take now."""
         ...
 
     async def stats(self, queue: str | None) -> Stats: ...
 
     async def queues(self, *, due: bool) -> list[str]:
-        """The names of the queues that have jobs, or only of those with a job due now."""
+        """The names of the queues that have jobs, or only of those that have a due job."""
         ...
 
     async def next_run(self, queue: str) -> int | None:
@@ -102,59 +103,59 @@ class Store(Protocol):
     async def records(self, kind: str) -> list[Record]: ...
 
     async def picture(self) -> QueueState:
-        """Everything, as one frozen value."""
+        """The whole state as one frozen value."""
         ...
 
     async def close(self) -> None:
-        """Let go of what is held. The store may be opened again."""
+        """Release connections and files. The store may be used again."""
         ...
 
 
 @runtime_checkable
 class Prompt(Protocol):
-    """A `blocking` store that has its commits as a plain function, too.
+    """A `blocking` store that also offers its commit as a plain function.
 
-    For the sync queue, which pays for no coroutine then. It is used where one class has both: whose
-    `commit` is overridden, that is called.
+    The sync queue uses it to avoid the cost of a coroutine, but only if one class defines both
+    methods: if a subclass overrides `commit`, the queue calls `commit`.
     """
 
     def commit_now(self, batches: Sequence[Batch]) -> list[Answer]:
-        """As `commit`, of a store that has no conflicts."""
+        """As `commit`, for a store that has no conflicts."""
         ...
 
 
 @runtime_checkable
 class Doubtful(Protocol):
-    """A store on a stranger's server, which may not keep the promises that all rests on."""
+    """A store on a server that may not keep the promises that casque relies on."""
 
     def try_out(self) -> None:
-        """Have the server tried out before the next call, as thoroughly as for a new store.
+        """Have the next call test the server first, as thoroughly as for a new store.
 
-        Workers ask for it when they start; it takes up to two seconds. That call raises
-        StorageError if the server fails.
+        Workers ask for this when they start. The test takes up to two seconds; the call raises
+        StorageError if the server fails it.
         """
         ...
 
 
 @runtime_checkable
 class Creatable(Protocol):
-    """A store that is made where there is none."""
+    """A store that is created on first use."""
 
     def require_existing(self) -> None:
-        """Make none from now on, also after `close`.
+        """Create no store from now on, not even after `close`.
 
-        Where there is none, calls raise CorruptError with `is_replaced`, until there is one.
+        While there is none, calls raise CorruptError with `is_replaced`.
         """
         ...
 
 
 @runtime_checkable
 class Joinable(Protocol):
-    """A store that can add jobs inside a transaction which the caller has open."""
+    """A store that can add jobs inside the caller's open transaction."""
 
     def enqueue_within(self, connection: object, operation: Enqueue) -> list[Job]:
         """Add all of the jobs to the transaction on `connection`, or raise and add none.
 
-        They are there once the caller commits. Called on the caller's own thread.
+        The jobs exist once the caller commits. Called on the caller's own thread.
         """
         ...

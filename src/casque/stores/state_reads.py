@@ -15,10 +15,10 @@ T = TypeVar("T")
 
 
 class StateReads:
-    """Memory, document and ledger see the same; they differ in how a state comes to be current."""
+    """Reads for memory, document and ledger. The subclass keeps the state current."""
 
     async def _read(self, look: Callable[[State, int], T]) -> T:
-        """What `look` sees of the state as it is, at the store's time."""
+        """Returns `look(state, now)` for the current state and the store's time."""
         raise NotImplementedError
 
     async def get(self, job_id: str) -> Job | None:

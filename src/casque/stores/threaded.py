@@ -1,7 +1,7 @@
-"""OnThread: a store that blocks, made fit for an event loop: it runs on threads of its own.
+"""OnThread: runs a blocking store on separate threads, for use in an event loop.
 
-Commits have one thread and reads another, so that a long look at a large queue
-holds up nobody's commit.
+Commits have one thread and reads have another, so that a long read of a large queue
+does not delay commits.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class OnThread:
-    """Hands everything on to a store whose coroutines never suspend."""
+    """Forwards every call to a store whose coroutines never suspend."""
 
     blocking = False
     instant = False
@@ -74,13 +74,13 @@ class OnThread:
         return await _on(self._reads, self.store.picture)
 
     async def close(self) -> None:
-        """Let the threads go; the store itself belongs to its maker."""
+        """Stop the threads. The store itself stays open: its creator closes it."""
         self._commits.shutdown(wait=False)
         self._reads.shutdown(wait=False)
 
 
 async def _on(executor: ThreadPoolExecutor, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    # Begun on its thread: what is cancelled before its turn comes was never made.
+    # The coroutine is created on the thread: a call cancelled before its turn never creates one.
     try:
         running = asyncio.get_running_loop().run_in_executor(executor, lambda: drive(work()))
     except RuntimeError as error:

@@ -1,6 +1,6 @@
-"""open_store: from an address, or a thing that already is one, to a store.
+"""open_store: opens the store at an address, or returns a store unchanged.
 
-The only module that knows every store; each is imported when it is asked for.
+Only this module lists every store. It imports each one on first use.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from casque.system.clock import Clock
 Durability = Literal["full", "normal"]
 
 StoreAddress = str | os.PathLike[str] | Store | Bucket | ObjectStoragePort
-"""Whatever names a store: a URL, a path, a bucket, a two-method storage, or a store."""
+"""The address of a store: a URL, a path, a bucket, a two-method storage, or a store."""
 
 _FORMS = (
     "memory:// (this process only), sqlite:///relative.db, sqlite:////absolute/jobs.db, "
@@ -31,7 +31,7 @@ _FORMS = (
 )
 _FILE_SCHEMES = ("json", "sqlite")
 _BUCKETS = {"s3": "s3", "gs": "gcs", "az": "azure"}
-"""The schemes of cloud buckets, and the extra that each needs."""
+"""The schemes of cloud buckets, and the extra to install for each."""
 _SCHEME = re.compile(r"(az|file|gs|json|memory|postgres|postgresql|s3|sqlite):(?!//)", re.ASCII)
 _SQLITE_SUFFIXES = (".db", ".sqlite", ".sqlite3")
 
@@ -39,10 +39,13 @@ _SQLITE_SUFFIXES = (".db", ".sqlite", ".sqlite3")
 def open_store(address: StoreAddress, *, clock: Clock | None = None) -> Store:
     """The store at `address`. Nothing is read or written before its first use.
 
-    `clock` replaces time, chance and ids, for tests; a Store given as such keeps its own.
+    `clock` replaces time, randomness and ids, for tests. If `address` is a Store, it keeps its
+    own clock.
     """
     if isinstance(address, type):
-        raise InvalidError(f"{address.__name__} is a class; make one of it: {address.__name__}(…).")
+        raise InvalidError(
+            f"{address.__name__} is a class; pass an instance: {address.__name__}(…)."
+        )
     if is_store(address):
         return address
     if isinstance(address, str):
@@ -56,13 +59,13 @@ def open_store(address: StoreAddress, *, clock: Clock | None = None) -> Store:
 
         return DocumentStore(cast("ObjectStoragePort", address), clock)
     raise InvalidError(
-        f"{type(address).__name__} is no store: pass a URL ({_FORMS}), a path, an object with "
-        "`async read()` and `async write(content, if_match)`, or one with all that a `Bucket` has."
+        f"{type(address).__name__} is not a store: pass a URL ({_FORMS}), a path, an object with "
+        "`async read()` and `async write(content, if_match)`, or one with all methods of `Bucket`."
     )
 
 
 def anchored(address: StoreAddress) -> StoreAddress:
-    """The same address, whatever folder the process goes to later."""
+    """The address as an absolute path: the same even if the process changes its folder."""
     if isinstance(address, str) and "://" in address:
         scheme, _, rest = address.partition(":///")
         if scheme not in _FILE_SCHEMES or rest.startswith(("/", "~", "?", ":")) or not rest:
@@ -71,13 +74,13 @@ def anchored(address: StoreAddress) -> StoreAddress:
     if isinstance(address, str | os.PathLike):
         path = os.fspath(address)
         if path and not path.startswith("~") and not _SCHEME.match(path):
-            # The slash at its end says that it is a folder.
+            # The trailing slash marks a folder, so keep it.
             return f"{Path(path).absolute()}/" if path.endswith("/") else Path(path).absolute()
     return address
 
 
 def is_store(address: object) -> TypeGuard[Store]:
-    """Whether this is a store already. By its methods, so that a wrapper of one is one too."""
+    """True if this is a store. Checks for methods, so a wrapper of a store is one too."""
     return _has(address, "commit", "listen")
 
 
@@ -88,13 +91,13 @@ def _has(address: object, *methods: str) -> bool:
 def _open_url(url: str, clock: Clock | None) -> Store:
     if not url.isprintable():
         raise InvalidError(
-            f"{without_password(url)!r} holds a character that no address may; write it as %0A, "
-            "say, or pass a path."
+            f"{without_password(url)!r} contains a character that is not allowed in a URL; escape "
+            "it, for example as %0A, or pass a path."
         )
     try:
         parts = urlsplit(url)
     except ValueError as error:
-        raise InvalidError(f"{without_password(url)}: {error}. Known are {_FORMS}.") from error
+        raise InvalidError(f"{without_password(url)}: {error}. Use {_FORMS}.") from error
     if "#" in url:
         raise InvalidError(f"{without_password(url)}: write # as %23, or pass a path.")
     if parts.query and parts.scheme not in ("sqlite", *_BUCKETS):
@@ -105,11 +108,11 @@ def _open_url(url: str, clock: Clock | None) -> Store:
         return _open_local(url, parts, clock)
     if parts.scheme != "memory":
         raise InvalidError(
-            f"{without_password(url)}: no store is known for {parts.scheme!r}. Known are {_FORMS}."
+            f"{without_password(url)}: no store for scheme {parts.scheme!r}. Use {_FORMS}."
         )
     if parts.netloc or parts.path.strip("/"):
         raise InvalidError(
-            f"{without_password(url)}: memory:// takes no path; each is a store of its own."
+            f"{without_password(url)}: memory:// takes no path; each one is a separate store."
         )
     from casque.stores.memory import MemoryStore
 
@@ -117,7 +120,7 @@ def _open_url(url: str, clock: Clock | None) -> Store:
 
 
 def _open_local(url: str, parts: SplitResult, clock: Clock | None) -> Store:
-    """A file or a folder of this machine."""
+    """A file or a folder on this machine."""
     scheme = parts.scheme
     if parts.netloc or len(parts.path) < 2:  # noqa: PLR2004 - a slash and a name
         suffix = "json" if scheme == "json" else "db"
@@ -138,14 +141,14 @@ def _open_local(url: str, parts: SplitResult, clock: Clock | None) -> Store:
 
 def _open_path(path: str, clock: Clock | None) -> Store:
     if _SCHEME.match(path):
-        raise InvalidError(f"{path!r} is neither a URL nor a path. Known are {_FORMS}.")
+        raise InvalidError(f"{path!r} is neither a URL nor a path. Use {_FORMS}.")
     if Path(path).suffix == ".json":
         return _open_document(Path(path), clock)
     if Path(path).suffix in _SQLITE_SUFFIXES:
         return _open_sqlite(path, clock, "full")
     if path.endswith("/") or _is_folder(path):
         return _open_folder(path, clock)
-    raise InvalidError(f"{path!r} does not say what kind of store it is. Known are {_FORMS}.")
+    raise InvalidError(f"{path!r} does not say what kind of store it is. Use {_FORMS}.")
 
 
 def _open_document(path: Path, clock: Clock | None) -> Store:
@@ -160,8 +163,8 @@ def _open_sqlite(path: str, clock: Clock | None, durability: Durability) -> Stor
     from casque.system.local_disk import resolved_path
 
     if path == ":memory:":
-        raise InvalidError("a queue that lives in this process alone is memory://.")
-    # Resolved, so that a process that changes its folder, and a link, mean the same file.
+        raise InvalidError("sqlite :memory: is not supported; use memory://.")
+    # Resolved, so that a change of folder, or a link, still leads to the same file.
     resolved = resolved_path(path, "a queue file")
     return SqliteStore(resolved, durability=durability, clock=clock)
 
@@ -181,14 +184,14 @@ def _is_folder(path: str) -> bool:
 
 
 def _open_bucket(bucket: object, clock: Clock | None) -> Store:
-    """A bucket that the caller has made."""
+    """A bucket that the caller created."""
     from casque.stores.ledger.store import LedgerStore
 
-    # Its attributes too: else the first to miss one would be somebody else, much later.
+    # Check its attributes too: otherwise a missing one fails much later, in other code.
     if not isinstance(bucket, Bucket):
         missing = [name for name in ("name", "blocking", "close") if not hasattr(bucket, name)]
         raise InvalidError(
-            f"{type(bucket).__name__} is not quite a bucket: it lacks {' and '.join(missing)}. "
+            f"{type(bucket).__name__} is not a complete bucket: it lacks {' and '.join(missing)}. "
             "See `casque.Bucket`."
         )
     return LedgerStore(bucket, clock)
@@ -200,19 +203,19 @@ def _open_cloud(url: str, parts: SplitResult, clock: Clock | None) -> Store:
     scheme, name = parts.scheme, without_password(url)
     if "@" in parts.netloc or ":" in parts.netloc or not parts.netloc:
         raise InvalidError(
-            f"{name}: write {scheme}://name/prefix. Credentials come from the environment, and "
-            "another server from ?endpoint=…."
+            f"{name}: write {scheme}://name/prefix. Credentials come from the environment; set "
+            "another server with ?endpoint=…."
         )
     known = ("endpoint", "region") if scheme == "s3" else ("endpoint",)
     given = parse_qs(parts.query, keep_blank_values=True)
     options = {key: values[-1] for key, values in given.items()}
     if unknown := [key for key in options if key not in known]:
         raise InvalidError(
-            f"{name}: {scheme}:// takes no option {', '.join(unknown)}; it knows "
+            f"{name}: {scheme}:// takes no option {', '.join(unknown)}; its options are "
             f"{' and '.join(known)}."
         )
     if empty := [key for key, value in options.items() if not value]:
-        raise InvalidError(f"{name}: the option {', '.join(empty)} is empty: give it, or leave it.")
+        raise InvalidError(f"{name}: option {', '.join(empty)} is empty: set it or remove it.")
     try:
         from casque.buckets.obstore import azure_bucket, gcs_bucket, s3_bucket
     except ImportError as error:
@@ -232,14 +235,14 @@ def _durability(url: str, query: str) -> Durability:
     wanted = options.pop("durability", ["full"])[-1]
     if options:
         raise InvalidError(
-            f"{url}: sqlite:// takes no option {', '.join(options)}; it knows `durability`."
+            f"{url}: sqlite:// takes no option {', '.join(options)}; its option is `durability`."
         )
     if wanted == "full":
-        return "full"  # synced at every commit: survives a power cut
+        return "full"  # synced at every commit: survives power loss
     if wanted == "normal":
-        return "normal"  # survives the death of any process, not a power cut
+        return "normal"  # survives the death of any process, not power loss
     raise InvalidError(
-        f"{url}: durability is full (survives a power cut) or normal (survives the death of a "
+        f"{url}: durability must be full (survives power loss) or normal (survives the death of a "
         f"process), not {wanted!r}."
     )
 

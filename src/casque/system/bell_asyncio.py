@@ -1,4 +1,4 @@
-"""LoopBell: what a task of an event loop waits on."""
+"""LoopBell: a bell that a task of an event loop waits on."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from casque.system.clock import SECOND_US
 
 
 class LoopBell:
-    """A bell that suspends its task. Made and waited on in one event loop, rung from anywhere."""
+    """A bell that suspends its task. Create and wait in one event loop; ring from any thread."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -17,7 +17,7 @@ class LoopBell:
     def ring(self) -> None:
         try:
             self._loop.call_soon_threadsafe(self._event.set)
-        except RuntimeError:  # the waiter's loop is closed: there is nobody left to wake
+        except RuntimeError:  # the waiter's loop is closed: there is no task left to wake
             return
 
     async def wait(self, timeout_us: int | None) -> bool:

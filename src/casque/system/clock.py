@@ -1,7 +1,7 @@
-"""Time and chance: with `ids`, the only modules that ask the machine for them.
+"""Time and randomness. Only this module and `ids` read them from the machine.
 
 Inside casque an instant is an int, microseconds since 1970 UTC, and a span
-is an int of microseconds: both are exact, order fast and fit every store.
+is an int of microseconds: both are exact, compare fast and fit every store.
 `datetime` and `timedelta` are for the caller.
 """
 
@@ -22,14 +22,14 @@ SECOND_US = 1_000_000
 MINUTE_US = 60 * SECOND_US
 DAY_US = 24 * 60 * MINUTE_US
 LONGEST_SPAN_US = 36_500 * DAY_US
-"""A hundred years: no delay, lease or retention is longer."""
+"""A hundred years: the longest delay, lease or retention."""
 
 T = TypeVar("T")
 
 
 def to_us(instant: datetime) -> int:
     """Microseconds since 1970 UTC of an aware datetime, exactly."""
-    # Not by its own `-` and `//`, here and below: classes derived from these may have others.
+    # Not with `-` and `//`, here and below: subclasses may override them.
     return span_us(datetime.__sub__(instant, EPOCH))
 
 
@@ -51,34 +51,34 @@ def drive(coroutine: Coroutine[Any, Any, T]) -> T:
         value: T = stop.value
         return value
     coroutine.close()
-    raise AssertionError("a coroutine that must not suspend did")
+    raise AssertionError("a coroutine that must not suspend was suspended")
 
 
 class Bell(Protocol):
     """Something to wait on until another thread or task rings it, or time passes."""
 
     def ring(self) -> None:
-        """Wake the waiter; if nobody waits, the next wait returns at once. From any thread."""
+        """Wake the waiter; if there is none, the next wait returns at once. From any thread."""
         ...
 
     async def wait(self, timeout_us: int | None) -> bool:
-        """Wait for a ring: True, or False when `timeout_us` passed first. Clears the ring."""
+        """Wait for a ring. Returns False if `timeout_us` passed first. Clears the ring."""
         ...
 
 
 class Clock(Protocol):
-    """Where time, chance and ids come from. Replaced as a whole in tests."""
+    """The source of time, randomness and ids. Tests replace it as a whole."""
 
     def now(self) -> int:
-        """The wall clock, in microseconds since 1970 UTC. It may jump, either way."""
+        """The wall clock, in microseconds since 1970 UTC. It may jump forward or back."""
         ...
 
     def monotonic(self) -> int:
-        """Microseconds from some fixed point; never goes back, and counts a machine's sleep."""
+        """Microseconds from a fixed point. Never goes back; includes time the machine slept."""
         ...
 
     def moment(self) -> tuple[int, int]:
-        """Both at once: `now()` and `monotonic()`."""
+        """`(now(), monotonic())`, read together."""
         ...
 
     def random(self) -> float:
@@ -86,11 +86,11 @@ class Clock(Protocol):
         ...
 
     def new_id(self) -> str:
-        """A UUIDv7: unique, and sortable by the time it was made."""
+        """A UUIDv7: unique, and sortable by its creation time."""
         ...
 
     def mint(self, count: int) -> Minted:
-        """So many new ids, and the order of each: a whole number that rises from id to id."""
+        """`count` new ids, and the order of each: a whole number that rises from id to id."""
         ...
 
     def bell(self, *, blocking: bool) -> Bell:
@@ -102,12 +102,12 @@ class Clock(Protocol):
         ...
 
 
-# Linux's monotonic clock stands still while the machine sleeps, and so would every deadline.
+# On Linux, CLOCK_MONOTONIC stops while the machine sleeps, so every deadline would too.
 _STEADY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 class SystemClock:
-    """The machine's own time and chance."""
+    """The time and randomness of the machine."""
 
     def __init__(self) -> None:
         self.mint = IdSource().mint
@@ -130,7 +130,7 @@ class SystemClock:
     def bell(self, *, blocking: bool) -> Bell:
         if blocking:
             return ThreadBell()
-        # Late, as below: asyncio takes longer to load than a job to be enqueued without it.
+        # Imported late, here and below: loading asyncio takes longer than enqueueing a job.
         from casque.system.bell_asyncio import LoopBell
 
         return LoopBell()
@@ -155,15 +155,15 @@ class ThreadBell:
 
     async def wait(self, timeout_us: int | None) -> bool:
         rung = self._event.wait(None if timeout_us is None else timeout_us / SECOND_US)
-        if rung:  # else one that comes just as time is over would be lost
+        if rung:  # otherwise a ring that arrives right at the timeout would be lost
             self._event.clear()
         return rung
 
 
 class Stopwatch:
-    """How long something has taken, by the clock that moved most: a sleep is never missed.
+    """Measures elapsed time by the clock that moved most, so a sleep is never missed.
 
-    `since_us`, by the monotonic clock, is when it began; now when it is not given.
+    `since_us` is the start by the monotonic clock; the default is now.
     """
 
     def __init__(self, clock: Clock, since_us: int | None = None) -> None:
@@ -179,28 +179,29 @@ class Stopwatch:
 
 
 class Step(NamedTuple):
-    """A step of the wall clock, as one process saw it, and what it did to the store's time."""
+    """A step of the wall clock, as one process saw it, and its effect on the store's time."""
 
     seen_us: int
-    """The store's time when the process saw it."""
+    """The store's time when the process saw the step."""
     ahead_us: int
-    """How far the steps forward have put the store's time ahead of what was counted on."""
+    """How far steps forward have moved the store's time ahead of steadily counted time."""
     behind_us: int = 0
-    """How far the wall clock, set back, is behind the store's time, which does not go back."""
+    """How far a wall clock that was set back is behind the store's time, which never goes back."""
 
     def judged_us(self, now: int, lease_us: int) -> int:
-        """The time by which leases have ended, for a dequeue that asks for `lease_us`.
+        """The time that decides whether leases have ended, for a dequeue that asks for `lease_us`.
 
-        For one lease the earlier time counts: within it every holder that lives has renewed its
-        lease, by the later one.
+        For the length of one lease after the step this is the earlier time: meanwhile every live
+        holder renews its lease by the later time.
         """
         return now - self.ahead_us if now < self.seen_us + max(lease_us, _LEAST_US) else now
 
     def spares(self, heartbeat_us: int, lease_until_us: int, now: int) -> bool:
-        """Whether the holder of this lease keeps it, though it has ended by `judged_us`.
+        """True if the holder keeps this lease although it has ended by `judged_us`.
 
-        After a step forward, for as long as it lasts itself. After one back, if a process holds it
-        that was started since: that goes by the wall clock, which is behind our time while we run.
+        After a step forward the holder keeps the lease for the lease's own length. After a step
+        back it keeps the lease if its process started after the step: that process uses the wall
+        clock, which stays behind the time of this process.
         """
         if self.behind_us > 0 and heartbeat_us <= now - self.behind_us < lease_until_us:
             return True
@@ -211,21 +212,21 @@ class Step(NamedTuple):
 
 NO_STEP = Step(0, 0)
 STEP_US = SECOND_US
-"""Time that leaps by more than this has stepped: by less, a clock is only being set right."""
+"""A jump of more than this is a step; a smaller one is a normal clock correction."""
 LOOK_US = SECOND_US
-"""How often at least a holder of leases looks whether the clock has stepped."""
+"""The longest time between a lease holder's checks for a clock step."""
 _LEAST_US = 3 * LOOK_US
 
 
 class StepWatch:
-    """Tells a holder that the wall clock has stepped, so that it renews its leases at once."""
+    """Detects steps of the wall clock, after which a holder renews its leases at once."""
 
     def __init__(self, clock: Clock) -> None:
         self._moment = clock.moment
         self._apart_us = self._read()
 
     def has_stepped(self) -> bool:
-        """True when the wall clock and the monotonic one have parted since the last look."""
+        """True if the wall clock and the monotonic clock have diverged since the last call."""
         before, self._apart_us = self._apart_us, self._read()
         return abs(self._apart_us - before) > STEP_US
 
@@ -235,11 +236,11 @@ class StepWatch:
 
 
 class StoreTime:
-    """The time of one store as this process knows it: it never goes back and never stands still.
+    """The time of one store as this process sees it: it never goes back and never stops.
 
-    Every instant handed out is at least the last one plus the monotonic time
-    since, so a wall clock set back by an hour neither un-expires a lease nor
-    freezes delayed jobs.
+    Every returned instant is at least the last one plus the monotonic time
+    since. So a wall clock that is set back by an hour neither revives an expired
+    lease nor freezes delayed jobs.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -249,17 +250,17 @@ class StoreTime:
         self._wall, self._monotonic = clock.moment()
         self._last = self._wall
         self.step = NO_STEP
-        """The last leap that this process saw."""
+        """The last step that this process saw."""
 
     def renew(self) -> None:
         self._lock = threading.RLock()
 
     def saw(self, instant: int) -> None:
-        """Another process wrote at `instant`: time is at least that from now on."""
+        """Another process wrote at `instant`: from now on, time is at least that."""
         self.now(instant)
 
     def now(self, instant: int = 0) -> int:
-        """The time, which is at least `instant`."""
+        """The current time, at least `instant`."""
         with self._lock:
             wall, monotonic = self._moment()
             passed = monotonic - self._monotonic

@@ -1,4 +1,4 @@
-"""Durations: spans of time as people write them: `90`, `500ms`, `30s`, `5m`, `2h`, `7d`."""
+"""Durations as people write them: `90`, `500ms`, `30s`, `5m`, `2h`, `7d`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _UNITS_US = {
 
 
 def duration_us(text: str, what: str = "", *, at_least_us: int = 0) -> int:
-    """The microseconds of a duration. InvalidError, which begins with `what`, when it is none."""
+    """The microseconds of a duration. Raises InvalidError, its message prefixed with `what`."""
     of = f"{what}: " if what else ""
     found = _DURATION.fullmatch(text.strip())
     if found is None:
@@ -34,7 +34,7 @@ def duration_us(text: str, what: str = "", *, at_least_us: int = 0) -> int:
 
 
 def told(us: int) -> str:
-    """A span in the largest unit that leaves no rest."""
+    """A span as text, in the largest unit that divides it evenly."""
     for unit in ("d", "h", "m", "s", "ms"):
         if us and not us % _UNITS_US[unit]:
             return f"{us // _UNITS_US[unit]}{unit}"

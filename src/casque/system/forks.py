@@ -1,9 +1,9 @@
-"""Forks: telling a process from its forks, and the one registry of what to do around a fork.
+"""Forks: detects that this process is a fork, and keeps the one registry of fork callbacks.
 
 Python's own hooks are not enough: a server that forks in C, such as uWSGI, does
-not run them. So a byte says whose process this is: the kernel clears it in
-every child. The first call of `generation` in a child first renews there what
-`renew_in_child` and `in_child` name.
+not run them. So there is a byte that the kernel clears in every child. The first
+call of `generation` in a child first runs everything that was registered with
+`renew_in_child` and `in_child`.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ _NO_ADVICE = -1
 
 
 class Renewable(Protocol):
-    """An object with locks: in a child, a thread that is not there may hold them."""
+    """An object with locks: in a child, a thread that does not exist there may hold them."""
 
     def renew(self) -> None:
-        """Make the locks again, and forget what must not be the same in two processes."""
+        """Replace the locks, and drop state that two processes must not share."""
         ...
 
 
 class _ByteOfThisProcess:
-    """The byte, where the kernel clears none: it is set in the process that set it last."""
+    """Replaces the byte where the kernel cannot clear one: set only in the process that set it."""
 
     def __init__(self) -> None:
         self._pid = 0
@@ -48,7 +48,7 @@ class _ByteOfThisProcess:
 
 
 def _byte_cleared_in_children() -> mmap.mmap | _ByteOfThisProcess:
-    """A byte at index 0. To look at it takes a sixth of the time that `os.getpid` takes."""
+    """A byte at index 0. Reading it takes a sixth of the time of `os.getpid`."""
     try:
         page = mmap.mmap(-1, mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         page.madvise(_WIPE_ON_FORK)
@@ -62,10 +62,10 @@ def _byte_cleared_in_children() -> mmap.mmap | _ByteOfThisProcess:
 
 
 is_noticed = _byte_cleared_in_children()
-"""Its byte is 0 in a child, until `generation` was called there."""
+"""The byte at index 0 is 0 in a child until `generation` is called there."""
 is_noticed[0] = 1
 noticed = 0
-"""What `generation` returns while `is_noticed[0]`: for calls in which a function call counts."""
+"""The value of `generation()` while `is_noticed[0]`, for code where a call costs too much."""
 _busy_pid = 0
 _renewable: WeakSet[Renewable] = WeakSet()
 _callbacks: list[Callback] = []
@@ -76,9 +76,9 @@ _locks: dict[int, threading.RLock] = {}
 
 
 def generation() -> int:
-    """How many noticed forks lie between this process and the first one.
+    """The number of noticed forks between the first process and this one.
 
-    The first call in a child returns when everything registered here is done.
+    The first call in a child returns after all registered callbacks have run.
     """
     if not is_noticed[0]:
         _notice()
@@ -86,11 +86,11 @@ def generation() -> int:
 
 
 def refuse_in_child(made_in: int, what: str, instead: str) -> None:
-    """Raise StorageError unless `what`, in memory since generation `made_in`, is this process's."""
+    """Raise StorageError if `what`, made in memory in generation `made_in`, is a parent's."""
     if made_in != generation():
         raise StorageError(
-            f"{what} lives in the process that made it, and this is a fork of that process: what "
-            f"is changed here nobody else would see. Use {instead} to share a queue between "
+            f"{what} lives in the process that made it, and this process is a fork of that one: no "
+            f"other process would see changes made here. Use {instead} to share a queue between "
             "processes.",
             outcome_unknown=False,
         )
@@ -102,27 +102,27 @@ def renew_in_child(owner: Renewable) -> None:
 
 
 def in_child(callback: Callback) -> None:
-    """Call it once in every child, before anything there has learned its generation."""
+    """Call `callback` once in every child, before `generation` first returns there."""
     _callbacks.append(callback)
 
 
 def around_fork(*, before: Callback, in_parent: Callback, last_in_child: Callback) -> None:
-    """Call these around every fork that Python sees; a fork in C calls none of them."""
+    """Call these around every fork made by Python; a fork in C calls none of them."""
     _before.append(before)
     _in_parent.append(in_parent)
     _last_in_child.append(last_in_child)
 
 
 def own_lock() -> threading.RLock:
-    """The lock of this process: unlike all others, nobody holds it in a new child."""
+    """The lock of this process. Unlike other locks, it is never held in a new child."""
     return _locks.setdefault(os.getpid(), threading.RLock())
 
 
 def _notice() -> None:
-    global noticed, _busy_pid  # noqa: PLW0603 - which process this is, has one answer
+    global noticed, _busy_pid  # noqa: PLW0603 - there is one value per process
     with own_lock():
         pid = os.getpid()
-        if is_noticed[0] or pid == _busy_pid:  # another thread was first; or a callback asks
+        if is_noticed[0] or pid == _busy_pid:  # another thread was first; or a callback calls
             return
         noticed, _busy_pid = noticed + 1, pid
         try:
@@ -152,5 +152,5 @@ if hasattr(os, "register_at_fork"):
         after_in_parent=lambda: _call(_in_parent),
         after_in_child=_hooked,
     )
-# A child that never called must not close its parent's things in its own way at its end.
+# Also in a child that made no call: its exit handlers must not close its parent's things.
 atexit.register(generation)

@@ -1,4 +1,4 @@
-"""Local disks: folders that last, taking turns, and telling a network drive from a disk."""
+"""Local disks: durable folders, locks between processes, and detection of network drives."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from casque.errors import InvalidError, StorageError
 from casque.system.clock import SECOND_US, Clock, drive
 
 LOCK_PATIENCE_US = 30 * SECOND_US
-"""How long a process waits for its turn before it gives up."""
+"""How long a process waits for a lock before it gives up."""
 _LOCK_PAUSE_US = 2_000
 _MOUNTS = Path("/proc/self/mountinfo")
 _SHARED_BY_HOSTS = frozenset(
@@ -38,18 +38,18 @@ _SHARED_BY_HOSTS = frozenset(
 
 
 def resolved_path(path: str | os.PathLike[str], what: str) -> Path:
-    """The path, links followed. Raises InvalidError if it cannot be that of `what`."""
+    """The path with links resolved. Raises InvalidError if it cannot be the path of `what`."""
     try:
         return Path(path).expanduser().resolve()
     except (OSError, RuntimeError, ValueError) as error:
-        # A circle of links, a home of nobody, a NUL, a lone surrogate.
+        # A loop of links, the home of an unknown user, a NUL, a lone surrogate.
         raise InvalidError(
             f"{os.fspath(path)!r} cannot be the path of {what}: {error}", cause=error
         ) from error
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder and those above it, each one lasting in the one that holds it."""
+    """Make a folder and its parents, and sync each one's entry to disk."""
     if folder.is_dir():
         return
     make_folder(folder.parent)
@@ -58,7 +58,7 @@ def make_folder(folder: Path) -> None:
 
 
 def sync_folder(path: Path) -> None:
-    """Bring to disk which names a folder holds."""
+    """Sync a folder's entries to disk."""
     folder = os.open(path, os.O_RDONLY)
     try:
         os.fsync(folder)
@@ -67,7 +67,7 @@ def sync_folder(path: Path) -> None:
 
 
 def network_filesystem(path: Path) -> str | None:
-    """The kind of network drive that `path` lies on; None when it is local, or cannot be told."""
+    """The kind of network drive that `path` is on; None if it is local or unknown."""
     kind, longest = None, -1
     for point, of_kind in _mounts():
         if len(point) > longest and Path(path).is_relative_to(point):
@@ -76,9 +76,10 @@ def network_filesystem(path: Path) -> str | None:
 
 
 def has_other_names(path: Path) -> bool:
-    """Whether a file can be reached by another name, in a folder where its neighbours are not.
+    """True if a file has another name in a folder that lacks the files beside it.
 
-    By a hard link; or since it is mounted by itself, as containers do. False if there is none.
+    That is the case with a hard link, and with a file that is mounted by itself, as containers
+    do. False if there is no such file.
     """
     try:
         links = path.stat().st_nlink
@@ -88,24 +89,24 @@ def has_other_names(path: Path) -> bool:
 
 
 def _mounts() -> Iterator[tuple[str, str]]:
-    """Where something is mounted, and what kind it is of."""
+    """Each mount point and its file system."""
     try:
         lines = _MOUNTS.read_text(errors="replace").splitlines()
     except OSError:
         return
     for line in lines:
         fields, _, rest = line.partition(" - ")
-        # The fifth field is where it is mounted, with blanks and the like as octal escapes.
+        # The fifth field is the mount point, with spaces and the like as octal escapes.
         yield fields.split()[4].encode().decode("unicode_escape"), rest.split()[0]
 
 
 @contextmanager
 def locked(path: Path, clock: Clock) -> Iterator[None]:
-    """One process and thread at a time, and nobody twice in a row while another waits.
+    """Hold a lock: one process and thread at a time, none twice in a row while another waits.
 
-    By locks on two files beside `path`, which the system releases when a
-    process dies. A process that wants the lock must hold the gate while it waits, so
-    the one that has just let go finds the gate taken and stands behind.
+    It locks two files beside `path`. The system releases the locks when a process
+    dies. A process holds the gate while it waits for the lock, so a process that has
+    just released the lock finds the gate taken and waits its turn.
     """
     give_up = clock.monotonic() + LOCK_PATIENCE_US
     gate = _take(path.with_name(f".{path.name}.gate"), clock, give_up)
@@ -122,7 +123,7 @@ def locked(path: Path, clock: Clock) -> Iterator[None]:
 def _take(path: Path, clock: Clock, give_up: int) -> int:
     import fcntl  # noqa: PLC0415 - POSIX only, so not at the top of the module
 
-    # To read is enough for a lock, and works for every user who may read the folder.
+    # A lock needs only read access, so this works for every user who may read the folder.
     descriptor = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
     while True:
         try:
@@ -133,8 +134,8 @@ def _take(path: Path, clock: Clock, give_up: int) -> int:
                 continue
             os.close(descriptor)
             raise StorageError(
-                f"{path} has been locked by other processes for 30 s; is one stopped? Nothing "
-                "was written.",
+                f"{path} has been locked by other processes for 30 s; nothing was written. Check "
+                "whether one of them is stopped.",
                 outcome_unknown=False,
             ) from None
         except BaseException:
@@ -146,6 +147,6 @@ def _take(path: Path, clock: Clock, give_up: int) -> int:
 def _let_go(descriptor: int) -> None:
     import fcntl  # noqa: PLC0415 - POSIX only, so not at the top of the module
 
-    # Not by closing alone: a child forked meanwhile has a copy, and would keep the lock.
+    # Closing alone is not enough: a child forked meanwhile has a copy and would keep the lock.
     fcntl.flock(descriptor, fcntl.LOCK_UN)
     os.close(descriptor)

@@ -1,8 +1,8 @@
-"""Reentry: calls by a signal handler or a finalizer, in the middle of another on the same thread.
+"""Reentry: calls by a signal handler or a finalizer during another call on the same thread.
 
-The outer call cannot go on before the inner one returns, so the inner one must not
-wait for its locks. Stores and committers use RLocks, which know their owner, and
-call `refuse` before they enter one. `refuse` is not part of a lock's `__enter__`:
+The outer call cannot continue before the inner one returns, so the inner call must
+not wait for its locks. Stores and committers use RLocks, which record their owner,
+and call `refuse` before they take one. `refuse` is not part of a lock's `__enter__`:
 that would be Python code, and Ctrl-C could end it after the lock is taken.
 """
 
@@ -15,7 +15,7 @@ from casque.errors import InvalidError
 
 def is_mine(lock: Any) -> bool:
     """True if this thread holds the lock."""
-    mine: bool = lock._is_owned()  # noqa: SLF001 - as threading.Condition asks
+    mine: bool = lock._is_owned()  # noqa: SLF001 - as threading.Condition does
     return mine
 
 
@@ -23,7 +23,6 @@ def refuse(lock: Any) -> None:
     """Raise InvalidError if this thread holds the lock: the call would wait for ever."""
     if lock._is_owned():  # noqa: SLF001 - as above
         raise InvalidError(
-            "the queue was called from a signal handler or a finalizer, in the middle of a call to "
-            "it on the same thread, which cannot go on meanwhile. Set a flag there, and look at it "
-            "outside."
+            "the queue was called from a signal handler or a finalizer while another call to it "
+            "was running on the same thread. Set a flag there instead, and check it outside."
         )

@@ -1,17 +1,17 @@
-"""Wording: texts of anybody's, made fit for a terminal."""
+"""Terminal text: makes any text safe to print on a terminal."""
 
 from __future__ import annotations
 
 
 def plain(text: str) -> str:
-    r"""On one line, with whatever a terminal could obey or hide as an escape: `\n`, `\x1b`."""
+    r"""The text on one line, with unprintable characters as escapes: `\n`, `\x1b`."""
     if text.isprintable():
         return text
     return "".join(one if one.isprintable() else _escaped(one) for one in text)
 
 
 def plain_lines(text: str) -> str:
-    """The same, but its lines stay lines."""
+    """As `plain`, but keeps the line breaks."""
     return "\n".join(map(plain, text.expandtabs().splitlines()))
 
 

@@ -1,6 +1,6 @@
 """The document store: a whole queue in one JSON object.
 
-codec  A state as JSON, and back.
-pace   How a writer of a document leaves room for the others.
-store  One JSON object behind a port; settles lost replies and conflicts.
+codec  Encodes a state as JSON, and decodes it.
+pace   Makes fast writers of a document pause, so that slow ones get a turn.
+store  One JSON object behind a port; resolves lost replies and conflicts.
 """

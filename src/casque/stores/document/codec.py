@@ -1,9 +1,9 @@
 """codec: a whole state as one readable JSON document, and back.
 
-The document is jqueue's: `version`, and `jobs` with its seven fields. Our own
-fields are added to a job when they say something, and all that is not a job
-stands under `casque`. A file made by jqueue opens as it is; what it does not
-say gets the defaults. A golden file in tests/document holds the format still.
+The format is jqueue's: `version`, and `jobs` with its seven fields. Fields of
+casque are added to a job when they are not the default, and all other data is
+under `casque`. A file made by jqueue can be opened: missing fields get their
+defaults. A golden file in tests/document keeps the format from changing.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from casque.system.clock import MINUTE_US, to_datetime, to_us
 
 FORMAT = 1
 JQUEUE_LEASE_US = 5 * MINUTE_US
-"""jqueue wrote no lease; it took a job back this long after its last heartbeat."""
+"""jqueue stores no lease; it takes a job back this long after its last heartbeat."""
 
 _JQUEUE_WORKER = "jqueue"
 
@@ -145,17 +145,17 @@ def encode(state: State) -> bytes:
 
 
 def decode(content: bytes, name: str) -> State:
-    """The state in `content`. Raises CorruptError, naming the object, when it is not one."""
+    """The state in `content`. Raises CorruptError, with the object's name, if it is invalid."""
     try:
         _check_format(content, name)
         document = _decoder.decode(content)
         return _to_state(document)
     except (msgspec.DecodeError, ValueError, OverflowError, RecursionError) as error:
-        # A date that cannot be read is a ValueError; brackets without end are a RecursionError.
+        # An invalid date raises ValueError; too deeply nested brackets raise RecursionError.
         raise CorruptError(
-            f"{name} does not hold a queue of ours: {error}. Nothing was overwritten. If it is "
-            "another program's file, choose another path; if it was damaged, move it aside and "
-            "restore it from a copy.",
+            f"{name} does not contain a casque queue: {error}. Nothing was overwritten. If the "
+            "file belongs to another program, choose another path; if it is damaged, move it away "
+            "and restore it from a backup.",
             cause=error,
         ) from error
 
@@ -165,8 +165,8 @@ def _check_format(content: bytes, name: str) -> None:
     found = FORMAT if ours is None else ours.get("format")
     if isinstance(found, int) and found > FORMAT:
         raise CorruptError(
-            f"{name} was written by a newer casque: format {found}, and this one reads up to "
-            f"{FORMAT}. Nothing was overwritten. Upgrade casque here."
+            f"{name} was written by a newer casque: it has format {found}, and this version reads "
+            f"up to {FORMAT}. Nothing was overwritten. Upgrade casque here."
         )
 
 
@@ -181,7 +181,7 @@ def _to_state(document: _Document) -> State:
     given = state.token
     for place, stored in enumerate(document.jobs, start=1):
         if stored.id in state.jobs:
-            raise ValueError(f"job id {stored.id!r} is there twice")
+            raise ValueError(f"job id {stored.id!r} occurs twice")
         job = _to_job(stored)
         if not job.seq:
             job = msgspec.structs.replace(job, seq=place)
@@ -191,7 +191,7 @@ def _to_state(document: _Document) -> State:
         state.seq = max(state.seq, job.seq)
         given = max(given, job.token)
         state.put(job)
-    if ours is not None:  # else our tokens are yet to begin, and above those of jqueue's claims
+    if ours is not None:  # otherwise the first token comes later, above those of jqueue's claims
         state.token = given
     state.settle()
     if ours is not None:
@@ -328,7 +328,7 @@ def _maybe_text(us: int | None) -> str | None:
 def _instant(text: str) -> int:
     instant = datetime.fromisoformat(text)
     if instant.tzinfo is None:
-        raise ValueError(f"the time {text!r} has no zone")
+        raise ValueError(f"the time {text!r} has no time zone")
     return to_us(instant)
 
 

@@ -1,11 +1,11 @@
-"""Pace: how the writers of one shared object let the slow have a turn too.
+"""Pace: gives slow writers of one shared object a turn.
 
-A process that writes back to back wins every race against a slower one, and as
-long as that one never gets in, nothing in the object shows that it waits. So
-of every `PERIOD` versions the first few are left to those who have not written
-for a while: the others hold back long enough for a process ten times as slow
-to read and write. The version number says when; nobody needs to know of
-anybody, and a writer that is alone holds back once in a period.
+A process that writes without pause wins every race against a slower one. As long as
+the slower one never writes, nothing in the object shows that it is waiting. So the
+first few of every `PERIOD` versions are reserved for processes that have not written
+recently: the others pause long enough for a process ten times as slow to read and
+write. The version number alone decides when, so the processes need not know each
+other. A writer that is alone pauses once in a period.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from casque.system.clock import SECOND_US, Clock
 
 PERIOD = 100
 RESERVED = 20
-"""How many versions of a period are reserved: as many quick writers may be waiting too."""
+"""How many versions of a period are reserved: several fast writers may be waiting too."""
 QUIET_TRIPS = 25
-"""How many of its own round trips a writer that had its share holds back on a reserved one."""
+"""How long a recent writer pauses at a reserved version, in its own round trips."""
 RECENT_US = 2 * SECOND_US
-"""Who has written within this has had its share."""
+"""A process that wrote within this time is a recent writer."""
 
 _TRIPS_KEPT = 16
 
@@ -30,28 +30,28 @@ class Pace:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        # The shortest of the last ones: a trip that waited for others is not a slow line.
+        # The shortest of the last trips counts: one that waited for others does not show the speed.
         self._trips: deque[int] = deque(maxlen=_TRIPS_KEPT)
         self._wrote_at: int | None = None
         self._wrote_version = 0
         self._held_period = -1
 
     def made_trip(self, trip_us: int) -> None:
-        """A request took this long."""
+        """Record the time of one request."""
         self._trips.append(trip_us)
 
     def wrote(self, version: int) -> None:
-        """A write of ours is stored."""
+        """Record that this process wrote `version`."""
         self._wrote_at, self._wrote_version = self._clock.monotonic(), version
 
     def quiet_us(self, version: int) -> int:
-        """How long to hold back before writing on top of `version`."""
+        """How long to pause before replacing `version`."""
         period, place = divmod(version, PERIOD)
         if place >= RESERVED or not version:
             return 0
         if self._wrote_at is None or self._clock.monotonic() - self._wrote_at > RECENT_US:
             return 0
         if period == self._held_period and version == self._wrote_version:
-            return 0  # it held back, and nobody came
+            return 0  # it paused, and no other process wrote
         self._held_period = period
         return QUIET_TRIPS * min(self._trips, default=0)

@@ -1,8 +1,8 @@
 """The document store: a whole queue in one JSON object, behind any two-method port.
 
-Every commit decides on the state it has, writes the whole object under the
-condition that nobody changed it since, and starts over when somebody did. It
-is meant for small queues that a person wants to read.
+Every commit decides on the state it has, then writes the whole object on the
+condition that no other process changed it since. If one did, the commit starts
+over. This store is for small queues that people want to read.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from casque.system.clock import Bell, Clock, Stopwatch, StoreTime, SystemClock
 
 RECORDS_BEFORE_WARNING = 5_000
 REQUEST_SECONDS = 30
-"""How long one request may take before it counts as unanswered."""
+"""How long one request may take before it counts as failed."""
 POLL_US = 200_000
-"""How long a waiting dequeue sleeps before it looks whether another process wrote."""
+"""How long a waiting dequeue sleeps before it checks whether another process wrote."""
 
 _FIRST_PAUSE_US = 10_000
 _LONGEST_PAUSE_US = 320_000
@@ -49,7 +49,7 @@ T = TypeVar("T")
 
 
 class _View:
-    """A state and the etag of the object it was read from or written to."""
+    """A state, and the etag of the object that it was read from or written to."""
 
     __slots__ = ("etag", "state")
 
@@ -59,7 +59,7 @@ class _View:
 
 
 class DocumentStore(StateReads):
-    """One object, one queue store."""
+    """A store in one object."""
 
     blocking = False
     instant = False
@@ -71,18 +71,18 @@ class DocumentStore(StateReads):
         self._time = StoreTime(self.clock)
         self._answers = LastAnswers()
         self._listeners = Listeners()
-        # The newest view nobody is using: a call that works on it takes it out,
-        # so that two event loops never share one.
+        # The newest unused view. A call takes it out while it uses it, so that
+        # two event loops never share one.
         self._spare: list[_View] = []
         self._identity = ""
-        """Of the queue that was here when it was first looked at; empty: none was."""
+        """The identity of the queue at the first read; empty: there was none."""
         self._must_exist = False
         self._has_warned = False
         self._pace = Pace(self.clock)
 
     def require_existing(self) -> None:
         self._must_exist = True
-        self._spare.clear()  # it may be of a time when there was none
+        self._spare.clear()  # it may be from before the queue existed
 
     async def commit(
         self, batches: Sequence[Batch], *, max_conflicts: int | None = None
@@ -105,7 +105,7 @@ class DocumentStore(StateReads):
         decided_us = self._sent_before(batches)
         doubt: BaseException | None = None
         if decided_us is not None:
-            # Perhaps it is stored by now: no memory can tell.
+            # It may be stored by now; only a read can show that.
             doubt = StorageError("this commit was sent before")
         view, is_fresh = None if doubt else self._take(), False
         conflicts, is_unanswered = 0, doubt is not None
@@ -122,7 +122,7 @@ class DocumentStore(StateReads):
                 answers.clear()
                 continue
             if doubt is not None and decided_us is not None:
-                # Our row may have been there, and dropped since: by our clock, or by another's.
+                # Our writer row may have been stored and dropped since, by our clock or another's.
                 waited = max(watch.elapsed_us(), view.state.time_us - decided_us)
                 if is_unanswered and waited > WRITER_MEMORY_US:
                     raise _unknown(self.name, doubt)
@@ -144,7 +144,7 @@ class DocumentStore(StateReads):
             try:
                 view.etag = await self._write(encode(view.state), view.etag, watch)
             except CASConflictError as conflict:
-                # Even a plain conflict can be our own write, sent twice on the way.
+                # Even a plain conflict can come from our own write, if the network sent it twice.
                 view, conflicts, doubt = None, conflicts + 1, conflict.__cause__ or conflict
                 is_unanswered = conflict.__cause__ is not None
                 await self._pause_after(conflicts)
@@ -156,14 +156,14 @@ class DocumentStore(StateReads):
             return
 
     def _sent_before(self, batches: Sequence[Batch]) -> int | None:
-        """When any of these was last decided; None if none was."""
+        """When the earliest of these batches was decided; None if none was."""
         times = [self._answers.decided_us(batch.writer, batch.number) for batch in batches]
         return min((time for time in times if time is not None), default=None)
 
     def _keep_sent(self, batches: Sequence[Batch], done: Decided, decided_us: int) -> None:
-        """Before it is sent: if the reply is lost and the next look finds it, they count.
+        """Keep the outcomes before sending: if the reply is lost, the next read may find it.
 
-        Not of a remote batch: another process may have been given it too, and stored it.
+        Not those of a remote batch: another process may have received and stored it too.
         """
         stored = {stamp.writer for stamp in done.stamps}
         for batch, one in zip(batches, done.outcomes, strict=True):
@@ -190,8 +190,8 @@ class DocumentStore(StateReads):
         return seen
 
     async def _load(self) -> _View:
-        """The object as it is now; decoded only when it changed."""
-        known = self._identity  # before it is asked: another thread may make the queue meanwhile
+        """The object as it is now; decoded only if it changed."""
+        known = self._identity  # read first: another thread may create the queue meanwhile
         content, etag = await self._fetch()
         spare = self._take()
         if spare is not None and spare.etag == etag:
@@ -204,9 +204,9 @@ class DocumentStore(StateReads):
             return _View(State(), None)
         if not content:
             raise CorruptError(
-                f"{self.name} is there but empty, and a queue never is: it was cut short, or made "
-                "by something else. Nothing was overwritten. Restore it from a copy, or delete it "
-                "to start a new queue."
+                f"{self.name} exists but is empty, and a queue never is: it was truncated, or "
+                "another program made it. Nothing was overwritten. Restore it from a backup, or "
+                "delete it to start a new queue."
             )
         state = decode(content, self.name)
         if known not in ("", state.identity):
@@ -216,7 +216,7 @@ class DocumentStore(StateReads):
         return _View(state, etag)
 
     async def _is_current(self, view: _View) -> bool:
-        """Whether the object is still the one in `view`: no answer may rest on old memory."""
+        """True if the object still has the etag of `view`. No answer may use an outdated view."""
         _, etag = await self._fetch()
         return etag == view.etag
 
@@ -234,12 +234,12 @@ class DocumentStore(StateReads):
         if not isinstance(etag, str):
             raise InvalidError(
                 f"`write` must return the new etag as str, not {type(etag).__name__}: without it "
-                "the next write could overwrite another's"
+                "the next write could overwrite a change of another process"
             )
         return etag
 
     async def _load_after(self, doubt: BaseException | None, watch: Stopwatch) -> _View:
-        """Load; and while a write of ours is in doubt, do not take no answer for one."""
+        """Load. While a write of ours is in doubt, retry until the storage answers."""
         if doubt is None:
             return await self._load()
         while True:
@@ -251,12 +251,12 @@ class DocumentStore(StateReads):
                 await self.clock.sleep(_LONGEST_PAUSE_US, blocking=False)
 
     async def _write(self, content: bytes, etag: str | None, watch: Stopwatch) -> str:
-        """Replace the object, however often it takes to learn what became of it.
+        """Replace the object. Repeats until the outcome is clear.
 
-        After a write without an answer the same bytes are sent again, and only
-        while the object is still the one they were decided on: so one decision
-        at most is ever stored, and it is the one whose results are kept. A
-        conflict with a cause is one that our own lost write may have made.
+        After a write without an answer, the same bytes are sent again, but only
+        while the object still is the one they were decided on. So at most one
+        decision is ever stored, and it is the one whose results are kept. A
+        conflict that has a cause may come from our own lost write.
         """
         pause = _FIRST_PAUSE_US
         doubt: Exception | None = None
@@ -269,7 +269,7 @@ class DocumentStore(StateReads):
             except CASConflictError as conflict:
                 raise CASConflictError(str(conflict)) from doubt
             except (InvalidError, TypeError, AttributeError, NameError) as mistake:
-                raise _broken(self.name, mistake) from mistake  # trying again would not mend it
+                raise _broken(self.name, mistake) from mistake  # trying again would not help
             except Exception as error:
                 if doubt is None and isinstance(error, StorageError) and not error.outcome_unknown:
                     raise
@@ -285,7 +285,7 @@ class DocumentStore(StateReads):
                 except StorageError:
                     continue
             if now_at != etag:
-                raise CASConflictError(f"{self.name} changed with a write in doubt.") from doubt
+                raise CASConflictError(f"{self.name} changed during a write in doubt.") from doubt
 
     async def _pause_after(self, conflicts: int) -> None:
         longest = min(_FIRST_PAUSE_US * conflicts, _LONGEST_PAUSE_US)
@@ -310,15 +310,15 @@ class DocumentStore(StateReads):
         if not self._has_warned and len(state.jobs) > RECORDS_BEFORE_WARNING:
             self._has_warned = True
             log.warning(
-                "%s holds %d jobs, and every change rewrites it whole. A document is for small "
-                "queues: keep fewer jobs in it, or use sqlite:/// or a ledger (a folder, s3://…).",
+                "%s holds %d jobs, and every change rewrites the whole document. A document is for "
+                "small queues: keep fewer jobs, or use sqlite:/// or a ledger (a folder, s3://…).",
                 self.name,
                 len(state.jobs),
             )
 
 
 def _are_remote(batches: Sequence[Batch]) -> bool:
-    """Whether an answer may rest on the state, which others may have changed."""
+    """True if an answer may come from the state, which other processes may have changed."""
     return any(batch.is_remote for batch in batches)
 
 
@@ -333,14 +333,14 @@ def _check_read(name: str, content: object, etag: object) -> None:
     if not isinstance(content, bytes) or not isinstance(etag, str | None):
         raise InvalidError(
             f"{name}: `read` must return (bytes, etag as str or None), not "
-            f"({type(content).__name__}, {type(etag).__name__}). Mend the storage adapter."
+            f"({type(content).__name__}, {type(etag).__name__}). Fix the storage adapter."
         )
 
 
 def _broken(name: str, mistake: Exception) -> InvalidError:
     return InvalidError(
-        f"{name}: the storage adapter is at fault: {mistake}. Mend it. The change may have been "
-        "stored all the same.",
+        f"{name}: the storage adapter has a bug: {mistake}. Fix it. The change may still have "
+        "been stored.",
         cause=mistake,
     )
 
@@ -359,8 +359,8 @@ def _unanswered(name: str, error: Exception) -> CasqueError:
 
 def _unknown(name: str, error: BaseException) -> StorageError:
     return StorageError(
-        f"{name}: outcome unknown: a write was sent and no answer came ({error}). It may have been "
-        "stored; look the jobs up by id before doing this again.",
+        f"{name}: outcome unknown: a write was sent, but no answer came ({error}). It may be "
+        "stored; look the jobs up by id before you try again.",
         cause=error,
         outcome_unknown=True,
     )

@@ -1,7 +1,7 @@
-"""Backup: a copy of a database as it is at one instant, made while others write to it.
+"""Backup: a copy of a database at one instant, made while other processes write to it.
 
-All of it is read in one transaction, so no writer is held up and none can make it begin again, as
-the `.backup` of SQLite's shell does. It is checked before it gets its name.
+One transaction reads everything, so the copy blocks no writer, and no writer can make it start
+over, as happens to `.backup` in SQLite's shell. The copy is checked before it gets its name.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from casque.stores.sqlite.reads import Snapshot
 from casque.system.local_disk import make_folder, sync_folder
 
 Progress = Callable[[int, int], object]
-"""Is called with the bytes that are copied, and how many there are."""
+"""Called with the number of bytes copied so far, and the total."""
 
 _PAGES_AT_ONCE = 2_000
 _COUNTS = "SELECT (SELECT count(*) FROM casque_job), (SELECT count(*) FROM casque_record)"
@@ -32,20 +32,20 @@ class Backup(msgspec.Struct, frozen=True):
 
     path: Path
     jobs: int
-    """How many are in it, in all states."""
+    """The number of jobs in the copy, in all states."""
     size_bytes: int
 
 
 def back_up(
     database: Database, handle: ConnectionHandle, target: Path, *, replace: bool, progress: Progress
 ) -> Backup:
-    """Copy a database to a file that is not there; or, to `replace`, that may be.
+    """Copy a database to the file `target`. It must not exist, unless `replace` is True.
 
-    Call it with the handle's lock held: it is opened for this.
+    Call it with the handle's lock held: it opens the handle.
     """
     target = Path(os.path.abspath(target))  # noqa: PTH100 - a link is replaced, not followed
     _check_free(database, target, replace=replace)
-    # Beside it, so that it can be renamed; and by a name that no other process uses.
+    # Beside the target, so that it can be renamed, with a name that no other process uses.
     copy = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
         make_folder(target.parent)
@@ -75,7 +75,7 @@ def _check_free(database: Database, target: Path, *, replace: bool) -> None:
         raise InvalidError(f"{target} is the queue itself: name another file for the copy.")
     if target.exists() and not replace:
         raise InvalidError(
-            f"{target} is there already: name another file, or have it replaced (`--force`, "
+            f"{target} already exists: name another file, or replace it (`--force`, "
             "`replace=True`)."
         )
     if target.exists() and not target.is_file():
@@ -83,8 +83,8 @@ def _check_free(database: Database, target: Path, *, replace: bool) -> None:
     log = target.with_name(f"{target.name}-wal")
     if log.exists():
         raise InvalidError(
-            f"beside {target} is a log, {log.name}: it is a queue in use, or was one, and the copy "
-            "would be ruined by that log. Name another file."
+            f"{target} has a log, {log.name}: it is or was a queue in use, and that log would "
+            "damage the copy. Name another file."
         )
 
 
@@ -93,7 +93,7 @@ def _copy(database: Database, handle: ConnectionHandle, copy: Path, progress: Pr
         source = handle.open()
         try:
             with closing(sqlite3.connect(copy)) as made:
-                made.execute("PRAGMA journal_mode = OFF")  # it is nothing until it is whole
+                made.execute("PRAGMA journal_mode = OFF")  # an incomplete copy is worthless anyway
                 made.execute("PRAGMA synchronous = OFF")
                 counts = _copy_pages(source, made, progress)
         finally:
@@ -120,28 +120,28 @@ def _copy_pages(
 
 
 def _check_whole(copy: Path, counts: tuple[int, int]) -> None:
-    """Raise unless the copy is a whole database with all that was counted."""
-    # Nobody else knows of it: then it needs no log to be read.
+    """Raise unless the copy is an intact database with the counted rows."""
+    # No other process uses the copy, so it can be read without a log.
     with closing(sqlite3.connect(f"{copy.as_uri()}?immutable=1", uri=True)) as made:
         found = made.execute("PRAGMA integrity_check(1)").fetchone()[0]
         if found == "ok" and made.execute(_COUNTS).fetchone() == counts:
             return
     raise StorageError(
-        f"the copy is not what was copied ({found}); it was deleted. Check the disk, and the queue "
-        "by `PRAGMA integrity_check`.",
+        f"the copy differs from the queue ({found}); it was deleted. Check the disk, and check the "
+        "queue with `PRAGMA integrity_check`.",
         outcome_unknown=False,
     )
 
 
 def refusal(name: str, kind: str) -> InvalidError:
-    """What to do instead, for a store that is not in a SQLite file."""
+    """The error for a store that is not in a SQLite file; it says what to do instead."""
     if kind == "MemoryStore":
-        return InvalidError(f"{name}: there is no queue here, so there is nothing to copy.")
-    how = _INSTEAD.get(kind, "copy it by the tools of its storage, while no process uses it.")
-    return InvalidError(f"{name}: this copies only a queue in a SQLite file; {how}")
+        return InvalidError(f"{name}: a memory store has no file, so there is nothing to copy.")
+    how = _INSTEAD.get(kind, "copy it with the tools of its storage while no process uses it.")
+    return InvalidError(f"{name}: backup supports only a queue in a SQLite file; {how}")
 
 
 _INSTEAD = {
-    "DocumentStore": "copy the one file or object, at any time: it is always a whole version.",
-    "LedgerStore": "stop its workers, and copy everything in its folder or under its prefix.",
+    "DocumentStore": "copy the one file or object at any time: it is always complete.",
+    "LedgerStore": "stop its workers, then copy everything in its folder or under its prefix.",
 }

@@ -1,4 +1,4 @@
-"""Batch: the operations of one commit, carried out in a transaction, in their order."""
+"""Batch: carries out the operations of one commit in a transaction, in their order."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from casque.stores.sqlite.transaction import Transaction
 def carry_out(
     transaction: Transaction, operations: Sequence[Operation], *, careful: bool
 ) -> list[Any]:
-    """The outcome of each. Operations of one kind that follow each other are one run."""
+    """The outcome of each operation. Consecutive operations of one kind are one run."""
     changes = Changes(transaction, careful=careful)
     if len(operations) == 1:
         return _carry_out_run(transaction, changes, type(operations[0]), operations)

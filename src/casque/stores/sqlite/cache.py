@@ -1,7 +1,7 @@
 """Cache: the counters and lines that a handle has read, and the first jobs of a line.
 
-A handle uses what it has cached for as long as `PRAGMA data_version` says that
-nobody else has written. It asks under the write lock, so the cache is right.
+A handle uses its cache as long as `PRAGMA data_version` shows that no other connection
+has written. It checks under the write lock, so the cache is correct.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class CachedLine(msgspec.Struct, gc=False, eq=False):
     turn: int
     paused: int
     front: list[HeadRow] = []
-    """Its first jobs, if they are known: queued, due, and of one priority. So none that is held
-    now ever comes between them."""
+    """Its first jobs, if they are cached: queued, due, and of one priority. So no job that is held
+    now can come between them."""
 
 
 def _turn(line: CachedLine) -> int:
@@ -44,38 +44,38 @@ def _turn(line: CachedLine) -> int:
 
 
 class Cache:
-    """What a handle knows of the database: true until somebody else writes."""
+    """The cached part of the database: valid until another connection writes."""
 
     def __init__(self, execute: Any, data_version: int) -> None:
         self.numbers: dict[str, int] = {}
-        """By writer, its last commit."""
+        """By writer, the number of its last commit."""
         self.lines: dict[LineKey, CachedLine] = {}
         self.lines_by_id: dict[int, CachedLine] = {}
         self.ring: list[CachedLine] | None = None
-        """The lines of the ring, by turn; None: to be looked up, or more than a few."""
+        """The lines of the ring, by turn; None: not read yet, or too many."""
         self.next_us = 0
-        """No line that waits is due before; 0: to be looked up."""
+        """No waiting line is due before this; 0: not read yet."""
         self.leaps = False
-        """Whether the last claim had to leap over jobs of that line which are not due yet."""
+        """True if the last claim had to skip jobs of its line that are not due yet."""
         self.token = 0
-        """The last token that was handed out."""
+        """The last token issued."""
         self.reserved = 0
-        """The last token that the file has as handed out. Those up to it are this handle's, for as
-        long as the file has it so: a handle that takes tokens of its own takes them from above."""
+        """The last token issued according to the file. The tokens up to it belong to this handle
+        while the file is unchanged: another handle takes its tokens from above and changes it."""
         self._is_crowded = False
         self.is_alone = False
-        """Whether this handle was the last to take tokens from the file."""
+        """True if this handle was the last to take tokens from the file."""
         self.turn = 0
-        """The last turn that a line was given."""
+        """The last turn given to a line."""
         self.turns = 0
-        """As `reserved`, of turns."""
+        """As `reserved`, for turns."""
         self.turns_alone = False
         self.identity = ""
-        """Of the store."""
+        """The identity of the store."""
         self.reread(execute, data_version)
 
     def reread(self, execute: Any, data_version: int) -> None:
-        """Somebody else has written: what was known may not be so any more."""
+        """Another connection has written: read the counters again, and drop the rest."""
         self.data_version = data_version
         reserved, turns, self.identity = execute(SQL["counters"]).fetchone()
         if reserved != self.reserved:
@@ -88,7 +88,7 @@ class Cache:
         self.forget_lines()
 
     def look(self, execute: Any) -> None:
-        """Find out what is in the ring, if that is few lines, and when others come into it."""
+        """Read the lines in the ring, if they are few, and when the next line becomes due."""
         if self.ring is None and not self._is_crowded:
             rows = execute(SQL["ring"], (_RING_CACHED + 1,)).fetchall()
             self._is_crowded = len(rows) > _RING_CACHED
@@ -99,7 +99,7 @@ class Cache:
             self.next_us = _NEVER if first_us is None else first_us
 
     def place(self, line: CachedLine, visit_us: int | None, turn: int) -> None:
-        """Note where a line has been put."""
+        """Record the new place of a line."""
         self.take_out(line)
         line.visit_us, line.turn = visit_us, turn
         if line.paused:
@@ -112,7 +112,7 @@ class Cache:
                 self.ring, self._is_crowded = None, True
 
     def rotate(self, executemany: Any, lines: Sequence[CachedLine]) -> None:
-        """Lines that are due, and stay so, had their turn: to the back with them."""
+        """Move lines that had their turn, and are still due, to the back."""
         assert self.ring is not None
         ring, rows = [line for line in self.ring if line not in lines], []
         for line in lines:
@@ -122,7 +122,7 @@ class Cache:
         executemany(SQL["turn_line"], rows)
 
     def take_out(self, line: CachedLine) -> None:
-        """A line is no longer where it was."""
+        """Remove a line from its old place."""
         if line.visit_us is not None:
             if line.visit_us <= self.next_us:
                 self.next_us = 0
@@ -130,7 +130,7 @@ class Cache:
             self.ring.remove(line)
 
     def line_of(self, row: tuple[Any, ...]) -> CachedLine:
-        """The line that a row of casque_line tells of."""
+        """The line for a row of casque_line."""
         line = self.lines_by_id.get(row[0])
         if line is None:
             line = self.lines_by_id[row[0]] = CachedLine(*row)
@@ -138,7 +138,7 @@ class Cache:
         return line
 
     def trim(self) -> None:
-        """Forget, rather than grow without bound."""
+        """Drop entries, so that the cache stays bounded."""
         if len(self.lines) > _LINES_CACHED:
             self.forget_lines()
         if len(self.numbers) > WRITERS_CACHED:
@@ -159,12 +159,12 @@ def ranks(execute: Execute, line_id: int) -> Iterator[HeadRow]:
 
 
 def earliest(execute: Execute, line_id: int) -> int | None:
-    """When the first job of a line is due; None when it has none."""
+    """When the first job of a line is due; None if there are no jobs."""
     return min((due_us for _, due_us, _, _ in ranks(execute, line_id)), default=None)
 
 
 def first_due(execute: Execute, line_id: int, limit: int, now: int) -> tuple[list[HeadRow], bool]:
-    """The first due jobs of a line, in their order; and whether others had to be leapt over."""
+    """The first due jobs of a line, in order; and True if jobs not yet due were skipped."""
     heads: list[HeadRow] = execute(SQL["heads"], (line_id, limit)).fetchall()
     for _, due_us, _, _ in heads:
         if due_us > now:

@@ -1,7 +1,7 @@
-"""Caller's transaction: adding jobs inside a transaction that the caller has open.
+"""Caller's transaction: adds jobs inside a transaction that the caller has open.
 
-The jobs are there when the caller commits, together with whatever else the
-transaction wrote, and never were when it is rolled back.
+The jobs are stored when the caller commits, together with the other writes of the
+transaction. If the caller rolls back, they never existed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _SHADOWS = (
 
 
 class Borrowed:
-    """A connection of the caller's, read and written as if its settings were ours."""
+    """A connection of the caller, used as if it had our settings."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
@@ -80,7 +80,7 @@ def enqueue_within(
 def _add(
     database: Database, borrowed: Borrowed, clock: Clock, now: int, operation: Enqueue
 ) -> list[Job]:
-    # Whatever goes wrong in here, the caller's own part of the transaction stays.
+    # If anything fails in here, the caller's own part of the transaction stays.
     borrowed.execute("SAVEPOINT casque_within")
     try:
         if not database.check_schema(borrowed):
@@ -88,12 +88,12 @@ def _add(
         transaction = Transaction(borrowed, Cache(borrowed.execute, _NOT_BELIEVED), clock, now)
         [outcome] = Changes(transaction, careful=True).enqueue_all([operation])
         if isinstance(outcome, CasqueError):
-            raise outcome  # noqa: TRY301 - what was begun here is taken back below
+            raise outcome  # noqa: TRY301 - the savepoint is rolled back below
         if transaction.wrote:
             transaction.count()
         database.check_joined(borrowed)
     except BaseException:
-        with suppress(sqlite3.Error):  # a full disk has taken the whole transaction back already
+        with suppress(sqlite3.Error):  # a full disk: SQLite already rolled back everything
             borrowed.execute("ROLLBACK TO casque_within")
             borrowed.execute("RELEASE casque_within")
         raise
@@ -105,38 +105,38 @@ def _check_same_file(database: Database, connection: sqlite3.Connection) -> None
     rows = Borrowed(connection).execute("PRAGMA database_list").fetchall()
     path = next((file for _, name, file in rows if name == "main"), "")
     try:
-        found = os.stat(path)  # noqa: PTH116 - "" is no path, and Path("") is the folder
+        found = os.stat(path)  # noqa: PTH116 - "" is not a path, but Path("") is the folder
     except OSError:
         found = None
     if found is None or (found.st_dev, found.st_ino) != database.identity():
         raise InvalidError(
-            f"`connection` is open on {path or 'a database in memory'}, and this queue is in "
+            f"`connection` is open on {path or 'a database in memory'}, but this queue is in "
             f"{database.name}: one transaction can only be in one file."
         )
 
 
 def _check_not_shadowed(connection: sqlite3.Connection) -> None:
-    """A temporary table hides the one of its name that is in the file."""
+    """Raise if a temporary table hides the table of the same name in the file."""
     row = Borrowed(connection).execute(_SHADOWS).fetchone()
     if row is not None:
         raise InvalidError(
-            f"`connection` has a temporary table or view {row[0]}, which hides the queue's own: "
-            "the job would be stored there, and be gone with it. Drop it, or name it otherwise."
+            f"`connection` has a temporary table or view {row[0]}, which hides the queue's table: "
+            "the job would be stored there, and lost with it. Drop it or rename it."
         )
 
 
 @contextmanager
 def _in_transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    """In the transaction that is open; else in one that is begun as a write would begin it."""
+    """Use the open transaction; if there is none, begin one."""
     if connection.in_transaction:
         yield
         return
-    # Without one, a connection that commits by itself would store half of a job's rows.
+    # Without one, a connection in autocommit mode could store half of a job's rows.
     connection.execute("BEGIN IMMEDIATE")
     try:
         yield
     except BaseException:
-        with suppress(sqlite3.Error):  # a full disk has done so already
+        with suppress(sqlite3.Error):  # on a full disk SQLite already rolled back
             connection.execute("ROLLBACK")
         raise
     if _commits_by_itself(connection):
@@ -144,7 +144,7 @@ def _in_transaction(connection: sqlite3.Connection) -> Iterator[None]:
 
 
 def _commits_by_itself(connection: sqlite3.Connection) -> bool:
-    """Whether the caller expects a statement to be stored at once: else the caller commits."""
+    """True if the connection commits each statement at once; otherwise the caller commits."""
     mode = getattr(connection, "autocommit", _LEGACY)  # Python 3.12 and later
     return connection.isolation_level is None if mode == _LEGACY else bool(mode)
 

@@ -1,9 +1,9 @@
-"""Changes: every operation but a dequeue, in a transaction.
+"""Changes: every operation except dequeue, in a transaction.
 
-Adds and acks are SQL. An ack deletes a job that is not retained, and makes a
-retained one as `casque.rules.transitions.completed` has it, without reading its
-history. Rarer operations are decided by the rules, on a State that holds only the
-jobs and records concerned, and what changed is written back. Sweeps are SQL again.
+Adds and acks are SQL. An ack deletes a job that is not retained. It updates a
+retained job as `casque.rules.transitions.completed` does, without reading its
+history. For rarer operations the rules decide on a State that holds only the jobs
+and records concerned, and the changes are written back. Sweeps are SQL again.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ _DELETE, _COMPLETE = SQL["delete_jobs"], SQL["complete"]
 _as_json = msgspec.json.Encoder().encode
 
 
-class Clash(Exception):  # noqa: N818 - nothing went wrong, it only has to be done otherwise
-    """A minted id's place is taken. Roll the transaction back and do it again, carefully."""
+class Clash(Exception):  # noqa: N818 - not an error: the commit is retried differently
+    """The order of a minted id is taken. Roll the transaction back and retry with `careful`."""
 
 
 class Changes:
-    """Operations of one transaction. `careful`: be ready to take back what is added."""
+    """The operations of one transaction. `careful`: use a savepoint, to undo an add."""
 
     def __init__(self, transaction: Transaction, *, careful: bool = False) -> None:
         self._transaction = transaction
@@ -65,7 +65,7 @@ class Changes:
     # -- enqueue ---------------------------------------------------------------
 
     def enqueue_all(self, run: Sequence[Enqueue]) -> list[list[Job] | CasqueError]:
-        """Answer a run of enqueues: all at once if every job is new, else each by itself."""
+        """Answer a run of enqueues: all at once if every job is new, otherwise one by one."""
         if len(run) == 1:
             jobs = self._add_new(run[0].jobs, run)
             return [self.by_rules(run[0]) if jobs is None else jobs]
@@ -76,7 +76,7 @@ class Changes:
         return [list(islice(rest, len(one.jobs))) for one in run]
 
     def _add_new(self, requests: Sequence[Request], run: Sequence[Enqueue]) -> list[Job] | None:
-        """Add them all; None, and nothing is added, unless every id is new and none too deep."""
+        """Add all jobs; None, without a change, unless every id is new and no job is too deep."""
         for one in run:
             for request in one.jobs:
                 if request.depth > one.max_depth:
@@ -107,7 +107,7 @@ class Changes:
                 raise Clash
             return seqs
         turn = cache.turn
-        # What is to be taken back has to be copied first: this costs as much as the adding.
+        # A savepoint copies every changed page first: this costs as much as the adding.
         transaction.execute("SAVEPOINT casque_add")
         seqs = transaction.add_all(requests)
         if seqs is None:
@@ -121,7 +121,7 @@ class Changes:
 
     def ack_all(self, run: Sequence[Ack]) -> list[CasqueError | None]:
         outcomes: list[CasqueError | None] = []
-        # What one adds may be what the next is about: then their order counts.
+        # One ack may add the job that the next one acks, so keep the order.
         for adds, some in groupby(run, lambda one: bool(one.enqueue)):
             acks = list(some)
             done: Collection[int] = () if adds else self._ack_held(acks)
@@ -131,14 +131,14 @@ class Changes:
         return outcomes
 
     def _ack_held(self, run: Sequence[Ack]) -> Collection[int]:
-        """Ack those whose holder it is that asks, all at once; their places in the run."""
+        """Ack at once all jobs whose token matches; returns their places in the run."""
         transaction = self._transaction
         places: dict[str, int] = {}
-        """By its id, the first that acks it."""
+        """By job id, the place of the first ack."""
         for place, one in enumerate(run):
             places.setdefault(one.id, place)
         earliest: dict[int, int] = {}
-        """By line, the first due time of what leaves it."""
+        """By line, the first due time of the jobs that leave it."""
         done: dict[int, HeldRow] = {}
         for row in held(transaction.execute, places):
             _, job_id, token, line, due, _ = row
@@ -161,13 +161,13 @@ class Changes:
     # -- by the rules ----------------------------------------------------------
 
     def by_rules(self, operation: Operation) -> Any:
-        """The operation's result, or the error it is refused with."""
+        """The operation's result, or the error that refuses it."""
         transaction, state = self._transaction, self._state_for(operation)
         try:
             decision = decide(state, operation, transaction.now)
         except CasqueError as refusal:
             return refusal
-        # Of two with one id the first is added, and the other is its duplicate.
+        # If an id comes twice, the first request is added and the second is its duplicate.
         new = {request.id: request for request in reversed(_requests_in(operation))}
         for event in decision.events:
             state.begin(transaction.now)
@@ -176,7 +176,7 @@ class Changes:
         return decision.answer(state)
 
     def _state_for(self, operation: Operation) -> State:
-        """A state that holds what `operation` is about, and nothing else."""
+        """A state that holds only the jobs and records that `operation` uses."""
         transaction, state = self._transaction, State()
         state.step = transaction.step
         state.begin(transaction.now)
@@ -206,7 +206,7 @@ class Changes:
         return map(job_of, self._transaction.execute(SQL["stale_jobs"], (unheard,)).fetchall())
 
     def _write(self, state: State, event: Event, requests: Mapping[str, Request]) -> None:
-        """Make the rows as `event` has made the state."""
+        """Write the changes of `event` from the state to the rows."""
         transaction = self._transaction
         transaction.wrote = transaction.stamps = True
         transaction.rings |= makes_claimable(event)
@@ -217,7 +217,7 @@ class Changes:
                 assert new is not None
                 request = requests[job_id]
                 seq = transaction.add_one(replace(request, depth=new.depth, chain=new.chain))
-                assert seq is not None, "the rules add only what is not there"
+                assert seq is not None, "the rules add only new ids"
                 state.put(replace(new, seq=seq))
             else:
                 transaction.change(old, new)
@@ -271,7 +271,7 @@ def _requests_in(operation: Operation) -> Sequence[Request]:
 
 
 def _ids_in(operation: Operation) -> Iterable[str]:
-    """The ids of the jobs that an operation is about, each once."""
+    """The ids of the jobs that an operation uses, each once."""
     if isinstance(operation, Heartbeat):
         ids = [job_id for job_id, _ in operation.holds]
     elif isinstance(operation, Enqueue):
@@ -286,7 +286,7 @@ def _ids_in(operation: Operation) -> Iterable[str]:
 
 
 def held(execute: Execute, ids: Collection[str]) -> list[HeldRow]:
-    """The jobs of these ids that are in progress, and maybe others: look at the id of each."""
+    """The jobs in progress with these ids, and maybe others: check the id of each."""
     orders = [order for order in map(order_of, ids) if order is not None]
     rows: list[HeldRow] = []
     if orders:
@@ -299,11 +299,11 @@ def held(execute: Execute, ids: Collection[str]) -> list[HeldRow]:
 
 
 def end(connection: Connection, rows: Sequence[HeldRow], acks: Mapping[str, Ack], now: int) -> None:
-    """Make the rows as their acks leave them. What becomes of their lines is left to the caller."""
+    """Apply acks to the rows of their jobs. The caller updates the lines."""
     gone = [seq for seq, _, _, _, _, retain_us in rows if not retain_us]
     if gone:
         connection.execute(_DELETE, (_as_json(gone).decode(),))
     if len(gone) < len(rows):
-        # Not from a list in JSON, as the others: a result is bytes, and these it cannot hold.
+        # Not one JSON list, as above: a result is bytes, which JSON cannot hold.
         kept = [(seq, now, acks[id_].result) for seq, id_, _, _, _, retain_us in rows if retain_us]
         connection.executemany(_COMPLETE, kept)

@@ -1,9 +1,9 @@
-"""Close alone: closing a connection so that nothing changes for anybody else.
+"""Close alone: closes a connection so that nothing changes for other processes.
 
-The last connection to a file moves the log into it and deletes the log. One that
-was inherited by a fork, or whose log was removed, may seem to be the last: its
-log is gone, and the one that is there is another's. So SQLite is kept from
-locking the file, by a lock that holds against this very process, too.
+The last connection to a file moves the log into the file and deletes the log. A
+connection that was inherited by a fork, or whose log was removed, may seem to be the
+last one: its log is gone, and the log at the path belongs to others. So a lock, which
+also holds against this process itself, keeps SQLite from locking the file.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ if sys.platform == "linux":
 _PATIENCE_US = 5 * SECOND_US
 _PAUSE_US = 10_000
 _LOCK_BYTES = 0x40000000, 512
-"""Where SQLite's locks lie in a database file."""
+"""The position and size of SQLite's lock bytes in a database file."""
 
 
 def close_alone(connection: sqlite3.Connection, path: Path, identity: Identity | None) -> bool:
-    """Close a connection to the file that was at the path; False if it had to be left open.
+    """Close a connection to the file that was at the path; False if it must stay open.
 
-    Then it stays so until the process is gone. Not even Python's end closes it.
+    Then it stays open until the process is gone: not even the end of Python closes it.
     """
     try:
         is_closed = sys.platform == "linux" and _close(connection, path, identity)
@@ -41,8 +41,8 @@ def close_alone(connection: sqlite3.Connection, path: Path, identity: Identity |
 
 
 def keep_for_ever(connection: sqlite3.Connection) -> None:
-    """Not even the end of the process closes it: that could wait for ever, or do harm."""
-    import ctypes  # noqa: PLC0415 - it takes long to load, and is hardly ever needed
+    """Never close the connection, not even at exit: closing could wait for ever, or do harm."""
+    import ctypes  # noqa: PLC0415 - slow to load, and rarely needed
 
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
 
@@ -57,14 +57,14 @@ def _close(connection: sqlite3.Connection, path: Path, identity: Identity | None
 
 
 def _lock(file: int) -> bool:
-    """Lock it for reading, against anybody's writing lock; False if that cannot be done."""
+    """Take a read lock, which excludes every write lock; False if that is not possible."""
     clock = SystemClock()
     wanted = struct.pack("hhqqi0q", fcntl.F_RDLCK, os.SEEK_SET, *_LOCK_BYTES, 0)
     give_up = clock.monotonic() + _PATIENCE_US
     while True:
         try:
             fcntl.fcntl(file, fcntl.F_OFD_SETLK, wanted)
-        except BlockingIOError:  # somebody closes the file's last connection
+        except BlockingIOError:  # another process is closing the file's last connection
             if clock.monotonic() > give_up:
                 return False
             drive(clock.sleep(_PAUSE_US, blocking=True))

@@ -1,7 +1,7 @@
-"""Connections: opening the database file and its schema, and waiting for its locks.
+"""Connections: opens the database file and its schema, and waits for its locks.
 
-The file is never opened or closed by hand: on POSIX that would drop the locks
-which SQLite holds on it in this process.
+Only SQLite opens and closes the file: on POSIX, closing it elsewhere in this process
+would drop the locks that SQLite holds on it.
 """
 
 from __future__ import annotations
@@ -35,26 +35,27 @@ Durability = Literal["full", "normal"]
 SCHEMA = 1
 _OLDEST_SQLITE = (3, 35, 0)
 _BUSY_SECONDS = 0.05
-"""How long SQLite waits for a lock by itself: briefly, so that Ctrl-C gets through in between."""
+"""How long SQLite waits for a lock by itself: briefly, so that Ctrl-C works in between."""
 _ASK_AGAIN_SECONDS = 0.05
 _STATEMENTS_CACHED = 256
 _PAGE_BYTES = 2048
-"""Half of SQLite's own: a commit of one job changes two or three pages by a few hundred bytes, and
-writes them whole to its log. Smaller ones would cost large payloads and lists of jobs too much."""
+"""Half of SQLite's default. A commit of one job changes a few hundred bytes in two or three pages,
+and writes those whole pages to the log. Still smaller pages would slow down large payloads and
+lists of jobs."""
 _LOG_BYTES = 4_096_000
-"""What SQLite's own thousand pages come to."""
+"""The size of SQLite's default of a thousand pages."""
 _FRAME_HEADER = 24
 _SHARE_OF_FREE_SPACE = 20
-"""The log takes its full size early only where there is so many times as much room."""
+"""The log gets its full size early only if the disk has this many times as much free space."""
 
 _LOCKED = (
-    "locked by another program for {} s; nothing was written. Is a transaction left open, or a "
-    "process stopped? To enqueue inside a transaction of your own, pass `connection=`."
+    "locked by another program for {} s; nothing was written. Check for a transaction left open "
+    "or a stopped process. To enqueue inside your own transaction, pass `connection=`."
 )
 _LOG_REMOVED = (
-    "open in another program for {} s, though its log (-wal, -shm) is not there: it seems that "
-    "somebody removed the log. Nothing was written: by a new log, jobs would be lost. Stop or "
-    "restart every process that uses the file; the last to end saves what it has of the log."
+    "open in another program for {} s, but its log (-wal, -shm) is missing: it seems that someone "
+    "removed the log. Nothing was written: a new log would lose jobs. Stop or restart every "
+    "process that uses the file; the last one to exit saves its copy of the log."
 )
 
 T = TypeVar("T")
@@ -70,13 +71,13 @@ class Database:
         self._clock = clock
         self.files = OpenFiles(self._text)
         self.must_exist = False
-        """Whether no queue may be made here."""
+        """True if no queue may be created here."""
         self._open: set[sqlite3.Connection] = set()
 
     def connect(self) -> sqlite3.Connection:
-        """A connection to a database that holds a queue; it is made when there is none.
+        """A connection to a database with a queue, which is created if there is none.
 
-        Unless it must exist: then neither the file nor its folder is made.
+        If `must_exist` is True, neither the file nor its folder is created.
         """
         forks.check(self.name)
         if self.is_lost():
@@ -87,11 +88,11 @@ class Database:
         while True:
             log = self._wait_for_log()
             connection = self._connect()
-            # All connections of a process share one `-shm`: beside others only their log will do.
+            # All connections of a process share one `-shm`: a new one must use the same log.
             if self.files.are_there() if self._open else self.files.take(log):
                 self._open.add(connection)
                 return connection
-            # What it has open is not what is there: its close must not write to the file.
+            # Its open files are not those at the path: closing it must not write to the file.
             close_alone(connection, self.path, self.identity())
             if self._open or log is None or log == self.files.log():
                 raise self.lost()
@@ -108,7 +109,7 @@ class Database:
             )
         try:
             with self.translating("open"):
-                # Any step may meet others who are making the file; all are safe to repeat.
+                # Other processes may be creating the file too; every step is safe to repeat.
                 self.patiently(lambda: self._prepare(connection))
         except BaseException:
             connection.close()
@@ -117,47 +118,47 @@ class Database:
 
     @property
     def _uri(self) -> str:
-        """By which SQLite opens the file, and makes it if it may."""
+        """The URI for SQLite; it creates the file unless `must_exist` is True."""
         return f"{self.path.absolute().as_uri()}?mode={'rw' if self.must_exist else 'rwc'}"
 
     def close(self, connection: sqlite3.Connection) -> None:
-        """Let go of a connection that `connect` made."""
+        """Close a connection that `connect` made."""
         self._open.discard(connection)
         if self.files.are_replaced():
-            # Others may have written to the file since, by another log.
+            # Others may have written to the file since, with another log.
             close_alone(connection, self.path, self.files.file)
             return
         if not self.files.are_there():
-            # Nobody can have opened the file since: what is in the log can still be saved.
+            # No process can have opened the file since: the content of the log can still be saved.
             with suppress(sqlite3.Error):
                 connection.execute("PRAGMA wal_checkpoint").fetchall()
-        with suppress(sqlite3.Error):  # what is committed is; more cannot be done about it
+        with suppress(sqlite3.Error):  # committed data is safe; nothing more can be done
             connection.close()
         if not self._open:
             self.files.let_go()
 
     def let_go(self) -> None:
-        """In a child: what its parent has open is not open here."""
+        """In a child: its parent's connections are not open here."""
         self._open.clear()
 
     def is_lost(self) -> bool:
-        """Whether what is open here is not what is at the path any more."""
+        """True if the open files are no longer those at the path."""
         return self.files.is_lost or (bool(self._open) and not self.files.are_there())
 
     def lost(self) -> CorruptError:
-        """The error to raise from now on, since that is so."""
+        """The error to raise once `is_lost` is True."""
         self.files.is_lost = self.files.is_lost or bool(self._open)
         return CorruptError(
-            f"{self.name}: somebody removed or replaced the file, {self.path.name}-wal or "
-            f"{self.path.name}-shm while it was in use. The first call that failed may be stored "
-            "or not, and this queue object stores nothing more. Restart every process that uses "
-            "the file, and look the last jobs up by id. Stop them before you move or delete it: "
-            "docs/how-to/use-sqlite.md.",
+            f"{self.name}: someone removed or replaced the file, {self.path.name}-wal or "
+            f"{self.path.name}-shm while it was in use. The first failed call may or may not be "
+            "stored; this queue object stores nothing more. Restart every process that uses the "
+            "file, and look the last jobs up by id. Stop the processes before you move or delete "
+            "the file: docs/how-to/use-sqlite.md.",
             is_replaced=True,
         )
 
     def check_joined(self, connection: Connection) -> None:
-        """Raise if a connection of the user's, with a transaction open, is not to what is there."""
+        """Raise if the caller's connection, in a transaction, has other files open."""
         if self.is_lost():
             raise self.lost()
         [mode] = connection.execute("PRAGMA main.journal_mode").fetchone()
@@ -165,43 +166,43 @@ class Database:
             raise self.lost()
 
     def identity(self) -> Identity | None:
-        """Which file is at the path now; None when there is none."""
+        """Which file is at the path now; None if there is none."""
         return identity_of(self._text)
 
     def grow_log(self, connection: sqlite3.Connection) -> None:
-        """Give the log its full size at once; afterwards it is written over and over.
+        """Give the log its full size at once; from then on SQLite overwrites it in place.
 
-        While a file grows, every sync has to bring its new size to disk too, which
-        takes about as long again. Zeros behind the last frame are no frames to SQLite.
+        While a file grows, every sync must write its new size to disk too, which
+        doubles the time. SQLite ignores zeros after the last frame.
         """
         if self._durability != "full":
             return
         [page_size] = connection.execute("PRAGMA page_size").fetchone()
         [pages] = connection.execute("PRAGMA wal_autocheckpoint").fetchone()
         try:
-            connection.execute("BEGIN IMMEDIATE")  # nobody else appends to it meanwhile
+            connection.execute("BEGIN IMMEDIATE")  # no other process appends meanwhile
         except sqlite3.OperationalError:
-            return  # somebody does; then it grows as it may
+            return  # another process is writing: then the log grows as usual
         try:
             with Path(self.files.log_name).open("r+b", buffering=0) as log:
                 if self.is_lost():
-                    return  # and this may be another's
+                    return  # this log may belong to another file
                 missing = pages * (page_size + _FRAME_HEADER) - log.seek(0, os.SEEK_END)
                 disk = os.fstatvfs(log.fileno())
                 if 0 < missing < disk.f_bavail * disk.f_frsize // _SHARE_OF_FREE_SPACE:
-                    # Page by page: Linux keeps what is written at once as one piece in memory, and
-                    # at every later write to it goes over all of that.
+                    # Page by page: Linux caches one large write as one piece, and every later
+                    # write to it walks over the whole piece.
                     log.writelines(bytes(page_size) for _ in range(0, missing, page_size))
                     os.fsync(log.fileno())
         except OSError:
-            return  # no room for it, say: it is not needed
+            return  # no space, for example; the full size is not required
         finally:
             connection.execute("ROLLBACK")
 
     def patiently(self, attempt: Callable[[], T], what: str = _LOCKED) -> T:
-        """Try until no other process is in the way, for as long as a commit may take.
+        """Retry while another process holds a lock, for as long as a commit may take.
 
-        After that, `what` says what was in the way, and what to do.
+        After that, raise StorageError; `what` says what was in the way, and what to do.
         """
         give_up: int | None = None
         while True:
@@ -221,7 +222,7 @@ class Database:
 
     @contextmanager
     def translating(self, verb: str) -> Iterator[None]:
-        """SQLite's errors as ours. Whatever was asked for in here was not done."""
+        """Translate SQLite's errors into ours. Only for code that has stored nothing."""
         try:
             yield
         except sqlite3.Error as error:
@@ -231,7 +232,7 @@ class Database:
         return self.lost() if self.is_lost() else translated(error, verb, self.path)
 
     def check_schema(self, connection: Connection) -> bool:
-        """Whether a queue of ours is there. Raises when it is one that we cannot read."""
+        """True if the file has a casque queue. Raises if this version cannot read it."""
         tables = dict(
             connection.execute(
                 "SELECT name, type FROM sqlite_master WHERE name LIKE 'casque\\_%' ESCAPE '\\'"
@@ -246,10 +247,10 @@ class Database:
                 asked = "SELECT value FROM casque_meta WHERE key = 'schema'"
                 found = connection.execute(asked).fetchone()
         if found is None or not str(found[0]).isdecimal():
-            raise NotAQueueError("it has tables named casque_…, but does not say by which version")
+            raise NotAQueueError("it has tables named casque_…, but no schema version")
         if int(found[0]) > SCHEMA:
             raise NewerFormatError(
-                f"it was written by a newer casque (schema {found[0]}, and this one knows "
+                f"it was written by a newer casque (schema {found[0]}; this version reads up to "
                 f"{SCHEMA}): upgrade casque"
             )
         return True
@@ -260,7 +261,7 @@ class Database:
         if sqlite3.sqlite_version_info < _OLDEST_SQLITE:
             raise StorageError(
                 f"SQLite {sqlite3.sqlite_version} is too old: casque needs 3.35 or later. Use a "
-                "Python built with a newer one.",
+                "Python built with a newer SQLite.",
                 outcome_unknown=False,
             )
         try:
@@ -275,42 +276,42 @@ class Database:
             ) from error
         if is_folder:
             raise StorageError(
-                f"cannot open {self.name}: a folder is in its place. Choose another path.",
+                f"cannot open {self.name}: it is a folder. Choose another path.",
                 outcome_unknown=False,
             )
         drive = network_filesystem(self.path.parent)
         if drive is not None:
             raise InvalidError(
-                f"{self.name} lies on a network drive ({drive}), where SQLite's locks cannot be "
-                "trusted and jobs would be lost. Use a local disk; to share a queue between hosts, "
-                "use a bucket or PostgreSQL."
+                f"{self.name} is on a network drive ({drive}), where SQLite's locks are unreliable "
+                "and jobs would be lost. Use a local disk; to share a queue between hosts, use a "
+                "bucket or PostgreSQL."
             )
         if has_other_names(self.path):
             raise InvalidError(
-                f"{self.name} has another name (a hard link), or is mounted by itself. Its log "
-                "lies beside it, so who opens it by the other name has another log, and jobs would "
-                "be lost. Remove the link; into a container, mount the folder that the file is in."
+                f"{self.name} has another name (a hard link), or is mounted by itself. Its log is "
+                "beside it, so a process that opens it by the other name uses another log, and "
+                "jobs would be lost. Remove the link; in a container, mount the file's folder."
             )
         self._check_not_emptied()
 
     def _check_not_emptied(self) -> None:
-        """Where SQLite finds no database, it throws a log that lies there away unread."""
-        # The log first: who makes a queue meanwhile writes the file before the log.
+        """Raise if there is a log without a database: SQLite would delete the log unread."""
+        # Check the log first: a process that creates a queue writes the file before the log.
         log = Path(f"{self._text}-wal")
         if not _size(log) or (size := _size(self.path)):
             return
         what = "is not there" if size is None else "is empty"
         raise CorruptError(
-            f"{self.name} {what}, while its log {log.name} has content and may hold jobs: somebody "
-            "moved or truncated the file without it. Nothing was overwritten. Put the file back, "
-            "or move the log away to begin again."
+            f"{self.name} {what}, but its log {log.name} has content and may hold jobs: someone "
+            "moved or truncated the file without its log. Nothing was overwritten. Put the file "
+            "back, or move the log away to start a new queue."
         )
 
     def _wait_for_log(self) -> list[Identity] | None:
-        """Which log to open the file by; None for a new one, if nobody has another one open.
+        """The log to open the file with; None for a new log, if no process has another one open.
 
-        SQLite would make a new log beside the one that is in use, if that has lost its name. While
-        it is open somebody has the file locked for reading, so nobody can have it for themselves.
+        If the log in use was deleted, SQLite would create a second one. A process that still uses
+        the deleted log holds a read lock on the file, so an exclusive lock fails.
         """
 
         def ask() -> list[Identity] | None:
@@ -319,7 +320,7 @@ class Database:
                 try:
                     self._have_alone()
                 except sqlite3.OperationalError:
-                    # Those who ask at the same time are in each other's way.
+                    # Processes that try at the same time block each other, so wait a random time.
                     threading.Event().wait(self._clock.random() * _ASK_AGAIN_SECONDS)
                     raise
             return log
@@ -327,7 +328,7 @@ class Database:
         try:
             return self.patiently(ask, _LOG_REMOVED)
         except sqlite3.Error:
-            return None  # it cannot be opened at all: the opening will say why
+            return None  # it cannot be opened at all: `_connect` will raise the reason
 
     def _have_alone(self) -> None:
         with closing(sqlite3.connect(self._uri, uri=True, timeout=0)) as alone:
@@ -346,40 +347,40 @@ class Database:
                 outcome_unknown=False,
             ) from error
         self._check_whole(connection)
-        # Before anything is changed: another's file keeps its journal mode.
+        # Before any change: the file of another program keeps its journal mode.
         is_ours = self.check_schema(connection)
         if self.must_exist and not is_ours:
             raise absent(f"{self.name} holds no queue")
-        connection.execute(f"PRAGMA page_size = {_PAGE_BYTES}")  # of a file that is yet to be made
+        connection.execute(f"PRAGMA page_size = {_PAGE_BYTES}")  # takes effect only in a new file
         [mode] = connection.execute("PRAGMA journal_mode = WAL").fetchone()
         if mode != "wal":
-            raise sqlite3.OperationalError(f"its journal mode is {mode} and cannot be made WAL")
+            raise sqlite3.OperationalError(f"its journal mode is {mode} and cannot become WAL")
         self._bound_log(connection)
         connection.execute(f"PRAGMA synchronous = {self._durability}")
-        # Debian's SQLite overwrites what is deleted, to which end it writes pages that nobody needs
-        # any more. This overwrites it too, where that writes nothing extra.
+        # Debian's SQLite overwrites deleted content, so it also writes pages that are free. FAST
+        # overwrites only where that causes no extra write.
         connection.execute("PRAGMA secure_delete = FAST")
         connection.execute("PRAGMA fullfsync = ON")  # on macOS fsync alone does not reach the disk
         if not is_ours:
             self._make_schema(connection)
-        connection.execute("SELECT count(*) FROM casque_meta").fetchone()  # by now it has its log
+        connection.execute("SELECT count(*) FROM casque_meta").fetchone()  # opens the log
 
     def _bound_log(self, connection: sqlite3.Connection) -> None:
-        """From this size on its content is moved to the file, whatever its pages."""
+        """Set the log size at which SQLite checkpoints, independent of the page size."""
         [page_size] = connection.execute("PRAGMA page_size").fetchone()
         connection.execute(f"PRAGMA wal_autocheckpoint = {_LOG_BYTES // page_size}")
 
     def _check_whole(self, connection: sqlite3.Connection) -> None:
-        """A file that was cut short in its last page opens like any other."""
+        """Raise if the file was truncated within its last page. SQLite would not notice."""
         size = _size(self.path) or 0
-        # After that, and after it was read: of a file that is only being made SQLite says what it
-        # would give it.
+        # Ask for the page size after this read: for a file that is just being created, SQLite
+        # returns the default.
         connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
         [page_size] = connection.execute("PRAGMA page_size").fetchone()
         log = self.path.with_name(f"{self.path.name}-wal")
-        # While a log is there, the file may have ended in the middle of a checkpoint.
+        # With a log, a checkpoint may have been interrupted in the middle of a page.
         if size % page_size and not _size(log):
-            raise NotAQueueError("it ends in the middle of a page: it was cut short")
+            raise NotAQueueError("it ends in the middle of a page: it was truncated")
 
     def _make_schema(self, connection: sqlite3.Connection) -> None:
         connection.execute("BEGIN IMMEDIATE")
@@ -394,7 +395,7 @@ class Database:
 
 
 def create_schema(connection: Connection) -> None:
-    """Make our tables, inside the transaction that is open."""
+    """Create our tables inside the open transaction."""
     statement = ""
     for line in schema().splitlines():
         statement += line + "\n"

@@ -1,4 +1,4 @@
-"""ConnectionHandle: a connection that is made when it is needed, and its lock."""
+"""ConnectionHandle: a connection that is opened when needed, and its lock."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from casque.stores.sqlite.files import Identity
 
 
 class ConnectionHandle:
-    """A connection that is made when it is needed, and its lock."""
+    """A connection that is opened when needed, and its lock."""
 
     def __init__(self, database: Database) -> None:
         self.lock = threading.RLock()
         self._database = database
         self.opened: sqlite3.Connection | None = None
-        """The connection, if there is one."""
+        """The connection, if it is open."""
 
     def connection(self) -> tuple[sqlite3.Connection, bool]:
-        """The connection, and whether it was made just now. Call it with the lock held."""
+        """The connection, and True if this call opened it. Call it with the lock held."""
         if self.opened is None:
             return self.open(), True
         if self._database.is_lost():
@@ -28,7 +28,7 @@ class ConnectionHandle:
         return self.opened, False
 
     def open(self) -> sqlite3.Connection:
-        """Make the connection. Call it with the lock held."""
+        """Open the connection. Call it with the lock held."""
         self.opened = self._database.connect()
         return self.opened
 
@@ -41,7 +41,7 @@ class ConnectionHandle:
             self._database.grow_log(self.opened)
 
     def abandon(self) -> None:
-        """Take back what is not committed, by closing the connection if need be."""
+        """Roll back uncommitted changes, by closing the connection if necessary."""
         connection = self.opened
         if connection is None:
             return

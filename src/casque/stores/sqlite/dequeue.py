@@ -3,9 +3,9 @@
 `Picker` is `casque.rules.picking` in SQL. It writes nothing, so `peek` and an idle
 dequeue use it too. It counts the rows it reads in `touched`, as the rules do.
 
-`Dequeues` claims. Mostly few lines are due, and the cache has them. Then it
-reads the first jobs of the lines whose turn it is, and nothing else. If only one
-line is due, a run of dequeues is one look at the index.
+`Dequeues` claims. Usually few lines are due, and they are in the cache. Then it
+reads only the first jobs of the lines whose turn it is. If only one line is due,
+a run of dequeues is one read of the index.
 
 Past 400 lines: the order and the claim are one rule, and change together.
 """
@@ -41,7 +41,7 @@ LineRow = tuple[int, str, str, int | None, int, int]
 
 
 class Head(NamedTuple):
-    """A due job as the index has it; ordered as a queue is worked off."""
+    """A due job as it is in the index; sorts in the order of claims."""
 
     priority: int
     due_us: int
@@ -51,20 +51,20 @@ class Head(NamedTuple):
 
 
 class PickedRows(NamedTuple):
-    """The jobs to claim, those to bury on the way, and the lines that were visited."""
+    """The jobs to claim, the spent jobs to mark dead, and the visited lines."""
 
     jobs: list[Head]
     spent: list[Head]
     visited: list[LineRow]
     early: list[LineRow]
-    """Lines of the ring that are not due yet: somebody's clock is ahead of ours."""
+    """Lines of the ring that are not due yet: another process's clock is ahead of ours."""
     seen: dict[int, int]
-    """By line, how many due jobs were seen: those that were not picked are left."""
+    """By line, the number of due jobs seen; those that were not picked are left."""
     held: list[Head]
-    """Those whose lease is over by the time, but not by the earlier one."""
+    """Jobs whose lease is over by `now`, but not by `judged_us`."""
 
     def leaves(self) -> set[int]:
-        """The lines of which a due job is left."""
+        """The lines that still have a due job."""
         taken = Counter(head.line for head in (*self.jobs, *self.spent))
         return {line for line, count in self.seen.items() if count > taken[line]}
 
@@ -77,14 +77,14 @@ class Picker:
         self._now = now
         self._step = step
         self.judged_us = step.judged_us(now, lease_us)
-        """The time by which leases are over."""
+        """The time that decides whether leases have ended."""
         self.touched = 0
         self._waiting_us: int | None = None
 
     def pick(
         self, entrypoints: Collection[str] | None, queue: str | None, limit: int
     ) -> PickedRows:
-        """Up to `limit` due jobs. Spent ones are met on the way and do not count."""
+        """Up to `limit` due jobs. Spent jobs found on the way are listed too and do not count."""
         picked = PickedRows([], [], [], [], {}, [])
         for name in self._due_queues(entrypoints, queue, limit, picked.early):
             lines = self._lines(name, entrypoints)
@@ -106,7 +106,7 @@ class Picker:
         return picked
 
     def is_another_due(self, visited: Collection[LineRow]) -> bool:
-        """Whether a line of a queue that was not visited is due."""
+        """True if a line of a queue that was not visited is due."""
         queues = {line[1] for line in visited}
         return any(line[1] not in queues and self._is_due(line) for line in self._places(None, 0))
 
@@ -125,7 +125,7 @@ class Picker:
         return self._step.spares(heartbeat_us, head.due_us, self._now)
 
     def next_due(self, entrypoints: Collection[str] | None, queue: str | None) -> int | None:
-        """The earliest instant at which such a job is due; None: there is none, or it is paused."""
+        """When the first such job is due; None if there is none, or its queue is paused."""
         if queue is not None:
             asked = self._lines_of_queue(queue, entrypoints)
             return self.first_due_of([line for line in asked if not line[5]])
@@ -135,7 +135,7 @@ class Picker:
     def next_after(
         self, picked: PickedRows, entrypoints: Collection[str] | None, queue: str | None
     ) -> int | None:
-        """As `next_due`, when nothing was picked."""
+        """As `next_due`, if nothing was picked."""
         if queue is None and not picked.early and not picked.spent:
             return self._waiting_us  # the ring was empty
         return self.next_due(entrypoints, queue)
@@ -157,7 +157,7 @@ class Picker:
         limit: int,
         early: list[LineRow],
     ) -> Iterator[str]:
-        """The queues that have something due, in the order of their turns."""
+        """The queues that have a due line, in the order of their turns."""
         if queue is not None:
             yield queue
             return
@@ -173,7 +173,7 @@ class Picker:
                 early.append(line)
 
     def _places(self, entrypoints: Collection[str] | None, limit: int) -> Iterator[LineRow]:
-        """The lines that may be due, as `Rotation.due` has them."""
+        """The lines that may be due, in the order of `Rotation.due`."""
         look = LOOK + limit
         come = self._come_due(entrypoints, look)
         if not come:
@@ -191,15 +191,15 @@ class Picker:
         return lines[0] if len(lines) == 1 else merge(*lines, key=_turn)
 
     def _at_first_few(self, statement: str, how: tuple[str, ...]) -> Iterator[LineRow]:
-        # To run a statement that is being read from is to prepare it again, which takes ten times
-        # as long. So what is mostly enough is read at once, and the rest when it is needed.
+        # Running a statement while its rows are being read prepares it again, which takes ten times
+        # as long. So read at once what usually suffices, and the rest only if it is needed.
         first = self._execute(statement, (_LINES_AT_ONCE, *how)).fetchall()
         yield from first
         if len(first) == _LINES_AT_ONCE:
             yield from self._execute(statement, (-1, *how)).fetchall()[_LINES_AT_ONCE:]
 
     def _come_due(self, entrypoints: Collection[str] | None, look: int) -> list[LineRow]:
-        """Lines that have waited until now, longest due first."""
+        """Waiting lines that are due now, longest due first."""
         first_us = self._waiting_us = self._first_waiting(entrypoints)
         if first_us is None or first_us > self._now:
             return []
@@ -211,7 +211,7 @@ class Picker:
         return list(merge(*rows, key=_visit))
 
     def _first_waiting(self, entrypoints: Collection[str] | None) -> int | None:
-        """When the first of the lines that wait is due."""
+        """When the first waiting line is due."""
         if entrypoints is None:
             first_us: int | None = self._execute(SQL["first_waiting"]).fetchone()[0]
             return first_us
@@ -233,7 +233,7 @@ class Picker:
         return [line for line in lines if not line[5] and (line[3] is None or line[3] <= self._now)]
 
     def _due_jobs(self, line_id: int, share: int, seen: dict[int, int]) -> Iterator[Head]:
-        """The due jobs of a line: as many as its `share` at once, as above."""
+        """The due jobs of a line; reads `share` of them at once, for the reason above."""
         read = 0
         while True:
             due, _ = first_due(self._execute, line_id, share, self._now)
@@ -256,14 +256,14 @@ def _visit(line: LineRow) -> int:
 
 
 class Dequeues:
-    """Dequeues of one transaction."""
+    """The dequeues of one transaction."""
 
     def __init__(self, transaction: Transaction) -> None:
         self._transaction = transaction
         self.touched = 0
 
     def dequeue_all(self, run: Sequence[Dequeue]) -> list[Leased]:
-        """Answer a run of dequeues, in their order, each on what those before it left."""
+        """Answer a run of dequeues in order; each takes from what those before it left."""
         transaction = self._transaction
         transaction.reserves = run[0].limit if len(run) == 1 else 0
         answers: list[Leased] = []
@@ -275,7 +275,7 @@ class Dequeues:
         return answers
 
     def _dequeue_at_turn(self, one: Dequeue) -> Leased | None:
-        """One dequeue in the simple case; None when it is not so simple."""
+        """One dequeue in the simple case; None if it is not simple."""
         transaction, cache = self._transaction, self._transaction.cache
         lines = lines_at_turn(cache, one, transaction.now)
         self.touched += 2
@@ -292,7 +292,7 @@ class Dequeues:
         return Leased(jobs, None)
 
     def _from_the_only_line(self, run: Sequence[Dequeue]) -> list[Leased]:
-        """Answer as many of the run as the one due line fills whole; none when it is not so."""
+        """Answer as many of the run as the only due line can fill; empty if others are due."""
         transaction, first = self._transaction, run[0]
         lines = lines_at_turn(transaction.cache, first, transaction.now)
         self.touched += 2
@@ -308,7 +308,7 @@ class Dequeues:
             if stage >= HELD:
                 del heads[place:]
                 break
-        # One more must be left, and due: then the line is, and stays where it is.
+        # One more due job must be left: then the line stays due, and stays in its place.
         filled = taken = 0
         while filled < len(run) and taken + run[filled].limit < len(heads):
             taken += run[filled].limit
@@ -319,7 +319,7 @@ class Dequeues:
         return [Leased(list(islice(jobs, one.limit)), None) for one in run[:filled]]
 
     def _dequeue(self, one: Dequeue) -> Leased:
-        """One dequeue as `casque.rules.picking` has it, with whatever it may meet."""
+        """One dequeue in the general case, as in `casque.rules.picking`."""
         transaction = self._transaction
         picker = Picker(transaction.execute, transaction.now, transaction.step, one.lease_us)
         picked = picker.pick(one.entrypoints, one.queue, one.limit)
@@ -344,7 +344,7 @@ class Dequeues:
         for line in visited:
             line.front = []
             if line.id not in transaction.cache.lines_by_id:
-                continue  # what was spent was the last of it
+                continue  # its last job was spent, so the line is deleted
             if rotates:
                 transaction.serve(line, is_due=line.id in leaves)
             elif line.id not in leaves:
@@ -354,7 +354,7 @@ class Dequeues:
         return Leased(jobs, None)
 
     def _claim(self, heads: Sequence[HeadRow], one: Dequeue) -> list[Job]:
-        """Lease these jobs; tokens in their order."""
+        """Lease these jobs, with tokens in their order."""
         transaction, cache = self._transaction, self._transaction.cache
         transaction.wrote = transaction.stamps = True
         by = (one.worker, transaction.now, transaction.now + one.lease_us)
@@ -394,7 +394,7 @@ class Dequeues:
 def claim_queued(
     execute: Execute, heads: Sequence[HeadRow], first_token: int, by: tuple[str, int, int]
 ) -> list[tuple[Any, ...]]:
-    """Lease queued jobs in one statement, tokens in their order; its rows, in any.
+    """Lease queued jobs in one statement, with tokens in their order. The rows are in any order.
 
     `by` is the worker, the time, and the end of the lease.
     """
@@ -408,7 +408,7 @@ def claim_queued(
 
 
 def _alike(run: Sequence[Dequeue]) -> Sequence[Dequeue]:
-    """The first of the run, and those right after it that ask the same, whatever their number."""
+    """The first dequeue, and those right after it that differ at most in their limit."""
     first = run[0]
     for place, one in enumerate(run):
         if one is not first and (

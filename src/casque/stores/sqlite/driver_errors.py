@@ -1,4 +1,4 @@
-"""Driver errors: SQLite's errors as ours, each with what to do about it."""
+"""Driver errors: translates SQLite's errors into ours, each with its remedy."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from casque.errors import CasqueError, CorruptError, StorageError
 
 
 class NotAQueueError(sqlite3.DatabaseError):
-    """The file is a database, but not one that we can use."""
+    """The file is a database, but not a usable queue."""
 
 
 class NewerFormatError(sqlite3.DatabaseError):
-    """A queue of a later version of ours."""
+    """The queue was written by a later version of casque."""
 
 
 def translated(error: sqlite3.Error, verb: str, path: Path) -> CasqueError:
-    """The error to raise for one of SQLite's; `verb` says what was to be done to the file."""
+    """The error to raise for one of SQLite's; `verb` names the action, such as `open`."""
     kind = _kind_of(error)
     if isinstance(error, NewerFormatError):
         return CorruptError(f"{path}: {error}. Nothing was overwritten.", cause=error)
@@ -36,7 +36,7 @@ def translated(error: sqlite3.Error, verb: str, path: Path) -> CasqueError:
 
 
 def is_busy(error: sqlite3.Error) -> bool:
-    """True if another connection is in the way: try again."""
+    """True if another connection holds a lock: try again."""
     kind = _kind_of(error)
     return kind in ("SQLITE_LOCKED", "SQLITE_PROTOCOL") or kind.startswith("SQLITE_BUSY")
 
@@ -49,12 +49,12 @@ def _remedy(kind: str, path: Path) -> str:
     if kind == "SQLITE_FULL":
         return "The disk is full, or the file may not grow: make room."
     if kind.startswith("SQLITE_READONLY"):
-        return "The file or its folder may not be written by this user: check their permissions."
+        return "This user may not write the file or its folder: check their permissions."
     if kind == "SQLITE_CANTOPEN":
         return (
             f"Check that {path.parent} is a folder, and that this user may read and write it and "
             "the file."
         )
     if kind.startswith("SQLITE_IOERR"):
-        return "The disk did not do what was asked: check its space and its health."
+        return "The disk reported an error: check its free space and its health."
     return "Check the file, its folder and its disk."

@@ -1,12 +1,12 @@
 """Fast path: the most frequent commits, in one or two statements.
 
-A single enqueue, claim or ack, or acks with a claim behind them, that move no
-line and need nothing special. Each function returns None, having written
-nothing, if that is not so; then `Changes` and `Dequeues` do it.
+These are a single enqueue, claim or ack, or acks followed by a claim, that move no
+line and need nothing special. In all other cases each function returns None and
+writes nothing; then `Changes` and `Dequeues` carry out the commit.
 
 Processor time per call with this path and without it (`durability=normal`):
-enqueue 74 and 105 µs, claim 82 and 128 µs, ack 56 and 110 µs. Ten acks of
-retained jobs and a claim of ten took 90 µs a job, and take 24 µs.
+enqueue 74 and 105 µs, claim 82 and 128 µs, ack 56 and 110 µs, ten acks of
+retained jobs with a claim of ten 24 and 90 µs a job.
 
 The functions are straight lines of code on purpose: after every sync the
 processor's caches are cold, and a function call costs more than its work.
@@ -42,7 +42,7 @@ _DATA_VERSION, _HEADS = SQL["data_version"], SQL["heads"]
 def commit(
     connection: sqlite3.Connection, cache: Cache, operations: Sequence[Operation], now: int
 ) -> list[Any] | None:
-    """What operations come to, by the shortest way there is for them; None if there is none."""
+    """The outcomes of the operations, by the fast path; None if there is none for them."""
     if len(operations) == 1:
         [one] = operations
         if type(one) is Enqueue:
@@ -59,7 +59,7 @@ def commit(
 def enqueue(
     connection: sqlite3.Connection, cache: Cache, operation: Enqueue, now: int
 ) -> list[Any] | None:
-    """One statement, which is its own transaction, and checks that the line is as we know it."""
+    """One statement, its own transaction, which checks that the line is as cached."""
     if len(operation.jobs) != 1:
         return None
     request = operation.jobs[0]
@@ -128,10 +128,10 @@ def claim(
 def acks_then_claim(
     connection: sqlite3.Connection, cache: Cache, operations: Sequence[Operation], now: int
 ) -> list[Any] | None:
-    """Acks, a claim, or a claim after acks, which is what a busy worker sends again and again.
+    """Acks, a claim, or acks and then a claim, which a busy worker sends again and again.
 
-    In a transaction, where what is known is true if nobody else has written. It reads before it
-    writes, so that when it has to be the long way after all, that goes on from here.
+    Runs in a transaction, where the cache is valid if no other connection has written. It reads
+    before it writes, so that the slow path can continue in the same transaction.
     """
     last, lines = operations[-1], None
     claims = last if type(last) is Dequeue else None
@@ -176,7 +176,7 @@ def _may_leave(
     now: int,
     claimed: Sequence[CachedLine],
 ) -> bool:
-    """Whether just these jobs are acked by their holders, and no line moves when they leave it."""
+    """True if every ack comes from its job's holder, and no line moves when the jobs leave it."""
     leaving: dict[int, int] = {}
     for _, job_id, token, line_id, due_us, _ in rows:
         one, line = acks.get(job_id), cache.lines_by_id.get(line_id)
@@ -186,7 +186,7 @@ def _may_leave(
             return False
         leaving[line_id] = leaving.get(line_id, 0) + 1
     for line in claimed:
-        leaving.pop(line.id, None)  # a job that is due will be left in it
+        leaving.pop(line.id, None)  # a due job stays in it
     for line_id, count in leaving.items():
         if len(execute(_HEADS, (line_id, count + 1)).fetchall()) <= count:
             return False
@@ -194,45 +194,45 @@ def _may_leave(
 
 
 def _is_simple(cache: Cache) -> bool:
-    """Whether just one line may be due, and its first job was the last time."""
+    """True if only one line may be due, and the last claim took its first job."""
     return cache.ring is not None and len(cache.ring) == 1 and not cache.leaps
 
 
 def _take_tokens(cache: Cache, operation: Dequeue, now: int) -> list[CachedLine] | None:
-    """The lines to claim from, the tokens for it being taken; None when it is not so simple."""
+    """Take tokens, and return the lines to claim from; None if it is not the simple case."""
     if cache.token + operation.limit > cache.reserved:
         return None
     lines = lines_at_turn(cache, operation, now)
     if lines is not None:
-        cache.token += operation.limit  # whatever comes of it: a token is never tried twice
+        cache.token += operation.limit  # even if the claim fails: a token is never used twice
     return lines
 
 
 def _lease(
     execute: Execute, cache: Cache, heads: Sequence[HeadRow], operation: Dequeue, now: int
 ) -> Leased:
-    """Claim these under the tokens that were taken last."""
+    """Claim these jobs with the tokens that were taken last."""
     by = operation.worker, now, now + operation.lease_us
     rows = claim_queued(execute, heads, cache.token - len(heads) + 1, by)
     return Leased(claimed_jobs(rows, by), None)
 
 
 class UnsureClaim(NamedTuple):
-    """A claim that was begun, of one job or of several."""
+    """A claim, of one or more jobs, that may or may not be stored."""
 
     lines: tuple[int, ...]
-    """Those it may have been from."""
+    """The lines that it may have claimed from."""
     first_token: int
     last_token: int
     worker: str
     now: int
     until: int
     acks: int
-    """How many acks were to be stored with it."""
+    """The number of acks in the same commit."""
 
 
 def unsure_claim_of(cache: Cache, operations: Sequence[Operation], now: int) -> UnsureClaim:
-    """What was tried with these, of which the last is a claim, when it raised an error."""
+    """The claim at the end of these operations, after an error left its outcome unclear."""
     operation = operations[-1]
     assert isinstance(operation, Dequeue)
     lines = tuple(line.id for line in cache.ring or ())
@@ -243,7 +243,7 @@ def unsure_claim_of(cache: Cache, operations: Sequence[Operation], now: int) -> 
 
 
 def landed(execute: Execute, tried: UnsureClaim) -> list[Any] | None:
-    """The answer to a claim of which it is not known whether it was stored; None if it was not."""
+    """The answer to an unsure claim, read from the file; None if it was not stored."""
     lines, first_token, last_token, worker, now, until, acks = tried
     rows: list[Any] = []
     for line in lines:

@@ -1,8 +1,8 @@
-"""Files: whether the database file and its log are still those that are open here.
+"""Files: checks that the database file and its log are still those that are open here.
 
-SQLite keeps a database in three files: the file itself, its log (`-wal`), and what all its users
-know of the log (`-shm`). When somebody removes or replaces one of them, a process that has it open
-goes on with a file without a name. The next process to open the queue does not see that file.
+SQLite keeps a database in three files: the file itself, its log (`-wal`), and the shared index of
+the log (`-shm`). If one of them is removed or replaced, a process that has it open continues with
+a deleted file. The next process that opens the queue does not see that file.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from contextlib import suppress
 from casque.system.clock import SystemClock
 
 Identity = tuple[int, int]
-"""A file, whatever its name: its device and its inode."""
+"""The device and inode of a file: its identity, whatever its name."""
 
 _CLOCK = SystemClock()
 _SECOND_NS = 1_000_000_000
 _TICK_NS, _COARSE_TICK_NS = _SECOND_NS // 10, 3 * _SECOND_NS
-"""A folder that was changed so long ago is sure to show the next change by another time: kernels
-count in hundredths of a second or finer, a few file systems in one or two whole ones."""
+"""If a folder's last change is this old, the next change certainly gets a different time: kernels
+count in hundredths of a second or finer, a few file systems in one or two whole seconds."""
 
 
 class OpenFiles:
@@ -28,51 +28,51 @@ class OpenFiles:
     def __init__(self, path: str) -> None:
         self._path = path
         self._folder = -1
-        """A descriptor of the folder: to ask it takes half as long as by its name."""
+        """A descriptor of the folder: a check takes half as long as by its name."""
         self._opened: list[int] = []
         self._names = (path, f"{path}-wal", f"{path}-shm")
         self._held: list[Identity | None] = []
-        """What is open here."""
+        """The identities of the open files."""
         self.file: Identity | None = None
         """The file that was first opened here."""
         self._quiet_ns = -1
-        """When the folder was last changed, if all were in their places after that."""
+        """The last change of the folder, if all files were in place after it."""
         self.is_lost = False
-        """Whether one was found to be gone. It stays so until `forget`."""
+        """True once a file was missing or replaced. It stays True until `forget`."""
 
     @property
     def log_name(self) -> str:
         return self._names[1]
 
     def log(self) -> list[Identity] | None:
-        """Which files are the log, if both parts of it are there."""
+        """The identities of both log files; None unless both exist."""
         self._resolve()
         found = [identity for identity in self._found()[1:] if identity is not None]
         return found if len(found) == len(self._names) - 1 else None
 
     def take(self, log: list[Identity] | None = None) -> bool:
-        """Note what is at the path as what was just opened. False if it is something else.
+        """Record the files at the path as those just opened. False if they are not the same.
 
-        `log` is what the log was before.
+        `log` is the log before opening.
         """
         if not self.are_there():
             self._resolve()
             found = self._found()
             if None in found or log not in (None, found[1:]) or not _are_open_here(found):
                 return False
-            if self.file not in (None, found[0]):  # it was let go of before a fork, say
+            if self.file not in (None, found[0]):  # such as after a fork
                 self.is_lost = True
                 return False
             self._held, self.file = found, found[0]
             self.let_go()
         if self._folder < 0:
-            with suppress(OSError):  # then the files themselves are asked each time
+            with suppress(OSError):  # otherwise the files are checked each time
                 self._opened.append(os.open(os.path.dirname(self.log_name), os.O_RDONLY))  # noqa: PTH120
                 self._folder = self._opened[-1]
         return True
 
     def are_there(self) -> bool:
-        """Whether all that is open here is still what is at the path. After each commit: quick."""
+        """True if the open files are still those at the path. Fast: runs after each commit."""
         try:
             changed_ns = os.fstat(self._folder).st_ctime_ns
         except OSError:
@@ -80,20 +80,20 @@ class OpenFiles:
         return changed_ns == self._quiet_ns or self._compare(changed_ns)
 
     def are_replaced(self) -> bool:
-        """Whether others may have a log of their own by now. Else what is gone is only gone."""
+        """True if a file was replaced, so others may use another log. False if only removed."""
         pairs = zip(self._found(), self._held, strict=False)
         return any(found not in (None, held) for found, held in pairs)
 
     def forget(self) -> None:
-        """The queue was closed, and its claims are over: the next file opened may be another."""
+        """The queue was closed and its claims are over: the next opened file may be another."""
         self.file, self.is_lost = None, False
         self.let_go()
 
     def let_go(self) -> None:
-        """Nothing is open here: the folder need not be, either."""
+        """Close the folder, because no file is open here."""
         self._folder = self._quiet_ns = -1
         with suppress(OSError, IndexError):
-            os.close(self._opened.pop())  # by one thread only
+            os.close(self._opened.pop())  # pop: only one thread closes it
 
     def _compare(self, changed_ns: int | None) -> bool:
         try:
@@ -104,7 +104,7 @@ class OpenFiles:
             return False
         if changed_ns is not None:
             tick_ns = _TICK_NS if changed_ns % _SECOND_NS else _COARSE_TICK_NS
-            # The log was written by the same clock. Who only reads goes by the wall clock.
+            # The log's time is from the same clock. A process that only reads uses the wall clock.
             if (
                 found[1].st_mtime_ns - changed_ns > tick_ns
                 or _CLOCK.now() * 1_000 - changed_ns > _COARSE_TICK_NS
@@ -113,7 +113,7 @@ class OpenFiles:
         return True
 
     def _resolve(self) -> None:
-        """The log is beside the file itself, wherever a link to it may be."""
+        """The log is beside the file itself, not beside a link to it."""
         real = os.path.realpath(self._path)
         self._names = (self._path, f"{real}-wal", f"{real}-shm")
 
@@ -122,7 +122,7 @@ class OpenFiles:
 
 
 def identity_of(path: str) -> Identity | None:
-    """Which file is at the path; None when there is none."""
+    """Which file is at the path; None if there is none."""
     try:
         found = os.stat(path)  # noqa: PTH116 - as above
     except OSError:
@@ -131,18 +131,18 @@ def identity_of(path: str) -> Identity | None:
 
 
 def _are_open_here(files: list[Identity | None]) -> bool:
-    """Whether this process has them open.
+    """True if this process has these files open.
 
-    All its connections to a file share one `-shm`, and one that was opened long ago may hold the
-    others to a log that is gone.
+    All its connections to a file share one `-shm`, so a connection that was opened long ago can
+    keep the others on a deleted log.
     """
     try:
-        numbers = os.listdir("/dev/fd")  # noqa: PTH208 - names are what is asked for
+        numbers = os.listdir("/dev/fd")  # noqa: PTH208 - only the names are needed
     except OSError:
-        return True  # there is no such list
+        return True  # this system has no such list
     found = set[Identity]()
     for number in numbers:
-        with suppress(OSError):  # the list itself, which is closed by now
+        with suppress(OSError):  # the descriptor of the list itself is closed by now
             one = os.fstat(int(number))
             found.add((one.st_dev, one.st_ino))
     return found.issuperset(files)

@@ -1,14 +1,14 @@
-"""Forks: a child must not use its parent's connections, nor SQLite's memory of them.
+"""Forks: a child must not use its parent's connections, nor SQLite's list of them.
 
-SQLite keeps a list of the files that are open in the process and of the locks
-it holds on them. A child inherits the list but not the locks, and would trust
-in them. So every store closes its connections before a fork, and parent and
-child open new ones when they need them.
+SQLite keeps a list of the files that are open in the process, and of the locks it
+holds on them. A child inherits the list but not the locks, and would rely on them.
+So every store closes its connections before a fork, and parent and child open new
+ones when they need them.
 
-A fork that Python does not see leaves them open. Then the child closes them
-before it opens any, so that SQLite forgets the list. If another thread was in
-the middle of a call, the child can do neither: SQLite's own locks stay taken
-there for ever. So it refuses, whatever the file.
+A fork in C leaves the connections open. Then the child closes them before it opens
+new ones, so that SQLite drops the list. If another thread was in the middle of a
+call, the child cannot do that: SQLite's internal locks stay taken there for ever. So
+the child rejects every call, for any file.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from casque.system import forks, reentry
 from casque.system.clock import SECOND_US, SystemClock
 
 PATIENCE_SECONDS = 5.0
-"""How long a fork waits for the calls of other threads."""
+"""How long a fork waits for calls of other threads to finish."""
 
 
 class Closable(Protocol):
-    """A connection, if there is one; used with the lock held."""
+    """A connection that may be open; used with the lock held."""
 
     lock: Any
     opened: sqlite3.Connection | None
 
     @property
     def file(self) -> tuple[Path, Identity | None]:
-        """Where it is, and which file was opened there."""
+        """The path, and the identity of the file that was opened there."""
         ...
 
     def open(self) -> sqlite3.Connection: ...
@@ -56,16 +56,16 @@ _stores: WeakSet[Forked] = WeakSet()
 _handles: set[Closable] = set()
 _lock = threading.Lock()
 _ready: list[Closable] = []
-"""While a fork is under way: the handles whose locks it has, and whose connections are closed."""
+"""During a fork: the handles whose locks are taken and whose connections are closed."""
 _told: list[Forked] = []
 _mine: list[sqlite3.Connection] = []
-"""In a new child: the connections whose calls go on in here."""
+"""In a new child: the connections with a call of the forking thread in progress."""
 _is_closing = False
 _refusal: str | None = None
 
 
 def remember(store: Forked, handles: tuple[Closable, ...]) -> None:
-    """Have the store told of every fork, for as long as it lives."""
+    """Notify the store of every fork, for as long as it lives."""
     with _lock:
         _stores.add(store)
         _handles.update(handles)
@@ -73,22 +73,22 @@ def remember(store: Forked, handles: tuple[Closable, ...]) -> None:
 
 
 def check(name: str) -> None:
-    """Raise StorageError where SQLite cannot be used."""
+    """Raise StorageError if SQLite cannot be used in this process."""
     if _refusal is not None:
         raise StorageError(
-            f"{name}: this process was forked from one that had a queue in SQLite open, {_refusal} "
-            "SQLite cannot be used safely in here; nothing was written. Open the queue after the "
-            "fork (uWSGI: set `lazy-apps`, or open it under `@postfork`), fork before you start "
+            f"{name}: this process was forked from one that had a SQLite queue open, {_refusal} "
+            "SQLite cannot be used safely here; nothing was written. Open the queue after the fork "
+            "(uWSGI: set `lazy-apps`, or open it in a `@postfork` function), fork before you start "
             'threads, or start processes with multiprocessing\'s "spawn" or "forkserver".',
             outcome_unknown=False,
         )
 
 
 def _forget(handles: tuple[Closable, ...]) -> None:
-    """Nobody has their store any more."""
-    forks.generation()  # what a child inherited is closed in another way
+    """Close and drop the handles of a store that was garbage-collected."""
+    forks.generation()  # in a child this closes the inherited connections differently
     if _is_closing:
-        return  # collected right in the middle of that
+        return  # the store was collected during `_in_child`
     for handle in handles:
         with handle.lock:
             handle.close()
@@ -96,7 +96,7 @@ def _forget(handles: tuple[Closable, ...]) -> None:
 
 
 def _at_exit() -> None:
-    """Close what is open: its files may be gone, and SQLite alone would not look."""
+    """Close open connections: their files may be gone, which SQLite does not check."""
     forks.generation()
     for handle in list(_handles):
         if handle.lock.acquire(blocking=False):
@@ -112,7 +112,7 @@ def _before() -> None:
         store.before_fork()
         _told.append(store)
     for handle in list(_handles):
-        # Who forks may be a signal handler that struck in the middle of a call.
+        # The fork may come from a signal handler in the middle of a call.
         if reentry.is_mine(handle.lock):
             continue
         if handle.lock.acquire(timeout=max(give_up - clock.monotonic(), 0) / SECOND_US):
@@ -129,7 +129,7 @@ def _in_parent() -> None:
 
 
 def _in_child() -> None:
-    global _lock, _is_closing  # noqa: PLW0603 - what SQLite keeps is one per process, too
+    global _lock, _is_closing  # noqa: PLW0603 - one per process, as SQLite's list is
     _lock, _is_closing = threading.Lock(), True
     try:
         _let_go([handle for handle in _handles if handle not in _ready])
@@ -144,25 +144,25 @@ def _in_child() -> None:
 
 
 def _let_go(handles: list[Closable]) -> None:
-    """Close what the child inherited; or never close it, and refuse."""
+    """Close the inherited connections; if that is not possible, keep them and set `_refusal`."""
     global _refusal  # noqa: PLW0603 - as above
     mine = [handle.opened for handle in handles if reentry.is_mine(handle.lock)]
     _mine[:] = [connection for connection in mine if connection is not None]
     if mine or not all(handle.lock.acquire(blocking=False) for handle in handles):
-        _refusal = "while a call to it was under way."
+        _refusal = "while a call to the queue was in progress."
     for handle in handles:
         connection, handle.opened = handle.opened, None
         if connection is not None and _refusal:
-            keep_for_ever(connection)  # to close it could wait for ever
+            keep_for_ever(connection)  # closing it could wait for ever
         elif connection is not None and not close_alone(connection, *handle.file):
-            _refusal = "and its connection cannot be let go of."
+            _refusal = "and the inherited connection cannot be closed."
 
 
 def _deny() -> None:
-    """What goes on when this returns, in the thread that forked, must not write a second time.
+    """Block writes by calls that continue in the thread that forked: they would write twice.
 
-    Only now is it certain that it is that thread: a new one may go by the number of one that is
-    gone, and SQLite's lock would be taken for ever.
+    This runs last, when it is certain that this is that thread. A new thread may have the id of
+    one that is gone; there, SQLite's lock would be taken for ever.
     """
     for connection in _mine:
         connection.set_authorizer(lambda *_: sqlite3.SQLITE_DENY)

@@ -1,7 +1,7 @@
-"""Known lines: the simple case of a dequeue, by what a handle knows of the lines that are due.
+"""Known lines: the simple case of a dequeue, which uses the cached due lines of a handle.
 
-All of them are known, and each that is visited stays due when the jobs are
-taken. Then nothing is asked of the file but the first jobs of those lines.
+In this case all due lines are cached, and each visited line stays due after its jobs
+are taken. Then the only reads are the first jobs of those lines.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from casque.stores.sqlite.rows import HELD
 from casque.stores.sqlite.rows import STATEMENTS as SQL
 
 _AHEAD = 8
-"""How many jobs of a line are looked up at once: the next claims need not look again."""
+"""How many jobs of a line are read at once, so that the next claims need no read."""
 
 
 def lines_at_turn(cache: Cache, one: Dequeue, now: int) -> list[CachedLine] | None:
-    """The lines that a dequeue visits together, if all that may be due are known."""
+    """The lines that a dequeue visits together, if all lines that may be due are cached."""
     ring, queue, names = cache.ring, one.queue, one.entrypoints
     if ring is None or now >= cache.next_us or one.id is not None:
         return None
@@ -35,9 +35,9 @@ def lines_at_turn(cache: Cache, one: Dequeue, now: int) -> list[CachedLine] | No
 def first_of(
     execute: Execute, cache: Cache, lines: Sequence[CachedLine], limit: int, now: int
 ) -> list[HeadRow] | None:
-    """The jobs to claim; None unless all are there, none was lost, and each line stays due.
+    """The jobs to claim; None unless there are enough, none was lost, and each line stays due.
 
-    The caller claims them, or forgets what is known: they are no longer in front.
+    The caller must claim them or drop the cache: they are removed from `front`.
     """
     if len(lines) == 1:
         heads = _first_few(execute, cache, lines[0], limit + 1, now)
@@ -51,7 +51,7 @@ def first_of(
             merged += [(*head, line.id) for head in some]
         merged.sort()
         left = {head[4] for head in merged[limit:]}
-        if len(left) < len(lines):  # there may be jobs of the others that go before some of these
+        if len(left) < len(lines):  # jobs of the other lines may come before some of these
             return None
         heads = [head[:4] for head in merged[:limit]]
     for _, _, _, stage in heads:
@@ -64,7 +64,7 @@ def first_of(
 
 
 def is_another_due(execute: Execute, cache: Cache, queue: str, now: int) -> bool:
-    """Whether a line of another queue is due: then those that were visited go behind it."""
+    """True if a line of another queue is due: then the visited lines go behind it."""
     return any(
         line.queue != queue and _first_few(execute, cache, line, 1, now)
         for line in cache.ring or ()
@@ -74,7 +74,7 @@ def is_another_due(execute: Execute, cache: Cache, queue: str, now: int) -> bool
 def _first_few(
     execute: Execute, cache: Cache, line: CachedLine, wanted: int, now: int
 ) -> list[HeadRow]:
-    """The first due jobs of a line, as many as are `wanted`, if there are so many."""
+    """The first due jobs of a line, at most `wanted`."""
     cache.leaps = False
     if len(line.front) >= wanted and line.front[wanted - 1][1] <= now:
         return line.front[:wanted]

@@ -1,4 +1,4 @@
--- Every statement of the SQLite store, by name. tests/sqlite/test_plans.py reads the plan of each.
+-- Every statement of the SQLite store, by name. tests/sqlite/test_plans.py checks the plan of each.
 
 -- name: data_version
 PRAGMA data_version;
@@ -80,13 +80,13 @@ WHERE visit_us IS NOT NULL AND paused = 0;
 SELECT min(visit_us) FROM casque_line INDEXED BY casque_waiting_entrypoint
 WHERE visit_us IS NOT NULL AND paused = 0 AND entrypoint = ?1;
 
--- The first jobs of a line, due or not: mostly they are what a claim takes.
+-- The first jobs of a line, due or not: usually a claim takes these.
 -- name: heads
 SELECT priority, due_us, seq, stage FROM casque_job INDEXED BY casque_job_due WHERE line = ?1
 ORDER BY priority, due_us, seq LIMIT ?2;
 
--- The first job of the next priority of a line, however many jobs there are of this one. (Not all
--- of them by one recursive statement: that would allocate tables of its own each time.)
+-- The first job of the next priority of a line, however many jobs this priority has. (Not all
+-- priorities in one recursive statement: SQLite would allocate temporary tables each time.)
 -- name: next_rank
 SELECT priority, due_us, seq, stage FROM casque_job INDEXED BY casque_job_due
 WHERE line = ?1 AND priority > ?2 ORDER BY priority, due_us, seq LIMIT 1;
@@ -105,8 +105,8 @@ UPDATE casque_job SET token = ?2 + picked.key, {lease}
 FROM json_each(?1) AS picked WHERE seq = picked.value
 RETURNING {claimed};
 
--- By far the most commits are these: one statement each, which is its own transaction. They do
--- something only if the job's line stays where it is; else it is done the long way.
+-- Most commits are these: one statement each, which is its own transaction. They change something
+-- only if the job's line stays in its place; otherwise the commit takes the slow path.
 
 -- name: add_fast
 INSERT INTO casque_job (
@@ -130,9 +130,9 @@ WHERE (
 )
 ON CONFLICT DO NOTHING;
 
--- The first job of a line, if it is queued and due, and another due one stays behind it, and no
--- other line may be due; and if nobody has taken a token since this handle took some in reserve. So
--- nobody has paused its queue either, since that takes one.
+-- Claims the first job of a line if it is queued and due, another due job stays behind it, no other
+-- line may be due, and no other handle has taken a token since this one reserved some. A pause
+-- takes a token too, so the queue is not paused either.
 -- name: claim_fast
 UPDATE casque_job SET token = ?2, {lease}
 WHERE seq = (
@@ -154,7 +154,7 @@ AND NOT EXISTS (
 )
 RETURNING {claimed};
 
--- The jobs of one priority of a line that are leased until then, under those tokens.
+-- The jobs of one priority of a line that are leased until ?3, under tokens ?4 to ?5.
 -- name: held_until
 SELECT {claimed} FROM casque_job WHERE token BETWEEN ?4 AND ?5 AND seq IN (
     SELECT seq FROM casque_job INDEXED BY casque_job_due
@@ -182,7 +182,7 @@ WHERE named = 1 AND id IN (SELECT value FROM json_each(?1)) AND stage IN (2, 3);
 -- name: delete_jobs
 DELETE FROM casque_job WHERE seq IN (SELECT value FROM json_each(?1));
 
--- As `transitions.completed` has it; of its attempts, the last ten stay.
+-- The same as `transitions.completed`; the history keeps the last ten attempts.
 -- name: complete
 UPDATE casque_job SET
     line = NULL,
@@ -214,8 +214,8 @@ INSERT INTO casque_job (
 ) VALUES (?, ?, ?, ?, ?, ?, ?, 0, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT DO NOTHING;
 
--- What has neither a name, nor a time, nor a parent, nor headers: most jobs. Binding the rest of
--- the columns would take longer than storing them.
+-- For jobs without a name, a time, a parent or headers: most jobs. Binding the other columns would
+-- take longer than storing them.
 -- name: add_plain
 INSERT INTO casque_job (
     seq, id, named, queue, entrypoint, line, priority, stage, due_us, max_attempts, created_us,
@@ -293,7 +293,7 @@ DELETE FROM casque_job WHERE line IN (SELECT id FROM casque_line WHERE queue = ?
 -- name: drop_finished
 DELETE FROM casque_job WHERE expires_us IS NOT NULL AND queue = ?1;
 
--- Leases are over by the last parameter, which after a step of the clock is not the time.
+-- The last parameter decides whether leases have ended; after a clock step it is not the time.
 -- name: live_stats
 SELECT
     total(stage = 0 AND due_us <= ?1),
@@ -333,7 +333,7 @@ AND (
 )
 ORDER BY seq LIMIT ?6;
 
--- The same, by the same parameters, of those in progress.
+-- As `jobs`, with the same parameters, for jobs in progress.
 -- name: jobs_in_progress
 SELECT {columns} FROM casque_job
 WHERE seq IN (

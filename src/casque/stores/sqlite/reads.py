@@ -1,4 +1,4 @@
-"""Reads: what a reader sees of the database at an instant: `casque.rules.views`, said in SQL."""
+"""Reads: what a reader sees of the database at an instant: `casque.rules.views` in SQL."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from casque.stores.sqlite.rows import find_job, job_of, record_of
 from casque.system.clock import LOOK_US, Step
 
 _ALL = -1
-"""What SQLite takes for no LIMIT."""
+"""No LIMIT, in SQLite."""
 
 
 class Reads:
-    """Everything that can be asked of one snapshot."""
+    """The reads of one snapshot."""
 
     def __init__(
         self, execute: Callable[..., Any], now: int, step: Step, lease_us: int = READER_LEASE_US
@@ -41,7 +41,7 @@ class Reads:
 
     def jobs(self, wanted: JobFilter, limit: int, after: int) -> list[Job]:
         filters = (wanted.queue, wanted.entrypoint, wanted.view)
-        # Few are in progress, and the index of due jobs tells which.
+        # Few jobs are in progress, and the index of due jobs has them.
         statement = SQL["jobs_in_progress" if wanted.view == "processing" else "jobs"]
         rows = self._execute(statement, (after, self._now, *filters, limit, self._judged_us))
         return [shown(job_of(row), self._judged_us) for row in rows]
@@ -64,7 +64,7 @@ class Reads:
     def nothing_due(
         self, entrypoints: Collection[str] | None, queue: str | None
     ) -> int | Literal[False] | None:
-        """In how long something is, or None; False when there is something to do."""
+        """False if there is something to do; otherwise the time until a job is due, or None."""
         picked = self._picker.pick(entrypoints, queue, 1)
         if picked.jobs or picked.spent or picked.early:
             return False
@@ -118,7 +118,7 @@ class Reads:
 
 
 class Snapshot:
-    """A read transaction: everything read in it is of one moment."""
+    """A read transaction: everything read in it is from one moment."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection

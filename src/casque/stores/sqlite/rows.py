@@ -1,4 +1,4 @@
-"""Rows: a job or a record as SQLite keeps it, and back; and the statements, by name."""
+"""Rows: converts jobs and records to rows and back; and the statements, by name."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ CLAIMED_COLUMNS = (
     *("created_us", "run_us", "retain_us", "timeout_us", "depth", "chain", "headers", "error"),
     *("history", "payload"),
 )
-"""The columns of a job that its claim does not know already."""
+"""The columns of a claimed job that the claim itself does not set."""
 
 _LEASE = (
     "stage = CASE WHEN attempts + 1 >= max_attempts THEN 3 ELSE 2 END, attempts = attempts + 1, "
     "worker = ?3, due_us = ?5, claimed_us = ?4, heartbeat_us = ?4, updated_us = ?4, "
     "progress = NULL, note = NULL, output = NULL"
 )
-"""What a claim changes in a job, beside its token."""
+"""The columns that a claim changes, besides the token."""
 
 QUEUED, TRIED, HELD, LAST_HELD, COMPLETED, DEAD, CANCELLED = range(7)
-"""The stages of a job: its status, told apart where a count or a claim needs it."""
+"""The stages of a job: its status, split further where a count or a claim needs it."""
 
 _STATUSES = (
     *(JobStatus.QUEUED, JobStatus.QUEUED, JobStatus.IN_PROGRESS, JobStatus.IN_PROGRESS),
@@ -56,17 +56,17 @@ _decode_headers = msgspec.json.Decoder(dict[str, str]).decode
 
 
 def encode_chain(chain: tuple[str, ...]) -> str:
-    """The entrypoints above a job, as the column `chain` keeps them when there are any."""
+    """The entrypoints above a job, encoded for the column `chain`. Not for an empty one."""
     return _encode(chain).decode()
 
 
 def encode_headers(pairs: HeaderPairs) -> str:
-    """The headers of a job, as the column `headers` keeps them when there are any."""
+    """The headers of a job, encoded for the column `headers`. Not for empty headers."""
     return _encode(dict(pairs)).decode()
 
 
 class Connection(Protocol):
-    """What is needed of a connection here: ours, or one that is borrowed."""
+    """The methods used here of a connection: ours, or the caller's."""
 
     def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor: ...
 
@@ -74,7 +74,7 @@ class Connection(Protocol):
 
 
 def _text(name: str) -> str:
-    # importlib.resources would take longer to load than all of this package.
+    # importlib.resources would take longer to load than this whole package.
     return Path(__file__).with_name(name).read_text("utf-8")
 
 
@@ -82,7 +82,7 @@ def _load() -> dict[str, str]:
     text = _text("queries.sql")
     named = (part.partition("\n") for part in text.split("-- name: ")[1:])
     columns, claimed = ", ".join(COLUMNS), ", ".join(CLAIMED_COLUMNS)
-    # What follows the statement is the comment of the next one.
+    # The text after a statement is the comment of the next one.
     return {
         name: body.partition(";")[0]
         .strip()
@@ -97,7 +97,7 @@ STATEMENTS = _load()
 
 
 def schema() -> str:
-    """The script that makes the tables of a new queue."""
+    """The script that creates the tables of a new queue."""
     return _text("schema.sql")
 
 
@@ -153,7 +153,7 @@ def job_of(row: tuple[Any, ...]) -> Job:
 
 
 def claimed_of(row: tuple[Any, ...], by: tuple[str, int, int]) -> Job:
-    """The job that a claim tells of. `by` is the worker, the time, and the end of the lease."""
+    """The job in a row of a claim. `by` is the worker, the time, and the end of the lease."""
     # fmt: off
     (
         seq, token, id_, queue, entrypoint, priority, attempts, max_attempts, created_us, run_us,
@@ -190,7 +190,7 @@ def claimed_of(row: tuple[Any, ...], by: tuple[str, int, int]) -> Job:
 
 
 def claimed_jobs(rows: list[tuple[Any, ...]], by: tuple[str, int, int]) -> list[Job]:
-    """The jobs that a claim tells of, in the order of their tokens."""
+    """The jobs in the rows of a claim, in the order of their tokens."""
     if len(rows) > 1:
         rows.sort(key=_token_of)
     return [claimed_of(row, by) for row in rows]
@@ -200,7 +200,7 @@ _token_of = itemgetter(CLAIMED_COLUMNS.index("token"))
 
 
 def update_of(job: Job, line: int | None) -> tuple[Any, ...]:
-    """What `update_job` takes to make a row as `job` is."""
+    """The parameters of `update_job` for this job."""
     return (
         job.seq,
         line,
@@ -228,7 +228,7 @@ def update_of(job: Job, line: int | None) -> tuple[Any, ...]:
 def addition_of(
     request: Request, seq: int, *, named: bool, line: int, due: int, now: int
 ) -> tuple[Any, ...]:
-    """What `add` takes for a new job."""
+    """The parameters of `add` for a new job."""
     return (
         seq,
         request.id,
@@ -251,7 +251,7 @@ def addition_of(
 
 
 def plain_addition_of(request: Request, line: int, now: int) -> tuple[Any, ...] | None:
-    """What `add_plain` takes for a new job; None when it is not so plain."""
+    """The parameters of `add_plain` for a new job; None if the job needs other columns."""
     if (
         request.minted
         and request.run_us is None
@@ -276,7 +276,7 @@ def plain_addition_of(request: Request, line: int, now: int) -> tuple[Any, ...] 
 
 
 def find_job(execute: Callable[..., Any], job_id: str) -> Job | None:
-    """The job of that id, by whichever way its id leads to it."""
+    """The job with this id, minted or named."""
     row, order = None, order_of(job_id)
     if order is not None:
         row = execute(STATEMENTS["job_minted"], (job_id, order)).fetchone()

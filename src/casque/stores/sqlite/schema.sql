@@ -1,4 +1,4 @@
--- Schema 1. Every name begins with casque_: the queue may live in a database of the user's own.
+-- Schema 1. Every name begins with casque_: the queue may be in a database of the user.
 
 CREATE TABLE casque_meta (
     key TEXT PRIMARY KEY,
@@ -11,9 +11,9 @@ CREATE TABLE casque_line (
     queue TEXT NOT NULL,
     entrypoint TEXT NOT NULL,
     visit_us INTEGER,                    -- when the first of its jobs is due; NULL: it is in the
-                                         -- ring, being due when that was last looked at
-    turn INTEGER NOT NULL,               -- who was served last has the highest
-    paused INTEGER NOT NULL DEFAULT 0    -- and then it is in none of these
+                                         -- ring, because it was due at the last check
+    turn INTEGER NOT NULL,               -- the line that was served last has the highest
+    paused INTEGER NOT NULL DEFAULT 0    -- 1: in neither the ring nor the waiting index
 );
 CREATE UNIQUE INDEX casque_line_name ON casque_line (queue, entrypoint);
 CREATE INDEX casque_ring ON casque_line (turn) WHERE visit_us IS NULL AND paused = 0;
@@ -28,14 +28,14 @@ CREATE INDEX casque_waiting_entrypoint ON casque_line (entrypoint, visit_us)
 CREATE TABLE casque_job (
     seq INTEGER PRIMARY KEY,             -- the order of enqueueing
     id TEXT NOT NULL,
-    named INTEGER NOT NULL,              -- 0: the id tells seq (casque.system.clock.order_of)
+    named INTEGER NOT NULL,              -- 0: the id contains seq (casque.system.ids.order_of)
     queue TEXT NOT NULL,
     entrypoint TEXT NOT NULL,
     line INTEGER,                        -- NULL once it is finished
     priority INTEGER NOT NULL,
     stage INTEGER NOT NULL,              -- 0 queued, 1 queued again, 2 in progress, 3 in progress
                                          -- for the last time, 4 completed, 5 dead, 6 cancelled
-    due_us INTEGER,                      -- from when it may be claimed; the lease's end in progress
+    due_us INTEGER,                      -- when it becomes claimable; in progress: the lease's end
     attempts INTEGER NOT NULL DEFAULT 0,
     max_attempts INTEGER NOT NULL,
     token INTEGER NOT NULL DEFAULT 0,
@@ -46,7 +46,7 @@ CREATE TABLE casque_job (
     claimed_us INTEGER,
     heartbeat_us INTEGER,
     finished_us INTEGER,
-    expires_us INTEGER,                  -- of a finished job: from when its record is gone
+    expires_us INTEGER,                  -- of a finished job: when its record is removed
     retain_us INTEGER,
     timeout_us INTEGER,
     depth INTEGER NOT NULL DEFAULT 0,
@@ -60,9 +60,9 @@ CREATE TABLE casque_job (
     history TEXT,                        -- JSON; NULL: empty
     payload BLOB NOT NULL                -- last, so that the rest is read without it
 );
--- An id that was made for its job needs no index: a commit changes one page less.
+-- An id that was minted for its job needs no index: a commit changes one page less.
 CREATE UNIQUE INDEX casque_job_name ON casque_job (id) WHERE named = 1;
--- With seq for the order and stage for the counts, claims and stats read the index alone.
+-- With seq for the order and stage for the counts, claims and stats read only the index.
 CREATE INDEX casque_job_due ON casque_job (line, priority, due_us, seq, stage)
     WHERE line IS NOT NULL;
 CREATE INDEX casque_job_expiry ON casque_job (expires_us, stage, queue)
@@ -78,20 +78,20 @@ CREATE TABLE casque_record (
 ) WITHOUT ROWID;
 CREATE INDEX casque_record_expiry ON casque_record (expires_us) WHERE expires_us IS NOT NULL;
 
--- What only counts up. One row for each writer: its last commit; and one, of the writer '', for
--- the store: its tokens, turns and identity. In one table, so that a commit changes one page.
+-- Counters. One row per writer has its last commit. The row of writer '' has the tokens, turns and
+-- identity of the store. All are in one table, so that a commit changes one page.
 CREATE TABLE casque_counter (
     writer TEXT PRIMARY KEY,
     number INTEGER NOT NULL,
     seen_us INTEGER,                     -- at most a minute behind; exact if there are answers
-    answers BLOB,                        -- of its last commit, if the writer is remote
-    token INTEGER,                       -- none above it was handed out
+    answers BLOB,                        -- to its last commit, if the writer is remote
+    token INTEGER,                       -- no higher token was issued
     turn INTEGER,
-    identity TEXT                        -- of the store: tells it from those in its place before
+    identity TEXT                        -- differs from that of an earlier store in this place
 ) WITHOUT ROWID;
 CREATE INDEX casque_counter_seen ON casque_counter (seen_us) WHERE seen_us IS NOT NULL;
 
--- For people: the jobs in words, times as UTC text. The library does not read it.
+-- For people: jobs with their status in words and times as UTC text. The library does not use it.
 CREATE VIEW casque_jobs AS
 SELECT
     id,

@@ -1,8 +1,8 @@
-"""SqliteStore: a queue in one database file, shared by any number of processes of one machine.
+"""SqliteStore: a queue in one database file, shared by any number of processes on one machine.
 
-A batch is one transaction, synced to disk before it is answered. One
-connection writes and another reads, each under a lock, so that a long look at
-a large queue holds up no commit.
+A commit is one transaction, synced to disk before it is answered. One connection
+writes and another reads, each under a lock, so that a long read of a large queue
+delays no commit.
 
 Past 400 lines: the fast and the slow commit share the cache, the answers and the
 error handling, and the port has nine reads.
@@ -45,9 +45,9 @@ from casque.system import reentry
 from casque.system.clock import Bell, Clock, StoreTime, SystemClock
 
 BUSY_AT = 32
-"""A handle that has made so many commits will make more."""
+"""After this many commits, a handle is likely to make more."""
 _SURE_US = 10_000
-"""How long after a commit the next one does not look first whether its files are there."""
+"""For this long after a commit, the next one does not check its files first."""
 
 T = TypeVar("T")
 Within = Callable[[sqlite3.Connection], AbstractContextManager[object]]
@@ -65,7 +65,7 @@ class SqliteStore:
         self.clock = clock or SystemClock()
         self.name = str(path)
         self.touched = 0
-        """Rows that claims have looked at: what the statements about cost count."""
+        """Rows read by claims: the unit of the cost guarantees."""
         self.commits = 0
         """Commits by this handle that changed something."""
         self._database = Database(path, durability, self.clock)
@@ -77,13 +77,13 @@ class SqliteStore:
         self._upkeep = Upkeep()
         self._cache: Cache | None = None
         self._identity = ""
-        """Of the queue that was here at the first commit; empty: there was none yet."""
+        """The identity of the queue at the first commit; empty: there was none yet."""
         self._is_grown = False
-        """Whether the log was given its full size."""
+        """True if the log was given its full size."""
         self._was_empty = False
-        """Whether the last dequeue found nothing: the next one then looks before it locks."""
+        """True if the last dequeue found nothing: then the next one reads before it locks."""
         self._unsure: tuple[str, int, fast_path.UnsureClaim] | None = None
-        """A commit that was a claim by the short way and failed: it may be stored all the same."""
+        """A claim on the fast path that failed: it may be stored nevertheless."""
         self._writer = ConnectionHandle(self._database)
         self._reader = ConnectionHandle(self._database)
         watching = ConnectionHandle(self._database)
@@ -106,26 +106,26 @@ class SqliteStore:
 
     def commit_now(self, batches: Sequence[Batch]) -> list[Answer]:
         if not process.is_noticed[0]:
-            process.generation()  # in a child the lock is another
+            process.generation()  # in a child this replaces the lock
         writing = self._writer
         reentry.refuse(writing.lock)
         with writing.lock:
             try:
                 done = self._commit_fast(batches[0]) if len(batches) == 1 else None
                 answers, rings = done or self._commit(batches)
-                # What was written to files that are gone is not stored, whatever SQLite says.
+                # A write to deleted files is not stored, even if SQLite reports success.
                 if not self._files.are_there():
-                    raise self._database.lost()  # noqa: TRY301 - what is open is closed below
+                    raise self._database.lost()  # noqa: TRY301 - the connections are closed below
             except BaseException as error:
-                # An error, or Ctrl-C, may have struck between any two statements: what was
-                # believed may have been changed in part.
+                # An error or Ctrl-C may come between any two statements, so the cache may be
+                # half updated.
                 self._cache = None
                 self._writer.abandon()
                 self._tell("use", error, writing)
                 raise
             if self.commits >= BUSY_AT and not self._is_grown:
                 self._is_grown = True
-                with suppress(sqlite3.Error):  # what was to be stored is
+                with suppress(sqlite3.Error):  # the commit itself is stored
                     writing.grow_log()
         if rings and self._listeners.all:
             self._listeners.ring()
@@ -190,7 +190,7 @@ class SqliteStore:
     def _refuse_the_rest(
         self, answers: list[Answer], done: list[tuple[Batch, list[Any]]], error: StorageError
     ) -> list[Answer]:
-        """The answers to batches that were stored before, beside those that could not be now."""
+        """The answers to batches that were already stored, and the error for the others."""
         if len(done) == len(answers):
             raise error
         refused = [outcomes for _, outcomes in done]
@@ -199,14 +199,14 @@ class SqliteStore:
         return [error if any(one is two for two in refused) else one for one in answers]
 
     def _is_new(self, batch: Batch) -> bool:
-        """Whether the batch is certain not to be a repeat of one that is stored."""
+        """True if the batch is certainly not a repeat of a stored one."""
         is_known = (
             self._unsure is not None or self._answers.last_number(batch.writer) >= batch.number
         )
         return not (batch.is_remote or is_known)
 
     def _recall(self, transaction: Transaction, batch: Batch) -> Answer | None:
-        """The answer to a batch that is stored already; None if it is to be carried out."""
+        """The answer to a batch that is already stored; None if it must be carried out."""
         writer, number = batch.writer, batch.number
         stored = max(self._answers.last_number(writer), transaction.number_of(writer))
         if stored >= number:
@@ -214,7 +214,7 @@ class SqliteStore:
         return None if self._unsure is None else self._landed(transaction, writer, number)
 
     def _landed(self, transaction: Transaction, writer: str, number: int) -> list[Any] | None:
-        """The answer to a claim that was said to have failed; None if it has."""
+        """The answer to a claim that raised an error but was stored; None if it was not."""
         assert self._unsure is not None
         *commit, tried = self._unsure
         outcomes = (
@@ -226,9 +226,9 @@ class SqliteStore:
         return outcomes
 
     def _commit_fast(self, batch: Batch) -> tuple[list[Answer], bool] | None:
-        """Carry out a batch by the shortest way; None, and nothing is done, if there is none.
+        """Carry out a batch on the fast path; None, without a change, if there is none.
 
-        A transaction may be open then, in which nothing was written.
+        After None a transaction may be open, in which nothing was written.
         """
         writer, number, operations = batch.writer, batch.number, batch.operations
         claims = type(operations[-1]) is Dequeue
@@ -250,7 +250,7 @@ class SqliteStore:
         try:
             outcomes = fast_path.commit(connection, cache, operations, now)
         except sqlite3.OperationalError:
-            # Somebody else is writing, say: the long way waits for them, or tells.
+            # For example, another process is writing: the slow path waits, or raises the error.
             if claims:
                 self._unsure = writer, number, fast_path.unsure_claim_of(cache, operations, now)
             self._cache = None
@@ -270,7 +270,7 @@ class SqliteStore:
 
     def _begin(self, connection: sqlite3.Connection) -> None:
         if connection.in_transaction:
-            return  # by the short way, which could not go on
+            return  # the fast path began it and could not continue
         try:
             connection.execute("BEGIN IMMEDIATE")
         except sqlite3.OperationalError:
@@ -280,7 +280,7 @@ class SqliteStore:
         try:
             connection.execute("COMMIT")
         except sqlite3.Error as error:
-            # The disk refused, and SQLite has taken everything back, or is about to: ask it.
+            # The disk failed, and SQLite rolled back or is about to: find out which.
             raise self._fate(connection, batches, error) from error
 
     def _fate(
@@ -296,10 +296,10 @@ class SqliteStore:
                 for row in [connection.execute(SQL["writer"], (batch.writer,)).fetchone()]
             )
         except sqlite3.Error:
-            is_stored = True  # it does not say
+            is_stored = True  # unknown, so assume that it is stored
         if is_stored:
             return StorageError(
-                f"{self.name}: outcome unknown: {error}. Look the jobs up by id before doing this "
+                f"{self.name}: outcome unknown: {error}. Look the jobs up by id before you try "
                 "again.",
                 cause=error,
                 outcome_unknown=True,
@@ -321,9 +321,9 @@ class SqliteStore:
     def _nothing_due(
         self, connection: sqlite3.Connection, operations: Sequence[Operation]
     ) -> list[Any]:
-        """The answers to dequeues that find nothing; empty when there is something to do.
+        """The answers to dequeues that find nothing; empty if there is something to do.
 
-        Without the write lock: an idle worker must not stand in a busy one's way.
+        Takes no write lock: an idle worker must not block a busy one.
         """
         if not all(isinstance(one, Dequeue) and one.id is None for one in operations):
             return []
@@ -353,13 +353,13 @@ class SqliteStore:
     def backup(
         self, target: str | Path, *, replace: bool = False, progress: Progress = lambda *_: None
     ) -> Backup:
-        """Copy the queue as it is now to a file, while it is in use, and check the copy.
+        """Copy the queue to a file while it is in use, and check the copy.
 
-        `target` must not be there, unless it may be `replace`d. It appears whole, or not at all.
+        `target` must not exist, unless `replace` is True. It appears complete or not at all.
         """
         process.generation()
         reentry.refuse(self._copier.lock)
-        with self._copier.lock:  # a fork waits for it
+        with self._copier.lock:  # a fork waits for this lock
             return back_up(
                 self._database, self._copier, Path(target), replace=replace, progress=progress
             )
@@ -375,7 +375,7 @@ class SqliteStore:
     # -- reading ---------------------------------------------------------------
 
     async def get(self, job_id: str) -> Job | None:
-        # What one statement reads is of one moment anyway.
+        # One statement always reads from one moment.
         return self._read(lambda reads: reads.job(job_id), within=nullcontext)
 
     async def jobs(self, wanted: JobFilter, *, limit: int, after: int = 0) -> list[Job]:
@@ -421,7 +421,7 @@ class SqliteStore:
             return read(Reads(connection.execute, now, self._time.step))
 
     def _tell(self, verb: str, error: BaseException, here: ConnectionHandle) -> None:
-        """Raise an error of SQLite's, met with this handle's lock held, as ours."""
+        """Raise an error of SQLite as ours. Called with the lock of `here` held."""
         trouble: BaseException = error
         if isinstance(error, sqlite3.Error):
             trouble = self._database.trouble(verb, error)
@@ -430,13 +430,13 @@ class SqliteStore:
             raise trouble from error
 
     def _let_go(self, here: ConnectionHandle | None = None) -> None:
-        """Close what is open if its files are gone, so that others can open what is there."""
+        """Close the connections if their files are gone, so that others can open the new ones."""
         if not self._files.is_lost:
             return
         for handle in (self._writer, self._reader):
             if handle is here:
                 handle.close()
-            # A call that is using it now will see the same error.
+            # A call that is using the handle now will get the same error.
             elif not reentry.is_mine(handle.lock) and handle.lock.acquire(blocking=False):
                 try:
                     handle.close()
@@ -450,7 +450,7 @@ class SqliteStore:
         self._watch.close()
         for handle in (self._writer, self._reader):
             if reentry.is_mine(handle.lock):
-                continue  # a signal handler closes what it struck in; it is let go at the end
+                continue  # closed by a signal handler in the middle of a call: closed at exit
             with handle.lock:
                 handle.close()
         self._cache = None
@@ -464,12 +464,12 @@ class SqliteStore:
         if in_child:
             self._cache = None
             self._database.let_go()
-            self._listeners.all.clear()  # those who wait are the parent's
+            self._listeners.all.clear()  # the waiting dequeues are the parent's
         self._watch.after_fork(in_child=in_child)
 
 
 def _kept_answer(transaction: Transaction, writer: str) -> KeptAnswer | None:
-    """What the file has of a writer's last commit."""
+    """The stored answer to a writer's last commit."""
     row = transaction.execute(SQL["writer"], (writer,)).fetchone()
     if row is None:
         return None

@@ -1,4 +1,4 @@
-"""Transaction: one transaction in progress: the rows it changes, and what it counts."""
+"""Transaction: one transaction in progress, with its counters, lines and rows."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from casque.system.clock import MINUTE_US, NO_STEP, SECOND_US, Clock, Step
 from casque.system.ids import order_of
 
 SEEN_EVERY_US = MINUTE_US
-"""How stale a writer's `seen_us` may be: writing it each time would change two more pages."""
+"""How old a writer's `seen_us` may be: writing it each time would change two more pages."""
 
 CLAIMS_AT_ONCE = 100
-"""For how many more claims one that takes tokens takes them, if nobody else takes any."""
+"""For how many more claims a claim reserves tokens, if no other process takes any."""
 
 _TURNS_AT_ONCE = 1_000
 _WRITERS_DROPPED_AT_ONCE = 8
@@ -36,7 +36,7 @@ _PRUNE_LOOK_US = SECOND_US
 
 
 class Upkeep:
-    """When a handle next has something to clear away, or to say that its writers are alive."""
+    """When a handle next has to prune, or to update `seen_us` of its writers."""
 
     def __init__(self) -> None:
         self.seen: dict[str, int] = {}
@@ -45,7 +45,7 @@ class Upkeep:
 
 
 class Transaction:
-    """One transaction. Its maker commits, if it wrote, or rolls back."""
+    """One transaction. Its creator commits it if it wrote, or rolls it back."""
 
     def __init__(
         self,
@@ -62,24 +62,24 @@ class Transaction:
         self.step = step
         self._clock = clock
         self.wrote = False
-        """Whether the batch that is carried out changed something."""
+        """True if the current batch changed something."""
         self.stamps = False
-        """Whether the writer's number is to be written down with it. Not for adding and acking:
-        nobody repeats such a commit but in this process, which remembers it, and an id that comes
-        twice is told apart anyway. So these change one page less."""
+        """True if the writer's number must be stored too. Not for adds and acks: only this process
+        repeats such a commit, and it has the number in memory; a repeated id is recognised anyway.
+        So these commits change one page less."""
         self.rings = False
-        """Whether a job may have become claimable."""
+        """True if a job may have become claimable."""
         self.reserves = 0
-        """For how many jobs a claim tokens are worth taking in advance."""
+        """For how many jobs per claim to reserve tokens; 0: for none."""
         self.touched = 0
-        """Rows that its dequeues have looked at."""
+        """Rows that the dequeues have read."""
         self.found_nothing: bool | None = None
-        """Whether its last dequeue found nothing; None if it had none."""
+        """True if the last dequeue found nothing; None if there was no dequeue."""
 
     # -- writers and counters --------------------------------------------------
 
     def number_of(self, writer: str) -> int:
-        """The last commit of a writer that is written down; 0 when none is."""
+        """The number of the writer's last stored commit; 0 if there is none."""
         number = self.cache.numbers.get(writer)
         if number is None:
             row = self.execute(SQL["writer"], (writer,)).fetchone()
@@ -87,7 +87,7 @@ class Transaction:
         return number
 
     def stamp(self, batch: Batch, outcomes: Sequence[Any], upkeep: Upkeep) -> None:
-        """Write down that a batch is stored, if that is needed."""
+        """Record that a batch is stored, if that is needed."""
         cache, now, writer, number = self.cache, self.now, batch.writer, batch.number
         is_due = writer not in upkeep.seen or now - upkeep.seen[writer] > SEEN_EVERY_US
         if not (self.stamps or is_due or batch.is_remote):
@@ -105,11 +105,11 @@ class Transaction:
         cache.numbers[writer] = number
 
     def count(self) -> None:
-        """Write down how far the store's counters are, if the file does not have it."""
+        """Write the store's counters, unless the file already has them."""
         cache = self.cache
         if cache.token <= cache.reserved and cache.turn <= cache.turns:
             return
-        # Another process that takes them too would void what is taken in advance.
+        # Reserve only if alone: another process that takes tokens or turns voids the reservation.
         if cache.token > cache.reserved:
             cache.reserved = cache.token + cache.is_alone * CLAIMS_AT_ONCE * self.reserves
             cache.is_alone = True
@@ -142,21 +142,21 @@ class Transaction:
         return line
 
     def came(self, line: CachedLine, due_us: int) -> None:
-        """A job of this line is due then: the line is visited no later."""
+        """A job that is due at `due_us` was added: the line is visited no later than that."""
         line.front = []
         if line.visit_us is not None:
             first = min(due_us, line.visit_us)
             self.place(line, first if first > self.now else None, line.turn)
 
     def left(self, line: CachedLine, due_us: int) -> None:
-        """A job that was due then is no more: if it was the first, the line is visited later."""
+        """A job that was due at `due_us` left: if it was the first, the line is visited later."""
         if due_us <= (self.now if line.visit_us is None else line.visit_us):
             self.settle(line)
         elif line.visit_us is None and not self.execute(SQL["heads"], (line.id, 1)).fetchone():
             self.drop(line)
 
     def settle(self, line: CachedLine, *, turn: int | None = None) -> None:
-        """Bring a line to its place: into the ring if it is due, else to wait until it is."""
+        """Move a line to its place: into the ring if it is due, otherwise to the waiting index."""
         first = earliest(self.execute, line.id)
         if first is None:
             self.drop(line)
@@ -165,7 +165,7 @@ class Transaction:
             self.place(line, first if first > self.now else None, turn or line.turn)
 
     def serve(self, line: CachedLine, *, is_due: bool) -> None:
-        """The line had its turn: to the back with it. `is_due`: it is known to be due still."""
+        """The line had its turn: move it to the back. `is_due`: it certainly is still due."""
         self.cache.turn += 1
         if is_due:
             self.place(line, None, self.cache.turn)
@@ -189,7 +189,7 @@ class Transaction:
         return find_job(self.execute, job_id)
 
     def add_one(self, request: Request) -> int | None:
-        """Insert a new job: its `seq`; None, and nothing is done, when its id is there."""
+        """Insert a new job and return its `seq`; None, without a change, if its id exists."""
         now = self.now
         due = now + request.delay_us if request.run_us is None else request.run_us
         queue, entrypoint = request.queue, request.entrypoint
@@ -216,17 +216,17 @@ class Transaction:
             row = addition_of(request, seq, named=named, line=line, due=due, now=self.now)
             if self.execute(SQL["add"], row).rowcount:
                 return seq
-            # Somebody has this id; or, seldom, another process made one of the same order in the
-            # same millisecond, and then the job is told by its name.
+            # The id exists; or, rarely, another process minted an id of the same order in the same
+            # millisecond. Then this job is found by its name instead.
             there = self.execute(SQL["id_of"], (seq,)).fetchone()
             if there is None or there[0] == request.id:
                 return None
             seq, named = self._new_order(), True
 
     def add_all(self, requests: Sequence[Request]) -> list[int] | None:
-        """Insert new jobs, in their order: `seq` of each; None unless every id is new.
+        """Insert new jobs in order, and return the `seq` of each; None unless every id is new.
 
-        Then something may be done, and is to be taken back.
+        After None some rows may be inserted: the caller must roll back.
         """
         now, lines = self.now, self.cache.lines
         rows: list[tuple[Any, ...] | None] = []
@@ -261,7 +261,7 @@ class Transaction:
         return [row[0] for row in rows]
 
     def _is_minted(self, job_id: str) -> bool:
-        """Whether there is a job whose id was made for it, and this is that id."""
+        """True if a job with this minted id exists."""
         order = order_of(job_id)
         if order is None:
             return False
@@ -272,7 +272,7 @@ class Transaction:
         return self._clock.mint(1)[1][0]
 
     def change(self, old: Job, new: Job | None) -> None:
-        """Make a job's row as it now is, and bring its line to its place."""
+        """Update a job's row, and move its line to its place."""
         was, due = old.due_us, None if new is None else new.due_us
         line = None
         if was is not None or due is not None:
@@ -314,13 +314,13 @@ class Transaction:
         self.execute(SQL["pause_lines"], (queue, int(paused)))
         self.cache.forget_lines()
 
-    # -- what is over ----------------------------------------------------------
+    # -- pruning ---------------------------------------------------------------
 
     def prune(self, upkeep: Upkeep) -> None:
-        """Clear away a bounded number of the things whose time is over.
+        """Delete a bounded number of expired jobs and records.
 
-        Looked for when this handle knows that something is due for it, and
-        otherwise once a second: another process may have kept things too.
+        This runs when something that this handle has seen expires, and otherwise
+        once a second: other processes may have stored things that expire.
         """
         now = self.now
         self.execute(SQL["delete_expired_jobs"], (now, PRUNED_AT_ONCE))

@@ -1,8 +1,8 @@
-"""Watch: notices that another process has written, and wakes this one's waiting dequeues.
+"""Watch: notices that another process wrote, and wakes the waiting dequeues of this one.
 
-A thread asks SQLite for its data version every few milliseconds, on a
-connection of its own, and only while somebody waits. That is a look at shared
-memory: no file is read, no lock is taken that a writer would feel.
+A thread reads SQLite's data version every few milliseconds, on a separate
+connection, and only while a dequeue waits. That reads shared memory only: no
+file access, and no lock that blocks a writer.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from casque.system.clock import Bell, Clock, drive
 
 LOOK_EVERY_US = 4_000
 LOOK_LAZILY_US = 9_000
-"""When nothing has come for a while, a look every few milliseconds is spared."""
+"""The slower interval after a while without changes, to save processor time."""
 _LAZY_AFTER = 500
 _PATIENCE_SECONDS = 1.0
 _LOOK_AGAIN_US = 500_000
-"""After trouble with the file: a dequeue will tell its caller, this only tries again."""
+"""The interval after an error. The next dequeue raises it; this thread only tries again."""
 
 
 class Watch:
-    """The thread that looks, while anybody waits."""
+    """The thread that watches the file while a dequeue waits."""
 
     def __init__(
         self, database: Database, handle: ConnectionHandle, clock: Clock, listeners: Listeners
@@ -46,7 +46,7 @@ class Watch:
 
     @contextmanager
     def kept(self) -> Iterator[None]:
-        """Somebody waits, in here."""
+        """Run the thread while this context is open."""
         caller = object()
         try:
             with self._lock:
@@ -60,9 +60,9 @@ class Watch:
             _end(stopped)
 
     def close(self) -> None:
-        """Let go of the file. Callers that still wait, on a shared store, keep their watch."""
+        """Release the file. If callers still wait, on a shared store, the thread starts again."""
         if reentry.is_mine(self._lock):
-            return  # a signal handler closes the store; the call that it interrupted lets go
+            return  # a signal handler closes the store: the call that it interrupted releases it
         with self._lock:
             _end(self._take())
             if self._waiting:
@@ -75,7 +75,7 @@ class Watch:
     def after_fork(self, *, in_child: bool) -> None:
         if in_child:
             self._lock = threading.RLock()
-            self._waiting.clear()  # those who wait are the parent's
+            self._waiting.clear()  # the waiting dequeues are the parent's
             self._take()
             return
         if self._waiting:
@@ -123,4 +123,4 @@ def _end(stopped: tuple[threading.Thread, Bell] | None) -> None:
         thread, stop = stopped
         stop.ring()
         if thread.is_alive():  # else a signal handler interrupted its start
-            thread.join(_PATIENCE_SECONDS)  # it may be waiting for a lock, and ends by itself then
+            thread.join(_PATIENCE_SECONDS)  # if it is waiting for a lock, it ends by itself later
