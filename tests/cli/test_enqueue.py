@@ -37,7 +37,7 @@ def test_a_job_is_enqueued_once_by_its_id(anywhere: Control) -> None:
     told = anywhere.done("enqueue", '{"id": "job1", "command": "sleep 2"}')
     assert told == "Job job1 enqueued: sleep 2\n"
     told = anywhere.done("enqueue", '{"id": "job1", "command": "sleep 3"}')
-    assert told == "Job job1 is already there (pending): nothing changed.\n"
+    assert told == "Job job1 already exists (pending): nothing changed.\n"
     [job] = anywhere.jobs()
     assert decode(job.payload) == ShellCall("sleep 2")
 
@@ -118,7 +118,7 @@ def test_a_relative_folder_is_meant_from_here(
 def test_an_id_from_the_content_is_that_of_the_same_job_only(control: Control) -> None:
     same = ("enqueue", "-c", "a", "-e", "A=1", "-e", "B=2", "--id-from-content")
     control.done(*same, "--priority", "1")
-    assert "already there" in control.done(
+    assert "already exists" in control.done(
         "enqueue", "-c", "a", "-e", "B=2", "-e", "A=1", "--id-from-content"
     )
     control.done(*same, "-q", "mail")
@@ -173,7 +173,7 @@ WRONG = {
     '{"command": "a\\u0000b"}': "NUL",
     '{"command": "a", "cmd": "a"}': "another name",
     '{"command": "a", "max_retries": 1, "max_attempts": 1}': "another name",
-    '{"command": "a", "colour": "red"}': "known are id, command, queue",
+    '{"command": "a", "colour": "red"}': "the fields are id, command, queue",
     '{"command": "a", "delay": -1}': "between 0 and 100 years",
     '{"command": "a", "delay": "-1s"}': "not a duration",
     '{"command": "a", "delay": true}': "not a duration",
@@ -189,8 +189,8 @@ WRONG = {
     '{"command": "a", "queue": ""}': "queue",
     '{"command": "a", "id": 5}': "id",
     '{"command": "a", "env": {"A": 1}}': "env.A",
-    '{"command": "a", "env": {"A=B": "1"}}': "name of a variable",
-    '{"command": "a", "env": ["A"]}': "object of texts",
+    '{"command": "a", "env": {"A=B": "1"}}': "valid variable name",
+    '{"command": "a", "env": ["A"]}': "object with text values",
     '{"command": "a", "cwd": ""}': "cwd",
     '{"command": "a", "headers": ["trace"]}': 'write {"name": "value"}',
     '{"command": "a", "headers": {"trace": 1}}': "`headers['trace']` must be text",
@@ -209,7 +209,7 @@ def test_wrong_json_is_refused_with_the_remedy(control: Control, text: str) -> N
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        ((), "what is to be enqueued"),
+        ((), "no job to enqueue"),
         (('{"command": "a"}', "--queue", "mail"), "not both"),
         (('{"command": "a"}', "extra"), "extra"),
         (("-c", "a", "--id", "b", "--id-from-content"), "not both"),

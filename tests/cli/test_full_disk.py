@@ -81,7 +81,7 @@ def test_workers_here_are_stopped_though_nothing_can_be_written(
     pids = [str(one.pid) for one in sleepers] if by_pid else []
     told = told_on_a_full_disk("--store", store, "worker", "stop", "--no-wait", *pids)
     assert told.code == 0, told.err
-    assert told.out.startswith("Told 2 worker(s) to stop: ")
+    assert told.out.startswith("Stopping 2 worker(s): ")
     assert [one.wait(60) for one in sleepers] == [-signal.SIGTERM] * 2
 
 

@@ -183,7 +183,7 @@ def test_ctrl_c_says_what_may_be_stored_too(
     assert "0 jobs had been enqueued, and lines 1 to 2 may have been" in told.err
     told = control("enqueue", "-c", "ls")
     assert (told.code, told.out) == (130, "")
-    assert "the job may be there or not" in told.err
+    assert "the job may be stored or not" in told.err
 
 
 async def _number() -> int:

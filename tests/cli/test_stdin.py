@@ -25,7 +25,7 @@ def test_every_line_is_a_job_in_its_order(anywhere: Control) -> None:
     assert anywhere.done("enqueue", "-", stdin=lines(*ids)) == "50 jobs enqueued.\n"
     assert [job.id for job in anywhere.jobs()] == ids
     again = anywhere.done("enqueue", "-", stdin=lines(*ids, "more"))
-    assert again == "1 job enqueued. 50 jobs already there.\n"
+    assert again == "1 job enqueued. 50 jobs already existed.\n"
 
 
 def test_files_of_other_systems_are_read_too(control: Control) -> None:
@@ -44,8 +44,8 @@ def test_a_bad_line_is_named_and_nothing_from_its_batch_on_is_enqueued(
 ) -> None:
     monkeypatch.setattr(stdin, "ENQUEUE_MANY_JOBS", 2)
     told = control.refused("enqueue", "-", stdin=lines("a", "b", "c") + b"\n{}\n" + lines("d"))
-    assert "line 5: there is no command" in told
-    assert "2 jobs of the batches before were enqueued; the same lines again are safe" in told
+    assert "line 5: the job has no command" in told
+    assert "2 jobs of earlier batches were enqueued; lines with ids are safe to send again" in told
     assert [job.id for job in control.jobs()] == ["a", "b"]
     assert "Nothing was enqueued" in control.refused("enqueue", "-", stdin=lines("e") + b"x\n")
 
@@ -90,7 +90,7 @@ def test_ctrl_c_says_how_many_are_in(tmp_path: Path) -> None:
     # It may strike when the last one is in and the command has not heard of it yet.
     known = b"10,001 jobs had been enqueued"
     unheard = b"10,000 jobs had been enqueued, and lines 10001 to 10001 may have been"
-    safe = b"; the same lines again are safe when they have ids.\n"
+    safe = b"; lines with ids are safe to send again.\n"
     assert err in [b"queuectl: interrupted: " + told + safe for told in (known, unheard)]
 
 

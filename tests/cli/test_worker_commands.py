@@ -131,7 +131,7 @@ def test_a_probe_is_told_by_the_exit_code_and_one_line(
     code, told = checked()
     assert (code, "no worker is beating" in told) == (1, True)
     code, told = checked("--max-age", "5m")
-    assert (code, "1 worker(s) are well" in told) == (0, True)
+    assert (code, "1 worker(s) are healthy" in told) == (0, True)
 
 
 def test_a_probe_gets_json(write: Write, capsys: pytest.CaptureFixture[str]) -> None:

@@ -147,7 +147,7 @@ def test_one_here_that_cannot_be_told_apart_is_dismissed_and_not_shot(
     assert sleeper.poll() is None
     [entry] = entries(store)
     assert entry.is_dismissed
-    assert capsys.readouterr().out == f"Told 1 worker(s) to stop: {sleeper.pid}.\n"
+    assert capsys.readouterr().out == f"Stopping 1 worker(s): {sleeper.pid}.\n"
     assert run(["worker", "list", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)[0]["state"] == "stopping"
 
@@ -225,7 +225,7 @@ def test_one_elsewhere_that_is_not_heard_of_any_more_is_not_said_to_have_stopped
     assert run(["worker", "stop", "--all"]) == 1
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert "1 worker(s) are not known to have ended: 17 on far-away." in captured.err
+    assert "1 worker(s) may still be running: 17 on far-away." in captured.err
 
 
 def test_one_whose_entry_ran_out_is_named_beside_one_that_still_works(
@@ -246,7 +246,7 @@ def test_one_whose_entry_ran_out_is_named_beside_one_that_still_works(
     assert run(["worker", "stop", "--all", "--timeout", "4s"]) == 1
     captured = capsys.readouterr()
     assert captured.out == "", "their supervisor is there, so nobody knows that they have ended"
-    assert "2 worker(s) are not known to have ended: 17 on far-away, 18 on" in captured.err
+    assert "2 worker(s) may still be running: 17 on far-away, 18 on" in captured.err
 
 
 def test_those_elsewhere_are_left_alone_unless_all_are_meant(

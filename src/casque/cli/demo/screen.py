@@ -24,7 +24,7 @@ _EVERY_US = SECOND_US
 
 
 class Screen:
-    """Shows how the demo goes. A context manager, for the time of the drawing."""
+    """Shows the progress of the demo. A context manager: it draws while it is entered."""
 
     def __init__(self, max_attempts: int, lease_seconds: int) -> None:
         self.last = Stats()
@@ -55,7 +55,7 @@ class Screen:
             self._live.stop()
 
     def tell(self, jobs: Sequence[Job]) -> None:
-        """Take in the jobs as they are now: those that run, and the attempts that failed since."""
+        """Update from the current jobs: which are running, and which attempts failed since."""
         self._running = [job for job in jobs if job.status is JobStatus.IN_PROGRESS]
         for job in jobs:
             for attempt in job.history:
@@ -68,7 +68,7 @@ class Screen:
         if failure is None:
             return
         is_dead = attempt.number == self._max_attempts
-        again = "again soon" if failure.kind == "lost" else "again in 1 s"
+        again = "retry soon" if failure.kind == "lost" else "retry in 1 s"
         fate = "dead" if is_dead else again
         news = f"{job.id}  attempt {attempt.number}: {failure.text}; {fate}"
         if self.is_live:
@@ -77,7 +77,7 @@ class Screen:
             print(f"        {news}", flush=True)
 
     def show(self, stats: Stats, *, is_last: bool = False) -> None:
-        """Draw the counts; on a terminal, until the last call, the workers and the failures too."""
+        """Draw the counts; on a terminal also workers and failures, except in the last call."""
         self.last = stats
         counts = (
             f"completed {stats.completed}   dead {stats.dead}   processing {stats.processing}   "
@@ -135,5 +135,5 @@ def _doing(job_id: str | None, now: dict[str, Job]) -> str:
 
 
 def _pid_of(worker: str) -> int:
-    """The process of a worker, which is a part of its name: host:pid:random."""
+    """The PID in the name of a worker, host:pid:random."""
     return int(worker.split(":")[-2])
