@@ -142,7 +142,7 @@ def test_a_store_of_this_process_alone_is_refused_in_a_fork() -> None:
     child = os.fork()
     if child == 0:
         try:
-            with pytest.raises(InvalidError, match="lives in the parent alone"):
+            with pytest.raises(InvalidError, match="exists only in the parent"):
                 task.enqueue(2)
         finally:
             os._exit(0 if sys.exc_info()[0] is None else 1)

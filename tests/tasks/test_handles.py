@@ -132,7 +132,7 @@ def test_when_its_time_is_over_it_says_so_and_the_job_goes_on(app: App, clock: F
         handle.result(timeout=SECOND)
     assert clock.monotonic() - begun == SECOND_US
     assert not isinstance(raised.value, CasqueError)
-    assert "(double) was not finished within 0:00:01; it goes on" in str(raised.value)
+    assert "(double) was not finished within 0:00:01; it continues" in str(raised.value)
     assert handle.status() is JobStatus.QUEUED
     work_off(app)
     assert handle.result(timeout=timedelta()) == 2
@@ -217,7 +217,7 @@ def test_a_task_that_retains_nothing_has_no_results_and_says_so(app: App, throug
 def test_a_result_of_another_type_than_declared_is_told(app: App) -> None:
     handle = app.task(double).enqueue(1)
     app.queue.ack(app.queue.dequeue()[0], result=b'"two"')
-    with pytest.raises(InvalidError, match=r"double: .*return annotation says: Expected `int`"):
+    with pytest.raises(InvalidError, match=r"double: .*return annotation: Expected `int`"):
         handle.result()
 
 
