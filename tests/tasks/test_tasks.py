@@ -247,13 +247,13 @@ async def anumbers() -> AsyncIterator[int]:
     [
         (lambda: None, "a lambda has no name"),
         (Thing.method, "Thing.method is a method"),
-        (Thing().method, "no function"),
+        (Thing().method, "is not a function"),
         (Thing.static, "is a method"),
-        (Thing, "no function"),
-        (Thing(), "no function"),
-        (functools.partial(at_the_top, 1), "no function"),
-        (len, "no function"),
-        (5, "no function"),
+        (Thing, "is not a function"),
+        (Thing(), "is not a function"),
+        (functools.partial(at_the_top, 1), "is not a function"),
+        (len, "is not a function"),
+        (5, "is not a function"),
         (numbers, "is a generator"),
         (anumbers, "is a generator"),
     ],
@@ -336,8 +336,8 @@ def test_a_producer_without_the_code_enqueues_any_json(app: App) -> None:
     assert app.enqueue("elsewhere").job().payload == b"{}"
     assert app.enqueue("elsewhere", MappingProxyType({"a": 1})).job().payload == b'{"a":1}'
     for wrong, says in (
-        ({"to": 1j}, "elsewhere: argument `to`: nothing says"),
-        ({"to": float("nan")}, "elsewhere: argument `to`: nan"),
+        ({"to": 1j}, "elsewhere: argument `to`: complex cannot be encoded"),
+        ({"to": float("nan")}, "elsewhere: argument `to`: JSON has no nan"),
         ([1], "a dict of names and values"),
     ):
         with pytest.raises(InvalidError) as raised:

@@ -254,8 +254,8 @@ class TaskApp:
 def _found(job: Job | None, id: str) -> Job:
     if job is None:
         raise JobNotFoundError(
-            f"there is no job {id!r}: it never existed, or its record was deleted. A task's `retain` "
-            "sets how long the record is kept after success.",
+            f"there is no job {id!r}: it never existed, or its record was deleted. The `retain` of "
+            "a task sets how long the record is kept after success.",
             job_id=id,
         )
     return job
