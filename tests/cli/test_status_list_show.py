@@ -214,7 +214,7 @@ def test_show_prints_everything(anywhere: Control) -> None:
     result = anywhere.done("show", "job1")
     for words in (
         *("dead", "make it", "A=1", "5m", "2 of 2", "50%", "half", "the first error"),
-        *("the second error", "one\ntwo", "In ", "Claimed ", "Done "),
+        *("the second error", "one\ntwo", "Created ", "Claimed ", "Finished "),
         "traceparent=00-1-2-01 tenant=seven",
     ):
         assert words in result

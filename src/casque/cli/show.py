@@ -105,10 +105,10 @@ def _pairs(values: dict[str, str]) -> str:
 
 def _times(job: Job) -> dict[str, object]:
     return {
-        "In": local_time(job.created_us),
+        "Created": local_time(job.created_us),
         "Not before": local_time(job.run_us) if job.run_us != job.created_us else None,
         "Claimed": local_time(job.claimed_us),
-        "Done": local_time(job.finished_us),
+        "Finished": local_time(job.finished_us),
         "Waited": _between(job.created_us, job.claimed_us),
         "Took": _between(job.claimed_us, job.finished_us),
         "Updated": local_time(job.updated_us),

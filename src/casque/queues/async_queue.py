@@ -159,7 +159,7 @@ class AsyncQueue(OperatorMethods):
         return added[0]
 
     async def enqueue_many(self, jobs: Iterable[NewJob], *, connection: object = None) -> list[Job]:
-        """Add up to 10,000 jobs (64 MiB of payload), all or none, in their order."""
+        """Add up to 10,000 jobs (64 MiB of payload), all or none, in order."""
         requests = arguments.requests(jobs, inherited(), self._session.clock.mint)
         if not requests:
             self._session.check_open()
@@ -268,7 +268,7 @@ class AsyncQueue(OperatorMethods):
         return await self._finish(hold, Fail(*hold, checks.failure(error)))
 
     async def discard(self, job: Job | str, *, reason: str = "") -> Job:
-        """Cancel a job that the caller holds. The reason is stored with it."""
+        """Cancel a job that its holder decides not to do. The reason is stored with it."""
         hold = self._held_claims.hold_of(job)
         return await self._finish(hold, Discard(*hold, checks.text(reason, "reason")))
 
@@ -292,7 +292,7 @@ class AsyncQueue(OperatorMethods):
         note: str | None = None,
         output: bytes | None = None,
     ) -> Job:
-        """Renew the lease, for `lease` or its first length, and store the progress of the work.
+        """Renew the lease, by default for its original length, and store the progress of the work.
 
         `progress` is from 0 to 1. The last 64 KiB of `output` are kept.
         """

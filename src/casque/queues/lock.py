@@ -1,7 +1,7 @@
 """Lock: one holder (or n) over a store, for any process on any host.
 
-A lock is a record with an expiry: renewed while it is held, and expired when its
-holder dies. `token` rises from holder to holder, so that the resource behind the
+A lock is a record with an expiry: it is renewed while it is held, and expires after
+its holder has died. `token` rises from holder to holder, so that the resource behind the
 lock can reject late writes from a holder that lost it.
 """
 

@@ -135,7 +135,7 @@ class OperatorMethods:
 
 
 def as_lease(record: Record) -> Lease:
-    """The lease that a record of a claim stands for."""
+    """The record of a claim as a Lease."""
     assert record.expires_us is not None
     return Lease(record.value.decode(), record.version, to_datetime(record.expires_us))
 

@@ -33,7 +33,7 @@ T = TypeVar("T")
 class Queue:
     """A queue for plain code and threads; the calls of several threads are stored together.
 
-    Works without being entered. In the child of a fork it opens again by itself.
+    Works without being entered. In a forked child it opens again by itself.
     """
 
     def __init__(
@@ -105,18 +105,18 @@ class Queue:
             self._open_again()
 
     def _open_again(self) -> None:
-        """In the child of a fork: its own writer, its own thread, its own connection."""
+        """In a forked child: open a new writer, thread and connection."""
         with forks.own_lock():
             if self._generation != forks.generation():
                 self._queue, self._runner = self._open()
                 self._generation = forks.generation()
 
     def _run(self, call: Coroutine[Any, Any, T]) -> T:
-        return self._runner.run(call)  # looked up now: what made `call` may have opened it again
+        return self._runner.run(call)  # read it now: making `call` may have opened the queue again
 
     @property
     def _live(self) -> AsyncQueue:
-        """What does it, open and of this process."""
+        """The queue underneath, open and of this process."""
         if self._is_closed or not forks.is_noticed[0] or self._generation != forks.noticed:
             self._check_open()
         if asyncio._get_running_loop() is not None:  # the quick check
@@ -165,7 +165,7 @@ class Queue:
         return added[0]
 
     def enqueue_many(self, jobs: Iterable[NewJob], *, connection: object = None) -> list[Job]:
-        """Add up to 10,000 jobs (64 MiB of payload), all or none, in their order."""
+        """Add up to 10,000 jobs (64 MiB of payload), all or none, in order."""
         return self._run(self._live.enqueue_many(jobs, connection=connection))
 
     # -- consuming -------------------------------------------------------------
@@ -218,7 +218,7 @@ class Queue:
         return self._run(self._live.fail(job, error=error))
 
     def discard(self, job: Job | str, *, reason: str = "") -> Job:
-        """Cancel a job that the caller holds. The reason is stored with it."""
+        """Cancel a job that its holder decides not to do. The reason is stored with it."""
         return self._run(self._live.discard(job, reason=reason))
 
     def release(self, job: Job | str, *, delay: timedelta | None = None) -> Job:

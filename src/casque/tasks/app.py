@@ -93,7 +93,7 @@ class TaskApp:
     # -- tasks -----------------------------------------------------------------
 
     @overload
-    def task(  # type: ignore[overload-overlap] # the first that fits is meant
+    def task(  # type: ignore[overload-overlap] # the first match wins
         self, function: Callable[P, Coroutine[Any, Any, R]], /
     ) -> AsyncTask[P, R]: ...
 

@@ -42,7 +42,7 @@ class AppStore:
 
     @property
     def address(self) -> str | None:
-        """The address for another process; None if the app passed a store object."""
+        """The address for another process; None if the app was given an object instead."""
         address = self._address
         return str(address) if isinstance(address, str | Path) else None
 

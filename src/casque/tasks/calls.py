@@ -204,7 +204,7 @@ class Call:
     def _value(self, name: str, raw: msgspec.Raw, slot: _Slot) -> Any:
         try:
             return slot.decode(raw)
-        except Exception as error:  # of whatever the user's own types raise
+        except Exception as error:  # the user's types may raise anything
             raise self._unfit(name, str(error), slot) from error
 
     def _refuse_missing(self, starred: list[Any], named: Mapping[str, Any]) -> None:
@@ -223,7 +223,7 @@ class Call:
             return None
         try:
             result = json_types.encode(value)
-        except Exception as error:  # of whatever the user's own types raise
+        except Exception as error:  # the user's types may raise anything
             raise InvalidError(
                 f"{self._task}: the result is not JSON: {json_types.why_not(value, error)}. Return "
                 "plain values, dataclasses or models."
@@ -246,7 +246,7 @@ class Call:
         fields = self._fields or self._known()
         try:
             return fields.result(result)
-        except Exception as error:  # of whatever the user's own types raise
+        except Exception as error:  # the user's types may raise anything
             raise InvalidError(
                 f"{self._task}: the result does not fit its return annotation: {error}."
             ) from error
@@ -325,7 +325,7 @@ def encode_unchecked(task: str, given: Mapping[str, Any]) -> bytes:
     """The payload of a call of a task that is not registered here: any JSON is accepted."""
     try:
         payload = json_types.encode(given)
-    except Exception as error:  # of whatever the caller's own types raise
+    except Exception as error:  # the caller's types may raise anything
         for name, value in given.items():
             try:
                 json_types.encode(value)

@@ -49,7 +49,7 @@ class Handle(Generic[R_co]):
     # -- the result ------------------------------------------------------------
 
     def result(self, timeout: timedelta | None = None) -> R_co:
-        """Wait for the job to finish and return what the task returned.
+        """Wait for the job to finish and return the result of the task.
 
         Raises TimeoutError if `timeout` is over first, CasqueError if the job is
         dead or cancelled, and JobNotFoundError if its record was deleted.

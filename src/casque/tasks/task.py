@@ -62,7 +62,7 @@ class TaskWithOptions(Generic[P, R]):
         self._template = template
 
     def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
-        """Store a job that calls the function with these arguments; stored when this returns.
+        """Store a job that calls the function with these arguments. It is stored on return.
 
         Raises InvalidError, and stores nothing, if they do not fit the function.
         """
@@ -176,7 +176,7 @@ class Decorator(Protocol):
     """The decorator that `@app.task(…)` makes."""
 
     @overload
-    def __call__(  # type: ignore[overload-overlap] # the first that fits is meant
+    def __call__(  # type: ignore[overload-overlap] # the first match wins
         self, function: Callable[P, Coroutine[Any, Any, R]], /
     ) -> AsyncTask[P, R]: ...
 

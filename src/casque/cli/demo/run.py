@@ -150,7 +150,7 @@ def _watch(queue: Queue, folder: Path, screen: Screen, process: subprocess.Popen
     """Show the progress until all jobs are finished."""
     bell = SystemClock().bell(blocking=True)
     while process.poll() is None:
-        screen.tell(queue.read_state().jobs)
+        screen.update(queue.read_state().jobs)
         stats = queue.stats()
         screen.show(stats)
         if stats.completed + stats.dead == JOBS:
@@ -169,8 +169,8 @@ def _report(state: QueueState, ran: Sequence[str]) -> bool:
     print("\n  dead letters")
     dead = [job for job in state.jobs if job.status is JobStatus.DEAD]
     for job in dead:
-        said = (job.output or b"").decode(errors="replace").strip()
-        print(f"  {job.id:<18}{job.attempts} attempts   {job.error}: {said}")
+        output = (job.output or b"").decode(errors="replace").strip()
+        print(f"  {job.id:<18}{job.attempts} attempts   {job.error}: {output}")
     completed = sum(job.status is JobStatus.COMPLETED for job in state.jobs)
     attempts = sum(job.attempts for job in state.jobs)
     ended = Counter(succeeded=0, failed=0)

@@ -38,7 +38,7 @@ class Screen:
         self._said_us = -_EVERY_US
         self._news: deque[Text] = deque([Text()] * _NEWS, maxlen=_NEWS)
         self._running: list[Job] = []
-        self._told: set[tuple[str, int]] = set()
+        self._seen: set[tuple[str, int]] = set()
         self._workers: dict[str, list[str | None]] = {}
 
     @property
@@ -54,16 +54,16 @@ class Screen:
         if self.is_live:
             self._live.stop()
 
-    def tell(self, jobs: Sequence[Job]) -> None:
+    def update(self, jobs: Sequence[Job]) -> None:
         """Update from the current jobs: which are running, and which attempts failed since."""
         self._running = [job for job in jobs if job.status is JobStatus.IN_PROGRESS]
         for job in jobs:
             for attempt in job.history:
-                if (job.id, attempt.number) not in self._told:
-                    self._told.add((job.id, attempt.number))
-                    self._tell_failure(job, attempt)
+                if (job.id, attempt.number) not in self._seen:
+                    self._seen.add((job.id, attempt.number))
+                    self._add_failure(job, attempt)
 
-    def _tell_failure(self, job: Job, attempt: Attempt) -> None:
+    def _add_failure(self, job: Job, attempt: Attempt) -> None:
         failure = attempt.failure
         if failure is None:
             return

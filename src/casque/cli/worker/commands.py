@@ -257,7 +257,7 @@ def stop(
         if targets.unknown:
             complain(stop.unknown_message(targets.unknown, registered))
             return NOT_FOUND
-        by_store = stop.tell(access, targets, pids or [])
+        by_store = stop.order(access, targets, pids or [])
         if wait and stop.is_inside_job(targets):
             complain("note: not waiting, because one of the workers runs this job.")
             wait = False
@@ -279,7 +279,7 @@ def check(
     """Check the workers of this host, for health probes.
 
     Exit code 0: the store answers, and at least one worker of this host is
-    registered, alive and beating. Exit code 1: anything is wrong, the storage
+    registered, alive and beating. Exit code 1: anything else, a storage error
     included, because probes expect no other code. Exit code 2: wrong arguments.
     """
     from casque.cli.worker.fleet import Health, health_of

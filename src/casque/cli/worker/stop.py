@@ -46,7 +46,7 @@ class Targets(msgspec.Struct, frozen=True):
     dead: list[ProcessEntry]
     """Processes on this host that died but still have an entry."""
     others: list[WorkerEntry]
-    """The workers that are not to stop."""
+    """The workers to leave alone."""
     unknown: list[int]
     """PIDs that belong to no worker and no supervisor."""
 
@@ -132,7 +132,7 @@ def is_inside_job(targets: Targets) -> bool:
 # -- their end ---------------------------------------------------------------------
 
 
-def tell(access: Access, targets: Targets, pids: Collection[int]) -> list[ProcessEntry]:
+def order(access: Access, targets: Targets, pids: Collection[int]) -> list[ProcessEntry]:
     """Order them to stop. Returns the processes that only the store can reach.
 
     Signals go first: they need no storage. A worker in `pids` is also dismissed:
@@ -257,13 +257,13 @@ def report(targets: Targets, left: Sequence[ProcessEntry] | None, *, as_json: bo
     dead = [one for one in targets.dead if isinstance(one, WorkerEntry)]
     names = {one.name for one in left or ()}
     stopped = [one for one in targets.named if left is not None and one.name not in names]
-    told = targets.named if left is None else []
+    ordered = targets.named if left is None else []
     code = NOT_SO if left else DONE
     if as_json:
         groups: dict[str, Sequence[ProcessEntry]] = {
             "stopped": stopped,
             "gone": dead,
-            "left": [*told, *(left or ())],
+            "left": [*ordered, *(left or ())],
         }
         print_json({group: [_object(one) for one in ones] for group, ones in groups.items()})
         return code
@@ -277,7 +277,7 @@ def report(targets: Targets, left: Sequence[ProcessEntry] | None, *, as_json: bo
         print(f"Removed {len(dead)} worker(s) that had died: {named(dead)}.")
     for how_many, pids in _grouped(stopped):
         print(f"Stopped {how_many}: {pids}.")
-    for how_many, pids in _grouped(told):
+    for how_many, pids in _grouped(ordered):
         print(f"Stopping {how_many}: {pids}.")
     for how_many, pids in _grouped(left or ()):
         complain(
