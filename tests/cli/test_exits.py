@@ -301,7 +301,7 @@ def test_a_truncated_list_prints_a_note_with_json_too(control: Control) -> None:
     control.done("enqueue", "-", stdin=b'{"command": "a"}\n' * 3)
     result = control("list", "--json", "--limit", "2")
     assert len(result.json) == 2
-    assert "raise --limit" in result.err
+    assert "the list ends at 2; raise --limit" in result.err
     assert control("list", "--json").err == ""
 
 
