@@ -83,7 +83,7 @@ def test_who_runs_a_job_is_known_at_once_and_so_is_who_stops(on_sqlite: Operator
     on_sqlite.queuectl("enqueue", "--id", "long", "-c", command)
     until("the job is named", lambda: [one["running"] for one in on_sqlite.listed()] == [["long"]])
     told = on_sqlite.queuectl("worker", "stop", "--no-wait")
-    assert (told.code, told.out) == (0, f"Told 1 worker(s) to stop: {pid}.\n")
+    assert (told.code, told.out) == (0, f"Stopping 1 worker(s): {pid}.\n")
     until("it says so", lambda: [one["state"] for one in on_sqlite.listed()] == ["stopping"])
     (on_sqlite.folder / "end").touch()
     assert on_sqlite.queuectl("worker", "stop").code == 0
@@ -410,7 +410,7 @@ def test_a_copy_of_a_store_does_not_reach_the_workers_of_the_original(operator: 
         ran = operator.queuectl("worker", *command, "--store", str(copy))
         assert (ran.code, ran.out) == (0, "No workers are running.\n"), ran
         for one in (supervisor, pid):
-            assert re.search(rf"{one} belongs to a worker of \S*{original}, ", ran.err), ran
+            assert re.search(rf"process {one} works on \S*{original}, ", ran.err), ran
     ran = operator.queuectl("worker", "stop", str(pid), "--store", str(copy))
     assert (ran.code, ran.out) == (3, "")
     assert "Workers: 0" in operator.queuectl("status", "--store", str(copy)).out
@@ -517,7 +517,7 @@ def test_those_that_take_too_long_are_told_of(on_sqlite: Operator) -> None:
     until("it runs", lambda: on_sqlite.fleet.runs("start"))
     ran = on_sqlite.queuectl("worker", "stop", "--timeout", "0s")
     assert (ran.code, ran.out) == (1, "")
-    assert f"1 worker(s) are not known to have ended: {worker}." in ran.err
+    assert f"1 worker(s) may still be running: {worker}." in ran.err
     on_sqlite.fleet.open_gate()
     until("it has ended", lambda: on_sqlite.processes() == [])
 

@@ -1,4 +1,4 @@
-"""A command line on each kind of store that a machine has for itself, and entries of workers."""
+"""Fixtures: `queuectl` on each kind of local store, and entries of workers."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from tests.forkserver import remember_commands
 @pytest.fixture(scope="session", autouse=True)
 def _quickly() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(typer.main, "get_command", typer.main.get_command)  # so that it is put back
+        patch.setattr(typer.main, "get_command", typer.main.get_command)  # so that it is restored
         remember_commands()
         yield
 
 
 @pytest.fixture(autouse=True)
 def _outside(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever runs the tests may have settings of his own, and be a job."""
+    """Remove the settings of the user who runs the tests, who may run them in a job."""
     for name in ("CASQUE_STORE", "CASQUE_DEPTH", "CASQUE_JOB_ID", "CASQUE_DEBUG", "COLUMNS"):
         monkeypatch.delenv(name, raising=False)
 
@@ -70,7 +70,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
 
 @pytest.fixture
 def write(store: str) -> Write:
-    """Writes the entry of a worker: of this very process, unless it is told another."""
+    """Writes the entry of a worker: by default of this process."""
 
     def written(age_us: int = 0, **changes: Any) -> WorkerEntry:
         vitals = process_identity.vitals(os.getpid())

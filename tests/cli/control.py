@@ -1,4 +1,4 @@
-"""Control: `queuectl` on one store, in this process or in one of its own; and who works for it."""
+"""Control: runs `queuectl` on one store, in this process or in a separate one."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ QUEUECTL = (sys.executable, "-m", "casque.cli")
 ANSWERED_WITHIN = 100.0
 
 
-class Told(NamedTuple):
-    """How a command ended, and what it said."""
+class Result(NamedTuple):
+    """The exit code and the output of a command."""
 
     code: int
     out: str
@@ -36,7 +36,7 @@ class Told(NamedTuple):
 
 
 class Control:
-    """Everything that a person does to one store."""
+    """Runs commands on one store, and reads its jobs."""
 
     def __init__(
         self, store: str, capture: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -45,7 +45,7 @@ class Control:
         self._capture = capture
         self._monkeypatch = monkeypatch
 
-    def __call__(self, *arguments: str, stdin: bytes = b"") -> Told:
+    def __call__(self, *arguments: str, stdin: bytes = b"") -> Result:
         """Run a command in this process."""
         with TemporaryFile() as file:
             file.write(stdin)
@@ -53,21 +53,21 @@ class Control:
             self._monkeypatch.setattr(sys, "stdin", TextIOWrapper(file))
             self._capture.readouterr()
             code = run(("--store", self.store, *arguments))
-        return Told(code, *self._capture.readouterr())
+        return Result(code, *self._capture.readouterr())
 
     def done(self, *arguments: str, stdin: bytes = b"") -> str:
-        """What a command prints that must succeed."""
-        told = self(*arguments, stdin=stdin)
-        assert told.code == 0, told.err
-        return told.out
+        """The output of a command that must succeed."""
+        result = self(*arguments, stdin=stdin)
+        assert result.code == 0, result.err
+        return result.out
 
     def refused(self, *arguments: str, stdin: bytes = b"", code: int = 2) -> str:
-        """The one line that a command says which must not succeed."""
-        told = self(*arguments, stdin=stdin)
-        assert (told.code, told.out) == (code, "")
-        assert told.err.startswith("queuectl: ")
-        assert told.err.count("\n") == 1
-        return told.err
+        """The one line on stderr of a command that must fail."""
+        result = self(*arguments, stdin=stdin)
+        assert (result.code, result.out) == (code, "")
+        assert result.err.startswith("queuectl: ")
+        assert result.err.count("\n") == 1
+        return result.err
 
     def job(self, id: str) -> Job | None:
         with Queue(self.store) as queue:
@@ -78,20 +78,20 @@ class Control:
             return list(queue.read_state().jobs)
 
     def worked(self, settle: Callable[[Queue, Job], object]) -> None:
-        """Let a worker take all jobs that are due, and do that with each."""
+        """Take all due jobs as a worker, and call `settle` with each."""
         with Queue(self.store) as queue:
             for job in queue.dequeue(batch_size=1_000):
                 settle(queue, job)
 
     def dies(self, *ids: str) -> None:
-        """Enqueue these and let them fail."""
+        """Enqueue jobs with these ids and make them dead."""
         for id in ids:
             self.done("enqueue", "--command", "exit 1", "--id", id)
         self.worked(lambda queue, job: queue.fail(job, error="exit code 1"))
 
 
 def process(*arguments: str, **environment: str) -> subprocess.Popen[bytes]:
-    """The command as a process, with pipes to it."""
+    """Start the command as a process, with pipes."""
     return subprocess.Popen(
         [*QUEUECTL, *arguments],
         stdin=subprocess.PIPE,
@@ -101,37 +101,37 @@ def process(*arguments: str, **environment: str) -> subprocess.Popen[bytes]:
     )
 
 
-def told_by(*arguments: str, **environment: str) -> Told:
-    """What the command says as a process."""
-    return _told(arguments, env={**os.environ, **environment})
+def run_process(*arguments: str, **environment: str) -> Result:
+    """Run the command as a process."""
+    return _run_process(arguments, env={**os.environ, **environment})
 
 
-def told_in(folder: Path, *arguments: str) -> Told:
-    """The same for one in that folder."""
-    return _told(arguments, cwd=folder)
+def run_process_in(folder: Path, *arguments: str) -> Result:
+    """The same, in this folder."""
+    return _run_process(arguments, cwd=folder)
 
 
-def told_into(stdout: Path, *arguments: str) -> Told:
-    """The same for one whose output goes there."""
-    return _told(arguments, into=stdout)
+def run_process_into(stdout: Path, *arguments: str) -> Result:
+    """The same, with its stdout in this file."""
+    return _run_process(arguments, into=stdout)
 
 
-def told_on_a_full_disk(*arguments: str) -> Told:
-    """The same for one that may not write a byte to any file."""
-    return _told(arguments, is_disk_full=True)
+def run_process_on_a_full_disk(*arguments: str) -> Result:
+    """The same, but it cannot write a byte to any file."""
+    return _run_process(arguments, is_disk_full=True)
 
 
-def _told(arguments: Sequence[str], **options: Any) -> Told:
+def _run_process(arguments: Sequence[str], **options: Any) -> Result:
     given: dict[str, Any] = {
         "cwd": Path.cwd(),
         "env": os.environ,
         "timeout": ANSWERED_WITHIN,
     } | options
-    return Told(*forkserver.run(["casque.cli", *arguments], **given))
+    return Result(*forkserver.run(["casque.cli", *arguments], **given))
 
 
-def told_by_a_new_one(*arguments: str, **environment: str) -> Told:
-    """What the command says as a process that Python starts from scratch."""
+def run_new_process(*arguments: str, **environment: str) -> Result:
+    """Run the command in a new Python interpreter."""
     ended = subprocess.run(
         [*QUEUECTL, *arguments],
         env={**os.environ, **environment},
@@ -141,4 +141,4 @@ def told_by_a_new_one(*arguments: str, **environment: str) -> Told:
         check=False,
         timeout=ANSWERED_WITHIN,
     )
-    return Told(ended.returncode, ended.stdout, ended.stderr)
+    return Result(ended.returncode, ended.stdout, ended.stderr)

@@ -1,4 +1,4 @@
-"""Entries of workers as a test writes and reads them, whoever they belong to."""
+"""Helpers to write and read entries of workers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def birth_of(pid: int) -> int:
 
 
 def claim(store: str, worker: str) -> str:
-    """Have a worker of that name hold a job: its id."""
+    """Claim a job under this worker name. Returns the job's id."""
     with Queue(store, worker=worker) as q:
         q.enqueue("e", id="job1")
         [job] = q.dequeue("e")

@@ -1,4 +1,4 @@
-"""`queuectl backup`: a copy of a SQLite queue; for any other, how to make one."""
+"""`queuectl backup`: copies a SQLite queue; for other stores, says how to copy them."""
 
 from __future__ import annotations
 
@@ -13,23 +13,25 @@ from tests.cli.control import QUEUECTL, Control
 PATIENCE = 60
 
 
-def test_a_sqlite_queue_is_copied_and_others_say_how(anywhere: Control, tmp_path: Path) -> None:
+def test_backup_copies_a_sqlite_queue_and_explains_other_stores(
+    anywhere: Control, tmp_path: Path
+) -> None:
     anywhere.done("enqueue", "-c", "true", "--id", "one")
     copy = tmp_path / "backups" / "copy.db"
     if not anywhere.store.endswith(".db"):
         assert "copy" in anywhere.refused("backup", str(copy))
         assert not copy.parent.exists()
         return
-    told = anywhere.done("backup", str(copy))
-    assert told == f"1 job copied to {copy} (0.0 MiB), and checked.\n"
+    result = anywhere.done("backup", str(copy))
+    assert result == f"1 job copied to {copy} (0.0 MiB), and checked.\n"
     assert "already exists" in anywhere.refused("backup", str(copy))
-    told_json = anywhere("backup", str(copy), "--force", "--json").json
-    assert told_json == {"file": str(copy), "jobs": 1, "bytes": copy.stat().st_size}
+    as_json = anywhere("backup", str(copy), "--force", "--json").json
+    assert as_json == {"file": str(copy), "jobs": 1, "bytes": copy.stat().st_size}
     with Queue(copy) as q:
         assert q.stats().total == 1
 
 
-def test_where_nothing_is_stored_nothing_is_copied(anywhere: Control, tmp_path: Path) -> None:
+def test_backup_of_a_missing_store_copies_nothing(anywhere: Control, tmp_path: Path) -> None:
     assert "there is nothing to copy" in anywhere.refused("backup", str(tmp_path / "copy.db"))
     assert not (tmp_path / "copy.db").exists()
 
@@ -47,6 +49,6 @@ def test_a_backup_that_is_stopped_leaves_nothing_behind(tmp_path: Path) -> None:
                 assert time.monotonic() < give_up
             process.send_signal(number)
             code = process.wait(PATIENCE)
-        assert code == 130 or not begun or copy.exists()  # unless it was quicker
+        assert code == 130 or not begun or copy.exists()  # unless the backup finished first
         copy.unlink(missing_ok=True)
         assert [one.name for one in tmp_path.iterdir()] == ["jobs.db"]

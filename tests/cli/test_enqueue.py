@@ -1,4 +1,4 @@
-"""What `queuectl enqueue` makes of what it is given."""
+"""`queuectl enqueue`: the jobs that it makes of its arguments."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ def as_json(**fields: Any) -> str:
 
 
 def test_a_job_is_enqueued_once_by_its_id(anywhere: Control) -> None:
-    told = anywhere.done("enqueue", '{"id": "job1", "command": "sleep 2"}')
-    assert told == "Job job1 enqueued: sleep 2\n"
-    told = anywhere.done("enqueue", '{"id": "job1", "command": "sleep 3"}')
-    assert told == "Job job1 is already there (pending): nothing changed.\n"
+    result = anywhere.done("enqueue", '{"id": "job1", "command": "sleep 2"}')
+    assert result == "Job job1 enqueued: sleep 2\n"
+    result = anywhere.done("enqueue", '{"id": "job1", "command": "sleep 3"}')
+    assert result == "Job job1 already exists (pending): nothing changed.\n"
     [job] = anywhere.jobs()
     assert decode(job.payload) == ShellCall("sleep 2")
 
@@ -91,7 +91,7 @@ def test_a_time_without_a_zone_is_local(control: Control, monkeypatch: pytest.Mo
     assert job.run_at == datetime(2100, 1, 31, 3, tzinfo=UTC)
 
 
-def test_what_is_not_said_is_as_the_settings_have_it(anywhere: Control) -> None:
+def test_missing_fields_come_from_the_settings(anywhere: Control) -> None:
     for key, value in {"max_retries": "2", "timeout": "5s", "retention": "1h"}.items():
         anywhere.done("config", "set", key, value)
     anywhere.done("enqueue", '{"command": "a"}')
@@ -99,14 +99,14 @@ def test_what_is_not_said_is_as_the_settings_have_it(anywhere: Control) -> None:
     assert (job.max_attempts, job.timeout_us, job.retain_us) == (2, 5_000_000, 3_600_000_000)
 
 
-def test_without_retention_a_job_goes_with_its_ack(control: Control) -> None:
+def test_without_retention_an_ack_deletes_the_job(control: Control) -> None:
     control.done("config", "set", "retention", "0")
     control.done("enqueue", "-c", "a")
     control.worked(lambda queue, job: queue.ack(job))
     assert control.jobs() == []
 
 
-def test_a_relative_folder_is_meant_from_here(
+def test_a_relative_cwd_is_made_absolute(
     control: Control, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -115,10 +115,10 @@ def test_a_relative_folder_is_meant_from_here(
     assert decode(job.payload).cwd == os.path.join(os.getcwd(), "sub")  # noqa: PTH109, PTH118
 
 
-def test_an_id_from_the_content_is_that_of_the_same_job_only(control: Control) -> None:
+def test_an_id_from_the_content_is_the_same_for_equal_jobs_only(control: Control) -> None:
     same = ("enqueue", "-c", "a", "-e", "A=1", "-e", "B=2", "--id-from-content")
     control.done(*same, "--priority", "1")
-    assert "already there" in control.done(
+    assert "already exists" in control.done(
         "enqueue", "-c", "a", "-e", "B=2", "-e", "A=1", "--id-from-content"
     )
     control.done(*same, "-q", "mail")
@@ -130,7 +130,7 @@ def test_an_id_from_the_content_is_that_of_the_same_job_only(control: Control) -
     assert all(len(id) == 32 for id in ids)
 
 
-def test_inside_a_job_depth_is_counted_and_bounded(
+def test_inside_a_job_the_depth_is_counted_and_limited(
     control: Control, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CASQUE_DEPTH", "2")
@@ -148,16 +148,16 @@ def test_inside_a_job_depth_is_counted_and_bounded(
     assert len(control.jobs()) == 1
 
 
-def test_outside_of_a_job_nothing_is_skipped(control: Control) -> None:
+def test_outside_a_job_nothing_is_skipped(control: Control) -> None:
     control.done("enqueue", "-c", "b", "--skip-inside-job")
     assert len(control.jobs()) == 1
 
 
-def test_as_json_the_job_is_printed(control: Control) -> None:
+def test_json_output_is_the_job(control: Control) -> None:
     for is_there in (False, True):
-        told = control("enqueue", "--id", "job1", "-c", "sleep 2", "--json").json
-        assert (told["id"], told["command"], told["state"]) == ("job1", "sleep 2", "pending")
-        assert told["duplicate"] is is_there
+        result = control("enqueue", "--id", "job1", "-c", "sleep 2", "--json").json
+        assert (result["id"], result["command"], result["state"]) == ("job1", "sleep 2", "pending")
+        assert result["duplicate"] is is_there
 
 
 WRONG = {
@@ -173,7 +173,7 @@ WRONG = {
     '{"command": "a\\u0000b"}': "NUL",
     '{"command": "a", "cmd": "a"}': "another name",
     '{"command": "a", "max_retries": 1, "max_attempts": 1}': "another name",
-    '{"command": "a", "colour": "red"}': "known are id, command, queue",
+    '{"command": "a", "colour": "red"}': "the fields are id, command, queue",
     '{"command": "a", "delay": -1}': "between 0 and 100 years",
     '{"command": "a", "delay": "-1s"}': "not a duration",
     '{"command": "a", "delay": true}': "not a duration",
@@ -189,8 +189,8 @@ WRONG = {
     '{"command": "a", "queue": ""}': "queue",
     '{"command": "a", "id": 5}': "id",
     '{"command": "a", "env": {"A": 1}}': "env.A",
-    '{"command": "a", "env": {"A=B": "1"}}': "name of a variable",
-    '{"command": "a", "env": ["A"]}': "object of texts",
+    '{"command": "a", "env": {"A=B": "1"}}': "valid variable name",
+    '{"command": "a", "env": ["A"]}': "object with text values",
     '{"command": "a", "cwd": ""}': "cwd",
     '{"command": "a", "headers": ["trace"]}': 'write {"name": "value"}',
     '{"command": "a", "headers": {"trace": 1}}': "`headers['trace']` must be text",
@@ -209,7 +209,7 @@ def test_wrong_json_is_refused_with_the_remedy(control: Control, text: str) -> N
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        ((), "what is to be enqueued"),
+        ((), "no job to enqueue"),
         (('{"command": "a"}', "--queue", "mail"), "not both"),
         (('{"command": "a"}', "extra"), "extra"),
         (("-c", "a", "--id", "b", "--id-from-content"), "not both"),

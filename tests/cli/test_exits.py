@@ -1,4 +1,4 @@
-"""How commands end when something is wrong: one line, the right code, and never a traceback."""
+"""How commands fail: one line, the right exit code, and never a traceback."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from tests.cli.control import (
     QUEUECTL,
     Control,
     process,
-    told_by,
-    told_by_a_new_one,
-    told_in,
-    told_into,
+    run_new_process,
+    run_process,
+    run_process_in,
+    run_process_into,
 )
 
 FULL = Path("/dev/full")
@@ -37,12 +37,12 @@ COMMANDS = [
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 def test_help_has_examples(command: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     assert run((*command, "--help")) == 0
-    told = capsys.readouterr().out
-    assert "Examples:" in told
-    assert f"$ queuectl {' '.join(command)}" in told
+    result = capsys.readouterr().out
+    assert "Examples:" in result
+    assert f"$ queuectl {' '.join(command)}" in result
 
 
-def test_these_are_all_commands() -> None:
+def test_the_list_of_commands_is_complete() -> None:
     commands = {
         one.name or one.callback.__name__ for one in app.app.registered_commands if one.callback
     }
@@ -55,7 +55,7 @@ def test_these_are_all_commands() -> None:
         ("redis://localhost", 2, "no store for scheme 'redis'"),
         ("postgres://me:secret@localhost/db", 2, "me:…@localhost"),
         ("queue", 2, "does not say what kind of store it is"),
-        ("memory://", 2, "gone with this command"),
+        ("memory://", 2, "ends with this command"),
         ("{tmp}/no/such/jobs.db", 2, "mkdir -p {tmp}/no/such"),
         ("{tmp}/no/such/jobs.json", 2, "there is no folder"),
         ("{tmp}/no/such/ledger/", 2, "there is no folder"),
@@ -67,7 +67,7 @@ def test_these_are_all_commands() -> None:
     ],
 )
 @pytest.mark.parametrize("command", [("resume", "a"), ("enqueue", '{"command": "a"}')], ids=str)
-def test_a_store_that_is_none_is_told_in_one_line(
+def test_an_invalid_store_is_a_one_line_error(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     *,
@@ -91,7 +91,7 @@ def test_a_store_that_is_none_is_told_in_one_line(
 
 
 @pytest.mark.parametrize("store", ["text.db", "text.json", "full"])
-def test_what_is_not_ours_is_code_6_for_those_who_only_look(store: str, tmp_path: Path) -> None:
+def test_reading_a_foreign_store_exits_with_6(store: str, tmp_path: Path) -> None:
     (tmp_path / "text.db").write_text("hello" * 1_000)
     (tmp_path / "text.json").write_text("hello")
     (tmp_path / "full").mkdir()
@@ -103,16 +103,16 @@ def test_what_is_not_ours_is_code_6_for_those_who_only_look(store: str, tmp_path
 
 def test_a_missing_extra_is_named(tmp_path: Path) -> None:
     (tmp_path / "obstore.py").write_text("raise ImportError('not here')")
-    told = told_by_a_new_one("--store", "s3://bucket/jobs", "status", PYTHONPATH=str(tmp_path))
-    assert told.code == 2
-    assert "pip install 'casque[s3]'" in told.err
-    assert told.err.count("\n") == 1
+    result = run_new_process("--store", "s3://bucket/jobs", "status", PYTHONPATH=str(tmp_path))
+    assert result.code == 2
+    assert "pip install 'casque[s3]'" in result.err
+    assert result.err.count("\n") == 1
 
 
-def test_a_storage_that_does_not_answer_is_code_5(
+def test_a_storage_that_does_not_answer_exits_with_5(
     control: Control, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Keys are given, so that nobody is asked for some; nobody listens on port 1.
+    # With keys set, no provider is asked for credentials. No server listens on port 1.
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_ALLOW_HTTP"):
         monkeypatch.setenv(name, "true")
     monkeypatch.setattr(bucket_requests, "COMMIT_DEADLINE_US", 300_000)
@@ -120,17 +120,17 @@ def test_a_storage_that_does_not_answer_is_code_5(
     control.refused("status", code=5)
 
 
-def test_the_store_comes_from_the_environment_and_by_default_is_a_file_of_ones_own(
+def test_the_store_comes_from_the_environment_or_is_a_file_in_the_data_directory(
     tmp_path: Path,
 ) -> None:
     home = {"HOME": str(tmp_path), "XDG_DATA_HOME": f"{tmp_path}/data"}
-    told = told_by("config", "path", **home)
-    assert Path(told.out.strip()).is_relative_to(tmp_path)
-    assert told_by("enqueue", '{"id": "a", "command": "a"}', **home).code == 0
-    assert Path(told.out.strip()).exists()
-    named = told_by("config", "path", CASQUE_STORE="mine.db", **home)
+    result = run_process("config", "path", **home)
+    assert Path(result.out.strip()).is_relative_to(tmp_path)
+    assert run_process("enqueue", '{"id": "a", "command": "a"}', **home).code == 0
+    assert Path(result.out.strip()).exists()
+    named = run_process("config", "path", CASQUE_STORE="mine.db", **home)
     assert named.out == f"{Path.cwd()}/mine.db\n"
-    given = told_by("config", "path", "--store", "postgres://me:secret@host/db", **home)
+    given = run_process("config", "path", "--store", "postgres://me:secret@host/db", **home)
     assert given.out == "postgres://me:…@host/db\n"
 
 
@@ -148,7 +148,7 @@ def test_the_store_comes_from_the_environment_and_by_default_is_a_file_of_ones_o
         ("completion", "tcsh"),
     ],
 )
-def test_a_wrong_use_is_told_in_one_line(control: Control, arguments: tuple[str, ...]) -> None:
+def test_wrong_usage_is_a_one_line_error(control: Control, arguments: tuple[str, ...]) -> None:
     assert "queuectl" in control.refused(*arguments)
 
 
@@ -159,7 +159,7 @@ def test_without_arguments_help_is_shown(capsys: pytest.CaptureFixture[str]) -> 
     assert "queuectl: " not in err
 
 
-def test_what_nobody_expected_asks_to_be_reported(
+def test_an_unexpected_error_asks_for_a_report(
     control: Control, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from casque.cli import status
@@ -168,15 +168,15 @@ def test_what_nobody_expected_asks_to_be_reported(
         raise LookupError("a bug\x1b[1m")
 
     monkeypatch.setattr(status, "_look", fail)
-    told = control.refused("status", code=1)
-    assert r"LookupError: a bug\x1b[1m" in told
-    assert "report" in told
+    result = control.refused("status", code=1)
+    assert r"LookupError: a bug\x1b[1m" in result
+    assert "report" in result
     monkeypatch.setenv("CASQUE_DEBUG", "1")
     with pytest.raises(LookupError):
         control("status")
 
 
-def test_ctrl_c_is_told_in_one_line(control: Control, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_prints_one_line(control: Control, monkeypatch: pytest.MonkeyPatch) -> None:
     from casque.cli.store import Access
 
     def interrupted(*_: object) -> None:
@@ -184,9 +184,9 @@ def test_ctrl_c_is_told_in_one_line(control: Control, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(Access, "records", interrupted)
     for command in (("status",), ("enqueue", "-c", "a"), ("config", "list")):
-        told = control(*command)
-        assert (told.code, told.out) == (130, "")
-        assert told.err == "queuectl: interrupted.\n"
+        result = control(*command)
+        assert (result.code, result.out) == (130, "")
+        assert result.err == "queuectl: interrupted.\n"
 
 
 def test_ctrl_c_while_waiting_for_a_lock_ends_at_once(control: Control) -> None:
@@ -198,7 +198,7 @@ def test_ctrl_c_while_waiting_for_a_lock_ends_at_once(control: Control) -> None:
     connection.execute("BEGIN IMMEDIATE")
     command = process("--store", store, "enqueue", "-c", "b", PYTHONFAULTHANDLER="")
     with command:
-        for _ in range(1_000):  # it may still be loading, when nothing of ours can answer
+        for _ in range(1_000):  # it may still be importing, before it handles signals
             try:
                 command.wait(0.2)
             except subprocess.TimeoutExpired:
@@ -221,8 +221,8 @@ def _is_at_work(pid: int, store: str) -> bool:
     return store in open_files
 
 
-def test_a_reader_that_leaves_is_no_error(control: Control) -> None:
-    # More than a pipe takes, or it would have written all before its reader left.
+def test_a_closed_output_pipe_is_no_error(control: Control) -> None:
+    # More than a pipe holds: otherwise all is written before the reader closes it.
     lines = b'{"command": "echo something long enough"}\n' * 1_200
     control.done("enqueue", "-", stdin=lines)
     for options in (("--limit", "1200"), ("--limit", "1200", "--json")):
@@ -237,7 +237,7 @@ def test_a_reader_that_leaves_is_no_error(control: Control) -> None:
         assert (command.returncode, err) == (141, b"")
 
 
-def test_whoever_reads_what_was_changed_may_leave_and_it_is_changed_all_the_same(
+def test_all_jobs_are_changed_even_if_the_output_pipe_is_closed(
     control: Control,
 ) -> None:
     control.done("enqueue", "-", stdin=b'{"command": "exit 1"}\n' * 900)
@@ -273,73 +273,73 @@ def test_closed_streams_are_no_error(
 
 @pytest.mark.skipif(not FULL.exists(), reason="only Linux has it")
 @pytest.mark.parametrize("command", ["status", "status --json", "enqueue -c a"])
-def test_a_full_disk_under_the_output_is_said(control: Control, command: str) -> None:
-    told = told_into(FULL, "--store", control.store, *command.split())
-    assert told.code == 1
-    assert "No space left on device" in told.err
-    assert told.err.count("\n") == 1
+def test_a_full_disk_under_the_output_is_reported(control: Control, command: str) -> None:
+    result = run_process_into(FULL, "--store", control.store, *command.split())
+    assert result.code == 1
+    assert "No space left on device" in result.err
+    assert result.err.count("\n") == 1
 
 
-def test_letters_that_the_output_lacks_become_escapes(control: Control) -> None:
-    told = told_by(
+def test_characters_that_stdout_cannot_encode_are_escaped(control: Control) -> None:
+    result = run_process(
         "--store", control.store, "enqueue", "-c", "echo ü ✓", "--id", "a", PYTHONIOENCODING="ascii"
     )
-    assert (told.code, told.out) == (0, "Job a enqueued: echo \\xfc \\u2713\n")
-    told = told_by("--store", control.store, "list", PYTHONIOENCODING="ascii")
-    assert told.code == 0
-    assert "echo \\xfc" in told.out
+    assert (result.code, result.out) == (0, "Job a enqueued: echo \\xfc \\u2713\n")
+    result = run_process("--store", control.store, "list", PYTHONIOENCODING="ascii")
+    assert result.code == 0
+    assert "echo \\xfc" in result.out
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
-def test_json_is_json_whatever_letters_the_output_lacks(control: Control, encoding: str) -> None:
+def test_json_is_valid_in_every_output_encoding(control: Control, encoding: str) -> None:
     control.done("enqueue", "-c", "echo ü ✓ 😀", "--id", "a")
-    told = told_by("--store", control.store, "list", "--json", PYTHONIOENCODING=encoding)
-    assert [one["command"] for one in told.json] == ["echo ü ✓ 😀"]
+    result = run_process("--store", control.store, "list", "--json", PYTHONIOENCODING=encoding)
+    assert [one["command"] for one in result.json] == ["echo ü ✓ 😀"]
 
 
-def test_a_list_that_is_cut_says_so_to_programs_too(control: Control) -> None:
+def test_a_truncated_list_prints_a_note_with_json_too(control: Control) -> None:
     control.done("enqueue", "-", stdin=b'{"command": "a"}\n' * 3)
-    told = control("list", "--json", "--limit", "2")
-    assert len(told.json) == 2
-    assert "no more than 2 are listed" in told.err
+    result = control("list", "--json", "--limit", "2")
+    assert len(result.json) == 2
+    assert "the list ends at 2; raise --limit" in result.err
     assert control("list", "--json").err == ""
 
 
-def test_a_place_whose_path_is_not_text_is_refused(tmp_path: Path) -> None:
+def test_a_store_path_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
     folder = tmp_path / "d\udcff"
     folder.mkdir()
     for arguments in (("enqueue", "-c", "a"), ("worker", "start"), ("config", "list")):
-        told = told_in(folder, "--store", "jobs.db", *arguments)
-        assert told.code == 2
-        assert "is not UTF-8 text" in told.err
+        result = run_process_in(folder, "--store", "jobs.db", *arguments)
+        assert result.code == 2
+        assert "is not UTF-8 text" in result.err
     assert [*folder.iterdir()] == []
 
 
-def test_the_version_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+def test_version_prints_the_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["--version"]) == 0
     assert re.fullmatch(r"queuectl \d+\.\d+\.\d+\n", capsys.readouterr().out)
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion_scripts_ask_the_command_itself(
+def test_completion_scripts_call_the_command(
     control: Control, monkeypatch: pytest.MonkeyPatch, shell: str
 ) -> None:
     monkeypatch.setenv("SHELL", f"/bin/{shell}")
-    told = control.done("completion", shell)
-    assert told == control.done("completion")
-    assert "_QUEUECTL_COMPLETE" in told
+    result = control.done("completion", shell)
+    assert result == control.done("completion")
+    assert "_QUEUECTL_COMPLETE" in result
     if shell == "bash":
-        subprocess.run(["bash", "-n"], input=told.encode(), check=True)
+        subprocess.run(["bash", "-n"], input=result.encode(), check=True)
 
 
-def test_completion_knows_commands_and_options() -> None:
+def test_completion_offers_commands_and_options() -> None:
     def completed(*words: str) -> list[str]:
-        told = told_by(
+        result = run_process(
             _QUEUECTL_COMPLETE="complete_bash",
             COMP_WORDS=" ".join(("queuectl", *words)),
             COMP_CWORD=str(len(words)),
         )
-        return told.out.split()
+        return result.out.split()
 
     assert "enqueue" in completed("en")
     assert completed("dlq", "re") == ["retry"]
@@ -351,7 +351,7 @@ def test_completion_knows_commands_and_options() -> None:
     "words",
     ["status", "list", "queues", "dlq list", "worker list", "config list", "config get lease"],
 )
-def test_to_look_where_nothing_is_stored_makes_nothing(
+def test_reading_a_missing_store_creates_nothing(
     store: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["--store", f"{tmp_path}/{store}", *words.split()]) == 0

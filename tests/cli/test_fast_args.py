@@ -1,4 +1,4 @@
-"""The short way to enqueue reads arguments as Typer does, and loads little."""
+"""The fast path of enqueue reads arguments as Typer does, and imports little."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ PIECES = (
 
 
 def drawn() -> Iterator[list[str]]:
-    """Any pieces in any order: most are wrong, and some are not what they seem."""
+    """Random pieces in random order: most are wrong, and some look right but are not."""
     chance = random.Random(6)
     for _ in range(3_000):
         middle = [chance.choice(PIECES) for _ in range(chance.randrange(1, 6))]
@@ -101,7 +101,7 @@ def by_typer(
 
 
 def ordered(arguments: Sequence[str], taken: list[EnqueueRequest]) -> EnqueueRequest | None:
-    """What Typer would have enqueued; None when it refuses, or does something else."""
+    """The request that Typer reads; None if it refuses, or does something else."""
     taken.clear()
     try:
         app.invoke(arguments)
@@ -110,10 +110,10 @@ def ordered(arguments: Sequence[str], taken: list[EnqueueRequest]) -> EnqueueReq
     return taken[0] if taken else None
 
 
-def test_whatever_it_understands_typer_understands_the_same(
+def test_the_fast_path_reads_arguments_as_typer_does(
     by_typer: list[EnqueueRequest], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # The other commands would do as they are told.
+    # Remove the other commands: they would really run.
     monkeypatch.setattr(app.app, "registered_commands", app.app.registered_commands[:1])
     monkeypatch.setattr(app.app, "registered_groups", [])
     understood = 0
@@ -135,14 +135,14 @@ def test_whatever_it_understands_typer_understands_the_same(
         ["enqueue", "-c", "a", "-p", "3", "--skip-inside-job", "--id-from-content"],
     ],
 )
-def test_what_hooks_call_all_day_goes_the_short_way(arguments: list[str]) -> None:
+def test_common_calls_take_the_fast_path(arguments: list[str]) -> None:
     assert fast_args.read_arguments(arguments) is not None
 
 
 @pytest.mark.parametrize(
     "arguments", [["enqueue", "-"], ["enqueue", "--help"], ["enqueue", "-h", JSON], ["enqueue"]]
 )
-def test_what_is_not_one_job_is_left_to_typer(arguments: list[str]) -> None:
+def test_calls_that_are_not_one_job_are_left_to_typer(arguments: list[str]) -> None:
     assert fast_args.read_arguments(arguments) is None
 
 

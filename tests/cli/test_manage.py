@@ -1,4 +1,4 @@
-"""What operators do to jobs, queues and stores."""
+"""Commands for operators: they change jobs, queues and settings."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ def states(control: Control) -> dict[str, JobStatus]:
     return {job.id: job.status for job in control.jobs()}
 
 
-def test_cancel_tells_of_each_job_and_ends_with_the_worst_code(anywhere: Control) -> None:
+def test_cancel_reports_each_job_and_exits_with_the_highest_code(anywhere: Control) -> None:
     anywhere.done("enqueue", "-c", "a", "--id", "one")
     anywhere.done("enqueue", "-c", "a", "--id", "two")
     anywhere.dies("dead")
     with Queue(anywhere.store) as queue:
-        assert queue.stats().dead == 3  # `dies` takes all that are due
+        assert queue.stats().dead == 3  # `dies` takes all due jobs
         queue.retry("one")
         queue.retry("two")
-    told = anywhere("cancel", "one", "nope", "dead", "two", "--reason", "no need")
-    assert told.out == "Job one cancelled.\nJob two cancelled.\n"
-    assert "nope: there is no such job" in told.err
-    assert "dead is dead already" in told.err
-    assert told.code == 3
+    result = anywhere("cancel", "one", "nope", "dead", "two", "--reason", "no need")
+    assert result.out == "Job one cancelled.\nJob two cancelled.\n"
+    assert "nope: there is no such job" in result.err
+    assert "dead is dead already" in result.err
+    assert result.code == 3
     assert states(anywhere)["two"] is JobStatus.CANCELLED
     job = anywhere.job("one")
     assert job is not None
@@ -38,13 +38,13 @@ def test_retry_is_for_dead_jobs(anywhere: Control) -> None:
     assert "only a dead job can be retried" in anywhere.refused("retry", "job-fail")
 
 
-def test_a_dead_job_goes_back_with_all_its_attempts(anywhere: Control) -> None:
+def test_dlq_retry_requeues_a_dead_job_with_all_its_attempts(anywhere: Control) -> None:
     anywhere.dies("job-fail", "job-invalid")
-    told = anywhere.done("dlq", "list")
-    assert told.split("\n")[0].strip() == "Dead Jobs"
-    assert "job-invalid" in told
-    told = anywhere.done("dlq", "retry", "job-fail")
-    assert told == "Job job-fail moved from DLQ to 'pending'.\n"
+    result = anywhere.done("dlq", "list")
+    assert result.split("\n")[0].strip() == "Dead Jobs"
+    assert "job-invalid" in result
+    result = anywhere.done("dlq", "retry", "job-fail")
+    assert result == "Job job-fail moved from DLQ to 'pending'.\n"
     job = anywhere.job("job-fail")
     assert job is not None
     assert (job.status, job.attempts) == (JobStatus.QUEUED, 0)
@@ -54,7 +54,7 @@ def test_a_dead_job_goes_back_with_all_its_attempts(anywhere: Control) -> None:
     assert "job-fail is queued; only a dead job can be retried" in several.err
 
 
-def test_all_dead_jobs_go_back_or_those_of_a_queue(
+def test_dlq_retry_all_requeues_all_dead_jobs_or_those_of_a_queue(
     anywhere: Control, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from casque.cli import dlq, manage
@@ -72,19 +72,19 @@ def test_all_dead_jobs_go_back_or_those_of_a_queue(
 
 
 @pytest.mark.parametrize("arguments", [(), ("a", "--all"), ("a", "--queue", "mail")])
-def test_which_dead_jobs_is_said_one_way(control: Control, arguments: tuple[str, ...]) -> None:
+def test_dlq_retry_takes_either_ids_or_all(control: Control, arguments: tuple[str, ...]) -> None:
     control.dies("a")
     control.refused("dlq", "retry", *arguments)
 
 
-def test_dlq_shows_dead_jobs_alone(anywhere: Control) -> None:
+def test_dlq_shows_only_dead_jobs(anywhere: Control) -> None:
     anywhere.dies("dead")
     assert "exit code 1" in anywhere.done("dlq", "show", "dead")
     anywhere.done("enqueue", "-c", "a", "--id", "alive")
     assert "alive is pending, not dead" in anywhere.refused("dlq", "show", "alive", code=3)
 
 
-def test_dlq_purge_forgets_the_dead_and_no_others(anywhere: Control) -> None:
+def test_dlq_purge_deletes_only_dead_jobs(anywhere: Control) -> None:
     anywhere.done("enqueue", "-c", "a", "--id", "done")
     anywhere.worked(lambda queue, job: queue.ack(job))
     anywhere.dies("a", "b")
@@ -112,7 +112,7 @@ def test_a_job_that_died_with_its_worker_is_purged_too(anywhere: Control) -> Non
     assert anywhere.jobs() == []
 
 
-def test_purge_says_how_many(anywhere: Control) -> None:
+def test_purge_prints_the_number_of_deleted_jobs(anywhere: Control) -> None:
     anywhere.dies("a", "b")
     anywhere.done("enqueue", "-c", "a", "--id", "alive")
     assert anywhere.done("purge", "--older-than", "1d") == "0 jobs purged.\n"
@@ -135,7 +135,7 @@ def test_a_paused_queue_gives_no_jobs(anywhere: Control) -> None:
         assert len(queue.dequeue()) == 1
 
 
-def test_reset_wipes_everything(anywhere: Control) -> None:
+def test_reset_deletes_everything(anywhere: Control) -> None:
     anywhere.done("enqueue", "-c", "a", "-q", "finished")
     anywhere.worked(lambda queue, job: queue.ack(job))
     anywhere.dies("dead")
@@ -177,13 +177,13 @@ def test_settings_are_set_shown_and_unset(anywhere: Control) -> None:
     assert anywhere.done("config", "set", "timeout", "90") == "Config updated: timeout = 90s\n"
     assert anywhere.done("config", "get", "max_retries") == "4\n"
     assert anywhere.done("config", "get", "backoff_base") == "2\n"
-    told = anywhere.done("config", "list")
-    assert told.split("\n")[0].strip() == "System Configuration"
-    assert "│ max_retries   │ 4 " in told
-    assert "│ backoff_base  │ 2 (default) " in told
+    result = anywhere.done("config", "list")
+    assert result.split("\n")[0].strip() == "System Configuration"
+    assert "│ max_retries   │ 4 " in result
+    assert "│ backoff_base  │ 2 (default) " in result
     for _ in range(2):
-        told = anywhere.done("config", "unset", "max_retries")
-        assert told == "Config updated: max_retries = 3 (default)\n"
+        result = anywhere.done("config", "unset", "max_retries")
+        assert result == "Config updated: max_retries = 3 (default)\n"
     listed = {one["key"]: one for one in anywhere("config", "list", "--json").json}
     assert (listed["timeout"]["value"], listed["timeout"]["is_set"]) == (90, True)
     assert (listed["max_retries"]["value"], listed["max_retries"]["is_set"]) == (3, False)
@@ -192,11 +192,11 @@ def test_settings_are_set_shown_and_unset(anywhere: Control) -> None:
 
 @pytest.mark.parametrize("command", ["get", "unset"])
 def test_an_unknown_setting_is_refused_with_the_list(control: Control, command: str) -> None:
-    for told in (
+    for result in (
         control.refused("config", command, "colour"),
         control.refused("config", "set", "colour", "red"),
     ):
-        assert "max_retries, backoff_base, backoff_max, timeout, lease, retention" in told
+        assert "max_retries, backoff_base, backoff_max, timeout, lease, retention" in result
 
 
 @pytest.mark.parametrize(
@@ -209,7 +209,7 @@ def test_a_wrong_value_is_refused(control: Control, key: str, value: str) -> Non
     assert not any(one["is_set"] for one in control("config", "list", "--json").json)
 
 
-def test_two_who_set_at_once_both_succeed(
+def test_two_concurrent_config_sets_both_succeed(
     control: Control, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from casque.cli.store import Access
@@ -228,7 +228,7 @@ def test_two_who_set_at_once_both_succeed(
     assert control.done("config", "get", "max_retries") == "2\n"
 
 
-def test_as_json_every_change_is_told(control: Control) -> None:
+def test_every_change_is_printed_as_json(control: Control) -> None:
     control.done("enqueue", "-c", "a", "--id", "job1")
     assert control("pause", "a", "--json").json == {"queue": "a", "paused": True}
     assert control("resume", "a", "--json").json == {"queue": "a", "paused": False}

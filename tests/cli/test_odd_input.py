@@ -1,4 +1,4 @@
-"""Input that nobody means: each is told in one line, and nothing is stored or wiped for it."""
+"""Odd input: each is a one-line error, and nothing is stored or deleted."""
 
 from __future__ import annotations
 
@@ -46,13 +46,15 @@ NINES = "9" * 5_000
     ],
     ids=lambda words: " ".join(words)[:40],
 )
-def test_it_is_refused_as_wrong_input(control: Control, words: tuple[str, ...]) -> None:
-    told = control.refused(*words)
-    assert "should not happen" not in told
+def test_odd_input_is_refused(control: Control, words: tuple[str, ...]) -> None:
+    result = control.refused(*words)
+    assert "should not happen" not in result
     assert control.jobs() == []
 
 
-def test_a_depth_that_is_none_is_named(control: Control, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_depth_variable_is_named(
+    control: Control, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("CASQUE_DEPTH", NINES)
     assert "CASQUE_DEPTH" in control.refused("enqueue", "-c", "ls")
 
@@ -61,14 +63,14 @@ def test_a_depth_that_is_none_is_named(control: Control, monkeypatch: pytest.Mon
 @pytest.mark.parametrize("value", ["1234567", "0.25", "86400"])
 def test_a_setting_is_shown_as_it_can_be_set(control: Control, key: str, value: str) -> None:
     if control("config", "set", key, value).code:
-        return  # no fraction of an attempt
+        return  # max_retries must be a whole number
     shown = control.done("config", "get", key).strip()
     control.done("config", "set", key, shown)
     assert control.done("config", "get", key).strip() == shown
 
 
 @pytest.mark.parametrize("value", [b"null", b"-5", b'"x"', b"1e300", b"[]", b"{", b"\xff", b"true"])
-def test_a_setting_that_makes_no_sense_is_not_minded(value: bytes, tmp_path: Path) -> None:
+def test_an_invalid_stored_setting_is_ignored(value: bytes, tmp_path: Path) -> None:
     with Access(f"{tmp_path}/jobs.db") as access:
         for key in SETTINGS:
             access.submit(PutRecord(CONFIG, key, value, ABSENT))
@@ -81,7 +83,7 @@ def test_a_setting_that_makes_no_sense_is_not_minded(value: bytes, tmp_path: Pat
     assert run(["--store", f"{tmp_path}/jobs.db", "enqueue", "-c", "true"]) == 0
 
 
-def test_a_time_that_no_zone_can_show_is_shown(
+def test_a_time_beyond_the_local_calendar_is_shown_in_utc(
     control: Control, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     control.done("enqueue", "-c", "ls", "--id", "late", "--run-at", "9999-12-31T23:59:59Z")
@@ -94,7 +96,7 @@ def test_a_time_that_no_zone_can_show_is_shown(
         time.tzset()
 
 
-def test_an_hour_that_the_clocks_leave_out_counts_from_before(
+def test_a_local_time_that_a_clock_change_skips_uses_the_offset_before(
     control: Control, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TZ", "America/New_York")
@@ -125,7 +127,7 @@ def test_options_may_stand_between_a_group_and_its_command(control: Control) -> 
     assert control.done("config", "get", "max_retries") == "7\n"
 
 
-def test_two_that_bring_back_all_the_dead_are_both_done(anywhere: Control) -> None:
+def test_two_concurrent_dlq_retries_of_all_both_succeed(anywhere: Control) -> None:
     with Queue(anywhere.store) as queue:
         queue.enqueue_many([NewJob("e", id=f"j{n}", max_attempts=1) for n in range(5)])
         for job in queue.dequeue(batch_size=5):
@@ -136,19 +138,19 @@ def test_two_that_bring_back_all_the_dead_are_both_done(anywhere: Control) -> No
         def meanwhile(*arguments: object, **options: object) -> object:
             page = listed(*arguments, **options)  # type: ignore[arg-type]
             for job in page[:2]:
-                queue.retry(job.id)  # by somebody else
+                queue.retry(job.id)  # by another process
             return page
 
         monkeypatch = pytest.MonkeyPatch()
         monkeypatch.setattr(Access, "jobs", lambda _, *a, **o: meanwhile(*a, **o))
-        told = anywhere("dlq", "retry", "--all")
+        result = anywhere("dlq", "retry", "--all")
         monkeypatch.undo()
-        assert (told.code, told.err) == (0, "")
+        assert (result.code, result.err) == (0, "")
         assert queue.stats().dead == 0
         access.__exit__(None, None, None)
 
 
-def test_a_pipe_that_does_not_block_is_read_to_its_end(tmp_path: Path) -> None:
+def test_a_non_blocking_pipe_is_read_to_its_end(tmp_path: Path) -> None:
     source, sink = os.pipe()
     os.set_blocking(source, False)
     store = f"{tmp_path}/jobs.db"
@@ -165,7 +167,7 @@ def test_a_pipe_that_does_not_block_is_read_to_its_end(tmp_path: Path) -> None:
     assert (command.returncode, out) == (0, b"2 jobs enqueued.\n")
 
 
-def test_ctrl_c_says_what_may_be_stored_too(
+def test_ctrl_c_names_the_lines_that_may_be_stored(
     control: Control, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_it = Access.run
@@ -178,19 +180,21 @@ def test_ctrl_c_says_what_may_be_stored_too(
 
     monkeypatch.setattr(stdin, "ENQUEUE_MANY_JOBS", 2)
     monkeypatch.setattr(Access, "run", interrupted)
-    told = control("enqueue", "-", stdin=b'{"command": "a"}\n{"command": "b"}\n{"command": "c"}\n')
-    assert told.code == 130
-    assert "0 jobs had been enqueued, and lines 1 to 2 may have been" in told.err
-    told = control("enqueue", "-c", "ls")
-    assert (told.code, told.out) == (130, "")
-    assert "the job may be there or not" in told.err
+    result = control(
+        "enqueue", "-", stdin=b'{"command": "a"}\n{"command": "b"}\n{"command": "c"}\n'
+    )
+    assert result.code == 130
+    assert "0 jobs had been enqueued, and lines 1 to 2 may have been" in result.err
+    result = control("enqueue", "-c", "ls")
+    assert (result.code, result.out) == (130, "")
+    assert "the job may be stored or not" in result.err
 
 
 async def _number() -> int:
     return 7
 
 
-def test_a_call_that_comes_as_the_loop_ends_is_refused() -> None:
+def test_a_call_after_the_runner_is_closed_is_refused() -> None:
     for _ in range(50):
         runner = LoopRunner()
         assert runner.run(_number()) == 7

@@ -1,4 +1,4 @@
-"""What status, list, show and queues say, to people and to programs."""
+"""The output of status, list, show and queues, for people and for programs."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ SHOWN = r"echo \x1b[31m [red]x[/red] :smile: \x07\u202e\nrm"
 
 
 def one_of_each(control: Control) -> None:
-    """A job in every state."""
+    """Store a job in every state."""
     control.done("enqueue", "-c", "true", "--id", "completed")
     control.worked(lambda queue, job: queue.ack(job, result=b'{"command": "true", "exit_code": 0}'))
     control.dies("dead")
     control.done("enqueue", "-c", "false", "--id", "failed")
     control.worked(lambda queue, job: queue.nack(job, error="exit code 1"))
-    with Queue(control.store) as queue:  # so that the next one does not claim it
+    with Queue(control.store) as queue:  # so that the next `worked` does not claim it
         queue.pause("default")
     control.done("enqueue", "-c", "sleep 9", "--id", "processing", "-q", "other")
     control.worked(lambda queue, job: None)
@@ -62,17 +62,17 @@ def test_status_counts_by_state(anywhere: Control) -> None:
         "",
     ]
     one_of_each(anywhere)
-    told = anywhere.done("status")
+    result = anywhere.done("status")
     states = "Pending Processing Completed Failed Dead Scheduled Cancelled"
-    assert re.findall(r"│ (\w+) +│ +1 │", told) == states.split()
-    assert "Paused Queues: default\n" in told
+    assert re.findall(r"│ (\w+) +│ +1 │", result) == states.split()
+    assert "Paused Queues: default\n" in result
     counts = anywhere("status", "--json").json
     assert {counts[state] for state in states.lower().split()} == {1}
     assert (counts["total"], counts["paused"], counts["workers"]) == (7, ["default"], [])
     assert anywhere("status", "--queue", "other", "--json").json["total"] == 1
 
 
-def test_status_names_the_workers_that_are_there(control: Control) -> None:
+def test_status_lists_the_workers(control: Control) -> None:
     from casque.cli.store import Access
 
     pids = (os.getpid(), os.getppid())
@@ -91,8 +91,8 @@ def test_status_names_the_workers_that_are_there(control: Control) -> None:
             }
             access.submit(PutRecord(WORKER, f"host:{pid}", msgspec.json.encode(entry), ABSENT))
     assert f"Active Workers: 2 {sorted(pids)}\n" in control.done("status")
-    told = control("status", "--json").json["workers"]
-    assert sorted(worker["pid"] for worker in told) == sorted(pids)
+    result = control("status", "--json").json["workers"]
+    assert sorted(worker["pid"] for worker in result) == sorted(pids)
 
 
 def test_status_watched_ends_with_ctrl_c(control: Control) -> None:
@@ -113,9 +113,9 @@ STATES = ("pending", "scheduled", "failed", "processing", "completed", "dead", "
 def test_list_shows_the_jobs_of_a_state(anywhere: Control) -> None:
     one_of_each(anywhere)
     for state in STATES:
-        told = anywhere.done("list", "--state", state)
-        assert told.split("\n")[0].strip() == f"{state.capitalize()} Jobs"
-        assert first_column(told) == [state]
+        result = anywhere.done("list", "--state", state)
+        assert result.split("\n")[0].strip() == f"{state.capitalize()} Jobs"
+        assert first_column(result) == [state]
         [job] = anywhere("list", "--state", state, "--json").json
         assert list(job) == KEYS
         assert (job["id"], job["state"]) == (state, state)
@@ -125,14 +125,14 @@ def test_list_shows_the_jobs_of_a_state(anywhere: Control) -> None:
         assert job["exit_code"] == {"completed": 0, "failed": 1, "dead": 1}.get(state)
 
 
-def test_list_shows_all_in_their_order_and_says_when_there_are_more(anywhere: Control) -> None:
+def test_list_shows_jobs_in_order_and_how_many_more_there_are(anywhere: Control) -> None:
     ids = [f"job{number}" for number in range(7)]
     for id in ids:
         anywhere.done("enqueue", "-c", "a", "--id", id, "-q", "mail")
     anywhere.done("enqueue", "-c", "a", "--id", "other")
-    told = anywhere.done("list", "--limit", "3", "--state", "pending", "--queue", "mail")
-    assert first_column(told) == ids[:3]
-    assert told.endswith("\n… and 4 more\n")
+    result = anywhere.done("list", "--limit", "3", "--state", "pending", "--queue", "mail")
+    assert first_column(result) == ids[:3]
+    assert result.endswith("\n… and 4 more\n")
     assert "more" not in anywhere.done("list", "--limit", "8")
     assert [job["id"] for job in anywhere("list", "--json").json] == [*ids, "other"]
     assert anywhere.done("list", "--state", "dead") == "No dead jobs.\n"
@@ -140,8 +140,8 @@ def test_list_shows_all_in_their_order_and_says_when_there_are_more(anywhere: Co
 
 
 def test_an_unknown_state_is_refused_with_the_list(control: Control) -> None:
-    told = control.refused("list", "--state", "sleeping")
-    assert "pending, scheduled, failed, processing, completed, dead, cancelled" in told
+    result = control.refused("list", "--state", "sleeping")
+    assert "pending, scheduled, failed, processing, completed, dead, cancelled" in result
 
 
 def test_tables_fit_in_80_columns_and_ids_stay_whole(
@@ -150,10 +150,10 @@ def test_tables_fit_in_80_columns_and_ids_stay_whole(
     control.done("enqueue", "-c", "echo " + "word " * 50)
     control.done("enqueue", "-c", "x" * 300)
     monkeypatch.setenv("COLUMNS", "80")
-    told = control.done("list")
-    assert max(map(len, told.split("\n"))) <= 80
+    result = control.done("list")
+    assert max(map(len, result.split("\n"))) <= 80
     for job in control.jobs():
-        assert job.id in told
+        assert job.id in result
         assert max(map(len, control.done("show", job.id).split("\n"))) <= 80
     assert max(map(len, control.done("queues").split("\n"))) <= 80
     assert max(map(len, control.done("config", "list").split("\n"))) <= 80
@@ -165,10 +165,10 @@ def test_in_a_pipe_a_command_stays_on_one_line(control: Control) -> None:
     assert f"│ {command} │" in control.done("list")
 
 
-def test_nothing_that_a_job_says_reaches_the_terminal_raw(control: Control) -> None:
+def test_text_from_jobs_is_escaped_on_the_terminal(control: Control) -> None:
     names = ("--id", "a\x1b[1m", "-q", "q\x1b[2m", "-H", "\x1b[7m=\x1b[8m")
-    told = control.done("enqueue", "-c", NASTY, *names)
-    assert told == rf"Job a\x1b[1m enqueued: {SHOWN}" + "\n"
+    result = control.done("enqueue", "-c", NASTY, *names)
+    assert result == rf"Job a\x1b[1m enqueued: {SHOWN}" + "\n"
     control.worked(
         lambda queue, job: (
             queue.heartbeat(job, note="\x1b[3m", output=b"\x1b[4m\x00[b]o[/b]\nnext\ttab\r\n"),
@@ -188,10 +188,10 @@ def test_nothing_that_a_job_says_reaches_the_terminal_raw(control: Control) -> N
         answer = control(*command)
         assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f]", answer.out + answer.err), command
     assert SHOWN in control.done("list")
-    told = control.done("show", "a\x1b[1m")
-    assert r"\x1b[5m[red]e[/red]" in told
-    assert r"\x1b[4m\x00[b]o[/b]" in told
-    assert "\nnext    tab\n" in told
+    result = control.done("show", "a\x1b[1m")
+    assert r"\x1b[5m[red]e[/red]" in result
+    assert r"\x1b[4m\x00[b]o[/b]" in result
+    assert "\nnext    tab\n" in result
 
 
 def test_there_is_no_colour_in_a_pipe(control: Control) -> None:
@@ -200,7 +200,7 @@ def test_there_is_no_colour_in_a_pipe(control: Control) -> None:
         assert "\x1b" not in control.done(*command)
 
 
-def test_show_tells_everything(anywhere: Control) -> None:
+def test_show_prints_everything(anywhere: Control) -> None:
     options = ("-e", "A=1", "--cwd", "/", "--timeout", "5m", "--max-attempts", "2")
     headers = ("--header", "traceparent=00-1-2-01", "-H", "tenant=seven")
     anywhere.done("enqueue", "-c", "make it", "--id", "job1", *options, *headers)
@@ -211,13 +211,13 @@ def test_show_tells_everything(anywhere: Control) -> None:
             queue.nack(job, error="the second error"),
         )
     )
-    told = anywhere.done("show", "job1")
+    result = anywhere.done("show", "job1")
     for words in (
         *("dead", "make it", "A=1", "5m", "2 of 2", "50%", "half", "the first error"),
-        *("the second error", "one\ntwo", "In ", "Claimed ", "Done "),
+        *("the second error", "one\ntwo", "Created ", "Claimed ", "Finished "),
         "traceparent=00-1-2-01 tenant=seven",
     ):
-        assert words in told
+        assert words in result
     job = anywhere("show", "job1", "--json").json
     assert list(job)[: len(KEYS)] == KEYS
     assert job["headers"] == {"traceparent": "00-1-2-01", "tenant": "seven"}
@@ -234,14 +234,14 @@ def test_a_task_is_shown_by_its_entrypoint_and_payload(control: Control) -> None
     assert (job["entrypoint"], job["command"]) == ("send_email", None)
 
 
-def test_long_output_is_shown_by_its_end(control: Control) -> None:
+def test_the_end_of_long_output_is_shown(control: Control) -> None:
     control.done("enqueue", "-c", "a", "--id", "job1")
     lines = b"".join(b"line %d\n" % number for number in range(100))
     control.worked(lambda queue, job: queue.heartbeat(job, output=lines))
-    told = control.done("show", "job1")
-    assert "the last 20 of 100 lines" in told
-    assert "line 99" in told
-    assert "line 79" not in told
+    result = control.done("show", "job1")
+    assert "the last 20 of 100 lines" in result
+    assert "line 99" in result
+    assert "line 79" not in result
 
 
 def test_an_unknown_id_is_not_found(anywhere: Control) -> None:
@@ -253,24 +253,24 @@ def test_an_unknown_id_is_not_found(anywhere: Control) -> None:
 def test_queues_are_counted_one_by_one(anywhere: Control) -> None:
     one_of_each(anywhere)
     anywhere.done("pause", "empty")
-    told = {one["queue"]: one for one in anywhere("queues", "--json").json}
-    assert list(told) == ["default", "empty", "other"]
-    assert (told["default"]["pending"], told["default"]["dead"]) == (1, 1)
-    assert (told["other"]["processing"], told["other"]["paused"]) == (1, False)
-    assert told["empty"]["paused"]
+    result = {one["queue"]: one for one in anywhere("queues", "--json").json}
+    assert list(result) == ["default", "empty", "other"]
+    assert (result["default"]["pending"], result["default"]["dead"]) == (1, 1)
+    assert (result["other"]["processing"], result["other"]["paused"]) == (1, False)
+    assert result["empty"]["paused"]
     shown = anywhere.done("queues")
     assert first_column(shown) == ["default", "empty", "other"]
 
 
-def test_everything_comes_before_the_command_or_after(control: Control, tmp_path: Path) -> None:
+def test_common_options_come_before_or_after_the_command(control: Control, tmp_path: Path) -> None:
     control.done("enqueue", "-c", "a")
-    told = control("list", "--json").out
-    assert control("--json", "list").out == told
+    result = control("list", "--json").out
+    assert control("--json", "list").out == result
     elsewhere = f"{tmp_path}/other.db"
     assert control("list", "--store", elsewhere, "--json").out == "[]\n"
 
 
-def test_a_job_whose_last_lease_is_over_is_dead_and_not_in_progress(anywhere: Control) -> None:
+def test_a_job_whose_last_lease_expired_is_listed_as_dead(anywhere: Control) -> None:
     with Queue(anywhere.store) as queue:
         queue.enqueue("e", id="spent", max_attempts=1)
         queue.enqueue("e", id="held", max_attempts=1)

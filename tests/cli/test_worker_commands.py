@@ -1,4 +1,4 @@
-"""`queuectl worker list`, `check` and `start`: what they say, and what they refuse."""
+"""`queuectl worker list`, `check` and `start`: their output and their errors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from casque.cli.worker.plan import StartPlan
 from casque.record import ABSENT, CONFIG, SUPERVISOR, WORKER
 from casque.rules.operations import PutRecord
 from casque.worker.shell.settings import encoded
-from tests.cli.control import told_by
+from tests.cli.control import run_process
 from tests.cli.entries import MINUTE_US, Write, claim
 
 KEYS = {
@@ -40,7 +40,7 @@ KEYS = {
 # -- list --------------------------------------------------------------------------
 
 
-def test_no_workers_are_told_of_in_words_and_as_json(
+def test_an_empty_list_of_workers_is_printed_as_text_and_json(
     store: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["worker", "list"]) == 0
@@ -61,7 +61,7 @@ def test_the_table_fits_into_80_columns(
         assert word in out
 
 
-def test_the_keys_of_its_json_stay(
+def test_the_json_keys_of_worker_list_do_not_change(
     store: str, write: Write, capsys: pytest.CaptureFixture[str]
 ) -> None:
     entry = write(running=("a job of some time ago",))
@@ -69,23 +69,27 @@ def test_the_keys_of_its_json_stay(
     assert run(["--json", "status"]) == 0
     status = json.loads(capsys.readouterr().out)
     assert run(["--json", "worker", "list"]) == 0
-    [told] = json.loads(capsys.readouterr().out)
-    assert set(told) == KEYS
-    assert (told["pid"], told["running"], told["lease_seconds"]) == (os.getpid(), ["job1"], 60)
+    [result] = json.loads(capsys.readouterr().out)
+    assert set(result) == KEYS
+    assert (result["pid"], result["running"], result["lease_seconds"]) == (
+        os.getpid(),
+        ["job1"],
+        60,
+    )
     assert [one["running"] for one in status["workers"]] == [["job1"]]
-    assert told["beat_at"].endswith("Z")
-    assert told["state"] == "working"
+    assert result["beat_at"].endswith("Z")
+    assert result["state"] == "working"
 
 
 @pytest.mark.parametrize(
-    ("us", "told"),
+    ("us", "result"),
     [(0, "0s ago"), (59_999_999, "59s ago"), (MINUTE_US, "1m ago"), (2**50, "13031d ago")],
 )
-def test_how_long_ago(us: int, told: str) -> None:
-    assert ago(us) == told
+def test_durations_are_shown_in_one_unit(us: int, result: str) -> None:
+    assert ago(us) == result
 
 
-def test_a_host_name_does_not_speak_to_the_terminal(
+def test_control_characters_in_a_host_name_are_escaped(
     write: Write, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write(name="odd", host="\x1b[2Jodd")
@@ -112,7 +116,7 @@ def test_an_entry_that_cannot_be_read_breaks_nothing(
 # -- check -------------------------------------------------------------------------
 
 
-def test_a_probe_is_told_by_the_exit_code_and_one_line(
+def test_check_answers_with_an_exit_code_and_one_line(
     write: Write, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def checked(*arguments: str) -> tuple[int, str]:
@@ -128,21 +132,21 @@ def test_a_probe_is_told_by_the_exit_code_and_one_line(
         "queuectl: no worker of this host is registered in this store; 1 elsewhere.\n",
     )
     write(age_us=90_000_000)
-    code, told = checked()
-    assert (code, "no worker is beating" in told) == (1, True)
-    code, told = checked("--max-age", "5m")
-    assert (code, "1 worker(s) are well" in told) == (0, True)
+    code, result = checked()
+    assert (code, "no worker is beating" in result) == (1, True)
+    code, result = checked("--max-age", "5m")
+    assert (code, "1 worker(s) are healthy" in result) == (0, True)
 
 
-def test_a_probe_gets_json(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_prints_json(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
     write()
     assert run(["worker", "check", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert (told["is_healthy"], told["workers"]) == (True, [os.getpid()])
-    assert set(told) == {"is_healthy", "workers", "message"}
+    result = json.loads(capsys.readouterr().out)
+    assert (result["is_healthy"], result["workers"]) == (True, [os.getpid()])
+    assert set(result) == {"is_healthy", "workers", "message"}
 
 
-def test_a_store_that_cannot_be_read_is_1_for_a_probe(
+def test_check_exits_with_1_if_the_store_cannot_be_read(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "jobs.db").write_bytes(b"this is no queue, and no SQLite file either" * 100)
@@ -156,7 +160,7 @@ def test_a_store_that_cannot_be_read_is_1_for_a_probe(
 
 @pytest.mark.parametrize("foreground", [[], ["--foreground"]])
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "result"),
     [
         (["--count", "0"], "--count"),
         (["--count", "-1"], "--count"),
@@ -174,9 +178,9 @@ def test_a_store_that_cannot_be_read_is_1_for_a_probe(
         (["--log-file", "/proc/nowhere/log"], "/proc/nowhere/log"),
     ],
 )
-def test_what_cannot_be_is_one_line_and_exit_2(
+def test_wrong_start_options_are_one_line_and_exit_2(
     arguments: list[str],
-    told: str,
+    result: str,
     foreground: list[str],
     *,
     tmp_path: Path,
@@ -190,7 +194,7 @@ def test_what_cannot_be_is_one_line_and_exit_2(
     assert run(["worker", "start", *foreground, *arguments]) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert told in captured.err
+    assert result in captured.err
     assert captured.err.count("\n") == 1
     assert list(tmp_path.glob("**/worker-*.log")) == []
 
@@ -226,7 +230,7 @@ def test_the_supervisor_process_gets_the_plan_unchanged(
     assert msgspec.json.decode(msgspec.json.encode(plan), type=StartPlan) == plan
 
 
-def test_lease_and_pace_are_those_of_the_store_unless_told(
+def test_lease_and_poll_interval_default_to_the_settings(
     store: str, planned: Callable[..., StartPlan]
 ) -> None:
     assert planned().options.poll_us is None
@@ -235,13 +239,13 @@ def test_lease_and_pace_are_those_of_the_store_unless_told(
             access.submit(PutRecord(CONFIG, key, encoded(key, value), ABSENT))
     options = planned().options
     assert (options.lease_us, options.poll_us) == (5 * MINUTE_US, 250_000)
-    assert options.concurrency == 1, "of commands: one at a time"
-    told = planned("--lease", "2s", "--app", "tasks:app").options
-    assert told.lease_us == 2_000_000
-    assert told.concurrency > 1
+    assert options.concurrency == 1, "one command at a time"
+    result = planned("--lease", "2s", "--app", "tasks:app").options
+    assert result.lease_us == 2_000_000
+    assert result.concurrency > 1
 
 
 @pytest.mark.parametrize("command", ["start", "list", "stop", "check"])
 def test_help_has_examples(command: str) -> None:
-    told = told_by("worker", command, "--help", COLUMNS="80")
-    assert f"$ queuectl worker {command}" in told.out
+    result = run_process("worker", command, "--help", COLUMNS="80")
+    assert f"$ queuectl worker {command}" in result.out

@@ -1,4 +1,4 @@
-"""`queuectl worker stop`: who is told to stop, who is left alone, and who has died."""
+"""`queuectl worker stop`: which workers it stops, leaves alone, or removes as dead."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ from tests.cli.entries import MINUTE_US, Write, birth_of, entries
 
 @pytest.fixture
 def sleeper() -> Iterator[subprocess.Popen[bytes]]:
-    """A process that is nobody's worker."""
+    """A process that is not a worker."""
     process = subprocess.Popen(["sleep", "1000"])
     yield process
     process.kill()
     process.wait()
 
 
-# -- who is there ------------------------------------------------------------------
+# -- which workers are running -----------------------------------------------------
 
 
-def test_one_that_died_here_is_gone_and_one_elsewhere_is_not_judged(
+def test_a_dead_worker_is_shown_as_gone_only_on_its_own_host(
     store: str, write: Write, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ended = subprocess.Popen(["true"])
@@ -67,7 +67,7 @@ def test_a_process_that_was_not_reaped_has_ended() -> None:
     assert process_identity.has_ended(process.pid, None)
 
 
-def test_a_signal_goes_to_the_process_that_is_meant_or_to_none(
+def test_a_signal_is_sent_only_to_the_process_with_the_right_birth(
     sleeper: subprocess.Popen[bytes],
 ) -> None:
     birth = birth_of(sleeper.pid)
@@ -79,7 +79,7 @@ def test_a_signal_goes_to_the_process_that_is_meant_or_to_none(
     assert not process_identity.send(sleeper.pid, birth, signal.SIGTERM)
 
 
-def test_one_that_is_stopped_by_its_terminal_goes_on_to_heed_a_signal(
+def test_a_process_stopped_by_sigstop_is_continued_for_the_signal(
     sleeper: subprocess.Popen[bytes],
 ) -> None:
     sleeper.send_signal(signal.SIGSTOP)
@@ -87,13 +87,13 @@ def test_one_that_is_stopped_by_its_terminal_goes_on_to_heed_a_signal(
     assert sleeper.wait(60) == -signal.SIGTERM
 
 
-def test_a_name_with_a_parenthesis_does_not_confuse(tmp_path: Path) -> None:
+def test_a_process_name_with_a_parenthesis_is_parsed(tmp_path: Path) -> None:
     odd = tmp_path / "a) R 1 2 3 (b"
     odd.symlink_to("/bin/sleep")
     process = subprocess.Popen([odd, "1000"])
     try:
         while Path(f"/proc/{process.pid}/comm").read_text()[0] != "a":
-            pass  # it is still the fork
+            pass  # the new process has not called exec yet
         vitals = process_identity.vitals(process.pid)
         assert vitals is not None
         assert vitals.parent == os.getpid()
@@ -106,7 +106,7 @@ def test_a_name_with_a_parenthesis_does_not_confuse(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("arguments", [[], ["PID"], ["--all"]])
-def test_another_process_that_got_the_number_is_not_shot(
+def test_another_process_with_a_reused_pid_is_not_signalled(
     arguments: list[str],
     store: str,
     write: Write,
@@ -121,14 +121,14 @@ def test_another_process_that_got_the_number_is_not_shot(
     assert entries(store) == []
 
 
-def test_a_supervisor_is_not_shot_that_is_not_the_workers_own(
+def test_a_process_that_is_not_the_workers_supervisor_is_not_signalled(
     write: Write, sleeper: subprocess.Popen[bytes], capsys: pytest.CaptureFixture[str]
 ) -> None:
     worker = subprocess.Popen(["sleep", "1000"])
     try:
         write(pid=worker.pid, birth=birth_of(worker.pid), supervisor=sleeper.pid)
         assert run(["worker", "stop", "--no-wait"]) == 0
-        assert worker.wait(60) == -15, "it has nobody else to tell it"
+        assert worker.wait(60) == -15, "it has no supervisor to stop it"
     finally:
         worker.kill()
         worker.wait()
@@ -136,7 +136,7 @@ def test_a_supervisor_is_not_shot_that_is_not_the_workers_own(
     capsys.readouterr()
 
 
-def test_one_here_that_cannot_be_told_apart_is_dismissed_and_not_shot(
+def test_a_worker_of_unknown_birth_is_dismissed_and_not_signalled(
     store: str,
     write: Write,
     sleeper: subprocess.Popen[bytes],
@@ -147,12 +147,12 @@ def test_one_here_that_cannot_be_told_apart_is_dismissed_and_not_shot(
     assert sleeper.poll() is None
     [entry] = entries(store)
     assert entry.is_dismissed
-    assert capsys.readouterr().out == f"Told 1 worker(s) to stop: {sleeper.pid}.\n"
+    assert capsys.readouterr().out == f"Stopping 1 worker(s): {sleeper.pid}.\n"
     assert run(["worker", "list", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)[0]["state"] == "stopping"
 
 
-def test_one_on_a_thread_of_another_program_is_dismissed_and_not_shot(
+def test_a_worker_on_a_thread_is_dismissed_and_not_signalled(
     store: str, write: Write, sleeper: subprocess.Popen[bytes]
 ) -> None:
     write(pid=sleeper.pid, birth=birth_of(sleeper.pid), obeys_signals=False)
@@ -162,7 +162,7 @@ def test_one_on_a_thread_of_another_program_is_dismissed_and_not_shot(
 
 
 @pytest.mark.parametrize("off", [0, 1])
-def test_the_supervisor_of_one_that_died_is_stopped_and_nobody_else(
+def test_only_the_right_supervisor_of_a_dead_worker_is_stopped(
     store: str, write: Write, sleeper: subprocess.Popen[bytes], off: int
 ) -> None:
     ended = subprocess.Popen(["true"])
@@ -177,7 +177,7 @@ def test_the_supervisor_of_one_that_died_is_stopped_and_nobody_else(
     assert entries(store) == []
 
 
-def test_a_storage_that_takes_nothing_does_not_hold_up_a_signal(
+def test_a_storage_that_refuses_writes_does_not_delay_signals(
     tmp_path: Path,
     sleeper: subprocess.Popen[bytes],
     capsys: pytest.CaptureFixture[str],
@@ -217,7 +217,7 @@ def test_a_storage_that_takes_nothing_does_not_hold_up_a_signal(
     assert "still registered" in captured.err
 
 
-def test_one_elsewhere_that_is_not_heard_of_any_more_is_not_said_to_have_stopped(
+def test_a_silent_worker_on_another_host_is_not_reported_as_stopped(
     store: str, write: Write, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("casque.worker.registry.entries._LATE_US", 0)
@@ -225,10 +225,10 @@ def test_one_elsewhere_that_is_not_heard_of_any_more_is_not_said_to_have_stopped
     assert run(["worker", "stop", "--all"]) == 1
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert "1 worker(s) are not known to have ended: 17 on far-away." in captured.err
+    assert "1 worker(s) may still be running: 17 on far-away." in captured.err
 
 
-def test_one_whose_entry_ran_out_is_named_beside_one_that_still_works(
+def test_a_worker_with_an_expired_entry_is_named_with_one_that_still_works(
     store: str, write: Write, capsys: pytest.CaptureFixture[str]
 ) -> None:
     far = {"host": "far-away", "supervisor": 16}
@@ -245,11 +245,11 @@ def test_one_whose_entry_ran_out_is_named_beside_one_that_still_works(
         access.submit(supervisor_put(supervisor, access.store.name))
     assert run(["worker", "stop", "--all", "--timeout", "4s"]) == 1
     captured = capsys.readouterr()
-    assert captured.out == "", "their supervisor is there, so nobody knows that they have ended"
-    assert "2 worker(s) are not known to have ended: 17 on far-away, 18 on" in captured.err
+    assert captured.out == "", "their supervisor still has an entry, so they may still run"
+    assert "2 worker(s) may still be running: 17 on far-away, 18 on" in captured.err
 
 
-def test_those_elsewhere_are_left_alone_unless_all_are_meant(
+def test_workers_on_other_hosts_are_stopped_only_with_all(
     store: str, write: Write, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write(name="far", host="far-away", pid=17)
@@ -270,23 +270,23 @@ def test_those_elsewhere_are_left_alone_unless_all_are_meant(
     assert "the PID 17; none is registered" in captured.err
 
 
-def test_a_stop_makes_no_queue_and_says_that_there_is_none(
+def test_stop_creates_no_queue_and_reports_that_there_is_none(
     store: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["worker", "stop"]) == 0
-    told = capsys.readouterr()
-    assert told.out == "No workers are running.\n"
-    assert "no queue is stored at" in told.err
-    assert "send SIGTERM to their supervisor" in told.err
+    result = capsys.readouterr()
+    assert result.out == "No workers are running.\n"
+    assert "no queue is stored at" in result.err
+    assert "send SIGTERM to their supervisor" in result.err
     assert not Path(store).exists()
 
 
-def test_a_worker_that_has_the_store_under_another_path_is_one_of_it(
+def test_a_worker_with_the_store_under_another_path_belongs_to_it(
     store: str, write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As a bind mount shows it; a copy is in another place."""
+    """For example in a bind mount. A copied store has another identity."""
     with Access(store) as access:
-        access.submit(PutRecord(CONFIG, "any", b"1", None))  # it is there
+        access.submit(PutRecord(CONFIG, "any", b"1", None))  # creates the store
         name = access.store.name
     elsewhere = {"store": "/another/path", "place": place_of(name)}
     write(name="bound", **elsewhere)

@@ -142,7 +142,7 @@ OF_A_JOB: dict[str, With] = {
     "heartbeat": lambda q, _, job: q.heartbeat(job),
     "heartbeat_many": lambda q, held, job: q.heartbeat_many([held, job]),
 }
-JOB_DUE = "a Job or its id is due here, not"
+JOB_DUE = "expected a Job or a job id, got"
 NOT_JOBS: tuple[Any, ...] = (None, 3, b"held", ["held"], ("held", 1), NewJob("e"))
 
 ENQUEUE_AT: With = lambda q, _, run_at: q.enqueue("e", run_at=run_at)  # noqa: E731 - as the others

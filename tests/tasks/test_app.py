@@ -1,4 +1,4 @@
-"""An App opens its store at the first use, once per process, and lets it go."""
+"""An App opens its store at the first use, once per process, and closes it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_nothing_is_opened_before_the_first_use(tmp_path: Path) -> None:
     app.close()
 
 
-def test_an_address_holds_whatever_folder_the_process_goes_to(
+def test_a_relative_address_survives_a_change_of_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -50,7 +50,7 @@ def test_an_address_holds_whatever_folder_the_process_goes_to(
 
 
 @pytest.mark.parametrize("make", [InMemoryStorage, MemoryBucket, lambda: open_store("memory://")])
-def test_an_app_takes_whatever_open_store_does(make: Any) -> None:
+def test_an_app_accepts_every_address_that_open_store_accepts(make: Any) -> None:
     with App(make()) as app:
         handle = app.task(work).enqueue(1)
         assert asyncio.run(app.tasks["work"].aenqueue(2)).id != handle.id
@@ -60,7 +60,7 @@ def test_an_app_takes_whatever_open_store_does(make: Any) -> None:
 
 def test_a_wrong_address_is_refused() -> None:
     with pytest.raises(InvalidError):
-        App("nowhere://").store  # noqa: B018 - it is opened by asking
+        App("nowhere://").store  # noqa: B018 - the first use opens it
 
 
 def test_threads_share_one_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,7 +71,7 @@ def test_threads_share_one_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
         def making(*args: Any, **options: Any) -> Any:
             made.append(name)
-            threading.Event().wait(0.05)  # long enough for all to come to the same door
+            threading.Event().wait(0.05)  # long enough for all threads to arrive here
             return make(*args, **options)
 
         return making
@@ -116,7 +116,7 @@ def test_concurrent_tasks_are_stored_together(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("address", ["jobs.db", "jobs.json", "ledger/"])
-def test_after_a_fork_the_child_opens_anew(address: str, tmp_path: Path) -> None:
+def test_after_a_fork_the_child_opens_its_own_store(address: str, tmp_path: Path) -> None:
     app = App(f"{tmp_path}/{address}")
     task = app.task(work)
     task.enqueue(1)
@@ -135,21 +135,21 @@ def test_after_a_fork_the_child_opens_anew(address: str, tmp_path: Path) -> None
     app.close()
 
 
-def test_a_store_of_this_process_alone_is_refused_in_a_fork() -> None:
+def test_a_store_in_memory_is_refused_in_a_forked_child() -> None:
     app = App("memory://")
     task = app.task(work)
     task.enqueue(1)
     child = os.fork()
     if child == 0:
         try:
-            with pytest.raises(InvalidError, match="lives in the parent alone"):
+            with pytest.raises(InvalidError, match="exists only in the parent"):
                 task.enqueue(2)
         finally:
             os._exit(0 if sys.exc_info()[0] is None else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-def test_a_closed_app_is_not_used_again(tmp_path: Path) -> None:
+def test_a_closed_app_refuses_calls(tmp_path: Path) -> None:
     with App(tmp_path / "jobs.db") as app:
         task = app.task(work)
         handle = task.enqueue(1)
@@ -166,12 +166,12 @@ def test_a_closed_app_is_not_used_again(tmp_path: Path) -> None:
             use()
 
 
-def test_closing_what_was_never_opened_is_fine(tmp_path: Path) -> None:
+def test_closing_an_app_that_was_never_opened_is_fine(tmp_path: Path) -> None:
     App(tmp_path / "jobs.db").close()
     assert list(tmp_path.iterdir()) == []
 
 
-def test_it_can_be_closed_inside_an_event_loop(tmp_path: Path) -> None:
+def test_an_app_can_be_closed_inside_an_event_loop(tmp_path: Path) -> None:
     app = App(tmp_path / "jobs.db")
     task = app.task(work)
 
@@ -184,7 +184,7 @@ def test_it_can_be_closed_inside_an_event_loop(tmp_path: Path) -> None:
         assert again.queue.stats().pending == 1
 
 
-def test_a_store_that_was_handed_over_stays_open() -> None:
+def test_a_store_passed_by_the_caller_stays_open() -> None:
     store = open_store("memory://")
     with App(store) as app:
         app.task(work).enqueue(1)
@@ -224,7 +224,7 @@ imported = App("memory://")
 def reachable() -> None: ...
 
 
-def test_a_task_is_pickled_by_its_name_and_an_app_not_at_all(
+def test_a_task_is_pickled_by_name_and_an_app_cannot_be_pickled(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, __name__, sys.modules[reachable.__module__])
@@ -249,7 +249,7 @@ class Useful:
     async def before(self, job: Any) -> None: ...
 
 
-def test_middleware_must_have_something_to_call() -> None:
+def test_middleware_must_have_at_least_one_hook() -> None:
     useful = Useful()
     assert App("memory://", middleware=[useful]).middleware == (useful,)
     with pytest.raises(InvalidError, match="none of `before"):
@@ -268,7 +268,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     return calls
 
 
-def test_work_hands_its_options_to_the_supervisor(asked: list[tuple[Any, ...]]) -> None:
+def test_work_passes_its_options_to_the_supervisor(asked: list[tuple[Any, ...]]) -> None:
     app = App("memory://")
     app.work()
     app.work(
@@ -314,9 +314,7 @@ def test_work_hands_its_options_to_the_supervisor(asked: list[tuple[Any, ...]]) 
         {"max_mib": 1.5},
     ],
 )
-def test_work_refuses_what_makes_no_sense(
-    asked: list[tuple[Any, ...]], wrong: dict[str, Any]
-) -> None:
+def test_work_refuses_invalid_options(asked: list[tuple[Any, ...]], wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidError, match=next(iter(wrong)).removesuffix("s")):
         App("memory://").work(**wrong)
     assert asked == []

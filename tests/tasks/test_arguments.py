@@ -1,4 +1,4 @@
-"""What a task is called with: everything JSON can be told to carry, and nothing else."""
+"""Arguments of tasks: every type that JSON can carry is accepted, all others are refused."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def task_of(hint: Any) -> Task[..., Any]:
         (Color, Color.RED),
         (Mood, Mood.GOOD),
         (Literal["a", 1], "a"),
-        (Optional[int], None),  # noqa: UP045 - people write it
+        (Optional[int], None),  # noqa: UP045 - users write it
         (int | None, 5),
         (str | int | None, "a"),
         (list[int], [1, 2]),
@@ -125,7 +125,7 @@ def task_of(hint: Any) -> Task[..., Any]:
     ],
     ids=repr,
 )
-def test_a_value_comes_out_as_it_went_in(hint: Any, value: Any) -> None:
+def test_a_value_survives_encoding_and_decoding(hint: Any, value: Any) -> None:
     task = task_of(hint)
     for new in (task.job(value), task.job(value=value)):
         args, kwargs = task.call.decode(new.payload)
@@ -160,17 +160,19 @@ def test_a_value_comes_out_as_it_went_in(hint: Any, value: Any) -> None:
         (Shape, {"corners": []}, "missing required field `name`"),
         (Model, {"tags": []}, "when"),
         (Annotated[int, msgspec.Meta(ge=1)], 0, "Expected `int` >= 1"),
-        (Any, 1j, "nothing says how a complex becomes JSON"),
+        (Any, 1j, "complex cannot be encoded as JSON"),
         (Any, {(1, 2): 3}, "a tuple cannot be a key in JSON"),
-        (Any, [float("nan")], "nan is a float that JSON does not have"),
-        (float, float("inf"), "inf is a float that JSON does not have"),
-        (float | None, float("-inf"), "-inf is a float that JSON does not have"),
-        (Point, Point(float("nan")), "nan is a float"),  # type: ignore[arg-type]
+        (Any, [float("nan")], "JSON has no nan"),
+        (float, float("inf"), "JSON has no inf"),
+        (float | None, float("-inf"), "JSON has no -inf"),
+        (Point, Point(float("nan")), "JSON has no nan"),  # type: ignore[arg-type]
         (Any, "\ud800", "lone surrogate"),
     ],
     ids=repr,
 )
-def test_a_value_of_another_type_is_refused_by_name(hint: Any, value: Any, says: str) -> None:
+def test_a_value_of_the_wrong_type_is_refused_with_the_argument_name(
+    hint: Any, value: Any, says: str
+) -> None:
     task = task_of(hint)
     for attempt in (
         lambda: task.enqueue(value),
@@ -192,7 +194,7 @@ def test_a_value_that_contains_itself_is_refused() -> None:
         task_of(Any).job(loop)
 
 
-def test_a_legitimate_null_beside_numbers_is_no_nan() -> None:
+def test_a_null_beside_numbers_is_not_taken_for_nan() -> None:
     task = task_of(dict[str, float | None])
     assert task.call.decode(task.job({"a": None, "b": 1.0}).payload)[1] == {
         "value": {"a": None, "b": 1.0}
@@ -227,8 +229,8 @@ class Tree:
     ],
     ids=repr,
 )
-def test_a_hint_that_cannot_be_json_is_refused_when_it_is_decorated(hint: Any) -> None:
-    with pytest.raises(InvalidError, match=r"work: parameter `value: .*cannot be given as JSON"):
+def test_a_hint_that_cannot_be_json_is_refused_at_decoration(hint: Any) -> None:
+    with pytest.raises(InvalidError, match=r"work: parameter `value: .*cannot be passed as JSON"):
         task_of(hint)
 
 
@@ -236,7 +238,7 @@ def test_a_return_hint_that_cannot_be_json_is_refused_too() -> None:
     def work() -> Custom:
         return Custom()
 
-    with pytest.raises(InvalidError, match=r"what it returns, `.*Custom`, cannot be kept"):
+    with pytest.raises(InvalidError, match=r"return type `.*Custom` cannot be stored"):
         App("memory://").task(work)
 
 
@@ -288,7 +290,7 @@ def unannotated(a, b=None):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN2
         (unannotated, ([1, "x"], {"y": None}), {}, {"a": [1, "x"], "b": {"y": None}}),
     ],
 )
-def test_a_call_is_stored_by_names_and_made_again_as_it_was(
+def test_a_call_is_stored_by_name_and_repeated_exactly(
     task: Task[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], payload: dict[str, Any]
 ) -> None:
     new = task.job(*args, **kwargs)
@@ -314,7 +316,7 @@ def test_a_call_is_stored_by_names_and_made_again_as_it_was(
         (every, ("1",), {}, "every: argument `first`: Expected `int`, got `str`"),
         (every, (1, 2, 3, "4"), {}, r"every: argument `\*`: Expected `float`, got `str`"),
         (open_ended, ("a",), {"b": "x"}, "open_ended: argument `b`: Expected `int`, got `str`"),
-        (open_ended, ("a",), {"*": 1}, "no argument can be called '\\*'"),
+        (open_ended, ("a",), {"*": 1}, "cannot be named '\\*'"),
     ],
 )
 def test_a_call_that_does_not_fit_is_refused(
@@ -327,16 +329,16 @@ def test_a_call_that_does_not_fit_is_refused(
 @pytest.mark.parametrize(
     ("task", "payload", "says"),
     [
-        (plain, b"nonsense", "plain: the payload is no JSON object"),
-        (plain, b"[1]", "plain: the payload is no JSON object"),
+        (plain, b"nonsense", "plain: the payload is not a JSON object"),
+        (plain, b"[1]", "plain: the payload is not a JSON object"),
         (plain, b"", "plain: argument `to` is missing"),
         (plain, b'{"to": "a"}', "plain: argument `urgent` is missing"),
-        (plain, b'{"to": "a", "urgent": true, "cc": 1}', "plain: there is no argument `cc`"),
+        (plain, b'{"to": "a", "urgent": true, "cc": 1}', "plain: unknown argument `cc`"),
         (plain, b'{"to": 1, "urgent": true}', "plain: argument `to`: Expected `str`, got `int`"),
-        (plain, b'{"to": "a", "urgent": true, "*": [1]}', "plain: 1 values without a name"),
+        (plain, b'{"to": "a", "urgent": true, "*": [1]}', "plain: too many positional values"),
         (every, b'{"*": 1}', r"every: argument `\*`: Expected `array`"),
         (every, b"{}", "every: argument `first` is missing"),
-        (every, b'{"first": 1}', "every: there is no argument `first`"),
+        (every, b'{"first": 1}', "every: unknown argument `first`"),
     ],
 )
 def test_a_payload_from_elsewhere_that_does_not_fit_is_refused(
@@ -369,7 +371,7 @@ def test_the_message_shows_how_the_task_is_called() -> None:
     )
 
 
-# -- hints that are not known yet -------------------------------------------------
+# -- hints that are not defined yet -----------------------------------------------
 
 
 @app.task
@@ -386,13 +388,13 @@ class Later:
     n: int
 
 
-def test_a_hint_may_name_what_is_defined_further_down() -> None:
+def test_a_hint_may_name_a_class_defined_further_down() -> None:
     assert early.call.decode(early.job(Later(1)).payload)[1] == {"value": Later(1)}
     with pytest.raises(InvalidError, match=r"early: argument `value\.n`: Expected `int`"):
         early.job(Later("x"))  # type: ignore[arg-type]
 
 
-def test_a_hint_that_names_nothing_is_refused_at_the_first_use() -> None:
+def test_a_hint_with_an_undefined_name_is_refused_at_the_first_use() -> None:
     for use in (lambda: never.job(1), lambda: never.call.decode(b"{}")):
         with pytest.raises(InvalidError) as raised:
             use()
@@ -400,7 +402,7 @@ def test_a_hint_that_names_nothing_is_refused_at_the_first_use() -> None:
         assert "TYPE_CHECKING" in str(raised.value)
 
 
-def test_a_hint_may_name_what_a_module_does_not_have_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hint_may_name_a_class_of_a_half_imported_module(monkeypatch: pytest.MonkeyPatch) -> None:
     module = ModuleType("half_imported")
     monkeypatch.setitem(globals(), "half_imported", module)
 
@@ -414,7 +416,7 @@ def test_a_hint_may_name_what_a_module_does_not_have_yet(monkeypatch: pytest.Mon
     assert task.call.decode(task.job(Later(1)).payload)[1] == {"value": Later(1)}
 
 
-def test_a_hint_that_is_no_code_is_refused_when_it_is_decorated() -> None:
+def test_a_hint_with_a_syntax_error_is_refused_at_decoration() -> None:
     with pytest.raises(InvalidError, match="work: its type hints cannot be read"):
         task_of("list[")
 

@@ -1,4 +1,4 @@
-"""Asking after a job, and waiting for what it returned."""
+"""Handles: reading the state of a job, and waiting for its result."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def app(clock: FakeClock) -> Iterator[App]:
 
 
 def work_off(app: App) -> None:
-    """What a worker does, without the worker."""
+    """Run the due jobs as a worker would."""
     for job in app.queue.dequeue(batch_size=10):
         task = app.tasks[job.entrypoint]
         args, kwargs = task.call.decode(job.payload)
@@ -88,7 +88,7 @@ def test_a_result_is_what_the_function_returned_on_every_store(
         assert asyncio.run(awaited()) == [42, Point(1), None, 2]
 
 
-def test_of_a_task_that_is_not_known_a_result_is_plain_json(app: App) -> None:
+def test_the_result_of_an_unregistered_task_is_plain_json(app: App) -> None:
     handle = app.enqueue("elsewhere")
     [job] = app.queue.dequeue()
     app.queue.ack(job, result=b'{"x":1}')
@@ -99,7 +99,7 @@ def test_of_a_task_that_is_not_known_a_result_is_plain_json(app: App) -> None:
 
 
 class Watched:
-    """Finishes the job at a given time, and notes when it was looked at."""
+    """Finishes the job at a given time, and records when it was read."""
 
     def __init__(self, app: App, clock: FakeClock, at_us: int) -> None:
         self.looks: list[int] = []
@@ -114,7 +114,7 @@ class Watched:
         app.queue.get = looked  # type: ignore[method-assign,assignment]
 
 
-def test_it_looks_soon_and_then_ever_less_often(app: App, clock: FakeClock) -> None:
+def test_result_polls_soon_and_then_less_and_less_often(app: App, clock: FakeClock) -> None:
     handle = app.task(double).enqueue(1)
     watched = Watched(app, clock, at_us=3 * SECOND_US)
     assert handle.result() == 2
@@ -125,20 +125,20 @@ def test_it_looks_soon_and_then_ever_less_often(app: App, clock: FakeClock) -> N
     assert len(pauses) < 30
 
 
-def test_when_its_time_is_over_it_says_so_and_the_job_goes_on(app: App, clock: FakeClock) -> None:
+def test_result_raises_at_its_timeout_and_the_job_continues(app: App, clock: FakeClock) -> None:
     handle = app.task(double).enqueue(1)
     begun = clock.monotonic()
     with pytest.raises(TimeoutError) as raised:
         handle.result(timeout=SECOND)
     assert clock.monotonic() - begun == SECOND_US
     assert not isinstance(raised.value, CasqueError)
-    assert "(double) was not finished within 0:00:01; it goes on" in str(raised.value)
+    assert "(double) was not finished within 0:00:01; it continues" in str(raised.value)
     assert handle.status() is JobStatus.QUEUED
     work_off(app)
     assert handle.result(timeout=timedelta()) == 2
 
 
-def test_an_await_can_be_bounded_from_outside(tmp_path: Path) -> None:
+def test_an_await_can_be_limited_by_asyncio_timeout(tmp_path: Path) -> None:
     with App(tmp_path / "jobs.db") as app:
         work = app.task(double)
 
@@ -151,7 +151,7 @@ def test_an_await_can_be_bounded_from_outside(tmp_path: Path) -> None:
             asyncio.run(bounded())
 
 
-def test_many_may_await_one_result(tmp_path: Path) -> None:
+def test_many_tasks_may_await_one_result(tmp_path: Path) -> None:
     with App(tmp_path / "jobs.db") as app:
         work = app.task(double)
 
@@ -189,7 +189,7 @@ def test_a_cancelled_job_raises_its_reason(app: App) -> None:
         handle.result()
 
 
-def test_a_record_that_is_gone_is_told_with_the_remedy(app: App, clock: FakeClock) -> None:
+def test_a_deleted_record_is_an_error_with_the_remedy(app: App, clock: FakeClock) -> None:
     work = app.task(double)
     handle = work.using(retain=SECOND).enqueue(1)
     work_off(app)
@@ -202,7 +202,7 @@ def test_a_record_that_is_gone_is_told_with_the_remedy(app: App, clock: FakeCloc
 
 
 @pytest.mark.parametrize("through", ["task", "using"])
-def test_a_task_that_retains_nothing_has_no_results_and_says_so(app: App, through: str) -> None:
+def test_a_task_without_retain_has_no_results_and_says_so(app: App, through: str) -> None:
     work: Task[[int], int] = app.task(retain=None if through == "task" else SECOND)(double)
     handle = work.using(retain=None).enqueue(1) if through == "using" else work.enqueue(1)
     for ask in (handle.result, lambda: asyncio.run(waited(handle))):
@@ -214,10 +214,10 @@ def test_a_task_that_retains_nothing_has_no_results_and_says_so(app: App, throug
         handle.status()
 
 
-def test_a_result_of_another_type_than_declared_is_told(app: App) -> None:
+def test_a_result_of_the_wrong_type_is_an_error(app: App) -> None:
     handle = app.task(double).enqueue(1)
     app.queue.ack(app.queue.dequeue()[0], result=b'"two"')
-    with pytest.raises(InvalidError, match=r"double: .*return annotation says: Expected `int`"):
+    with pytest.raises(InvalidError, match=r"double: .*return annotation: Expected `int`"):
         handle.result()
 
 

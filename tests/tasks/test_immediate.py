@@ -40,7 +40,7 @@ def test_a_plain_task_runs_in_the_callers_thread(app: App) -> None:
     assert handle.job().payload == b'{"n":1}'
     assert handle.job().headers == {"trace": "1"}
     assert app.queue.stats().total == 0
-    with pytest.raises(InvalidError, match="has run already"):
+    with pytest.raises(InvalidError, match="has already run"):
         handle.cancel()
     with pytest.raises(InvalidError):
         current_job()
@@ -57,12 +57,16 @@ def test_an_async_task_runs_wherever_it_is_enqueued(app: App) -> None:
     async def inside() -> None:
         where.set("inside")
         assert await (await work.aenqueue(2)) == (2, "inside", "work")
-        assert work.enqueue(3).result() == (3, "inside", "work")  # beside the loop that runs
+        assert work.enqueue(3).result() == (
+            3,
+            "inside",
+            "work",
+        )  # on another thread, beside the running loop
 
     asyncio.run(inside())
 
 
-def test_what_the_function_raises_comes_out_of_enqueue(app: App) -> None:
+def test_enqueue_raises_the_exception_of_the_function(app: App) -> None:
     @app.task
     def fails(kind: int) -> None:
         raise (Retry(reason="busy") if kind else KeyError("a"))
@@ -89,7 +93,7 @@ def test_what_the_function_raises_comes_out_of_enqueue(app: App) -> None:
         asyncio.run(inside())
 
 
-def test_arguments_and_results_are_checked_as_ever(app: App) -> None:
+def test_arguments_and_results_are_checked_as_usual(app: App) -> None:
     ran: list[int] = []
 
     @app.task
@@ -104,7 +108,7 @@ def test_arguments_and_results_are_checked_as_ever(app: App) -> None:
         work.enqueue(1)
 
 
-def test_several_and_by_name_run_in_their_order(app: App) -> None:
+def test_many_jobs_and_named_jobs_run_in_order(app: App) -> None:
     ran: list[int] = []
 
     @app.task
@@ -122,11 +126,11 @@ def test_several_and_by_name_run_in_their_order(app: App) -> None:
         lambda: app.enqueue_many([NewJob("unknown")]),
         lambda: asyncio.run(app.aenqueue("unknown")),
     ):
-        with pytest.raises(InvalidError, match="no task is called 'unknown'"):
+        with pytest.raises(InvalidError, match="no task is named 'unknown'"):
             attempt()
 
 
-def test_tasks_may_enqueue_tasks_but_not_for_ever(app: App) -> None:
+def test_tasks_may_enqueue_tasks_up_to_a_depth(app: App) -> None:
     @app.task
     def down(n: int) -> int:
         return 0 if n == 0 else 1 + down.enqueue(n - 1).result()

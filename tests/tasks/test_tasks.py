@@ -1,4 +1,4 @@
-"""Functions become tasks, and their jobs have the options that were asked for."""
+"""Functions become tasks, and their jobs have the requested options."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def at_the_top(n: int) -> int:
     return n
 
 
-def test_a_task_is_called_as_the_function_it_is(app: App) -> None:
+def test_a_task_is_callable_like_its_function(app: App) -> None:
     @app.task
     def add(a: int, b: int = 1) -> int:
         """The sum."""
@@ -126,7 +126,7 @@ def ways(app: App, work: Task[..., Any]) -> dict[str, Callable[..., Job]]:
 
 
 @pytest.mark.parametrize("way", ["enqueue", "aenqueue", "job", "ajob", "name", "aname"])
-def test_using_changes_what_it_is_told_and_nothing_else(app: App, way: str) -> None:
+def test_using_changes_the_given_options_and_nothing_else(app: App, way: str) -> None:
     @app.task(queue="q", priority=1, max_attempts=5, retain=MINUTE, timeout=MINUTE)
     def work(n: int) -> None: ...
 
@@ -146,7 +146,7 @@ def test_using_changes_what_it_is_told_and_nothing_else(app: App, way: str) -> N
     assert enqueue(headers=None).headers == {}
 
 
-def test_using_again_keeps_what_was_said_before(app: App) -> None:
+def test_using_twice_keeps_the_earlier_options(app: App) -> None:
     @app.task
     def work(n: int) -> None: ...
 
@@ -157,7 +157,7 @@ def test_using_again_keeps_what_was_said_before(app: App) -> None:
     assert work.enqueue(1).job().queue == "default"
 
 
-def test_a_second_job_of_one_id_is_the_first(app: App) -> None:
+def test_a_second_job_with_the_same_id_is_the_first(app: App) -> None:
     @app.task
     def work(n: int) -> None: ...
 
@@ -216,7 +216,7 @@ def test_a_wrong_option_is_refused_where_it_is_given(
         ({"run_in": "cloud"}, "run_in='cloud'"),
     ],
 )
-def test_a_wrong_option_is_refused_when_it_is_decorated(
+def test_a_wrong_option_is_refused_at_decoration(
     app: App, options: dict[str, Any], says: str
 ) -> None:
     with pytest.raises(InvalidError) as raised:
@@ -247,18 +247,18 @@ async def anumbers() -> AsyncIterator[int]:
     [
         (lambda: None, "a lambda has no name"),
         (Thing.method, "Thing.method is a method"),
-        (Thing().method, "no function"),
+        (Thing().method, "is not a function"),
         (Thing.static, "is a method"),
-        (Thing, "no function"),
-        (Thing(), "no function"),
-        (functools.partial(at_the_top, 1), "no function"),
-        (len, "no function"),
-        (5, "no function"),
+        (Thing, "is not a function"),
+        (Thing(), "is not a function"),
+        (functools.partial(at_the_top, 1), "is not a function"),
+        (len, "is not a function"),
+        (5, "is not a function"),
         (numbers, "is a generator"),
         (anumbers, "is a generator"),
     ],
 )
-def test_what_cannot_be_a_task_is_refused(app: App, function: Any, says: str) -> None:
+def test_objects_that_cannot_be_tasks_are_refused(app: App, function: Any, says: str) -> None:
     for decorate in (app.task, app.task(name="named")):
         with pytest.raises(InvalidError) as raised:
             decorate(function)
@@ -270,11 +270,11 @@ def test_a_task_is_not_decorated_twice(app: App) -> None:
     @app.task
     def work() -> None: ...
 
-    with pytest.raises(InvalidError, match="is a task already"):
+    with pytest.raises(InvalidError, match="is already a task"):
         app.task(name="again")(work)
 
 
-def test_a_name_is_given_once_and_the_message_says_where(app: App) -> None:
+def test_a_task_name_is_unique_and_the_error_names_both_places(app: App) -> None:
     first = app.task(at_the_top)
 
     def other() -> None: ...
@@ -336,8 +336,8 @@ def test_a_producer_without_the_code_enqueues_any_json(app: App) -> None:
     assert app.enqueue("elsewhere").job().payload == b"{}"
     assert app.enqueue("elsewhere", MappingProxyType({"a": 1})).job().payload == b'{"a":1}'
     for wrong, says in (
-        ({"to": 1j}, "elsewhere: argument `to`: nothing says"),
-        ({"to": float("nan")}, "elsewhere: argument `to`: nan"),
+        ({"to": 1j}, "elsewhere: argument `to`: complex cannot be encoded"),
+        ({"to": float("nan")}, "elsewhere: argument `to`: JSON has no nan"),
         ([1], "a dict of names and values"),
     ):
         with pytest.raises(InvalidError) as raised:
@@ -359,7 +359,7 @@ def test_enqueue_many_is_all_or_nothing(app: App) -> None:
     assert asyncio.run(app.aenqueue_many(jobs))[1].status() is JobStatus.QUEUED
 
 
-def test_a_job_of_a_task_can_follow_an_ack(app: App) -> None:
+def test_an_ack_can_enqueue_a_job_of_a_task(app: App) -> None:
     @app.task
     def work(n: int) -> None: ...
 
@@ -381,8 +381,8 @@ def test_a_result_is_json_of_at_most_64_kib(app: App) -> None:
     assert work.call.encode_result("x" * (2**16 - 2)) is not None
     for wrong, says in (
         ("x" * (2**16 - 1), "the result is 65,537 bytes; at most 65,536"),
-        (object(), "the result is not JSON: nothing says how a object"),
-        ([float("inf")], "the result is not JSON: inf is a float"),
+        (object(), "the result is not JSON: object cannot be encoded"),
+        ([float("inf")], "the result is not JSON: JSON has no inf"),
     ):
         with pytest.raises(InvalidError) as raised:
             work.call.encode_result(wrong)

@@ -1,4 +1,4 @@
-"""App: every command of `queuectl`, as Typer reads it."""
+"""App: all commands of `queuectl`, defined with Typer."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from casque.cli.options import Commands, JsonOption, StoreOption, epilog, keep_c
 from casque.cli.output import DONE, INTERRUPTED, INVALID, complain
 from casque.cli.worker.commands import workers
 
-# Typer holds a copy of click, or an older Typer the real one: either way, this is its error.
+# click's UsageError: newer versions of Typer contain a copy of click, older ones import it.
 _UsageError: type[Exception] = typer.BadParameter.__mro__[2]
 
 
 class _PassedThroughError(Exception):
-    """Carries an error past Typer, which would handle Ctrl-C and a closed pipe in its own way."""
+    """Carries an error past Typer, which has its own handling of Ctrl-C and closed pipes."""
 
     def __init__(self, error: BaseException) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ app.add(*manage.RESET_EXAMPLES)(manage.reset)
 
 @app.command(epilog=epilog("queuectl demo"))
 def demo() -> int:
-    """See it work: good, flaky and failing jobs, two workers, a store in a temporary folder."""
+    """Watch two workers run good, flaky and failing jobs, on a store in a temporary folder."""
     from casque.cli.demo.run import demo
 
     return demo()
@@ -97,7 +97,7 @@ def queuectl(
     version: Annotated[
         bool,
         typer.Option(
-            "--version", callback=_print_version, is_eager=True, help="Say which version this is."
+            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
         ),
     ] = False,
 ) -> None:
@@ -108,14 +108,14 @@ def queuectl(
 def _explain(error: Exception) -> None:
     message = str(error.format_message()).rstrip(".")  # type: ignore[attr-defined]
     if not message:
-        return  # nothing was given, and help is shown
+        return  # no arguments: Typer has printed the help
     context = getattr(error, "ctx", None)
     path = "queuectl" if context is None else context.command_path
     complain(f"{message}. See `{path} --help`.")
 
 
 def invoke(arguments: Sequence[str]) -> int:
-    """Run a command; its exit code. Raises what the command raises."""
+    """Run a command and return its exit code. Errors of the command are raised."""
     if COMPLETE_VARIABLE in os.environ:
         from typer.completion import completion_init  # type: ignore[attr-defined]
 

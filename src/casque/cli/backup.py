@@ -19,10 +19,10 @@ EXAMPLES = ("queuectl backup copy.db", "queuectl backup --force /backups/jobs.db
 
 def backup(
     context: typer.Context,
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="Where to put the copy.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The path of the copy.")],
     *,
     force: Annotated[
-        bool, typer.Option("--force", "-f", help="Replace FILE if it is there.")
+        bool, typer.Option("--force", "-f", help="Replace FILE if it exists.")
     ] = False,
 ) -> int:
     """Copy a SQLite queue as it is now, while it is in use, and check the copy."""

@@ -26,7 +26,7 @@ EPILOG = epilog(
 def completion(
     shell: Annotated[
         str | None,
-        typer.Argument(metavar="SHELL", help=f"{', '.join(_SHELLS)}; else that of $SHELL."),
+        typer.Argument(metavar="SHELL", help=f"{', '.join(_SHELLS)}. Default: from $SHELL."),
     ] = None,
 ) -> int:
     """Print a script that makes a shell complete commands and options."""

@@ -25,7 +25,7 @@ KeyArgument = Annotated[str, typer.Argument(metavar="KEY", help=f"One of {_KEYS}
 
 config = command_group(
     "config",
-    "The settings of a store, which hold for every worker on every host.",
+    "Settings of a store, shared by all workers on all hosts.",
     "queuectl config list",
     "queuectl config set max_retries 5",
 )
@@ -36,25 +36,25 @@ config = command_group(
     "queuectl config set timeout 10m",
     "queuectl config set timeout none",
     name="set",
-    context_settings={"ignore_unknown_options": True},  # -1 is a value, and a wrong one
+    context_settings={"ignore_unknown_options": True},  # -1 is a (wrong) value, not an option
 )
 def set_(
     context: typer.Context,
     key: KeyArgument,
-    value: Annotated[str, typer.Argument(metavar="VALUE", help="A number, or as 90s, 5m, 7d.")],
+    value: Annotated[str, typer.Argument(metavar="VALUE", help="A number, or 90s, 5m, 7d.")],
 ) -> int:
-    """Set one of the settings."""
+    """Change a setting."""
     return _change(context, key, encoded(key, value))
 
 
 @config.add("queuectl config unset timeout")
 def unset(context: typer.Context, key: KeyArgument) -> int:
-    """Set one of the settings back to its default."""
+    """Reset a setting to its default."""
     return _change(context, key, None)
 
 
 def _change(context: typer.Context, key: str, data: bytes | None) -> int:
-    """Set a setting, or set it back to its default, and say so. The last writer wins."""
+    """Change a setting, or reset it if `data` is None, and print it. The last writer wins."""
     one = setting(key)
     with open_for_writing(context) as access:
         access.submit(
@@ -69,7 +69,7 @@ def _change(context: typer.Context, key: str, data: bytes | None) -> int:
 
 @config.add("queuectl config get max_retries")
 def get(context: typer.Context, key: KeyArgument) -> int:
-    """Print the value of one of the settings."""
+    """Print the value of a setting."""
     one = setting(key)
     settings, are_set = _read(context)
     value = _object(key, settings, is_set=key in are_set)
@@ -78,7 +78,7 @@ def get(context: typer.Context, key: KeyArgument) -> int:
 
 @config.add("queuectl config list", "queuectl config list --json", name="list")
 def list_(context: typer.Context) -> int:
-    """Print all settings, and which of them have their default."""
+    """Print all settings, and mark those that have their default value."""
     settings, are_set = _read(context)
     if is_json(context):
         print_json([_object(key, settings, is_set=key in are_set) for key in SETTINGS])
@@ -92,7 +92,7 @@ def list_(context: typer.Context) -> int:
 
 
 def _read(context: typer.Context) -> tuple[Settings, set[str]]:
-    """The settings, and the keys that somebody has set."""
+    """The settings, and the keys that are set in the store."""
     with open_for_reading(context) as access:
         records = access.records(CONFIG)
     return settings_of(records), {record.name for record in records}
@@ -100,13 +100,13 @@ def _read(context: typer.Context) -> tuple[Settings, set[str]]:
 
 @config.add("queuectl config path", "queuectl config path --json")
 def path(context: typer.Context) -> int:
-    """Print which store is used here. It need not be there yet."""
+    """Print the address of the store in use. The store may not exist yet."""
     shown = without_password(str(anchored(address_of(context))))
     return answer({"store": shown}, plain(shown), as_json=is_json(context))
 
 
 def _object(key: str, settings: Settings, *, is_set: bool) -> JsonObject:
-    """Spans are in seconds."""
+    """A setting for `--json`. Durations are in seconds."""
     one = setting(key)
     value = one.value_of(settings)
     if value is not None and one.field.endswith("_us"):

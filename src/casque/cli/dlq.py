@@ -1,4 +1,4 @@
-"""`queuectl dlq list|show|retry|purge`: dead jobs, which no worker tries again."""
+"""`queuectl dlq list|show|retry|purge`: dead jobs, which workers do not try again."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _PAGE = 1_000
 
 dlq = command_group(
     "dlq",
-    "The dead letter queue: jobs that have had all their attempts.",
+    "The dead letter queue: jobs that have used all their attempts.",
     "queuectl dlq list",
     "queuectl dlq retry --all",
 )
@@ -67,15 +67,17 @@ def show(context: typer.Context, id: IdArgument) -> int:
 def retry(
     context: typer.Context,
     *,
-    ids: Annotated[list[str] | None, typer.Argument(metavar="ID…", help="Of dead jobs.")] = None,
-    all_: Annotated[bool, typer.Option("--all", help="All of them, or all of --queue.")] = False,
+    ids: Annotated[
+        list[str] | None, typer.Argument(metavar="ID…", help="Ids of dead jobs.")
+    ] = None,
+    all_: Annotated[bool, typer.Option("--all", help="All dead jobs, or all in --queue.")] = False,
     queue: QueueOption = None,
 ) -> int:
-    """Bring dead jobs back to their queues, due now, with all their attempts."""
+    """Put dead jobs back into their queues, due now, with all their attempts."""
     if bool(ids) == all_:
-        raise InvalidError("name the jobs, or say --all.")
+        raise InvalidError("name the jobs, or pass --all.")
     if queue is not None and not all_:
-        raise InvalidError("--queue goes with --all; a job that is named needs none.")
+        raise InvalidError("--queue works only with --all; omit it when you name jobs.")
     as_json = is_json(context)
     with open_for_writing(context) as access:
         wanted = list(_dead_ids(access, queue_name(queue))) if all_ else ids or []
@@ -96,15 +98,15 @@ def purge(
     context: typer.Context,
     *,
     older_than: Annotated[
-        str, typer.Option("--older-than", metavar="DURATION", help="How long they are dead.")
+        str, typer.Option("--older-than", metavar="DURATION", help="Time since they died.")
     ] = "0",
     queue: QueueOption = None,
     yes: YesOption = False,
 ) -> int:
-    """Forget dead jobs."""
+    """Delete dead jobs."""
     span_us = duration_us(older_than)
     with open_for_writing(context) as access:
-        if not yes and not confirmed(f"Forget dead jobs in {access.store.name}?"):
+        if not yes and not confirmed(f"Delete dead jobs in {access.store.name}?"):
             return INVALID
         count = access.submit(Purge(span_us, queue_name(queue), only_dead=True))
     text = f"{counted(count, 'dead job')} purged."

@@ -1,4 +1,4 @@
-"""Interrupts: the signals that end a command, held while they would leave something behind."""
+"""Interrupts: signals that end a command, held back while ending would leave a process behind."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ _NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 class Interrupts:
     """Within this context, SIGINT, SIGTERM and SIGHUP raise KeyboardInterrupt.
 
-    Signals that the command was started to ignore stay ignored. Only the first
-    one raises: the next ones would interrupt the cleaning up. Call `release` to
-    let another one raise.
+    Signals that were ignored before stay ignored. Only the first signal raises:
+    later ones would interrupt the cleanup. Call `release` to let another one raise.
     """
 
     def __init__(self) -> None:
@@ -33,11 +32,11 @@ class Interrupts:
             signal.signal(number, handler)
 
     def hold(self) -> None:
-        """Raise nothing from now on: nobody knows yet of a process that is just being started."""
+        """Raise nothing until `release`: a process is being started and cannot be stopped yet."""
         self._is_held = True
 
     def release(self) -> None:
-        """Let the next signal raise; one that came while they were held raises now."""
+        """Let the next signal raise. A signal that came in the meantime raises now."""
         self._is_held = self._has_raised = False
         if self._is_due:
             self._is_due = False

@@ -28,7 +28,7 @@ from casque.record import PAUSE
 from casque.rules.views import VIEWS, JobFilter, View
 
 LimitOption = Annotated[
-    int, typer.Option("--limit", "-n", min=1, max=1_000_000, help="How many at most.")
+    int, typer.Option("--limit", "-n", min=1, max=1_000_000, help="The maximum number of jobs.")
 ]
 DEFAULT_LIMIT = 50
 _RARE = ("scheduled", "cancelled")
@@ -59,12 +59,12 @@ def list_jobs(
 
 
 def show_jobs(access: Access, wanted: JobFilter, *, limit: int, as_json: bool) -> None:
-    """Print the first jobs of those, and how many more there are."""
+    """Print the first matching jobs, and how many more there are."""
     found = access.jobs(wanted, limit=limit)
     if as_json:
         print_json([job_object(job, access.store.clock.now()) for job in found])
         if len(found) == limit:
-            complain(f"note: no more than {limit:,} are listed; more by --limit.")
+            complain(f"note: the list ends at {limit:,}; raise --limit to see more.")
         return
     state = wanted.view or ""
     if not found:
@@ -92,7 +92,7 @@ def queues(context: typer.Context) -> int:
             ]
         )
         return DONE
-    # Rare states get a column only when they have jobs: the others then fit into 80.
+    # Rare states get a column only if they have jobs: the table then fits into 80 columns.
     states = [
         state
         for state in VIEWS

@@ -28,18 +28,18 @@ def leave_with(call: Callable[[], int]) -> NoReturn:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run a command in this process; its exit code."""
+    """Run a command in this process. Returns its exit code."""
     return exit_code(lambda: _dispatch(arguments))
 
 
 def exit_code(call: Callable[[], int]) -> int:
-    """The result of the call, or the exit code of its error, which is printed on one line."""
+    """Return the result of the call. For an error, print one line and return its exit code."""
     try:
         return call()
     except CasqueError as error:
         complain(str(error))
         return code_of(error)
-    except KeyboardInterrupt as interrupt:  # the command may say what was done by then
+    except KeyboardInterrupt as interrupt:  # its text says what was done so far, if any
         complain(str(interrupt) or "interrupted.")
         return INTERRUPTED
     except BrokenPipeError:
@@ -52,7 +52,7 @@ def exit_code(call: Callable[[], int]) -> int:
             raise
         complain(
             f"{type(error).__name__}: {error}. This should not happen: please report it, with "
-            f"what {DEBUG_VARIABLE}=1 shows."
+            f"the traceback that {DEBUG_VARIABLE}=1 prints."
         )
         return NOT_SO
 
@@ -66,30 +66,30 @@ def _dispatch(arguments: Sequence[str]) -> int:
             from casque.cli.enqueue.one import enqueue_one
 
             return enqueue_one(request)
-    # Late: see casque.cli.enqueue for how long typer and rich take to load.
+    # Imported late: typer and rich are slow to load (see casque.cli.enqueue).
     from casque.cli.app import invoke
 
     return invoke(arguments)
 
 
 def _open_streams() -> None:
-    """Open closed streams on /dev/null; escape letters that their encoding lacks."""
+    """Open closed streams on /dev/null; escape characters that their encoding lacks."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:
-            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123, SIM115 - for ever
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123, SIM115 - until the exit
         else:
             stream.reconfigure(errors="backslashreplace")
 
 
 def _flushed(code: int) -> int:
-    """Flush stdout here: at the exit, Python would report an error in its own way."""
+    """Flush stdout and return the exit code. At exit, Python would print its own error."""
     try:
         sys.stdout.flush()
     except BrokenPipeError:
         code = NOWHERE
     except OSError as error:
-        if not code:  # else an error was printed already
+        if not code:  # otherwise an error was printed already
             complain(f"the output could not be written: {error.strerror}.")
             code = NOT_SO
     else:

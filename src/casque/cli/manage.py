@@ -34,12 +34,12 @@ from casque.rules.operations import Cancel, DeleteRecord, Operation, Retry
 from casque.system.durations import duration_us
 from casque.system.terminal_text import counted, plain
 
-IdsArgument = Annotated[list[str], typer.Argument(metavar="ID…", help="The ids of jobs.")]
-YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+IdsArgument = Annotated[list[str], typer.Argument(metavar="ID…", help="Job ids.")]
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 QueueArgument = Annotated[str, typer.Argument(metavar="QUEUE", help="The name of a queue.")]
 
 _BATCH = 1_000
-"""How many are changed in one commit."""
+"""The number of jobs changed in one commit."""
 
 CANCEL_EXAMPLES = ("queuectl cancel job1", "queuectl cancel job1 job2 --reason 'not needed'")
 RETRY_EXAMPLES = ("queuectl retry job-fail", "queuectl dlq retry --all")
@@ -57,9 +57,9 @@ def change_each(
     as_json: bool,
     others_too: bool = False,
 ) -> int:
-    """Change these jobs, then print a line for each. Returns the worst of the exit codes.
+    """Change these jobs, then print a line for each. Returns the highest exit code.
 
-    With `others_too` it is no error when another process has done it already.
+    With `others_too`, it is no error if another process has changed a job already.
     """
     wanted = [name(id, "id") for id in dict.fromkeys(ids)]
     worst = DONE
@@ -74,7 +74,7 @@ def change_each(
                 elif not others_too:
                     complain(str(outcome))
                     worst = max(worst, code_of(outcome))
-    finally:  # also when the storage went away in between
+    finally:  # also if the storage failed in between
         if as_json:
             print_json([job_object(job, access.store.clock.now()) for job in done])
         else:
@@ -86,9 +86,9 @@ def change_each(
 def cancel(
     context: typer.Context,
     ids: IdsArgument,
-    reason: Annotated[str, typer.Option(metavar="TEXT", help="Is kept with the job.")] = "",
+    reason: Annotated[str, typer.Option(metavar="TEXT", help="Stored with the job.")] = "",
 ) -> int:
-    """Never run these jobs (again). One that is running is stopped."""
+    """Cancel jobs, so that they never run (again). Running jobs are stopped."""
     with open_for_writing(context) as access:
         cancelled = partial(Cancel, reason=checked_text(reason, "reason"))
         as_json = is_json(context)
@@ -96,7 +96,7 @@ def cancel(
 
 
 def retry(context: typer.Context, ids: IdsArgument) -> int:
-    """Bring dead jobs back to their queues, due now, with all their attempts."""
+    """Put dead jobs back into their queues, due now, with all their attempts."""
     with open_for_writing(context) as access:
         as_json = is_json(context)
         return change_each(access, ids, Retry, "Job {id} is pending again.", as_json=as_json)
@@ -105,11 +105,11 @@ def retry(context: typer.Context, ids: IdsArgument) -> int:
 def purge(
     context: typer.Context,
     older_than: Annotated[
-        str, typer.Option("--older-than", metavar="DURATION", help="How long they are finished.")
+        str, typer.Option("--older-than", metavar="DURATION", help="Time since they finished.")
     ],
     queue: QueueOption = None,
 ) -> int:
-    """Forget the jobs that are completed, dead or cancelled for longer than that."""
+    """Delete jobs that completed, died or were cancelled longer ago than DURATION."""
     span = timedelta(microseconds=duration_us(older_than))
     with open_for_writing(context) as access:
         count = access.run(access.queue.purge(older_than=span, queue=queue))
@@ -118,7 +118,7 @@ def purge(
 
 
 def pause(context: typer.Context, queue: QueueArgument) -> int:
-    """Let no worker take jobs from a queue. What is running goes on; enqueueing too."""
+    """Stop workers from taking jobs from a queue. Running jobs and enqueueing continue."""
     return _set_paused(context, queue, paused=True)
 
 
@@ -136,9 +136,9 @@ def _set_paused(context: typer.Context, queue: str, *, paused: bool) -> int:
 
 
 def reset(context: typer.Context, yes: YesOption = False) -> int:
-    """Forget everything in the store: jobs of all queues, settings and pauses."""
+    """Delete everything in the store: jobs of all queues, settings and pauses."""
     with open_for_writing(context) as access:
-        if not yes and not confirmed(f"Forget all jobs and settings in {access.store.name}?"):
+        if not yes and not confirmed(f"Delete all jobs and settings in {access.store.name}?"):
             return INVALID
         dropped = sum(
             access.run(access.queue.drop(name)) for name in access.run(access.queue.queues())
@@ -149,17 +149,17 @@ def reset(context: typer.Context, yes: YesOption = False) -> int:
         workers = len(access.live_workers())
     if workers:
         complain(
-            f"{counted(workers, 'worker')} running: what they had in hand is lost, and they go "
-            "on; `queuectl worker stop` stops them."
+            f"{counted(workers, 'worker')} still running; the results of their current jobs are "
+            "lost. Use `queuectl worker stop` to stop them."
         )
     text = f"Store reset: {counted(dropped, 'job')} dropped."
     return answer({"dropped": dropped}, text, as_json=is_json(context))
 
 
 def confirmed(question: str) -> bool:
-    """True when a person says yes. InvalidError when stdin is no terminal."""
+    """Ask on the terminal; True for yes. InvalidError if stdin is not a terminal."""
     if not sys.stdin or not sys.stdin.isatty():
-        raise InvalidError("this cannot be taken back; pass --yes.")
+        raise InvalidError("this cannot be undone; pass --yes to confirm.")
     if typer.confirm(plain(question), err=True):
         return True
     complain("nothing was changed.")

@@ -1,4 +1,4 @@
-"""Options that every command takes, before its name or after."""
+"""Options that every command accepts, before or after its name."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ StoreOption = Annotated[
     typer.Option(
         "--store",
         metavar="URL",
-        help=f"The store to work on, a URL or a path. Else {STORE_VARIABLE}; else your own file.",
+        help=f"URL or path of the store. Default: {STORE_VARIABLE}, or a file in your data folder.",
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 QueueOption = Annotated[
-    str | None, typer.Option("--queue", "-q", metavar="NAME", help="Only of this queue.")
+    str | None, typer.Option("--queue", "-q", metavar="NAME", help="Only this queue.")
 ]
 
 
 class CommonOptions(msgspec.Struct, frozen=True):
-    """The common options that were given so far; the last `--store` counts."""
+    """The common options given so far; the last `--store` wins."""
 
     store: str | None = None
     is_json: bool = False
@@ -42,7 +42,7 @@ class Commands(typer.Typer):
     def add(
         self, *examples: str, name: str | None = None, **settings: Any
     ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-        """Register a command. Its context, the first parameter, has the common options."""
+        """Register a command. Its first parameter, the context, holds the common options."""
 
         def register(command: Callable[..., Any]) -> Callable[..., Any]:
             self.command(name, epilog=epilog(*examples), **settings)(_with_common(command))
@@ -52,7 +52,7 @@ class Commands(typer.Typer):
 
 
 def command_group(name: str, explained: str, *examples: str) -> Commands:
-    """The commands of one noun: `queuectl NAME …`."""
+    """A group of commands: `queuectl NAME …`."""
     made = Commands(name=name, help=explained, epilog=epilog(*examples), no_args_is_help=True)
     made.callback()(keep_common)
     return made
@@ -66,7 +66,7 @@ def epilog(*examples: str) -> str:
 def keep_common(
     context: typer.Context, store: StoreOption = None, json: JsonOption = False
 ) -> None:
-    """Keep the common options that were given here."""
+    """Store the common options given here."""
     before = _common(context)
     context.find_root().obj = CommonOptions(
         before.store if store is None else store, before.is_json or json
@@ -96,7 +96,7 @@ def _common(context: typer.Context) -> CommonOptions:
 
 
 def address_of(context: typer.Context) -> str:
-    """The store of a command: what its options say, else the variable, else the default."""
+    """The store of a command: from its options, else the variable, else the default."""
     return address_from(_common(context).store)
 
 
@@ -112,7 +112,7 @@ def open_for_writing(context: typer.Context) -> Access:
 
 
 def open_for_reading(context: typer.Context) -> Access:
-    """The same for a command that only reads: it creates no store."""
+    """Open the store for a command that only reads. Creates no store."""
     return open_without_creating(address_of(context))
 
 

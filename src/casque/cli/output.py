@@ -1,6 +1,6 @@
 """Output: exit codes, the line on stderr, JSON for programs, tables for people.
 
-Nothing in a job is taken for markup, and no control character reaches the
+Text from jobs is never parsed as markup, and no control character reaches the
 terminal. Times are local in tables and UTC in JSON. The keys of the JSON are
 documented and do not change. Rich is imported late: it is slow to load.
 """
@@ -39,13 +39,13 @@ if TYPE_CHECKING:
 
 DONE = 0
 NOT_SO = 1
-"""The answer is no, as from `worker check`."""
+"""The answer is no, for example from `worker check`."""
 INVALID = 2
 NOT_FOUND = 3
 NOT_OURS = 6
 INTERRUPTED = 130
 NOWHERE = 141
-"""The reader of the output has gone, as `head` does: 128 plus the number of SIGPIPE."""
+"""The reader closed the pipe, as `head` does: 128 plus the number of SIGPIPE."""
 
 _CODES: dict[type[CasqueError], int] = {
     InvalidError: INVALID,
@@ -65,7 +65,7 @@ _SHORTEST_COMMAND = 10
 _COMMAND_LINES = 4
 _NARROWEST = 5
 _OTHER_COLUMNS = 38
-"""The least that the columns besides the id need, with their borders."""
+"""The minimum width of the other columns, with their borders."""
 _UNBOUNDED = 1_000
 """The width of a pipe or a file, where nothing is wrapped."""
 
@@ -76,7 +76,7 @@ _UNBOUNDED = 1_000
 def code_of(error: CasqueError) -> int:
     from casque.stores.place_errors import ForeignError
 
-    if isinstance(error, ForeignError):  # as for a file of another program
+    if isinstance(error, ForeignError):  # the same as for a file of another program
         return NOT_OURS
     return next((code for kind, code in _CODES.items() if isinstance(error, kind)), NOT_SO)
 
@@ -92,7 +92,7 @@ def complain(message: str) -> None:
 
 @contextmanager
 def progress_bar(title: str) -> Iterator[Callable[[int, int | None, str], None]]:
-    """Yield a function that moves a bar on a terminal: done, of how many, and a note."""
+    """Yield a function that updates a bar on a terminal: f(done, total, note)."""
     if not sys.stderr.isatty():
         yield lambda _done, _total, _note: None
         return
@@ -121,17 +121,17 @@ def answer(value: object, text: str, *, as_json: bool) -> int:
 
 
 def print_json(value: object) -> None:
-    """Print one value over several lines."""
+    """Print one value, indented."""
     print(_printable(msgspec.json.format(msgspec.json.encode(value), indent=2).decode()))
 
 
 def print_json_line(value: object) -> None:
-    """Print one value on a line of its own, and flush it."""
+    """Print one value on one line and flush it."""
     print(_printable(msgspec.json.encode(value).decode()), flush=True)
 
 
 def _printable(text: str) -> str:
-    """Escape in JSON's own way what the encoding of stdout may lack."""
+    """Escape, as JSON does, the characters that stdout may not be able to encode."""
     if codecs.lookup(sys.stdout.encoding or "ascii").name == "utf-8":
         return text
     return re.sub("[^\x00-\x7f]+", lambda letters: json.dumps(letters[0])[1:-1], text)
@@ -166,7 +166,7 @@ def job_object(job: Job, now: int) -> JsonObject:
 
 
 def whole_job_object(job: Job, now: int) -> JsonObject:
-    """A job with everything that is stored of it."""
+    """A job with all its stored fields."""
     return job_object(job, now) | {
         "heartbeat_at": utc_time(job.heartbeat_us),
         "lease_until": utc_time(job.lease_until_us),
@@ -208,7 +208,7 @@ def _decoded(data: bytes | None) -> str | None:
 
 
 def console() -> Console:
-    """The terminal, or whatever stdout is."""
+    """A console on stdout, terminal or not."""
     from rich.console import Console
 
     class Quiet(Console):
@@ -221,7 +221,7 @@ def console() -> Console:
 
 
 def table(title: str, *columns: str) -> Table:
-    """An empty table. A `#` before the name of a column makes it one of numbers."""
+    """An empty table. A `#` before a column name marks a column of numbers."""
     from rich.table import Table
 
     made = Table(title=title)
@@ -272,7 +272,7 @@ def _work_of(job: Job) -> str:
 
 
 def local_time(us: int | None) -> str:
-    """An instant by the clock of this machine, to the second."""
+    """A time in the local time zone, to the second."""
     if us is None:
         return ""
     instant = to_datetime(us)

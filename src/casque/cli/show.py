@@ -44,11 +44,11 @@ def show(context: typer.Context, id: IdArgument) -> int:
 
 
 def found(access: Access, id: str) -> Job:
-    """The job of that id. JobNotFoundError when there is none."""
+    """The job with this id. Raises JobNotFoundError if there is none."""
     job = access.run(access.queue.get(id))
     if job is None:
         raise JobNotFoundError(
-            f"job {id}: there is no such job in {access.store.name}; it is gone, or never was.",
+            f"job {id}: not found in {access.store.name}. It was deleted, or never existed.",
             job_id=id,
         )
     return job
@@ -64,7 +64,7 @@ def show_job(job: Job, now: int, *, as_json: bool) -> None:
     if job.output:
         lines = plain_lines(job.output.decode(errors="replace")).split("\n")
         cut_off = len(lines) - _OUTPUT_LINES
-        head = f"Output (the last {_OUTPUT_LINES} of {len(lines)} lines; all by --json):"
+        head = f"Output (the last {_OUTPUT_LINES} of {len(lines)} lines; --json prints all):"
         print(head if cut_off > 0 else "Output:")
         print("\n".join(lines[-_OUTPUT_LINES:]))
 
@@ -105,10 +105,10 @@ def _pairs(values: dict[str, str]) -> str:
 
 def _times(job: Job) -> dict[str, object]:
     return {
-        "In": local_time(job.created_us),
+        "Created": local_time(job.created_us),
         "Not before": local_time(job.run_us) if job.run_us != job.created_us else None,
         "Claimed": local_time(job.claimed_us),
-        "Done": local_time(job.finished_us),
+        "Finished": local_time(job.finished_us),
         "Waited": _between(job.created_us, job.claimed_us),
         "Took": _between(job.claimed_us, job.finished_us),
         "Updated": local_time(job.updated_us),
@@ -158,7 +158,7 @@ def _between(start_us: int | None, end_us: int | None) -> str | None:
 def _call(job: Job) -> ShellCall:
     try:
         return decode(job.payload) if job.entrypoint == SHELL else ShellCall("")
-    except InvalidError:  # done, and the payload gone with the ack
+    except InvalidError:  # finished: the ack has deleted the payload
         return ShellCall("")
 
 

@@ -46,7 +46,7 @@ class Picture(msgspec.Struct, frozen=True):
     stats: Stats
     workers: list[WorkerEntry]
     running: dict[str, list[str]]
-    """The ids of their jobs, by the name of the worker."""
+    """The ids of their jobs, by worker name."""
     paused: list[str]
 
 
@@ -62,14 +62,12 @@ def status(
     context: typer.Context,
     *,
     queue: QueueOption = None,
-    watch: Annotated[
-        bool, typer.Option("--watch", "-w", help="Show it again and again, until Ctrl-C.")
-    ] = False,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Refresh until Ctrl-C.")] = False,
     interval: Annotated[
-        str, typer.Option(metavar="DURATION", help="How often, with --watch.")
+        str, typer.Option(metavar="DURATION", help="Time between refreshes.")
     ] = "1s",
 ) -> int:
-    """Count the jobs by state, and name the workers."""
+    """Show the number of jobs in each state, and the workers."""
     interval_us = duration_us(interval, at_least_us=_SHORTEST_INTERVAL_US)
     with (open_for_writing if watch else open_for_reading)(context) as access:
         if watch:
@@ -134,7 +132,7 @@ def _watch(access: Access, queue: str | None, interval_us: int, *, as_json: bool
     from casque.system.clock import drive
 
     out = console()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the cursor is to come back
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that the cursor is restored
     live = Live(console=out, auto_refresh=False) if out.is_terminal and not as_json else None
     try:
         with live or nullcontext():

@@ -1,4 +1,4 @@
-"""Store: which store a command works on, and that store opened for the time of the command."""
+"""Store: finds the store of a command and keeps it open while the command runs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 def address_from(given: str | None) -> str:
-    """The value of `--store`, else CASQUE_STORE, else the user's own file."""
+    """The value of `--store`, else CASQUE_STORE, else a file in the user's data directory."""
     if given is not None and not given.strip():
         raise InvalidError("--store is empty: name a store, or leave the option out.")
     return given or os.environ.get(STORE_VARIABLE) or default_address()
@@ -45,16 +45,16 @@ def default_address() -> str:
 
 
 def require_shared(store: Store) -> None:
-    """InvalidError for a store in memory: it ends with this command, and no worker sees it."""
+    """Raise InvalidError for a store in memory: it ends with this command."""
     if store.name.startswith("memory:") or store.instant:
         raise InvalidError(
-            "a store in memory is gone with this command, and no worker sees its jobs: name a "
-            "store that processes share, as by --store jobs.db."
+            "a store in memory ends with this command, and workers cannot see its jobs. Use a "
+            "store that processes can share, such as --store jobs.db."
         )
 
 
 def _require_sensible(address: str, store: Store) -> None:
-    """InvalidError when a person can hardly mean this store."""
+    """Raise InvalidError if the address is probably a mistake."""
     require_shared(store)
     path = _path(store.name)
     if path is None:
@@ -63,20 +63,20 @@ def _require_sensible(address: str, store: Store) -> None:
         str(path.absolute()).encode()
     except UnicodeEncodeError:  # bytes that are not UTF-8 show as lone surrogates
         raise InvalidError(
-            f"the path of {store.name!r} is not UTF-8 text, and workers could not find it. "
-            "Choose another place."
+            f"the path of {store.name!r} is not UTF-8 text, so workers could not open it. "
+            "Choose another path."
         ) from None
-    # Stores make missing folders. In a path that a person typed, one that is missing is a typo.
+    # Stores create missing folders. In a path that a person typed, a missing folder is a typo.
     folder = path.parent
     if not folder.is_dir() and address != default_address():
         raise InvalidError(
-            f"{store.name}: there is no folder {folder}. Check the path, or make it: mkdir -p "
-            f"{folder}"
+            f"{store.name}: there is no folder {folder}. Check the path, or create it: mkdir "
+            f"-p {folder}"
         )
 
 
 def _path(name: str) -> Path | None:
-    """The file or folder of the store of that name; None when it is not on this machine."""
+    """The file or folder of a store, by name; None if it is not on this machine."""
     if "://" in name and not name.startswith("file://"):
         return None
     return Path(name.removeprefix("file://"))
@@ -95,7 +95,7 @@ class Access:
         self._runner = runner_for(self.store)
         self._queue: AsyncQueue | None = None
         self.is_absent = False
-        """True if there is no store, and an empty one in memory stands in for it."""
+        """True if the store does not exist; an empty one in memory is used instead."""
 
     @property
     def queue(self) -> AsyncQueue:
@@ -111,7 +111,7 @@ class Access:
         return self._queue
 
     def run(self, call: Coroutine[Any, Any, T]) -> T:
-        """Await it: `access.run(access.queue.stats())`."""
+        """Run a coroutine to its end: `access.run(access.queue.stats())`."""
         return self._runner.run(call)
 
     def jobs(self, wanted: JobFilter, *, limit: int, after: int = 0) -> list[Job]:
@@ -121,15 +121,15 @@ class Access:
         return self.run(self.store.records(kind))
 
     def submit(self, operation: Operation) -> Any:
-        """Commit one operation. Returns its result, or raises its refusal."""
-        return self.run(self.queue._session.submit(operation))  # noqa: SLF001 - of one house
+        """Commit one operation. Returns its result, or raises its error."""
+        return self.run(self.queue._session.submit(operation))  # noqa: SLF001 - our own class
 
     def submit_all(self, operations: Sequence[Operation]) -> list[Any]:
-        """Commit several together. Returns the result or the refusal of each."""
+        """Commit several together. Returns the result or the error of each."""
         return self.run(self.queue._session.submit_all(operations))  # noqa: SLF001 - as above
 
     def live_workers(self) -> list[WorkerEntry]:
-        """The workers of this store that run, as far as this host can tell."""
+        """The workers of this store, without those that are known to have ended."""
         from casque.worker.registry.entries import worker_entries
 
         entries = worker_entries(self.records(WORKER))
@@ -152,7 +152,7 @@ class Access:
 
 
 def open_without_creating(address: str) -> Access:
-    """Open a store to read it. Where nothing is stored yet, nothing is created."""
+    """Open a store for reading. If it does not exist yet, it is not created."""
     store = open_store(address)
     _require_sensible(address, store)
     path = _path(store.name)
@@ -160,7 +160,7 @@ def open_without_creating(address: str) -> Access:
         from casque.stores.memory import MemoryStore
 
         name = store.name
-        if sys.stderr.isatty():  # a person may have mistyped it
+        if sys.stderr.isatty():  # a person may have mistyped the path
             complain(f"note: nothing is stored at {name} yet.")
         store = MemoryStore()
         store.name = name

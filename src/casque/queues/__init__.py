@@ -1,20 +1,18 @@
-"""Queues: the objects that users hold, and the way of an operation to the store.
+"""Queues: the objects that users hold, and the path of an operation to the store.
 
 arguments       `NewJob`, and its checked form.
 async_queue     `DirectQueue` and `BrokerQueue`: every method, as operations.
-commit          Group commit: what both kinds of callers share.
+commit          Group commit: the part that threads and tasks share.
 commit_asyncio  Group commit for the tasks of an event loop.
 commit_threads  Group commit for plain threads.
 heartbeat       `HeartbeatManager`: keep a job's lease alive.
-held_claims     Which claims a queue object was handed, so that it can speak of a job by id.
-lease_keeper    The beating behind both: repeat, notice a loss, end the body.
+held_claims     The claims that a queue object got, so that callers can pass a job's id.
+lease_keeper    Renews a lease for `HeartbeatManager` and `Lock`, and notices a loss.
 lineage         Whether this code runs inside a job, and how deep.
 lock            `Lock`: one holder or n, over a store.
-operators       The half of a queue that is for operators: cancel, retry, purge, pause …, and
-                looking.
-runner          How sync code runs our coroutines, without an event loop and with one.
-runner_asyncio  How sync code runs our coroutines, without an event loop and with one.
-session         One open use of a store: the writer, the worker's name, whether it may still be
-                used.
+operators       The methods for operators: cancel, retry, purge, pause …, and reading.
+runner          Runs our coroutines for sync code, without an event loop.
+runner_asyncio  The same with an event loop, on a thread.
+session         One open use of a store: its writer, its worker name, and whether it is open.
 sync_queue      `Queue`: the same without `await`, a facade.
 """

@@ -1,6 +1,6 @@
 """Arguments: a new job as a caller describes it, and its checked form.
 
-Everything is checked before anything is written, and a message says what to
+Everything is checked before anything is written, and each error says what to
 write instead. Checks of single values are in casque/checks.py.
 """
 
@@ -59,14 +59,14 @@ class NewJob(_Positional, frozen=True, kw_only=True):
 
 
 def request(new: NewJob, lineage: Lineage, minted: str, order: int) -> Request:
-    """The checked form of a new job. It gets the minted id when it brings none."""
+    """The checked form of a new job. A job without an id gets the minted one."""
     if type(new) is not NewJob and not isinstance(new, NewJob):
-        raise InvalidError(f"a NewJob is due here, not {kind_of(new)}: write NewJob('name', b'…').")
+        raise InvalidError(f"expected a NewJob, got {kind_of(new)}: write NewJob('name', b'…').")
     id, payload, priority, max_attempts = new.id, new.payload, new.priority, new.max_attempts
     delay, run_at, retain, timeout = new.delay, new.run_at, new.retain, new.timeout
     if delay is not None and run_at is not None:
         raise InvalidError("give `delay` or `run_at`, not both.")
-    # By position, and with a short way past what is right: this is done for every job.
+    # By position, and with a fast path for valid values: this runs for every job.
     return Request(
         minted if id is None else name(id, "id"),
         name(new.queue, "queue"),
@@ -93,7 +93,7 @@ def request(new: NewJob, lineage: Lineage, minted: str, order: int) -> Request:
 
 
 def checked(new: NewJob) -> NewJob:
-    """The same job. InvalidError when one of its fields is wrong."""
+    """The same job. Raises InvalidError if one of its fields is wrong."""
     request(new, OUTSIDE, "", 0)
     return new
 
@@ -101,8 +101,8 @@ def checked(new: NewJob) -> NewJob:
 def requests(
     jobs: Iterable[NewJob], lineage: Lineage, mint: Callable[[int], Minted]
 ) -> tuple[Request, ...]:
-    """The checked form of a list of new jobs that stays whole."""
-    # No more of them than it takes to refuse: a generator may have millions, or no end.
+    """The checked form of a list of new jobs, which is stored all or none."""
+    # Read no more than needed to refuse the list: a generator may be endless.
     several_jobs = list(islice(several(jobs, "NewJob"), ENQUEUE_MANY_JOBS + 1))
     if not several_jobs:
         return ()
@@ -128,18 +128,16 @@ def requests(
 def _too_much(what: str) -> InvalidError:
     return InvalidError(
         f"{what} are too much for one commit: at most {ENQUEUE_MANY_JOBS:,} jobs and "
-        f"{ENQUEUE_MANY_BYTES:,} bytes go in together. Split the list, with "
+        f"{ENQUEUE_MANY_BYTES:,} bytes are allowed. Split the list, with "
         "`iter(lambda: list(itertools.islice(jobs, 1000)), [])` or Python 3.12's "
         "`itertools.batched(jobs, 1000)`."
     )
 
 
 def several(values: Iterable[T], of: str) -> Iterable[T]:
-    """Several things, as the caller said; one alone is a mistake, and so is a text."""
+    """The values, if they are several; a single one or a text is a mistake."""
     if isinstance(values, str | bytes | Job | NewJob) or not isinstance(values, Iterable):
-        raise InvalidError(
-            f"a list of {of} is due here, not {kind_of(values)}: write [{of.lower()}]."
-        )
+        raise InvalidError(f"expected a list of {of}, got {kind_of(values)}: write [{of.lower()}].")
     return values
 
 
@@ -153,7 +151,7 @@ def entrypoints(value: str | Collection[str] | None) -> tuple[str, ...] | None:
         return (name(value, "entrypoint"),)
     if not isinstance(value, Collection):
         raise InvalidError(
-            f"`entrypoint` must be a name, several names or None, not {kind_of(value)}."
+            f"`entrypoint` must be a name, several names or None; got {kind_of(value)}."
         )
     if not value:
         raise InvalidError("`entrypoint` is an empty list; pass None for all entrypoints.")
@@ -162,5 +160,5 @@ def entrypoints(value: str | Collection[str] | None) -> tuple[str, ...] | None:
 
 @lru_cache(maxsize=1_000)
 def _one_entrypoint(value: str) -> tuple[str]:
-    """Checked once: a consumer asks for the same again and again."""
+    """Cached, because a consumer passes the same name every time."""
     return (name(value, "entrypoint"),)

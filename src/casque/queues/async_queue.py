@@ -1,9 +1,9 @@
-"""DirectQueue and BrokerQueue: what a producer or a consumer holds.
+"""DirectQueue and BrokerQueue: the queues for producers and consumers.
 
 Both have every method; they differ in how operations reach the store. A
-DirectQueue makes one commit of each, a BrokerQueue commits for all its callers
-together. `Queue` (sync_queue.py) is the same without `await`. What operators do
-with jobs that are not theirs is in operators.py.
+DirectQueue makes one commit per operation, a BrokerQueue commits the operations
+of all its callers together. `Queue` (sync_queue.py) is the same without `await`.
+The methods for operators are in operators.py.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ DEFAULT_MAX_DEPTH = 16
 
 
 class AsyncQueue(OperatorMethods):
-    """Everything a queue can do, over a store and a way to commit to it."""
+    """Every method of a queue, on a store and a committer for it."""
 
     _must_enter = False
     _one_by_one = False
@@ -105,7 +105,7 @@ class AsyncQueue(OperatorMethods):
         await self.close()
 
     async def close(self) -> None:
-        """Commit what is pending, within a bound, and let go. Calling it twice is fine."""
+        """Commit pending operations, within a time limit, and close. Calling it twice is fine."""
         await self._session.close()
 
     # -- producing -------------------------------------------------------------
@@ -128,13 +128,13 @@ class AsyncQueue(OperatorMethods):
     ) -> Job:
         """Add a job; when this returns, it is stored.
 
-        Lower priority numbers run first. With an `id` that is there already,
-        nothing is added and the first job is returned, `duplicate` set.
-        `retain` keeps the record that long after success. `timeout` is for workers
-        to bound one attempt by; a queue by itself does not. `headers` are up to 1 KiB
-        of texts that go with the job: trace context, say. With `connection`, a
-        sqlite3.Connection to the file the queue is in, the job is part of the
-        transaction that is open there: stored when, and only if, that commits.
+        Lower priority numbers run first. If a job with this `id` exists, nothing
+        is added and that job is returned, with `duplicate` set. `retain` keeps the
+        record that long after success. `timeout` limits one attempt; workers enforce
+        it, the queue does not. `headers` are up to 1 KiB of text stored with the job,
+        such as trace context. With `connection`, a sqlite3.Connection to the queue's
+        file, the job joins the transaction that is open there: it is stored if, and
+        only if, that transaction commits.
         """
         new = NewJob(
             entrypoint,
@@ -159,7 +159,7 @@ class AsyncQueue(OperatorMethods):
         return added[0]
 
     async def enqueue_many(self, jobs: Iterable[NewJob], *, connection: object = None) -> list[Job]:
-        """Add up to 10,000 jobs (64 MiB of payload), all or none, in their order."""
+        """Add up to 10,000 jobs (64 MiB of payload), all or none, in order."""
         requests = arguments.requests(jobs, inherited(), self._session.clock.mint)
         if not requests:
             self._session.check_open()
@@ -213,7 +213,7 @@ class AsyncQueue(OperatorMethods):
                 await self._sleep(bell, min(us for us in sleeps if us is not None), steps)
 
     async def _sleep(self, bell: Bell, span_us: int, steps: StepWatch) -> None:
-        """Until it rings, so long at most; or until the clock steps, and jobs may have come due."""
+        """Sleep until the bell rings, the time is over, or a clock step may make jobs due."""
         clock = self._session.clock
         end = clock.monotonic() + span_us
         while not await bell.wait(max(min(span_us, LOOK_US), 1)):
@@ -224,13 +224,13 @@ class AsyncQueue(OperatorMethods):
     async def ack(
         self, job: Job | str, *, result: bytes | None = None, enqueue: Iterable[NewJob] = ()
     ) -> None:
-        """The work is done. Adds the jobs that follow in the same commit, or refuses both."""
+        """Complete the job and add the jobs in `enqueue`: in one commit, both or neither."""
         hold = self._held_claims.hold_of(job)
         await self._session.submit(self._to_ack(hold, result, enqueue))
         self._held_claims.drop(hold)
 
     async def ack_many(self, jobs: Iterable[Job | str]) -> None:
-        """Ack several. Raises LeaseLostError naming those that were lost; the rest is done."""
+        """Ack several. Raises LeaseLostError for those that were lost; the others are acked."""
         holds = [self._held_claims.hold_of(job) for job in arguments.several(jobs, "Job")]
         self._session.check_open()
         if not holds:
@@ -257,18 +257,18 @@ class AsyncQueue(OperatorMethods):
     async def nack(
         self, job: Job | str, *, delay: timedelta | None = None, error: str | BaseException = ""
     ) -> Job:
-        """The attempt failed. Returns the job as it now is: queued again, or dead."""
+        """Report a failed attempt. Returns the job as it is now: queued again, or dead."""
         hold = self._held_claims.hold_of(job)
         delay_us = 0 if delay is None else checks.span(delay, "delay")
         return await self._finish(hold, Nack(*hold, delay_us, checks.failure(error)))
 
     async def fail(self, job: Job | str, *, error: str | BaseException = "") -> Job:
-        """The attempt failed and no other would succeed: dead now."""
+        """Report a failed attempt and make the job dead now, without another attempt."""
         hold = self._held_claims.hold_of(job)
         return await self._finish(hold, Fail(*hold, checks.failure(error)))
 
     async def discard(self, job: Job | str, *, reason: str = "") -> Job:
-        """The holder finds the job not worth doing: cancelled, with the reason kept."""
+        """Cancel a job that its holder decides not to do. The reason is stored with it."""
         hold = self._held_claims.hold_of(job)
         return await self._finish(hold, Discard(*hold, checks.text(reason, "reason")))
 
@@ -292,9 +292,9 @@ class AsyncQueue(OperatorMethods):
         note: str | None = None,
         output: bytes | None = None,
     ) -> Job:
-        """Renew the lease, for `lease` or as long as it was taken for; tell how far the work is.
+        """Renew the lease, by default for its original length, and store the progress of the work.
 
-        `progress` runs from 0 to 1; of `output` the last 64 KiB are kept.
+        `progress` is from 0 to 1. The last 64 KiB of `output` are kept.
         """
         hold = self._held_claims.hold_of(job)
         operation = Heartbeat(
@@ -313,7 +313,7 @@ class AsyncQueue(OperatorMethods):
     async def heartbeat_many(
         self, jobs: Iterable[Job | str], *, lease: timedelta | None = None
     ) -> None:
-        """Renew several leases in one operation. Raises LeaseLostError naming the lost ones."""
+        """Renew several leases in one operation. Raises LeaseLostError for those that are lost."""
         holds = tuple(self._held_claims.hold_of(job) for job in arguments.several(jobs, "Job"))
         lease_us = None if lease is None else checks.positive_span(lease, "lease")
         if not holds:
@@ -329,7 +329,7 @@ class AsyncQueue(OperatorMethods):
     def _held_claim(self, job: Job | str) -> HeldClaim | None:
         return self._held_claims.find(job)
 
-    # -- what is asked for, checked: for the sync Queue, too -------------------
+    # -- checked operations, for the sync Queue too ----------------------------
 
     def _to_enqueue(self, new: NewJob) -> Enqueue:
         [minted], [order] = self._session.clock.mint(1)
@@ -365,10 +365,10 @@ class AsyncQueue(OperatorMethods):
 
 
 class DirectQueue(AsyncQueue):
-    """One commit per operation: the shortest way from a call to the store.
+    """One commit per operation: the shortest path from a call to the store.
 
-    Works without being entered. `max_retries` bounds how often a write may lose
-    against other writers before `CASConflictError`; without it only time does.
+    Works without being entered. `max_retries` limits how often a write may lose
+    against other writers before `CASConflictError`; by default only time limits it.
     """
 
     _one_by_one = True
@@ -377,7 +377,7 @@ class DirectQueue(AsyncQueue):
 class BrokerQueue(AsyncQueue):
     """Group commit: operations of concurrent callers are stored together.
 
-    Must be entered; leaving commits what is pending.
+    Must be entered; leaving it commits pending operations.
     """
 
     _must_enter = True
@@ -386,7 +386,7 @@ class BrokerQueue(AsyncQueue):
 def _raise_lost(lost: list[str], of: int, done: str) -> None:
     if lost:
         raise LeaseLostError(
-            f"{len(lost)} of {of} jobs are not held by this caller any more: {', '.join(lost)}. "
+            f"{len(lost)} of {of} jobs are no longer held by this caller: {', '.join(lost)}. "
             f"The others were {done}.",
             job_id=lost[0] if len(lost) == 1 else None,
             job_ids=tuple(lost),

@@ -1,9 +1,9 @@
-"""Group commit: while one commit is in flight new operations gather, then all go as one batch.
+"""Group commit: operations that arrive during a commit wait, then go as one batch.
 
 One fsync, one PUT or one transaction serves every caller that waited. This module
-holds what both kinds of callers share. `ThreadCommitter` (commit_threads.py) is for
-plain threads on a store that never suspends, `LoopCommitter` (commit_asyncio.py) for
-the tasks of an event loop.
+holds the part that threads and tasks share. `ThreadCommitter` (commit_threads.py) is
+for plain threads on a store that never suspends, `LoopCommitter` (commit_asyncio.py)
+for the tasks of an event loop.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _LONGEST_PAUSE_US = 1_000_000
 
 
 class PendingOperation:
-    """One caller's operation and, once it is known, its outcome."""
+    """One caller's operation and, later, its outcome."""
 
     __slots__ = ("future", "is_done", "is_withdrawn", "operation", "outcome", "weight")
 
@@ -43,7 +43,7 @@ class PendingOperation:
         self.weight = _weigh(operation)
         self.is_done = False
         self.is_withdrawn = False
-        """Whether its caller was interrupted: nobody waits for its outcome."""
+        """True if its caller was interrupted and no longer waits for the outcome."""
         self.outcome: Any = None
 
 
@@ -51,7 +51,7 @@ _LIGHT = (1, 0)
 
 
 def _weigh(operation: Operation) -> tuple[int, int]:
-    """How many operations this counts for, and its bytes."""
+    """The number of operations that this counts as, and its bytes."""
     if isinstance(operation, Enqueue):
         jobs = operation.jobs
         if len(jobs) == 1:
@@ -80,18 +80,18 @@ class BatchWriter:
         return len(self._waiting)
 
     def _join(self, entries: Sequence[PendingOperation]) -> None:
-        """All of them wait for the next commits, or none."""
+        """Add all of them to the waiting operations, or none."""
         if len(self._waiting) + len(entries) > WAITING_CALLERS:
             raise StorageError(
-                f"{self._store.name}: {len(self._waiting):,} operations are waiting and at most "
-                f"{WAITING_CALLERS:,} may; the storage does not keep up, or a list is too long. "
+                f"{self._store.name}: {len(self._waiting):,} operations are waiting, and the "
+                f"limit is {WAITING_CALLERS:,}; the storage is too slow, or a list is too long. "
                 "Nothing was written; slow down and try again.",
                 outcome_unknown=False,
             )
         self._waiting.extend(entries)
 
     def _next_batch(self, batch: list[PendingOperation]) -> list[PendingOperation]:
-        """Fill `batch` with as many as one commit may carry; at least one, however large."""
+        """Fill `batch` with as many as fit into one commit; at least one, however large."""
         count = size = 0
         while self._waiting:
             entry = self._waiting[0]
@@ -101,14 +101,14 @@ class BatchWriter:
             count, size = count + entry.weight[0], size + entry.weight[1]
             if batch and (self._one_by_one or count > BATCH_OPERATIONS or size > BATCH_BYTES):
                 break
-            batch.append(entry)  # on board before it leaves the line: an interrupt loses nobody
+            batch.append(entry)  # added before it is removed: an interrupt loses none
             self._waiting.popleft()
         return batch
 
     async def _commit(self, operations: Sequence[Operation], *, blocking: bool) -> list[Any]:
-        """One commit; repeated under the same number while its fate is unknown, which is safe."""
+        """One commit, repeated while its outcome is unknown; its number makes that safe."""
         self._number += 1
-        # Begun before the store's own: when that is over, so is this.
+        # Started before the store's own deadline, so that this one ends no later.
         watch = Stopwatch(self._store.clock)
         try:
             return await self._send(operations)
@@ -130,7 +130,7 @@ class BatchWriter:
         *,
         blocking: bool,
     ) -> list[Any]:
-        """Ask again until the fate of the last commit is known, or its time is over."""
+        """Repeat the last commit until its outcome is known, or its time is over."""
         clock, pause = self._store.clock, _FIRST_PAUSE_US
         while (
             error.outcome_unknown
@@ -147,20 +147,20 @@ class BatchWriter:
 
 
 def to_give_back(outcome: Any) -> list[Operation]:
-    """The operations that give back what was claimed for a caller who will never see it."""
+    """The operations that give back claims whose caller will never see them."""
     if isinstance(outcome, Leased):
         return [Release(job.id, job.token) for job in outcome.jobs]
     if isinstance(outcome, Record) and outcome.expires_us is not None:
-        # A lock or a queue's lease: a record that ends by time is a claim.
+        # A lock or a queue's lease: a record that expires is a claim.
         return [DeleteRecord(outcome.kind, outcome.name, outcome.version)]
     return []
 
 
 def copied_error(error: Exception) -> Exception:
-    """A copy for one caller: a raised exception collects the tracebacks of all that raise it."""
+    """A copy for one caller: a shared exception would collect the tracebacks of all callers."""
     try:
         own = copy.copy(error)
-    except Exception:  # noqa: BLE001 - an exception of the user's that cannot be copied
+    except Exception:  # noqa: BLE001 - a user's exception may not allow copies
         return error
     own.__cause__ = error.__cause__
     return own
@@ -168,23 +168,23 @@ def copied_error(error: Exception) -> Exception:
 
 def interrupted_error(name: str) -> StorageError:
     return StorageError(
-        f"{name}: outcome unknown: the commit was interrupted before its answer came. Look the "
-        "jobs up by id before doing this again.",
+        f"{name}: outcome unknown: the commit was interrupted before the storage answered. Look "
+        "the jobs up by id before doing this again.",
         outcome_unknown=True,
     )
 
 
 def is_unanswered(error: Exception) -> bool:
-    """True when a commit was given up because the storage did not answer."""
+    """True if a commit was abandoned because the storage did not answer."""
     if not isinstance(error, StorageError):
         return False
     return error.outcome_unknown or isinstance(error.cause, StorageError)
 
 
 def not_sent_error(name: str, error: Exception) -> StorageError:
-    """What a caller is told who waited behind a commit that the storage did not answer."""
+    """The error for a caller that waited behind a commit without an answer."""
     return StorageError(
-        f"{name}: the storage does not answer: the commit before this one was given up after "
+        f"{name}: the storage does not answer: the commit before this one was abandoned after "
         f"{COMMIT_DEADLINE_US // SECOND_US} s. Nothing was written; try again when the storage "
         "answers.",
         cause=error,

@@ -29,17 +29,17 @@ class LoopCommitter:
         self._new_writer = partial(
             _LoopWriter, store, one_by_one=one_by_one, max_conflicts=max_conflicts
         )
-        # By loop, because a task can only be woken by its own, and a loop that
-        # ends must not take the operations of another with it.
+        # One per loop: only its own loop can wake a task, and a loop that ends
+        # must not drop the operations of another.
         self._by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, _LoopWriter]
         self._by_loop = WeakKeyDictionary()
 
     def commit(self, operations: Sequence[Operation]) -> Coroutine[Any, Any, list[Any]]:
-        """Commit these with whatever else is waiting. Per operation its result, or its error."""
+        """Commit these with all waiting operations. Returns the result or error of each."""
         return self._own().commit(operations)
 
     async def drain(self) -> None:
-        """Wait until everything that this loop asked is answered, within a bound."""
+        """Wait until all operations of this loop have an outcome, within a time limit."""
         await self._own().drain()
 
     @property
@@ -50,7 +50,7 @@ class LoopCommitter:
     def _own(self) -> _LoopWriter:
         loop = asyncio.get_running_loop()
         own = self._by_loop.get(loop)
-        if own is None:  # a loop has one thread, so nobody else adds it
+        if own is None:  # a loop has one thread, so no other thread adds it
             own = self._by_loop[loop] = self._new_writer()
         return own
 
@@ -89,15 +89,15 @@ class _LoopWriter(BatchWriter):
             while batch := self._next_batch([]):
                 await self._commit_batch(batch)
         finally:
-            self._worker = None  # it would keep its loop alive, and that loop this object
+            self._worker = None  # the task would keep its loop alive, and the loop this object
 
     async def _commit_batch(self, batch: list[PendingOperation]) -> None:
         try:
             outcomes = await self._commit([entry.operation for entry in batch], blocking=False)
-        except Exception as error:  # noqa: BLE001 - whatever it is, no caller may hang
+        except Exception as error:  # noqa: BLE001 - no caller may hang, whatever the error
             _settle_all(batch, error)
             if is_unanswered(error):
-                # It took all the time that one call has. Those behind it have waited for as long.
+                # It used all the time of one call; the operations behind it waited as long.
                 _settle_all(self._waiting, not_sent_error(self._store.name, error))
                 self._waiting.clear()
         except BaseException:  # cancelled by `drain`, or interrupted
@@ -117,7 +117,7 @@ class _LoopWriter(BatchWriter):
             entry.future.set_result(outcome)
 
     def _give_back(self, outcome: Any) -> None:
-        """The caller was cancelled."""
+        """Give back the claims of a caller that was cancelled."""
         self._waiting.extend(map(PendingOperation, to_give_back(outcome)))
         if self._waiting and (self._worker is None or self._worker.done()):
             self._worker = asyncio.get_running_loop().create_task(self._work())

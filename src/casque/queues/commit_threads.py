@@ -21,13 +21,13 @@ from casque.system import reentry
 from casque.system.clock import Stopwatch, drive
 
 _FEW = 128
-"""One commit carries this many operations easily, if they have no large payloads."""
+"""This many operations fit into one commit, unless they have large payloads."""
 
 CommitNow = Callable[[Sequence[Batch]], list[Answer]]
 
 
 class ThreadCommitter(BatchWriter):
-    """Group commit for threads: the thread that gets the lock commits for all that wait for it."""
+    """Group commit for threads: the thread that has the lock commits for all that wait for it."""
 
     def __init__(self, store: Store, *, one_by_one: bool, max_conflicts: int | None) -> None:
         super().__init__(store, one_by_one=one_by_one, max_conflicts=max_conflicts)
@@ -38,13 +38,13 @@ class ThreadCommitter(BatchWriter):
         self._commit_now = _commit_now_of(store, max_conflicts)
 
     def commit(self, operations: Sequence[Operation]) -> list[Any]:
-        """Commit these with whatever else is waiting. Per operation its result, or its error."""
+        """Commit these with all waiting operations. Returns the result or error of each."""
         is_long = len(operations) > 1 and (self._one_by_one or len(operations) > _FEW)
         if self._is_busy or self._waiting or is_long:
             return self._commit_in_turn(operations)
-        # Nobody else waits, and one commit can carry all of it: there is nothing to gather.
+        # No other thread waits, and all fits into one commit: no need to wait for others.
         begun = self._store.clock.monotonic()
-        # By `with` and no other way: no interrupt can come between taking it and this block.
+        # Only `with` is safe: no interrupt can come between taking the lock and this block.
         with self._lock:
             try:
                 self._is_busy = True  # before any call: a signal handler may run there
@@ -76,7 +76,7 @@ class ThreadCommitter(BatchWriter):
                         raise _closed()
                     while not entries[-1].is_done:
                         if not self._commit_next():
-                            # The thread that took it along was interrupted.
+                            # The thread that was committing it was interrupted.
                             raise interrupted_error(self._store.name)
                 finally:
                     self._is_busy = False
@@ -95,10 +95,10 @@ class ThreadCommitter(BatchWriter):
             return [copied_error(last) for _ in operations]
 
     async def drain(self) -> None:
-        """Wait until everything that was asked is answered. Nothing is taken after that.
+        """Wait until all operations have an outcome. Later operations are refused.
 
-        A signal handler that closes the queue in the middle of a call has nothing to wait for:
-        the call goes on when the handler returns, or is given up with it.
+        A signal handler that closes the queue during a call does not wait: the call continues
+        when the handler returns, or ends with the handler's exception.
         """
         if reentry.is_mine(self._lock):
             self._is_closed = True
@@ -109,29 +109,29 @@ class ThreadCommitter(BatchWriter):
             self._is_closed = True
 
     def _withdraw(self, entries: Sequence[PendingOperation]) -> None:
-        """Their caller was interrupted. An operation that is not begun is not done."""
+        """Withdraw operations of an interrupted caller. Those that have not started are dropped."""
         for entry in entries:
             entry.is_withdrawn = True
             if entry.is_done:
                 self._waiting.extend(map(PendingOperation, to_give_back(entry.outcome)))
 
     def _give_back(self, batch: Sequence[PendingOperation]) -> None:
-        """Give back what callers claimed who were interrupted meanwhile: nobody knows of it."""
+        """Give back the claims of callers that were interrupted: nobody will use them."""
         outcomes = [entry.outcome for entry in batch if entry.is_withdrawn]
         if operations := [one for outcome in outcomes for one in to_give_back(outcome)]:
-            with suppress(Exception):  # then it comes back when its lease ends
+            with suppress(Exception):  # then it is due again when its lease ends
                 drive(self._commit(operations, blocking=True))
 
     def _commit_next(self) -> bool:
-        """Commit the next batch; False when nobody waits."""
+        """Commit the next batch. False if no operation waits."""
         batch: list[PendingOperation] = []
         try:
             self._next_batch(batch)
             operations = [entry.operation for entry in batch]
             outcomes = drive(self._commit(operations, blocking=True))
-        except Exception as error:  # noqa: BLE001 - whatever it is, no caller may hang
+        except Exception as error:  # noqa: BLE001 - no caller may hang, whatever the error
             _finish_all(batch, error)
-        except BaseException:  # Ctrl-C in this thread; the others' operations were on board too
+        except BaseException:  # Ctrl-C in this thread; the batch has other threads' operations too
             _finish_all(batch, interrupted_error(self._store.name))
             raise
         else:
@@ -147,7 +147,7 @@ def _commit_now_of(store: Store, max_conflicts: int | None) -> CommitNow:
     def driven(batches: Sequence[Batch]) -> list[Answer]:
         return drive(store.commit(batches, max_conflicts=max_conflicts))
 
-    # A derived class, or a store in front of another, may have its own `commit`: call that.
+    # A subclass or a wrapper may have its own `commit`: call that.
     of = next((one for one in type(store).__mro__ if "commit" in vars(one)), object)
     is_plain = "commit_now" in vars(of) and "commit" not in getattr(store, "__dict__", {})
     return store.commit_now if is_plain and isinstance(store, Prompt) else driven

@@ -1,4 +1,4 @@
-"""HeartbeatManager: keep a job's lease alive while the work goes on."""
+"""HeartbeatManager: renews a job's lease while the work runs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BEATS_PER_LEASE = 3
 
 
 class Beating(Protocol):
-    """Whatever can renew a lease: a queue of ours, or any object with this method."""
+    """Any object that can renew a lease: one of our queues, or another with this method."""
 
     def heartbeat(self, job: Any, /) -> Any: ...
 
@@ -26,9 +26,9 @@ class Beating(Protocol):
 class HeartbeatManager:
     """Beats for one job every `interval`, or three times per lease if that is sooner.
 
-    `async with` for the async queues: when the lease is lost the body is
-    cancelled and LeaseLostError is raised. `with` for the sync `Queue`: a
-    thread beats, `lost` tells, and LeaseLostError is raised at the end.
+    Use `async with` for the async queues: if the lease is lost, the body is
+    cancelled and LeaseLostError is raised. Use `with` for the sync `Queue`: a
+    thread beats, the body can check `lost`, and LeaseLostError is raised at the end.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class HeartbeatManager:
 
     @property
     def lost(self) -> bool:
-        """Whether the lease is lost, so that the work is no longer ours to finish."""
+        """True if the lease is lost: another worker may have the job."""
         return self._keeper.is_lost
 
     async def __aenter__(self) -> Self:
@@ -80,7 +80,7 @@ class HeartbeatManager:
         if used != right:
             raise InvalidError(f"this queue needs `{right} HeartbeatManager(…)`, not `{used}`.")
         if self._is_entered:
-            raise InvalidError("this HeartbeatManager was entered already; make one per job.")
+            raise InvalidError("this HeartbeatManager was already entered; make one per job.")
         self._is_entered = True
 
     async def _beat(self) -> bool:
@@ -89,7 +89,7 @@ class HeartbeatManager:
             if self._is_async:
                 await beaten
         except (LeaseLostError, JobNotFoundError):
-            # The body has acked, nacked or released it through this very queue.
+            # The body has acked, nacked or released the job through this queue.
             if self._was_handed and _held_claim(self._queue, self._job) is None:
                 return False
             raise
@@ -99,8 +99,8 @@ class HeartbeatManager:
         job_id = self._job.id if isinstance(self._job, Job) else self._job
         loss = self._keeper.reason
         raise LeaseLostError(
-            f"job {job_id}: the lease was lost while the work went on; its result must not be "
-            f"used. ({loss})",
+            f"job {job_id}: the lease was lost during the work; discard its result, because "
+            f"another worker may have the job. ({loss})",
             job_id=job_id,
             cause=loss,
         ) from loss
@@ -112,7 +112,7 @@ def _check_order(queue: object, job: object) -> None:
 
 
 def _held_claim(queue: Beating, job: Job | str) -> HeldClaim | None:
-    """What the queue knows of the claim; nothing, when it is not one of ours."""
+    """The queue's claim on the job; None if it has none or is not one of our queues."""
     find = getattr(queue, "_held_claim", None)
     held: HeldClaim | None = None if find is None else find(job)
     return held

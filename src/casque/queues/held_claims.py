@@ -1,4 +1,4 @@
-"""HeldClaims: which claims one queue object was handed, so that it may speak of a job by its id."""
+"""HeldClaims: the claims that one queue object got, so that callers can pass a job's id."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NO_TOKEN = 0
 
 
 class HeldClaim(msgspec.Struct, frozen=True, gc=False):
-    """A claim, with how long it was taken for and when it was asked for, by the monotonic clock."""
+    """A claim: its token, the length of its lease, and its monotonic time of request."""
 
     token: int
     lease_us: int
@@ -25,7 +25,7 @@ class HeldClaim(msgspec.Struct, frozen=True, gc=False):
 
 
 class HeldClaims:
-    """The last token this queue object was handed for each job, the oldest forgotten first."""
+    """The last token that this queue object got for each job. The oldest are dropped first."""
 
     def __init__(self) -> None:
         self._held_claims: dict[str, HeldClaim] = {}
@@ -33,14 +33,14 @@ class HeldClaims:
     def add(self, jobs: Iterable[Job], lease_us: int, taken_us: int) -> None:
         claims = self._held_claims
         for job in jobs:
-            claims.pop(job.id, None)  # the newest stands last
+            claims.pop(job.id, None)  # the newest comes last
             claims[job.id] = HeldClaim(job.token, lease_us, taken_us)
         while len(claims) > HELD_CLAIMS_KEPT:
-            with suppress(RuntimeError):  # another thread has changed it between these two calls
+            with suppress(RuntimeError):  # another thread changed the dict between these two calls
                 claims.pop(next(iter(claims)), None)
 
     def drop(self, hold: Hold) -> None:
-        """The claim is over; a newer one on the same job stays."""
+        """Remove a claim that is over. A newer one on the same job stays."""
         job_id, token = hold
         held = self._held_claims.get(job_id)
         if held is not None and held.token == token:
@@ -51,13 +51,13 @@ class HeldClaims:
         if isinstance(job, Job):
             return job.id, job.token
         if not isinstance(job, str):
-            raise InvalidError(f"a Job or its id is due here, not {type(job).__name__}.")
+            raise InvalidError(f"expected a Job or a job id, got {type(job).__name__}.")
         job_id = checks.name(job, "id")
         held = self._held_claims.get(job_id)
         return job_id, NO_TOKEN if held is None else held.token
 
     def find(self, job: Job | str) -> HeldClaim | None:
-        """What is known here of the claim that a caller means."""
+        """The claim that a caller means; None if this queue object does not hold it."""
         job_id, token = self.hold_of(job)
         held = self._held_claims.get(job_id)
         return None if held is None or held.token != token else held

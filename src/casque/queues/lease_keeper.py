@@ -1,4 +1,4 @@
-"""Keeper: renew a claim while a body of code runs, and end the body when the claim is lost."""
+"""Keeper: renews a claim while a block of code runs, and ends the block if the claim is lost."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from casque.system.clock import LOOK_US, Bell, Clock, StepWatch, Stopwatch, driv
 _RETRIES_PER_LEASE = 10
 
 Beat = Callable[[], Awaitable[bool]]
-"""Renews the claim; False when it was given up by its holder, so that there is nothing to keep."""
+"""Renews the claim. False if its holder gave it up, so that there is nothing to renew."""
 
 
 class Keeper:
     """Beats every `every_us` until stopped, from a task or from a thread.
 
-    No answer from the storage is not a loss: the beat is repeated, sooner,
-    until the lease has run out with none having got through.
+    If the storage does not answer, the claim is not lost yet: the beat is repeated,
+    sooner, until the lease has expired without a successful beat.
     """
 
     def __init__(
@@ -36,13 +36,13 @@ class Keeper:
         self._every_us = every_us
         self._lease_us = lease_us
         self._clock = clock
-        # A lease runs from its claim, however late the work on it begins.
+        # A lease starts with its claim, however late the work begins.
         self._renewed = Stopwatch(clock, taken_us)
         self._steps = StepWatch(clock)
         self._beat_us = 0
         """When the next beat is due, by the monotonic clock."""
         self.loss: Exception | None = None
-        """Why the claim is lost, once it is."""
+        """Why the claim is lost; None while it is not."""
         self._cancelling = 0
         self._stop: Bell | None = None
         self._is_stopping = False
@@ -56,7 +56,7 @@ class Keeper:
 
     @property
     def is_lost(self) -> bool:
-        """Whether it is lost, or must be taken for lost: no beat got through for a whole lease."""
+        """True if it is lost, or must count as lost: no beat got through for a whole lease."""
         return self.loss is not None or (
             not self._is_given_up
             and self._lease_us is not None
@@ -77,9 +77,9 @@ class Keeper:
         self._task = asyncio.create_task(self._watch_over(body))
 
     async def stop(self, *, raised: BaseException | None) -> bool:
-        """Beat no more. True when the body ended, or should have, because the claim was lost.
+        """Stop beating. True if the body ended, or should have, because the claim was lost.
 
-        A beat that is under way is awaited: what it renewed must be known to be given up.
+        A beat in flight is awaited: the caller must know the renewed claim to give it up.
         """
         assert self._task is not None
         assert self._stop is not None
@@ -101,7 +101,7 @@ class Keeper:
         return raised is None or (isinstance(raised, asyncio.CancelledError) and was_ours)
 
     def start_thread(self) -> None:
-        """Beat from a thread. Nothing can stop the caller's code: it asks `loss`."""
+        """Beat from a thread. It cannot stop the caller's code, which checks `is_lost`."""
         self._stop = self._clock.bell(blocking=True)
         self._thread = threading.Thread(
             target=lambda: drive(self._keep()), name="casque-keeper", daemon=True
@@ -113,7 +113,7 @@ class Keeper:
         assert self._stop is not None
         assert self._thread is not None
         if self._generation != forks.generation():
-            return False  # the thread is the parent's, and so is the claim
+            return False  # the thread and the claim belong to the parent process
         self._stop.ring()
         self._thread.join()
         return self.is_lost and raised is None
@@ -135,7 +135,7 @@ class Keeper:
                     self._is_given_up = True
                     return
             except (StorageError, CASConflictError) as error:
-                # No answer, or others kept winning the write: neither is a loss.
+                # No answer, or others kept winning the write: the claim may still be ours.
                 self._trouble = error
                 if self._lease_us is not None and self._renewed.elapsed_us() >= self._lease_us:
                     self.loss = error
@@ -151,7 +151,7 @@ class Keeper:
                 self._is_beating = False
 
     async def _is_stopped_within(self, span_us: int) -> bool:
-        """Wait so long, or until the clock steps: then others may take the lease for ended."""
+        """Wait this long, or until the clock steps: then the lease may look expired to others."""
         assert self._stop is not None
         self._beat_us = self._clock.monotonic() + span_us
         while not await self._stop.wait(min(span_us, LOOK_US)):
@@ -161,7 +161,7 @@ class Keeper:
         return True
 
     async def _beat_within_lease(self) -> bool:
-        """One beat. In a task it is given up when the lease is over, however long it hangs."""
+        """One beat. In a task, a beat that hangs is abandoned when the lease is over."""
         if self._task is None or self._lease_us is None:
             return await self._beat()
         bell = self._clock.bell(blocking=False)
@@ -170,7 +170,7 @@ class Keeper:
         left = self._lease_us - self._renewed.elapsed_us()
         try:
             if not await bell.wait(max(left, self._lease_us // _RETRIES_PER_LEASE)):
-                raise StorageError("a heartbeat had no answer until the lease was over")
+                raise StorageError("a heartbeat had no answer before the lease was over")
             return beat.result()
         finally:
             beat.cancel()

@@ -1,8 +1,8 @@
 """Lineage: whether this code runs inside a job, and how deep.
 
-A worker says so with `tasks/current.py:become`, and tells the programs it starts
-by `CASQUE_JOB_ID` and `CASQUE_DEPTH`; every enqueue asks, so that a loop of jobs
-which enqueue each other is refused instead of running for ever.
+A worker sets it with `tasks/current.py:become`, and passes it to the programs it
+starts in `CASQUE_JOB_ID` and `CASQUE_DEPTH`. Every enqueue checks it, so that jobs
+that enqueue each other in a loop are refused instead of running forever.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ _LONGEST_DEPTH = 9
 
 
 class Lineage(NamedTuple):
-    """What a new job inherits: how many jobs stand above it, and their entrypoints."""
+    """The data that a new job inherits: the number of jobs above it, and their entrypoints."""
 
     depth: int
     chain: tuple[str, ...]
 
 
 OUTSIDE = Lineage(0, ())
-# What stands behind os.environ: asking that for something that is not there goes through five
-# functions and an exception, at every enqueue.
+# The dict inside os.environ: looking up a missing key in os.environ itself takes five function
+# calls and an exception, at every enqueue.
 _ENVIRONMENT: Mapping[Any, Any] = getattr(os.environ, "_data", os.environ)
 _DEPTH_KEY = getattr(os.environ, "encodekey", str)(DEPTH_VARIABLE)
 running: ContextVar[Any] = ContextVar("casque_running", default=None)
-"""The RunningJob (tasks/current.py) that this code runs in; None outside of one."""
+"""The RunningJob (tasks/current.py) that this code runs in; None outside a job."""
 
 
 def inherited() -> Lineage:
-    """The lineage of a job that is enqueued here and now."""
+    """The lineage of a job that is enqueued here."""
     inside = running.get()
     if inside is not None:
         return below(inside.job)
@@ -48,9 +48,9 @@ def inherited() -> Lineage:
     if not text.isdecimal() or len(text) > _LONGEST_DEPTH:
         raise InvalidError(
             f"{DEPTH_VARIABLE}={text[:50]!r} in the environment is not a whole number; unset it, "
-            "or set it to the depth of the job this program runs in."
+            "or set it to the depth of the job that runs this program."
         )
-    # Bytes that are no text arrive as lone surrogates, which nothing can store.
+    # Bytes that are not text arrive as lone surrogates, which cannot be stored.
     job_id = os.environ.get(JOB_ID_VARIABLE, "?").encode(errors="replace").decode()
     return Lineage(int(text) + 1, (f"job {job_id[:_LONGEST_ID]}",))
 

@@ -1,8 +1,8 @@
 """Lock: one holder (or n) over a store, for any process on any host.
 
-It is a record with an expiry: renewed while it is held, ended by time when its
-holder dies. `token` only ever rises from holder to holder, so that whatever
-the lock guards can refuse the late write of one that lost it.
+A lock is a record with an expiry: it is renewed while it is held, and expires after
+its holder has died. `token` rises from holder to holder, so that the resource behind the
+lock can reject late writes from a holder that lost it.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ log = logging.getLogger("casque")
 
 
 class Lock:
-    """`with` or `async with`; waits up to `timeout` (None: for ever) for a free slot.
+    """`with` or `async with`; waits up to `timeout` (None: forever) for a free slot.
 
-    Raises CASConflictError when none came free in time. If the lock is lost
-    while it is held (the storage was out of reach for a whole `lease`), an async
-    body is cancelled and LeaseLostError raised; a sync one finds `lost` True and
-    gets the error at its end. Not reentrant; make one object per holder.
+    Raises CASConflictError if none came free in time. If the lock is lost while
+    it is held (the storage did not answer for a whole `lease`), an async body is
+    cancelled and LeaseLostError is raised. A sync body can check `lost`, and
+    LeaseLostError is raised at its end. Not reentrant; make one object per holder.
     """
 
     def __init__(
@@ -61,14 +61,14 @@ class Lock:
 
     @property
     def token(self) -> int:
-        """The fencing token of this holding; higher than that of every holder before."""
+        """The fencing token of this holder; higher than that of every holder before."""
         if self._record is None:
             raise InvalidError(f"lock {self._name!r} is not held.")
         return self._token
 
     @property
     def lost(self) -> bool:
-        """Whether the lock was lost while held."""
+        """True if the lock was lost while it was held."""
         return self._keeper is not None and self._keeper.is_lost
 
     async def __aenter__(self) -> Self:
@@ -121,7 +121,7 @@ class Lock:
 
     def _begin(self, *, blocking: bool) -> None:
         if self._record is not None:
-            raise InvalidError(f"this Lock on {self._name!r} is held already; make another one.")
+            raise InvalidError(f"this Lock on {self._name!r} is already held; make another one.")
         self._session = Session(self._store, owner="Lock", blocking=blocking)
 
     async def _acquire(self, *, blocking: bool) -> None:
@@ -136,14 +136,14 @@ class Lock:
                     raise CASConflictError(
                         f"lock {self._name!r}: no slot came free in "
                         f"{timedelta(microseconds=self._timeout_us or 0)}. Try again later, or "
-                        "wait longer."
+                        "raise `timeout`."
                     )
                 await bell.wait(left)
 
     async def _try_slots(self) -> bool:
         assert self._session is not None
         for slot in range(self._slots):
-            # The slot stands first: a name may hold any character.
+            # The slot comes first: a name may contain any character.
             held = await self._session.take(LOCK, f"{slot}:{self._name}", self._lease_us)
             if held is not None:
                 self._record, self._token = held, held.version
@@ -177,19 +177,23 @@ class Lock:
         try:
             await self._session.delete(held)
         except StorageError as error:
-            # The work under the lock is done; that it ends by time alone is no failure of it.
-            log.warning("lock %r could not be let go and ends by time: %s", self._name, error)
+            # The work under the lock is done, and the lock expires by itself: not a failure.
+            log.warning(
+                "lock %r could not be released and ends when its lease expires: %s",
+                self._name,
+                error,
+            )
 
     async def _end(self) -> None:
         assert self._session is not None
         await self._session.close()
         if self._owns_store:
-            await self._store.close()  # it opens again when the lock is taken again
+            await self._store.close()  # it opens again the next time the lock is taken
 
     def _raise(self) -> None:
         assert self._keeper is not None
         loss = self._keeper.reason
         raise LeaseLostError(
-            f"lock {self._name!r} was lost while it was held: another may have it. ({loss})",
+            f"lock {self._name!r} was lost while it was held: another caller may have it. ({loss})",
             cause=loss,
         ) from loss

@@ -1,4 +1,4 @@
-"""OperatorMethods: what operators do with the jobs of a store, and what they look at."""
+"""OperatorMethods: the methods that change and read any job of a store."""
 
 from __future__ import annotations
 
@@ -26,33 +26,33 @@ from casque.system.clock import to_datetime
 
 
 class OperatorMethods:
-    """The half of a queue that needs no claim."""
+    """The methods of a queue that need no claim."""
 
     _session: Session
 
     # -- managing --------------------------------------------------------------
 
     async def cancel(self, id: str | Job, *, reason: str = "") -> Job:
-        """Never run the job (again). One that is running loses its lease at once."""
+        """Never run the job (again). A running job loses its lease at once."""
         job: Job = await self._session.submit(Cancel(_id(id), checks.text(reason, "reason")))
         return job
 
     async def retry(self, id: str | Job) -> Job:
-        """A dead job back to its queue, due now, with all its attempts."""
+        """Put a dead job back into its queue, due now, with all its attempts."""
         job: Job = await self._session.submit(Retry(_id(id)))
         return job
 
     async def requeue_stale(self, timeout: timedelta) -> int:
-        """Take back the jobs in progress not heard of for `timeout`, whatever their lease.
+        """Requeue the jobs in progress without a heartbeat for `timeout`, whatever their lease.
 
-        Their holders are fenced. Not needed for jobs to come back: an expired
-        lease does that by itself. Returns how many were taken back.
+        Their holders are fenced. Not needed in general: a job whose lease expires
+        is due again by itself. Returns how many were requeued.
         """
         count: int = await self._session.submit(RequeueStale(checks.span(timeout, "timeout")))
         return count
 
     async def purge(self, *, older_than: timedelta, queue: str | None = None) -> int:
-        """Forget the jobs that finished longer ago than that. Returns how many."""
+        """Delete the jobs that finished longer ago than `older_than`. Returns how many."""
         operation = Purge(
             checks.span(older_than, "older_than"),
             None if queue is None else checks.name(queue, "queue"),
@@ -61,7 +61,7 @@ class OperatorMethods:
         return count
 
     async def pause(self, queue: str) -> None:
-        """Nothing is dequeued from this queue until `resume`; enqueueing goes on."""
+        """Stop dequeues from this queue until `resume`. Enqueueing continues."""
         operation = PutRecord(PAUSE, checks.name(queue, "queue"), b"", ABSENT)
         with suppress(CASConflictError):  # paused already
             await self._session.submit(operation)
@@ -71,7 +71,7 @@ class OperatorMethods:
         await self._session.submit(DeleteRecord(PAUSE, checks.name(queue, "queue"), None))
 
     async def drop(self, queue: str) -> int:
-        """Forget every job of this queue, running ones too. Returns how many. A pause stays."""
+        """Delete every job of this queue, running ones too. Returns how many. A pause stays."""
         count: int = await self._session.submit(Drop(checks.name(queue, "queue")))
         return count
 
@@ -79,9 +79,9 @@ class OperatorMethods:
     async def lease_queue(
         self, queue: str, *, lease: timedelta = timedelta(seconds=5)
     ) -> AsyncIterator[Lease | None]:
-        """A short exclusive claim on a whole queue; None when another has it.
+        """A short exclusive claim on a whole queue; None if another caller has it.
 
-        Advisory: `dequeue` takes no notice. It ends with the context or by time.
+        Advisory: `dequeue` ignores it. It ends with the context or by time.
         """
         held = await self._take_queue(queue, lease)
         try:
@@ -94,7 +94,7 @@ class OperatorMethods:
         lease_us = checks.positive_span(lease, "lease")
         return await self._session.take(QUEUE_LEASE, checks.name(queue, "queue"), lease_us)
 
-    # -- looking ---------------------------------------------------------------
+    # -- reading ---------------------------------------------------------------
 
     async def peek(
         self,
@@ -111,31 +111,31 @@ class OperatorMethods:
         )
 
     async def get(self, id: str | Job) -> Job | None:
-        """The job as it is now, or None when there is none of that id (any more)."""
+        """The job as it is now, or None if no job has this id (any more)."""
         return await self._session.readable.get(_id(id))
 
     async def stats(self, queue: str | None = None) -> Stats:
-        """How many jobs are in which state, in one queue or in all."""
+        """The number of jobs in each state, in one queue or in all."""
         return await self._session.readable.stats(
             None if queue is None else checks.name(queue, "queue")
         )
 
     async def queues(self, *, due: bool = False) -> list[str]:
-        """The names of the queues that have jobs, or only of those with a job due now."""
+        """The names of the queues that have jobs; with `due`, only those with a job due now."""
         return await self._session.readable.queues(due=due)
 
     async def next_run_at(self, queue: str) -> datetime | None:
-        """When the first job of this queue is due; None when it has none."""
+        """When the first job of this queue is due; None if there is none."""
         due = await self._session.readable.next_run(checks.name(queue, "queue"))
         return None if due is None else to_datetime(due)
 
     async def read_state(self) -> QueueState:
-        """Everything at once, as a frozen value. For tools, tests and small queues."""
+        """All jobs as a frozen value. For tools, tests and small queues."""
         return await self._session.readable.picture()
 
 
 def as_lease(record: Record) -> Lease:
-    """A record that is a claim, as one."""
+    """The record of a claim as a Lease."""
     assert record.expires_us is not None
     return Lease(record.value.decode(), record.version, to_datetime(record.expires_us))
 

@@ -1,7 +1,7 @@
-"""Runner: how code without an event loop runs our coroutines.
+"""Runner: runs our coroutines for code without an event loop.
 
-On a store that never suspends they are simply stepped through, at the cost of
-a function call. On any other a thread with an event loop of its own runs them.
+On a store that never suspends, the caller's thread steps through them, at the cost
+of a function call. On any other store, a thread with its own event loop runs them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Runner(Protocol):
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T: ...
 
     def commit(self, session: Session, operation: Operation) -> Any:
-        """Commit one operation; its result, or its refusal raised."""
+        """Commit one operation. Returns its result or raises its error."""
         ...
 
     def close(self) -> None: ...
@@ -37,7 +37,7 @@ class InlineRunner:
     commit = staticmethod(Session.commit)
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """Nothing to close."""
 
 
 def runner_for(store: Store) -> Runner:
@@ -52,7 +52,7 @@ _warned = threading.Event()
 
 
 def warn_inside_loop(what: str, instead: str) -> None:
-    """Say, once per process, that a sync call is holding up an event loop."""
+    """Warn, once per process, that a sync call blocks an event loop."""
     if _warned.is_set() or not _has_running_loop():
         return
     _warned.set()
@@ -64,6 +64,6 @@ def warn_inside_loop(what: str, instead: str) -> None:
 
 
 def _has_running_loop() -> bool:
-    # Without asyncio loaded there is none; loading it to ask would take long.
+    # Without asyncio loaded there is none; importing it would be slow.
     asyncio = sys.modules.get("asyncio")
     return asyncio is not None and asyncio._get_running_loop() is not None  # noqa: SLF001 - quick

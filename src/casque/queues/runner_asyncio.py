@@ -1,4 +1,4 @@
-"""LoopRunner: an event loop on a thread of its own, for sync code on stores that need one."""
+"""LoopRunner: an event loop on its own thread, for sync code on stores that need one."""
 
 from __future__ import annotations
 
@@ -18,31 +18,31 @@ T = TypeVar("T")
 
 
 class LoopRunner:
-    """An event loop on a thread of its own, shared by every thread that calls."""
+    """An event loop on its own thread, shared by all calling threads."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
         self._closing = threading.RLock()
         self._is_closed = False
         self._generation = forks.generation()
-        # A daemon: a queue that nobody closed must not keep the process from ending.
+        # A daemon: a queue that was not closed must not keep the process from ending.
         self._thread = threading.Thread(
             target=_serve, args=(self._loop,), name="casque-loop", daemon=True
         )
         self._thread.start()
-        finalize(self, _stop, self._loop)  # nor a thread of one that nobody holds any more
+        finalize(self, _stop, self._loop)  # nor leave a thread when it is garbage
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         if self._generation != forks.generation():
             coroutine.close()
             raise InvalidError(
-                "this was opened before a fork, and the thread that serves it is in the parent "
+                "this was opened before a fork, and its thread exists only in the parent "
                 "process; open a new one in the child."
             )
         if reentry.is_mine(self._closing):
             coroutine.close()
             reentry.refuse(self._closing)
-        with self._closing:  # what comes after the end of the loop would wait for ever
+        with self._closing:  # a call after the end of the loop would wait forever
             if self._is_closed:
                 coroutine.close()
                 raise InvalidError("this queue is closed; open a new one.")
@@ -52,8 +52,8 @@ class LoopRunner:
         except CancelledError:
             raise InvalidError("this queue was closed while the call was waiting.") from None
         except BaseException:
-            # Ctrl-C, or what another signal's handler raised: nobody would get the answer, and a
-            # dequeue that went on waiting would claim a job for nobody. Else it is done already.
+            # Ctrl-C, or an exception of a signal handler: a dequeue that continued to wait would
+            # claim a job for no caller. For other errors the future is done already.
             future.cancel()
             raise
 

@@ -1,4 +1,4 @@
-"""Session: one open use of a store. A writer and a worker with a name, until it is closed."""
+"""Session: one open use of a store, with a writer and a worker name, until it is closed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Session:
-    """What a queue or a lock holds of a store, and the way its operations go there."""
+    """The connection of a queue or a lock to its store: operations go through it."""
 
     def __init__(
         self,
@@ -41,12 +41,12 @@ class Session:
         self.clock: Clock = self.store.clock
         self.worker = _new_name(self.clock) if worker is None else checks.name(worker, "worker")
         self.blocking = blocking
-        """Whether its callers are threads without an event loop."""
+        """True if its callers are threads without an event loop."""
         self._owner = owner
         self._owns_store = self.store is not address
         self._must_enter = must_enter
         self.access: Store = self.store
-        """The store as this session's callers reach it."""
+        """The store, or a wrapper that runs its calls on a thread."""
         self._committer: ThreadCommitter | LoopCommitter
         if blocking:
             committer = self._committer = ThreadCommitter(
@@ -78,13 +78,13 @@ class Session:
         self._is_entered = True
 
     def woken_by_close(self, bell: Bell) -> AbstractContextManager[None]:
-        """While this holds, `close` rings `bell`: a caller that waits finds the session closed."""
+        """In this context `close` rings `bell`: a waiting caller then finds the session closed."""
         return self._bells.listening(bell)
 
     async def close(self) -> None:
-        """Commit what is pending, within a bound, and let go. Calling it twice is fine."""
+        """Commit pending operations, within a time limit, and close. Calling it twice is fine."""
         if self._is_closed or self._generation != forks.generation():
-            self._is_closed = True  # in the child of a fork there is nothing to do, or to wait for
+            self._is_closed = True  # in a forked child there is nothing to do or wait for
             return
         self._is_closed = True
         self._bells.ring()
@@ -99,12 +99,12 @@ class Session:
             await self.store.close()
 
     def check_open(self) -> None:
-        """Raise InvalidError, saying what to do, unless it may be used here and now."""
+        """Raise InvalidError, with the remedy, unless it can be used now in this process."""
         if self._is_closed or (self._must_enter and not self._is_entered):
             raise self._not_open()
         if self._generation != forks.generation():
             remedy = (
-                f"{self.store.name} lives in the parent alone; use sqlite:/// to share a queue."
+                f"{self.store.name} exists only in the parent; use sqlite:/// to share a queue."
                 if self.store.instant
                 else "open a new one in the child."
             )
@@ -114,22 +114,22 @@ class Session:
             )
 
     async def submit(self, operation: Operation) -> Any:
-        """Commit one operation; its result, or its refusal raised."""
+        """Commit one operation. Returns its result or raises its error."""
         [outcome] = await self.submit_all((operation,))
         if isinstance(outcome, Exception):
             raise outcome
         return outcome
 
     async def submit_all(self, operations: Sequence[Operation]) -> list[Any]:
-        """Commit several; per operation its result, or its error."""
+        """Commit several. Returns the result or the error of each."""
         self.check_open()
         if isinstance(self._committer, ThreadCommitter):
             return self._committer.commit(operations)
         return await self._committer.commit(operations)
 
     def commit(self, operation: Operation) -> Any:
-        """As `submit`, without a coroutine: for a `blocking` session, and its quickest way."""
-        if self._is_closed or self._generation != forks.noticed:  # its queue has asked for forks
+        """As `submit`, without a coroutine: the fast path of a `blocking` session."""
+        if self._is_closed or self._generation != forks.noticed:  # the queue has checked for forks
             self.check_open()
         [outcome] = self._commit((operation,))
         if isinstance(outcome, Exception):
@@ -137,7 +137,7 @@ class Session:
         return outcome
 
     def enqueue_within(self, connection: object, operation: Enqueue) -> list[Job]:
-        """Add jobs inside a transaction of the caller's; they are there once it commits."""
+        """Add jobs inside the caller's transaction; they are stored when it commits."""
         self.check_open()
         if not isinstance(self.store, Joinable):
             raise InvalidError(
@@ -148,7 +148,7 @@ class Session:
 
     @property
     def readable(self) -> Store:
-        """The store, to look into. InvalidError unless this may be used here and now."""
+        """The store, for reading. Raises InvalidError unless `check_open` passes."""
         self.check_open()
         return self.access
 
@@ -156,7 +156,7 @@ class Session:
         return await self.readable.records(kind)
 
     async def take(self, kind: str, name: str, lease_us: int) -> Record | None:
-        """Claim a name with a record that ends by time; None when another has it."""
+        """Claim a name with a record that expires. None if another caller has it."""
         operation = PutRecord(kind, name, self.worker.encode(), ABSENT, lease_us)
         try:
             record: Record = await self.submit(operation)
@@ -165,7 +165,7 @@ class Session:
         return record
 
     async def delete(self, record: Record) -> None:
-        """Delete a record, unless it has changed since it was read, or is gone."""
+        """Delete a record, unless it has changed or was deleted since it was read."""
         with suppress(CASConflictError):
             await self.submit(DeleteRecord(record.kind, record.name, record.version))
 

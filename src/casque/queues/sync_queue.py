@@ -4,7 +4,7 @@ Its methods run those of an `AsyncQueue`. The three that are called most, enqueu
 dequeue and ack, commit without a coroutine: driving one costs 8% of an enqueue.
 """
 
-# ruff: noqa: SLF001 - Queue and AsyncQueue are two halves of one thing
+# ruff: noqa: SLF001 - Queue and AsyncQueue are two parts of one class
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ T = TypeVar("T")
 class Queue:
     """A queue for plain code and threads; the calls of several threads are stored together.
 
-    Works without being entered. In the child of a fork it opens again by itself.
+    Works without being entered. In a forked child it opens again by itself.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Queue:
         max_depth: int = DEFAULT_MAX_DEPTH,
         stale_timeout: timedelta | None = None,
     ) -> None:
-        address = anchored(store)  # a fork that goes to another folder opens it again
+        address = anchored(store)  # a forked child may change its folder before it opens it
 
         def opened() -> tuple[AsyncQueue, Runner]:
             at = open_store(address)
@@ -88,7 +88,7 @@ class Queue:
         self.close()
 
     def close(self) -> None:
-        """Commit what is pending, within a bound, and let go. Calling it twice is fine."""
+        """Commit pending operations, within a time limit, and close. Calling it twice is fine."""
         if self._is_closed or self._generation != forks.generation():
             self._is_closed = True
             return
@@ -105,18 +105,18 @@ class Queue:
             self._open_again()
 
     def _open_again(self) -> None:
-        """In the child of a fork: its own writer, its own thread, its own connection."""
+        """In a forked child: open a new writer, thread and connection."""
         with forks.own_lock():
             if self._generation != forks.generation():
                 self._queue, self._runner = self._open()
                 self._generation = forks.generation()
 
     def _run(self, call: Coroutine[Any, Any, T]) -> T:
-        return self._runner.run(call)  # looked up now: what made `call` may have opened it again
+        return self._runner.run(call)  # read it now: making `call` may have opened the queue again
 
     @property
     def _live(self) -> AsyncQueue:
-        """What does it, open and of this process."""
+        """The queue underneath, open and of this process."""
         if self._is_closed or not forks.is_noticed[0] or self._generation != forks.noticed:
             self._check_open()
         if asyncio._get_running_loop() is not None:  # the quick check
@@ -165,7 +165,7 @@ class Queue:
         return added[0]
 
     def enqueue_many(self, jobs: Iterable[NewJob], *, connection: object = None) -> list[Job]:
-        """Add up to 10,000 jobs (64 MiB of payload), all or none, in their order."""
+        """Add up to 10,000 jobs (64 MiB of payload), all or none, in order."""
         return self._run(self._live.enqueue_many(jobs, connection=connection))
 
     # -- consuming -------------------------------------------------------------
@@ -197,28 +197,28 @@ class Queue:
     def ack(
         self, job: Job | str, *, result: bytes | None = None, enqueue: Iterable[NewJob] = ()
     ) -> None:
-        """The work is done. Adds the jobs that follow in the same commit, or refuses both."""
+        """Complete the job and add the jobs in `enqueue`: in one commit, both or neither."""
         live = self._live
         hold = live._held_claims.hold_of(job)
         self._runner.commit(live._session, live._to_ack(hold, result, enqueue))
         live._held_claims.drop(hold)
 
     def ack_many(self, jobs: Iterable[Job | str]) -> None:
-        """Ack several. Raises LeaseLostError naming those that were lost; the rest is done."""
+        """Ack several. Raises LeaseLostError for those that were lost; the others are acked."""
         return self._run(self._live.ack_many(jobs))
 
     def nack(
         self, job: Job | str, *, delay: timedelta | None = None, error: str | BaseException = ""
     ) -> Job:
-        """The attempt failed. Returns the job as it now is: queued again, or dead."""
+        """Report a failed attempt. Returns the job as it is now: queued again, or dead."""
         return self._run(self._live.nack(job, delay=delay, error=error))
 
     def fail(self, job: Job | str, *, error: str | BaseException = "") -> Job:
-        """The attempt failed and no other would succeed: dead now."""
+        """Report a failed attempt and make the job dead now, without another attempt."""
         return self._run(self._live.fail(job, error=error))
 
     def discard(self, job: Job | str, *, reason: str = "") -> Job:
-        """The holder finds the job not worth doing: cancelled, with the reason kept."""
+        """Cancel a job that its holder decides not to do. The reason is stored with it."""
         return self._run(self._live.discard(job, reason=reason))
 
     def release(self, job: Job | str, *, delay: timedelta | None = None) -> Job:
@@ -234,13 +234,13 @@ class Queue:
         note: str | None = None,
         output: bytes | None = None,
     ) -> Job:
-        """Renew the lease and tell how far the work is. See `BrokerQueue.heartbeat`."""
+        """Renew the lease and store the progress of the work. See `BrokerQueue.heartbeat`."""
         return self._run(
             self._live.heartbeat(job, lease=lease, progress=progress, note=note, output=output)
         )
 
     def heartbeat_many(self, jobs: Iterable[Job | str], *, lease: timedelta | None = None) -> None:
-        """Renew several leases in one operation. Raises LeaseLostError naming the lost ones."""
+        """Renew several leases in one operation. Raises LeaseLostError for those that are lost."""
         return self._run(self._live.heartbeat_many(jobs, lease=lease))
 
     def _held_claim(self, job: Job | str) -> HeldClaim | None:
@@ -249,23 +249,23 @@ class Queue:
     # -- managing --------------------------------------------------------------
 
     def cancel(self, id: str | Job, *, reason: str = "") -> Job:
-        """Never run the job (again). One that is running loses its lease at once."""
+        """Never run the job (again). A running job loses its lease at once."""
         return self._run(self._live.cancel(id, reason=reason))
 
     def retry(self, id: str | Job) -> Job:
-        """A dead job back to its queue, due now, with all its attempts."""
+        """Put a dead job back into its queue, due now, with all its attempts."""
         return self._run(self._live.retry(id))
 
     def requeue_stale(self, timeout: timedelta) -> int:
-        """Take back the jobs in progress not heard of for `timeout`. Returns how many."""
+        """Requeue the jobs in progress without a heartbeat for `timeout`. Returns how many."""
         return self._run(self._live.requeue_stale(timeout))
 
     def purge(self, *, older_than: timedelta, queue: str | None = None) -> int:
-        """Forget the jobs that finished longer ago than that. Returns how many."""
+        """Delete the jobs that finished longer ago than `older_than`. Returns how many."""
         return self._run(self._live.purge(older_than=older_than, queue=queue))
 
     def pause(self, queue: str) -> None:
-        """Nothing is dequeued from this queue until `resume`; enqueueing goes on."""
+        """Stop dequeues from this queue until `resume`. Enqueueing continues."""
         return self._run(self._live.pause(queue))
 
     def resume(self, queue: str) -> None:
@@ -273,14 +273,14 @@ class Queue:
         return self._run(self._live.resume(queue))
 
     def drop(self, queue: str) -> int:
-        """Forget every job of this queue, running ones too. Returns how many. A pause stays."""
+        """Delete every job of this queue, running ones too. Returns how many. A pause stays."""
         return self._run(self._live.drop(queue))
 
     @contextmanager
     def lease_queue(
         self, queue: str, *, lease: timedelta = timedelta(seconds=5)
     ) -> Iterator[Lease | None]:
-        """A short exclusive claim on a whole queue; None when another has it. Advisory."""
+        """A short exclusive claim on a whole queue; None if another caller has it. Advisory."""
         held = self._run(self._live._take_queue(queue, lease))
         try:
             yield None if held is None else as_lease(held)
@@ -288,7 +288,7 @@ class Queue:
             if held is not None:
                 self._run(self._live._session.delete(held))
 
-    # -- looking ---------------------------------------------------------------
+    # -- reading ---------------------------------------------------------------
 
     def peek(
         self,
@@ -301,21 +301,21 @@ class Queue:
         return self._run(self._live.peek(entrypoint, queue=queue, limit=limit))
 
     def get(self, id: str | Job) -> Job | None:
-        """The job as it is now, or None when there is none of that id (any more)."""
+        """The job as it is now, or None if no job has this id (any more)."""
         return self._run(self._live.get(id))
 
     def stats(self, queue: str | None = None) -> Stats:
-        """How many jobs are in which state, in one queue or in all."""
+        """The number of jobs in each state, in one queue or in all."""
         return self._run(self._live.stats(queue))
 
     def queues(self, *, due: bool = False) -> list[str]:
-        """The names of the queues that have jobs, or only of those with a job due now."""
+        """The names of the queues that have jobs; with `due`, only those with a job due now."""
         return self._run(self._live.queues(due=due))
 
     def next_run_at(self, queue: str) -> datetime | None:
-        """When the first job of this queue is due; None when it has none."""
+        """When the first job of this queue is due; None if there is none."""
         return self._run(self._live.next_run_at(queue))
 
     def read_state(self) -> QueueState:
-        """Everything at once, as a frozen value. For tools, tests and small queues."""
+        """All jobs as a frozen value. For tools, tests and small queues."""
         return self._run(self._live.read_state())

@@ -1,10 +1,10 @@
 """Tasks: functions as jobs.
 
 app             `TaskApp`: registers tasks and enqueues their jobs.
-app_store       The store of an app and the queues on it, once per process.
+app_store       The store of an app and its queues, opened once per process.
 calls           A call as JSON and back, checked by the function's type hints.
 current         `current_job`: the job that this code runs in.
-handle          `Handle`: ask after a job, wait for its result.
+handle          `Handle`: read the state of a job, wait for its result.
 immediate       Tasks that run at once and store nothing, for tests.
 json_types      Which Python types can be JSON.
 task            `Task`: a function under an entrypoint, and how its jobs are enqueued.

@@ -69,16 +69,16 @@ class TaskApp:
 
     @property
     def queue(self) -> Queue:
-        """The queue underneath, for plain code: everything that has to do with jobs, not tasks."""
+        """The queue of this app, for sync code: methods for jobs instead of tasks."""
         return self.app_store.queue
 
     @property
     def async_queue(self) -> AsyncQueue:
-        """The same with `await`, and group commit. It needs no entering."""
+        """The same with `await`, and group commit. It works without being entered."""
         return self.app_store.async_queue
 
     def close(self) -> None:
-        """Commit what is pending, within a bound, and let go. Calling it twice is fine."""
+        """Commit pending operations, within a time limit, and close. Calling it twice is fine."""
         self.app_store.close()
 
     def __enter__(self) -> Self:
@@ -88,12 +88,12 @@ class TaskApp:
         self.close()
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("an App cannot be pickled; name its module, and import it there.")
+        raise TypeError("an App cannot be pickled; import its module in the other process.")
 
     # -- tasks -----------------------------------------------------------------
 
     @overload
-    def task(  # type: ignore[overload-overlap] # the first that fits is meant
+    def task(  # type: ignore[overload-overlap] # the first match wins
         self, function: Callable[P, Coroutine[Any, Any, R]], /
     ) -> AsyncTask[P, R]: ...
 
@@ -136,8 +136,8 @@ class TaskApp:
     ) -> Any:
         """Make a task of a function; as `@app.task`, or with options as `@app.task(…)`.
 
-        Its entrypoint is `name`, or the function's own. Raises InvalidError when
-        the function cannot be one, or that name is taken.
+        Its entrypoint is `name`, by default the function's name. Raises InvalidError
+        if the function cannot be a task, or the name is taken.
         """
 
         def register(function: Callable[..., Any]) -> Task[..., Any]:
@@ -164,7 +164,7 @@ class TaskApp:
             if first is not made:
                 raise InvalidError(
                     f"the name {made.name!r} is taken by the task at {where(first.function)}: "
-                    f"give the one at {where(function)} another: @app.task(name=…)."
+                    f"give the task at {where(function)} another: @app.task(name=…)."
                 )
             return made
 
@@ -180,7 +180,7 @@ class TaskApp:
     ) -> Handle[Any]:
         """Enqueue by name, for producers that do not have the task's code.
 
-        Where the task is known, its options hold and its arguments are checked.
+        If the task is registered here, its options apply and its arguments are checked.
         """
         new = changed(self._named(entrypoint, arguments), options)
         return self.enqueue_many([new])[0]
@@ -196,7 +196,7 @@ class TaskApp:
         return (await self.aenqueue_many([new]))[0]
 
     def enqueue_many(self, jobs: Iterable[NewJob]) -> list[Handle[Any]]:
-        """Store up to 10,000 jobs, made by `task.job(…)`; all or none, in their order."""
+        """Store up to 10,000 jobs, made by `task.job(…)`: all or none, in order."""
         if self.immediate:
             clock = self.store.clock
             return [
@@ -216,7 +216,7 @@ class TaskApp:
         return [self._handle(job) for job in await self.async_queue.enqueue_many(jobs)]
 
     def handle(self, id: str) -> Handle[Any]:
-        """The handle of a job that was enqueued elsewhere. JobNotFoundError if it is not there."""
+        """The handle of a job that was enqueued elsewhere. JobNotFoundError if there is none."""
         return self._handle(_found(self.queue.get(id), id))
 
     async def ahandle(self, id: str) -> Handle[Any]:
@@ -226,7 +226,7 @@ class TaskApp:
     def _named(self, entrypoint: str, given: Mapping[str, object] | None) -> NewJob:
         if given is not None and not isinstance(given, Mapping):
             raise InvalidError(
-                f"{entrypoint}: the arguments must be a dict of names and values, not "
+                f"{entrypoint}: the arguments must be a dict of names and values; got "
                 f"{type(given).__name__}."
             )
         values = {} if given is None else dict(given)
@@ -240,7 +240,7 @@ class TaskApp:
         task = self._tasks.get(new.entrypoint)
         if task is None:
             raise InvalidError(
-                f"no task is called {new.entrypoint!r}, and an immediate App runs it at once: "
+                f"no task is named {new.entrypoint!r}, and an immediate App must run it now: "
                 "import the module that defines it."
             )
         return task
@@ -254,8 +254,8 @@ class TaskApp:
 def _found(job: Job | None, id: str) -> Job:
     if job is None:
         raise JobNotFoundError(
-            f"there is no job {id!r}: it never was, or its record is gone. A task's `retain` says "
-            "how long that stays.",
+            f"there is no job {id!r}: it never existed, or its record was deleted. The `retain` of "
+            "a task sets how long the record is kept after success.",
             job_id=id,
         )
     return job

@@ -1,4 +1,4 @@
-"""AppStore: the store of an app and the queues on it; one per process, opened at the first use."""
+"""AppStore: the store of an app and its queues; one per process, opened at the first use."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class AppStore:
     """The store at an address, in this process. Thread-safe; after a fork it opens again."""
 
     def __init__(self, address: StoreAddress) -> None:
-        self._address = anchored(address)  # whatever folder the process goes to later
+        self._address = anchored(address)  # so that a later change of folder does not matter
         self._owns_store = not is_store(address)
         self._lock = threading.Lock()
         self._generation = forks.generation()
@@ -42,22 +42,22 @@ class AppStore:
 
     @property
     def address(self) -> str | None:
-        """The address for another process; None if only the app knows how to open it."""
+        """The address for another process; None if the app was given an object instead."""
         address = self._address
         return str(address) if isinstance(address, str | Path) else None
 
     def apart(self) -> Store:
-        """A store that does not wait for the callers of `store`; that one itself if it blocks.
+        """A second store that does not wait for callers of `store`; `store` itself if it blocks.
 
-        A store that suspends is used by one caller at a time, and one whose event
-        loop is held up holds up the others.
+        A store that suspends serves one caller at a time: a caller whose event loop
+        is blocked would block the others.
         """
         if self._owns_store and not self.store.blocking:
             return self._bound(open_store(self._address))
         return self.store
 
     def require_existing(self) -> None:
-        """Make no store from now on: there was one, and another would be in its place."""
+        """Create no store from now on: one existed, and a new one would replace it."""
         self._must_exist = True
         if self._store is not None:
             self._bound(self._store)
@@ -71,7 +71,7 @@ class AppStore:
     def queue(self) -> Queue:
         queue = self._queue
         if queue is not None and self._generation == forks.generation():
-            return queue  # the short way, at every enqueue; closing takes it away
+            return queue  # the fast path, at every enqueue; `close` resets `_queue`
         self._check()
         queue = self._queue
         if queue is None:
@@ -97,16 +97,16 @@ class AppStore:
             raise InvalidError("this App is closed; make a new one.")
 
     def _open_again(self) -> None:
-        """In the child of a fork: what was open belongs to the parent, threads and all."""
+        """In a forked child: open stores and their threads belong to the parent."""
         with forks.own_lock():
             if self._generation != forks.generation():
-                self._lock = threading.Lock()  # somebody may have held it in the parent
+                self._lock = threading.Lock()  # a thread of the parent may have held it
                 if self._store is not None and not self._store.instant:
                     self._store = self._queue = self._async_queue = None
                 self._generation = forks.generation()
 
     def close(self) -> None:
-        """Commit what is pending, within a bound, and let go. Calling it twice is fine."""
+        """Commit pending operations, within a time limit, and close. Calling it twice is fine."""
         if self._is_closed or self._generation != forks.generation():
             self._is_closed = True
             return
@@ -122,7 +122,7 @@ class AppStore:
 
 
 def _run_aside(coroutine: Coroutine[Any, Any, None]) -> None:
-    """On a thread of its own, whether or not an event loop runs on this one."""
+    """Run it on a separate thread, because an event loop may run on this one."""
     runner = LoopRunner()
     runner.run(coroutine)
     runner.close()

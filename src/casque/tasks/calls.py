@@ -1,9 +1,9 @@
-"""Calls: what a function is called with as JSON, and what it returns; checked by its type hints.
+"""Calls: the arguments and the result of a function as JSON, checked by its type hints.
 
-The arguments of a call become a JSON object of argument names; positional-only
-and starred ones, which have no names to be called by, stand in a list under
-"*". What was encoded is decoded again by the hints before it is stored, so
-that a job which does not fit its task is refused where it is made.
+The arguments of a call become a JSON object, by argument name. Positional-only
+and starred arguments cannot be passed by name; they are in a list under "*". The
+encoded arguments are decoded again by the hints before they are stored, so that a
+job that does not fit its task is refused where it is enqueued.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from casque.errors import InvalidError
 from casque.tasks import json_types
 
 STARRED = "*"
-"""The key of the values that have no name."""
+"""The key of the values without a name."""
 
 _OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _LIST = msgspec.json.Decoder(list[msgspec.Raw])
 
 
 class _Slot:
-    """The values that one parameter takes."""
+    """The values that one parameter accepts."""
 
     __slots__ = ("certain", "declared", "decode", "exact")
 
@@ -44,7 +44,7 @@ class _Fields(msgspec.Struct, frozen=True):
 
     named: Mapping[str, _Slot]
     first: Sequence[tuple[str, _Slot]]
-    """The positional-only ones, in their order."""
+    """The positional-only parameters, in order."""
     rest: _Slot | None
     """The values in *args."""
     extra: _Slot | None
@@ -53,7 +53,7 @@ class _Fields(msgspec.Struct, frozen=True):
 
 
 class Call:
-    """How one function is called with JSON, and answers in it."""
+    """Encodes and decodes the arguments and the result of one function."""
 
     def __init__(self, function: Callable[..., Any], task: str) -> None:
         self._function = function
@@ -71,27 +71,27 @@ class Call:
             for one in parameters
             if one.name in self._named and one.default is Parameter.empty
         )
-        self._is_plain = not self._first and not of_kind  # what is left is *args and **kwargs
+        self._is_plain = not self._first and not of_kind  # the rest is *args and **kwargs
         self._fields: _Fields | None = None
         try:
             self._resolve()
         except (NameError, AttributeError):
-            # A name that is only defined further down, or in a module that is still being
-            # imported: it is there at the first use.
+            # A name that is defined further down, or in a module that is still being
+            # imported: it exists at the first use.
             self._fields = None
 
     # -- to JSON ---------------------------------------------------------------
 
     def encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
-        """The payload of this call. Raises InvalidError, naming the argument that does not fit."""
+        """The payload of this call. Raises InvalidError that names the wrong argument."""
         return self._encode(self._bind(args, kwargs), is_certain=self._is_plain)
 
     def encode_named(self, payload: Mapping[str, Any]) -> bytes:
-        """As `encode`, from what the payload is to hold."""
+        """As `encode`, from a dict in the form of the payload."""
         return self._encode(payload, is_certain=False)
 
     def _encode(self, given: Mapping[str, Any], *, is_certain: bool) -> bytes:
-        """With `is_certain`, every value has a parameter, and every parameter what it needs."""
+        """With `is_certain`, the values are known to fit the parameters, apart from their types."""
         fields = self._fields or self._known()
         named = fields.named
         for name, value in given.items():
@@ -119,11 +119,11 @@ class Call:
         return self._bind_any(args, kwargs)
 
     def _bind_any(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """The same for parameters of every kind. InvalidError says which argument is wrong."""
+        """The same for parameters of every kind. Raises InvalidError that names the argument."""
         try:
             bound = self._signature.bind(*args, **kwargs).arguments
         except TypeError as error:
-            raise InvalidError(f"{self._task}: {error}; it is called as {self}.") from None
+            raise InvalidError(f"{self._task}: {error}; the signature is {self}.") from None
         named: dict[str, Any] = {}
         starred: list[Any] = []
         for name, value in bound.items():
@@ -137,7 +137,7 @@ class Call:
             else:
                 named[name] = value
         if STARRED in named:
-            raise InvalidError(f"{self._task}: no argument can be called {STARRED!r}; rename it.")
+            raise InvalidError(f"{self._task}: an argument cannot be named {STARRED!r}; rename it.")
         if starred:
             named[STARRED] = starred
         return named
@@ -145,12 +145,12 @@ class Call:
     # -- from JSON -------------------------------------------------------------
 
     def decode(self, payload: bytes) -> tuple[list[Any], dict[str, Any]]:
-        """The arguments in a payload, by position and by name. InvalidError names an unfit one."""
+        """The positional and named arguments in a payload. InvalidError names a wrong one."""
         fields = self._fields or self._known()
         starred, named = self._take(payload, fields)
         if len(starred) <= len(self._first):
             return starred, named
-        # Behind what is called by name stand starred ones: then those go by position too.
+        # Starred values follow the named parameters, which must then be positional too.
         args = starred[: len(self._first)]
         for name in self._middle:
             default = self._signature.parameters[name].default
@@ -158,13 +158,13 @@ class Call:
         return args + starred[len(self._first) :], named
 
     def _take(self, payload: bytes, fields: _Fields) -> tuple[list[Any], dict[str, Any]]:
-        """The values that have no name, and those that have one."""
+        """The values without a name, and those with one."""
         try:
             raws = _OBJECT.decode(payload) if payload else {}
         except msgspec.DecodeError as error:
             raise InvalidError(
-                f"{self._task}: the payload is no JSON object of arguments ({error}); it is called "
-                f"as {self}."
+                f"{self._task}: the payload is not a JSON object of arguments ({error}); the "
+                f"signature is {self}."
             ) from error
         starred: list[Any] = []
         named: dict[str, Any] = {}
@@ -177,7 +177,7 @@ class Call:
                 slot = fields.extra
                 if slot is None:
                     raise InvalidError(
-                        f"{self._task}: there is no argument `{name}`; it is called as {self}."
+                        f"{self._task}: unknown argument `{name}`; the signature is {self}."
                     )
             named[name] = self._value(name, raw, slot)
         if not self._required <= named.keys() or len(starred) < len(fields.first):
@@ -196,7 +196,7 @@ class Call:
         left = raws[len(fields.first) :]
         if left and fields.rest is None:
             raise InvalidError(
-                f"{self._task}: {len(raws)} values without a name; it is called as {self}."
+                f"{self._task}: too many positional values ({len(raws)}); the signature is {self}."
             )
         rest = fields.rest
         return values + [self._value(STARRED, one, rest) for one in left if rest is not None]
@@ -204,7 +204,7 @@ class Call:
     def _value(self, name: str, raw: msgspec.Raw, slot: _Slot) -> Any:
         try:
             return slot.decode(raw)
-        except Exception as error:  # of whatever the user's own types raise
+        except Exception as error:  # the user's types may raise anything
             raise self._unfit(name, str(error), slot) from error
 
     def _refuse_missing(self, starred: list[Any], named: Mapping[str, Any]) -> None:
@@ -212,43 +212,43 @@ class Call:
         for name, one in self._signature.parameters.items():
             if name in absent and one.default is Parameter.empty:
                 raise InvalidError(
-                    f"{self._task}: argument `{name}` is missing; it is called as {self}."
+                    f"{self._task}: argument `{name}` is missing; the signature is {self}."
                 )
 
     # -- the result ------------------------------------------------------------
 
     def encode_result(self, value: object) -> bytes | None:
-        """The result as JSON; None is no result. InvalidError if it is unfit."""
+        """The result as JSON; None for no result. InvalidError if it cannot be stored."""
         if value is None:
             return None
         try:
             result = json_types.encode(value)
-        except Exception as error:  # of whatever the user's own types raise
+        except Exception as error:  # the user's types may raise anything
             raise InvalidError(
                 f"{self._task}: the result is not JSON: {json_types.why_not(value, error)}. Return "
                 "plain values, dataclasses or models."
             ) from error
         if b"null" in result and (found := json_types.non_finite(value)) is not None:
             raise InvalidError(
-                f"{self._task}: the result is not JSON: {found} is a float that JSON does not have."
+                f"{self._task}: the result is not JSON: JSON has no {found}. Return None or text."
             )
         if len(result) > RESULT_BYTES:
             raise InvalidError(
                 f"{self._task}: the result is {len(result):,} bytes; at most {RESULT_BYTES:,} are "
-                "kept. Store it elsewhere and return its address."
+                "stored. Store it elsewhere and return its address."
             )
         return result
 
     def decode_result(self, result: bytes | None) -> Any:
-        """The result as the return annotation has it."""
+        """The result, as the type of the return annotation."""
         if result is None:
             return None
         fields = self._fields or self._known()
         try:
             return fields.result(result)
-        except Exception as error:  # of whatever the user's own types raise
+        except Exception as error:  # the user's types may raise anything
             raise InvalidError(
-                f"{self._task}: the result is not what its return annotation says: {error}."
+                f"{self._task}: the result does not fit its return annotation: {error}."
             ) from error
 
     # -- hints -----------------------------------------------------------------
@@ -259,8 +259,8 @@ class Call:
         except (NameError, AttributeError) as error:
             where = _mentioning(self._function, error.name)
             raise InvalidError(
-                f"{self._task}: {where}: {error}, so its type is not known when the task is used. "
-                "Define it at the top of a module, and import it outside of `if TYPE_CHECKING`."
+                f"{self._task}: {where}: {error}, so its type is unknown when the task is used. "
+                "Define it at the top of a module, and import it outside `if TYPE_CHECKING`."
             ) from error
 
     def _resolve(self) -> _Fields:
@@ -268,7 +268,7 @@ class Call:
             hints = typing.get_type_hints(self._function, include_extras=True)
         except (NameError, AttributeError):
             raise
-        except Exception as error:  # a hint in quotes may be any code at all
+        except Exception as error:  # a hint in quotes may be any code
             raise InvalidError(
                 f"{self._task}: its type hints cannot be read: {error}. Correct them."
             ) from error
@@ -288,7 +288,7 @@ class Call:
         if (problem := json_types.unfit(hint)) is None:
             return _Slot(hint)
         raise InvalidError(
-            f"{self._task}: parameter `{name}: {inspect.formatannotation(hint)}` cannot be given "
+            f"{self._task}: parameter `{name}: {inspect.formatannotation(hint)}` cannot be passed "
             f"as JSON: {problem}"
         )
 
@@ -298,14 +298,14 @@ class Call:
         if (problem := json_types.unfit(hint)) is None:
             return json_types.decoder(hint)
         raise InvalidError(
-            f"{self._task}: what it returns, `{inspect.formatannotation(hint)}`, cannot be kept "
+            f"{self._task}: its return type `{inspect.formatannotation(hint)}` cannot be stored "
             f"as JSON: {problem}"
         )
 
     # -- messages --------------------------------------------------------------
 
     def _unfit(self, name: str, problem: str, slot: _Slot) -> InvalidError:
-        # msgspec's own words: "Expected … - at `$.inner`".
+        # The form of msgspec's messages: "Expected … - at `$.inner`".
         problem, _, inner = problem.partition(" - at `$")
         return InvalidError(
             f"{self._task}: argument `{name}{inner.rstrip('`')}`: {problem}; the task declares "
@@ -322,17 +322,17 @@ class Call:
 
 
 def encode_unchecked(task: str, given: Mapping[str, Any]) -> bytes:
-    """The payload of a call of a task that is not known here: any JSON will do."""
+    """The payload of a call of a task that is not registered here: any JSON is accepted."""
     try:
         payload = json_types.encode(given)
-    except Exception as error:  # of whatever the caller's own types raise
+    except Exception as error:  # the caller's types may raise anything
         for name, value in given.items():
             try:
                 json_types.encode(value)
             except Exception as own:  # noqa: BLE001 - as above
                 raise InvalidError(
-                    f"{task}: argument `{name}`: {json_types.why_not(value, own)}. Pass what "
-                    "stands for it, an id say."
+                    f"{task}: argument `{name}`: {json_types.why_not(value, own)}. Pass a "
+                    "reference to it, such as an id."
                 ) from error
         raise InvalidError(f"{task}: the arguments are not JSON: {error}.") from error
     if b"null" in payload:
@@ -340,8 +340,7 @@ def encode_unchecked(task: str, given: Mapping[str, Any]) -> bytes:
             found = json_types.non_finite(value)
             if found is not None:
                 raise InvalidError(
-                    f"{task}: argument `{name}`: {found} is a float that JSON does not have. Pass "
-                    "None, or a text."
+                    f"{task}: argument `{name}`: JSON has no {found}. Pass None or text."
                 )
     return payload
 

@@ -14,7 +14,7 @@ from casque.system.clock import to_datetime
 
 
 class RunningJob:
-    """What a task can ask and report about the job it runs in."""
+    """The job that a task runs in: its fields, and its progress."""
 
     __slots__ = (
         "_deadline_us",
@@ -35,14 +35,14 @@ class RunningJob:
         self._deadline_us = deadline_us
         self._report = report
         self.is_lost = False
-        """True if another worker may have the job by now: what this attempt does is in vain."""
+        """True if another worker may have the job: the result of this attempt will be rejected."""
         self.is_stopping = False
-        """True if its worker was told to stop."""
+        """True if its worker is stopping."""
         self._output: bytes | None = None
         self.lease_end_us: int | None = None
-        """Until when it was ours for certain when it began, by the monotonic clock."""
+        """The end of its lease as of the start of the attempt, by the monotonic clock."""
         self.when_renewed: Callable[[int], None] | None = None
-        """Told, on another thread, for how long its lease was renewed, in microseconds."""
+        """Called on another thread after a renewal, with the new lease in microseconds."""
 
     @property
     def id(self) -> str:
@@ -58,7 +58,7 @@ class RunningJob:
 
     @property
     def attempt(self) -> int:
-        """Which attempt this is: 1 is the first."""
+        """The number of this attempt, from 1."""
         return self.job.attempts
 
     @property
@@ -67,23 +67,23 @@ class RunningJob:
 
     @property
     def headers(self) -> dict[str, str]:
-        """The headers that the job was enqueued with. Jobs enqueued from here do not get them."""
+        """The headers that the job was enqueued with. Jobs that it enqueues do not inherit them."""
         return self.job.headers
 
     @property
     def deadline(self) -> datetime | None:
-        """When this attempt times out; None when it may take its time."""
+        """When this attempt times out; None if it has no timeout."""
         return None if self._deadline_us is None else to_datetime(self._deadline_us)
 
     def progress(self, fraction: float, note: str | None = None) -> None:
-        """How far the work is, from 0 to 1: stored with the job, by and by."""
+        """Report how far the work is, from 0 to 1. It is stored soon, not at once."""
         self._report(checks.fraction(fraction), None if note is None else checks.text(note, "note"))
 
     # -- for the worker itself -------------------------------------------------
 
     @property
     def output(self) -> bytes | None:
-        """The end of what it has written, if that is kept: stored by and by, and at its end."""
+        """The end of its output, if kept: stored with heartbeats and when the attempt ends."""
         return self._output
 
     @output.setter
@@ -91,7 +91,7 @@ class RunningJob:
         self._output = None if output is None else checks.tail(output)
 
     def beat(self) -> None:
-        """Have its output stored, if there is any; and learn soon whether the job was lost."""
+        """Send a heartbeat soon: it stores the output, if any, and notices a lost job."""
         self._report(None, None)
 
     def __repr__(self) -> str:
@@ -99,24 +99,24 @@ class RunningJob:
 
 
 def current_job() -> RunningJob:
-    """The job that this code runs in. Raises InvalidError outside of one."""
+    """The job that this code runs in. Raises InvalidError outside a job."""
     job: RunningJob | None = lineage.running.get()
     if job is None:
         raise InvalidError(
-            "no job is running here: current_job() is for the code of a task, and for what that "
-            "calls on its own thread. In a thread that a task starts, hand the job over."
+            "no job is running here: current_job() works in a task, and in functions that it "
+            "calls on the same thread. If a task starts a thread, pass the job to it."
         )
     return job
 
 
 def become(job: RunningJob) -> None:
-    """From here on, in this context, `job` is the current one; for a context that is its own."""
+    """Make `job` the current one in this context, which must be used for this job only."""
     lineage.running.set(job)
 
 
 @contextmanager
 def running_as(job: RunningJob) -> Iterator[None]:
-    """While this holds, `job` is the current one, and jobs enqueued from here stand below it."""
+    """In this context, `job` is the current one, and the parent of jobs that are enqueued."""
     token = lineage.running.set(job)
     try:
         yield

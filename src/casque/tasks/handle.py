@@ -1,4 +1,4 @@
-"""Handles: what `enqueue` of a task returns, to ask after the job and wait for its result."""
+"""Handles: the objects that a task's `enqueue` returns, to follow a job and get its result."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _FINISHED = (JobStatus.COMPLETED, JobStatus.DEAD, JobStatus.CANCELLED)
 
 
 class Handle(Generic[R_co]):
-    """A job that was enqueued, seen from where it was enqueued."""
+    """An enqueued job, for the code that enqueued it."""
 
     __slots__ = ("_app_store", "_call", "_done", "_job", "id")
 
@@ -39,20 +39,20 @@ class Handle(Generic[R_co]):
         self._job = job
         self._call = call
         self._done = is_done
-        """True if it ran at once: then nothing is stored, and this is all there is."""
+        """True if the job ran at once: then nothing is stored, and `_job` is final."""
 
     @property
     def duplicate(self) -> bool:
-        """True if a job of that id was there already: then this is the first one's handle."""
+        """True if a job with this id existed already: then this is the handle of that job."""
         return self._job.duplicate
 
     # -- the result ------------------------------------------------------------
 
     def result(self, timeout: timedelta | None = None) -> R_co:
-        """Wait for the job to finish and return what the task returned.
+        """Wait for the job to finish and return the result of the task.
 
-        Raises TimeoutError when `timeout` is over first, CasqueError when the job
-        is dead or cancelled, and JobNotFoundError when its record is gone.
+        Raises TimeoutError if `timeout` is over first, CasqueError if the job is
+        dead or cancelled, and JobNotFoundError if its record was deleted.
         """
         looks = self._looks(timeout)
         if not self._done:
@@ -68,16 +68,16 @@ class Handle(Generic[R_co]):
         return self._value(job)
 
     def __await__(self) -> Generator[Any, None, R_co]:
-        """The result, without blocking the event loop; `asyncio.timeout` bounds it."""
+        """The result, without blocking the event loop; use `asyncio.timeout` to limit the wait."""
         return self._aresult().__await__()
 
     def _looks(self, timeout: timedelta | None) -> Iterator[int]:
-        """How long to sleep before each look, until time is over: ever longer, within a bound."""
+        """How long to sleep before each read: longer each time, up to a limit."""
         limit = None if timeout is None else checks.span(timeout, "timeout")
         if self._job.retain_us is None and not self._done:
             raise InvalidError(
-                f"job {self.id}: no result is kept of it: it was enqueued with retain=None, and "
-                "its record goes when it succeeds. Give the task `retain`.",
+                f"job {self.id}: its result is not stored: it was enqueued with retain=None, so "
+                "its record is deleted on success. Give the task `retain`.",
                 job_id=self.id,
             )
         return self._pauses(timeout, limit)
@@ -91,7 +91,7 @@ class Handle(Generic[R_co]):
             if left is not None and left <= 0:
                 raise TimeoutError(
                     f"job {self.id} ({self._job.entrypoint}) was not finished within {timeout}; "
-                    "it goes on. Ask again, or see that a worker runs."
+                    "it continues. Wait again, or check that a worker is running."
                 )
             yield int(pause) if left is None else min(int(pause), left)
             pause = min(pause * _SLOWER, _LONGEST_PAUSE_US)
@@ -113,7 +113,7 @@ class Handle(Generic[R_co]):
     # -- the job ---------------------------------------------------------------
 
     def job(self) -> Job:
-        """The job as it is now. Raises JobNotFoundError when its record is gone."""
+        """The job as it is now. Raises JobNotFoundError if its record was deleted."""
         return self._job if self._done else self._found(self._app_store.queue.get(self.id))
 
     async def ajob(self) -> Job:
@@ -123,7 +123,7 @@ class Handle(Generic[R_co]):
         return self._found(await self._app_store.async_queue.get(self.id))
 
     def status(self) -> JobStatus:
-        """Where the job is in its life. Raises JobNotFoundError when its record is gone."""
+        """The status of the job. Raises JobNotFoundError if its record was deleted."""
         return self.job().status
 
     async def astatus(self) -> JobStatus:
@@ -131,7 +131,7 @@ class Handle(Generic[R_co]):
         return (await self.ajob()).status
 
     def cancel(self, *, reason: str = "") -> Job:
-        """Never run the job (again). One that is running loses its lease at once."""
+        """Never run the job (again). A running job loses its lease at once."""
         self._refuse_done()
         return self._app_store.queue.cancel(self.id, reason=reason)
 
@@ -142,19 +142,19 @@ class Handle(Generic[R_co]):
 
     def _refuse_done(self) -> None:
         if self._done:
-            raise InvalidError(f"job {self.id} has run already: the App is immediate.")
+            raise InvalidError(f"job {self.id} has already run: the App is immediate.")
 
     def _found(self, job: Job | None) -> Job:
         if job is not None:
             return job
         kept = self._job.retain
         raise JobNotFoundError(
-            f"job {self.id} ({self._job.entrypoint}): its record is gone: it was "
+            f"job {self.id} ({self._job.entrypoint}): its record no longer exists: it was "
             + (
-                "enqueued with retain=None and has succeeded, or was removed. Give the task "
+                "enqueued with retain=None and has succeeded, or was deleted. Give the task "
                 "`retain` to keep it."
                 if kept is None
-                else f"kept for {kept} after its success, or was removed. Raise `retain`."
+                else f"kept for {kept} after its success, or was deleted. Raise `retain`."
             ),
             job_id=self.id,
         )

@@ -1,4 +1,4 @@
-"""Immediate: a task that runs at once, in the caller's own process, and stores nothing."""
+"""Immediate: runs a task at once, in the caller's process, and stores nothing."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ WORKER = "immediate"
 
 
 def run_now(task: Task[..., Any], new: NewJob, clock: Clock) -> Job:
-    """Run it on this thread and return the job as it would be stored; what it raises comes out."""
+    """Run it on this thread and return the job as it would be stored. Its errors are raised."""
     job, running, args, kwargs = _begun(task, new, clock)
     with running_as(running):
         value = task.function(*args, **kwargs)
@@ -55,7 +55,7 @@ def _begun(
     if lineage.depth > DEFAULT_MAX_DEPTH:
         raise InvalidError(
             f"{task.name}: {lineage.depth} jobs stand above this one, each enqueued by the one "
-            f"before ({' > '.join(lineage.chain)}); at most {DEFAULT_MAX_DEPTH} may."
+            f"before ({' > '.join(lineage.chain)}); at most {DEFAULT_MAX_DEPTH} are allowed."
         )
     now = clock.now()
     job = replace(
@@ -67,7 +67,7 @@ def _begun(
         claimed_us=now,
     )
     deadline = None if job.timeout_us is None else now + job.timeout_us
-    running = RunningJob(job, deadline, lambda *_: None)  # nobody can look at its progress
+    running = RunningJob(job, deadline, lambda *_: None)  # no other code can read its progress
     return job, running, *task.call.decode(new.payload)
 
 
@@ -83,10 +83,10 @@ def _finished(task: Task[..., Any], job: Job, value: object, clock: Clock) -> Jo
 
 
 def _without_loop(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine from plain code: on this thread, or beside the loop that runs on it."""
+    """Run a coroutine from plain code: on this thread, or on another if this one runs a loop."""
     if asyncio._get_running_loop() is None:  # noqa: SLF001 - the quick check
         return asyncio.run(coroutine)
-    # The caller's context variables are the thread's too: which job this is, above all.
+    # Copy the caller's context variables: one of them holds the current job.
     context = contextvars.copy_context()
     with ThreadPoolExecutor(1, "casque-aside") as aside:
         return aside.submit(context.run, asyncio.run, coroutine).result()

@@ -1,7 +1,7 @@
-"""JSON types: which Python types can be JSON, and how a value becomes it and comes back.
+"""JSON types: which Python types can be JSON, and how values are encoded and decoded.
 
-msgspec does most. Pydantic's models are known by their two methods, so that
-pydantic is used where the user has it and never imported here.
+msgspec does most of it. Pydantic models are recognised by their two methods, so that
+pydantic works where the user has it and is never imported here.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _EXACT: dict[Any, tuple[type, ...]] = {
 }
 _REMEDY = (
     "Use JSON's own types, dataclasses, msgspec structs, pydantic models, TypedDict, NamedTuple, "
-    "enums, datetimes, UUID, Decimal or bytes; pass what stands for anything else, an id say."
+    "enums, datetimes, UUID, Decimal or bytes; for anything else pass a reference, such as an id."
 )
 
 
 def is_model(kind: object) -> bool:
-    """True for a class of pydantic's, or one that behaves like it."""
+    """True for a pydantic model, or a class with the same two methods."""
     return callable(getattr(kind, "model_dump", None)) and callable(
         getattr(kind, "model_validate", None)
     )
@@ -38,11 +38,11 @@ def _is_known(kind: type) -> bool:
 
 def _plain(value: Any) -> Any:
     if is_model(type(value)):
-        # In the form that `model_validate` takes: by alias, and without what is computed.
+        # In the form that `model_validate` accepts: by alias, and without computed fields.
         return value.model_dump(mode="json", by_alias=True, round_trip=True)
-    if isinstance(value, tuple | frozenset | NoneType):  # as a value msgspec knows it
+    if isinstance(value, tuple | frozenset | NoneType):  # msgspec encodes these as values
         raise TypeError(f"a {type(value).__qualname__} cannot be a key in JSON")
-    raise TypeError(f"nothing says how a {type(value).__qualname__} becomes JSON")
+    raise TypeError(f"{type(value).__qualname__} cannot be encoded as JSON")
 
 
 def _made(kind: type, value: Any) -> Any:
@@ -65,23 +65,23 @@ def unfit(hint: Any) -> str | None:
 
     Raises NameError or AttributeError when it refers to something that is not defined yet.
     """
-    # Asked once per parameter; msgspec's own reading of types is not for `import casque` to load.
+    # Imported late: `import casque` does not need it, and it is used once per parameter.
     from msgspec import inspect  # noqa: PLC0415
 
     try:
         inside = inspect.type_info(hint)
     except (NameError, AttributeError):
         raise
-    except Exception as error:  # noqa: BLE001 - whatever it stumbles over, the hint is not for it
+    except Exception as error:  # noqa: BLE001 - any error means that the hint is unusable
         return f"{error}. {_REMEDY}"
     for node in _walk(inside):
         if isinstance(node, inspect.CustomType) and not _is_known(node.cls):
-            return f"nothing says how a {node.cls.__qualname__} becomes JSON. {_REMEDY}"
+            return f"{node.cls.__qualname__} cannot be encoded as JSON. {_REMEDY}"
     return None
 
 
 def _walk(root: Any) -> Iterator[Any]:
-    """Everything that a type consists of, each once: types may contain themselves."""
+    """All parts of a type, each once: types may contain themselves."""
     seen: set[int] = set()
     waiting = [root]
     while waiting:
@@ -95,10 +95,10 @@ def _walk(root: Any) -> Iterator[Any]:
 
 
 def exact(hint: Any) -> tuple[type, ...] | None:
-    """The classes that a plain hint takes.
+    """The classes that a plain hint accepts.
 
-    A datetime becomes text in JSON, and text is what a `str` takes: only the
-    value itself shows that the caller meant something else.
+    A datetime becomes text in JSON, and `str` accepts text: only the value itself
+    shows that the caller passed another type.
     """
     if get_origin(hint) is Annotated:
         return exact(get_args(hint)[0])
@@ -114,12 +114,12 @@ def exact(hint: Any) -> tuple[type, ...] | None:
 
 
 def certain(hint: Any) -> type | None:
-    """The class whose values all fit the hint: they need not be decoded again to know it."""
+    """The class whose values all fit the hint: they need no check by decoding."""
     return hint if isinstance(hint, type) and hint in _EXACT else None
 
 
 def mismatch(expected: tuple[type, ...], value: object) -> str:
-    """As msgspec says it, of a value that is not JSON yet."""
+    """The message that msgspec would give, for a value before it is encoded."""
     names = " | ".join(dict.fromkeys(_json_name(kind) for kind in expected))
     return f"Expected `{names}`, got `{_json_name(type(value))}`"
 
@@ -129,16 +129,16 @@ def _json_name(kind: type) -> str:
 
 
 def why_not(value: object, error: Exception) -> str:
-    """Why this could not be made JSON."""
+    """Why this value could not be encoded."""
     if isinstance(error, RecursionError):
         return "it contains itself, or is nested too deeply"
     if isinstance(error, UnicodeEncodeError):
-        return "it holds a lone surrogate, which is no text"
+        return "it contains a lone surrogate, which is not valid text"
     return str(error) or f"{type(error).__name__} while encoding a {type(value).__qualname__}"
 
 
 def non_finite(value: object) -> float | None:
-    """The first NaN or infinity in a value that was encoded; JSON made a null of it."""
+    """The first NaN or infinity in a value that was encoded: it became a null in JSON."""
     waiting = [msgspec.to_builtins(value, enc_hook=_plain)]
     while waiting:
         one = waiting.pop()

@@ -1,4 +1,4 @@
-"""Entrypoint: a function registered under one, which is a Task, and how its jobs are enqueued."""
+"""Task: a function registered under an entrypoint, and how its jobs are enqueued."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ RunIn = Literal["loop", "thread", "process"]
 
 
 class JobOptions(TypedDict, total=False):
-    """The options of a job that a caller may set in place of its task's own."""
+    """The options of a job that a caller may set instead of its task's options."""
 
     delay: timedelta | None
     run_at: datetime | None
@@ -55,16 +55,16 @@ class JobOptions(TypedDict, total=False):
 
 
 class TaskWithOptions(Generic[P, R]):
-    """A task together with how its next jobs are to be enqueued."""
+    """A task and the options for its next jobs."""
 
     def __init__(self, task: Task[P, R] | None, template: NewJob) -> None:
         self._task: Task[P, R] = cast("Task[P, R]", self) if task is None else task
         self._template = template
 
     def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
-        """Store a job that calls the function with these arguments; when this returns, it is.
+        """Store a job that calls the function with these arguments. It is stored on return.
 
-        Raises InvalidError, and stores nothing, when they do not fit the function.
+        Raises InvalidError, and stores nothing, if they do not fit the function.
         """
         task, new = self._task, self._template
         payload = task.call.encode(args, kwargs)
@@ -74,13 +74,13 @@ class TaskWithOptions(Generic[P, R]):
             return Handle(app_store, job, task.call, is_done=True)
         if asyncio._get_running_loop() is not None:  # noqa: SLF001 - the quick check
             warn_inside_loop("`enqueue` of a task", "`await task.aenqueue(…)`")
-        # By the shortest way: `app_store` has seen that its queue is open, and of this process.
+        # The fast path: `app_store` has checked that its queue is open and of this process.
         queue = app_store.queue
         job = queue._enqueue(queue._queue, replace(new, payload=payload))  # noqa: SLF001 - above
         return Handle(app_store, job, task.call)
 
     async def aenqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
-        """As `enqueue`, without blocking the event loop; concurrent ones are stored together."""
+        """As `enqueue`, without blocking the event loop; concurrent calls are stored together."""
         task, new = self._task, self._template
         payload = task.call.encode(args, kwargs)
         app_store = task.app.app_store
@@ -96,12 +96,12 @@ class TaskWithOptions(Generic[P, R]):
         return replace(self._template, payload=self._task.call.encode(args, kwargs))
 
     def using(self, **options: Unpack[JobOptions]) -> TaskWithOptions[P, R]:
-        """The same task, whose jobs are enqueued otherwise: later, elsewhere, under an id."""
+        """The same task with other job options: a delay, another queue, an id."""
         return TaskWithOptions(self._task, changed(self._template, options))
 
 
 def changed(template: NewJob, options: JobOptions) -> NewJob:
-    """The template with these options in place of its own; checked."""
+    """The template with these options instead of its own; checked."""
     for name in options:
         if name not in JobOptions.__annotations__:
             raise TypeError(f"got an unexpected keyword argument {name!r}")
@@ -141,15 +141,15 @@ class Task(TaskWithOptions[P, R]):
         self.__wrapped__ = function
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> Any:
-        """Just call the function, here and now."""
+        """Call the function directly, without a job."""
         return self.function(*args, **kwargs)
 
     def prepared(self, payload: bytes) -> NewJob:
-        """A job of this task, from arguments that are encoded already."""
+        """A job of this task, from encoded arguments."""
         return replace(self._template, payload=payload)
 
     def __reduce__(self) -> str:
-        """By its name, as a function is: the task of that name, wherever it arrives."""
+        """Pickle it by name, as a function: unpickling gives the task of that name."""
         return self.__qualname__
 
     def __repr__(self) -> str:
@@ -176,7 +176,7 @@ class Decorator(Protocol):
     """The decorator that `@app.task(…)` makes."""
 
     @overload
-    def __call__(  # type: ignore[overload-overlap] # the first that fits is meant
+    def __call__(  # type: ignore[overload-overlap] # the first match wins
         self, function: Callable[P, Coroutine[Any, Any, R]], /
     ) -> AsyncTask[P, R]: ...
 
@@ -191,21 +191,23 @@ def where(function: Callable[..., Any]) -> str:
 
 
 def check_function(function: object) -> None:
-    """A task must be a function that a worker finds again, and that returns once."""
+    """Raise InvalidError unless a worker can find the function by name, and it returns once."""
     what = getattr(function, "__qualname__", None) or repr(function)
     if isinstance(function, Task):
-        raise InvalidError(f"{what} is a task already; decorate the function once.")
+        raise InvalidError(f"{what} is already a task; decorate the function once.")
     if inspect.isclass(function) or not inspect.isfunction(function):
         raise InvalidError(
-            f"{what} is no function: a task is made of one defined with `def` or `async def`. "
+            f"{what} is not a function: a task needs one defined with `def` or `async def`. "
             "Define one that calls it."
         )
     if function.__name__ == "<lambda>":
-        raise InvalidError("a lambda has no name to be found by: define the task with `def`.")
+        raise InvalidError(
+            "a lambda has no name that a worker can find: define the task with `def`."
+        )
     if function.__qualname__.rpartition(".")[0].rpartition(".")[2] not in ("", "<locals>"):
         raise InvalidError(
             f"{what} is a method, and a worker has no object to call it on: define a function "
-            "outside of the class, and pass it what it needs to find the object."
+            "outside the class, and pass it an id by which it can find the object."
         )
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise InvalidError(
@@ -225,7 +227,7 @@ def _place(function: Callable[..., Any], run_in: object, *, is_async: bool) -> R
         if "." in function.__qualname__ or function.__module__ == "__main__":
             raise InvalidError(
                 f'{function.__qualname__}: run_in="process" needs a function at the top of a '
-                "module that another process can import: move it there, out of the script and "
+                "module that another process can import: move it out of the main script and "
                 "out of other functions."
             )
         return "process"

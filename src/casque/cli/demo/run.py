@@ -1,7 +1,8 @@
-"""Run: good, flaky and failing jobs, two worker processes, and the sums at the end.
+"""Run: good, flaky and failing jobs, two worker processes, and a report at the end.
 
-The queue is one SQLite file in a temporary folder. `kill -9` a worker while it
-runs: no job is lost. Ctrl-C lets the workers finish what they run, and ends.
+The queue is one SQLite file in a temporary folder. You can `kill -9` a worker while
+it runs: no job is lost. On Ctrl-C the workers finish their running jobs, and the
+demo ends.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ _QUEUE, _DIARY, _LOG = "jobs.db", "diary", "workers.log"
 
 
 def jobs_to_do() -> list[NewJob]:
-    """Nine of a dozen succeed, two succeed after a failure or two, and one never does."""
+    """Nine jobs of twelve succeed, two succeed after one or two failures, and one never does."""
     jobs: list[NewJob] = []
     for number in range(JOBS):
         work = f"sleep {0.2 + 0.08 * (number % 5):.2f}"
@@ -62,7 +63,7 @@ def jobs_to_do() -> list[NewJob]:
 
 
 def _job(job_id: str, command: str, *, priority: int = 0) -> NewJob:
-    # The jobs write down what ran, so that the report can check what the store says.
+    # Each attempt adds a line to a file; the report compares that file with the store.
     noted = f'echo "$CASQUE_JOB_ID $CASQUE_ATTEMPT" >> {_DIARY}; {command}'
     return NewJob(
         SHELL,
@@ -75,13 +76,13 @@ def _job(job_id: str, command: str, *, priority: int = 0) -> NewJob:
 
 
 def demo() -> int:
-    """Run it to its end; its exit code."""
+    """Run the demo. Returns its exit code."""
     slots = f"{WORKERS} worker processes with {SLOTS} slots each"
     print(f"casque demo: {JOBS} jobs, {slots}, one SQLite file\n", flush=True)
     screen = Screen(MAX_ATTEMPTS, LEASE_SECONDS)
     try:
         with (
-            Interrupts() as interrupts,  # the workers must not stay behind
+            Interrupts() as interrupts,  # leave no workers behind
             tempfile.TemporaryDirectory(prefix="casque-demo-") as folder,
         ):
             adds_up = _run(Path(folder), screen, interrupts)
@@ -113,7 +114,7 @@ def _run(folder: Path, screen: Screen, interrupts: Interrupts) -> bool:
 
 @contextmanager
 def _workers(folder: Path, interrupts: Interrupts) -> Iterator[subprocess.Popen[bytes]]:
-    """Worker processes under a supervisor, as anyone would start them; stopped at the end."""
+    """Worker processes under a supervisor, started as a user would; stopped at the end."""
     command = [sys.executable, "-m", "casque.cli", "worker", "start", "--foreground"]
     command += [f"--count={WORKERS}", f"--concurrency={SLOTS}"]
     command += [f"--lease={LEASE_SECONDS}s", f"--grace={GRACE_SECONDS}s"]
@@ -134,7 +135,7 @@ def _workers(folder: Path, interrupts: Interrupts) -> Iterator[subprocess.Popen[
 
 def _stop(process: subprocess.Popen[bytes], interrupts: Interrupts) -> None:
     """Let running jobs end; on another Ctrl-C, give them back at once."""
-    process.send_signal(signal.SIGTERM)  # changes nothing if Ctrl-C has reached it too
+    process.send_signal(signal.SIGTERM)  # has no effect if Ctrl-C has reached it too
     while True:
         try:
             interrupts.release()
@@ -146,10 +147,10 @@ def _stop(process: subprocess.Popen[bytes], interrupts: Interrupts) -> None:
 
 
 def _watch(queue: Queue, folder: Path, screen: Screen, process: subprocess.Popen[bytes]) -> None:
-    """Show how it goes until all jobs are finished."""
+    """Show the progress until all jobs are finished."""
     bell = SystemClock().bell(blocking=True)
     while process.poll() is None:
-        screen.tell(queue.read_state().jobs)
+        screen.update(queue.read_state().jobs)
         stats = queue.stats()
         screen.show(stats)
         if stats.completed + stats.dead == JOBS:
@@ -160,7 +161,7 @@ def _watch(queue: Queue, folder: Path, screen: Screen, process: subprocess.Popen
 
 
 def _report(state: QueueState, ran: Sequence[str]) -> bool:
-    """Print the outcome of the jobs. True if the store agrees with what the jobs wrote down."""
+    """Print the outcome of the jobs. True if the store agrees with the jobs' own file."""
     print(f"\n  {'kind':<14}{'jobs':>6}{'completed':>12}{'dead':>7}{'attempts':>11}")
     for kind in KINDS:
         print(_row(kind, [job for job in state.jobs if job.id.startswith(kind)]))
@@ -168,8 +169,8 @@ def _report(state: QueueState, ran: Sequence[str]) -> bool:
     print("\n  dead letters")
     dead = [job for job in state.jobs if job.status is JobStatus.DEAD]
     for job in dead:
-        said = (job.output or b"").decode(errors="replace").strip()
-        print(f"  {job.id:<18}{job.attempts} attempts   {job.error}: {said}")
+        output = (job.output or b"").decode(errors="replace").strip()
+        print(f"  {job.id:<18}{job.attempts} attempts   {job.error}: {output}")
     completed = sum(job.status is JobStatus.COMPLETED for job in state.jobs)
     attempts = sum(job.attempts for job in state.jobs)
     ended = Counter(succeeded=0, failed=0)
@@ -189,11 +190,11 @@ def _report(state: QueueState, ran: Sequence[str]) -> bool:
 def _fate(failure: Failure | None) -> str:
     if failure is None:
         return "succeeded"
-    return "lost" if failure.kind == "lost" else "failed"  # lost: with its worker
+    return "lost" if failure.kind == "lost" else "failed"  # lost with its worker
 
 
 def _as_they_say(state: QueueState, ran: Sequence[str]) -> bool:
-    """True if no attempt ran twice, and the jobs and the store know of the same attempts."""
+    """True if no attempt ran twice, and the jobs' own file fits the attempts in the store."""
     recorded = {f"{job.id} {one.number}": one for job in state.jobs for one in job.history}
     succeeded = {name for name, one in recorded.items() if one.failure is None}
     return len(ran) == len(set(ran)) and succeeded <= set(ran) <= set(recorded)
@@ -212,8 +213,8 @@ def _whereabouts(stats: Stats) -> str:
     if not left:
         return "."
     running = (
-        f"{stats.processing} were running, and come back when their leases end"
+        f"{stats.processing} were running, and are due again when their leases end"
         if stats.processing
-        else "the workers finished what was running, and the rest would wait for others"
+        else "the workers finished the running jobs; the rest would wait for other workers"
     )
     return f": {stats.completed} completed, {stats.dead} dead, {left} left;\n  {running}."

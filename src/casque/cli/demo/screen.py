@@ -24,7 +24,7 @@ _EVERY_US = SECOND_US
 
 
 class Screen:
-    """Shows how the demo goes. A context manager, for the time of the drawing."""
+    """Shows the progress of the demo. A context manager: it draws while it is entered."""
 
     def __init__(self, max_attempts: int, lease_seconds: int) -> None:
         self.last = Stats()
@@ -38,7 +38,7 @@ class Screen:
         self._said_us = -_EVERY_US
         self._news: deque[Text] = deque([Text()] * _NEWS, maxlen=_NEWS)
         self._running: list[Job] = []
-        self._told: set[tuple[str, int]] = set()
+        self._seen: set[tuple[str, int]] = set()
         self._workers: dict[str, list[str | None]] = {}
 
     @property
@@ -54,21 +54,21 @@ class Screen:
         if self.is_live:
             self._live.stop()
 
-    def tell(self, jobs: Sequence[Job]) -> None:
-        """Take in the jobs as they are now: those that run, and the attempts that failed since."""
+    def update(self, jobs: Sequence[Job]) -> None:
+        """Update from the current jobs: which are running, and which attempts failed since."""
         self._running = [job for job in jobs if job.status is JobStatus.IN_PROGRESS]
         for job in jobs:
             for attempt in job.history:
-                if (job.id, attempt.number) not in self._told:
-                    self._told.add((job.id, attempt.number))
-                    self._tell_failure(job, attempt)
+                if (job.id, attempt.number) not in self._seen:
+                    self._seen.add((job.id, attempt.number))
+                    self._add_failure(job, attempt)
 
-    def _tell_failure(self, job: Job, attempt: Attempt) -> None:
+    def _add_failure(self, job: Job, attempt: Attempt) -> None:
         failure = attempt.failure
         if failure is None:
             return
         is_dead = attempt.number == self._max_attempts
-        again = "again soon" if failure.kind == "lost" else "again in 1 s"
+        again = "retry soon" if failure.kind == "lost" else "retry in 1 s"
         fate = "dead" if is_dead else again
         news = f"{job.id}  attempt {attempt.number}: {failure.text}; {fate}"
         if self.is_live:
@@ -77,7 +77,7 @@ class Screen:
             print(f"        {news}", flush=True)
 
     def show(self, stats: Stats, *, is_last: bool = False) -> None:
-        """Draw the counts; on a terminal, until the last call, the workers and the failures too."""
+        """Draw the counts; on a terminal also workers and failures, except in the last call."""
         self.last = stats
         counts = (
             f"completed {stats.completed}   dead {stats.dead}   processing {stats.processing}   "
@@ -135,5 +135,5 @@ def _doing(job_id: str | None, now: dict[str, Job]) -> str:
 
 
 def _pid_of(worker: str) -> int:
-    """The process of a worker, which is a part of its name: host:pid:random."""
+    """The PID in the name of a worker, host:pid:random."""
     return int(worker.split(":")[-2])

@@ -1,10 +1,10 @@
 """`queuectl enqueue`: one job from its arguments, or many from stdin.
 
 fast_args   Reads the arguments of one job without Typer.
-typer_args  Reads them with Typer, which knows the help and the errors.
-fields      Turns the fields of a job, as JSON or as options, into a job, or refuses it.
+typer_args  Reads them with Typer, which prints help and errors.
+fields      Turns the fields of a job, from JSON or options, into a checked job.
 one         Enqueues one job, whichever module read its arguments.
-stdin       Enqueues many jobs, one JSON object a line.
+stdin       Enqueues many jobs, one JSON object per line.
 
 Two modules read the arguments because Typer and Rich are slow to import: hooks and
 scripts call `enqueue` all day, and it takes 120 ms of CPU time with `fast_args` and

@@ -1,7 +1,7 @@
 """Fast arguments: reads the arguments of `queuectl enqueue` without Typer.
 
-It knows that command alone. Arguments that it does not understand to the letter,
-wrong ones and `--help` among them, are left to Typer, which says what is wrong.
+It handles only that command. It leaves arguments that it does not fully understand
+to Typer, including wrong ones and `--help`; Typer then prints the error or the help.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ VALUES = {
     "--cwd": "cwd",
     "--retain": "retain",
 }
-"""The options of the command, and the fields that they give."""
+"""The options of the command, and the field that each one sets."""
 _NUMBERS = ("priority", "max_attempts")
 _PAIRS = ("env", "headers")
 _LONGEST_NUMBER = 10
 
 
 def read_arguments(arguments: Sequence[str]) -> EnqueueRequest | None:
-    """The request; None when Typer is to read them."""
+    """The request, or None if Typer must read the arguments."""
     flags: set[str] = set()
     fields: dict[str, object] = {}
     words: list[str] = []
@@ -55,7 +55,7 @@ def read_arguments(arguments: Sequence[str]) -> EnqueueRequest | None:
             if not name.startswith("--") and has_value:
                 return None
             given = value if has_value else next(left, None)
-            # A dash may begin the next option, after one whose value was forgotten.
+            # A dash may start the next option, after an option whose value is missing.
             if not given or (given.startswith("-") and not has_value):
                 return None
             if name == "--store":
@@ -81,7 +81,7 @@ def read_arguments(arguments: Sequence[str]) -> EnqueueRequest | None:
 
 
 def _add(fields: dict[str, object], field: str, given: str) -> bool:
-    """Add the value of an option to the fields; False when Typer is to judge it."""
+    """Add the value of an option to the fields. False if Typer must check it."""
     if field in _PAIRS:
         name, has_value, value = given.partition("=")
         pairs = fields.setdefault(field, {})

@@ -1,4 +1,4 @@
-"""Fields: turns what a person wrote, as JSON or as options, into a job, or refuses it."""
+"""Fields: turns the fields of a job, from JSON or options, into a checked job."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from casque.worker.shell.job import SHELL, ShellCall, encode
 from casque.worker.shell.settings import Settings
 
 Fields = Mapping[str, Any]
-"""A job as a person wrote it, by the names of its fields in JSON."""
+"""A job as the user wrote it, by JSON field name."""
 
 FIELDS = (
     *("id", "command", "queue", "priority", "max_attempts", "run_at", "delay", "timeout"),
@@ -29,12 +29,12 @@ _ALIASES = {"cmd": "command", "max_retries": "max_attempts"}
 _KNOWN = {*FIELDS, *_ALIASES}
 _EXAMPLE = """'{"command": "sleep 2"}'"""
 COMMAND_BYTES = 131_071
-"""The longest argument that Linux lets a program have."""
+"""The longest argument that Linux passes to a program."""
 _HASH_DIGITS = 32
 
 
 def decoded(text: str | bytes) -> Fields:
-    """The fields of a JSON object. InvalidError when it is none, or has an unknown field."""
+    """The fields of a JSON object. Raises InvalidError if it is not one or has unknown fields."""
     try:
         fields = msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
@@ -43,7 +43,7 @@ def decoded(text: str | bytes) -> Fields:
         raise InvalidError(f"expected a JSON object; write {_EXAMPLE}.")
     if unknown := [name for name in fields if name not in _KNOWN]:
         raise InvalidError(
-            f"there is no field {', '.join(map(repr, unknown))}; known are {', '.join(FIELDS)}."
+            f"unknown field {', '.join(map(repr, unknown))}; the fields are {', '.join(FIELDS)}."
         )
     return fields
 
@@ -56,7 +56,7 @@ def new_job(written: Fields, settings: Settings, *, id_from_content: bool = Fals
     id = given.get("id")
     if id_from_content:
         if id is not None:
-            raise InvalidError("give `id`, or take it from the content, not both.")
+            raise InvalidError("give `id` or --id-from-content, not both.")
         id = _hash(queue, call)
     return checked(
         NewJob(
@@ -76,7 +76,7 @@ def new_job(written: Fields, settings: Settings, *, id_from_content: bool = Fals
 
 
 def _by_name(written: Fields) -> dict[str, Any]:
-    """The fields that are not null, each under one name."""
+    """The fields that are not null, without aliases."""
     given: dict[str, Any] = {}
     for key, value in written.items():
         name = _ALIASES.get(key, key)
@@ -90,14 +90,14 @@ def _by_name(written: Fields) -> dict[str, Any]:
 
 def _command(given: Fields) -> str:
     if "command" not in given:
-        raise InvalidError(f"there is no command in it; write {_EXAMPLE}.")
+        raise InvalidError(f"the job has no command; write {_EXAMPLE}.")
     command, size = whole_text(given["command"], "command")
     if not command.strip():
         raise InvalidError(f"the command is empty; write {_EXAMPLE}.")
     if size > COMMAND_BYTES:
         raise InvalidError(
-            f"the command is longer than {COMMAND_BYTES:,} bytes, which no shell would take; write "
-            "it to a file, and enqueue the name of that."
+            f"the command is longer than {COMMAND_BYTES:,} bytes, too long for a shell; write it "
+            "to a file and enqueue the path of that file."
         )
     return command
 
@@ -105,23 +105,23 @@ def _command(given: Fields) -> str:
 def _env(given: Fields) -> dict[str, str]:
     env = given.get("env", {})
     if not isinstance(env, dict):
-        raise InvalidError('`env` must be an object of texts: {"NAME": "value"}.')
+        raise InvalidError('`env` must be an object with text values: {"NAME": "value"}.')
     for name, value in env.items():
         if not name or "=" in name:
-            raise InvalidError(f"{name!r} in `env` cannot be the name of a variable.")
+            raise InvalidError(f"{name!r} in `env` is not a valid variable name.")
         whole_text(name, "env")
         whole_text(value, f"env.{name}")
     return env
 
 
 def _cwd(given: Fields) -> str | None:
-    """An absolute path: workers start in any folder."""
+    """The folder as an absolute path, because workers start in any folder."""
     if "cwd" not in given:
         return None
     cwd, _ = whole_text(given["cwd"], "cwd")
     if not cwd:
         raise InvalidError("`cwd` must not be empty.")
-    return os.path.abspath(cwd)  # noqa: PTH100 - links stay what they are, and so does `..`
+    return os.path.abspath(cwd)  # noqa: PTH100 - keeps symbolic links
 
 
 def _span(
@@ -143,22 +143,22 @@ def _span(
 
 
 def _instant(given: Fields) -> datetime | None:
-    """An instant of ISO 8601; without a zone it is local time."""
+    """A time in ISO 8601; without a zone it is local time."""
     if "run_at" not in given:
         return None
     value = given["run_at"]
-    form = "write 2026-01-31T08:00:00Z, with +01:00, or without a zone for local time"
+    form = "write 2026-01-31T08:00:00Z, or +01:00 for Z, or no zone for local time"
     if not isinstance(value, str):
         raise InvalidError(f"`run_at`: {value!r} is not a time: {form}.")
     try:
-        # By its timestamp: an hour that the clocks leave out counts from before they were changed.
+        # By its timestamp: a local time that a clock change skips has the offset before the change.
         return datetime.fromtimestamp(datetime.fromisoformat(value.strip()).timestamp(), UTC)
     except (ValueError, OverflowError, OSError):
         raise InvalidError(f"`run_at`: {value!r} is not a time: {form}.") from None
 
 
 def _hash(queue: str, call: ShellCall) -> str:
-    """The same id for the same work, whenever and however often it is tried."""
+    """The same id for the same work, every time."""
     from hashlib import sha256
 
     content = [queue, call.command, sorted(call.env.items()), call.cwd]

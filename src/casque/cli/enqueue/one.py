@@ -1,4 +1,4 @@
-"""One: `queuectl enqueue` for one job, whichever module read its arguments."""
+"""One: enqueues one job, whichever module read its arguments."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class EnqueueRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def enqueue_one(request: EnqueueRequest) -> int:
-    """Enqueue the job and say so. Returns the exit code."""
+    """Enqueue the job and print it. Returns the exit code."""
     if request.skip_inside_job and inherited().depth:
         print("null" if request.is_json else "Inside a job: nothing enqueued.")
         return DONE
@@ -40,7 +40,7 @@ def enqueue_one(request: EnqueueRequest) -> int:
         try:
             [job] = access.run(access.open_queue(settings.max_depth).enqueue_many([new]))
         except KeyboardInterrupt:
-            message = "interrupted: the job may be there or not; with an id, it is safe to repeat."
+            message = "interrupted: the job may be stored or not; with an id, it is safe to repeat."
             raise KeyboardInterrupt(message) from None
         _say(job, access.store.clock.now(), is_json=request.is_json)
     return DONE
@@ -51,7 +51,7 @@ def _fields(request: EnqueueRequest) -> Fields:
         return request.fields
     if request.fields:
         raise InvalidError(
-            "give the job as JSON or by options, not both; what options say can stand in the JSON."
+            "give the job as JSON or by options, not both; the JSON has a field for each option."
         )
     return decoded(request.text)
 
@@ -60,6 +60,6 @@ def _say(job: Job, now: int, *, is_json: bool) -> None:
     if is_json:
         print_json(job_object(job, now) | {"duplicate": job.duplicate})
     elif job.duplicate:
-        print(f"Job {plain(job.id)} is already there ({view_of(job, now)}): nothing changed.")
+        print(f"Job {plain(job.id)} already exists ({view_of(job, now)}): nothing changed.")
     else:
         print(f"Job {plain(job.id)} enqueued: {plain(command_of(job) or '')}")

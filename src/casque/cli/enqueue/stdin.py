@@ -1,4 +1,4 @@
-"""Stdin: `queuectl enqueue -` stores many jobs in batches, one JSON object a line."""
+"""Stdin: `queuectl enqueue -` stores many jobs in batches, one JSON object per line."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ from casque.worker.shell.settings import Settings
 _BOM = b"\xef\xbb\xbf"
 _READ_BYTES = 1 << 18
 _PAUSE_SECONDS = 0.2
-"""After a pause this long, the lines so far are stored: the writer may take all day."""
+"""After a pause this long, the lines so far are stored: more may come hours later."""
 _LONGEST_US = SECOND_US
-"""Without a pause, they are stored after this long."""
-_AGAIN = "the same lines again are safe when they have ids"
+"""Without a pause, the lines so far are stored after this long."""
+_AGAIN = "lines with ids are safe to send again"
 
 
 class _Tally(msgspec.Struct):
-    """How many lines are stored, and how many of their jobs were there before."""
+    """How many jobs were enqueued, and how many existed already."""
 
     enqueued: int = 0
     already_there: int = 0
     unsure: str = ""
-    """The lines that are being stored: nobody knows yet whether they are."""
+    """The lines that are being stored, with unknown outcome."""
 
     def as_json(self) -> JsonObject:
         return {"enqueued": self.enqueued, "already_there": self.already_there}
@@ -48,12 +48,12 @@ class _Tally(msgspec.Struct):
 def enqueue_lines(request: EnqueueRequest) -> int:
     """Enqueue a job for each line of stdin. Returns the exit code."""
     if request.fields:
-        raise InvalidError("with - each line says everything of its job: give no other options.")
+        raise InvalidError("with -, each line is a complete job: put these options into its JSON.")
     if request.skip_inside_job and inherited().depth:
         nothing = _Tally().as_json()
         return answer(nothing, "Inside a job: nothing enqueued.", as_json=request.is_json)
     if sys.stdin is None:
-        raise InvalidError("stdin is closed; pipe one JSON object a line into it.")
+        raise InvalidError("stdin is closed; pipe JSON objects into it, one per line.")
     tally = _Tally()
     try:
         with Access(request.address) as access, progress_bar("Enqueueing") as bar:
@@ -62,7 +62,9 @@ def enqueue_lines(request: EnqueueRequest) -> int:
         unsure = f", and {tally.unsure} may have been" if tally.unsure else ""
         done = f"{counted(tally.enqueued, 'job')} had been enqueued{unsure}"
         raise KeyboardInterrupt(f"interrupted: {done}; {_AGAIN}.") from None
-    there = f" {counted(tally.already_there, 'job')} already there." if tally.already_there else ""
+    there = (
+        f" {counted(tally.already_there, 'job')} already existed." if tally.already_there else ""
+    )
     text = f"{counted(tally.enqueued, 'job')} enqueued.{there}"
     return answer(tally.as_json(), text, as_json=request.is_json)
 
@@ -101,7 +103,9 @@ def _store(access: Access, batch: list[NewJob], tally: _Tally, where: str) -> No
     except InvalidError as error:
         raise _refused(where, error, tally) from None
     except CasqueError:
-        complain(f"at {where}; {counted(tally.enqueued, 'job')} had been enqueued; {_AGAIN}.")
+        complain(
+            f"failed at {where}; {counted(tally.enqueued, 'job')} had been enqueued; {_AGAIN}."
+        )
         raise
     there = sum(job.duplicate for job in jobs)
     tally.already_there += there
@@ -110,13 +114,13 @@ def _store(access: Access, batch: list[NewJob], tally: _Tally, where: str) -> No
 
 
 def _refused(where: str, error: InvalidError, tally: _Tally) -> InvalidError:
-    before = f"{counted(tally.enqueued, 'job')} of the batches before"
+    before = f"{counted(tally.enqueued, 'job')} of earlier batches"
     done = f"{before} were enqueued; {_AGAIN}" if tally.enqueued else "nothing was enqueued"
     return InvalidError(f"{where}: {error} {done[0].upper()}{done[1:]}.")
 
 
 def _numbered(stream: BinaryIO) -> Iterator[tuple[int, bytes] | None]:
-    """The lines that say something, and their numbers; None when no more is there for now."""
+    """The lines that are not blank, with their numbers; None when input pauses."""
     number = 0
     for line in _lines(stream):
         if line is None:
@@ -124,14 +128,14 @@ def _numbered(stream: BinaryIO) -> Iterator[tuple[int, bytes] | None]:
             continue
         number += 1
         text = line.removeprefix(_BOM) if number == 1 else line
-        if len(text) <= PAYLOAD_BYTES:  # else it is only the beginning of one, and is refused
+        if len(text) <= PAYLOAD_BYTES:  # otherwise it is only the start of a line, and is refused
             text = text.strip()
         if text:
             yield number, text
 
 
 def _lines(stream: BinaryIO) -> Iterator[bytes | None]:
-    """Line by line; None when nothing has come for a moment."""
+    """Line by line; None when no input has come for a moment."""
     rest = b""
     clock = SystemClock()
     stored_us = clock.monotonic()
@@ -143,7 +147,7 @@ def _lines(stream: BinaryIO) -> Iterator[bytes | None]:
             select.select([stream], [], [])
         try:
             part = os.read(stream.fileno(), _READ_BYTES)
-        except BlockingIOError:  # somebody has set it so, and was quicker to read
+        except BlockingIOError:  # stdin is non-blocking, and another process has read first
             continue
         *lines, rest = (rest + part).split(b"\n")
         yield from lines
@@ -155,7 +159,7 @@ def _lines(stream: BinaryIO) -> Iterator[bytes | None]:
 def _batches(
     lines: Iterator[tuple[int, bytes] | None],
 ) -> Iterator[list[tuple[int, bytes]]]:
-    """As many lines at once as one commit takes well, or as have come when no more does."""
+    """Batches of lines: as many as fit into one commit, or all that came before a pause."""
     batch: list[tuple[int, bytes]] = []
     size = 0
     for line in lines:
@@ -171,6 +175,6 @@ def _batches(
 
 
 def _size(stream: BinaryIO) -> int | None:
-    """How much there is to read, if that can be known."""
+    """The number of bytes to read, if it is known."""
     status = os.fstat(stream.fileno())
     return status.st_size if stat.S_ISREG(status.st_mode) else None

@@ -1,4 +1,4 @@
-"""Typer arguments: `queuectl enqueue` with help and errors; `fast_args` is the short way."""
+"""Typer arguments: `queuectl enqueue` with help and errors; `fast_args` is the fast path."""
 
 from __future__ import annotations
 
@@ -27,41 +27,49 @@ def enqueue(
         str | None,
         typer.Argument(
             metavar="JSON|-",
-            help=f"The job, with the fields {', '.join(FIELDS)}; or - for many, one a line, from "
-            "stdin.",
+            help=f"The job as JSON, with the fields {', '.join(FIELDS)}; or - to read many from "
+            "stdin, one per line.",
         ),
     ] = None,
     command: Annotated[
-        str | None, typer.Option("--command", "-c", metavar="TEXT", help="What sh is to run.")
+        str | None, typer.Option("--command", "-c", metavar="TEXT", help="The command for sh.")
     ] = None,
     id: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Its id; one that is there changes nothing.")
+        str | None,
+        typer.Option(metavar="TEXT", help="The job's id. If it exists, nothing changes."),
     ] = None,
     queue: Annotated[
-        str | None, typer.Option("--queue", "-q", metavar="NAME", help="Where it waits.")
+        str | None, typer.Option("--queue", "-q", metavar="NAME", help="The job's queue.")
     ] = None,
     priority: Annotated[
-        int | None, typer.Option("--priority", "-p", help="Lower runs first; else 0.")
+        int | None, typer.Option("--priority", "-p", help="Lower runs first. Default: 0.")
     ] = None,
     max_attempts: Annotated[
         int | None,
         typer.Option(
-            "--max-attempts", "--max-retries", help="Attempts in all; else as the settings say."
+            "--max-attempts",
+            "--max-retries",
+            help="Total attempts. Default: the setting max_retries.",
         ),
     ] = None,
     run_at: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="Not before: ISO 8601; without a zone, local time."),
+        typer.Option(metavar="TIME", help="Earliest start: ISO 8601; without a zone, local time."),
     ] = None,
     delay: Annotated[
-        str | None, typer.Option(metavar="DURATION", help="Not before so long: 30s, 5m, 2h.")
+        str | None, typer.Option(metavar="DURATION", help="Earliest start from now: 30s, 5m, 2h.")
     ] = None,
     timeout: Annotated[
         str | None, typer.Option(metavar="DURATION", help="How long one attempt may take.")
     ] = None,
     env: Annotated[
         list[str] | None,
-        typer.Option("--env", "-e", metavar="NAME=VALUE", help="A variable; repeat for more."),
+        typer.Option(
+            "--env",
+            "-e",
+            metavar="NAME=VALUE",
+            help="A variable of its environment; repeat for more.",
+        ),
     ] = None,
     header: Annotated[
         list[str] | None,
@@ -69,29 +77,29 @@ def enqueue(
             "--header",
             "-H",
             metavar="KEY=VALUE",
-            help="A text that goes with the job, say trace context; repeat for more, 1 KiB in all.",
+            help="Text stored with the job, such as trace context; repeat for more. At most 1 KiB.",
         ),
     ] = None,
     cwd: Annotated[str | None, typer.Option(metavar="PATH", help="The folder to run in.")] = None,
     retain: Annotated[
-        str | None, typer.Option(metavar="DURATION", help="How long to keep it when completed.")
+        str | None, typer.Option(metavar="DURATION", help="How long to keep it after it completes.")
     ] = None,
     id_from_content: Annotated[
         bool,
         typer.Option(
             "--id-from-content",
-            help="Make the id of queue, command, env and cwd: the same job is enqueued once.",
+            help="Derive the id from queue, command, env and cwd: equal jobs are enqueued once.",
         ),
     ] = False,
     skip_inside_job: Annotated[
-        bool, typer.Option("--skip-inside-job", help="Do nothing when called by a job.")
+        bool, typer.Option("--skip-inside-job", help="Do nothing if called inside a job.")
     ] = False,
 ) -> int:
-    """Add a job: a command that a worker runs by sh.
+    """Enqueue a job: a command that a worker runs with sh.
 
-    The job is JSON, or is told by options, not both. With - there is one JSON
-    object a line on stdin; they are stored in batches of up to 10,000, and a bad
-    line ends it. When this returns, the job is on disk.
+    Give the job as JSON or by options, not both. With -, stdin has one JSON object
+    per line; jobs are stored in batches of up to 10,000, and a bad line ends the
+    command. When the command returns, the job is on disk.
     """
     given = {
         "command": command,
@@ -119,7 +127,7 @@ def enqueue(
         return enqueue_lines(request)
     if job is None and not request.fields:
         raise InvalidError(
-            """what is to be enqueued? Write queuectl enqueue '{"command": "sleep 2"}'."""
+            """there is no job to enqueue; write queuectl enqueue '{"command": "sleep 2"}'."""
         )
     return enqueue_one(request)
 

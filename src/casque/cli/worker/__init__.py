@@ -1,9 +1,9 @@
 """`queuectl worker`: start, list, stop and check workers.
 
 commands    The four commands and their options.
-plan        The plan that the supervisor process of `start` gets as data.
+plan        The plan that `start` sends to its supervisor process.
 supervise   The supervisor process, in the foreground or in the background.
-background  Starts that process apart from the terminal, and waits until its workers register.
+background  Starts that process detached from the terminal, and waits for its workers.
 fleet       The workers and supervisors that are registered in a store; `list` and `check`.
-stop        Which workers are meant, how each is told to stop, the wait for their end, the report.
+stop        Chooses the workers, orders them to stop, waits for them and reports.
 """

@@ -23,12 +23,12 @@ from casque.system.clock import SECOND_US, SystemClock
 from casque.worker.supervision.child_process import running
 
 START_US = 30 * SECOND_US
-"""The time that workers may take to register."""
+"""How long workers may take to register."""
 _IDLE_US = 5 * SECOND_US
-"""The time for the others after the first: they may have found no job, and ended."""
+"""The same after the first one: the others may have found no job and ended."""
 _LOOK_SECONDS = 0.1
 _END_SECONDS = 20.0
-"""More than a supervisor takes that is told to stop at once."""
+"""Longer than a supervisor takes to stop at once."""
 _TAIL_LINES = 15
 _TAIL_BYTES = 8_000
 
@@ -38,12 +38,12 @@ class Started(NamedTuple):
 
     supervisor: int
     workers: list[int]
-    """Empty: they found no job to do, and ended."""
+    """Empty if they found no job and ended."""
     log: Path
 
 
 class NotStartedError(Exception):
-    """The workers did not register, and no process of theirs is left."""
+    """The workers did not register, and none of their processes is left."""
 
     def __init__(self, reason: str, code: int, log: Path) -> None:
         super().__init__(reason)
@@ -56,13 +56,13 @@ class NotStartedError(Exception):
         lines = _tail(self.log)
         for line in lines:
             print(f"  | {line}", file=sys.stderr)
-        said = "as their log says" if lines else "and their log is empty"
-        complain(f"{self.reason}, {said}: {self.log}")
+        log = "see their log" if lines else "their log is empty"
+        complain(f"{self.reason}; {log}: {self.log}")
         return self.code
 
 
 def start(plan: StartPlan, access: Access, log_file: str | None) -> Started:
-    """Return when all workers are registered. NotStartedError when they will not be."""
+    """Return when all workers are registered. Raises NotStartedError if that fails."""
     with Interrupts() as interrupts:
         interrupts.hold()
         process, log = _launch(log_file)
@@ -71,7 +71,7 @@ def start(plan: StartPlan, access: Access, log_file: str | None) -> Started:
             _send(process, plan)
             with progress_bar("Starting") as bar:
                 workers = _registered(process, plan, access, log, bar)
-        except BaseException:  # Ctrl-C too: no process stays behind
+        except BaseException:  # also on Ctrl-C: leave no process behind
             _end(process)
             raise
     return Started(process.pid, workers, log)
@@ -79,7 +79,7 @@ def start(plan: StartPlan, access: Access, log_file: str | None) -> Started:
 
 def _send(process: subprocess.Popen[bytes], plan: StartPlan) -> None:
     assert process.stdin is not None
-    with suppress(BrokenPipeError):  # it has died already, which is noticed below
+    with suppress(BrokenPipeError):  # the process has ended; `_registered` notices it
         process.stdin.write(msgspec.json.encode(plan))
         process.stdin.close()
 
@@ -114,7 +114,7 @@ def _renamed(log: Path, pid: int) -> Path:
         name = _default_log(f"{pid}-{number}")
     try:
         log.rename(name)
-    except OSError:  # it keeps its first name
+    except OSError:  # the log keeps its first name
         return log
     return name
 
@@ -126,7 +126,7 @@ def open_log(path: Path) -> int:
         return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     except (OSError, ValueError) as error:
         raise InvalidError(
-            f"the log {path} cannot be written: {error}. Name another by --log-file.", cause=error
+            f"cannot write the log {path}: {error}. Choose another with --log-file.", cause=error
         ) from error
 
 
@@ -141,21 +141,21 @@ def _registered(
     deadline = clock.monotonic() + START_US
     seen: dict[str, int] = {}
     while True:
-        # Some may have done all jobs, and have ended or been replaced, before others register.
+        # Some may finish all jobs and end, or be replaced, before others register.
         for one in registered_workers(access):
             if one.supervisor == process.pid and one.is_here and not one.is_gone:
                 seen[one.name] = one.pid
         if len(seen) >= plan.count:
             return [*seen.values()][-plan.count :]
-        bar(len(seen), plan.count, f"{len(seen)} of {plan.count} worker(s) are registered")
+        bar(len(seen), plan.count, f"{len(seen)} of {plan.count} worker(s) registered")
         if seen and plan.options.until_idle:
             deadline = min(deadline, clock.monotonic() + _IDLE_US)
         if clock.monotonic() >= deadline:
             if seen and plan.options.until_idle:
                 return [*seen.values()]
             seconds = START_US // SECOND_US
-            reason = f"{len(seen)} of {plan.count} worker(s) were registered in {seconds} s"
-            raise NotStartedError(f"only {reason}: stopped again", NOT_SO, log)
+            reason = f"{len(seen)} of {plan.count} worker(s) registered within {seconds} s"
+            raise NotStartedError(f"only {reason}, and were stopped", NOT_SO, log)
         try:
             code = process.wait(_LOOK_SECONDS)
         except subprocess.TimeoutExpired:
@@ -166,7 +166,7 @@ def _registered(
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End it; its workers give back at once the jobs that they have begun."""
+    """Stop the supervisor. Its workers give their running jobs back at once."""
     try:
         process.send_signal(signal.SIGTERM)
         process.wait(_LOOK_SECONDS)

@@ -31,7 +31,7 @@ from casque.worker.options import DEFAULT_CONCURRENCY, SHORTEST_LEASE_US, Worker
 
 workers = command_group(
     "worker",
-    "Start workers, see them, stop them.",
+    "Start, list, stop and check workers.",
     "queuectl worker start --count 2",
     "queuectl worker stop",
 )
@@ -46,10 +46,10 @@ def start(
     context: typer.Context,
     *,
     count: Annotated[
-        int, typer.Option(metavar="N", min=1, max=MOST_WORKERS, help="Worker processes.")
+        int, typer.Option(metavar="N", min=1, max=MOST_WORKERS, help="Number of worker processes.")
     ] = 1,
     foreground: Annotated[
-        bool, typer.Option("--foreground", help="Stay here until they end; Ctrl-C stops them.")
+        bool, typer.Option("--foreground", help="Run here until they end; Ctrl-C stops them.")
     ] = False,
     concurrency: Annotated[
         int | None,
@@ -57,26 +57,28 @@ def start(
             metavar="N",
             min=1,
             max=LARGEST_INT,
-            help="Jobs that one worker runs at once: 1, or with --app 32, unless you say.",
+            help="Jobs that one worker runs at once. Default: 1, or 32 with --app.",
         ),
     ] = None,
     queue: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="Take jobs from this queue; repeat for more. Else all."),
+        typer.Option(
+            metavar="NAME", help="Take jobs from this queue; repeat for more. Default: all."
+        ),
     ] = None,
     app: Annotated[
         str | None,
-        typer.Option(metavar="MODULE:APP", help="Run the tasks of this App, besides shell jobs."),
+        typer.Option(metavar="MODULE:APP", help="Run the tasks of this App, and shell jobs."),
     ] = None,
     grace: Annotated[
         str,
-        typer.Option(metavar="DURATION", help="How long jobs may go on when told to stop."),
+        typer.Option(metavar="DURATION", help="How long running jobs may continue on a stop."),
     ] = "30s",
     lease: Annotated[
         str | None,
         typer.Option(
             metavar="DURATION",
-            help="After which a dead worker's jobs run again. Else as `config get lease` says.",
+            help="Time until a dead worker's jobs run again. Default: the setting `lease`.",
         ),
     ] = None,
     until_idle: Annotated[
@@ -84,27 +86,26 @@ def start(
     ] = False,
     max_jobs: Annotated[
         int | None,
-        typer.Option(
-            metavar="N", min=1, max=LARGEST_INT, help="Replace a worker after so many jobs."
-        ),
+        typer.Option(metavar="N", min=1, max=LARGEST_INT, help="Replace a worker after N jobs."),
     ] = None,
     max_mib: Annotated[
         int | None,
         typer.Option(
-            metavar="M", min=1, max=LARGEST_INT, help="Replace one that grew to so many MiB."
+            metavar="M", min=1, max=LARGEST_INT, help="Replace a worker that uses M MiB of memory."
         ),
     ] = None,
     log_file: Annotated[
-        str | None, typer.Option(metavar="PATH", help="Where to append what they say.")
+        str | None, typer.Option(metavar="PATH", help="Append their log to this file.")
     ] = None,
-    log_format: Annotated[LogFormat, typer.Option(help="How they say it.")] = "console",
+    log_format: Annotated[LogFormat, typer.Option(help="The format of the log.")] = "console",
 ) -> int:
     """Start workers, which run jobs until they are stopped.
 
-    They go on in the background: the command returns once all of them are
-    registered, and names their log. A supervisor process replaces those that die.
-    With --foreground it stays and shows what they do; SIGTERM or Ctrl-C stops
-    them, Ctrl-C again at once. Exit code 1: some had to be killed.
+    The workers run in the background: the command returns when all of them are
+    registered, and prints the path of their log. A supervisor process replaces
+    workers that die. With --foreground the command stays and prints the log.
+    SIGTERM or Ctrl-C stops the workers, a second Ctrl-C stops them at once. Exit
+    code 1: some workers had to be killed.
     """
     lease_us = None
     if lease is not None:
@@ -151,7 +152,7 @@ def _start_in_background(
         started = start(plan, access, log_file)
     except NotStartedError as error:
         return error.report()
-    text = f"No job was left to do: all workers have ended. Log: {started.log}"
+    text = f"No jobs left: all workers have ended. Log: {started.log}"
     if started.workers:
         pids = ", ".join(map(str, started.workers))
         text = f"Started {len(started.workers)} worker(s): PIDs {pids}. Log: {started.log}"
@@ -160,9 +161,9 @@ def _start_in_background(
 
 
 def _opened(target: str | None, address: str | None) -> tuple[Access, str | None]:
-    """Open the store that the workers will work on: the one named, or else the app's own.
+    """Open the store for the workers: the one at `address`, or else the app's own.
 
-    With it comes its address; None when the app has made the store itself.
+    Also returns its address: None if the app has created the store itself.
     """
     if address is not None:
         return Access(address), address
@@ -174,7 +175,7 @@ def _opened(target: str | None, address: str | None) -> tuple[Access, str | None
 
 
 def _redirect_output(log_file: str) -> None:
-    """Send all that this process and its children print to the log."""
+    """Redirect the output of this process and its children to the log."""
     from casque.cli.worker.background import open_log
 
     descriptor = open_log(Path(log_file))
@@ -186,10 +187,10 @@ def _redirect_output(log_file: str) -> None:
 
 @workers.add("queuectl worker list", "queuectl worker list --json", name="list")
 def list_(context: typer.Context) -> None:
-    """Show the workers of this store, on all hosts.
+    """List the workers of this store, on all hosts.
 
-    One that died on this host is shown as gone until its entry ends, within two
-    leases; of those on other hosts, the last beat tells.
+    A worker that died on this host is shown as gone until its entry expires, within
+    two leases. For a worker on another host, check the time of its last beat.
     """
     from casque.cli.worker import fleet
 
@@ -214,38 +215,41 @@ def stop(
     pids: Annotated[
         list[int] | None,
         typer.Argument(
-            metavar="[PID]...", help="Only these workers, or those of these supervisors."
+            metavar="[PID]...", help="Only these workers, or the workers of these supervisors."
         ),
     ] = None,
     everywhere: Annotated[
-        bool, typer.Option("--all", help="Those on every host, through the store.")
+        bool, typer.Option("--all", help="Stop workers on every host, through the store.")
     ] = False,
     wait: Annotated[
-        bool, typer.Option("--wait/--no-wait", help="Whether to wait until they have ended.")
+        bool, typer.Option("--wait/--no-wait", help="Wait until they have ended.")
     ] = True,
     timeout: Annotated[
         str | None,
-        typer.Option(metavar="DURATION", help="How long to wait. Else as long as they may take."),
+        typer.Option(
+            metavar="DURATION", help="How long to wait. Default: as long as they may take."
+        ),
     ] = None,
 ) -> int:
-    """Stop the workers of this store on this host, or only some, or those on every host.
+    """Stop the workers of this store: on this host, on every host, or by PID.
 
-    They claim no more jobs; what runs has the worker's grace to end, then it is
-    given back, and the attempt does not count. A worker that is stopped by its
-    PID is not replaced. One on another host finds out within a third of its
-    lease. Exit codes: 1 some have not ended in time, 3 no worker has that PID.
+    Workers that stop claim no more jobs. Running jobs may finish within the
+    worker's grace; after that they are given back, and the attempt does not count.
+    A worker that is stopped by PID is not replaced. A worker on another host gets
+    the order within a third of its lease. Exit codes: 1 some workers have not ended
+    in time, 3 no worker has that PID.
     """
     from casque.cli.worker import fleet, stop
 
     if pids and everywhere:
-        raise InvalidError("PIDs are those of this host: give PIDs, or --all, not both.")
+        raise InvalidError("PIDs are valid on this host only: give PIDs or --all, not both.")
     timeout_us = None if timeout is None else duration_us(timeout, "--timeout")
     with open_for_reading(context) as access:
         if access.is_absent:
             complain(
-                f"note: no queue is stored at {access.store.name}. Workers that had one open there "
-                "wait for it to come back; to stop them, send SIGTERM to their supervisor, whose "
-                "PID is in their log."
+                f"note: no queue is stored at {access.store.name}. Workers that had it open wait "
+                "for it to return. To stop them, send SIGTERM to their supervisor; its PID is in "
+                "their log."
             )
         registered = fleet.registered_workers(access)
         supervisors = fleet.registered_supervisors(access)
@@ -253,9 +257,9 @@ def stop(
         if targets.unknown:
             complain(stop.unknown_message(targets.unknown, registered))
             return NOT_FOUND
-        by_store = stop.tell(access, targets, pids or [])
+        by_store = stop.order(access, targets, pids or [])
         if wait and stop.is_inside_job(targets):
-            complain("note: not waiting, as a worker that is to stop waits for this very job.")
+            complain("note: not waiting, because one of the workers runs this job.")
             wait = False
         left = stop.wait(access, targets, by_store, timeout_us) if wait else None
         stop.clear_away(access, targets)
@@ -267,14 +271,16 @@ def check(
     context: typer.Context,
     max_age: Annotated[
         str | None,
-        typer.Option(metavar="DURATION", help="How old a beat may be. Else as old as the lease."),
+        typer.Option(
+            metavar="DURATION", help="Maximum age of a beat. Default: the worker's lease."
+        ),
     ] = None,
 ) -> int:
-    """Say whether this host's workers are well: for health probes.
+    """Check the workers of this host, for health probes.
 
     Exit code 0: the store answers, and at least one worker of this host is
-    registered, alive and beating. Else 1, whatever is wrong, the storage
-    included: probes know no other. Only wrong arguments are 2.
+    registered, alive and beating. Exit code 1: anything else, a storage error
+    included, because probes expect no other code. Exit code 2: wrong arguments.
     """
     from casque.cli.worker.fleet import Health, health_of
 

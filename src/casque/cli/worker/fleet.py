@@ -27,11 +27,11 @@ _JOBS_LOOKED_AT = 10_000
 
 
 class Health(msgspec.Struct, frozen=True):
-    """The answer of `worker check`; in `--json`, these keys stay."""
+    """The result of `worker check`. These keys do not change, for `--json`."""
 
     is_healthy: bool
     workers: list[int]
-    """The PIDs of those that are alive and beating."""
+    """The PIDs of the workers that are alive and beating."""
     message: str
 
 
@@ -45,7 +45,7 @@ def registered_workers(access: Access) -> list[WorkerEntry]:
     for record in access.records(WORKER):
         entry = entry_of(record, WorkerEntry)
         if entry is None:
-            _warn_once(f"note: the entry of worker {record.name} cannot be read, and is left out.")
+            _warn_once(f"note: cannot read the entry of worker {record.name}; it is not shown.")
         elif _is_ours(access, entry):
             is_dismissed = entry.is_dismissed or entry.name in dismissed
             found.append(replace(entry, is_dismissed=is_dismissed))
@@ -55,7 +55,7 @@ def registered_workers(access: Access) -> list[WorkerEntry]:
 def registered_supervisors(access: Access) -> list[SupervisorEntry]:
     """All supervisors with an entry, with workers or without.
 
-    One on this host counts while its process runs, even if it no longer renews its entry.
+    On this host a supervisor counts while its process runs, even if its entry has expired.
     """
     return [one for one, is_silent in _supervisors(access) if one.is_here or not is_silent]
 
@@ -72,7 +72,7 @@ def warn_of_silent_supervisors(access: Access) -> None:
 
 
 def _supervisors(access: Access) -> Iterator[tuple[SupervisorEntry, bool]]:
-    """Each, and True if it has not renewed its entry in time."""
+    """Each supervisor, and True if it has not renewed its entry in time."""
     now = access.store.clock.now()
     for record in access.records(SUPERVISOR):
         entry = entry_of(record, SupervisorEntry)
@@ -84,8 +84,8 @@ def _is_ours(access: Access, entry: ProcessEntry) -> bool:
     if entry.is_of(access.store.name):
         return True
     _warn_once(
-        f"note: {entry.pid} belongs to a worker of {plain(entry.store)}, and not of this store, "
-        "which holds a copy of its entry. Name that store to see it or to stop it."
+        f"note: process {entry.pid} works on {plain(entry.store)}, not on this store, which holds "
+        "a copy of its entry. To list or stop it, pass that address with --store."
     )
     return False
 
@@ -96,7 +96,7 @@ def _warn_once(message: str) -> None:
 
 
 def running_by(access: Access) -> dict[str, list[str]]:
-    """The ids of claimed jobs by the name of their worker. Newer than what its entry says."""
+    """The ids of claimed jobs by worker name. Newer than the workers' entries."""
     found: dict[str, list[str]] = {}
     for job in access.jobs(JobFilter("processing"), limit=_JOBS_LOOKED_AT):
         found.setdefault(job.worker or "", []).append(job.id)
@@ -107,7 +107,7 @@ def running_by(access: Access) -> dict[str, list[str]]:
 
 
 def worker_object(entry: WorkerEntry, running: Sequence[str]) -> JsonObject:
-    """A worker in the output of `--json`: these keys stay."""
+    """A worker in the output of `--json`: these keys do not change."""
     return {
         "name": entry.name,
         "host": entry.host,
@@ -125,7 +125,7 @@ def worker_object(entry: WorkerEntry, running: Sequence[str]) -> JsonObject:
 
 
 def print_workers(entries: Sequence[WorkerEntry], running: Mapping[str, Sequence[str]]) -> None:
-    """A table with a row for each. `running` holds their jobs by name."""
+    """Print a table with a row for each. `running` holds job ids by worker name."""
     now = SystemClock().now()
     made = table(
         "Workers", "#PID", "Host", "#Supervisor", "Queues", "Running", "Started", "Last beat"
@@ -146,7 +146,7 @@ def print_workers(entries: Sequence[WorkerEntry], running: Mapping[str, Sequence
 
 
 def health_of(access: Access, max_age_us: int | None) -> Health:
-    """Ask the store. A beat may be `max_age_us` old, or as old as the worker's lease."""
+    """Check the workers here. A beat may be `max_age_us` old, or as old as the worker's lease."""
     now = SystemClock().now()
     entries = registered_workers(access)
     here = [entry for entry in entries if entry.is_here]
@@ -159,7 +159,7 @@ def health_of(access: Access, max_age_us: int | None) -> Health:
     last = ago(min((_age_us(entry, now) for entry in beating or alive), default=0))
     if beating:
         pids = [entry.pid for entry in beating]
-        message = f"{len(beating)} worker(s) are well: {named(beating)}; last beat {last}."
+        message = f"{len(beating)} worker(s) are healthy: {named(beating)}; last beat {last}."
         return Health(is_healthy=True, workers=pids, message=message)
     if alive:
         message = f"no worker is beating: {named(alive)}; last beat {last}."
@@ -183,7 +183,7 @@ def _age_us(entry: WorkerEntry, now: int) -> int:
 
 
 def ago(us: int) -> str:
-    """A span for people, in one unit."""
+    """A duration in one unit, for people."""
     seconds = us // SECOND_US
     for unit, length in (("d", 86_400), ("h", 3_600), ("m", 60)):
         if seconds >= length:

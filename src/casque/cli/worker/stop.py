@@ -1,7 +1,7 @@
-"""Stop: which workers are meant, how each is told to stop, the wait for their end, the report.
+"""Stop: chooses workers, orders them to stop, waits for them and reports.
 
-A process on this host gets SIGTERM. Any other finds an order (a dismissal) in
-the store when it renews its entry.
+A process on this host gets SIGTERM. Any other process finds an order (a
+dismissal) in the store when it renews its entry.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ from casque.worker.registry.entries import (
 
 _LOOK_SECONDS = 0.1
 _BEYOND_GRACE_US = 20 * SECOND_US
-"""The time besides the grace to give back jobs, and for the supervisor to notice the end."""
+"""Added to the grace: time to give back jobs, and for the supervisor to notice the end."""
 
 
 class Targets(msgspec.Struct, frozen=True):
-    """The processes that are to stop."""
+    """The processes to stop."""
 
     workers: list[WorkerEntry]
     supervisors: list[SupervisorEntry]
     dead: list[ProcessEntry]
-    """Those on this host that died, and whose entries are still there."""
+    """Processes on this host that died but still have an entry."""
     others: list[WorkerEntry]
-    """The workers that are not meant."""
+    """The workers to leave alone."""
     unknown: list[int]
-    """The PIDs that no worker and no supervisor has."""
+    """PIDs that belong to no worker and no supervisor."""
 
     @property
     def running(self) -> list[ProcessEntry]:
@@ -56,7 +56,7 @@ class Targets(msgspec.Struct, frozen=True):
 
     @property
     def named(self) -> list[ProcessEntry]:
-        """The workers, and the supervisors that have none of them: the ones to report on."""
+        """The processes to report: workers, and supervisors without any of these workers."""
         kept = {one.supervisor_process for one in self.workers}
         return [*self.workers, *(one for one in self.supervisors if one.process not in kept)]
 
@@ -68,7 +68,7 @@ def choose(
     *,
     everywhere: bool,
 ) -> Targets:
-    """Those with these PIDs, or all on this host, or all on every host."""
+    """Choose the processes with these PIDs, or all on this host, or all on every host."""
     meant = [one for one in workers if everywhere or one.is_here]
     above = [one for one in supervisors if everywhere or one.is_here]
     above += _unregistered(meant, above)
@@ -89,9 +89,9 @@ def choose(
 def _unregistered(
     workers: Sequence[WorkerEntry], supervisors: Sequence[SupervisorEntry]
 ) -> list[SupervisorEntry]:
-    """The supervisors on this host that have no entry, as that of `App.work(count=2)`.
+    """The supervisors on this host without an entry, such as that of `App.work(count=2)`.
 
-    The entries of their workers name them; a dead worker's too, which would be replaced.
+    Their workers' entries name them. Dead workers count: the supervisor would replace them.
     """
     known = {one.process for one in supervisors}
     found: dict[int, SupervisorEntry] = {}
@@ -106,18 +106,18 @@ def _unregistered(
 
 
 def unknown_message(unknown: Sequence[int], workers: Sequence[WorkerEntry]) -> str:
-    """No worker has these PIDs; these are the ones that there are."""
+    """The error for PIDs that no worker has. It lists the workers of this host."""
     pids = ", ".join(map(str, unknown))
     here = [entry for entry in workers if entry.is_here]
     if not here:
         return f"no worker on this host has the PID {pids}; none is registered in this store."
     above = ", ".join(map(str, sorted({one.supervisor for one in here if one.supervisor})))
     under = f" (supervisors: {above})" if above else ""
-    return f"no worker on this host has the PID {pids}; there are {named(here)}{under}."
+    return f"no worker on this host has the PID {pids}; the workers are {named(here)}{under}."
 
 
 def is_inside_job(targets: Targets) -> bool:
-    """True when one of the workers runs the job that this command is a part of."""
+    """True if one of the workers runs the job that this command is part of."""
     job = os.environ.get(JOB_ID_VARIABLE)
     if not job:
         return False
@@ -132,11 +132,11 @@ def is_inside_job(targets: Targets) -> bool:
 # -- their end ---------------------------------------------------------------------
 
 
-def tell(access: Access, targets: Targets, pids: Collection[int]) -> list[ProcessEntry]:
-    """Tell them to stop. Returns those that will find out from the store alone.
+def order(access: Access, targets: Targets, pids: Collection[int]) -> list[ProcessEntry]:
+    """Order them to stop. Returns the processes that only the store can reach.
 
     Signals go first: they need no storage. A worker in `pids` is also dismissed:
-    its supervisor would replace it otherwise.
+    otherwise its supervisor would replace it.
     """
     signalled = {one.process for one in targets.supervisors if _signal(one)}
     to_dismiss: list[ProcessEntry] = [
@@ -153,7 +153,7 @@ def tell(access: Access, targets: Targets, pids: Collection[int]) -> list[Proces
 
 
 def _signal(one: ProcessEntry) -> bool:
-    """Send SIGTERM to a process on this host that it stops; False when it was not sent."""
+    """Send SIGTERM to a process on this host that obeys it. False if it was not sent."""
     can_be = one.is_here and one.obeys_signals
     return can_be and process_identity.send(one.pid, one.birth, signal.SIGTERM)
 
@@ -161,14 +161,14 @@ def _signal(one: ProcessEntry) -> bool:
 def wait(
     access: Access, targets: Targets, by_store: Sequence[ProcessEntry], timeout_us: int | None
 ) -> list[ProcessEntry]:
-    """Wait until all have ended, at most `timeout_us`, else as long as they may take.
+    """Wait until all have ended: at most `timeout_us`, by default as long as they may take.
 
-    Returns those that are not known to have ended.
+    Returns the processes that may still be running.
     """
     clock = SystemClock()
     if timeout_us is None:
         graces = [one.grace_us for one in targets.running]
-        # The entry of one that died on another host is there until it runs out.
+        # The entry of a process that died on another host stays until it expires.
         leases = [ENTRY_LEASES * one.lease_us for one in by_store]
         timeout_us = max(graces, default=0) + max(leases, default=0) + _BEYOND_GRACE_US
     deadline = clock.monotonic() + timeout_us
@@ -181,10 +181,10 @@ def wait(
 
 
 class _Watch:
-    """Looks which processes are left.
+    """Checks which processes are left.
 
-    A process has ended when it has removed its entry, which it does last, or when
-    the system of this host says so.
+    A process has ended when it has deleted its entry, which is its last step, or
+    when the operating system of this host reports its end.
     """
 
     def __init__(self, access: Access, targets: Sequence[ProcessEntry]) -> None:
@@ -192,16 +192,16 @@ class _Watch:
         self._left = {one.name: one for one in targets}
         self._ended: set[tuple[str, str, int]] = set()
         self._silent: list[ProcessEntry] = []
-        """Those on other hosts whose entry ran out: nobody knows whether they have ended."""
+        """Processes on other hosts whose entry expired: they may still be running."""
         self._ends_us: dict[str, int] = {}
-        """When each entry runs out unless it is renewed, as of the last look."""
+        """When each entry expires unless it is renewed, as of the last check."""
 
     def look(self) -> list[ProcessEntry]:
         """The workers that are left; when there are none, the supervisors."""
         for one in [one for one in self._left.values() if one.is_gone]:
             del self._left[one.name]
             self._ended.add(one.process)
-        with suppress(StorageError):  # the system alone tells, until the storage answers again
+        with suppress(StorageError):  # then only the operating system can report an end
             self._look_at_entries()
         left = list(self._left.values())
         return [one for one in left if isinstance(one, WorkerEntry)] or left
@@ -214,14 +214,14 @@ class _Watch:
             if self._ends_us.get(name, 0) > now or _is_own_process(one):
                 continue
             del self._left[name]
-            # A process that is well renews its entry long before it runs out.
+            # A healthy process renews its entry long before it expires.
             if before.get(name, now + one.lease_us) - one.lease_us // 2 <= now:
                 self._silent.append(one)
             else:
                 self._ended.add(one.process)
 
     def unsure(self) -> list[ProcessEntry]:
-        """Those that may run. A supervisor ends after its workers: if it has, so have they."""
+        """Processes that may still run. A supervisor ends last: if it has, so have its workers."""
         return [
             one
             for one in self._silent
@@ -243,44 +243,46 @@ def clear_away(access: Access, targets: Targets) -> None:
                 if record.name in gone:
                     access.submit(DeleteRecord(kind, record.name, None))
     except StorageError as error:
-        complain(f"note: what has ended is still registered, and will not be for long: {error}")
+        complain(f"note: ended processes are still registered, until their entries expire: {error}")
 
 
 # -- the report --------------------------------------------------------------------
 
 
 def report(targets: Targets, left: Sequence[ProcessEntry] | None, *, as_json: bool) -> int:
-    """Say of each that it has stopped, or name it as left. Returns the exit code.
+    """Print which processes have stopped and which are left. Returns the exit code.
 
-    `left` are not known to have ended; None: the command did not wait.
+    `left` may still be running; None if the command did not wait.
     """
     dead = [one for one in targets.dead if isinstance(one, WorkerEntry)]
     names = {one.name for one in left or ()}
     stopped = [one for one in targets.named if left is not None and one.name not in names]
-    told = targets.named if left is None else []
+    ordered = targets.named if left is None else []
     code = NOT_SO if left else DONE
     if as_json:
         groups: dict[str, Sequence[ProcessEntry]] = {
             "stopped": stopped,
             "gone": dead,
-            "left": [*told, *(left or ())],
+            "left": [*ordered, *(left or ())],
         }
         print_json({group: [_object(one) for one in ones] for group, ones in groups.items()})
         return code
     if not targets.named and not dead:
         print("No workers are running.")
         if targets.others:
-            print(f"Elsewhere there are {named(targets.others)}: stop those with --all.")
+            print(
+                f"Other workers: {named(targets.others)}. To stop workers on every host, use --all."
+            )
     if dead:
         print(f"Removed {len(dead)} worker(s) that had died: {named(dead)}.")
     for how_many, pids in _grouped(stopped):
         print(f"Stopped {how_many}: {pids}.")
-    for how_many, pids in _grouped(told):
-        print(f"Told {how_many} to stop: {pids}.")
+    for how_many, pids in _grouped(ordered):
+        print(f"Stopping {how_many}: {pids}.")
     for how_many, pids in _grouped(left or ()):
         complain(
-            f"{how_many} are not known to have ended: {pids}. They stop when their jobs end or "
-            "their grace is over, unless they have died; see `queuectl worker list`."
+            f"{how_many} may still be running: {pids}. Unless they have died, they stop when their "
+            "jobs end or their grace is over; see `queuectl worker list`."
         )
     return code
 
@@ -290,7 +292,7 @@ def _object(one: ProcessEntry) -> JsonObject:
 
 
 def _grouped(entries: Sequence[ProcessEntry]) -> Iterator[tuple[str, str]]:
-    """Workers and supervisors apart: how many, and their PIDs."""
+    """How many workers, and their PIDs; then the same for supervisors."""
     workers: list[ProcessEntry] = [one for one in entries if isinstance(one, WorkerEntry)]
     others = [one for one in entries if not isinstance(one, WorkerEntry)]
     for ones, what in ((workers, "worker(s)"), (others, "supervisor(s) without workers")):
