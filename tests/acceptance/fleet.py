@@ -139,7 +139,7 @@ class Fleet:
 
     def until_stopping(self, count: int) -> None:
         """Wait until so many workers have said that what they run is to end."""
-        until("they stop", lambda: sum("stops; " in one.message for one in self.said()) >= count)
+        until("they stop", lambda: sum("stopping; " in one.message for one in self.said()) >= count)
 
     # -- what they did -------------------------------------------------------------
 

@@ -19,8 +19,8 @@ IN_HAND = WORKERS * AT_ONCE
 """Jobs that run when the storage goes away, and end while it is away."""
 JOBS = IN_HAND + 40
 LEASE = "60"
-GONE, BACK = "the storage is in trouble", "the storage answers again"
-"""What a worker says of it, once each."""
+GONE, BACK = "the storage failed", "the storage answers again"
+"""What a worker logs about it, once each."""
 FAULTS = ("fails", "hangs up", "is dead")
 """What a bucket does when it is away."""
 

@@ -475,8 +475,9 @@ def test_a_job_that_runs_is_finished_first(on_sqlite: Operator, how: str) -> Non
     on_sqlite.fleet.queue.enqueue_many([chore("note", "later")])
     arguments = {"here": [], "pid": [str(worker)], "all": ["--all"]}[how]
     stop = on_sqlite.begin("worker", "stop", *arguments)
-    until("it stops", lambda: any("stops; 1 jobs" in one.message for one in on_sqlite.fleet.said()))
-    on_sqlite.listed()  # which takes as long as a stop that would not wait
+    said, stopping = on_sqlite.fleet.said, "stopping; 1 running jobs"
+    until("it stops", lambda: any(stopping in one.message for one in said()))
+    on_sqlite.listed()  # takes as long as a `stop` that does not wait
     assert stop.poll() is None, "it waits for the job"
     on_sqlite.fleet.open_gate()
     output, _ = stop.communicate(timeout=PATIENCE)

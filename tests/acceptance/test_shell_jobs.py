@@ -219,7 +219,7 @@ def test_a_shortage_of_the_workers_costs_no_job_an_attempt(on_sqlite: Operator) 
         before=("sh", "-c", 'ulimit -n 60 && exec "$@"', "sh"),
     )
     assert ran.code == 0, ran
-    assert ran.out.count("are put off") == 1, ran.out
+    assert ran.out.count("cannot be started and are delayed") == 1, ran.out
     found = [on_sqlite.fleet.job(f"job-{n}") for n in range(40)]
     assert {one.status for one in found} <= {JobStatus.QUEUED, JobStatus.COMPLETED}
     assert all(one.attempts == 0 for one in found if one.status is JobStatus.QUEUED)

@@ -64,7 +64,7 @@ def test_a_worker_that_is_told_to_end_does_so_without_its_storage(
         (tmp_path / "stopping").touch()
         assert worker.wait(PATIENCE) == 0, "by itself, not killed by its supervisor"
         other.execute("ROLLBACK")
-        assert [said for said in fleet.said() if "ends without an answer" in said.message]
+        assert [said for said in fleet.said() if "stopping without an answer" in said.message]
         assert fleet.queue.stats().processing == 2, "as after a kill"
         fleet.open_gate()
         fleet.start("--lease", "5")
@@ -89,7 +89,7 @@ def test_a_worker_that_ends_while_its_storage_hangs_blames_no_task(
             assert worker.wait(PATIENCE) == 0
             server.kill()  # the queue of this test is not to wait for it either
             warned = [said.message for said in fleet.said() if said.level != "INFO"]
-            assert [line for line in warned if "ends without an answer" in line] == warned
+            assert [line for line in warned if "stopping without an answer" in line] == warned
 
 
 def test_a_supervisor_waits_for_the_last_words_of_a_worker_without_its_storage() -> None:

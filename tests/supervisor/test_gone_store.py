@@ -172,7 +172,7 @@ def test_a_worker_makes_the_store_if_those_before_it_died_too_early_to(bench: Be
     program.says("ended with exit code 3 and is replaced", 2)
     assert not (bench.folder / "jobs.db").exists()
     bench.write("go", "")
-    program.says("its entry is in the store")
+    program.says("registered in the store")
     program.send(signal.SIGTERM)
     assert program.ends() == 0
 

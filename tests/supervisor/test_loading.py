@@ -97,7 +97,7 @@ def test_the_same_name_under_two_letters_is_one_app(write: Write) -> None:
         (APP, "", ["names no module"]),
         (APP, "a..b:app", ["no module 'a'"]),
         (APP, "broken_k:ap", ["has no 'ap'", "app"]),
-        (APP, "broken_k:App", ["is no App but type", "app"]),
+        (APP, "broken_k:App", ["expected an App, got type", "app"]),
         (f"{APP}two = App('sqlite:///b.db')", "broken_k", ["several Apps (app, two)", "k:app"]),
         ("x = 1", "broken_k", ["has no App"]),
         ("import missing_too", "broken_k", ["cannot be imported", "'missing_too'", "line 1"]),

@@ -83,7 +83,7 @@ def test_a_worker_told_to_stop_finishes_its_job_and_takes_no_other(
     program = bench.worker("--count", count, "--concurrency", "1")
     program.says(r"holds in (\d+)")
     program.send(number)
-    program.says("stops; 1 jobs")
+    program.says("stopping; 1 running jobs")
     if count == "2":
         program.says(f"{number.name}: stopping")
         # The one that had nothing to do, or was just about to begin.
@@ -113,7 +113,7 @@ def test_a_second_interrupt_does_not_wait_for_the_grace(count: str, bench: Bench
     program = bench.worker("--count", count, "--grace", "10m")
     program.says(r"holds in (\d+)")
     program.send(signal.SIGINT)
-    program.says("stops; 1 jobs")
+    program.says("stopping; 1 running jobs")
     program.send(signal.SIGINT)
     assert program.ends() == 0
     assert bench.left() == [(held, JobStatus.QUEUED, 0)]
@@ -164,7 +164,7 @@ def test_children_that_keep_dying_are_started_ever_later_and_that_is_said_once(
     program.send(signal.SIGTERM)
     assert program.ends() == 0
     told = [json.loads(line) for line in program.output.splitlines()]
-    assert sum("ever later" in one["message"] for one in told) == 1
+    assert sum("delay between restarts grows" in one["message"] for one in told) == 1
     turns = [one for one in told if one["message"].endswith(("started", "is replaced"))]
     gaps = [
         (datetime.fromisoformat(after["time"]) - datetime.fromisoformat(before["time"]))
@@ -189,7 +189,7 @@ def test_a_store_in_memory_is_not_worked_on_by_several_processes(bench: Bench) -
     bench.write("tasks.py", TASKS.replace("sqlite:///jobs.db", "memory://"))
     program = bench.worker("--count", "2")
     assert program.ends() == 2
-    assert "error: the jobs of a store in memory are seen by no other process" in program.output
+    assert "jobs of a store in memory: use count=1" in program.output
 
 
 def test_an_app_that_cannot_be_loaded_later_is_waited_for(bench: Bench) -> None:
@@ -212,10 +212,10 @@ def test_a_child_that_did_its_share_is_replaced_at_once(bench: Bench) -> None:
     program = bench.worker("--max-jobs", "1", "--concurrency", "1")
     pids = program.says_pids(r"quick in (\d+)", 3)
     assert len(set(pids)) == 3
-    assert "ever later" not in program.output
+    assert "delay between restarts grows" not in program.output
     program.send(signal.SIGTERM)
     assert program.ends() == 0
-    assert f"worker process {pids[0]} did its share and is replaced" in program.output
+    assert f"worker process {pids[0]} reached its limit and is replaced" in program.output
 
 
 @pytest.mark.parametrize("count", ["1", "3"])
@@ -234,7 +234,7 @@ def test_a_child_that_somebody_else_stopped_is_replaced(bench: Bench) -> None:
     program = bench.worker("--count", "2")
     [child, *_] = program.says_pids(r"quick in (\d+)")
     os.kill(child, signal.SIGTERM)
-    program.says(f"worker process {child} was told to stop and is replaced")
+    program.says(f"worker process {child} was asked to stop and is replaced")
     program.started(3)
     program.send(signal.SIGTERM)
     assert program.ends() == 0
@@ -313,7 +313,7 @@ def test_a_worker_whose_event_loop_a_task_has_broken_leaves(bench: Bench) -> Non
     program = bench.worker(app="closing:app")
     assert program.ends() == 1
     assert program.output.count("has broken the event loop") == 1, program.output
-    assert program.output.count("interrupted its event loop") < 5
+    assert program.output.count("interrupted the event loop") < 5
 
 
 def test_a_child_whose_event_loop_a_task_has_broken_is_replaced(bench: Bench) -> None:

@@ -26,7 +26,7 @@ FARTHEST_BACK = 20
 """Seconds. What a process from before a step back held, those from after it wait for so long."""
 MOST_JOBS = 3_000
 FOR_EVER = timedelta(days=10_000)
-SLOW = "no heartbeat got through for the whole of it"
+SLOW = "no heartbeat succeeded for a whole lease"
 """What a worker says that could not renew in time: this machine was too busy for it."""
 
 

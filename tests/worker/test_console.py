@@ -93,7 +93,7 @@ def test_of_tasks_it_names_the_entrypoint_and_the_error(app: App) -> None:
     said = told(stream)
     assert "Processing job the-fails: fails" in said
     assert "Job the-fails failed (ValueError: no such thing)." in said
-    assert "Job the-snoozes put off." in said
+    assert "Job the-snoozes snoozed." in said
     assert "Job the-discards discarded." in said
     assert "Traceback" not in stream.getvalue()
 
@@ -108,7 +108,7 @@ def test_told_to_stop_it_says_so_and_what_it_gives_back(app: App, tmp_path: Path
             "Started and registered.",
             "Processing job long: sleep 300",
             "Shutdown signal received. Exiting...",
-            "Job long given back.",
+            "Job long released.",
             "Stopped and unregistered.",
         ]
 

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from casque import App, JobStatus, Queue, current_job
+from casque import App, InvalidError, JobStatus, Queue, current_job
 from casque.record import WORKER
 from casque.worker import store_thread
 from casque.worker.options import WorkerOptions
@@ -32,7 +32,7 @@ on_one = pytest.mark.parametrize("app", ["sqlite"], indirect=True)
 
 @on_one
 def test_a_worker_without_tasks_is_refused(app: App) -> None:
-    with pytest.raises(Exception, match="has no tasks"):
+    with pytest.raises(InvalidError, match="has no tasks"):
         Worker(app)
 
 
@@ -44,7 +44,7 @@ def test_a_worker_inside_an_event_loop_is_refused(app: App) -> None:
     async def inside() -> None:
         Worker(app).run()
 
-    with pytest.raises(Exception, match="event loop of its own"):
+    with pytest.raises(InvalidError, match="its own event loop"):
         asyncio.run(inside())
 
 

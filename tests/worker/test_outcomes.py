@@ -277,7 +277,7 @@ def test_a_thread_that_takes_too_long_keeps_its_slot_until_it_ends(
         assert not second.wait(0.2)
         release.set()
         after.result(timeout=SOON)
-    assert "its slot is not used until it ends" in caplog.text
+    assert "keeps its slot until it ends" in caplog.text
 
 
 def test_a_task_that_forks_is_one_worker_still(app: App, tmp_path: Path) -> None:

@@ -138,7 +138,7 @@ def test_a_payload_that_is_no_command_is_dead_at_once_with_the_remedy(
     run(app, NewJob(SHELL, payload, id="job"))
     job = job_of(app)
     assert (job.status, job.attempts) == (JobStatus.DEAD, 1)
-    assert 'as {"command": "…"} is' in str(job.error)
+    assert 'such as {"command": "…"}' in str(job.error)
 
 
 # -- what it sees ------------------------------------------------------------------
@@ -282,7 +282,8 @@ def test_a_task_of_that_name_stays_what_it_is(
         with caplog.at_level(logging.WARNING, "casque.worker"):
             add_shell(app)
         [said] = caplog.messages
-        assert "a task 'shell' of its own" in said
+        assert "its own task 'shell'" in said
+        assert "rename the task" in said
         run(app, command("true"))
         assert job_of(app).result == b'"TRUE"'
 

@@ -241,7 +241,7 @@ def _backoff(task: Task[..., Any], attempts: int, chance: float) -> int:
     delay = int(task.backoff.delay_us(attempts, chance))
     if not 0 <= delay <= LONGEST_SPAN_US:
         raise InvalidError(
-            f"{task.name}: its backoff waits {delay} µs; it must wait from 0 s to 100 years."
+            f"{task.name}: expected a backoff from 0 s to 100 years, got {delay} µs."
         )
     return delay
 

@@ -53,7 +53,7 @@ def load_app(
     """
     if target is None:
         if store is None:
-            raise InvalidError(f"without an app, name the store to work on; or {FORM}.")
+            raise InvalidError(f"no app and no store given: name the store, or {FORM}.")
         return TaskApp(store)
     where, _, name = target.partition(":")
     if not where:
@@ -64,7 +64,7 @@ def load_app(
     module = _import(_name_of_file(Path(where)) if is_file else where)
     if is_file and not _is_of(module, Path(where)):
         raise InvalidError(
-            f"the file {where} cannot be imported as {module.__name__!r}: that is the name of "
+            f"the file {where} cannot be imported as {module.__name__!r}: that name belongs to "
             f"{getattr(module, '__file__', None) or 'a module of Python itself'}. Rename the file."
         )
     app = _named(module, name) if name else _only(module)
@@ -80,8 +80,8 @@ def refuse_memory(store: Store) -> None:
     """InvalidError for a store that worker processes cannot share."""
     if store.instant:
         raise InvalidError(
-            "the jobs of a store in memory are seen by no other process: use count=1 without "
-            "max_jobs and max_mib, or a store that processes share, as sqlite:///jobs.db is."
+            "other processes cannot see the jobs of a store in memory: use count=1 without "
+            "max_jobs and max_mib, or a store that processes share, such as sqlite:///jobs.db."
         )
 
 
@@ -102,8 +102,8 @@ def path_of(app: TaskApp) -> str:
             "cannot find it: write it into a file, or use count=1."
         )
     raise InvalidError(
-        "several worker processes find the App by its name in a module, and no module has this "
-        "one: assign it at the top of a module (`app = App(…)`) instead of in a function or class, "
+        "worker processes load the App by its name in a module, and no module has this App: "
+        "assign it at the top of a module (`app = App(…)`) instead of in a function or class, "
         "or use count=1."
     )
 
@@ -149,7 +149,7 @@ def _name_of_file(file: Path) -> str:
     if not file.is_file():
         raise InvalidError(f"there is no file {file} in {_here()}.")
     if file.suffix != ".py" or "." in file.stem:
-        raise InvalidError(f"{file} is no file that Python can import: {FORM}.")
+        raise InvalidError(f"Python cannot import the file {file}: {FORM}.")
     whole = file.resolve()
     parts, folder = [whole.stem], whole.parent
     while (folder / "__init__.py").is_file():
@@ -172,8 +172,8 @@ def _import(name: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name is not None and f"{name}.".startswith(f"{error.name}."):
             raise InvalidError(
-                f"there is no module {error.name!r}: looked in {_here()} and where Python "
-                f"looks. Start it in the folder of your module; {FORM}."
+                f"there is no module {error.name!r} in {_here()} or on Python's path. "
+                f"Start the worker in the folder of your module; {FORM}."
             ) from None
         raise _failed(name, error) from error
     except (Exception, SystemExit) as error:  # to import a user's module is to run it
@@ -226,8 +226,8 @@ def _named(module: ModuleType, name: str) -> TaskApp:
     found = getattr(module, name)
     if not isinstance(found, TaskApp):
         raise InvalidError(
-            f"{module.__name__}:{name} is no App but {type(found).__name__}; the Apps in the "
-            f"module: {apps}."
+            f"{module.__name__}:{name}: expected an App, got {type(found).__name__}; the Apps in "
+            f"the module: {apps}."
         )
     return found
 
@@ -240,7 +240,7 @@ def _only(module: ModuleType) -> TaskApp:
         )
     if len({id(app) for app in apps.values()}) > 1:
         raise InvalidError(
-            f"the module {module.__name__!r} has several Apps ({', '.join(apps)}): say which, as "
+            f"the module {module.__name__!r} has several Apps ({', '.join(apps)}): choose one, as "
             f"in `{module.__name__}:{next(iter(apps))}`."
         )
     return next(iter(apps.values()))

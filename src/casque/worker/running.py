@@ -84,7 +84,7 @@ class RunningAttempts:
             if attempt.work is not None and attempt.work.done():
                 self._settle_ended(attempt)
             elif now >= attempt.lease_end_us and not attempt.is_settled:
-                self._lose(attempt, LeaseLost("no heartbeat got through for the whole of it"))
+                self._lose(attempt, LeaseLost("no heartbeat succeeded for a whole lease"))
         plain = (one for one in self._attempts if one.task.run_in == "thread")
         self._switching.look(now - attempt.begun_us for attempt in plain)
 
@@ -99,7 +99,7 @@ class RunningAttempts:
         """End every attempt now, and release its job."""
         for attempt in list(self._attempts):
             if not (attempt.is_over or attempt.ending):
-                self._end_early(attempt, Stopped(), "the worker ends")
+                self._end_early(attempt, Stopped(), "the worker is stopping")
 
     def leave_switching(self) -> None:
         """Give the process its own switch interval back."""

@@ -40,7 +40,7 @@ def run(main: Coroutine[Any, Any, T]) -> T:
 def _warn(error: BaseException) -> None:
     # An asyncio task of a task raised SystemExit, or stopped the loop. The other jobs go on.
     with suppress(Exception):
-        LOGGER.warning("a task has interrupted its event loop, which goes on: %r", error)
+        LOGGER.warning("a task interrupted the event loop, which keeps running: %r", error)
 
 
 def _run_through(
@@ -55,11 +55,11 @@ def _run_through(
         except BaseException as error:
             if work.done():
                 break  # the caller gets it from `work.result()`
-            # Exceptions of tasks do not come out of a loop, so this is of its own selector.
+            # Exceptions of tasks do not leave the loop, so its own selector raised this one.
             if isinstance(error, OSError):
                 error.add_note(
-                    "A task has broken the event loop of its worker, by closing descriptors that "
-                    "are not its own. Jobs that ran are due again when their leases end."
+                    "A task has broken the event loop of its worker by closing descriptors that "
+                    "it did not open. The running jobs are due again when their leases end."
                 )
                 raise
             when_interrupted(error)
@@ -214,7 +214,7 @@ def leave(code: int) -> int:
         left = ", ".join(one.name for one in others)
         LOGGER.warning(
             "a task left something running that keeps the process from ending (%s); "
-            "it is left behind",
+            "ending the process anyway",
             f"threads: {left}" if left else "an exit handler",
         )
         leave_at_once(code)

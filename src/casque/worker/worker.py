@@ -106,8 +106,8 @@ class Worker:
         self._restore_signals = restore_signals
         if asyncio._get_running_loop() is not None:  # noqa: SLF001 - the quick check
             raise InvalidError(
-                "a worker has an event loop of its own and cannot run inside another: call it from "
-                "plain code, or let it be a process of its own: python -m casque.worker module:app."
+                "a worker has its own event loop and cannot run inside another: call it from "
+                "synchronous code, or start a process: python -m casque.worker module:app."
             )
         try:
             return runtime.run(self._run())

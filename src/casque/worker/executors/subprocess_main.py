@@ -114,9 +114,9 @@ class _Elsewhere(AppStore):
     @property
     def store(self) -> Store:
         raise InvalidError(
-            "a store in memory lives in the process of the worker alone, so a task that runs in "
-            "a process of its own cannot enqueue: use a store that processes share, as "
-            "sqlite:///jobs.db is."
+            "a store in memory exists only in the worker's process, so a task that runs in "
+            "another process cannot enqueue: use a store that processes share, such as "
+            "sqlite:///jobs.db."
         )
 
 

@@ -72,8 +72,8 @@ class Guard:
         finally:
             del self._asking[group]
         raise UnguardedError(
-            "the process that is to end this command if its worker dies cannot be started; is the "
-            "machine out of memory or processes?"
+            "the guard, which kills this command if its worker dies, cannot be started; check "
+            "whether the machine is out of memory or processes."
         )
 
     def extend(self, group: int, seconds: float) -> None:
@@ -157,7 +157,7 @@ class Guard:
         except BlockingIOError:
             return
         if not heard:
-            _log.warning("the guard of this worker's commands died, and is replaced")
+            _log.warning("the guard of this worker's commands died and is replaced")
             self._replace()
             return
         self._has_answered = True

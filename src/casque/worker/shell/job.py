@@ -41,7 +41,7 @@ def decode(payload: bytes) -> ShellCall:
         return _DECODER.decode(payload)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InvalidError(
-            f'the payload is not that of a shell job, as {{"command": "…"}} is: {error}.'
+            f'expected the payload of a shell job, such as {{"command": "…"}}: {error}.'
         ) from None
 
 

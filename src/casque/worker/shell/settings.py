@@ -93,7 +93,9 @@ def _whole(key: str, at_least: int, explained: str) -> Setting:
     def parse(text: str) -> int:
         is_number = text.isascii() and text.isdecimal() and len(text) <= _LONGEST_NUMBER
         if not is_number or not at_least <= int(text) <= LARGEST_INT:
-            raise InvalidError(f"{text!r} is not a whole number from {at_least} to {LARGEST_INT}.")
+            raise InvalidError(
+                f"expected a whole number from {at_least} to {LARGEST_INT}, got {text!r}."
+            )
         return int(text)
 
     def fits(value: object) -> bool:
@@ -115,7 +117,7 @@ def _base(key: str, explained: str) -> Setting:
             base = -1.0
         if not fits(base):
             raise InvalidError(
-                f"{text!r} is not a number from 1 to {_LARGEST_BASE}, or 0 to try again at once."
+                f"expected a number from 1 to {_LARGEST_BASE}, or 0 to retry at once; got {text!r}."
             )
         return base
 
@@ -137,14 +139,14 @@ def _span(key: str, at_least_us: int, explained: str, *, or_none: bool = False) 
 SETTINGS: Mapping[str, Setting] = {
     one.key: one
     for one in (
-        _whole("max_retries", 1, "attempts in all, then a job is dead"),
+        _whole("max_retries", 1, "total attempts before a job is dead"),
         _base("backoff_base", "the n-th retry waits base ** n seconds"),
-        _span("backoff_max", 0, "and never longer than this"),
+        _span("backoff_max", 0, "the longest wait before a retry"),
         _span("timeout", 1, "how long one attempt may take", or_none=True),
-        _span("lease", SECOND_US, "after which a lost worker's jobs run again"),
+        _span("lease", SECOND_US, "how long until a lost worker's jobs run again"),
         _span("retention", 0, "how long completed jobs are kept"),
-        _span("poll_interval", 1_000, "how often idle workers look", or_none=True),
-        _whole("max_depth", 0, "how deep jobs may enqueue jobs"),
+        _span("poll_interval", 1_000, "how often idle workers check for jobs", or_none=True),
+        _whole("max_depth", 0, "how deep jobs that enqueue jobs may nest"),
     )
 }
 
@@ -223,7 +225,7 @@ class LiveSettings:
         trouble = ", ".join(unfit(records))
         if trouble and trouble != self._trouble:
             _log.warning(
-                "settings in the store are invalid and were ignored: %s; set them again by "
+                "settings in the store are invalid and were ignored: %s; set them again with "
                 "`queuectl config set`",
                 trouble,
             )

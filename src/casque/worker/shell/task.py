@@ -83,8 +83,8 @@ def add_shell(app: TaskApp) -> None:
     taken = app.tasks.get(SHELL)
     if taken is not None:
         _log.warning(
-            "the app has a task %r of its own, at %s: it gets the shell jobs, and no commands are "
-            "run; give it another name to have them run",
+            "the app has its own task %r, at %s: that task gets the shell jobs, and no commands "
+            "run; rename the task to run commands",
             SHELL,
             where(taken.function),
         )
@@ -147,9 +147,7 @@ class RunningCommands:
             del self._running[running]
             running.output = command.output or None
             if command.is_left:
-                message = (
-                    "something that job %s started cannot be ended, and is left: see `ps -s %d`"
-                )
+                message = "job %s started a process that cannot be killed: see `ps -s %d`"
                 _log.warning(message, running.id, command.group)
         if code == 0:
             return succeeded(call)
@@ -174,8 +172,8 @@ class RunningCommands:
         if now >= self._say_short_at:
             self._say_short_at = now + _SHORT_AGAIN_SECONDS
             _log.warning(
-                "commands cannot be started, and are put off (%s): have fewer run at once, by "
-                "`concurrency`, or raise the limits of this machine (ulimit)",
+                "commands cannot be started and are delayed (%s): run fewer at once "
+                "(`concurrency`), or raise the limits of this machine (ulimit)",
                 error,
             )
         return Snooze(_SHORT_DELAY)
@@ -234,20 +232,20 @@ def _started(
         return Command(call.command, environment, call.cwd, report)
     except ValueError as error:
         raise _cannot_start(
-            f"the command, `env` or `cwd` is nothing the system can take: {error}", gives_up=True
+            f"the system rejects the command, `env` or `cwd`: {error}", gives_up=True
         ) from None
     except OSError as error:
         if error.errno in _SHORTAGES:
             raise _ShortageError(error.strerror) from None
         if error.errno == errno.E2BIG:
             raise _cannot_start(
-                "the command or `env` is larger than the system allows: put it into a file, and "
-                "have that run",
+                "the command or `env` is larger than the system allows: put it into a file and "
+                "run that file",
                 gives_up=True,
             ) from None
         if call.cwd is not None and error.filename == call.cwd:
             raise _cannot_start(
-                f"its folder cannot be entered: {error.strerror}: {call.cwd}"
+                f"the folder cannot be entered: {error.strerror}: {call.cwd}"
             ) from None
         raise _cannot_start(str(error)) from None
 

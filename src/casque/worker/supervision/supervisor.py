@@ -235,7 +235,7 @@ class Supervisor:
             return
         now = self._clock.monotonic()
         if code == Ended.IDLE.value:
-            _log.info("worker process %d is done", child.pid)
+            _log.info("worker process %d ended: no job is due", child.pid)
             return
         if code == Ended.DISMISSED.value:
             message = "worker process %d was dismissed and is not replaced"
@@ -248,7 +248,7 @@ class Supervisor:
         )
         slot.start_at_us = now
         if code in {Ended.STOPPED.value, Ended.RECYCLED.value} and not is_bloated:
-            why = "was told to stop" if code == Ended.STOPPED.value else "did its share"
+            why = "was asked to stop" if code == Ended.STOPPED.value else "reached its limit"
             _say(logging.INFO, "replaced", _REPLACED, child.pid, why, child=child.pid, how=why)
             slot.early_deaths = 0
             return
@@ -267,14 +267,15 @@ class Supervisor:
                     raise InvalidError(refusal)
             _log.error("worker process %d: %s", child.pid, refusal)
         elif code == Ended.RECYCLED.value:
-            _log.warning("worker process %d grew beyond max_mib as soon as it began", child.pid)
+            message = "worker process %d exceeded max_mib right after its start: raise max_mib"
+            _log.warning(message, child.pid)
         else:
             how = exit_text(code)
             _say(logging.WARNING, "died", _REPLACED, child.pid, how, child=child.pid, how=how)
-        if slot.early_deaths == 2:  # noqa: PLR2004 - it happened again: said once, and not each time
+        if slot.early_deaths == 2:  # noqa: PLR2004 - the second in a row; logged once
             _log.warning(
-                "worker processes die soon after their start: they are started ever later, "
-                "up to %.0f s apart",
+                "worker processes die soon after their start: "
+                "the delay between restarts grows, up to %.0f s",
                 self._restart.longest_us / SECOND_US,
             )
 
@@ -289,7 +290,7 @@ class Supervisor:
                     slot.start_at_us = now + max(
                         self._restart.delay_us(slot.early_deaths), SECOND_US
                     )
-                    _log.warning("a worker process cannot be started, tried again: %s", error)
+                    _log.warning("a worker process cannot be started, will retry: %s", error)
                     continue
                 slot.started_us, slot.start_at_us = now, None
                 slot.lives += 1
