@@ -1,7 +1,7 @@
-"""Settings: what an operator sets for all of a store: records, so every process sees the same.
+"""Settings that an operator makes for a store: records, so every process sees the same.
 
-They are the defaults of `queuectl` and of shell jobs. A job keeps those that
-it was enqueued with; how long to wait after a failure is looked up then.
+They are the defaults of `queuectl` and of shell jobs. A job keeps the settings
+that it was enqueued with. Only the backoff is read when an attempt fails.
 """
 
 from __future__ import annotations
@@ -31,30 +31,30 @@ _LARGEST_BASE = 1_000
 _LONGEST_NUMBER = 10
 _FRESH_US = SECOND_US
 _WAIT_SECONDS = 2.0
-"""How long to wait for a storage that may be away."""
+"""How long to wait for a storage that may not answer."""
 
 _log = logging.getLogger("casque.worker")
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """All of them, with what holds when nobody has set it."""
+    """All settings, with their defaults."""
 
     max_retries: int = 3
-    """Attempts in all: a job is dead when it has had so many."""
+    """Total attempts: a job is dead after this many."""
     backoff_base: float = 2.0
     """After the n-th failed attempt a job waits base ** n seconds."""
     backoff_max_us: int = 3_600 * SECOND_US
     timeout_us: int | None = None
-    """How long one attempt may take; None: as long as it likes."""
+    """How long one attempt may take; None: no limit."""
     lease_us: int = 60 * SECOND_US
     retention_us: int = 7 * _DAY_US
-    """How long a completed job stays to be looked at."""
+    """How long a completed job is kept."""
     poll_interval_us: int | None = None
-    """How long a worker sleeps at most before it looks for jobs; None: as the store needs."""
+    """The longest sleep of a worker before it asks for jobs; None: the store decides."""
     max_depth: int = 16
 
     def backoff(self) -> Backoff:
-        """Base ** attempts seconds, at most `backoff_max`, and nothing left to chance."""
+        """Base ** attempts seconds, at most `backoff_max`, without jitter."""
         return Backoff(
             base=timedelta(seconds=self.backoff_base),
             factor=max(self.backoff_base, 1.0),
@@ -64,13 +64,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Setting(msgspec.Struct, frozen=True):
-    """One of them, as it is written, shown and explained."""
+    """One setting: how it is parsed, checked, shown and explained."""
 
     key: str
     field: str
     parse: Callable[[str], Any]
     fits: Callable[[Any], bool]
-    """True if the value is valid: anybody may have written the record."""
+    """True if the value is valid: anyone may have written the record."""
     help: str
 
     def value_of(self, settings: Settings) -> Any:
@@ -152,7 +152,7 @@ SETTINGS: Mapping[str, Setting] = {
 
 
 def setting(key: str) -> Setting:
-    """The setting of that name. InvalidError, with the list of the right ones, when none is."""
+    """The setting of that name. InvalidError, with the list of names, if there is none."""
     found = SETTINGS.get(key)
     if found is None:
         raise InvalidError(f"there is no setting {key!r}; choose one of {', '.join(SETTINGS)}.")
@@ -160,7 +160,7 @@ def setting(key: str) -> Setting:
 
 
 def encoded(key: str, text: str) -> bytes:
-    """The value of a record of kind CONFIG. InvalidError when the setting cannot have it."""
+    """The value of a record of kind CONFIG. InvalidError if it is invalid for the setting."""
     one = setting(key)
     try:
         return msgspec.json.encode(one.parse(text.strip()))
@@ -175,7 +175,7 @@ def settings_of(records: Iterable[Record]) -> Settings:
 
 
 def unfit(records: Iterable[Record]) -> list[str]:
-    """The settings with an invalid record, as one that somebody wrote by hand."""
+    """The settings whose record is invalid, for example because somebody wrote it by hand."""
     return [key for key, value in _values(records) if not _fits(key, value)]
 
 
@@ -198,7 +198,7 @@ class LiveSettings:
     def __init__(self, app: TaskApp) -> None:
         self._app = app
         self.known = Settings()
-        """The latest that were read; those that hold by default before that."""
+        """The settings of the last read; the defaults before that."""
         self._read_us: int | None = None
         self._reading: asyncio.Task[None] | None = None
         self._trouble = ""
@@ -220,7 +220,7 @@ class LiveSettings:
         try:
             records = await self._app.async_queue._session.records(CONFIG)  # noqa: SLF001
         except CasqueError:
-            return  # the storage is away; the worker says so
+            return  # the storage does not answer; the worker logs that
         self._read_us, self.known = now, settings_of(records)
         trouble = ", ".join(unfit(records))
         if trouble and trouble != self._trouble:
