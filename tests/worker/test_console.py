@@ -45,7 +45,7 @@ def watching(level: int = logging.INFO) -> Iterator[io.StringIO]:
         setup._current.pop()
 
 
-def told(stream: io.StringIO) -> list[str]:
+def lines_of(stream: io.StringIO) -> list[str]:
     lines = stream.getvalue().splitlines()
     assert all(line.startswith(f"[Worker {PID}] ") for line in lines), lines
     return [line.removeprefix(f"[Worker {PID}] ") for line in lines]
@@ -63,7 +63,7 @@ def test_the_console_shows_a_worker_and_its_jobs(app: App) -> None:
     app.queue.enqueue_many([command("echo hi  &&\n\n true", "good"), command("exit 1", "bad")])
     with watching() as stream:
         run_until_idle(app, concurrency=1)
-    assert told(stream) == [
+    assert lines_of(stream) == [
         "Started and registered.",
         "Processing job good: echo hi && true",
         "Job good completed successfully.",
@@ -90,7 +90,7 @@ def test_the_console_names_the_entrypoint_and_the_error_of_a_task(app: App) -> N
         task.using(id=f"the-{task.name}").enqueue()
     with watching() as stream:
         run_until_idle(app, concurrency=1)
-    said = told(stream)
+    said = lines_of(stream)
     assert "Processing job the-fails: fails" in said
     assert "Job the-fails failed (ValueError: no such thing)." in said
     assert "Job the-snoozes snoozed." in said
@@ -104,7 +104,7 @@ def test_the_console_shows_a_stop_and_the_released_jobs(app: App, tmp_path: Path
         wait_for("it runs", lambda: "Processing" in stream.getvalue())
         worker.worker.stop()
         worker.join()
-        assert told(stream) == [
+        assert lines_of(stream) == [
             "Started and registered.",
             "Processing job long: sleep 300",
             "Shutdown signal received. Exiting...",
@@ -128,7 +128,7 @@ def test_the_console_hides_lines_below_its_level(app: App) -> None:
     app.queue.enqueue_many([command("true", "good"), command("exit 3", "bad")])
     with watching(logging.WARNING) as stream:
         run_until_idle(app)
-    assert told(stream) == ["Job bad failed (exit code 3)."]
+    assert lines_of(stream) == ["Job bad failed (exit code 3)."]
     assert job_of(app, "good").result is not None
 
 

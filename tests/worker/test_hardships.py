@@ -39,7 +39,7 @@ A_LITTLE = timedelta(milliseconds=300)
 
 
 class Slow(MemoryStore):
-    """A store whose claims can be held up."""
+    """A store whose claims can be blocked."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -166,7 +166,7 @@ class TracelessError(Exception):
 def test_an_error_that_raises_when_inspected_is_a_failed_attempt(
     app: App, kind: type[Exception], caplog: pytest.LogCaptureFixture
 ) -> None:
-    job = _job_after(app, kind("as told"), AT_ONCE)
+    job = _job_after(app, kind("no"), AT_ONCE)
     assert f"dead: {kind.__name__}" in caplog.text
     assert (job.status, job.attempts) == (JobStatus.DEAD, 2)
     assert job.error.startswith(kind.__name__)

@@ -108,7 +108,7 @@ def test_a_command_that_timed_out_has_the_same_backoff(app: App) -> None:
 
 
 @pytest.mark.parametrize(
-    ("job", "told", "status"),
+    ("job", "reason", "status"),
     [
         (command("true", cwd="/no/such/folder", attempts=2), "No such file", JobStatus.QUEUED),
         (command("true", cwd="/dev/null", attempts=2), "Not a directory", JobStatus.QUEUED),
@@ -119,7 +119,7 @@ def test_a_command_that_timed_out_has_the_same_backoff(app: App) -> None:
     ],
 )
 def test_a_command_that_cannot_start_says_why_and_the_worker_lives(
-    app: App, job: NewJob, told: str, status: JobStatus
+    app: App, job: NewJob, reason: str, status: JobStatus
 ) -> None:
     run(app, job, command("true", "after"))
     failed = job_of(app)
@@ -127,7 +127,7 @@ def test_a_command_that_cannot_start_says_why_and_the_worker_lives(
     [attempt] = failed.history
     assert attempt.failure is not None
     assert (attempt.failure.kind, attempt.failure.traceback) == (CANNOT_START, "")
-    assert told in attempt.failure.text
+    assert reason in attempt.failure.text
     assert job_of(app, "after").status is JobStatus.COMPLETED
 
 

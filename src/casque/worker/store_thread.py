@@ -286,7 +286,7 @@ class StoreThread:
             if settlements and self._options.until_idle:
                 self._claim_policy.expect_jobs()  # the jobs that ended may have enqueued more
             if self._steps.has_stepped() or now >= self._beat_us:
-                operations += self._beat(now)  # before the claim, which judges leases by it
+                operations += self._beat(now)  # before the claim, which then sees them renewed
             if self._progress and (operations or now >= self._progress_us):
                 operations += self._progress_beats(now)
             claim = self._claim(now)

@@ -12,7 +12,7 @@ from casque.worker.logging.events import Report
 
 
 class Middleware:
-    """The middleware of an app, called around a function where that runs."""
+    """The middleware of an app, called around each function, where the function runs."""
 
     def __init__(self, middleware: Sequence[object], report: Report) -> None:
         self._middleware = middleware

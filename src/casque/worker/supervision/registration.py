@@ -28,7 +28,7 @@ _RENEWALS_PER_LEASE = 3
 _PAUSE_US = SECOND_US
 """While the storage does not answer."""
 _LAST_SECONDS = 5.0
-"""How long a stopping supervisor waits for the removal of its entry, which else expires."""
+"""How long a stopping supervisor waits until its entry is removed. If not, the entry expires."""
 
 _log = logging.getLogger(SUPERVISOR_LOGGER)
 
