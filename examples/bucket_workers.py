@@ -17,10 +17,10 @@ PATIENCE = timedelta(seconds=3)
 
 
 def work(address: str) -> list[str]:
-    """Do jobs until none has come for a while; what was done."""
+    """Do jobs until none has come for a while. Returns what was done."""
     done: list[str] = []
     with Queue(address) as q:
-        # Several for one request; while there are none, it asks every half a second.
+        # One request claims several jobs. While there are none, it asks every half second.
         while jobs := q.dequeue("resize", batch_size=AT_ONCE, wait=PATIENCE):
             for job in jobs:
                 with HeartbeatManager(q, job):
@@ -30,7 +30,7 @@ def work(address: str) -> list[str]:
 
 
 def main(address: str) -> None:
-    # Not by a fork: what speaks to a bucket cannot be used on both sides of one.
+    # Not by a fork: a bucket client cannot be used on both sides of a fork.
     with multiprocessing.get_context("spawn").Pool(1) as pool, Queue(address) as q:
         working = pool.apply_async(work, [address])
         for number in range(JOBS):

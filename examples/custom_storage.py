@@ -1,7 +1,7 @@
-"""A storage of your own: two methods, and a whole queue lives in it.
+"""Your own storage: two methods, and a whole queue is stored in it.
 
-Here it is one row in a database that the program has anyway. All that is asked
-of `write` is to replace the content only if nobody else did since it was read.
+Here it is one row in a database that the program has anyway. `write` must
+replace the content only if nobody else has replaced it since it was read.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ class RowStorage:
         version = 1 if if_match is None else int(if_match) + 1
         with closing(sqlite3.connect(self._path, timeout=30)) as db, db:
             if if_match is None:
-                # "Must not exist yet": of two first writers one has to lose.
+                # None means "must not exist yet": one of two first writers must lose.
                 done = db.execute(
                     "INSERT OR IGNORE INTO documents VALUES (?, ?, ?)",
                     (self._name, version, content),
@@ -64,7 +64,7 @@ async def work_all(q: BrokerQueue) -> list[bytes]:
 
 
 async def main(path: Path) -> None:
-    storage: ObjectStoragePort = RowStorage(path, "queue")  # no base class: the methods suffice
+    storage: ObjectStoragePort = RowStorage(path, "queue")  # no base class is needed
     # Two queue objects with a storage each, as two processes would have them.
     async with BrokerQueue(storage) as one, BrokerQueue(RowStorage(path, "queue")) as two:
         async with asyncio.TaskGroup() as producers:

@@ -1,8 +1,8 @@
 """Several queues as the steps of one process: notification, then approval, then completion.
 
-Each step is acknowledged and the next one enqueued in a single commit, so an
-invoice is never lost or doubled between two steps, whenever a crash comes. Ids
-made from the invoice keep a message that was sent twice from counting twice.
+One commit acknowledges a step and enqueues the next, so an invoice is never
+lost or doubled between two steps, whenever a crash comes. Ids made from the
+invoice keep a message that was sent twice from counting twice.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ async def approve(q: BrokerQueue, job: Job, invoice: str, amount: int) -> None:
 
 
 async def complete(q: BrokerQueue, job: Job, invoice: str, amount: int) -> None:
-    # A job knows how it came to be: the entrypoints above it, outermost first.
+    # `chain` holds the entrypoints of the jobs that led to this one, outermost first.
     print(f"completion    {invoice}: {' -> '.join((*job.chain, job.entrypoint))} {amount}")
     await q.ack(job)
 
@@ -53,7 +53,7 @@ async def main() -> None:
             new = step("notification", "notify", invoice, amount)
             await q.enqueue_many([new])
             [second] = await q.enqueue_many([new])
-            assert second.duplicate  # a sender that is not sure may say it again
+            assert second.duplicate  # a sender that is not sure may send it again
 
         for queue in ("notification", "approval", "completion"):
             while jobs := await q.dequeue(queue=queue, batch_size=10):

@@ -1,9 +1,9 @@
 #!/bin/sh
 # A session with queuectl: settings, jobs that succeed and that fail, workers, dead letters, and
-# one job that five workers want. Every step is looked at, and the first that is not as it should
-# be ends it with exit code 1.
+# one job that five workers want. Every step is checked, and the first one that is wrong ends the
+# session with exit code 1.
 #
-#   examples/queuectl-session.sh                    in a SQLite file of its own
+#   examples/queuectl-session.sh                    in a new SQLite file
 #   examples/queuectl-session.sh file:///tmp/jobs   in another store, which it WIPES
 set -eu
 
@@ -53,13 +53,13 @@ expect() {
     printf 'as expected: %s is %s\n' "$1" "$3"
 }
 
-# Until so many jobs are in a state, or a minute is over.
+# Wait until so many jobs are in a state, or a minute is over.
 until_there() {
     tries=0
     while [ "$(queuectl status --json | value "$1")" != "$2" ]; do
         tries=$((tries + 1))
         if [ "$tries" -ge 240 ]; then
-            printf 'NOT AS EXPECTED: there are never %s jobs %s\n' "$2" "$1" >&2
+            printf 'NOT AS EXPECTED: after a minute there are not %s jobs %s\n' "$2" "$1" >&2
             queuectl status >&2
             exit 1
         fi
@@ -74,7 +74,7 @@ start_workers() {
     tries=0
     until [ "$(queuectl worker list --json | grep -o '"pid"' | wc -l)" -eq "$1" ]; do
         tries=$((tries + 1))
-        [ "$tries" -lt 240 ] || { echo 'NOT AS EXPECTED: the workers do not come' >&2; exit 1; }
+        [ "$tries" -lt 240 ] || { echo 'NOT AS EXPECTED: the workers do not start' >&2; exit 1; }
         sleep 0.25
     done
 }
@@ -140,4 +140,4 @@ expect 'how often the job ran' "$(grep -c ran "$folder/race")" 1
 expect 'attempts of job-race' "$(queuectl show job-race --json | value attempts)" 1
 stop_workers
 
-step 'All is as it should be'
+step 'All is as expected'

@@ -1,4 +1,4 @@
-"""The shortest way through: put two jobs in, take them out, do them, say so."""
+"""The shortest example: enqueue two jobs, dequeue them, do them, ack them."""
 
 import asyncio
 
@@ -11,7 +11,7 @@ async def main() -> None:
         await q.enqueue("send_email", b'{"to": "alice@example.com"}')
         await q.enqueue("send_email", b'{"to": "bob@example.com"}')
 
-        # A worker. Each job is leased to it, and the heartbeat keeps the lease from ending.
+        # A worker. It leases each job, and the heartbeat keeps the lease from ending.
         jobs = await q.dequeue("send_email", batch_size=2)
         for job in jobs:
             async with HeartbeatManager(q, job.id):

@@ -1,8 +1,8 @@
-"""The quick start on a file: what one run enqueues is there for the next, or for another process.
+"""The quick start on a file: the next run, or another process, finds the jobs of this one.
 
 python quickstart_file.py queue.json
-python quickstart_file.py queue.json --enqueue-only     then look into the file
-python quickstart_file.py queue.json                    works what the run before left
+python quickstart_file.py queue.json --enqueue-only     then read the file
+python quickstart_file.py queue.json                    does the jobs of the run before
 """
 
 import argparse
@@ -31,7 +31,7 @@ async def main(path: str, *, enqueue_only: bool) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("path", help="the queue's file; made if it is not there")
+    parser.add_argument("path", help="the queue's file; created if it does not exist")
     parser.add_argument("--enqueue-only", action="store_true", help="leave the jobs for later")
     options = parser.parse_args()
     asyncio.run(main(options.path, enqueue_only=options.enqueue_only))

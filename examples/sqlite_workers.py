@@ -16,7 +16,7 @@ PATIENCE = timedelta(seconds=1)
 
 
 def work(address: str) -> list[str]:
-    """Do jobs until none has come for a while; what was done."""
+    """Do jobs until none has come for a while. Returns what was done."""
     done: list[str] = []
     with Queue(address) as q:
         # A job is noticed a few milliseconds after another process added it.
@@ -41,5 +41,5 @@ def main(path: str) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("path", help="the queue's file; made if it is not there")
+    parser.add_argument("path", help="the queue's file; created if it does not exist")
     main(parser.parse_args().path)

@@ -11,13 +11,13 @@ from casque import HeartbeatManager, Job, JobStatus, Queue
 
 
 def convert(job: Job) -> bytes:
-    """Turn text into capitals; what is not text raises."""
+    """Turn text into capitals; raises if the payload is not text."""
     return job.payload.decode().upper().encode()
 
 
 def main(address: str) -> None:
     with Queue(address, lease=timedelta(seconds=30)) as q:
-        # Kept for an hour after success, so that the result can be looked up by id.
+        # Kept for an hour after success, so that the result can be read by id.
         q.enqueue("convert", b"good morning", id="greeting", retain=timedelta(hours=1))
         q.enqueue("convert", b"\xff\xfe", id="noise", max_attempts=2)
         again = q.enqueue("convert", b"good morning", id="greeting")

@@ -1,9 +1,9 @@
-"""Tasks, plain and async: enqueued, run, tried again, and what they returned.
+"""Tasks, plain and async: enqueued, run, retried, and their results.
 
 python tasks.py
 
-Here the jobs are run by the same process, which ends when there is nothing left to do.
-Otherwise workers run them, in other processes: python -m casque.worker tasks:app
+Here the same process runs the jobs, and ends when there is nothing left to do.
+Usually workers run them, in other processes: python -m casque.worker tasks:app
 """
 
 import logging
@@ -19,7 +19,7 @@ def shout(text: str, times: int = 1) -> str:
     return text.upper() + "!" * times
 
 
-@app.task(max_attempts=3, backoff=Backoff(base=timedelta(0)))  # again at once, to keep this short
+@app.task(max_attempts=3, backoff=Backoff(base=timedelta(0)))  # retry at once, to keep this short
 async def fetch_price(item: str) -> int:
     if item == "unicorn":
         raise LookupError("no shop has one")
@@ -31,7 +31,7 @@ async def fetch_price(item: str) -> int:
 
 
 def main() -> None:
-    logging.getLogger("casque").setLevel(logging.CRITICAL)  # INFO would tell of each job
+    logging.getLogger("casque").setLevel(logging.CRITICAL)  # INFO would log each job
     handles = {
         "shout": shout.enqueue("hello", times=3),
         "helmet": fetch_price.enqueue("helmet"),

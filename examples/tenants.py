@@ -1,7 +1,7 @@
 """A queue per tenant in one store: nobody waits behind a busy neighbour.
 
-Queues need no setting up; naming one is enough, and it is gone with its last
-job. A dequeue that names no queue takes turns between those with a job due.
+Queues need no setup: naming one creates it, and it is gone with its last job.
+A dequeue that names no queue takes turns between the queues with a job due.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ SMALL = ("ada", "ben", "cleo")
 
 
 async def fairness(q: BrokerQueue) -> None:
-    """One tenant has a thousand jobs, three came after it with one each."""
+    """One tenant has a thousand jobs, and three come after it with one each."""
     await q.enqueue_many([NewJob("render", queue="bigcorp") for _ in range(1_000)])
     for tenant in SMALL:
         await q.enqueue("render", queue=tenant)
@@ -28,7 +28,7 @@ async def fairness(q: BrokerQueue) -> None:
 
 
 async def pausing(q: BrokerQueue) -> None:
-    """A paused queue takes jobs in and gives none out."""
+    """A paused queue accepts jobs and hands out none."""
     await q.enqueue("render", queue="ada")
     await q.pause("ada")
     print(f"ada paused: {len(await q.dequeue(queue='ada'))} jobs")
@@ -39,7 +39,7 @@ async def pausing(q: BrokerQueue) -> None:
 
 
 async def whole_queue(q: BrokerQueue, other: BrokerQueue) -> None:
-    """Who wants a tenant's queue to itself for a moment asks for its lease."""
+    """A program that needs a tenant's queue to itself for a moment leases it."""
     async with (
         q.lease_queue("bigcorp", lease=timedelta(seconds=5)) as mine,
         other.lease_queue("bigcorp") as theirs,

@@ -1,7 +1,7 @@
-"""A job as part of a transaction of your own: the order and its job are stored together or not.
+"""A job as part of your own transaction: an order and its job are stored together or not at all.
 
-The queue lives in the shop's own database. An order that is rolled back takes
-its job along, and a job that runs twice ships once.
+The queue is in the shop's own database. Rolling back an order removes its job,
+and a job that runs twice ships once.
 
 python transaction.py shop.db
 """
@@ -28,7 +28,7 @@ def order(db: sqlite3.Connection, q: Queue, item: str, price: int) -> None:
 
 
 def ship(db: sqlite3.Connection, job: Job) -> None:
-    """Safe to run twice: the job's id is stored together with what the job did."""
+    """Safe to run twice: the id of the job is stored together with its effect."""
     with db:
         db.execute(
             "INSERT OR IGNORE INTO shipped SELECT ?, item FROM orders WHERE id = ?",
@@ -57,5 +57,5 @@ def main(path: str) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("path", help="the shop's database; made if it is not there")
+    parser.add_argument("path", help="the shop's database; created if it does not exist")
     main(parser.parse_args().path)

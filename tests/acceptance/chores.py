@@ -1,7 +1,7 @@
-"""Chores: the tasks that the workers under test run, each told by a line in an append-only file.
+"""Chores: the tasks that the workers under test run. Each writes a line to an append-only file.
 
 A test copies this module into its folder and starts `python -m casque.worker
-chores:app` there, as somebody would with a module of their own.
+chores:app` there, as a user would with their own module.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from casque.worker import store_thread, worker
 
 FOLDER = Path(os.environ["CHORES_FOLDER"])
 GATE = FOLDER / "gate"
-"""Chores that wait end when this file is there."""
+"""Chores that wait end when this file exists."""
 STOPPING = FOLDER / "stopping"
-"""Some end when this one is, which is made when workers have been told to stop."""
+"""Some chores end when this file exists. Tests create it after they asked workers to stop."""
 RUNS = FOLDER / "runs.jsonl"
 
 LATER = Backoff(base=timedelta(hours=1), jitter=0.0)
-"""What failed is not tried again while a test looks at it."""
+"""A failed job is not retried while a test checks it."""
 
 app = App(os.environ["CHORES_STORE"])
 
 
-def tell(name: str, **what: object) -> None:
+def write_line(name: str, **what: object) -> None:
     """One line, in one write: lines of several processes do not mix, and a kill loses none."""
     now = {"at": time.time(), "steady": time.monotonic()}
     line = json.dumps({**now, "pid": os.getpid(), **what}) + "\n"
@@ -49,20 +49,20 @@ def tell(name: str, **what: object) -> None:
 
 
 @contextmanager
-def told() -> Iterator[None]:
-    """Tells of a run: when it starts, and when it ends as it should."""
+def noted() -> Iterator[None]:
+    """Write a line when a run starts, and one when it ends without an exception."""
     job = current_job()
     run = {"job": job.id, "attempt": job.attempt}
-    tell(RUNS.name, what="start", **run)
+    write_line(RUNS.name, what="start", **run)
     yield
-    tell(RUNS.name, what="end", **run)
+    write_line(RUNS.name, what="end", **run)
 
 
 class Said(logging.Handler):
-    """Keeps what the worker logs, as fields."""
+    """Writes what the worker logs, as fields."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        tell(
+        write_line(
             "said.jsonl",
             logger=record.name,
             level=record.levelname,
@@ -73,19 +73,19 @@ class Said(logging.Handler):
 
 logging.getLogger("casque.worker").addHandler(Said())
 
-# How long a store tries before it says that there is no answer: half a minute, which is longer than
-# a test may take. Not in stores.conflicts, where it bounds the races that are lost to others: those
-# go on.
+# The modules whose deadline decides when a store reports that there is no answer: half a minute,
+# which is longer than a test may take. Not stores.conflicts, where the deadline limits how long a
+# store may lose races to others.
 PATIENT = [
     importlib.import_module(f"casque.{place}")
     for place in ("stores.sqlite.connection", "stores.ledger.bucket_requests", "queues.commit")
 ]
 IMPATIENT = FOLDER / "impatient"
-"""While this file is there, stores lose their patience sooner."""
+"""While this file exists, stores have a shorter deadline."""
 
 
 def be_impatient(us: int) -> None:
-    """At other times they have all of it: a busy machine is no storage that is away."""
+    """Shorten the deadline while the file exists, and only then: a busy machine is no outage."""
     before = [vars(module)["COMMIT_DEADLINE_US"] for module in PATIENT]
     is_impatient = False
     while True:
@@ -93,7 +93,7 @@ def be_impatient(us: int) -> None:
             is_impatient = not is_impatient
             for module, usual in zip(PATIENT, before, strict=True):
                 vars(module)["COMMIT_DEADLINE_US"] = us if is_impatient else usual
-            tell("patience.jsonl", is_impatient=is_impatient)
+            write_line("patience.jsonl", is_impatient=is_impatient)
         time.sleep(0.05)
 
 
@@ -101,35 +101,35 @@ if patience := os.environ.get("CHORES_PATIENCE_US"):
     threading.Thread(target=be_impatient, args=(int(patience),), daemon=True).start()
 
 if beats := os.environ.get("CHORES_BEATS_PER_LEASE"):
-    # Many, of a long lease: they come soon, and a busy machine does not lose it.
+    # Many beats of a long lease: they come soon, and a busy machine does not lose the lease.
     vars(store_thread)["BEATS_PER_LEASE"] = int(beats)
 
 if last_words := os.environ.get("CHORES_LAST_WORDS_US"):
-    # How long a worker that ends waits for a storage that is away.
+    # How long a stopping worker waits for a storage that does not answer.
     vars(store_thread)["LAST_WORDS_US"] = int(last_words)
     vars(worker)["_LAST_WORDS_SECONDS"] = int(last_words) / 1_000_000 + 1.0
 
 
-# -- those that behave -------------------------------------------------------------
+# -- tasks that behave -------------------------------------------------------------
 
 
 @app.task
 async def note(seconds: float = 0.0) -> str:
-    with told():
+    with noted():
         await asyncio.sleep(seconds)
     return current_job().id
 
 
 @app.task
 def note_plainly(seconds: float = 0.0) -> str:
-    with told():
+    with noted():
         time.sleep(seconds)
     return current_job().id
 
 
 @app.task
 async def wait_at_the_gate() -> int:
-    with told():
+    with noted():
         while not GATE.exists():
             await asyncio.sleep(0.01)
     return os.getpid()
@@ -137,7 +137,7 @@ async def wait_at_the_gate() -> int:
 
 @app.task
 def wait_plainly_at_the_gate() -> int:
-    with told():
+    with noted():
         while not GATE.exists():
             time.sleep(0.01)
     return os.getpid()
@@ -145,8 +145,8 @@ def wait_plainly_at_the_gate() -> int:
 
 @app.task
 async def wait_for_the_end() -> None:
-    """Of its worker, which says that it stops."""
-    with told():
+    """Wait until the worker is stopping."""
+    with noted():
         while not STOPPING.exists():
             await asyncio.sleep(0.01)
 
@@ -159,28 +159,28 @@ def wait_apart_at_the_gate() -> None:
 
 @app.task
 async def block_the_loop(seconds: float) -> None:
-    with told():
+    with noted():
         time.sleep(seconds)
 
 
 @app.task
 def calculate_at_the_gate() -> None:
-    """And say how short the turns of threads were at the shortest."""
+    """Compute, and write down the shortest switch interval."""
     shortest = sys.getswitchinterval()
-    with told():
+    with noted():
         while not GATE.exists():
             end = time.monotonic() + 0.5
             while time.monotonic() < end:
-                pass  # without a call that would let others have their turn
+                pass  # without a call that would release the GIL
             shortest = min(shortest, sys.getswitchinterval())
-    tell("turns.jsonl", seconds=shortest)
+    write_line("turns.jsonl", seconds=shortest)
 
 
-# -- those that do not -------------------------------------------------------------
+# -- tasks that misbehave ----------------------------------------------------------
 
 
 class TroubleError(BaseException):
-    """What is no Exception."""
+    """Not a subclass of Exception."""
 
 
 class UnspeakableError(Exception):
@@ -221,18 +221,18 @@ WAYS: dict[str, Callable[[], Any]] = {
     "be_cancelled": _be_cancelled,
     "stop_iterating": _stop_iterating,
 }
-"""Each is misbehaved in by an async task and by a plain one."""
+"""Each is done by an async task and by a plain one."""
 
 
 def _misbehaving(way: Callable[[], Any], name: str) -> None:
     @app.task(name=name, backoff=LATER)
     async def on_the_loop() -> Any:
-        with told():
+        with noted():
             return way()
 
     @app.task(name=f"{name}_plainly", backoff=LATER)
     def in_a_thread() -> Any:
-        with told():
+        with noted():
             return way()
 
 
@@ -242,21 +242,21 @@ for name, way in WAYS.items():
 
 @app.task
 async def fork() -> int:
-    with told():
+    with noted():
         os.fork()
     return os.getpid()
 
 
 @app.task
 def fork_plainly() -> int:
-    with told():
+    with noted():
         os.fork()
     return os.getpid()
 
 
 @app.task
 def fork_and_raise() -> int:
-    with told():
+    with noted():
         if os.fork() == 0:
             raise ValueError("in the child")
     return os.getpid()
@@ -264,7 +264,7 @@ def fork_and_raise() -> int:
 
 @app.task(backoff=LATER)
 def vanish() -> None:
-    with told():
+    with noted():
         os._exit(7)
 
 
@@ -280,34 +280,34 @@ def exit_apart() -> None:
 
 @app.task
 async def ignore_signals() -> None:
-    """Then it waits, like a server, for what will not come."""
+    """Ignore them, then wait, like a server, for something that will not come."""
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, print)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
-    with told():
+    with noted():
         while not GATE.exists():
             await asyncio.sleep(0.01)
 
 
 @app.task
 def leak_a_thread() -> None:
-    with told():
+    with noted():
         threading.Thread(target=threading.Event().wait, daemon=False).start()
 
 
 @app.task
 async def leak_a_coroutine() -> None:
-    with told():
+    with noted():
         app.leaked = asyncio.create_task(asyncio.Event().wait())  # type: ignore[attr-defined]
 
 
 @app.task
 async def declare(number: int, word: str = "") -> int:
-    with told():
+    with noted():
         return number
 
 
 @app.task(backoff=LATER)
 async def outstay() -> None:
-    with told():
+    with noted():
         await asyncio.Event().wait()

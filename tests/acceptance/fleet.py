@@ -1,4 +1,4 @@
-"""Fleet: real worker processes on one store, what they ran, and what they said."""
+"""Fleet: real worker processes on one store, what they ran, and what they logged."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from casque.record import WORKER, Record
 from tests.forkserver import Forked
 
 PATIENCE = 100.0
-"""Seconds, of real time, after which something that must happen did not."""
+"""How many seconds of real time to wait for something that must happen."""
 ALL_ATTEMPTS = 1_000
-"""So many that no job runs out of them by the kills of a test."""
+"""So many that no job runs out of attempts because a test kills workers."""
 DAY = timedelta(days=1)
 STORES = ("jobs.db", "queue.json", "ledger/")
 """Where a queue is: SQLite, the document, and a ledger in a folder."""
 
 
 def until(what: str, happened: Callable[[], object], within: float = PATIENCE) -> None:
-    """Wait for it: it is looked for again and again, and missed when the time is over."""
+    """Wait until `happened` returns something true; fail when the time is over."""
     end = time.monotonic() + within
     pause = 0.005
     while True:
@@ -39,13 +39,13 @@ def until(what: str, happened: Callable[[], object], within: float = PATIENCE) -
             return
         now = time.monotonic()
         assert now < end, f"not within {within:g} s: {what}"
-        # To look takes time from those that are waited for: a fourth of it at most.
+        # Checking takes CPU time from the processes that we wait for: a fourth of it at most.
         time.sleep(max(pause, 3 * (now - began)))
         pause = min(1.3 * pause, 0.05)
 
 
 def left(worker: Forked) -> bool:
-    """Whether there is still a process of the group that a worker, which has ended, began."""
+    """True if the process group of an ended worker still has a process."""
     try:
         os.killpg(worker.pid, 0)
     except ProcessLookupError:
@@ -54,14 +54,14 @@ def left(worker: Forked) -> bool:
 
 
 class Run(NamedTuple):
-    """A line about a run: that it starts, or that it ended."""
+    """A line about a run: its start or its end."""
 
     job: str
     attempt: int
     pid: int
     at: float
     steady: float
-    """By the monotonic clock, which is the machine's: that of all its processes."""
+    """By the monotonic clock, which all processes of the machine share."""
     what: str
 
 
@@ -80,7 +80,7 @@ class Said(NamedTuple):
 def chore(
     name: str, id: str | None = None, *, attempts: int = ALL_ATTEMPTS, **given: Any
 ) -> NewJob:
-    """A job for one of the chores, whose record stays."""
+    """A job for one of the chores, whose record is kept."""
     return NewJob(name, msgspec.json.encode(given), id=id, max_attempts=attempts, retain=DAY)
 
 
@@ -138,13 +138,13 @@ class Fleet:
         (self.folder / "gate").touch()
 
     def until_stopping(self, count: int) -> None:
-        """Wait until so many workers have said that what they run is to end."""
-        until("they stop", lambda: sum("stops; " in one.message for one in self.said()) >= count)
+        """Wait until this many workers have logged that they are stopping."""
+        until("they stop", lambda: sum("stopping; " in one.message for one in self.said()) >= count)
 
     # -- what they did -------------------------------------------------------------
 
     def runs(self, what: str | None = None) -> list[Run]:
-        """All that was run so far; or only what `start`s, or only what came to its `end`."""
+        """All lines about runs so far; or only those of a `start`, or only those of an `end`."""
         runs = [Run(**line) for line in self._lines("runs.jsonl")]
         return [run for run in runs if what in (None, run.what)]
 
@@ -160,11 +160,11 @@ class Fleet:
         return [one for one in said if pid in (None, one.pid)]
 
     def turns(self) -> list[float]:
-        """How short the turns of threads were, of each job that calculated."""
+        """The shortest switch interval that each job saw while it computed."""
         return [line["seconds"] for line in self._lines("turns.jsonl")]
 
     def changes_of_patience(self) -> list[bool]:
-        """Each time that a worker's store lost its patience for the test, or has it again."""
+        """Each change of a worker's store to the short deadline of the test, or back."""
         return [line["is_impatient"] for line in self._lines("patience.jsonl")]
 
     def _lines(self, name: str) -> Iterator[Any]:
@@ -174,7 +174,7 @@ class Fleet:
                 if line.endswith("\n"):
                     yield json.loads(line)
 
-    # -- and what the store says of it ---------------------------------------------
+    # -- what the store shows ------------------------------------------------------
 
     def job(self, id: str) -> Job:
         found = self.queue.get(id)
@@ -196,7 +196,7 @@ class Fleet:
 
 
 def assert_each_done_once(fleet: Fleet, ids: Sequence[str]) -> None:
-    """Every job has succeeded once, by its record, and was not run after that, by what it wrote."""
+    """By its record, every job succeeded once; by what it wrote, it did not run after that."""
     jobs = fleet.jobs()
     assert sorted(jobs) == sorted(ids)
     stats = fleet.queue.stats()
@@ -216,5 +216,5 @@ def assert_each_done_once(fleet: Fleet, ids: Sequence[str]) -> None:
     for said in fleet.said():
         if said.job is not None and "): done in " in said.message:
             assert said.steady >= latest[said.job].steady, (
-                f"{said.job} ran again after its ack was told"
+                f"{said.job} ran again after its ack was logged"
             )

@@ -1,4 +1,4 @@
-"""Operating: `queuectl worker …` as somebody types it, and the processes that it leaves running."""
+"""Operating: `queuectl worker …` as a user types it, and the processes that it leaves running."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Ran(NamedTuple):
 
 
 class Operator:
-    """Somebody at a shell, in a folder with chores; whatever was started there ends with this."""
+    """A user at a shell, in a folder with chores. Every process started there ends with this."""
 
     def __init__(self, folder: Path, store: str) -> None:
         self.fleet = Fleet(folder, store)
@@ -64,11 +64,11 @@ class Operator:
         self.fleet.__exit__(kind, error, traceback)
 
     def queuectl(self, *arguments: str, before: Sequence[str] = (), **environment: str) -> Ran:
-        """Run it to its end; `before` is what to run it by."""
+        """Run it to its end; `before` is a command that runs it."""
         if not before and "PYTHONPATH" not in environment:
             command = ("casque.cli", *arguments)
-            told = self.environment | environment
-            return Ran(*forkserver.run(command, cwd=self.folder, env=told, timeout=PATIENCE))
+            whole = self.environment | environment
+            return Ran(*forkserver.run(command, cwd=self.folder, env=whole, timeout=PATIENCE))
         ran = subprocess.run(
             [*before, *QUEUECTL, *arguments],
             cwd=self.folder,
@@ -82,7 +82,7 @@ class Operator:
         return Ran(ran.returncode, ran.stdout, ran.stderr)
 
     def begin(self, *arguments: str, before: Sequence[str] = ()) -> subprocess.Popen[str]:
-        """Run it beside the test."""
+        """Run it in parallel with the test."""
         return subprocess.Popen(
             [*before, *QUEUECTL, *arguments],
             cwd=self.folder,
@@ -95,11 +95,11 @@ class Operator:
         )
 
     def started(self, *arguments: str, before: Sequence[str] = ()) -> tuple[int, list[int]]:
-        """Start workers in the background: their supervisor, and they."""
+        """Start workers in the background. Returns their supervisor and the workers."""
         ran = self.queuectl("worker", "start", "--json", *arguments, before=before)
         assert ran.code == 0, ran
-        told = json.loads(ran.out)
-        return told["manager"], told["workers"]
+        started = json.loads(ran.out)
+        return started["manager"], started["workers"]
 
     def listed(self) -> list[dict[str, Any]]:
         ran = self.queuectl("worker", "list", "--json")
@@ -111,7 +111,7 @@ class Operator:
         return sorted(entry["pid"] for entry in self.listed())
 
     def processes(self) -> list[int]:
-        """Everything of ours that runs in the folder."""
+        """Every casque process that runs in the folder."""
         pids = [int(one.name) for one in Path("/proc").iterdir() if one.name.isdigit()]
         return [pid for pid in pids if self._is(pid)]
 

@@ -1,4 +1,4 @@
-"""Outages: a storage that goes away under busy workers, and what must have come of it after."""
+"""Outages: a storage that fails under busy workers, and what must be true afterwards."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ WORKERS = 3
 AT_ONCE = 2
 """Jobs that a worker runs at a time."""
 IN_HAND = WORKERS * AT_ONCE
-"""Jobs that run when the storage goes away, and end while it is away."""
+"""Jobs that run when the storage fails, and end before it is back."""
 JOBS = IN_HAND + 40
 LEASE = "60"
-GONE, BACK = "the storage is in trouble", "the storage answers again"
-"""What a worker says of it, once each."""
+GONE, BACK = "the storage failed", "the storage answers again"
+"""What a worker logs about it, once each."""
 FAULTS = ("fails", "hangs up", "is dead")
-"""What a bucket does when it is away."""
+"""How a bucket fails."""
 
 
 def outlive(
@@ -32,13 +32,13 @@ def outlive(
     seconds: float,
     patience: float | None,
 ) -> None:
-    """Have busy workers lose their storage for so long, and until all have noticed."""
+    """Take the storage away from busy workers for this long, and until all have noticed."""
     ids = [f"job-{number}" for number in range(JOBS)]
     fleet.queue.enqueue_many([chore("wait_at_the_gate", id) for id in ids[:IN_HAND]])
     fleet.queue.enqueue_many([chore("note", id, seconds=0.02) for id in ids[IN_HAND:]])
     settings = ("--concurrency", str(AT_ONCE), "--lease", LEASE)
     workers = [fleet.start(*settings) for _ in range(WORKERS)]
-    until("all have their hands full", lambda: len(fleet.times_run()) == IN_HAND)
+    until("all slots are busy", lambda: len(fleet.times_run()) == IN_HAND)
     assert len(fleet.pids()) == WORKERS
     begin()
     over = time.monotonic() + seconds
@@ -54,23 +54,23 @@ def outlive(
         if patience is not None:
             (fleet.folder / "impatient").unlink()
             until("all are patient again", lambda: len(fleet.changes_of_patience()) == 2 * WORKERS)
-            time.sleep(patience)  # what was asked impatiently is given up before anybody answers
-        assert fleet.times_run().total() == IN_HAND, "there is work left to go on with"
+            time.sleep(patience)  # requests with the short deadline fail before the storage is back
+        assert fleet.times_run().total() == IN_HAND, "there is work left"
     finally:
         end()
-    until("all go on", lambda: min(times_said(fleet, BACK)))
+    until("all continue", lambda: min(times_said(fleet, BACK)))
     fleet.until_completed(JOBS)
     assert_each_done_once(fleet, ids)
     assert set(fleet.times_run().values()) == {1}, "a lease that outlasts it keeps the job"
     assert (times_said(fleet, GONE), times_said(fleet, BACK)) == ([1] * WORKERS,) * 2
-    assert [worker.poll() for worker in workers] == [None] * WORKERS, "none was started anew"
+    assert [worker.poll() for worker in workers] == [None] * WORKERS, "none was restarted"
     for worker in workers:
         worker.terminate()
     assert [worker.wait(PATIENCE) for worker in workers] == [0] * WORKERS
 
 
 def times_said(fleet: Fleet, words: str) -> list[int]:
-    """How often each of the workers has warned of this."""
+    """How often each of the workers has logged this warning."""
     warned = [said for said in fleet.said() if said.level == "WARNING" and words in said.message]
     return [sum(said.pid == worker.pid for said in warned) for worker in fleet.workers]
 
@@ -80,7 +80,7 @@ def outlive_a_locked_file(folder: Path, seconds: float, patience: float | None =
         Fleet(folder, "jobs.db", **impatience(patience)) as fleet,
         closing(sqlite3.connect(folder / "jobs.db", isolation_level=None)) as other,
     ):
-        fleet.queue.stats()  # the file is ours before another opens a transaction in it
+        fleet.queue.stats()  # creates the queue before the other connection locks the file
         outlive(
             fleet,
             lambda: other.execute("BEGIN EXCLUSIVE"),
@@ -110,7 +110,7 @@ def impatience(seconds: float | None) -> dict[str, str]:
 
 @contextmanager
 def bucket_server(folder: Path) -> Iterator[BucketServer]:
-    """One for this alone, since it is killed; what it was given is on disk."""
+    """A separate server, since it is killed; its objects are on disk."""
     folder.mkdir()
     server = BucketServer(folder)
     server.make_bucket(BUCKET)

@@ -1,6 +1,6 @@
 """The wall clock steps past the lease while jobs run: each runs once, and none is taken for lost.
 
-In real processes, by libfaketime: their monotonic clocks go on as they did.
+In real processes, by libfaketime: their monotonic clocks do not step.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LEASE = 60
 """Seconds. No test waits for its end."""
 PAST = 300
 HELD = ("wait_at_the_gate", "wait_plainly_at_the_gate", "wait_apart_at_the_gate")
-"""An async task, a plain one in a thread, and one in a process of its own."""
+"""An async task, a plain one in a thread, and one in a subprocess."""
 
 
 @pytest.fixture
@@ -36,13 +36,13 @@ def started() -> Iterator[list[subprocess.Popen[bytes]]]:
 
 
 @pytest.mark.parametrize(("store", "count"), [*((store, 1) for store in STORES), (STORES[0], 2)])
-def test_a_job_runs_once_though_the_clock_steps_past_its_lease(
+def test_a_job_runs_once_even_if_the_clock_steps_past_its_lease(
     count: int, store: str, tmp_path: Path, started: list[subprocess.Popen[bytes]]
 ) -> None:
     with SteppingFleet(tmp_path, store) as fleet:
         so_far = 0
         for number in range(count):
-            # One at a time: each then has all of its jobs, and room for more.
+            # One worker at a time: each then holds all its jobs, and has room for more.
             held = [chore(name, f"{name}-{number}", attempts=1) for name in HELD[:2]]
             held += [chore(name, f"{name}-{number}-again") for name in HELD[:2]]
             fleet.queue.enqueue_many(held)
@@ -65,7 +65,7 @@ def test_a_job_runs_once_though_the_clock_steps_past_its_lease(
             assert worker.wait(60) == 0
 
 
-def test_a_job_of_its_own_process_runs_once_too(
+def test_a_job_in_a_subprocess_runs_once_even_if_the_clock_steps(
     tmp_path: Path, started: list[subprocess.Popen[bytes]]
 ) -> None:
     with SteppingFleet(tmp_path, "jobs.db") as fleet:
@@ -81,7 +81,7 @@ def test_a_job_of_its_own_process_runs_once_too(
         assert {job.attempts for job in fleet.jobs().values()} == {1}
 
 
-def test_a_command_runs_once_though_the_clock_steps_past_its_lease(tmp_path: Path) -> None:
+def test_a_command_runs_once_even_if_the_clock_steps_past_its_lease(tmp_path: Path) -> None:
     clock = SteppingClock(tmp_path)
     with Operator(tmp_path, "jobs.db") as operator:
         operator.environment |= clock.environment

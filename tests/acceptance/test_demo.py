@@ -1,4 +1,4 @@
-"""`queuectl demo`, as `make demo` runs it: to its end, on a terminal, interrupted, and robbed."""
+"""`queuectl demo`, as `make demo` runs it: to its end, on a terminal, interrupted, and killed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ sys.argv[1:] = ["demo"]
 main.main()
 """
 PATIENT = "LEASE_SECONDS=60"
-"""No lease is lost unless a worker is, however busy the machine is."""
+"""No lease is lost unless a worker dies, however busy the machine is."""
 
 
 def command(*settings: str) -> list[str]:
@@ -38,9 +38,9 @@ def command(*settings: str) -> list[str]:
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """Ours, with temporary files where the test can look for what is left of them."""
-    told = {"TMPDIR": str(folder), "TERM": "xterm", "PYTHONIOENCODING": "utf-8"}
-    return {name: value for name, value in os.environ.items() if name != "COLUMNS"} | told
+    """Ours, with temporary files where the test can check whether any are left."""
+    changes = {"TMPDIR": str(folder), "TERM": "xterm", "PYTHONIOENCODING": "utf-8"}
+    return {name: value for name, value in os.environ.items() if name != "COLUMNS"} | changes
 
 
 def test_the_demo_ends_with_a_table_that_adds_up(tmp_path: Path) -> None:
@@ -99,12 +99,12 @@ def demo(folder: Path, output: int, *settings: str) -> Iterator[subprocess.Popen
 
 
 def read_until(source: int, pattern: str | None) -> str:
-    """All that comes, until it matches; to the end when there is nothing to match."""
+    """All output until it matches; up to its end if there is nothing to match."""
     seen = b""
     while pattern is None or not re.search(pattern, seen.decode(errors="ignore")):
         try:
             more = os.read(source, 65_536)
-        except OSError:  # what the end of a terminal looks like on Linux
+        except OSError:  # the end of a terminal on Linux
             more = b""
         if not more:
             assert pattern is None, f"ended without {pattern!r}: {seen.decode()}"
@@ -157,7 +157,7 @@ def test_on_a_terminal_the_demo_draws_one_block_within_its_width(tmp_path: Path)
         assert_stopped_cleanly(drawn, process.wait(PATIENCE), tmp_path)
     heights = {len(up) for up in re.findall(r"(?:\x1b\[1A\x1b\[2K)+", drawn)}
     assert len({height // len("\x1b[1A\x1b[2K") for height in heights} - {1}) == 1, (
-        "every picture is drawn over the one before"
+        "every frame is drawn over the one before"
     )
     bare = re.sub(r"\x1b\[[?\d]*[A-Za-z]", "", drawn)
     assert max(map(len, bare.splitlines())) <= COLUMNS

@@ -1,4 +1,4 @@
-"""The examples, run as a reader would run them: in a process each, judged by what they print."""
+"""The examples, each run in a process, as a reader would run it, and checked by its output."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ MANAGED = (
     r"\[Worker \d+\] Stopped and unregistered\.",
     r"\[Manager\] All workers shut down\. Exiting\.",
 )
-"""What the supervisor and its workers say, each in a line of its own."""
+"""What the supervisor and its workers print, one line each."""
 SENT = 'Sending email: b\'{"to": "%s@example.com"}\''
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """Ours, with temporary files where the test can look for what is left of them."""
-    told = {"TMPDIR": str(folder), "TERM": "xterm", "PYTHONIOENCODING": "utf-8"}
-    return {name: value for name, value in os.environ.items() if name != "COLUMNS"} | told
+    """Ours, with temporary files where the test can check whether any are left."""
+    changes = {"TMPDIR": str(folder), "TERM": "xterm", "PYTHONIOENCODING": "utf-8"}
+    return {name: value for name, value in os.environ.items() if name != "COLUMNS"} | changes
 
 
 def lines_of(script: str, *arguments: str, folder: Path) -> list[str]:
-    """What the example prints; it must end well, and have nothing to complain about."""
+    """What the example prints; it must succeed, and print nothing to stderr."""
     done = subprocess.run(
         [sys.executable, "-W", "error", EXAMPLES / script, *arguments],
         env=environment(folder),
@@ -84,7 +84,7 @@ def test_the_quick_start_on_a_file_finds_what_an_earlier_process_left(tmp_path: 
 @pytest.mark.parametrize(
     "address", ["memory://", "json:///queue.json", "sqlite:///jobs.db", "jobs/"]
 )
-def test_the_sync_quick_start_says_the_same_on_every_store(address: str, tmp_path: Path) -> None:
+def test_the_sync_quick_start_prints_the_same_on_every_store(address: str, tmp_path: Path) -> None:
     lines = lines_of("sync_quickstart.py", address, folder=tmp_path)
     assert lines[:-1] == [
         "greeting was there already: True",
@@ -128,13 +128,13 @@ def test_tenants_take_turns_pause_and_are_leased(tmp_path: Path) -> None:
     ]
 
 
-def test_a_storage_of_two_methods_carries_two_workers(tmp_path: Path) -> None:
+def test_a_storage_with_two_methods_serves_two_workers(tmp_path: Path) -> None:
     lines = lines_of("custom_storage.py", "app.db", folder=tmp_path)
     assert lines == ["each of 20 jobs done once: True", "jobs left: 0"]
     assert (tmp_path / "app.db").exists()
 
 
-def test_workers_in_processes_of_their_own_share_one_file(tmp_path: Path) -> None:
+def test_workers_in_separate_processes_share_one_file(tmp_path: Path) -> None:
     lines = lines_of("sqlite_workers.py", "jobs.db", folder=tmp_path)
     assert lines == ["each of 60 jobs done once: True", "jobs left: 0"]
     assert [path.name for path in tmp_path.iterdir()] == ["jobs.db"], "closed by all"
@@ -147,7 +147,7 @@ def test_two_processes_share_a_queue_in_a_bucket(tmp_path: Path) -> None:
     assert list((tmp_path / "jobs" / "probe").iterdir()) == []
 
 
-def test_an_order_that_is_rolled_back_takes_its_job_along(tmp_path: Path) -> None:
+def test_rolling_back_an_order_removes_its_job(tmp_path: Path) -> None:
     assert lines_of("transaction.py", "shop.db", folder=tmp_path) == [
         "ordered helmet",
         "no suit of armour: 9500 is more than 500",
@@ -156,7 +156,7 @@ def test_an_order_that_is_rolled_back_takes_its_job_along(tmp_path: Path) -> Non
     ]
 
 
-def test_tasks_are_run_tried_again_and_give_their_results(tmp_path: Path) -> None:
+def test_tasks_run_are_retried_and_return_results(tmp_path: Path) -> None:
     assert lines_of("tasks.py", folder=tmp_path) == [
         "shout: 'HELLO!!!', attempt 1",
         "helmet: 40, attempt 2",
@@ -178,7 +178,7 @@ def test_tasks_are_run_tried_again_and_give_their_results(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.name)
-def test_an_example_is_run_here_and_uses_public_names_alone(path: Path) -> None:
+def test_an_example_is_run_here_and_uses_only_public_names(path: Path) -> None:
     assert f'"{path.name}"' in Path(__file__).read_text()
     imported: list[str] = []
     for node in ast.walk(ast.parse(path.read_text())):
@@ -192,7 +192,7 @@ def test_an_example_is_run_here_and_uses_public_names_alone(path: Path) -> None:
 
 
 @pytest.mark.timeout(300)
-def test_the_session_with_queuectl_is_as_it_says(tmp_path: Path) -> None:
+def test_the_queuectl_session_passes_its_own_checks(tmp_path: Path) -> None:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(
         [EXAMPLES / "queuectl-session.sh", f"sqlite:///{tmp_path}/jobs.db"],
@@ -206,7 +206,7 @@ def test_the_session_with_queuectl_is_as_it_says(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stderr == ""
     said = done.stdout.splitlines()
-    assert said[-1] == "--- All is as it should be ---"
+    assert said[-1] == "--- All is as expected ---"
     assert said.count("Config updated: max_retries = 2") == 1
     assert "Job job-long enqueued: sleep 3 && echo Job 3: done at last" in said
     assert "Job job-fail moved from DLQ to 'pending'." in said

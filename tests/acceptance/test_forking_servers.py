@@ -1,7 +1,7 @@
 """Web servers that load an app, fork, and serve it from several processes.
 
-The app uses its queue before the fork. uWSGI forks in C, and tells Python nothing of it unless it
-is asked to; gunicorn forks by `os.fork`.
+The app uses its queue before the fork. uWSGI forks in C, and runs Python's fork hooks only with an
+option; gunicorn forks by `os.fork`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ def close():
 
 if Path("close").exists():
     threading.Thread(target=close, daemon=True).start()
-    # By then it waits outside Python. A thread that Python runs as uWSGI forks hangs the child.
+    # By then the thread waits outside Python. A thread that runs Python as uWSGI forks would hang
+    # the child.
     time.sleep(0.5)
 
 
@@ -73,7 +74,7 @@ GUNICORN = [
     *("app:application", "--bind"),
 ]
 SERVERS = {"uwsgi": UWSGI, "gunicorn": GUNICORN}
-if sys.version_info < (3, 13):  # from then on Python ends a child that does so
+if sys.version_info < (3, 13):  # later versions of Python end a child that runs the hooks
     hooked = [*UWSGI[:3], "--py-call-osafterfork", *UWSGI[3:]]
     SERVERS["uwsgi that runs the child's hooks"] = hooked
 
@@ -85,8 +86,8 @@ def test_every_job_that_a_forking_server_answers_for_is_stored_once(
     with _serving(SERVERS[server], tmp_path) as (port, process):
         answers = _answers(port, REQUESTS)
         process.terminate()
-        # uWSGI runs exit() in a signal handler: a worker that Python was just running may hang in
-        # there, and is killed at the end.
+        # uWSGI runs exit() in a signal handler: a worker that was just running Python may hang in
+        # it, and is killed at the end.
         with nullcontext() if server == "gunicorn" else suppress(subprocess.TimeoutExpired):
             process.wait(30)
     assert len({process for _, process, _ in answers}) > 1
@@ -94,7 +95,7 @@ def test_every_job_that_a_forking_server_answers_for_is_stored_once(
 
 
 @pytest.mark.parametrize("asked_before", [0, REQUESTS // 10])
-def test_a_master_that_closes_its_queue_takes_nothing_from_its_workers(
+def test_a_master_that_closes_its_queue_does_not_affect_its_workers(
     asked_before: int, tmp_path: Path
 ) -> None:
     os.mkfifo(tmp_path / "close")
@@ -103,7 +104,7 @@ def test_a_master_that_closes_its_queue_takes_nothing_from_its_workers(
         (tmp_path / "close").write_bytes(b"now")
         _wait_until_there(tmp_path / "closed")
         answers += _answers(port, REQUESTS - asked_before)
-        # Killed, all of them: what they were answered is stored all the same.
+        # All of them are killed now: every job that was answered is stored nevertheless.
     _check(answers, tmp_path)
 
 
@@ -114,12 +115,12 @@ def _check(answers: list[tuple[int, str, str]], folder: Path) -> None:
         assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
         stored = [id for (id,) in connection.execute("SELECT id FROM casque_job")]
     assert sorted(stored) == sorted(["before", *ids])
-    # Not by chance: what in an id is drawn at random differs, whenever it was made.
+    # Not by luck: the random part of every id differs, whenever it was created.
     assert len({id[-12:] for id in ids}) == len(ids)
 
 
 def _answers(port: int, count: int) -> list[tuple[int, str, str]]:
-    """To so many requests, eight at a time: the status, the process and the text of each."""
+    """Send this many requests, eight at a time. Returns status, process and text of each answer."""
     with ThreadPoolExecutor(8) as clients:
         return list(clients.map(lambda _: _ask(port, "/enqueue"), range(count)))
 
@@ -134,7 +135,7 @@ def _ask(port: int, path: str) -> tuple[int, str, str]:
 
 @contextmanager
 def _serving(command: list[str], folder: Path) -> Iterator[tuple[int, subprocess.Popen[bytes]]]:
-    """The port that it listens on, and its first process. All of them are killed at the end."""
+    """Yields its port and its first process. All processes are killed at the end."""
     (folder / "app.py").write_text(APP)
     [port] = _free_ports(1)
     with (folder / "log").open("wb") as log:

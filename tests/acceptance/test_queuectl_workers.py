@@ -1,4 +1,4 @@
-"""Workers that are started, looked at and stopped from a shell: real processes."""
+"""Workers that are started, listed and stopped from a shell: real processes."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from tests.acceptance.operating import QUEUECTL, Operator
 
 APP = ("--app", "chores:app")
 ELSEWHERE = ("unshare", "--uts", "sh", "-c", 'hostname elsewhere && exec "$@"', "sh")
-"""What runs a command on a host of another name."""
-STRUCK_AT_BIRTH = """
+"""Runs a command on a host with another name."""
+SIGNAL_AT_FORK = """
 import os, signal, subprocess
 
-number = os.environ.pop("STRIKE", None)
+number = os.environ.pop("SIGNAL_AT_FORK", None)
 
 class Popen(subprocess.Popen):
     def _execute_child(self, *args):
@@ -42,7 +42,7 @@ class Popen(subprocess.Popen):
 if number is not None:
     subprocess.Popen = Popen
 """
-"""Of each process that this one makes, it is interrupted before it knows of it."""
+"""Interrupts this process just after it has created a process, before `Popen` returns."""
 
 
 @pytest.fixture(params=STORES)
@@ -74,17 +74,17 @@ def read(file: Path) -> str:
     return file.read_text() if file.exists() else ""
 
 
-# -- looking -----------------------------------------------------------------------
+# -- listing -----------------------------------------------------------------------
 
 
-def test_who_runs_a_job_is_known_at_once_and_so_is_who_stops(on_sqlite: Operator) -> None:
+def test_worker_list_shows_running_jobs_and_stopping_workers_at_once(on_sqlite: Operator) -> None:
     _, [pid] = on_sqlite.started()
     command = "until test -e end; do sleep 0.1; done; touch done"
     on_sqlite.queuectl("enqueue", "--id", "long", "-c", command)
     until("the job is named", lambda: [one["running"] for one in on_sqlite.listed()] == [["long"]])
     told = on_sqlite.queuectl("worker", "stop", "--no-wait")
     assert (told.code, told.out) == (0, f"Stopping 1 worker(s): {pid}.\n")
-    until("it says so", lambda: [one["state"] for one in on_sqlite.listed()] == ["stopping"])
+    until("it is stopping", lambda: [one["state"] for one in on_sqlite.listed()] == ["stopping"])
     (on_sqlite.folder / "end").touch()
     assert on_sqlite.queuectl("worker", "stop").code == 0
     job = on_sqlite.fleet.queue.get("long")
@@ -93,13 +93,13 @@ def test_who_runs_a_job_is_known_at_once_and_so_is_who_stops(on_sqlite: Operator
     assert (on_sqlite.folder / "done").exists()
 
 
-def test_workers_that_cannot_write_for_long_are_found_and_stopped_all_the_same(
+def test_workers_that_cannot_write_for_long_can_still_be_stopped(
     on_sqlite: Operator,
 ) -> None:
     supervisor, _ = on_sqlite.started("--lease", "1s", "--count", "2")
     with closing(sqlite3.connect(on_sqlite.fleet.store, isolation_level=None)) as connection:
         connection.execute("BEGIN IMMEDIATE")
-        until("they are forgotten", lambda: on_sqlite.listed() == [])
+        until("their entries have expired", lambda: on_sqlite.listed() == [])
         told = f"supervisor {supervisor} on this host has not renewed"
         for command in (("worker", "list"), ("status",)):
             until("it is told", partial(is_said, on_sqlite, told, *command))
@@ -116,7 +116,7 @@ def test_workers_that_cannot_write_for_long_are_found_and_stopped_all_the_same(
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
-def test_whoever_ends_the_command_that_starts_them_leaves_nobody_behind(
+def test_interrupting_worker_start_leaves_no_process(
     on_sqlite: Operator, number: signal.Signals
 ) -> None:
     start = on_sqlite.begin("worker", "start", "--count", "3")
@@ -128,18 +128,18 @@ def test_whoever_ends_the_command_that_starts_them_leaves_nobody_behind(
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
-def test_nor_does_who_ends_it_just_when_it_has_made_their_process(
+def test_interrupting_worker_start_as_it_creates_a_process_leaves_none(
     on_sqlite: Operator, number: signal.Signals
 ) -> None:
     (early := on_sqlite.folder / "early").mkdir()
-    (early / "sitecustomize.py").write_text(STRUCK_AT_BIRTH)
-    environment = {"PYTHONPATH": str(early), "STRIKE": str(int(number))}
+    (early / "sitecustomize.py").write_text(SIGNAL_AT_FORK)
+    environment = {"PYTHONPATH": str(early), "SIGNAL_AT_FORK": str(int(number))}
     ran = on_sqlite.queuectl("worker", "start", "--count", "3", **environment)
     assert (ran.code, ran.err) == (130, "queuectl: interrupted.\n")
     until("all of them have ended", lambda: on_sqlite.processes() == [])
 
 
-def test_workers_are_there_when_the_command_returns_and_gone_when_they_are_stopped(
+def test_workers_run_when_start_returns_and_have_ended_when_stop_returns(
     operator: Operator,
 ) -> None:
     assert operator.queuectl("worker", "check").code == 1
@@ -166,9 +166,9 @@ def test_workers_are_there_when_the_command_returns_and_gone_when_they_are_stopp
     assert operator.queuectl("worker", "check").code == 1
 
 
-def test_they_go_on_when_the_terminal_is_gone(on_sqlite: Operator) -> None:
+def test_background_workers_outlive_their_terminal(on_sqlite: Operator) -> None:
     supervisor, workers = on_sqlite.started(*APP)
-    assert os.getsid(supervisor) == supervisor, "a session of its own, which no terminal hangs up"
+    assert os.getsid(supervisor) == supervisor, "its own session, which no terminal hangs up"
     assert os.getsid(workers[0]) == supervisor
     for descriptor in (0, 1, 2):
         target = Path(f"/proc/{supervisor}/fd/{descriptor}").readlink()
@@ -183,7 +183,7 @@ def test_the_address_of_the_store_is_on_no_command_line(on_sqlite: Operator) -> 
         assert address.encode() not in Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
-def test_without_a_store_the_app_has_its_own(on_sqlite: Operator) -> None:
+def test_without_a_store_workers_use_the_apps_own(on_sqlite: Operator) -> None:
     ran = on_sqlite.queuectl("worker", "start", *APP, CASQUE_STORE="")
     assert ran.code == 0, ran
     assert len(on_sqlite.pids()) == 1
@@ -199,14 +199,14 @@ def test_the_supervisor_gets_its_plan_and_does_not_load_the_app(on_sqlite: Opera
     assert ran.code == 0, ran
     told = json.loads(ran.out)
     pids = [int(line) for line in loads.read_text().split()]
-    assert len(pids) == 2, "by the command, which asks for its store, and by the worker"
+    assert len(pids) == 2, "loaded by the command, which needs its store, and by the worker"
     assert told["workers"] == pids[1:]
     assert told["manager"] not in pids
     [worker] = on_sqlite.listed()
     assert (worker["queues"], worker["manager"]) == (["mail"], told["manager"])
 
 
-def test_a_log_may_be_named_and_is_appended_to(on_sqlite: Operator) -> None:
+def test_a_given_log_file_is_appended_to(on_sqlite: Operator) -> None:
     log = on_sqlite.folder / "logs" / "own.log"
     for times in (1, 2):
         on_sqlite.started(*APP, "--log-file", "logs/own.log", "--log-format", "text")
@@ -223,7 +223,7 @@ def test_an_app_that_does_not_load_is_an_error_and_leaves_nothing(on_sqlite: Ope
         assert on_sqlite.processes() == []
 
 
-def test_a_module_in_the_folder_is_not_taken_for_one_of_pythons_own(on_sqlite: Operator) -> None:
+def test_a_module_in_the_folder_does_not_replace_one_of_pythons_own(on_sqlite: Operator) -> None:
     for name in ("queue", "signal", "typing"):
         (on_sqlite.folder / f"{name}.py").write_text("raise RuntimeError('taken')\n")
     queuectl = Path(sys.executable).with_name("queuectl")
@@ -238,7 +238,7 @@ def test_a_module_in_the_folder_is_not_taken_for_one_of_pythons_own(on_sqlite: O
     assert ran.returncode == 0, ran
 
 
-def test_ctrl_c_while_it_waits_stops_what_it_started(on_sqlite: Operator) -> None:
+def test_ctrl_c_during_worker_start_stops_the_workers(on_sqlite: Operator) -> None:
     (on_sqlite.folder / "slow.py").write_text("import time\ntime.sleep(1_000)\n")
     command = on_sqlite.begin("worker", "start", "--app", "slow:app")
     until("the worker loads its app", lambda: len(on_sqlite.processes()) >= 3)
@@ -258,7 +258,7 @@ def test_the_foreground_ends_by_a_signal_with_code_0(on_sqlite: Operator) -> Non
     assert on_sqlite.listed() == []
 
 
-def test_those_that_found_nothing_to_do_are_not_missed(on_sqlite: Operator) -> None:
+def test_worker_start_does_not_wait_for_workers_that_found_no_job(on_sqlite: Operator) -> None:
     on_sqlite.fleet.queue.enqueue_many([chore("wait_at_the_gate", "held")])
     ran = on_sqlite.queuectl("worker", "start", "--count", "3", "--until-idle", *APP)
     assert ran.code == 0, ran
@@ -268,7 +268,7 @@ def test_those_that_found_nothing_to_do_are_not_missed(on_sqlite: Operator) -> N
     until("they are done, and end", lambda: on_sqlite.processes() == [])
 
 
-def test_those_that_are_replaced_after_each_job_are_not_missed(on_sqlite: Operator) -> None:
+def test_worker_start_does_not_wait_for_workers_that_were_replaced(on_sqlite: Operator) -> None:
     on_sqlite.fleet.queue.enqueue_many([chore("note", f"job{n}") for n in range(500)])
     ran = on_sqlite.queuectl("worker", "start", "--count", "2", "--max-jobs", "1", *APP)
     assert ran.code == 0, ran
@@ -280,11 +280,11 @@ def test_those_that_are_replaced_after_each_job_are_not_missed(on_sqlite: Operat
 # -- stopping ----------------------------------------------------------------------
 
 
-def test_one_that_is_stopped_by_its_pid_is_not_replaced(on_sqlite: Operator) -> None:
+def test_a_worker_stopped_by_its_pid_is_not_replaced(on_sqlite: Operator) -> None:
     _, workers = on_sqlite.started("--count", "3", *APP)
     ran = on_sqlite.queuectl("worker", "stop", str(workers[0]))
     assert (ran.code, ran.out) == (0, f"Stopped 1 worker(s): {workers[0]}.\n"), ran
-    # One that is not asked for would be there by the time that another is.
+    # An unwanted replacement would be there by the time that the next one is.
     os.kill(workers[1], signal.SIGKILL)
     until("it is replaced", lambda: len(set(on_sqlite.pids()) - set(workers)) == 1)
     alive = [one["pid"] for one in on_sqlite.listed() if one["state"] == "working"]
@@ -306,7 +306,7 @@ def test_a_supervisor_is_stopped_by_its_pid_and_others_are_not(on_sqlite: Operat
     assert not set(on_sqlite.processes()) & {first, *its}
 
 
-def test_an_unknown_pid_stops_nobody_and_is_told_who_there_is(on_sqlite: Operator) -> None:
+def test_an_unknown_pid_stops_nobody_and_the_error_lists_the_workers(on_sqlite: Operator) -> None:
     supervisor, [worker] = on_sqlite.started(*APP)
     ran = on_sqlite.queuectl("worker", "stop", str(worker), str(os.getpid()))
     assert ran.code == 3
@@ -315,7 +315,7 @@ def test_an_unknown_pid_stops_nobody_and_is_told_who_there_is(on_sqlite: Operato
 
 
 @pytest.mark.skipif(not has_a_host_of_its_own(), reason="no unshare --uts here")
-def test_those_on_another_host_are_stopped_through_the_store(operator: Operator) -> None:
+def test_workers_on_another_host_are_stopped_through_the_store(operator: Operator) -> None:
     operator.started("--count", "2", "--lease", "6s", *APP, before=ELSEWHERE)
     [here] = operator.started(*APP)[1]
     assert {one["host"] for one in operator.listed()} >= {"elsewhere"}
@@ -351,7 +351,7 @@ def hung(operator: Operator, *arguments: str, before: tuple[str, ...] = ()) -> I
         command.kill()
         command.wait()
         assert command.stdout is not None
-        command.stdout.close()  # its worker may have it still
+        command.stdout.close()  # its worker may still hold the other end
 
 
 def test_a_supervisor_that_has_no_worker_is_stopped(on_sqlite: Operator) -> None:
@@ -376,7 +376,7 @@ def test_a_supervisor_that_has_no_worker_is_stopped_by_its_pid(on_sqlite: Operat
 
 
 @pytest.mark.skipif(not has_a_host_of_its_own(), reason="no unshare --uts here")
-def test_a_supervisor_elsewhere_that_has_no_worker_is_stopped(on_sqlite: Operator) -> None:
+def test_a_supervisor_without_workers_on_another_host_is_stopped(on_sqlite: Operator) -> None:
     with hung(on_sqlite, "--lease", "6s", before=ELSEWHERE) as supervisor:
         assert on_sqlite.queuectl("worker", "stop").code == 0
         assert not process_identity.has_ended(supervisor, None)
@@ -386,7 +386,7 @@ def test_a_supervisor_elsewhere_that_has_no_worker_is_stopped(on_sqlite: Operato
         until("it ends", lambda: on_sqlite.processes() == [])
 
 
-def test_the_entry_of_a_supervisor_that_was_killed_is_cleared_away(on_sqlite: Operator) -> None:
+def test_the_entry_of_a_killed_supervisor_is_removed(on_sqlite: Operator) -> None:
     with hung(on_sqlite) as supervisor:
         os.kill(supervisor, signal.SIGKILL)
         until("it is gone", lambda: process_identity.has_ended(supervisor, None))
@@ -443,7 +443,7 @@ sys.stdin.read()
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_a_program_that_has_a_worker_on_a_thread_goes_on(on_sqlite: Operator, count: int) -> None:
+def test_a_program_outlives_the_stop_of_its_worker_thread(on_sqlite: Operator, count: int) -> None:
     (on_sqlite.folder / "program.py").write_text(PROGRAM.replace("COUNT", str(count)))
     program = subprocess.Popen(
         [sys.executable, "program.py"],
@@ -468,15 +468,16 @@ def test_a_program_that_has_a_worker_on_a_thread_goes_on(on_sqlite: Operator, co
 
 
 @pytest.mark.parametrize("how", ["here", "pid", "all"])
-def test_a_job_that_runs_is_finished_first(on_sqlite: Operator, how: str) -> None:
+def test_worker_stop_waits_for_a_running_job(on_sqlite: Operator, how: str) -> None:
     on_sqlite.fleet.queue.enqueue_many([chore("wait_at_the_gate", "held")])
     _, [worker] = on_sqlite.started("--concurrency", "1", *APP)
     until("it runs", lambda: on_sqlite.fleet.runs("start"))
     on_sqlite.fleet.queue.enqueue_many([chore("note", "later")])
     arguments = {"here": [], "pid": [str(worker)], "all": ["--all"]}[how]
     stop = on_sqlite.begin("worker", "stop", *arguments)
-    until("it stops", lambda: any("stops; 1 jobs" in one.message for one in on_sqlite.fleet.said()))
-    on_sqlite.listed()  # which takes as long as a stop that would not wait
+    said, stopping = on_sqlite.fleet.said, "stopping; 1 running jobs"
+    until("it stops", lambda: any(stopping in one.message for one in said()))
+    on_sqlite.listed()  # takes as long as a `stop` that does not wait
     assert stop.poll() is None, "it waits for the job"
     on_sqlite.fleet.open_gate()
     output, _ = stop.communicate(timeout=PATIENCE)
@@ -486,7 +487,7 @@ def test_a_job_that_runs_is_finished_first(on_sqlite: Operator, how: str) -> Non
     until("their supervisor has nobody left and ends", lambda: on_sqlite.processes() == [])
 
 
-def test_what_does_not_end_within_the_grace_is_given_back_and_not_counted(
+def test_a_job_that_outlasts_the_grace_is_released_and_not_counted(
     on_sqlite: Operator,
 ) -> None:
     on_sqlite.fleet.queue.enqueue_many([chore("wait_at_the_gate", "held")])
@@ -499,7 +500,7 @@ def test_what_does_not_end_within_the_grace_is_given_back_and_not_counted(
     assert on_sqlite.processes() == []
 
 
-def test_a_command_that_outlasts_the_grace_is_ended_and_given_back(on_sqlite: Operator) -> None:
+def test_a_command_that_outlasts_the_grace_is_ended_and_released(on_sqlite: Operator) -> None:
     on_sqlite.queuectl("enqueue", "--id", "slow", "--command", "echo $$ > pid; sleep 60; true")
     on_sqlite.started("--grace", "1s")
     until("it runs", lambda: read(on_sqlite.folder / "pid"))
@@ -511,7 +512,7 @@ def test_a_command_that_outlasts_the_grace_is_ended_and_given_back(on_sqlite: Op
     until("the command has ended", lambda: process_identity.has_ended(pid, None))
 
 
-def test_those_that_take_too_long_are_told_of(on_sqlite: Operator) -> None:
+def test_worker_stop_reports_workers_that_take_too_long(on_sqlite: Operator) -> None:
     on_sqlite.fleet.queue.enqueue_many([chore("wait_at_the_gate", "held")])
     _, [worker] = on_sqlite.started(*APP)
     until("it runs", lambda: on_sqlite.fleet.runs("start"))
@@ -522,7 +523,7 @@ def test_those_that_take_too_long_are_told_of(on_sqlite: Operator) -> None:
     until("it has ended", lambda: on_sqlite.processes() == [])
 
 
-def test_a_supervisor_that_was_stopped_by_its_terminal_is_stopped_for_good(
+def test_a_supervisor_suspended_by_its_terminal_can_be_stopped(
     on_sqlite: Operator,
 ) -> None:
     supervisor, _ = on_sqlite.started(*APP)
@@ -532,7 +533,7 @@ def test_a_supervisor_that_was_stopped_by_its_terminal_is_stopped_for_good(
     assert on_sqlite.processes() == []
 
 
-# -- what dies ---------------------------------------------------------------------
+# -- dying -------------------------------------------------------------------------
 
 
 def test_workers_whose_supervisor_is_killed_end_by_themselves(on_sqlite: Operator) -> None:
@@ -542,9 +543,9 @@ def test_workers_whose_supervisor_is_killed_end_by_themselves(on_sqlite: Operato
     assert on_sqlite.listed() == []
 
 
-def test_a_worker_that_was_killed_is_shown_as_gone_and_cleared_away(on_sqlite: Operator) -> None:
+def test_a_killed_worker_is_shown_as_gone_and_removed(on_sqlite: Operator) -> None:
     supervisor, [worker] = on_sqlite.started(*APP)
-    os.kill(supervisor, signal.SIGSTOP)  # so that nobody comes in its place
+    os.kill(supervisor, signal.SIGSTOP)  # so that the worker is not replaced
     os.kill(worker, signal.SIGKILL)
     until("it is gone", lambda: [one["state"] for one in on_sqlite.listed()] == ["gone"])
     check = on_sqlite.queuectl("worker", "check")
@@ -557,7 +558,7 @@ def test_a_worker_that_was_killed_is_shown_as_gone_and_cleared_away(on_sqlite: O
     assert on_sqlite.listed() == []
 
 
-def test_one_is_replaced_though_the_folder_it_was_started_in_is_removed(
+def test_a_worker_is_replaced_even_if_its_folder_was_removed(
     on_sqlite: Operator,
 ) -> None:
     (on_sqlite.folder / "left").mkdir()

@@ -1,4 +1,4 @@
-"""Shell jobs of real worker processes: nothing of them outlives its worker, and none is lost."""
+"""Shell jobs of real worker processes: no command outlives its worker, and no job is lost."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FIRST_IS_LONG = (
     "echo $$ >> {0}/leaders; test $CASQUE_ATTEMPT != 1 || "
     "{{ sh -c 'trap \"\" TERM; echo $$ >> {0}/members; sleep 300' | cat; }}"
 )
-"""Its first attempt does not end, and has a pipeline whose processes heed no SIGTERM."""
+"""Its first attempt does not end, and has a pipeline whose processes ignore SIGTERM."""
 LEASE = "4s"
 """Short enough to wait for its end, and long enough to be renewed in time on a busy machine."""
 
@@ -45,7 +45,7 @@ def numbers(operator: Operator, name: str) -> list[int]:
 
 
 def first_group(operator: Operator) -> int:
-    """The process group of the first attempt, once all of it runs."""
+    """The process group of the first attempt, once all its processes run."""
     until("it runs", lambda: numbers(operator, "members"))
     [leader] = numbers(operator, "leaders")
     assert os.getpgid(numbers(operator, "members")[0]) == leader
@@ -62,7 +62,7 @@ def living(group: int) -> list[int]:
     return found
 
 
-def test_the_kill_of_a_worker_ends_its_command_which_runs_again_elsewhere(
+def test_killing_a_worker_ends_its_command_which_another_worker_runs(
     on_sqlite: Operator,
 ) -> None:
     enqueue(on_sqlite, FIRST_IS_LONG.format(on_sqlite.folder))
@@ -80,8 +80,8 @@ def test_the_kill_of_a_worker_ends_its_command_which_runs_again_elsewhere(
     assert on_sqlite.queuectl("worker", "stop").code == 0
 
 
-def test_the_kill_of_a_worker_ends_what_made_a_group_of_its_own(on_sqlite: Operator) -> None:
-    """As `timeout` does: of the session, not of the group."""
+def test_killing_a_worker_ends_processes_in_a_new_group(on_sqlite: Operator) -> None:
+    """As `timeout` does: its processes are in the session, but not in the group."""
     line = "timeout 300 sh -c 'echo $$ >> {0}/members; exec sleep 300'; echo over"
     enqueue(on_sqlite, f"echo $$ >> {{0}}/leaders; {line}".format(on_sqlite.folder))
     _, [worker] = on_sqlite.started()
@@ -92,7 +92,7 @@ def test_the_kill_of_a_worker_ends_what_made_a_group_of_its_own(on_sqlite: Opera
     until("all of it is ended", lambda: not session_of(leader))
 
 
-def test_the_kill_of_their_supervisor_ends_all_within_the_grace(on_sqlite: Operator) -> None:
+def test_killing_the_supervisor_ends_commands_within_the_grace(on_sqlite: Operator) -> None:
     enqueue(on_sqlite, FIRST_IS_LONG.format(on_sqlite.folder))
     supervisor, workers = on_sqlite.started("--count", "2", "--grace", "1s")
     group = first_group(on_sqlite)
@@ -103,7 +103,7 @@ def test_the_kill_of_their_supervisor_ends_all_within_the_grace(on_sqlite: Opera
     assert (job.status, job.attempts) == (JobStatus.QUEUED, 0)
 
 
-def test_the_kill_of_all_of_them_at_once_leaves_nothing(on_sqlite: Operator) -> None:
+def test_killing_the_supervisor_and_all_workers_leaves_no_command(on_sqlite: Operator) -> None:
     enqueue(on_sqlite, FIRST_IS_LONG.format(on_sqlite.folder))
     supervisor, workers = on_sqlite.started("--count", "2")
     group = first_group(on_sqlite)
@@ -115,7 +115,7 @@ def test_the_kill_of_all_of_them_at_once_leaves_nothing(on_sqlite: Operator) -> 
 def test_a_worker_that_is_killed_while_it_starts_commands_leaves_none(
     on_sqlite: Operator,
 ) -> None:
-    """At whatever moment: some are behind their gates, some have just begun, some end."""
+    """At any moment: some commands are behind their gates, some have just started, some end."""
     on_sqlite.queuectl("config", "set", "lease", "1s")
     on_sqlite.queuectl("config", "set", "max_retries", "1000")
     mark = f"casque-mark-{os.getpid()}"
@@ -159,7 +159,7 @@ def _orphans(mark: str) -> list[int]:
     return found
 
 
-def test_what_a_person_sees_of_it_in_the_foreground(on_sqlite: Operator) -> None:
+def test_the_foreground_shows_workers_and_their_jobs(on_sqlite: Operator) -> None:
     on_sqlite.queuectl("config", "set", "max_retries", "1")
     for id, line in (("good", "echo fine"), ("bad", "exit 1"), ("wrong", "no_such_command")):
         enqueue(on_sqlite, line, id)
@@ -171,10 +171,10 @@ def test_what_a_person_sees_of_it_in_the_foreground(on_sqlite: Operator) -> None
     found = re.search(r"^\[Manager\] Started worker PID: (\d+)$", out, re.MULTILINE)
     assert found is not None, out
     who = f"[Worker {found[1]}]"
-    told = out.splitlines()
-    assert told[0] == "[Manager] Starting 1 worker(s) in foreground mode..."
-    assert told[2] == f"{who} Started and registered."
-    assert set(told[3:9]) == {
+    lines = out.splitlines()
+    assert lines[0] == "[Manager] Starting 1 worker(s) in foreground mode..."
+    assert lines[2] == f"{who} Started and registered."
+    assert set(lines[3:9]) == {
         f"{who} Processing job good: echo fine",
         f"{who} Processing job bad: exit 1",
         f"{who} Processing job wrong: no_such_command",
@@ -182,7 +182,7 @@ def test_what_a_person_sees_of_it_in_the_foreground(on_sqlite: Operator) -> None
         f"{who} Job bad failed (exit code 1).",
         f"{who} Job wrong failed (exit code 127).",
     }
-    assert sorted(told[9:]) == sorted(
+    assert sorted(lines[9:]) == sorted(
         [
             "[Manager] Shutdown signal received. Terminating 1 workers...",
             f"{who} Shutdown signal received. Exiting...",
@@ -196,7 +196,7 @@ def test_what_a_person_sees_of_it_in_the_foreground(on_sqlite: Operator) -> None
 IN_A_TERMINAL = "import os, pty, sys; sys.exit(os.waitstatus_to_exitcode(pty.spawn(sys.argv[1:])))"
 
 
-def test_a_terminal_that_stops_those_in_the_background_stops_no_worker(
+def test_a_terminal_that_stops_background_writers_stops_no_worker(
     on_sqlite: Operator,
 ) -> None:
     enqueue(on_sqlite, "true")
@@ -209,7 +209,7 @@ def test_a_terminal_that_stops_those_in_the_background_stops_no_worker(
     assert on_sqlite.fleet.job("job").status is JobStatus.COMPLETED
 
 
-def test_a_shortage_of_the_workers_costs_no_job_an_attempt(on_sqlite: Operator) -> None:
+def test_a_shortage_of_descriptors_costs_no_job_an_attempt(on_sqlite: Operator) -> None:
     lines = [f'{{"id": "job-{n}", "command": "sleep 1", "max_attempts": 1}}' for n in range(40)]
     (on_sqlite.folder / "jobs.jsonl").write_text("\n".join(lines))
     enqueued = on_sqlite.queuectl("enqueue", "-", before=_fed_by(on_sqlite.folder / "jobs.jsonl"))
@@ -219,7 +219,7 @@ def test_a_shortage_of_the_workers_costs_no_job_an_attempt(on_sqlite: Operator) 
         before=("sh", "-c", 'ulimit -n 60 && exec "$@"', "sh"),
     )
     assert ran.code == 0, ran
-    assert ran.out.count("are put off") == 1, ran.out
+    assert ran.out.count("cannot be started and are delayed") == 1, ran.out
     found = [on_sqlite.fleet.job(f"job-{n}") for n in range(40)]
     assert {one.status for one in found} <= {JobStatus.QUEUED, JobStatus.COMPLETED}
     assert all(one.attempts == 0 for one in found if one.status is JobStatus.QUEUED)
@@ -228,7 +228,7 @@ def test_a_shortage_of_the_workers_costs_no_job_an_attempt(on_sqlite: Operator) 
 def test_a_service_manager_that_signals_all_processes_costs_no_attempt(
     on_sqlite: Operator,
 ) -> None:
-    """As systemd does unless told otherwise; the command may be the first to have it."""
+    """As systemd does by default; the command may get the signal first."""
     ran = on_sqlite.queuectl(
         *("enqueue", "--id", "job", "--max-attempts", "1"),
         *("--command", f"echo $$ >> {on_sqlite.folder}/leaders; exec sleep 300"),
@@ -243,7 +243,7 @@ def test_a_service_manager_that_signals_all_processes_costs_no_attempt(
     assert (job.status, job.attempts) == (JobStatus.QUEUED, 0)
 
 
-def test_a_command_that_is_ended_by_sigterm_while_nobody_stops_has_failed(
+def test_a_command_that_sigterm_ends_has_failed_unless_its_worker_stops(
     on_sqlite: Operator,
 ) -> None:
     enqueue(on_sqlite, "kill -TERM $$")
@@ -251,7 +251,7 @@ def test_a_command_that_is_ended_by_sigterm_while_nobody_stops_has_failed(
     assert exit_code_of(on_sqlite.fleet.job("job")) == 143
 
 
-def test_a_log_that_nobody_reads_holds_up_no_job(on_sqlite: Operator) -> None:
+def test_a_log_that_nobody_reads_blocks_no_job(on_sqlite: Operator) -> None:
     line = f"true {'y' * 200}"
     lines = [f'{{"id": "job-{n}", "command": "{line}"}}' for n in range(60)]
     (on_sqlite.folder / "jobs.jsonl").write_text("\n".join(lines))

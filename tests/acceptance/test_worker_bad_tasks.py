@@ -1,4 +1,4 @@
-"""Tasks that misbehave: one clear outcome each, and the worker goes on with the next job."""
+"""Tasks that misbehave: one clear outcome each, and the worker runs the next job."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.forkserver import Forked
 
 COMPLETED, DEAD, QUEUED = JobStatus.COMPLETED, JobStatus.DEAD, JobStatus.QUEUED
 FAILED = QUEUED
-"""An ordinary failure, to be tried again: these tasks in an hour."""
+"""An ordinary failure, which is retried: for these tasks in an hour."""
 
 BOTH_WAYS = {
     "return_no_json": (DEAD, "JSON"),
@@ -29,7 +29,7 @@ BOTH_WAYS = {
     "be_cancelled": (FAILED, "CancelledError"),
     "stop_iterating": (FAILED, "StopIteration"),
 }
-"""What becomes of a job, and what is said of it, in an async task and in a plain one."""
+"""The outcome of a job and its error, for an async task and for a plain one."""
 
 OUTCOMES = {
     **BOTH_WAYS,
@@ -55,7 +55,7 @@ PAYLOADS = {
     "not-json": (b"\xff{", ""),
     "nothing": (b"", ""),
 }
-"""What the task `declare(number: int, word: str = "")` cannot be called with, and what is named."""
+"""Invalid payloads for the task `declare(number: int, word: str = "")`, and a word of the error."""
 
 
 def test_each_bad_task_has_one_clear_outcome_and_the_worker_does_the_next_job(
@@ -70,7 +70,7 @@ def test_each_bad_task_has_one_clear_outcome_and_the_worker_does_the_next_job(
         ]
         jobs += [chore("nobody_knows_me", "unknown", attempts=3)]
         fleet.queue.enqueue_many(jobs)
-        # One at a time: so that each is over, with whatever it did, when the next begins.
+        # One at a time: each has ended, with all its effects, before the next starts.
         worker = fleet.start("--concurrency", "1")
         until("all others were tried", lambda: len(tried(fleet)) == len(jobs) - 1)
         fleet.queue.enqueue_many([chore("note", "next"), chore("note_plainly", "next-plain")])
@@ -90,29 +90,29 @@ def test_each_bad_task_has_one_clear_outcome_and_the_worker_does_the_next_job(
             assert found[name].result == str(worker.pid).encode(), "the parent's, not the child's"
         assert max(fleet.times_run().values()) == 1
         assert worker.poll() is None
-        # Its leaked thread is not waited for, nor is anything else that was left behind.
+        # It does not wait for the leaked thread, or for anything else that was left behind.
         worker.terminate()
         assert worker.wait(PATIENCE) == 0
         assert fleet.registry() == []
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_task_that_ignores_sigterm_leaves_its_worker_stoppable_by_it(
+def test_a_task_that_ignores_sigterm_does_not_keep_its_worker_from_stopping(
     number: signal.Signals, tmp_path: Path
 ) -> None:
     with Fleet(tmp_path, "jobs.db") as fleet:
         fleet.queue.enqueue_many([chore("ignore_signals", "job", attempts=3)])
         worker = fleet.start("--grace", "0.1")
         until("it runs", lambda: fleet.times_run() == {"job": 1})
-        # Again and again: for up to a second nobody hears of it.
-        until("it gives the job back", lambda: is_given_back(fleet, worker, number))
+        # Sent repeatedly: for up to a second the signal has no effect.
+        until("it releases the job", lambda: is_released(fleet, worker, number))
         assert worker.wait(PATIENCE) == 0
         assert (fleet.job("job").status, fleet.job("job").attempts) == (QUEUED, 0)
         assert fleet.registry() == []
 
 
-def is_given_back(fleet: Fleet, worker: Forked, number: signal.Signals) -> bool:
-    """Whether the worker was stopped by that signal, which it is sent if it was not."""
+def is_released(fleet: Fleet, worker: Forked, number: signal.Signals) -> bool:
+    """True if the worker has released the job; if not, send it the signal."""
     is_held = fleet.job("job").status is JobStatus.IN_PROGRESS
     if is_held:
         os.kill(worker.pid, number)
@@ -120,7 +120,7 @@ def is_given_back(fleet: Fleet, worker: Forked, number: signal.Signals) -> bool:
 
 
 def tried(fleet: Fleet) -> list[str]:
-    """The jobs that were run, or found unfit to be, and that nobody has in hand any more."""
+    """The jobs that were run, or refused as invalid, and that no worker holds any more."""
     return [
         job.id
         for job in fleet.jobs().values()
@@ -137,13 +137,13 @@ def test_a_task_that_ends_its_process_runs_out_of_attempts_and_the_process_is_re
         until("it is dead", lambda: fleet.job("vanish").status is DEAD)
         vanished = fleet.job("vanish")
         assert vanished.attempts == 2
-        assert vanished.error, "it says which worker was lost"
+        assert vanished.error, "it names the worker that was lost"
         assert fleet.times_run()["vanish"] == 2
         died = fleet.pids()
-        # More than one process has room for, and none ends until both are at it. A process that is
-        # started late, since its like died early, or slowly, on a busy machine, finds some left.
+        # More than one process has room for, and none ends until both run some. A process that
+        # starts late, after early deaths or on a busy machine, still finds some.
         fleet.queue.enqueue_many([chore("wait_at_the_gate", f"next-{n}") for n in range(40)])
-        until("both go on", lambda: len(fleet.pids() - died) == 2)
+        until("both work", lambda: len(fleet.pids() - died) == 2)
         fleet.open_gate()
         fleet.until_completed(40)
         assert supervisor.poll() is None

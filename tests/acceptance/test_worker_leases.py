@@ -1,4 +1,4 @@
-"""A lease lasts as long as its worker lives, whatever the task does; and not when it is stopped."""
+"""A lease lasts while its worker runs, whatever the task does, but not if the worker is stopped."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SHORT_TURN = 0.000_5
 """Seconds; a tenth of what Python gives a thread by itself."""
 NOW = timedelta(0)
 TRIES = 20
-"""How often a stop that struck in a write is taken back."""
+"""How often a stop in the middle of a write is undone."""
 
 
 @pytest.mark.parametrize("store", STORES)
@@ -54,10 +54,10 @@ def test_a_task_that_takes_two_leases_runs_once_and_so_does_one_that_blocks_the_
 
 
 @pytest.mark.parametrize("short", [0, 100], ids=["at the start", "after short ones"])
-def test_plain_tasks_that_calculate_do_not_keep_each_others_leases_from_being_renewed(
+def test_plain_tasks_that_compute_do_not_prevent_the_renewal_of_leases(
     short: int, tmp_path: Path
 ) -> None:
-    """Threads take short turns while they do: the one that renews is one of 33."""
+    """Threads take short turns meanwhile: the one that renews is one of 33."""
     jobs = [chore("calculate_at_the_gate", f"job{n}") for n in range(32)]
     with Fleet(tmp_path, "jobs.db", CHORES_BEATS_PER_LEASE="60") as fleet:
         fleet.queue.enqueue_many([chore("note_plainly", f"short{n}") for n in range(short)])
@@ -77,7 +77,7 @@ def test_plain_tasks_that_calculate_do_not_keep_each_others_leases_from_being_re
 
 
 def are_renewed(fleet: Fleet, before: dict[str, Job]) -> bool:
-    """Whether all that run were."""
+    """True if the leases of all running jobs were renewed."""
     return not any(
         job.status is JobStatus.IN_PROGRESS and job.heartbeat_at == before[id].heartbeat_at
         for id, job in fleet.jobs().items()
@@ -85,7 +85,7 @@ def are_renewed(fleet: Fleet, before: dict[str, Job]) -> bool:
 
 
 def refusals(fleet: Fleet, pid: int, job: str) -> list[Said]:
-    """What a worker said of a job that it lost."""
+    """What a worker logged about a job that it lost."""
     said = fleet.said(pid)
     warned = [one for one in said if (one.level, one.logger) == ("WARNING", "casque.worker")]
     return [one for one in warned if one.job == job and job in one.message]
@@ -96,13 +96,13 @@ def is_renewed(fleet: Fleet, before: Job) -> bool:
 
 
 def has_stopped(pid: int) -> bool:
-    """Whether each of its threads has."""
+    """True if each of its threads has stopped."""
     tasks = Path(f"/proc/{pid}/task").glob("*/stat")
     return {task.read_text().rpartition(")")[2].split()[0] for task in tasks} == {"T"}
 
 
 def stop_between_writes(fleet: Fleet, worker: Forked, job: str) -> None:
-    """Stop it, but not while it holds the lock of the store: that would stop all others, too."""
+    """Stop it, but not while it holds the lock of the store: that would block all others, too."""
 
     def write() -> None:
         fleet.queue.pause("elsewhere")
@@ -148,26 +148,26 @@ def test_a_stopped_worker_loses_its_job_to_another_and_is_refused_when_it_wakes(
         other.terminate()
         assert other.wait(PATIENCE) == 0
         stopped.send_signal(signal.SIGCONT)
-        until("it says that it was refused", lambda: refusals(fleet, stopped.pid, "job"))
+        until("it logs the refusal", lambda: refusals(fleet, stopped.pid, "job"))
         fleet.queue.enqueue_many([chore("note", "next")])
         fleet.until_completed(2)
         assert fleet.job("job") == record, "nothing was written by the one that lost it"
-        assert fleet.runs("start")[-1].pid == stopped.pid, "it goes on with the next"
-        assert len(refusals(fleet, stopped.pid, "job")) == 1, "said once"
+        assert fleet.runs("start")[-1].pid == stopped.pid, "it runs the next"
+        assert len(refusals(fleet, stopped.pid, "job")) == 1, "logged once"
         stopped.terminate()
         assert stopped.wait(PATIENCE) == 0
 
 
-def test_the_ack_of_a_job_that_was_taken_back_is_refused_and_told(tmp_path: Path) -> None:
-    """No heartbeat comes before the end of this one: it is the ack that finds out."""
+def test_the_ack_of_a_requeued_job_is_refused_and_logged(tmp_path: Path) -> None:
+    """No heartbeat comes before the job ends: the ack discovers the loss."""
     with Fleet(tmp_path, "jobs.db") as fleet:
         fleet.queue.enqueue_many([chore("wait_at_the_gate", "job")])
-        slow = fleet.start("--lease", "600", "--concurrency", "1")  # it has no place for it twice
+        slow = fleet.start("--lease", "600", "--concurrency", "1")  # so it cannot claim it again
         until("it runs", lambda: fleet.pids() == {slow.pid})
         assert fleet.queue.requeue_stale(NOW) == 1
         [ours] = fleet.queue.dequeue(id="job")
         fleet.open_gate()
-        until("it says that it was refused", lambda: refusals(fleet, slow.pid, "job"))
+        until("it logs the refusal", lambda: refusals(fleet, slow.pid, "job"))
         assert fleet.job("job").status is JobStatus.IN_PROGRESS
         fleet.queue.ack(ours, result=b'"ours"')
         assert fleet.job("job").result == b'"ours"'

@@ -1,7 +1,7 @@
-"""The storage goes away under busy workers: they wait, say so once, and go on by themselves.
+"""The storage fails under busy workers: they wait, log it once, and continue by themselves.
 
-Here for a moment, under stores that lose their patience sooner than they do;
-in tests/torture for half a minute, under stores as they are.
+Here for a moment, with a shorter deadline for stores than the usual one; in
+tests/torture for half a minute, with the usual deadline.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from tests.servers.openers import BUCKET
 
 SECONDS = 1.0
 IMPATIENT = 0.5
-"""After how many seconds without an answer a store says so, here."""
+"""After how many seconds without an answer a store gives up, here."""
 LAST_WORDS = {"CHORES_LAST_WORDS_US": "1000000"}
 
 
-def test_a_locked_file_is_waited_for(tmp_path: Path) -> None:
+def test_workers_wait_for_a_locked_file(tmp_path: Path) -> None:
     outlive_a_locked_file(tmp_path, SECONDS, IMPATIENT)
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_bucket_that_is_away_is_waited_for(
+def test_workers_wait_for_a_bucket_that_fails(
     fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
@@ -47,9 +47,7 @@ def test_a_bucket_that_is_away_is_waited_for(
 
 
 @pytest.mark.parametrize("count", ["1", "2"])
-def test_a_worker_that_is_told_to_end_does_so_without_its_storage(
-    count: str, tmp_path: Path
-) -> None:
+def test_a_worker_can_stop_while_its_storage_does_not_answer(count: str, tmp_path: Path) -> None:
     with (
         Fleet(tmp_path, "jobs.db", **LAST_WORDS) as fleet,
         closing(sqlite3.connect(tmp_path / "jobs.db", isolation_level=None)) as other,
@@ -62,9 +60,9 @@ def test_a_worker_that_is_told_to_end_does_so_without_its_storage(
         other.execute("BEGIN EXCLUSIVE")
         worker.terminate()
         (tmp_path / "stopping").touch()
-        assert worker.wait(PATIENCE) == 0, "by itself, not killed by its supervisor"
+        assert worker.wait(PATIENCE) == 0, "it ends by itself; its supervisor does not kill it"
         other.execute("ROLLBACK")
-        assert [said for said in fleet.said() if "ends without an answer" in said.message]
+        assert [said for said in fleet.said() if "stopping without an answer" in said.message]
         assert fleet.queue.stats().processing == 2, "as after a kill"
         fleet.open_gate()
         fleet.start("--lease", "5")
@@ -87,12 +85,12 @@ def test_a_worker_that_ends_while_its_storage_hangs_blames_no_task(
             worker.terminate()
             (tmp_path / "stopping").touch()
             assert worker.wait(PATIENCE) == 0
-            server.kill()  # the queue of this test is not to wait for it either
+            server.kill()  # so that the queue of this test does not wait for it either
             warned = [said.message for said in fleet.said() if said.level != "INFO"]
-            assert [line for line in warned if "ends without an answer" in line] == warned
+            assert [line for line in warned if "stopping without an answer" in line] == warned
 
 
-def test_a_supervisor_waits_for_the_last_words_of_a_worker_without_its_storage() -> None:
+def test_a_supervisor_waits_longer_than_a_stopping_worker_for_its_storage() -> None:
     assert RestartPolicy().beyond_grace_us > LAST_WORDS_US + SECOND_US
 
 
@@ -130,7 +128,7 @@ def test_workers_whose_log_is_removed_are_replaced(tmp_path: Path) -> None:
             for part in ("-wal", "-shm"):
                 (tmp_path / f"jobs.db{part}").unlink(missing_ok=True)  # seen already
             ask()
-            until("those that came instead go on", lambda: completed() == 2)
+            until("their replacements work", lambda: completed() == 2)
         finally:
             supervisor.terminate()
         assert supervisor.wait(PATIENCE) == 0

@@ -1,4 +1,4 @@
-"""Workers that are killed, and workers that are told to end: no job is lost or done twice."""
+"""Workers that are killed, and workers that are asked to stop: no job is lost or done twice."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from tests.acceptance.fleet import (
 
 JOBS = 90
 EVERY = 10
-"""After how many more runs that began the next worker is killed."""
+"""After how many more started runs the next worker is killed."""
 GRACE = 8
 
 
 def enqueue(fleet: Fleet, count: int) -> list[str]:
-    """Half of them async, half of them plain, and long enough to be hit in the middle."""
+    """Half of the jobs are async, half plain, and long enough for a kill in the middle."""
     jobs = [
         chore(("note", "note_plainly")[number % 2], f"job-{number}", seconds=number % 5 / 10)
         for number in range(count)
@@ -42,9 +42,7 @@ def begun_or_done(fleet: Fleet, begun: int) -> bool:
 
 
 @pytest.mark.parametrize("store", STORES)
-def test_kills_in_the_middle_of_many_jobs_lose_none_and_double_none(
-    store: str, tmp_path: Path
-) -> None:
+def test_killing_workers_loses_no_job_and_doubles_none(store: str, tmp_path: Path) -> None:
     settings = ("--lease", "2", "--concurrency", "4")
     with Fleet(tmp_path, store) as fleet:
         ids = enqueue(fleet, JOBS)
@@ -53,7 +51,7 @@ def test_kills_in_the_middle_of_many_jobs_lose_none_and_double_none(
         while fleet.queue.stats().completed < JOBS:
             more = len(fleet.runs("start")) + EVERY
             until("more are run, or all done", partial(begun_or_done, fleet, more))
-            victim = alive.pop(fleet.runs("start")[-1].pid, None)  # it has just begun something
+            victim = alive.pop(fleet.runs("start")[-1].pid, None)  # it has just started a job
             if victim is not None:
                 victim.kill()
                 victim.wait()
@@ -71,9 +69,9 @@ def test_kills_in_the_middle_of_many_jobs_lose_none_and_double_none(
         until("the entries of the dead are gone", lambda: not fleet.registry())
 
 
-def test_a_supervisor_replaces_those_of_its_processes_that_are_killed(tmp_path: Path) -> None:
+def test_a_supervisor_replaces_its_killed_processes(tmp_path: Path) -> None:
     with Fleet(tmp_path, "jobs.db") as fleet:
-        # None of them ends before the kills are over: there are always some for the next process.
+        # No job ends before the kills are over, so there are always some for the next process.
         kinds = ("wait_at_the_gate", "wait_plainly_at_the_gate")
         jobs = [chore(kinds[number % 2], f"job-{number}") for number in range(40)]
         ids = [job.id for job in fleet.queue.enqueue_many(jobs)]
@@ -94,14 +92,14 @@ def test_a_supervisor_replaces_those_of_its_processes_that_are_killed(tmp_path: 
 
 
 def all_run(fleet: Fleet) -> bool:
-    """Whether the workers have their hands full, and have begun all that they have."""
+    """True if all slots are busy and every job in them has started."""
     held = [job for job in fleet.jobs().values() if job.status is JobStatus.IN_PROGRESS]
-    told = [job.id for job in held if job.entrypoint != "wait_apart_at_the_gate"]
-    return len(held) == 10 and fleet.times_run().keys() >= set(told)
+    recorded = [job.id for job in held if job.entrypoint != "wait_apart_at_the_gate"]
+    return len(held) == 10 and fleet.times_run().keys() >= set(recorded)
 
 
 @pytest.mark.parametrize(("store", "count"), [*zip(STORES, (2, 1, 1), strict=True)])
-def test_sigterm_gives_back_what_does_not_end_in_time_and_counts_no_attempt(
+def test_sigterm_releases_jobs_that_do_not_end_in_time_uncounted(
     store: str, count: int, tmp_path: Path
 ) -> None:
     kinds = ("wait_at_the_gate", "wait_plainly_at_the_gate", "wait_apart_at_the_gate")
@@ -112,14 +110,14 @@ def test_sigterm_gives_back_what_does_not_end_in_time_and_counts_no_attempt(
         fleet.queue.enqueue_many(brief + endless)
         processes = [fleet.start(*settings) for _ in range(2 // count)]
         until("all ten slots are busy", lambda: all_run(fleet))
-        told = time.monotonic()
+        asked = time.monotonic()
         for process in processes:
             process.terminate()
         fleet.until_stopping(2)
         (tmp_path / "stopping").touch()
         assert [process.wait(PATIENCE) for process in processes] == [0] * len(processes)
-        took_us = (time.monotonic() - told) * SECOND_US
-        assert took_us < DEFAULT_GRACE_US, "the grace that they were given, and not the usual one"
+        took_us = (time.monotonic() - asked) * SECOND_US
+        assert took_us < DEFAULT_GRACE_US, "the grace of the options, not the default"
         assert fleet.registry() == []
         for id, job in fleet.jobs().items():
             if id.startswith("brief"):

@@ -16,7 +16,7 @@ import pytest
 
 from casque import App, BrokerQueue, InvalidError, JobStatus, NewJob, Queue
 from casque.job import Job
-from tests.worker.apps import work_off_in_time
+from tests.worker.apps import run_until_idle_in_time
 
 PLACES = {"memory": "memory://", "sqlite": "jobs.db", "json": "queue.json", "folder": "ledger/"}
 
@@ -135,6 +135,6 @@ def test_a_worker_runs_a_task_named_by_a_str_subclass(
             return "done"
 
         handle = task.enqueue()
-        work_off_in_time(app)
+        run_until_idle_in_time(app)
         job = handle.job()
         assert (job.status, job.entrypoint) == (JobStatus.COMPLETED, "a")

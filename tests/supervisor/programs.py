@@ -1,4 +1,4 @@
-"""Real programs: what they say, when they end, and that nothing outlives a test."""
+"""Real programs: their output, their end, and that nothing outlives a test."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pathlib import Path
 from casque import JobStatus, Queue
 
 SECONDS = 100.0
-"""How long anything may take that a test waits for; the machine may be busy."""
+"""How long a test waits for anything; the machine may be busy."""
 
 TASKS = """
 import asyncio, os, signal, subprocess, threading, time
@@ -56,10 +56,10 @@ def leak() -> None:
 
 @app.task
 def orphan() -> None:
-    told = subprocess.run(
+    ran = subprocess.run(
         ["sh", "-c", "sleep 0.05 >&2 & echo $!"], stdout=subprocess.PIPE, check=True
     )
-    left = Path("/proc") / told.stdout.decode().strip()
+    left = Path("/proc") / ran.stdout.decode().strip()
     until = time.monotonic() + 20
     while left.exists() and time.monotonic() < until:
         time.sleep(0.01)
@@ -105,7 +105,7 @@ class Program:
             return "".join(self._lines)
 
     def says(self, pattern: str, times: int = 1) -> list[re.Match[str]]:
-        """Wait until it said this so many times."""
+        """Wait until it has printed this pattern so many times."""
         found: list[re.Match[str]] = []
 
         def is_said() -> bool:
@@ -114,33 +114,33 @@ class Program:
 
         with self._heard:
             self._heard.wait_for(is_said, SECONDS)
-        assert len(found) >= times, f"{pattern!r} was not said {times} times:\n{self.output}"
+        assert len(found) >= times, f"{pattern!r} was not printed {times} times:\n{self.output}"
         return found
 
     def says_pids(self, pattern: str, times: int = 1) -> list[int]:
         return [int(found[1]) for found in self.says(pattern, times)]
 
     def started(self, times: int) -> list[int]:
-        """Wait until so many children were started, and are known to obey signals."""
+        """Wait until this many children were started, and return their PIDs."""
         return self.says_pids(r"worker process (\d+) started$", times)
 
     def send(self, number: signal.Signals) -> None:
         self._process.send_signal(number)
 
     def ends(self, seconds: float = SECONDS) -> int:
-        """Wait for its end, and for that of all who write where it does. Its exit code."""
+        """Wait until it and all other writers of its output have ended. Returns its exit code."""
         try:
             code = self._process.wait(seconds)
         except subprocess.TimeoutExpired:
             raise AssertionError(f"it did not end in {seconds} s:\n{self.output}") from None
         self._reader.join(SECONDS)
-        assert not self._reader.is_alive(), f"somebody outlived it:\n{self.output}"
+        assert not self._reader.is_alive(), f"another process outlived it:\n{self.output}"
         return code
 
     def falls_silent(self) -> None:
-        """Wait until nobody is left who writes where it does."""
+        """Wait until no process is left that writes to its output."""
         self._reader.join(SECONDS)
-        assert not self._reader.is_alive(), f"somebody still runs:\n{self.output}"
+        assert not self._reader.is_alive(), f"a process still runs:\n{self.output}"
 
     def _is_at_home(self, pid: int) -> bool:
         with suppress(OSError):
@@ -148,12 +148,12 @@ class Program:
         return False
 
     def clear_away(self) -> None:
-        """Kill whoever is left. By group: children of a supervisor lead their own."""
+        """Kill the remaining processes, by group: children of a supervisor lead their own."""
         if self._process.poll() is None:
             self._process.kill()
             self._process.wait()
         for found in re.finditer(r"worker process (\d+) started", self.output):
-            # Its number may be another's by now, or be one of another PID namespace.
+            # The PID may belong to another process by now, or to another PID namespace.
             if is_there(int(found[1])) and self._is_at_home(int(found[1])):
                 with suppress(ProcessLookupError, PermissionError):
                     os.killpg(int(found[1]), signal.SIGKILL)
@@ -161,7 +161,7 @@ class Program:
 
 
 def is_there(pid: int) -> bool:
-    """Whether it is a worker of ours and not another process that got its number."""
+    """True if the PID is one of our workers, and not another process that got the number."""
     with suppress(OSError):
         return b"casque.worker" in Path(f"/proc/{pid}/cmdline").read_bytes()
     return False

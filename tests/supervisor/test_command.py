@@ -1,4 +1,4 @@
-"""The command line: what it takes, what it says, and with which code it ends."""
+"""The command line: its arguments, its messages and its exit codes."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ def test_durations(text: str, seconds: float) -> None:
         (["tasks:app", "--grace", "-1"], "--grace"),
         (["tasks:app", "--lease", "0"], "too short"),
         (["tasks:app", "--lease", "99999999h"], "too long"),
-        (["tasks:app", "--count", "0"], "'0' is not a whole number from 1 on"),
-        (["tasks:app", "--concurrency", "x"], "'x' is not a whole number"),
-        (["tasks:app", "--max-jobs", "1.5"], "'1.5' is not a whole number"),
+        (["tasks:app", "--count", "0"], "expected a whole number of at least 1, got '0'"),
+        (["tasks:app", "--concurrency", "x"], "expected a whole number of at least 1, got 'x'"),
+        (["tasks:app", "--max-jobs", "1.5"], "expected a whole number of at least 1, got '1.5'"),
         (["tasks:app", "--queue", ""], "`queue` must not be empty"),
         (["tasks:app", "--log-level", "loud"], "loud"),
         (["tasks:app", "--nonsense"], "--nonsense"),
@@ -56,21 +56,21 @@ def test_wrong_arguments_are_explained(
     with pytest.raises(SystemExit) as ended:
         main(arguments)
     assert ended.value.code == 2
-    told = capsys.readouterr()
-    assert said in told.err
-    assert not told.out
+    captured = capsys.readouterr()
+    assert said in captured.err
+    assert not captured.out
 
 
-def test_the_help_shows_every_option_but_that_of_children(
+def test_the_help_shows_every_option_but_the_one_for_children(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["--help"])
     assert ended.value.code == 0
-    told = capsys.readouterr().out
+    shown = capsys.readouterr().out
     for option in ("count", "concurrency", "queue", "lease", "grace", "until-idle", "max-jobs"):
-        assert f"--{option}" in told
-    assert "--child" not in told
+        assert f"--{option}" in shown
+    assert "--child" not in shown
 
 
 def test_a_wrong_app_ends_a_single_worker_with_code_2(bench: Bench) -> None:
@@ -83,12 +83,13 @@ def test_a_wrong_app_ends_a_single_worker_with_code_2(bench: Bench) -> None:
 def test_a_store_and_queues_can_be_named(count: str, bench: Bench) -> None:
     bench.write("go", "")
     bench.enqueue("quick")
-    told = bench.worker("--count", count, "--until-idle", "--store", "sqlite:///other.db")
-    assert told.ends() == 0
-    assert "quick in" not in told.output
-    told = bench.worker("--count", count, "--until-idle", "--queue", "default", "--queue", "other")
-    assert told.ends() == 0
-    assert "quick in" in told.output
+    program = bench.worker("--count", count, "--until-idle", "--store", "sqlite:///other.db")
+    assert program.ends() == 0
+    assert "quick in" not in program.output
+    queues = ("--queue", "default", "--queue", "other")
+    program = bench.worker("--count", count, "--until-idle", *queues)
+    assert program.ends() == 0
+    assert "quick in" in program.output
 
 
 def test_structured_lines_have_the_job_as_fields(bench: Bench) -> None:
@@ -96,8 +97,8 @@ def test_structured_lines_have_the_job_as_fields(bench: Bench) -> None:
     [id] = bench.enqueue("fails")
     program = bench.worker("--until-idle", "--log-format", "json")
     assert program.ends() == 0
-    told = [json.loads(line) for line in program.output.splitlines()]
-    [failed] = [one for one in told if one.get("job_id") == id and one["level"] != "debug"]
+    lines = [json.loads(line) for line in program.output.splitlines()]
+    [failed] = [one for one in lines if one.get("job_id") == id and one["level"] != "debug"]
     assert failed["entrypoint"] == "fails"
     assert failed["attempt"] == 1
     assert failed["worker"]
@@ -132,7 +133,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("style", ["text", "json", "console"])
-def test_half_a_letter_is_told_as_an_escape_in_every_format(style: str, bench: Bench) -> None:
+def test_a_lone_surrogate_is_escaped_in_every_format(style: str, bench: Bench) -> None:
     bench.write("half.py", HALF)
     [id] = bench.enqueue("half")
     program = bench.python("half.py", style)
@@ -140,9 +141,9 @@ def test_half_a_letter_is_told_as_an_escape_in_every_format(style: str, bench: B
     assert "Logging error" not in program.output
     lines = program.output.splitlines()
     if style == "json":
-        told = [json.loads(line) for line in lines]
-        assert r"of caf\udce9" in [one["message"] for one in told]
-        [dead] = [one for one in told if one.get("event") == "dead"]
+        records = [json.loads(line) for line in lines]
+        assert r"of caf\udce9" in [one["message"] for one in records]
+        [dead] = [one for one in records if one.get("event") == "dead"]
         assert dead["job_id"] == id
         assert dead["traceback"].endswith(r"ValueError: caf\udce9")
     else:
@@ -150,9 +151,9 @@ def test_half_a_letter_is_told_as_an_escape_in_every_format(style: str, bench: B
         assert any(f"{id}" in line and "ValueError: caf" in line for line in lines), lines
 
 
-def test_half_a_letter_anywhere_in_a_field_spoils_no_line() -> None:
-    told = msgspec.json.decode(JsonLines().format(record(deep={"k\udce9": ["é\udce9", 1.5, None]})))
-    assert told["deep"] == {r"k\udce9": [r"é\udce9", 1.5, None]}
+def test_a_lone_surrogate_in_a_field_breaks_no_line() -> None:
+    line = JsonLines().format(record(deep={"k\udce9": ["é\udce9", 1.5, None]}))
+    assert msgspec.json.decode(line)["deep"] == {r"k\udce9": [r"é\udce9", 1.5, None]}
 
 
 def record(**extra: object) -> logging.LogRecord:
@@ -173,10 +174,10 @@ def test_a_line_for_people() -> None:
 
 def test_a_line_for_programs() -> None:
     [line] = JsonLines().format(record(job_id="a", attempt=2, other={1, 2}.__class__)).splitlines()
-    told = json.loads(line)
-    assert told.pop("traceback").endswith("ValueError: why")
-    assert told.pop("other") == "<class 'set'>"
-    assert told == {
+    fields = json.loads(line)
+    assert fields.pop("traceback").endswith("ValueError: why")
+    assert fields.pop("other") == "<class 'set'>"
+    assert fields == {
         "time": "1970-01-01T00:00:01.500Z",
         "level": "info",
         "logger": "casque.worker",
@@ -187,20 +188,20 @@ def test_a_line_for_programs() -> None:
     }
 
 
-def test_the_pace_of_restarts() -> None:
+def test_restart_delays_grow_up_to_a_limit() -> None:
     waits = [RestartPolicy().delay_us(deaths) // SECOND_US for deaths in range(1, 10)]
     assert waits == [0, 1, 2, 4, 8, 16, 30, 30, 30]
     assert RestartPolicy().delay_us(10_000) == 30 * SECOND_US
 
 
 def test_a_worker_loads_no_package_but_msgspec() -> None:
-    # msgspec first: what it takes along, where that is installed, is its own affair.
-    look = (
+    # msgspec first: the packages that it imports, if they are installed, do not count.
+    code = (
         "import sys, msgspec\n"
         "before = set(sys.modules)\n"
         "import casque.worker.__main__\n"
         "loaded = {name.partition('.')[0] for name in set(sys.modules) - before}\n"
         "print(*sorted(loaded - set(sys.stdlib_module_names) - {'msgspec'}))"
     )
-    told = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
-    assert told.stdout.split() == ["casque"]
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout.split() == ["casque"]

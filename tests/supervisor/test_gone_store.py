@@ -1,4 +1,4 @@
-"""The place of a store is emptied, as by an unmount, under a supervisor and its workers."""
+"""The folder of a store becomes empty, as by an unmount, under a supervisor and its workers."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def until(what: str, is_so: Callable[[], bool]) -> None:
 
 
 class Volume:
-    """A folder with a store, which can be taken away and leaves an empty one."""
+    """A folder with a store. Unmounting it leaves an empty folder."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self.folder, self._aside = folder / "volume", folder / "aside"
@@ -70,7 +70,7 @@ class Volume:
         self.folder.mkdir()
 
     def has_queue(self) -> bool:
-        # By what makes it one: a write that was under way may leave a lock, or its own object.
+        # By its main file: a write that was under way may leave a lock, or its own object.
         path = Path(self.address)
         return (path / "format" if self.address.endswith("/") else path).exists()
 
@@ -80,12 +80,14 @@ class Volume:
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_workers_whose_store_is_gone_wait_for_it_and_make_no_other(name: str, bench: Bench) -> None:
+def test_workers_whose_store_is_gone_wait_for_it_and_create_no_other(
+    name: str, bench: Bench
+) -> None:
     volume = Volume(bench.folder, name)
     volume.enqueue()
     program = bench.python("-c", SUPERVISE, volume.address)
     program.says("quick in")
-    until("it is stored that the job is done", volume.is_done)
+    until("the outcome is stored", volume.is_done)
     volume.unmount()
     # A write that was under way may have left a log there; then the next worker waits by itself.
     program.says(r"(is gone: .*; or stop and start the workers to begin|is gone, though)")
@@ -98,12 +100,12 @@ def test_workers_whose_store_is_gone_wait_for_it_and_make_no_other(name: str, be
     assert "Traceback" not in program.output
 
 
-def test_workers_whose_store_is_gone_go_on_with_one_that_another_has_made(bench: Bench) -> None:
+def test_workers_whose_store_is_gone_use_one_that_another_has_created(bench: Bench) -> None:
     volume = Volume(bench.folder, "jobs.db")
     volume.enqueue()
     program = bench.python("-c", SUPERVISE, volume.address)
     [worker] = program.says_pids(r"quick in (\d+)")
-    os.kill(worker, signal.SIGSTOP)  # it sees nothing of what follows
+    os.kill(worker, signal.SIGSTOP)  # it does not see what follows
     volume.unmount()
     os.kill(worker, signal.SIGKILL)
     program.says("is gone: ")
@@ -114,7 +116,7 @@ def test_workers_whose_store_is_gone_go_on_with_one_that_another_has_made(bench:
     assert program.ends() == 0
 
 
-def test_no_queue_is_made_in_a_database_of_something_else(bench: Bench) -> None:
+def test_no_queue_is_created_in_another_programs_database(bench: Bench) -> None:
     volume = Volume(bench.folder, "jobs.db")
     volume.enqueue()
     program = bench.python("-c", SUPERVISE, volume.address)
@@ -150,7 +152,7 @@ def parent() -> None:
 """
 
 
-def test_a_task_in_a_process_of_its_own_makes_no_store_either(bench: Bench) -> None:
+def test_a_task_in_a_subprocess_creates_no_store_either(bench: Bench) -> None:
     bench.write("apart.py", APART)
     volume = Volume(bench.folder, "jobs.db")
     volume.folder.mkdir()
@@ -165,20 +167,20 @@ def test_a_task_in_a_process_of_its_own_makes_no_store_either(bench: Bench) -> N
     program.ends()
 
 
-def test_a_worker_makes_the_store_if_those_before_it_died_too_early_to(bench: Bench) -> None:
+def test_a_worker_creates_the_store_if_earlier_workers_died_too_soon(bench: Bench) -> None:
     dies = "import os, pathlib\nif not pathlib.Path('go').exists(): os._exit(3)\n"
     bench.write("tasks.py", dies + (bench.folder / "tasks.py").read_text())
     program = bench.worker("--count", "2", "--log-level", "debug")
     program.says("ended with exit code 3 and is replaced", 2)
     assert not (bench.folder / "jobs.db").exists()
     bench.write("go", "")
-    program.says("its entry is in the store")
+    program.says("registered in the store")
     program.send(signal.SIGTERM)
     assert program.ends() == 0
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_a_supervisor_is_enrolled_in_what_comes_in_the_place_of_its_store(
+def test_a_supervisor_registers_in_a_store_that_replaces_its_own(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(registration, "_PAUSE_US", 10_000)
@@ -198,21 +200,21 @@ def test_a_supervisor_is_enrolled_in_what_comes_in_the_place_of_its_store(
     entry = supervisor_entry(os.getpid(), WorkerOptions(lease_us=30_000), store.clock)
     enrolled = Registration(store, entry, lambda: None, lambda: None)
     try:
-        until("it makes the store", lambda: supervisors(volume) == [entry.name])
-        until("it knows that it has", lambda: len(answered) > 1)
+        until("it creates the store", lambda: supervisors(volume) == [entry.name])
+        until("it has the answer", lambda: len(answered) > 1)
         volume.unmount()
         seen = len(tries)
         until("it has tried again", lambda: len(tries) > seen + 5)
         assert not volume.has_queue()
         volume.enqueue()
-        until("it is enrolled again", lambda: supervisors(volume) == [entry.name])
+        until("it is registered again", lambda: supervisors(volume) == [entry.name])
     finally:
         enrolled.end()
     assert supervisors(volume) == []
 
 
 def supervisors(volume: Volume) -> list[str]:
-    """Who is enrolled. To look makes a file of SQLite's, so it is done where there is a queue."""
+    """The registered supervisors. Call this only if there is a queue: reading creates a file."""
 
     async def look() -> list[str]:
         store = open_store(volume.address)

@@ -1,4 +1,4 @@
-"""A supervisor as PID 1, as in a container: the parent of all whose own parent has ended."""
+"""A supervisor as PID 1, as in a container: the parent of all orphans."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ NEW_WORLD = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
 def can_unshare() -> bool:
     if shutil.which("unshare") is None:
         return False
-    told = subprocess.run([*NEW_WORLD, "true"], capture_output=True, check=False)
-    return told.returncode == 0
+    ran = subprocess.run([*NEW_WORLD, "true"], capture_output=True, check=False)
+    return ran.returncode == 0
 
 
 pytestmark = pytest.mark.skipif(
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.skipif(
 
 
 def inside(unshare: int) -> int:
-    """The number that the PID 1 of the namespace has out here."""
+    """The PID, outside the namespace, of its PID 1."""
     return int(Path(f"/proc/{unshare}/task/{unshare}/children").read_text())
 
 

@@ -1,4 +1,4 @@
-"""From an address to an App and back, and what is said when there is none."""
+"""From an address to an App and back, and the error if there is none."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ APP = "from casque import App\napp = App('sqlite:///jobs.db')\n"
 
 @pytest.fixture
 def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Write]:
-    """Write modules into the current folder. They are forgotten afterwards, and so is its place."""
+    """Write modules into the current folder. `sys.modules` and `sys.path` are restored later."""
     before = set(sys.modules)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
@@ -71,7 +71,7 @@ def test_the_files_beside_a_file_are_found_as_python_would_find_them(write: Writ
     assert isinstance(load_app("elsewhere/loaded_h.py"), App)
 
 
-def test_another_store_takes_the_place_of_the_apps_own(write: Write, tmp_path: Path) -> None:
+def test_a_given_store_replaces_the_apps_own(write: Write, tmp_path: Path) -> None:
     write("loaded_i.py", APP)
     app = load_app("loaded_i:app", store=f"sqlite:///{tmp_path}/other.db")
     app.queue.enqueue("e")
@@ -80,7 +80,7 @@ def test_another_store_takes_the_place_of_the_apps_own(write: Write, tmp_path: P
     assert not (tmp_path / "jobs.db").exists()
 
 
-def test_the_same_name_under_two_letters_is_one_app(write: Write) -> None:
+def test_one_app_under_two_names_is_one_app(write: Write) -> None:
     write("loaded_j.py", f"{APP}again = app")
     assert isinstance(load_app("loaded_j"), App)
 
@@ -97,7 +97,7 @@ def test_the_same_name_under_two_letters_is_one_app(write: Write) -> None:
         (APP, "", ["names no module"]),
         (APP, "a..b:app", ["no module 'a'"]),
         (APP, "broken_k:ap", ["has no 'ap'", "app"]),
-        (APP, "broken_k:App", ["is no App but type", "app"]),
+        (APP, "broken_k:App", ["expected an App, got type", "app"]),
         (f"{APP}two = App('sqlite:///b.db')", "broken_k", ["several Apps (app, two)", "k:app"]),
         ("x = 1", "broken_k", ["has no App"]),
         ("import missing_too", "broken_k", ["cannot be imported", "'missing_too'", "line 1"]),
@@ -118,7 +118,7 @@ def test_a_wrong_address_is_explained(
     assert not is_loading()
 
 
-def test_a_module_that_failed_is_read_anew_the_next_time(write: Write) -> None:
+def test_a_module_that_failed_is_imported_again_the_next_time(write: Write) -> None:
     write("broken_l.py", "1 / 0")
     with pytest.raises(InvalidError, match="ZeroDivisionError"):
         load_app("broken_l")
@@ -131,14 +131,14 @@ def test_a_file_whose_name_is_taken_is_explained(write: Write) -> None:
         load_app("json.py:app")
 
 
-def test_a_script_is_read_up_to_where_it_works(write: Write) -> None:
+def test_a_script_is_loaded_up_to_its_call_of_work(write: Write) -> None:
     write("script_m.py", f"{APP}app.work(count=3)\nraise SystemExit('after')")
     app = load_app("script_m.py:app")
     assert path_of(app) == "script_m:app"
     assert not is_loading()
 
 
-def test_an_app_that_no_module_has_cannot_be_found_by_others() -> None:
+def test_an_app_that_no_module_has_is_refused() -> None:
     app = App("sqlite:///jobs.db")
     with pytest.raises(InvalidError, match="at the top of a module"):
         path_of(app)
@@ -146,7 +146,7 @@ def test_an_app_that_no_module_has_cannot_be_found_by_others() -> None:
         work(app, WorkerOptions(), 2)
 
 
-def test_a_module_made_by_hand_is_not_there_for_others(write: Write) -> None:
+def test_an_app_in_a_module_that_code_created_is_refused(write: Write) -> None:
     made = ModuleType("made_by_hand")
     app = App("sqlite:///jobs.db")
     vars(made)["app"] = app
@@ -170,7 +170,7 @@ def test_an_app_of_a_script_is_found_by_its_file(
     assert path_of(app) == f"{script.resolve()}:app"
 
 
-def test_an_app_of_an_interactive_session_is_found_by_nobody(
+def test_an_app_of_an_interactive_session_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     app = App("sqlite:///jobs.db")
@@ -192,7 +192,7 @@ def quick() -> None: ...
 
 
 @pytest.mark.parametrize("count", ["1", "2"])
-def test_what_an_app_sets_up_for_logging_silences_no_worker(count: str, bench: Bench) -> None:
+def test_logging_that_an_app_sets_up_silences_no_worker(count: str, bench: Bench) -> None:
     bench.write("silences.py", SILENCES)
     [id] = bench.enqueue("quick")
     program = bench.worker("--until-idle", "--count", count, app="silences:app")
@@ -200,7 +200,7 @@ def test_what_an_app_sets_up_for_logging_silences_no_worker(count: str, bench: B
     program.says(rf"quick \(job {id}, attempt 1 of \d+\): done in")
 
 
-def test_a_level_that_an_app_sets_for_workers_holds(bench: Bench) -> None:
+def test_a_log_level_that_an_app_sets_for_workers_is_kept(bench: Bench) -> None:
     level = "logging.getLogger('casque.worker').setLevel('ERROR')\n"
     bench.write("silences.py", f"{SILENCES}\n{level}")
     bench.enqueue("quick")

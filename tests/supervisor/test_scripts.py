@@ -19,7 +19,7 @@ def quick() -> None:
 """
 
 
-def test_a_script_without_a_guard_starts_its_workers_once(bench: Bench) -> None:
+def test_a_script_without_a_main_guard_starts_its_workers_once(bench: Bench) -> None:
     bench.write("scripts/script.py", f"{SCRIPT}app.work(count=2, until_idle=True)\nprint('after')")
     bench.enqueue("quick", "quick")
     program = bench.python("scripts/script.py")
@@ -28,7 +28,7 @@ def test_a_script_without_a_guard_starts_its_workers_once(bench: Bench) -> None:
     assert program.output.count("after") == 1
 
 
-def test_what_a_script_does_below_its_guard_is_done_once(bench: Bench) -> None:
+def test_code_below_the_main_guard_of_a_script_runs_once(bench: Bench) -> None:
     below = "if __name__ == '__main__':\n    for _ in range(5):\n        quick.enqueue()\n"
     work = "    app.work(count=2, until_idle=True)\n    print(app.queue.stats().completed, 'done')"
     bench.write("script.py", f"{SCRIPT}{below}{work}")
@@ -38,7 +38,7 @@ def test_what_a_script_does_below_its_guard_is_done_once(bench: Bench) -> None:
     assert program.output.count("quick in") == 5
 
 
-def test_what_a_script_sets_up_for_logging_holds_in_its_workers(bench: Bench) -> None:
+def test_logging_that_a_script_sets_up_applies_to_its_workers(bench: Bench) -> None:
     bench.write(
         "script.py",
         "import logging\n"
@@ -51,7 +51,7 @@ def test_what_a_script_sets_up_for_logging_holds_in_its_workers(bench: Bench) ->
     program.says("quick in")
     program.send(signal.SIGTERM)
     assert program.ends() == 0
-    # That it started, and how it ended: by the signal itself, if that came before it was ready.
+    # One line for its start and one for its end, which may be the signal itself if it came early.
     assert program.output.count(f"MINE {program.pid} worker process {first} ") == 2
 
 
@@ -64,7 +64,7 @@ def test_workers_can_be_run_off_the_main_thread(bench: Bench) -> None:
     assert "quick in" in program.output
 
 
-def test_an_app_that_cannot_be_found_by_others_is_refused(bench: Bench) -> None:
+def test_an_app_of_python_c_is_refused_for_several_processes(bench: Bench) -> None:
     program = bench.python("-c", f"{SCRIPT}app.work(count=2)")
     assert program.ends() == 1
     assert "write it into a file, or use count=1" in program.output

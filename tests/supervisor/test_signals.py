@@ -1,4 +1,4 @@
-"""What signals mean to one worker, and that they mean what they did before when it has ended."""
+"""How one worker handles signals, and that their previous handlers are back when it has ended."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from casque.worker.supervision.signals import STOP_SIGNALS, handling, stopping_o
 from casque.worker.supervision.wakeups import Wakeups
 
 
-class Told:
-    """A worker that only notes what it was told."""
+class Recorder:
+    """A worker that only records its calls."""
 
     def __init__(self) -> None:
-        self.words: list[str] = []
+        self.calls: list[str] = []
 
     def stop(self) -> None:
-        self.words.append("stop")
+        self.calls.append("stop")
 
     def stop_now(self) -> None:
-        self.words.append("now")
+        self.calls.append("now")
 
 
 @pytest.mark.parametrize(
-    ("sent", "told"),
+    ("sent", "calls"),
     [
         ([signal.SIGTERM], ["stop"]),
         ([signal.SIGHUP], ["stop"]),
@@ -38,24 +38,26 @@ class Told:
         ([signal.SIGINT, signal.SIGTERM], ["stop", "stop"]),
     ],
 )
-def test_what_a_worker_is_told(sent: list[signal.Signals], told: list[str]) -> None:
-    worker = Told()
+def test_signals_stop_a_worker_and_a_second_sigint_at_once(
+    sent: list[signal.Signals], calls: list[str]
+) -> None:
+    worker = Recorder()
     with stopping_on_signals(worker.stop, worker.stop_now):
         for number in sent:
             signal.raise_signal(number)
-    assert worker.words == told
+    assert worker.calls == calls
 
 
-def test_an_interrupt_of_a_child_is_at_once() -> None:
-    worker = Told()
+def test_a_sigint_stops_a_child_at_once() -> None:
+    worker = Recorder()
     with stopping_on_signals(worker.stop, worker.stop_now, is_child=True):
         signal.raise_signal(signal.SIGINT)
-    assert worker.words == ["now"]
+    assert worker.calls == ["now"]
 
 
-def test_the_handlers_that_were_there_are_put_back() -> None:
+def test_the_previous_handlers_are_restored() -> None:
     before = [signal.getsignal(number) for number in STOP_SIGNALS]
-    with stopping_on_signals(Told().stop, Told().stop_now):
+    with stopping_on_signals(Recorder().stop, Recorder().stop_now):
         assert not set(before) & {signal.getsignal(number) for number in STOP_SIGNALS}
     assert [signal.getsignal(number) for number in STOP_SIGNALS] == before
 
@@ -75,13 +77,16 @@ def test_a_signal_that_nohup_ignores_stays_ignored() -> None:
         signal.signal(signal.SIGHUP, before)
 
 
-def test_off_the_main_thread_nothing_is_touched() -> None:
+def test_off_the_main_thread_handlers_do_not_change() -> None:
     before = [signal.getsignal(number) for number in STOP_SIGNALS]
     seen: list[bool] = []
 
     def run() -> None:
         wakeups = Wakeups()
-        with stopping_on_signals(Told().stop, Told().stop_now), wakeups.on_signals(*STOP_SIGNALS):
+        with (
+            stopping_on_signals(Recorder().stop, Recorder().stop_now),
+            wakeups.on_signals(*STOP_SIGNALS),
+        ):
             seen.append([signal.getsignal(number) for number in STOP_SIGNALS] == before)
         wakeups.close()
 
@@ -91,7 +96,7 @@ def test_off_the_main_thread_nothing_is_touched() -> None:
     assert seen == [True]
 
 
-def test_a_wait_is_ended_by_signals_by_threads_and_by_time() -> None:
+def test_signals_threads_and_time_end_a_wait() -> None:
     wakeups = Wakeups()
     before = signal.set_wakeup_fd(-1)
     signal.set_wakeup_fd(before)
@@ -112,7 +117,7 @@ def test_a_wait_is_ended_by_signals_by_threads_and_by_time() -> None:
     assert signal.set_wakeup_fd(before) == before
 
 
-def test_a_wait_may_be_longer_than_the_system_can_count() -> None:
+def test_a_wait_may_be_longer_than_the_system_allows() -> None:
     wakeups = Wakeups()
     wakeups.ring(signal.SIGTERM)
     assert wakeups.wait(400 * 24 * 60 * 60 * 1_000_000) == [signal.SIGTERM]

@@ -1,4 +1,4 @@
-"""Worker processes that die, and a supervisor that does: real ones, by real signals."""
+"""Worker processes that die, and a supervisor that dies: real processes, real signals."""
 
 from __future__ import annotations
 
@@ -76,17 +76,17 @@ def test_children_whose_supervisor_is_killed_finish_their_jobs_and_end(bench: Be
         (signal.SIGQUIT, "2"),
     ],
 )
-def test_a_worker_told_to_stop_finishes_its_job_and_takes_no_other(
+def test_a_worker_asked_to_stop_finishes_its_job_and_claims_no_other(
     number: signal.Signals, count: str, bench: Bench
 ) -> None:
     bench.enqueue("hold")
     program = bench.worker("--count", count, "--concurrency", "1")
     program.says(r"holds in (\d+)")
     program.send(number)
-    program.says("stops; 1 jobs")
+    program.says("stopping; 1 running jobs")
     if count == "2":
         program.says(f"{number.name}: stopping")
-        # The one that had nothing to do, or was just about to begin.
+        # The idle process, or one that was just starting.
         program.says("worker process .* (ended with exit code 0|was killed by SIGTERM)$")
     [later] = bench.enqueue("quick")
     bench.write("go", "")
@@ -103,7 +103,7 @@ def test_a_job_longer_than_the_grace_is_released_without_a_counted_attempt(
     program = bench.worker("--count", count, "--grace", "300ms")
     program.says(r"holds in (\d+)")
     program.send(signal.SIGTERM)
-    assert program.ends(USUAL_GRACE) == 0, "after the grace that it was given"
+    assert program.ends(USUAL_GRACE) == 0, "after the grace of its options"
     assert bench.left() == [(held, JobStatus.QUEUED, 0)]
 
 
@@ -113,13 +113,13 @@ def test_a_second_interrupt_does_not_wait_for_the_grace(count: str, bench: Bench
     program = bench.worker("--count", count, "--grace", "10m")
     program.says(r"holds in (\d+)")
     program.send(signal.SIGINT)
-    program.says("stops; 1 jobs")
+    program.says("stopping; 1 running jobs")
     program.send(signal.SIGINT)
     assert program.ends() == 0
     assert bench.left() == [(held, JobStatus.QUEUED, 0)]
 
 
-def test_the_keyboard_of_the_terminal_reaches_only_the_supervisor(bench: Bench) -> None:
+def test_ctrl_c_of_the_terminal_reaches_only_the_supervisor(bench: Bench) -> None:
     program = bench.worker("--count", "2")
     children = program.started(2)
     assert [os.getpgid(pid) for pid in children] == children
@@ -143,19 +143,19 @@ def is_stopped(pid: int) -> bool:
     return state == "T"
 
 
-def test_a_child_that_somebody_has_stopped_heeds_all_the_same(bench: Bench) -> None:
+def test_a_child_stopped_by_sigstop_still_obeys_sigterm(bench: Bench) -> None:
     bench.enqueue("freeze")
     program = bench.python("-c", SUPERVISE)
     [pid] = program.says_pids(r"freezes (\d+)")
     deadline = time.monotonic() + 60
-    while not is_stopped(pid):  # what it says, it says before
+    while not is_stopped(pid):  # it prints its line before it stops
         assert time.monotonic() < deadline
         time.sleep(0.01)
     program.send(signal.SIGTERM)
     assert program.ends() == 0
 
 
-def test_children_that_keep_dying_are_started_ever_later_and_that_is_said_once(
+def test_children_that_keep_dying_restart_with_growing_delays_logged_once(
     bench: Bench,
 ) -> None:
     bench.write("tasks.py", "import os\nos._exit(3)")
@@ -163,9 +163,9 @@ def test_children_that_keep_dying_are_started_ever_later_and_that_is_said_once(
     program.says(r"worker process \d+ started", 7)
     program.send(signal.SIGTERM)
     assert program.ends() == 0
-    told = [json.loads(line) for line in program.output.splitlines()]
-    assert sum("ever later" in one["message"] for one in told) == 1
-    turns = [one for one in told if one["message"].endswith(("started", "is replaced"))]
+    lines = [json.loads(line) for line in program.output.splitlines()]
+    assert sum("delay between restarts grows" in one["message"] for one in lines) == 1
+    turns = [one for one in lines if one["message"].endswith(("started", "is replaced"))]
     gaps = [
         (datetime.fromisoformat(after["time"]) - datetime.fromisoformat(before["time"]))
         for before, after in pairwise(turns)
@@ -185,14 +185,14 @@ def test_an_app_that_none_of_the_first_children_can_load_is_an_error(bench: Benc
     assert 'tasks.py", line 1' in last
 
 
-def test_a_store_in_memory_is_not_worked_on_by_several_processes(bench: Bench) -> None:
+def test_a_store_in_memory_is_refused_for_several_processes(bench: Bench) -> None:
     bench.write("tasks.py", TASKS.replace("sqlite:///jobs.db", "memory://"))
     program = bench.worker("--count", "2")
     assert program.ends() == 2
-    assert "error: the jobs of a store in memory are seen by no other process" in program.output
+    assert "jobs of a store in memory: use count=1" in program.output
 
 
-def test_an_app_that_cannot_be_loaded_later_is_waited_for(bench: Bench) -> None:
+def test_an_app_that_breaks_later_is_retried_until_it_loads(bench: Bench) -> None:
     bench.enqueue("hold")
     program = bench.worker("--count", "2", "--max-jobs", "1")
     program.says("holds in")
@@ -207,15 +207,15 @@ def test_an_app_that_cannot_be_loaded_later_is_waited_for(bench: Bench) -> None:
     assert program.ends() == 0
 
 
-def test_a_child_that_did_its_share_is_replaced_at_once(bench: Bench) -> None:
+def test_a_child_that_reached_max_jobs_is_replaced_at_once(bench: Bench) -> None:
     bench.enqueue("quick", "quick", "quick")
     program = bench.worker("--max-jobs", "1", "--concurrency", "1")
     pids = program.says_pids(r"quick in (\d+)", 3)
     assert len(set(pids)) == 3
-    assert "ever later" not in program.output
+    assert "delay between restarts grows" not in program.output
     program.send(signal.SIGTERM)
     assert program.ends() == 0
-    assert f"worker process {pids[0]} did its share and is replaced" in program.output
+    assert f"worker process {pids[0]} reached its limit and is replaced" in program.output
 
 
 @pytest.mark.parametrize("count", ["1", "3"])
@@ -234,16 +234,14 @@ def test_a_child_that_somebody_else_stopped_is_replaced(bench: Bench) -> None:
     program = bench.worker("--count", "2")
     [child, *_] = program.says_pids(r"quick in (\d+)")
     os.kill(child, signal.SIGTERM)
-    program.says(f"worker process {child} was told to stop and is replaced")
+    program.says(f"worker process {child} was asked to stop and is replaced")
     program.started(3)
     program.send(signal.SIGTERM)
     assert program.ends() == 0
 
 
 @pytest.mark.parametrize("count", ["1", "2"])
-def test_a_thread_that_a_task_left_behind_does_not_hold_up_the_end(
-    count: str, bench: Bench
-) -> None:
+def test_a_thread_that_a_task_left_behind_does_not_delay_the_end(count: str, bench: Bench) -> None:
     bench.enqueue("leak")
     program = bench.worker("--count", count)
     program.says(r"leaked in")
@@ -264,7 +262,7 @@ def test_a_supervisor_with_nothing_to_do_sleeps(bench: Bench) -> None:
     program = bench.worker("--count", "2", "--concurrency", "1")
     program.says("quick in", 2)
     before = switches(program.pid)
-    threading.Event().wait(0.5)  # not to wait for something: this is how long it is looked at
+    threading.Event().wait(0.5)  # not a wait for something: the time over which to count
     assert switches(program.pid) - before <= 1
     program.send(signal.SIGTERM)
     assert program.ends() == 0
@@ -275,10 +273,10 @@ from casque.worker.supervision import registration, supervisor
 assert (supervisor._REGISTERING_US, registration._LAST_SECONDS) == (3_000_000, 5.0)
 supervisor._REGISTERING_US, registration._LAST_SECONDS = 300_000, 0.5
 """
-"""How long a supervisor waits for a storage that is away, when it starts and when it ends."""
+"""How long a supervisor waits for a storage that does not answer, at its start and at its end."""
 
 
-def test_a_storage_that_takes_no_entry_of_the_supervisor_holds_up_nobody(bench: Bench) -> None:
+def test_a_supervisor_whose_entry_cannot_be_stored_still_works(bench: Bench) -> None:
     apart = bench.folder / "apart.db"
     with Queue(f"{apart}") as queue:
         queue.enqueue("anything", b"")
@@ -307,13 +305,13 @@ async def closes():
 """
 
 
-def test_a_worker_whose_event_loop_a_task_has_broken_leaves(bench: Bench) -> None:
+def test_a_worker_whose_event_loop_a_task_has_broken_exits(bench: Bench) -> None:
     bench.write("closing.py", CLOSES)
     bench.enqueue("closes")
     program = bench.worker(app="closing:app")
     assert program.ends() == 1
     assert program.output.count("has broken the event loop") == 1, program.output
-    assert program.output.count("interrupted its event loop") < 5
+    assert program.output.count("interrupted the event loop") < 5
 
 
 def test_a_child_whose_event_loop_a_task_has_broken_is_replaced(bench: Bench) -> None:
@@ -327,7 +325,7 @@ def test_a_child_whose_event_loop_a_task_has_broken_is_replaced(bench: Bench) ->
     assert program.ends() == 0
 
 
-def test_a_program_whose_event_loop_a_task_has_broken_is_told(bench: Bench) -> None:
+def test_a_program_whose_event_loop_a_task_has_broken_gets_the_error(bench: Bench) -> None:
     bench.write("closing.py", CLOSES)
     bench.write("program.py", "import closing\nclosing.app.work()\n")
     bench.enqueue("closes")

@@ -26,7 +26,7 @@ FARTHEST_BACK = 20
 """Seconds. After a step back, processes started later wait so long for jobs claimed before it."""
 MOST_JOBS = 3_000
 FOR_EVER = timedelta(days=10_000)
-SLOW = "no heartbeat got through for the whole of it"
+SLOW = "no heartbeat succeeded for a whole lease"
 """Part of a worker's log line when it could not renew in time: the machine was too busy."""
 
 

@@ -1,4 +1,4 @@
-"""Apps for the tests of workers, and a way to run one beside the test."""
+"""Apps for the tests of workers, and helpers that run a worker beside the test."""
 
 from __future__ import annotations
 
@@ -23,34 +23,34 @@ from casque.worker.worker import Ended, Worker
 
 AT_ONCE = Backoff(base=timedelta(0))
 PATIENCE = 100.0
-"""Seconds after which something that must happen has not, on however busy a machine."""
+"""How many seconds to wait for something that must happen, on however busy a machine."""
 SECOND = timedelta(seconds=1)
 SOON = timedelta(seconds=PATIENCE)
 STORES = {"sqlite": "jobs.db", "json": "queue.json", "folder": "ledger/"}
 WAYS = ("sqlite", "json")
-"""A store whose calls block, and one whose calls suspend: a worker speaks to each in its own way.
+"""A store whose calls block, and one whose calls suspend: a worker calls them differently.
 
-What a worker decides by itself is tested on these, and what stores do on all.
+Tests of the worker's own decisions use these; tests of what stores do use all.
 """
 
 
 def hasten(patch: pytest.MonkeyPatch) -> None:
-    """Heartbeats and looks come often, while leases stay as long as they are.
+    """Make heartbeats and checks frequent, without making leases shorter.
 
-    Whatever a heartbeat brings is there soon, and no busy machine loses a lease.
+    So the effect of a heartbeat comes soon, and no busy machine loses a lease.
     """
     patch.setattr(store_thread, "BEATS_PER_LEASE", 600)
     patch.setattr(loop, "_LONGEST_LOOK_SECONDS", 0.05)
 
 
 def in_memory() -> Iterator[App]:
-    """An app that no other process sees; to be made a fixture."""
+    """An app that no other process sees; used as a fixture."""
     with App("memory://") as app:
         yield app
 
 
 def on_disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[App]:
-    """An app on each of STORES; to be made a fixture."""
+    """An app on each of STORES; used as a fixture."""
     place = STORES[request.param]
     with App(f"{tmp_path}/{place}") as app:
         yield app
@@ -61,20 +61,20 @@ def until(condition: threading.Event) -> None:
 
 
 def wait_for(what: str, happened: Callable[[], object], within: float = PATIENCE) -> None:
-    """Look for it again and again."""
+    """Wait until `happened` returns something true; fail when the time is over."""
     end = time.monotonic() + within
     while not happened():
         assert time.monotonic() < end, f"not within {within:g} s: {what}"
         time.sleep(0.005)
 
 
-def work_off(app: TaskApp, **options: Any) -> Ended:
-    """Work until nothing is due."""
+def run_until_idle(app: TaskApp, **options: Any) -> Ended:
+    """Run a worker until no job is due."""
     return Worker(app, WorkerOptions(until_idle=True, **options)).run()
 
 
 def renewed_for(leases: int, lease: timedelta, clock: FakeClock, app: App, id: str) -> None:
-    """Let so many leases pass; the worker that has the job must use every beat of theirs."""
+    """Let this many leases pass; the worker that holds the job must renew at every beat."""
     for _ in range(leases * store_thread.BEATS_PER_LEASE):
         before = heartbeat_us(app, id)
         clock.advance(lease / store_thread.BEATS_PER_LEASE)
@@ -88,7 +88,7 @@ def heartbeat_us(app: App, id: str) -> int | None:
 
 
 class Beside:
-    """A worker on a thread of its own."""
+    """A worker on a separate thread."""
 
     def __init__(self, app: App, options: WorkerOptions) -> None:
         self.worker = Worker(app, options)
@@ -112,8 +112,8 @@ class Beside:
         return self.ended
 
 
-def work_off_in_time(app: App) -> None:
-    """Let a worker do all that is due, which it must come to the end of."""
+def run_until_idle_in_time(app: App) -> None:
+    """Run a worker until no job is due, and fail if it does not end."""
     worker = Beside(app, WorkerOptions(until_idle=True))
     try:
         worker.join()
@@ -124,7 +124,7 @@ def work_off_in_time(app: App) -> None:
 
 @contextmanager
 def beside(app: App, options: WorkerOptions | None = None, **changes: Any) -> Iterator[Beside]:
-    """A worker beside the test; stopped at its end."""
+    """A worker beside the test, stopped at the end."""
     given = msgspec.structs.replace(options or WorkerOptions(), **changes)
     worker = Beside(app, given)
     try:

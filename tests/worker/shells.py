@@ -1,4 +1,4 @@
-"""Shell jobs for tests, and a look at the processes that they start."""
+"""Shell jobs for tests, and helpers that inspect the processes that they start."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from casque.worker.attempt import RunningAttempt
 from casque.worker.shell.job import SHELL, ShellCall, encode
 from casque.worker.shell.settings import encoded
 from casque.worker.shell.task import add_shell
-from tests.worker.apps import wait_for, work_off
+from tests.worker.apps import run_until_idle, wait_for
 
 DAY = timedelta(days=1)
 LONG_US = 600_000_000
-"""A lease whose heartbeat no test lives to see."""
+"""A lease so long that no heartbeat comes during a test."""
 STORES = ("jobs.db", "queue.json", "ledger/")
 
 
@@ -48,20 +48,20 @@ def shell_app(store: StoreAddress) -> App:
 
 
 def on_each_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[App]:
-    """An app for commands on each of STORES; to be made a fixture."""
+    """An app for commands on each of STORES; used as a fixture."""
     with shell_app(f"{tmp_path}/{request.param}") as app:
         yield app
 
 
 def on_sqlite(tmp_path: Path) -> Iterator[App]:
-    """An app for commands; to be made a fixture."""
+    """An app for commands; used as a fixture."""
     with shell_app(f"{tmp_path}/jobs.db") as app:
         yield app
 
 
 def run(app: TaskApp, *jobs: NewJob) -> None:
     app.queue.enqueue_many(jobs)
-    work_off(app)
+    run_until_idle(app)
 
 
 def configure(queue: Queue, **settings: str) -> None:
@@ -82,35 +82,35 @@ def job_of(app: TaskApp, id: str = "job") -> Job:
 
 
 def out_of_time_when(happened: Callable[[], object], patch: pytest.MonkeyPatch) -> None:
-    """Let a job's time be over as soon as something has happened, however long that takes."""
+    """Let a job time out as soon as something has happened, however long that takes."""
 
-    def look(
-        attempts: running.RunningAttempts, attempt: RunningAttempt, seconds: float, told: str
+    def check(
+        attempts: running.RunningAttempts, attempt: RunningAttempt, seconds: float, reason: str
     ) -> None:
         if happened():
-            attempts._time_out(attempt, told)
+            attempts._time_out(attempt, reason)
         else:
-            again = attempts._loop.call_later(0.01, look, attempts, attempt, seconds, told)
+            again = attempts._loop.call_later(0.01, check, attempts, attempt, seconds, reason)
             attempt.timer = again
 
     def begin(
-        attempts: running.RunningAttempts, attempt: RunningAttempt, seconds: float, told: str
+        attempts: running.RunningAttempts, attempt: RunningAttempt, seconds: float, reason: str
     ) -> None:
         if attempt.timer is not None:
             attempt.timer.cancel()
-        look(attempts, attempt, seconds, told)
+        check(attempts, attempt, seconds, reason)
 
     patch.setattr(running.RunningAttempts, "_set_timer", begin)
 
 
 def number_in(path: Path) -> int:
-    """The number in a file that a command writes, once it has."""
+    """The number that a command writes to a file; waits for it."""
     wait_for(f"{path} is written", lambda: is_written(path))
     return int(path.read_text())
 
 
 def lives(pid: int) -> bool:
-    """Whether a process does; one that is dead but unburied does not."""
+    """True if the process is alive; a zombie is not."""
     with suppress(OSError):
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
         return state not in "ZX"
@@ -118,12 +118,12 @@ def lives(pid: int) -> bool:
 
 
 def is_written(*paths: Path) -> bool:
-    """Whether commands have written a line to each."""
+    """True if commands have written a line to each file."""
     return all(path.exists() and path.read_text().endswith("\n") for path in paths)
 
 
 def session_of(leader: int) -> list[int]:
-    """What lives of a session, in whatever process group."""
+    """The living processes of a session, in any process group."""
     found = []
     for entry in Path("/proc").iterdir():
         with suppress(OSError, ValueError):

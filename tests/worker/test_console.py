@@ -1,4 +1,4 @@
-"""The lines for a person who watches workers go by."""
+"""The lines for a person who watches workers in a terminal."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from casque.worker.logging.console import SUPERVISOR_LOGGER, ConsoleLines, shown
 from casque.worker.logging.setup import LogOptions
 from casque.worker.shell import task as shell
 from casque.worker.shell.task import add_shell
-from tests.worker.apps import beside, wait_for, work_off
+from tests.worker.apps import beside, run_until_idle, wait_for
 from tests.worker.shells import command, configure, job_of
 
 PID = os.getpid()
@@ -26,7 +26,7 @@ PID = os.getpid()
 
 @contextmanager
 def watching(level: int = logging.INFO) -> Iterator[io.StringIO]:
-    """What `set_up` does, but to a stream of our own; pytest's handlers stand aside."""
+    """Set up as `set_up` does, but with our own stream and without pytest's handlers."""
     root, worker, stream = (
         logging.getLogger(),
         logging.getLogger(setup.WORKER_LOGGER),
@@ -45,7 +45,7 @@ def watching(level: int = logging.INFO) -> Iterator[io.StringIO]:
         setup._current.pop()
 
 
-def told(stream: io.StringIO) -> list[str]:
+def lines_of(stream: io.StringIO) -> list[str]:
     lines = stream.getvalue().splitlines()
     assert all(line.startswith(f"[Worker {PID}] ") for line in lines), lines
     return [line.removeprefix(f"[Worker {PID}] ") for line in lines]
@@ -58,12 +58,12 @@ def app(tmp_path: Path) -> Iterator[App]:
         yield app
 
 
-def test_a_worker_tells_of_itself_and_its_jobs(app: App) -> None:
+def test_the_console_shows_a_worker_and_its_jobs(app: App) -> None:
     configure(app.queue, backoff_base="0")
     app.queue.enqueue_many([command("echo hi  &&\n\n true", "good"), command("exit 1", "bad")])
     with watching() as stream:
-        work_off(app, concurrency=1)
-    assert told(stream) == [
+        run_until_idle(app, concurrency=1)
+    assert lines_of(stream) == [
         "Started and registered.",
         "Processing job good: echo hi && true",
         "Job good completed successfully.",
@@ -73,7 +73,7 @@ def test_a_worker_tells_of_itself_and_its_jobs(app: App) -> None:
     ]
 
 
-def test_of_tasks_it_names_the_entrypoint_and_the_error(app: App) -> None:
+def test_the_console_names_the_entrypoint_and_the_error_of_a_task(app: App) -> None:
     @app.task(max_attempts=1)
     async def fails() -> None:
         raise ValueError("no\nsuch thing")
@@ -89,31 +89,31 @@ def test_of_tasks_it_names_the_entrypoint_and_the_error(app: App) -> None:
     for task in (fails, snoozes, discards):
         task.using(id=f"the-{task.name}").enqueue()
     with watching() as stream:
-        work_off(app, concurrency=1)
-    said = told(stream)
+        run_until_idle(app, concurrency=1)
+    said = lines_of(stream)
     assert "Processing job the-fails: fails" in said
     assert "Job the-fails failed (ValueError: no such thing)." in said
-    assert "Job the-snoozes put off." in said
+    assert "Job the-snoozes snoozed." in said
     assert "Job the-discards discarded." in said
     assert "Traceback" not in stream.getvalue()
 
 
-def test_told_to_stop_it_says_so_and_what_it_gives_back(app: App, tmp_path: Path) -> None:
+def test_the_console_shows_a_stop_and_the_released_jobs(app: App, tmp_path: Path) -> None:
     app.queue.enqueue_many([command("sleep 300", "long")])
     with watching() as stream, beside(app, grace_us=0) as worker:
         wait_for("it runs", lambda: "Processing" in stream.getvalue())
         worker.worker.stop()
         worker.join()
-        assert told(stream) == [
+        assert lines_of(stream) == [
             "Started and registered.",
             "Processing job long: sleep 300",
             "Shutdown signal received. Exiting...",
-            "Job long given back.",
+            "Job long released.",
             "Stopped and unregistered.",
         ]
 
 
-def test_of_a_job_that_was_cancelled_it_says_that_it_was_lost(
+def test_the_console_shows_a_cancelled_job_as_lost(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shell, "_LOOK_SECONDS", 0.1)
@@ -124,11 +124,11 @@ def test_of_a_job_that_was_cancelled_it_says_that_it_was_lost(
         wait_for("it says so", lambda: "Job long lost: it was cancelled" in stream.getvalue())
 
 
-def test_whoever_asks_for_less_sees_less(app: App) -> None:
+def test_the_console_hides_lines_below_its_level(app: App) -> None:
     app.queue.enqueue_many([command("true", "good"), command("exit 3", "bad")])
     with watching(logging.WARNING) as stream:
-        work_off(app)
-    assert told(stream) == ["Job bad failed (exit code 3)."]
+        run_until_idle(app)
+    assert lines_of(stream) == ["Job bad failed (exit code 3)."]
     assert job_of(app, "good").result is not None
 
 
@@ -136,7 +136,7 @@ def test_nothing_in_a_command_reaches_the_terminal_raw(app: App) -> None:
     evil = "\x1b]0;title\x07\x9b31m\u202eevil"
     app.queue.enqueue_many([command(f"true {evil}", f"id-{evil}")])
     with watching() as stream:
-        work_off(app)
+        run_until_idle(app)
     text = stream.getvalue()
     assert text.replace("\n", "").isprintable(), text
     assert "true \\x1b]0;title\\x07\\x9b31m\\u202eevil" in text
@@ -145,7 +145,7 @@ def test_nothing_in_a_command_reaches_the_terminal_raw(app: App) -> None:
 def test_a_long_command_is_cut(app: App) -> None:
     app.queue.enqueue_many([command(f": {'x' * 5_000}", "long")])
     with watching() as stream:
-        work_off(app)
+        run_until_idle(app)
     assert max(map(len, stream.getvalue().splitlines())) < 250
 
 
@@ -155,7 +155,7 @@ def record(name: str, message: str, **fields: object) -> logging.LogRecord:
     return made
 
 
-def test_what_has_no_event_is_told_as_it_is_line_by_line() -> None:
+def test_the_console_shows_a_record_without_an_event_as_it_is() -> None:
     made = record("elsewhere", "said\x07 so, é")
     made.exc_info = (ValueError, ValueError("with a\x1bcode"), None)
     assert ConsoleLines().format(made).splitlines() == [
@@ -183,7 +183,7 @@ def test_the_supervisor_is_named_manager_on_the_console(
     assert shown(logging.INFO)(made)
 
 
-def test_an_event_of_somebody_elses_making_is_no_event_of_ours() -> None:
+def test_the_console_ignores_an_event_field_that_is_not_ours() -> None:
     made = record("elsewhere", "said", event=5)
     assert ConsoleLines().format(made) == f"[Worker {PID}] said"
     assert shown(logging.INFO)(made)

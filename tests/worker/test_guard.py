@@ -1,4 +1,4 @@
-"""The guard: what a worker's commands started does not outlive the worker."""
+"""The guard: no process that a worker's commands started outlives the worker."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def groups() -> Iterator[Groups]:
 
 @pytest.fixture
 def program() -> Iterator[subprocess.Popen[bytes]]:
-    """The guard itself, with us for its worker."""
+    """The guard itself, with the test as its worker."""
     with subprocess.Popen(
         [sys.executable, "-I", "-S", guard_main.__file__],
         bufsize=0,
@@ -67,7 +67,7 @@ def answer(program: subprocess.Popen[bytes]) -> bytes:
     return program.stdout.readline()
 
 
-def test_it_ends_at_its_workers_end_what_it_knows_of_and_nothing_else(
+def test_the_guard_kills_its_groups_and_no_others_when_its_worker_ends(
     program: subprocess.Popen[bytes], groups: Groups
 ) -> None:
     kept, dropped, never = groups.start(), groups.start(), groups.start()
@@ -85,7 +85,7 @@ def test_it_ends_at_its_workers_end_what_it_knows_of_and_nothing_else(
     assert lives(never)
 
 
-def test_it_ends_what_made_a_group_of_its_own(
+def test_the_guard_kills_processes_in_a_new_group(
     program: subprocess.Popen[bytes], tmp_path: Path
 ) -> None:
     line = f"timeout 300 sh -c 'echo $$ > {tmp_path}/child; timeout 300 sleep 300'"
@@ -100,7 +100,7 @@ def test_it_ends_what_made_a_group_of_its_own(
         wait_for("all of it is ended", lambda: not session_of(started.pid))
 
 
-def test_it_ends_what_is_late_and_nothing_that_was_renewed(
+def test_the_guard_kills_late_groups_and_no_renewed_ones(
     program: subprocess.Popen[bytes], groups: Groups
 ) -> None:
     late, renewed, boundless = groups.start(), groups.start(), groups.start()
@@ -117,7 +117,7 @@ def test_it_ends_what_is_late_and_nothing_that_was_renewed(
     assert answer(program) == f"{late}\n".encode()
 
 
-def test_one_that_was_frozen_hears_first_what_was_renewed_meanwhile(
+def test_a_guard_that_was_frozen_reads_renewals_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     reads, writes = os.pipe()
@@ -130,7 +130,7 @@ def test_one_that_was_frozen_hears_first_what_was_renewed_meanwhile(
             os.close(writes)
 
     def frozen(ends: dict[int, float]) -> float | None:
-        if ends.get(1) == 3:  # just as it was to wait for that; and the worker goes on
+        if ends.get(1) == 3:  # frozen just before it waits, while the worker continues
             now[0] = 100
             os.write(writes, b"=1 300\n=2 0\n")
         return seconds_to(ends)
@@ -141,10 +141,10 @@ def test_one_that_was_frozen_hears_first_what_was_renewed_meanwhile(
     os.write(writes, b"+1\n+2\n=1 3\n")
     guard_main.main()
     os.close(reads)
-    assert ended == [{2}, {1, 2}], "the last of them when its worker has ended"
+    assert ended == [{2}, {1, 2}], "the last call when its worker has ended"
 
 
-def test_a_group_that_is_gone_keeps_it_from_nothing(
+def test_the_guard_ignores_a_group_that_is_gone(
     program: subprocess.Popen[bytes], groups: Groups
 ) -> None:
     gone = subprocess.Popen(["true"], start_new_session=True)
@@ -175,7 +175,7 @@ def pid_of(guard: Guard) -> int:
     return guard.pid
 
 
-def test_it_begins_with_the_first_group_and_ends_when_it_is_let_go(groups: Groups) -> None:
+def test_the_guard_starts_with_the_first_group_and_ends_when_closed(groups: Groups) -> None:
     group = groups.start()
     pids = []
 
@@ -190,7 +190,7 @@ def test_it_begins_with_the_first_group_and_ends_when_it_is_let_go(groups: Group
     assert lives(group)
 
 
-def test_one_that_was_killed_is_replaced_and_told_of_all_that_runs(groups: Groups) -> None:
+def test_a_killed_guard_is_replaced_and_gets_all_running_groups(groups: Groups) -> None:
     first, second = groups.start(), groups.start()
 
     async def test(guard: Guard) -> None:
@@ -200,13 +200,13 @@ def test_one_that_was_killed_is_replaced_and_told_of_all_that_runs(groups: Group
         while guard.pid in (None, killed):
             await asyncio.sleep(0.01)
         await guard.add(second)
-        assert lives(first), "it must not be ended by that"
+        assert lives(first), "the replacement must not kill it"
 
     run(test)
     wait_for("both are ended", lambda: not (lives(first) or lives(second)))
 
 
-def test_one_that_does_not_answer_is_replaced_and_ends_nothing(
+def test_a_guard_that_does_not_answer_is_replaced_and_kills_nothing(
     groups: Groups, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = groups.start(), groups.start()
@@ -232,7 +232,7 @@ def test_one_that_does_not_answer_is_replaced_and_ends_nothing(
     wait_for("both are ended", lambda: not (lives(first) or lives(second)))
 
 
-def test_one_that_reads_nothing_is_replaced_once_however_many_lines_it_missed(
+def test_a_guard_that_reads_nothing_is_replaced_once(
     groups: Groups,
 ) -> None:
     group = groups.start()
@@ -253,7 +253,7 @@ def test_one_that_reads_nothing_is_replaced_once_however_many_lines_it_missed(
     wait_for("it is ended", lambda: not lives(group))
 
 
-def test_without_one_no_command_begins(
+def test_without_a_guard_no_command_starts(
     groups: Groups, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "guard.py").write_text("")
@@ -276,8 +276,7 @@ def killed(tmp_path: Path, script: str) -> None:
     assert ended.returncode == -signal.SIGKILL
 
 
-def test_a_command_that_was_not_let_go_never_runs(tmp_path: Path) -> None:
-    """Its worker died before the guard knew of it."""
+def test_a_command_whose_worker_died_before_it_was_guarded_never_runs(tmp_path: Path) -> None:
     killed(
         tmp_path,
         """

@@ -1,4 +1,4 @@
-"""What stores, machines and people do to a worker, and that it bears it."""
+"""A worker survives what stores, machines and people do to it."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from tests.worker.apps import (
     beside,
     hasten,
     in_memory,
+    run_until_idle,
     until,
     wait_for,
-    work_off,
 )
 
 app = pytest.fixture(in_memory)
@@ -39,7 +39,7 @@ A_LITTLE = timedelta(milliseconds=300)
 
 
 class Slow(MemoryStore):
-    """A store whose claims can be held up."""
+    """A store whose claims can be blocked."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class Slow(MemoryStore):
         return await super().commit(batches, **options)
 
 
-def test_what_is_claimed_while_it_is_told_to_stop_is_given_back_uncounted() -> None:
+def test_jobs_claimed_during_a_stop_are_released_uncounted() -> None:
     store = Slow()
     app = App(store)
 
@@ -72,7 +72,7 @@ def test_what_is_claimed_while_it_is_told_to_stop_is_given_back_uncounted() -> N
     }
 
 
-def test_a_log_that_raises_harms_nobody(app: App) -> None:
+def test_a_log_handler_that_raises_harms_no_job(app: App) -> None:
     class Raises(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             raise RuntimeError("no log today")
@@ -94,7 +94,7 @@ def test_a_log_that_raises_harms_nobody(app: App) -> None:
     logger.setLevel(logging.DEBUG)
     try:
         app.enqueue_many([task.job() for _ in range(30)])
-        work_off(app, concurrency=3)
+        run_until_idle(app, concurrency=3)
     finally:
         logging.setLogRecordFactory(factory)
         logger.removeHandler(handler)
@@ -131,7 +131,9 @@ def test_a_thread_that_cannot_be_started_runs_nothing_twice(
 
 
 @pytest.mark.parametrize("kind", [Ack, Dequeue, PutRecord, Heartbeat])
-def test_whatever_a_store_raises_is_no_answer(kind: type, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_any_exception_of_a_store_counts_as_no_answer(
+    kind: type, monkeypatch: pytest.MonkeyPatch
+) -> None:
     hasten(monkeypatch)
 
     class Odd(MemoryStore):
@@ -151,7 +153,7 @@ def test_whatever_a_store_raises_is_no_answer(kind: type, monkeypatch: pytest.Mo
     @app.task
     async def task() -> int:
         runs.append(1)
-        while store.failures and kind is not Ack:  # which comes after it
+        while store.failures and kind is not Ack:  # the Ack comes after the task
             await asyncio.sleep(0.01)
         return 1
 
@@ -160,7 +162,7 @@ def test_whatever_a_store_raises_is_no_answer(kind: type, monkeypatch: pytest.Mo
     assert len(runs) == 1
 
 
-def test_a_delayed_job_is_not_forgotten_over_one_that_is_due(app: App) -> None:
+def test_a_delayed_job_runs_on_time_while_another_job_runs(app: App) -> None:
     go_on, begun = threading.Event(), threading.Event()
 
     @app.task
@@ -180,7 +182,7 @@ def test_a_delayed_job_is_not_forgotten_over_one_that_is_due(app: App) -> None:
 
 
 @pytest.mark.parametrize("queue", ["a", "b"])
-def test_nor_is_one_of_another_queue(app: App, queue: str) -> None:
+def test_a_delayed_job_runs_on_time_in_any_of_several_queues(app: App, queue: str) -> None:
     @app.task
     def later() -> None: ...
 
@@ -188,7 +190,7 @@ def test_nor_is_one_of_another_queue(app: App, queue: str) -> None:
         later.using(delay=A_LITTLE, queue=queue).enqueue().result(timeout=SOON)
 
 
-def test_an_app_that_is_closed_meanwhile_lets_its_worker_end(tmp_path: Path) -> None:
+def test_a_worker_can_stop_after_its_app_was_closed(tmp_path: Path) -> None:
     app = App(f"{tmp_path}/ledger/")
     begun = threading.Event()
 
@@ -204,7 +206,7 @@ def test_an_app_that_is_closed_meanwhile_lets_its_worker_end(tmp_path: Path) -> 
     assert worker.join() is Ended.STOPPED
 
 
-def test_one_that_is_told_to_stop_without_its_storage_ends(
+def test_a_worker_that_is_asked_to_stop_ends_without_its_storage(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(store_thread, "LAST_WORDS_US", 300_000)
@@ -234,13 +236,13 @@ def test_one_that_is_told_to_stop_without_its_storage_ends(
     assert worker.join() is Ended.STOPPED
 
 
-def test_a_lease_that_no_heartbeat_can_keep_is_refused(app: App) -> None:
+def test_a_lease_too_short_for_heartbeats_is_refused(app: App) -> None:
     @app.task
     def task() -> None: ...
 
     with pytest.raises(InvalidError, match="at least 1 s"):
         app.work(lease=timedelta(milliseconds=5))
-    with pytest.raises(InvalidError, match="seen by no other process"):
+    with pytest.raises(InvalidError, match="store in memory: use count=1"):
         app.work(count=2)
 
 
@@ -257,7 +259,7 @@ SCATTERED = {
 }
 
 
-def test_tasks_of_other_modules_than_the_apps_are_known_to_every_process(tmp_path: Path) -> None:
+def test_every_process_loads_tasks_from_modules_besides_the_apps(tmp_path: Path) -> None:
     for name, text in SCATTERED.items():
         (tmp_path / f"{name}.py").write_text(text)
     said = subprocess.run(
@@ -274,7 +276,7 @@ def test_tasks_of_other_modules_than_the_apps_are_known_to_every_process(tmp_pat
     app.close()
 
 
-def test_a_worker_is_refused_where_its_store_thread_cannot_begin(
+def test_run_raises_if_the_store_thread_cannot_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app = App(tmp_path / "queue.json")

@@ -1,4 +1,4 @@
-"""How a worker keeps the jobs that it has, whatever becomes of time and storage."""
+"""How a worker keeps its jobs, whatever happens to clocks and storage."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ from tests.worker.apps import (
     heartbeat_us,
     on_disk,
     renewed_for,
+    run_until_idle,
     until,
     wait_for,
-    work_off,
 )
 
 app = pytest.fixture(params=STORES)(on_disk)
@@ -55,7 +55,7 @@ DAY = timedelta(days=1)
 
 
 class Steady(FakeClock):
-    """It moves when the test says so, and only then: waiting for a lock takes real time."""
+    """It advances only when the test says so: waiting for a lock takes real time."""
 
     async def sleep(self, span: int, *, blocking: bool) -> None:
         await SystemClock().sleep(span, blocking=blocking)
@@ -88,9 +88,7 @@ def test_a_task_slower_than_its_lease_runs_once(clock: FakeClock, app: App) -> N
     assert runs == [1]
 
 
-def test_what_a_worker_holds_is_renewed_at_once_when_the_clock_steps(
-    clock: FakeClock, app: App
-) -> None:
+def test_leases_are_renewed_at_once_when_the_clock_steps(clock: FakeClock, app: App) -> None:
     begun, go_on = threading.Event(), threading.Event()
 
     @app.task
@@ -114,7 +112,7 @@ def test_what_a_worker_holds_is_renewed_at_once_when_the_clock_steps(
         wait_for("it is done", lambda: handle.job().status is JobStatus.COMPLETED)
 
 
-def test_one_that_blocks_its_event_loop_for_longer_runs_once_too(
+def test_a_task_that_blocks_the_loop_longer_than_its_lease_runs_once(
     clock: FakeClock, app: App
 ) -> None:
     runs: list[int] = []
@@ -128,7 +126,7 @@ def test_one_that_blocks_its_event_loop_for_longer_runs_once_too(
         runs.append(current_job().attempt)
         enqueueing = asyncio.ensure_future(other.aenqueue())
         for _ in range(5):
-            await asyncio.sleep(0)  # it is under way, and will not go on
+            await asyncio.sleep(0)  # the enqueue is under way, and will not continue
         blocked.set()
         go_on.wait(PATIENCE)
         await enqueueing
@@ -142,7 +140,7 @@ def test_one_that_blocks_its_event_loop_for_longer_runs_once_too(
     assert runs == [1]
 
 
-def test_a_job_that_was_cancelled_is_ended(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_task_of_a_cancelled_job_is_ended(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     hasten(monkeypatch)
     begun, ended = threading.Event(), threading.Event()
 
@@ -206,7 +204,7 @@ def test_one_lost_request_or_reply_anywhere_neither_loses_nor_doubles_a_job(
 
         with Queue(path) as q:
             q.enqueue_many([task.job(number) for number in range(5)])
-        work_off(app, concurrency=2)
+        run_until_idle(app, concurrency=2)
         assert sorted(runs) == list(range(5)), f"{fault.name} of commit {nth}"
         with Queue(path) as q:
             assert q.stats().completed == 5
@@ -215,7 +213,7 @@ def test_one_lost_request_or_reply_anywhere_neither_loses_nor_doubles_a_job(
 
 
 class Away(SqliteStore):
-    """A store that is not there for a while."""
+    """A store that fails for a while."""
 
     is_away = False
     asked = 0
@@ -227,7 +225,7 @@ class Away(SqliteStore):
         return super().commit_now(*args)
 
 
-def test_jobs_of_a_storage_that_fails_for_longer_are_not_lost(
+def test_a_storage_that_fails_for_a_while_loses_no_job(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = Away(tmp_path / "jobs.db")
@@ -247,14 +245,14 @@ def test_jobs_of_a_storage_that_fails_for_longer_are_not_lost(
         begun_us = store.clock.monotonic()
         go_on.set()
         wait_for("it is asked again", lambda: store.asked >= 3)
-        assert store.clock.monotonic() - begun_us > 100_000, "it gives the storage no rest"
+        assert store.clock.monotonic() - begun_us > 100_000, "it does not pause between tries"
         store.is_away = False
         assert handle.result(timeout=SOON) == 1
-    assert caplog.text.count("the storage is in trouble") == 1
+    assert caplog.text.count("the storage failed") == 1
     assert caplog.text.count("the storage answers again") == 1
 
 
-def test_a_storage_that_is_away_for_a_whole_lease_ends_what_runs(
+def test_a_storage_that_fails_for_a_whole_lease_ends_running_tasks(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hasten(monkeypatch)
@@ -282,14 +280,14 @@ def test_a_storage_that_is_away_for_a_whole_lease_ends_what_runs(
         until(ended)
         store.is_away = False
         while handle.job().status is not JobStatus.COMPLETED:
-            clock.advance(SECOND)  # it pauses between its questions
+            clock.advance(SECOND)  # it pauses between tries
             time.sleep(0.01)
     assert handle.result() == "again"
-    assert "no heartbeat got through" in caplog.text
+    assert "no heartbeat succeeded" in caplog.text
 
 
 @pytest.mark.parametrize("refusal", [JobNotFoundError(), LeaseLostError()])
-def test_what_was_stored_without_an_answer_is_not_taken_for_lost(
+def test_an_outcome_stored_without_an_answer_is_not_taken_for_lost(
     tmp_path: Path, refusal: Exception
 ) -> None:
     app = App(tmp_path / "jobs.db")

@@ -1,4 +1,4 @@
-"""How a worker begins, is seen, and ends."""
+"""How a worker starts, registers and ends."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from casque import App, JobStatus, Queue, current_job
+from casque import App, InvalidError, JobStatus, Queue, current_job
 from casque.record import WORKER
 from casque.worker import store_thread
 from casque.worker.options import WorkerOptions
@@ -21,9 +21,9 @@ from tests.worker.apps import (
     beside,
     hasten,
     on_disk,
+    run_until_idle,
     until,
     wait_for,
-    work_off,
 )
 
 app = pytest.fixture(params=WAYS)(on_disk)
@@ -32,7 +32,7 @@ on_one = pytest.mark.parametrize("app", ["sqlite"], indirect=True)
 
 @on_one
 def test_a_worker_without_tasks_is_refused(app: App) -> None:
-    with pytest.raises(Exception, match="has no tasks"):
+    with pytest.raises(InvalidError, match="has no tasks"):
         Worker(app)
 
 
@@ -44,11 +44,13 @@ def test_a_worker_inside_an_event_loop_is_refused(app: App) -> None:
     async def inside() -> None:
         Worker(app).run()
 
-    with pytest.raises(Exception, match="event loop of its own"):
+    with pytest.raises(InvalidError, match="its own event loop"):
         asyncio.run(inside())
 
 
-def test_it_is_in_the_registry_while_it_works(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_is_in_the_registry_while_it_works(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
     hasten(monkeypatch)
     begun, go_on = threading.Event(), threading.Event()
 
@@ -64,7 +66,7 @@ def test_it_is_in_the_registry_while_it_works(app: App, monkeypatch: pytest.Monk
     with beside(app, concurrency=3, queues=("default",)):
         handle = slow.enqueue()
         until(begun)
-        wait_for("it says what it runs", lambda: [one for one in entries() if one.running])
+        wait_for("it lists what it runs", lambda: [one for one in entries() if one.running])
         [entry] = entries()
         assert entry.running == (handle.id,)
         assert (entry.concurrency, entry.queues, entry.entrypoints) == (3, ("default",), ("slow",))
@@ -74,7 +76,7 @@ def test_it_is_in_the_registry_while_it_works(app: App, monkeypatch: pytest.Monk
     assert entries() == []
 
 
-def test_stopping_lets_what_runs_end(app: App) -> None:
+def test_a_stopping_worker_lets_running_jobs_finish(app: App) -> None:
     begun, go_on = threading.Event(), threading.Event()
 
     @app.task
@@ -95,7 +97,7 @@ def test_stopping_lets_what_runs_end(app: App) -> None:
 
 
 @pytest.mark.parametrize("kind", ["async", "stubborn", "thread"])
-def test_after_the_grace_it_is_given_back_uncounted(
+def test_a_job_that_outlasts_the_grace_is_released_uncounted(
     app: App, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store_thread, "CANCEL_SECONDS", 0.1)
@@ -131,7 +133,7 @@ def test_after_the_grace_it_is_given_back_uncounted(
     assert (job.status, job.attempts) == (JobStatus.QUEUED, 0)
 
 
-def test_stop_now_gives_back_at_once(app: App) -> None:
+def test_stop_now_releases_jobs_at_once(app: App) -> None:
     begun = threading.Event()
 
     @app.task
@@ -149,7 +151,7 @@ def test_stop_now_gives_back_at_once(app: App) -> None:
 
 
 @on_one
-def test_one_that_is_stopped_before_it_runs_ends(app: App) -> None:
+def test_a_worker_that_is_stopped_before_it_runs_ends(app: App) -> None:
     @app.task
     def task() -> None: ...
 
@@ -158,12 +160,12 @@ def test_one_that_is_stopped_before_it_runs_ends(app: App) -> None:
     assert worker.run() is Ended.STOPPED
 
 
-def test_after_so_many_jobs_it_ends_to_be_replaced(app: App) -> None:
+def test_a_worker_ends_after_max_jobs_to_be_replaced(app: App) -> None:
     @app.task
     async def task() -> None: ...
 
     app.enqueue_many([task.job() for _ in range(10)])
-    assert work_off(app, max_jobs=7, concurrency=4) is Ended.RECYCLED
+    assert run_until_idle(app, max_jobs=7, concurrency=4) is Ended.RECYCLED
     assert app.queue.stats().completed == 7
     assert app.queue.stats().pending == 3
 
@@ -178,13 +180,13 @@ def test_the_last_job_before_a_worker_is_replaced_has_all_its_time(app: App) -> 
         ended.append(current_job().attempt)
 
     handle = slow.enqueue()
-    assert work_off(app, max_jobs=1, grace_us=100_000) is Ended.RECYCLED
+    assert run_until_idle(app, max_jobs=1, grace_us=100_000) is Ended.RECYCLED
     assert ended == [1]
     assert handle.job().status is JobStatus.COMPLETED
 
 
 @on_one
-def test_one_that_is_to_be_replaced_can_still_be_told_to_stop(app: App) -> None:
+def test_a_worker_that_awaits_its_replacement_can_still_be_stopped(app: App) -> None:
     begun = threading.Event()
 
     @app.task
@@ -202,7 +204,7 @@ def test_one_that_is_to_be_replaced_can_still_be_told_to_stop(app: App) -> None:
 
 
 @on_one
-def test_one_that_has_grown_too_large_ends_to_be_replaced(
+def test_a_worker_above_max_mib_ends_to_be_replaced(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hasten(monkeypatch)

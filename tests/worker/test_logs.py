@@ -1,4 +1,4 @@
-"""The lines of a worker's log: those of a batch come together, and none is told otherwise."""
+"""The lines of a worker's log: a batch is written together, and every line is the same."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def lines(request: pytest.FixtureRequest, stream: io.StringIO) -> LineHandler:
 
 @contextmanager
 def alone(handler: LineHandler) -> Iterator[None]:
-    """While this holds, nobody else is told; pytest itself listens otherwise."""
+    """Make this the only handler; pytest has its own otherwise."""
     root = logging.getLogger()
     before, level = root.handlers[:], root.level
     root.handlers[:] = [handler]
@@ -56,7 +56,7 @@ def attempt() -> RunningAttempt:
     return RunningAttempt(job, app.tasks["task"], app.store.clock)
 
 
-def test_a_line_is_the_same_whichever_way_it_came(
+def test_a_line_is_the_same_with_and_without_a_record(
     lines: LineHandler, stream: io.StringIO, attempt: RunningAttempt
 ) -> None:
     with alone(lines):
@@ -73,7 +73,7 @@ def test_a_line_is_the_same_whichever_way_it_came(
         assert attempt.job.id in directly
 
 
-def test_those_of_a_batch_are_written_at_its_end_but_warnings_at_once(
+def test_a_batch_is_written_at_its_end_but_warnings_at_once(
     lines: LineHandler, stream: io.StringIO, attempt: RunningAttempt
 ) -> None:
     with alone(lines):
@@ -91,7 +91,7 @@ def test_those_of_a_batch_are_written_at_its_end_but_warnings_at_once(
         assert len(stream.getvalue().splitlines()) == 5
 
 
-def test_with_a_handler_or_filter_of_the_users_every_line_is_a_record(lines: LineHandler) -> None:
+def test_with_a_users_handler_or_filter_every_line_is_a_record(lines: LineHandler) -> None:
     with alone(lines):
         other = logging.NullHandler()
         LOGGER.addHandler(other)
@@ -104,20 +104,20 @@ def test_with_a_handler_or_filter_of_the_users_every_line_is_a_record(lines: Lin
         lines.filters.clear()
         LOGGER.setLevel(logging.WARNING)
         with batched(LOGGER) as only:
-            assert only is None, "it is not asked for"
+            assert only is None, "the level is disabled"
         LOGGER.setLevel(logging.NOTSET)
         with batched(LOGGER) as only:
             assert only is lines
 
 
-def test_so_it_is_with_a_formatter_of_the_users(lines: LineHandler) -> None:
+def test_with_a_users_formatter_every_line_is_a_record(lines: LineHandler) -> None:
     with alone(lines):
         lines.setFormatter(logging.Formatter("%(message)s"))
         with batched(LOGGER) as only:
             assert only is None
 
 
-def test_a_log_that_nobody_reads_harms_nobody(
+def test_a_log_with_a_closed_stream_raises_nothing(
     lines: LineHandler, attempt: RunningAttempt, capsys: pytest.CaptureFixture[str]
 ) -> None:
     class Closed(io.StringIO):
@@ -132,12 +132,12 @@ def test_a_log_that_nobody_reads_harms_nobody(
         with batched(LOGGER) as only:
             report.settled(attempt, Returned(None), None, only)
         report.settled(attempt, Returned(None), None, closed)
-    assert capsys.readouterr().err == "", "and no complaint about it"
+    assert capsys.readouterr().err == "", "no error is printed"
 
 
 @pytest.fixture
 def pipe() -> Iterator[tuple[LineHandler, IO[str]]]:
-    """A log, and who reads it."""
+    """A log and its reader."""
     reads, writes = os.pipe()
     with (
         os.fdopen(reads, encoding="utf-8") as reader,
@@ -148,20 +148,22 @@ def pipe() -> Iterator[tuple[LineHandler, IO[str]]]:
         yield handler, reader
 
 
-def test_a_reader_that_hangs_holds_up_nobody_and_is_told_all_in_the_end(
+def test_a_log_reader_that_hangs_blocks_nobody_and_gets_all_lines_later(
     pipe: tuple[LineHandler, IO[str]],
 ) -> None:
     handler, reader = pipe
-    told = [f"line {n} {'é' if n % 2 else 'e'}{'x' * n}" for n in range(1000)]
+    lines = [f"line {n} {'é' if n % 2 else 'e'}{'x' * n}" for n in range(1000)]
     with alone(handler):
-        for one in told:
+        for one in lines:
             logging.getLogger("elsewhere").info(one)
-        assert [reader.readline() for _ in told] == [f"{one}\n" for one in told]
+        assert [reader.readline() for _ in lines] == [f"{one}\n" for one in lines]
         logging.getLogger("elsewhere").info("last")
         assert reader.readline() == "last\n"
 
 
-def test_what_is_too_much_is_dropped_and_counted(pipe: tuple[LineHandler, IO[str]]) -> None:
+def test_log_lines_beyond_the_limit_are_dropped_and_counted(
+    pipe: tuple[LineHandler, IO[str]],
+) -> None:
     handler, reader = pipe
     with alone(handler):
         for n in range(3000):
@@ -174,7 +176,7 @@ def test_what_is_too_much_is_dropped_and_counted(pipe: tuple[LineHandler, IO[str
     assert len(read) > 1000
 
 
-def test_at_its_end_a_log_waits_for_its_reader_but_not_for_ever(
+def test_closing_a_log_waits_for_its_reader_but_not_for_ever(
     pipe: tuple[LineHandler, IO[str]],
 ) -> None:
     handler, reader = pipe

@@ -1,4 +1,4 @@
-"""Answers of tasks, and errors, that nothing could store as they are: each harms itself alone."""
+"""Invalid results and errors of tasks: each affects only its own job."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import pytest
 from casque import App, Backoff, Discard, JobStatus, Retry, Snooze
 from casque.checks import ERROR_BYTES
 from casque.worker import attempt
-from tests.worker.apps import AT_ONCE, STORES, hasten, on_disk, work_off_in_time
+from tests.worker.apps import AT_ONCE, STORES, hasten, on_disk, run_until_idle_in_time
 
 app = pytest.fixture(on_disk, params=["sqlite"])
 anywhere = pytest.mark.parametrize("app", STORES, indirect=True)
 
 
 class _Spoilt:
-    """What a class of the user's makes of an answer: a field of any type, no `__init__` called."""
+    """As a user's class may be: fields of any type, and `__init__` not called."""
 
     def __init__(self, **fields: object) -> None:
         vars(self).update(fields)
@@ -61,8 +61,8 @@ class Wild(Backoff, frozen=True, kw_only=True):
         return wait
 
 
-def _worked_off(app: App, error: BaseException, backoff: Backoff | None = None) -> Any:
-    """The job whose task raised that, once a worker has done all there was to do, in time."""
+def _job_after(app: App, error: BaseException, backoff: Backoff | None = None) -> Any:
+    """The job whose task raised `error`, after a worker has run all jobs in time."""
 
     @app.task(max_attempts=2, backoff=backoff or Backoff())
     def odd() -> None:
@@ -74,12 +74,12 @@ def _worked_off(app: App, error: BaseException, backoff: Backoff | None = None) 
 
     handles = [neighbour.enqueue(), odd.enqueue(), neighbour.enqueue()]
     try:
-        work_off_in_time(app)
+        run_until_idle_in_time(app)
     finally:
-        # Those of a table live on, and would keep the attempts that their tracebacks lead to.
+        # Parametrized errors live on, and their tracebacks would keep the attempts in memory.
         BaseException.with_traceback(error, None)
     assert [handles[0].result(), handles[2].result()] == ["done", "done"]
-    with App(app.app_store.address or "") as again:  # what was written can be read by anybody
+    with App(app.app_store.address or "") as again:  # other processes can read what was written
         return again.queue.get(handles[1].id)
 
 
@@ -99,13 +99,13 @@ def _worked_off(app: App, error: BaseException, backoff: Backoff | None = None) 
     ids=lambda value: repr(getattr(value, "reason", ""))[:20],
 )
 def test_any_reason_to_discard_becomes_text(app: App, error: Discard, reason: str) -> None:
-    job = _worked_off(app, error)
+    job = _job_after(app, error)
     assert (job.status, job.error or "") == (JobStatus.CANCELLED, reason)
 
 
 @anywhere
-def test_a_reason_that_cannot_be_put_into_words_is_told_so(app: App) -> None:
-    job = _worked_off(app, SpoiltDiscard(reason=Mute()))
+def test_a_discard_whose_reason_has_no_text_names_the_error(app: App) -> None:
+    job = _job_after(app, SpoiltDiscard(reason=Mute()))
     assert job.status is JobStatus.CANCELLED
     assert "SystemExit" in job.error
 
@@ -124,23 +124,23 @@ def test_a_reason_that_cannot_be_put_into_words_is_told_so(app: App) -> None:
     ],
     ids=lambda value: repr(vars(value))[:30] if isinstance(value, Exception) else "",
 )
-def test_an_answer_that_says_no_time_is_a_failed_attempt(
+def test_a_retry_or_snooze_with_an_invalid_delay_is_a_failed_attempt(
     app: App, error: Exception, says: str
 ) -> None:
-    job = _worked_off(app, error)
+    job = _job_after(app, error)
     assert (job.status, job.attempts) == (JobStatus.QUEUED, 1)
     assert says in job.error
 
 
 @pytest.mark.parametrize("wait", [-1, 10**30, float("nan"), float("inf"), "soon", None])
-def test_a_backoff_that_says_no_time_costs_its_own_job_alone(app: App, wait: object) -> None:
-    job = _worked_off(app, ValueError("no"), Wild(wait=wait))
+def test_an_invalid_backoff_affects_only_its_own_job(app: App, wait: object) -> None:
+    job = _job_after(app, ValueError("no"), Wild(wait=wait))
     assert job.status is JobStatus.DEAD
 
 
 @anywhere
-def test_a_wait_of_a_backoff_is_made_whole(app: App) -> None:
-    job = _worked_off(app, ValueError("no"), Wild(wait=3.6e9))
+def test_a_backoff_may_return_a_float(app: App) -> None:
+    job = _job_after(app, ValueError("no"), Wild(wait=3.6e9))
     assert job.status is JobStatus.QUEUED
     assert job.run_at - job.updated_at == timedelta(hours=1)
 
@@ -163,16 +163,16 @@ class TracelessError(Exception):
 
 
 @pytest.mark.parametrize("kind", [ClingingError, RootlessError, TracelessError])
-def test_an_error_that_resists_being_looked_at_is_a_failed_attempt(
+def test_an_error_that_raises_when_inspected_is_a_failed_attempt(
     app: App, kind: type[Exception], caplog: pytest.LogCaptureFixture
 ) -> None:
-    job = _worked_off(app, kind("as told"), AT_ONCE)
+    job = _job_after(app, kind("no"), AT_ONCE)
     assert f"dead: {kind.__name__}" in caplog.text
     assert (job.status, job.attempts) == (JobStatus.DEAD, 2)
     assert job.error.startswith(kind.__name__)
 
 
-def test_an_attempt_whose_end_fails_in_our_own_code_is_settled_all_the_same(
+def test_an_attempt_is_settled_even_if_our_own_code_fails(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(error: BaseException) -> BaseException:
@@ -180,6 +180,6 @@ def test_an_attempt_whose_end_fails_in_our_own_code_is_settled_all_the_same(
 
     hasten(monkeypatch)
     monkeypatch.setattr(attempt, "from_its_own_code", broken)
-    job = _worked_off(app, ValueError("no"))
+    job = _job_after(app, ValueError("no"))
     assert (job.status, job.attempts) == (JobStatus.QUEUED, 1)
     assert job.error == "AssertionError: a fault of ours"

@@ -1,4 +1,4 @@
-"""What tasks do to a worker, and that it bears it."""
+"""A worker survives what tasks do to it."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ from tests.worker.apps import (
     Beside,
     beside,
     in_memory,
+    run_until_idle,
     until,
-    work_off,
 )
 
 app = pytest.fixture(in_memory)
 
 
 @pytest.mark.parametrize("payload", [b'{"\xff": 1}', b"[" * 100_000, b'{"n": ' + b"[" * 100_000])
-def test_a_payload_that_cannot_even_be_read_is_dead(app: App, payload: bytes) -> None:
+def test_a_job_whose_payload_cannot_be_decoded_is_dead(app: App, payload: bytes) -> None:
     @app.task
     def task(n: Any = None) -> None: ...
 
     [job] = app.queue.enqueue_many([NewJob("task", payload)])
     after = task.enqueue()
-    work_off(app, concurrency=1)
+    run_until_idle(app, concurrency=1)
     found = app.queue.get(job.id)
     assert found is not None
     assert found.status is JobStatus.DEAD
@@ -55,7 +55,7 @@ async def _raises_beside(error: BaseException) -> None:
     async def beside_it() -> None:
         raise error
 
-    asyncio.ensure_future(beside_it())  # noqa: RUF006 - nobody is to await it
+    asyncio.ensure_future(beside_it())  # noqa: RUF006 - nobody awaits it
     await asyncio.sleep(0.05)
 
 
@@ -81,7 +81,7 @@ async def _cancels_everything() -> None:
     ids=["SystemExit", "KeyboardInterrupt", "stop", "cancel"],
 )
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_task_that_interrupts_its_event_loop_harms_no_other(
+def test_a_task_that_interrupts_the_event_loop_harms_no_other(
     app: App, mischief: Callable[[], Coroutine[Any, Any, None]]
 ) -> None:
     @app.task(backoff=AT_ONCE, max_attempts=2)
@@ -119,7 +119,7 @@ async def waits():
 """
 
 
-def test_a_blocked_event_loop_holds_up_no_orderly_end(tmp_path: Path) -> None:
+def test_a_blocked_event_loop_does_not_prevent_a_clean_stop(tmp_path: Path) -> None:
     (tmp_path / "tasks.py").write_text(BLOCKED)
     app = App(tmp_path / "jobs.db")
     jobs = app.queue.enqueue_many([NewJob("waits", b"{}"), NewJob("blocks", b"{}")])
@@ -140,7 +140,7 @@ def test_a_blocked_event_loop_holds_up_no_orderly_end(tmp_path: Path) -> None:
     app.close()
 
 
-def test_a_function_that_ended_in_time_is_done_however_late_that_is_heard(app: App) -> None:
+def test_a_function_that_ended_in_time_is_done_however_late_the_loop_is(app: App) -> None:
     ended = threading.Event()
 
     @app.task(timeout=SECOND / 2)
@@ -152,7 +152,7 @@ def test_a_function_that_ended_in_time_is_done_however_late_that_is_heard(app: A
         ended.wait(PATIENCE)
         time.sleep(1)
 
-    # There before the worker is, so they begin together: no timer comes before the loop is blocked.
+    # Enqueued before the worker starts, so both start together: no timer fires before the block.
     handle, other = quick.enqueue(), blocks.enqueue()
     with beside(app):
         other.result(timeout=SOON)
@@ -161,7 +161,7 @@ def test_a_function_that_ended_in_time_is_done_however_late_that_is_heard(app: A
 
 
 @pytest.mark.parametrize("how", ["stopped", "timed out"])
-def test_a_function_that_finishes_when_it_is_told_to_end_has_finished(app: App, how: str) -> None:
+def test_a_function_that_finishes_while_it_is_cancelled_is_completed(app: App, how: str) -> None:
     begun = threading.Event()
     options: Any = {"timeout": timedelta(seconds=0.2)} if how == "timed out" else {}
 
@@ -232,7 +232,7 @@ def test_a_plain_wrapper_around_an_async_function_is_run(app: App) -> None:
         return double(*args, **kwargs)
 
     handle: Any = wrapper.enqueue(21)
-    work_off(app)
+    run_until_idle(app)
     assert handle.result() == 42
 
 
@@ -253,12 +253,12 @@ def test_middleware_that_raises_after_the_work_changes_nothing(app: App) -> None
         runs.append("coroutine")
 
     handles = [plain.enqueue(), coroutine.enqueue()]
-    work_off(with_middleware)
+    run_until_idle(with_middleware)
     assert {handle.job().status for handle in handles} == {JobStatus.COMPLETED}
     assert sorted(runs) == ["coroutine", "plain"]
 
 
-def test_a_finished_job_leaves_nothing_behind(app: App) -> None:
+def test_a_finished_job_leaves_nothing_in_memory(app: App) -> None:
     @app.task(timeout=timedelta(hours=1))
     async def task() -> None: ...
 
@@ -266,15 +266,15 @@ def test_a_finished_job_leaves_nothing_behind(app: App) -> None:
         for handle in [task.enqueue() for _ in range(100)]:
             handle.result(timeout=SOON)
         alive, looks = 100, 50
-        while alive >= 50 and looks:  # the last of them are on their way out
+        while alive >= 50 and looks:  # the last ones may still be freed
             gc.collect()
             alive = sum(isinstance(one, RunningAttempt) for one in gc.get_objects())
             looks -= 1
             time.sleep(0.05)
-        assert alive < 50, "those of other tests may be among them"
+        assert alive < 50, "some may belong to other tests"
 
 
-def test_an_error_that_cannot_be_told_is_an_error_all_the_same(app: App) -> None:
+def test_an_error_that_cannot_be_formatted_is_still_a_failed_attempt(app: App) -> None:
     class Mute(Exception):  # noqa: N818 - what a user may call one
         def __str__(self) -> str:
             raise RuntimeError("no words")
@@ -290,7 +290,7 @@ def test_an_error_that_cannot_be_told_is_an_error_all_the_same(app: App) -> None
         raise error
 
     handles = [mute.enqueue(), odd.enqueue()]
-    work_off(app)
+    run_until_idle(app)
     for handle, kind in zip(handles, ("Mute", "SyntaxError"), strict=True):
         job = handle.job()
         assert job.status is JobStatus.QUEUED
@@ -316,14 +316,14 @@ def test_a_fork_of_an_async_task_runs_no_other_job(tmp_path: Path) -> None:
             file.write(f"{os.getpid()}\n")
 
     handles: list[Any] = [forks.enqueue(), *(other.enqueue() for _ in range(5))]
-    work_off(app)
+    run_until_idle(app)
     for handle in handles:
         handle.result(timeout=SOON)
     assert log.read_text().split() == [str(os.getpid())] * 5
     app.close()
 
 
-def test_an_asyncio_task_that_a_job_left_behind_cannot_spoil_the_end(app: App) -> None:
+def test_an_asyncio_task_that_a_job_left_behind_cannot_break_the_stop(app: App) -> None:
     left: list[asyncio.Task[None]] = []
 
     async def stays() -> None:
@@ -338,5 +338,5 @@ def test_an_asyncio_task_that_a_job_left_behind_cannot_spoil_the_end(app: App) -
         await asyncio.sleep(0)
 
     handle = leaves.enqueue()
-    assert work_off(app) is Ended.IDLE
+    assert run_until_idle(app) is Ended.IDLE
     assert handle.job().status is JobStatus.COMPLETED

@@ -1,4 +1,4 @@
-"""What becomes of a job, by how its task ends."""
+"""The outcome of a job, by how its task ends."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 
 from casque import App, Discard, JobStatus, NewJob, Retry, Snooze, current_job
 from casque.worker.worker import Ended
-from tests.worker.apps import AT_ONCE, PATIENCE, SOON, beside, until, wait_for, work_off
+from tests.worker.apps import AT_ONCE, PATIENCE, SOON, beside, run_until_idle, until, wait_for
 
 HOUR = timedelta(hours=1)
 
@@ -27,7 +27,7 @@ def app(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[App]:
         yield app
 
 
-def test_an_async_and_a_plain_task_give_their_results(app: App) -> None:
+def test_async_and_plain_tasks_return_their_results(app: App) -> None:
     @app.task
     async def double(number: int) -> int:
         await asyncio.sleep(0)
@@ -39,7 +39,7 @@ def test_an_async_and_a_plain_task_give_their_results(app: App) -> None:
         return text.upper()
 
     doubled, shouted = double.enqueue(21), shout.enqueue("hi")
-    assert work_off(app) is Ended.IDLE
+    assert run_until_idle(app) is Ended.IDLE
     assert doubled.result() == 42
     assert shouted.result() == "HI"
     assert app.queue.stats().completed == 2
@@ -53,13 +53,13 @@ def test_a_task_that_fails_is_tried_again_until_it_succeeds(app: App) -> None:
         return current_job().attempt
 
     handle = flaky.enqueue()
-    work_off(app)
+    run_until_idle(app)
     assert handle.result() == 3
     job = handle.job()
     assert [one.failure and one.failure.text for one in job.history[:2]] == ["not yet", "not yet"]
 
 
-def test_every_attempt_has_the_headers_of_its_job_and_jobs_below_do_not(app: App) -> None:
+def test_every_attempt_has_the_headers_of_its_job_and_child_jobs_do_not(app: App) -> None:
     seen: list[dict[str, str]] = []
 
     @app.task(backoff=AT_ONCE, max_attempts=2)
@@ -74,7 +74,7 @@ def test_every_attempt_has_the_headers_of_its_job_and_jobs_below_do_not(app: App
         seen.append(current_job().headers)
 
     flaky.using(headers={"trace": "1"}).enqueue()
-    work_off(app)
+    run_until_idle(app)
     assert seen == [{"trace": "1"}, {"trace": "1"}, {}]
 
 
@@ -84,22 +84,22 @@ def test_after_its_last_attempt_a_job_is_dead_with_its_error(app: App) -> None:
         raise ValueError("never")
 
     handle = broken.enqueue()
-    work_off(app)
+    run_until_idle(app)
     job = handle.job()
     assert (job.status, job.attempts, job.error) == (JobStatus.DEAD, 2, "ValueError: never")
     assert job.history[-1].failure is not None
     said = job.history[-1].failure.traceback
     assert "test_outcomes.py" in said
-    assert "casque/worker" not in said, "the part of it that is the user's"
+    assert "casque/worker" not in said, "only the user's own frames"
 
 
-def test_the_backoff_says_when(app: App) -> None:
+def test_the_backoff_sets_the_time_of_the_retry(app: App) -> None:
     @app.task
     def broken() -> None:
         raise ValueError
 
     handle = broken.enqueue()
-    work_off(app)
+    run_until_idle(app)
     job = handle.job()
     assert job.status is JobStatus.QUEUED
     assert timedelta(seconds=0.9) < job.run_at - job.updated_at <= timedelta(seconds=2)
@@ -124,7 +124,7 @@ def test_the_backoff_says_when(app: App) -> None:
 )
 @pytest.mark.parametrize("app", ["memory://"], indirect=True)
 @pytest.mark.parametrize("kind", ["async", "plain"])
-def test_what_an_exception_means(
+def test_each_exception_has_its_outcome(
     app: App, error: BaseException, status: JobStatus, attempts: int, kind: str
 ) -> None:
     options: dict[str, Any] = {"retry_on": (LookupError, RuntimeError), "give_up_on": (KeyError,)}
@@ -143,7 +143,7 @@ def test_what_an_exception_means(
 
     handle = (async_task if kind == "async" else plain_task).enqueue()
     then = after.enqueue()
-    work_off(app)
+    run_until_idle(app)
     job = handle.job()
     assert (job.status, job.attempts) == (status, attempts)
     if isinstance(error, Retry | Snooze):
@@ -153,7 +153,7 @@ def test_what_an_exception_means(
     assert then.result() == "the worker lives"
 
 
-def test_a_result_that_cannot_be_kept_is_not_worth_another_run(app: App) -> None:
+def test_a_job_whose_result_cannot_be_stored_is_not_retried(app: App) -> None:
     runs = []
 
     @app.task
@@ -167,7 +167,7 @@ def test_a_result_that_cannot_be_kept_is_not_worth_another_run(app: App) -> None
         return "x" * 70_000
 
     handles = [strange.enqueue(), large.enqueue()]
-    work_off(app)
+    run_until_idle(app)
     for handle, task in zip(handles, ("strange", "large"), strict=True):
         job = handle.job()
         assert job.status is JobStatus.DEAD
@@ -176,14 +176,14 @@ def test_a_result_that_cannot_be_kept_is_not_worth_another_run(app: App) -> None
     assert len(runs) == 2
 
 
-def test_a_payload_that_does_not_fit_is_dead_and_says_why(app: App) -> None:
+def test_a_job_with_an_invalid_payload_is_dead_with_the_reason(app: App) -> None:
     @app.task
     def greet(name: str) -> None:
         raise AssertionError
 
     payloads = (b'{"nane": "x"}', b'{"name": 1}', b"not json", b"{}")
     jobs = app.queue.enqueue_many([NewJob("greet", payload) for payload in payloads])
-    work_off(app)
+    run_until_idle(app)
     for job in jobs:
         after = app.queue.get(job.id)
         assert after is not None
@@ -192,17 +192,17 @@ def test_a_payload_that_does_not_fit_is_dead_and_says_why(app: App) -> None:
         assert "greet" in after.error
 
 
-def test_entrypoints_that_nobody_knows_are_left_alone(app: App) -> None:
+def test_jobs_of_unknown_entrypoints_stay_in_the_queue(app: App) -> None:
     @app.task
     def known() -> None: ...
 
     app.queue.enqueue("unknown")
     known.enqueue()
-    work_off(app)
+    run_until_idle(app)
     assert app.queue.stats().pending == 1
 
 
-def test_an_attempt_that_takes_too_long_is_ended(app: App) -> None:
+def test_an_attempt_is_ended_at_its_timeout(app: App) -> None:
     ended = threading.Event()
 
     @app.task(timeout=timedelta(milliseconds=50))
@@ -213,7 +213,7 @@ def test_an_attempt_that_takes_too_long_is_ended(app: App) -> None:
             ended.set()
 
     handle = slow.enqueue()
-    work_off(app)
+    run_until_idle(app)
     assert ended.is_set()
     job = handle.job()
     assert (job.status, job.attempts) == (JobStatus.QUEUED, 1)
@@ -232,7 +232,7 @@ def test_an_attempt_that_takes_too_long_is_ended(app: App) -> None:
 )
 @pytest.mark.parametrize("app", ["memory://"], indirect=True)
 @pytest.mark.parametrize("kind", ["async", "plain"])
-def test_a_timeout_is_given_up_on_as_the_error_it_is(
+def test_retry_on_and_give_up_on_apply_to_timeouts(
     app: App, kind: str, options: dict[str, Any], status: JobStatus
 ) -> None:
     over = threading.Event()
@@ -247,14 +247,14 @@ def test_a_timeout_is_given_up_on_as_the_error_it_is(
 
     handle = (async_task if kind == "async" else plain_task).enqueue()
     with beside(app):
-        wait_for("its time is over", lambda: handle.job().history)
+        wait_for("it timed out", lambda: handle.job().history)
         over.set()
     job = handle.job()
     assert (job.status, job.attempts) == (status, 1)
     assert job.error == "TimeoutError: timed out after 0.05 s"
 
 
-def test_a_thread_that_takes_too_long_keeps_its_slot_until_it_ends(
+def test_a_thread_that_times_out_keeps_its_slot_until_it_ends(
     app: App, caplog: pytest.LogCaptureFixture
 ) -> None:
     begun, release, second = threading.Event(), threading.Event(), threading.Event()
@@ -277,10 +277,10 @@ def test_a_thread_that_takes_too_long_keeps_its_slot_until_it_ends(
         assert not second.wait(0.2)
         release.set()
         after.result(timeout=SOON)
-    assert "its slot is not used until it ends" in caplog.text
+    assert "keeps its slot until it ends" in caplog.text
 
 
-def test_a_task_that_forks_is_one_worker_still(app: App, tmp_path: Path) -> None:
+def test_the_child_of_a_task_that_forks_settles_no_job(app: App, tmp_path: Path) -> None:
     if app.store.instant:
         pytest.skip("a store that lives in one process")
     log = tmp_path / "log"
@@ -306,7 +306,7 @@ def test_a_task_that_forks_is_one_worker_still(app: App, tmp_path: Path) -> None
         return child
 
     handles = [forks.enqueue(), forks_too.enqueue()]
-    work_off(app)
+    run_until_idle(app)
     pids = log.read_text().split()
     assert len(pids) == len(set(pids)) + 1 == 4
     for handle in handles:
@@ -325,7 +325,7 @@ def test_the_log_names_job_entrypoint_and_attempt(
 
     caplog.set_level(logging.INFO, "casque.worker")
     handle, good = broken.enqueue(), fine.enqueue()
-    work_off(app)
+    run_until_idle(app)
     records = {record.job_id: record for record in caplog.records if hasattr(record, "job_id")}
     assert records[handle.id].levelname == "ERROR"
     assert records[handle.id].exc_info is not None
@@ -370,7 +370,7 @@ def test_middleware_runs_around_every_task(app: App) -> None:
 
     handles = [plain.enqueue(), coroutine.enqueue()]
     fails.enqueue()
-    work_off(with_middleware, concurrency=1)
+    run_until_idle(with_middleware, concurrency=1)
     assert [handle.result() for handle in handles] == [1, 2]
     assert seen == [
         *("before plain 1", "async before plain", "after plain 1"),
@@ -395,7 +395,7 @@ def test_progress_is_stored_with_the_job(app: App) -> None:
         handle.result(timeout=SOON)
 
 
-def test_a_deadline_can_be_seen(app: App) -> None:
+def test_a_task_can_read_its_deadline(app: App) -> None:
     @app.task(timeout=HOUR)
     async def looks() -> float:
         deadline = current_job().deadline
@@ -407,6 +407,6 @@ def test_a_deadline_can_be_seen(app: App) -> None:
         return current_job().deadline is None
 
     deadline, none = looks.enqueue(), has_none.enqueue()
-    work_off(app)
+    run_until_idle(app)
     assert abs(deadline.result() - deadline.job().created_at.timestamp() - 3600) < 60
     assert none.result() is True

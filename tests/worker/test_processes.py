@@ -1,4 +1,4 @@
-"""Tasks that run in processes of their own."""
+"""Tasks that run in subprocesses."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 
 from casque import App, InvalidError, JobStatus
 from casque.worker.worker import Ended
-from tests.worker.apps import SOON, beside, hasten, wait_for, work_off
+from tests.worker.apps import SOON, beside, hasten, run_until_idle, wait_for
 from tests.worker.shells import is_written, number_in, out_of_time_when
 
 TASKS = """
@@ -121,9 +121,9 @@ def tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleTyp
         yield module
 
 
-def test_it_runs_in_another_process_which_serves_again(tasks: ModuleType) -> None:
+def test_a_subprocess_runs_one_job_after_another(tasks: ModuleType) -> None:
     handles = [tasks.where.enqueue(str(number)) for number in range(4)]
-    work_off(tasks.app, concurrency=1)
+    run_until_idle(tasks.app, concurrency=1)
     pids = {handle.result()[0] for handle in handles}
     assert len(pids) == 1
     assert os.getpid() not in pids
@@ -132,29 +132,31 @@ def test_it_runs_in_another_process_which_serves_again(tasks: ModuleType) -> Non
     wait_for("it is gone", lambda: not _is_alive(pid))
 
 
-def test_middleware_runs_there(tasks: ModuleType, capfd: pytest.CaptureFixture[str]) -> None:
+def test_middleware_runs_in_the_subprocess(
+    tasks: ModuleType, capfd: pytest.CaptureFixture[str]
+) -> None:
     handle = tasks.where.enqueue("x")
-    work_off(tasks.app)
+    run_until_idle(tasks.app)
     assert f"before where {handle.result()[0]}" in capfd.readouterr().out
 
 
-def test_the_headers_of_a_job_are_there(tasks: ModuleType) -> None:
+def test_a_task_in_a_subprocess_has_the_headers_of_its_job(tasks: ModuleType) -> None:
     handle = tasks.headers.using(headers={"trace": "1", "ü": ""}).enqueue()
-    work_off(tasks.app)
+    run_until_idle(tasks.app)
     assert handle.result() == {"trace": "1", "ü": ""}
 
 
-def test_what_it_prints_is_out_when_it_ends(
+def test_output_of_a_task_in_a_subprocess_is_flushed(
     tasks: ModuleType, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     tasks.prints.enqueue("x")
-    work_off(tasks.app)
+    run_until_idle(tasks.app)
     assert "printed x\n" in capfd.readouterr().out
     assert (tmp_path / "errors").read_text() == "complained x\n"
 
 
 @pytest.mark.parametrize("python_path", [None, "/nowhere"])
-def test_its_environment_is_the_workers(
+def test_a_subprocess_has_the_environment_of_the_worker(
     tasks: ModuleType, monkeypatch: pytest.MonkeyPatch, python_path: str | None
 ) -> None:
     monkeypatch.setenv("OF_THE_WORKER", "yes")
@@ -163,11 +165,11 @@ def test_its_environment_is_the_workers(
     else:
         monkeypatch.setenv("PYTHONPATH", python_path)
     handle = tasks.environment.enqueue()
-    work_off(tasks.app)
+    run_until_idle(tasks.app)
     assert handle.result() == [python_path, "yes"]
 
 
-def test_what_an_exception_means(tasks: ModuleType) -> None:
+def test_each_exception_has_its_outcome(tasks: ModuleType) -> None:
     expected = {
         "retry": (JobStatus.QUEUED, 1, "Retry: later"),
         "snooze": (JobStatus.QUEUED, 0, None),
@@ -185,13 +187,13 @@ def test_what_an_exception_means(tasks: ModuleType) -> None:
     }
     handles = {what: tasks.says.enqueue(what) for what in expected}
     strange = tasks.says.enqueue("strange")
-    work_off(tasks.app, concurrency=1)
+    run_until_idle(tasks.app, concurrency=1)
     jobs = {what: handle.job() for what, handle in handles.items()}
     assert {what: (job.status, job.attempts, job.error) for what, job in jobs.items()} == expected
     failure = jobs["error"].history[-1].failure
     assert "in says" in failure.traceback
-    assert "casque/worker" not in failure.traceback, "it is that of the task"
-    assert strange.job().status is JobStatus.DEAD, "its result cannot be kept"
+    assert "casque/worker" not in failure.traceback, "only the task's own frames"
+    assert strange.job().status is JobStatus.DEAD, "its result cannot be stored"
 
 
 def test_a_process_that_dies_is_a_failed_attempt(tasks: ModuleType) -> None:
@@ -202,7 +204,7 @@ def test_a_process_that_dies_is_a_failed_attempt(tasks: ModuleType) -> None:
     }
     handles = {how: tasks.dies.enqueue(how) for how in said}
     after = tasks.where.enqueue("next")
-    work_off(tasks.app, concurrency=1)
+    run_until_idle(tasks.app, concurrency=1)
     for how, handle in handles.items():
         job = handle.job()
         assert (job.status, job.attempts) == (JobStatus.DEAD, 2)
@@ -210,7 +212,7 @@ def test_a_process_that_dies_is_a_failed_attempt(tasks: ModuleType) -> None:
     assert after.result()[1] == "next"
 
 
-def test_those_that_died_while_they_were_idle_cost_no_job_an_attempt(tasks: ModuleType) -> None:
+def test_an_idle_subprocess_that_dies_costs_no_job_an_attempt(tasks: ModuleType) -> None:
     with beside(tasks.app):
         handles = [tasks.where.enqueue("x") for _ in range(2)]
         pids = {handle.result(timeout=SOON)[0] for handle in handles}
@@ -220,12 +222,12 @@ def test_those_that_died_while_they_were_idle_cost_no_job_an_attempt(tasks: Modu
         assert after.result(timeout=SOON)[1] == "after"
 
 
-def test_one_that_takes_too_long_is_killed_with_what_it_started(
+def test_a_subprocess_that_times_out_is_killed_with_its_children(
     tasks: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out_of_time_when(lambda: is_written(tmp_path / "child"), monkeypatch)
     handle = tasks.too_long.enqueue()
-    work_off(tasks.app)
+    run_until_idle(tasks.app)
     assert handle.job().error == "TimeoutError: timed out after 2 s"
     pid = number_in(tmp_path / "child")
     wait_for("it is gone", lambda: not _is_alive(pid))
@@ -238,7 +240,7 @@ def _is_alive(pid: int) -> bool:
         return False
 
 
-def test_progress_comes_through_and_stopping_kills_it_uncounted(tasks: ModuleType) -> None:
+def test_a_subprocess_reports_progress_and_is_killed_uncounted_on_stop(tasks: ModuleType) -> None:
     with beside(tasks.app, grace_us=100_000) as worker:
         handle = tasks.tells.enqueue()
         wait_for("it tells", lambda: handle.job().progress is not None)
@@ -249,7 +251,7 @@ def test_progress_comes_through_and_stopping_kills_it_uncounted(tasks: ModuleTyp
     assert (job.status, job.attempts) == (JobStatus.QUEUED, 0)
 
 
-def test_one_whose_job_was_cancelled_is_killed(
+def test_the_subprocess_of_a_cancelled_job_is_killed(
     tasks: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hasten(monkeypatch)
@@ -295,22 +297,22 @@ def slow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType
         yield module
 
 
-def test_the_start_of_a_process_takes_nothing_of_a_tasks_time(
+def test_starting_a_subprocess_does_not_count_against_the_timeout(
     slow: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("IMPORT_SECONDS", "2.1")
     late, never = slow.late.enqueue(), slow.never.enqueue()
-    work_off(slow.app)
+    run_until_idle(slow.app)
     assert late.result() > 0
     assert never.job().error == "TimeoutError: timed out after 0.2 s"
 
 
-def test_a_process_that_does_not_start_is_not_waited_for_without_end(
+def test_waiting_for_a_subprocess_to_start_has_a_limit(
     slow: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("IMPORT_SECONDS", "600")
     monkeypatch.setattr("casque.worker.running._START_SECONDS", 0.1)
     handle = slow.never.enqueue()
-    work_off(slow.app)
+    run_until_idle(slow.app)
     error = "TimeoutError: timed out: its process did not start within 0.2 s"
     assert handle.job().error == error

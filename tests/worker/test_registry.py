@@ -1,4 +1,4 @@
-"""A worker's entry: that a worker can be dismissed by it, and that it is kept."""
+"""A worker's entry: it is kept up to date, and a worker can be dismissed by its name."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ from tests.worker.apps import (
 )
 
 LONG = 600_000_000
-"""A lease, in microseconds, of which no third is over while a test runs."""
+"""A lease, in microseconds, so long that no third of it passes during a test."""
 SHORT = 60_000_000
-"""One of which, hastened, every beat is over soon."""
+"""A lease whose beats, after `hasten`, come soon."""
 ANYWHERE = pytest.mark.parametrize("app", STORES, indirect=True)
 
 
@@ -63,7 +63,7 @@ def orders(app: App) -> list[Record]:
 
 
 def commit(store: Store, made_of: Callable[[WorkerEntry], Operation]) -> None:
-    """Do something about the only worker."""
+    """Submit an operation made from the entry of the only worker."""
     with Access(store) as access:
         wait_for("it is there", lambda: access.records(WORKER))
         [entry] = worker_entries(access.records(WORKER))
@@ -71,14 +71,14 @@ def commit(store: Store, made_of: Callable[[WorkerEntry], Operation]) -> None:
 
 
 @ANYWHERE
-def test_one_that_is_dismissed_ends_at_its_next_beat(app: App) -> None:
+def test_a_dismissed_worker_stops_at_its_next_beat(app: App) -> None:
     with beside(app, lease_us=SHORT) as worker:
         commit(app.store, dismissal)
         assert worker.join() is Ended.DISMISSED
     assert records(app) == orders(app) == []
 
 
-def test_one_that_is_dismissed_finishes_its_job_and_takes_no_other(app: App) -> None:
+def test_a_dismissed_worker_finishes_its_job_and_claims_no_other(app: App) -> None:
     begun, go_on = threading.Event(), threading.Event()
 
     @app.task
@@ -96,7 +96,7 @@ def test_one_that_is_dismissed_finishes_its_job_and_takes_no_other(app: App) -> 
         later = slow.enqueue()
         commit(app.store, dismissal)
         beat = entry().beat_at
-        # It goes on beating, and its entry goes on saying so.
+        # It keeps renewing its entry, which keeps showing the dismissal.
         wait_for("it beats", lambda: entry().beat_at > beat and entry().is_dismissed)
         go_on.set()
         assert worker.join() is Ended.DISMISSED
@@ -105,7 +105,7 @@ def test_one_that_is_dismissed_finishes_its_job_and_takes_no_other(app: App) -> 
     assert (later.job().status, later.job().attempts) == (JobStatus.QUEUED, 0)
 
 
-def test_one_that_is_told_to_stop_finds_its_dismissal_at_its_end(app: App) -> None:
+def test_a_stopping_worker_finds_its_dismissal_at_its_end(app: App) -> None:
     with beside(app, lease_us=LONG) as worker:
         commit(app.store, dismissal)
         worker.worker.stop()
@@ -113,7 +113,7 @@ def test_one_that_is_told_to_stop_finds_its_dismissal_at_its_end(app: App) -> No
     assert records(app) == []
 
 
-def test_one_that_is_held_up_for_long_still_finds_its_dismissal() -> None:
+def test_a_worker_that_renews_late_still_finds_its_dismissal() -> None:
     clock = FakeClock()
     inner = MemoryStore(clock)
     store = Turnstile(inner)
@@ -131,7 +131,7 @@ def test_one_that_is_held_up_for_long_still_finds_its_dismissal() -> None:
         assert worker.join() is Ended.DISMISSED
 
 
-def test_an_entry_says_what_is_left_to_finish(app: App) -> None:
+def test_an_entry_lists_the_jobs_left_to_finish(app: App) -> None:
     begun, go_on = threading.Event(), threading.Event()
 
     @app.task
@@ -148,7 +148,7 @@ def test_an_entry_says_what_is_left_to_finish(app: App) -> None:
         assert worker.join() is Ended.STOPPED
 
 
-def test_an_entry_that_somebody_removed_is_there_again(app: App) -> None:
+def test_a_worker_restores_its_entry_after_a_removal(app: App) -> None:
     with beside(app, lease_us=SHORT) as worker:
         commit(app.store, lambda entry: DeleteRecord(WORKER, entry.name, None))
         wait_for("it is there", lambda: records(app))
@@ -157,7 +157,7 @@ def test_an_entry_that_somebody_removed_is_there_again(app: App) -> None:
     assert records(app) == []
 
 
-def test_an_entry_says_which_process_it_is_of(app: App) -> None:
+def test_an_entry_identifies_its_process(app: App) -> None:
     with beside(app, lease_us=LONG, grace_us=7_000_000):
         wait_for("it is there", lambda: records(app))
         [entry] = worker_entries(records(app))
@@ -177,8 +177,8 @@ def test_an_entry_of_an_older_version_can_be_read() -> None:
     assert (entry.supervisor, entry.is_dismissed, entry.is_here) == (None, False, False)
 
 
-def test_it_asks_as_often_as_it_is_told_to() -> None:
-    store = Turnstile(MemoryStore())  # which rings, and would never be asked again
+def test_a_worker_polls_as_often_as_its_options_say() -> None:
+    store = Turnstile(MemoryStore())  # it rings, so without `poll_us` it is never polled
     app = App(store)
 
     @app.task

@@ -1,4 +1,4 @@
-"""Shell jobs: what becomes of a command, what it sees, and what is kept of what it says."""
+"""Shell jobs: the outcome of a command, what it sees, and how its output is stored."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from casque.worker.shell import command as commands
 from casque.worker.shell import settings
 from casque.worker.shell.job import SHELL, ShellCall, exit_code_of, exit_failure, succeeded
 from casque.worker.shell.task import CANNOT_START, add_shell
-from tests.worker.apps import beside, wait_for, work_off
+from tests.worker.apps import beside, run_until_idle, wait_for
 from tests.worker.shells import (
     LONG_US,
     STORES,
@@ -41,7 +41,7 @@ app = pytest.fixture(on_sqlite)
 anywhere = pytest.fixture(params=STORES)(on_each_store)
 
 
-# -- what becomes of it ------------------------------------------------------------
+# -- its outcome -------------------------------------------------------------------
 
 
 def test_a_command_that_succeeds_is_completed_with_its_line_and_its_output(anywhere: App) -> None:
@@ -56,7 +56,7 @@ def test_a_command_that_succeeds_is_completed_with_its_line_and_its_output(anywh
 @pytest.mark.parametrize(
     ("line", "code"), [("exit 1", 1), ("no_such_command_here", 127), ("kill -9 $$", -9)]
 )
-def test_one_that_fails_is_tried_again_and_then_dead_with_its_exit_code(
+def test_a_command_that_fails_is_retried_and_then_dead_with_its_exit_code(
     app: App, line: str, code: int
 ) -> None:
     configure(app.queue, backoff_base="0")
@@ -69,7 +69,7 @@ def test_one_that_fails_is_tried_again_and_then_dead_with_its_exit_code(
     assert job.output.startswith(b"tried\n")
 
 
-def test_its_failure_is_stored_with_its_output_on_every_store(anywhere: App) -> None:
+def test_a_failure_is_stored_with_its_output_on_every_store(anywhere: App) -> None:
     run(anywhere, command("echo why; exit 3", attempts=5))
     job = job_of(anywhere)
     assert (job.status, job.output) == (JobStatus.QUEUED, b"why\n")
@@ -82,7 +82,7 @@ def waits_us(app: App, id: str = "job") -> int:
     return job.run_us - job.updated_us
 
 
-def test_how_long_it_waits_is_what_the_settings_say_at_its_failure(
+def test_the_backoff_is_that_of_the_settings_when_a_command_fails(
     anywhere: App, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(settings, "_FRESH_US", 0)
@@ -94,13 +94,13 @@ def test_how_long_it_waits_is_what_the_settings_say_at_its_failure(
         os.mkfifo(tmp_path / "gate")
         hold = command(f"cat {tmp_path}/gate; exit 1", "second", attempts=5)
         anywhere.queue.enqueue_many([hold])
-        with (tmp_path / "gate").open("w"):  # which waits until it is there
+        with (tmp_path / "gate").open("w"):  # this waits until the command reads
             configure(anywhere.queue, backoff_base="9", backoff_max="8s")
         wait_for("it failed", lambda: job_of(anywhere, "second").history)
         assert waits_us(anywhere, "second") == 8_000_000
 
 
-def test_one_that_timed_out_waits_as_long(app: App) -> None:
+def test_a_command_that_timed_out_has_the_same_backoff(app: App) -> None:
     configure(app.queue, backoff_base="5")
     run(app, command("sleep 60", attempts=5, timeout=timedelta(milliseconds=300)))
     assert waits_us(app) == 5_000_000
@@ -108,7 +108,7 @@ def test_one_that_timed_out_waits_as_long(app: App) -> None:
 
 
 @pytest.mark.parametrize(
-    ("job", "told", "status"),
+    ("job", "reason", "status"),
     [
         (command("true", cwd="/no/such/folder", attempts=2), "No such file", JobStatus.QUEUED),
         (command("true", cwd="/dev/null", attempts=2), "Not a directory", JobStatus.QUEUED),
@@ -118,8 +118,8 @@ def test_one_that_timed_out_waits_as_long(app: App) -> None:
         (command(f": {'x' * 300_000}", attempts=2), "put it into a file", JobStatus.DEAD),
     ],
 )
-def test_what_cannot_be_started_says_so_and_the_worker_lives(
-    app: App, job: NewJob, told: str, status: JobStatus
+def test_a_command_that_cannot_start_says_why_and_the_worker_lives(
+    app: App, job: NewJob, reason: str, status: JobStatus
 ) -> None:
     run(app, job, command("true", "after"))
     failed = job_of(app)
@@ -127,24 +127,24 @@ def test_what_cannot_be_started_says_so_and_the_worker_lives(
     [attempt] = failed.history
     assert attempt.failure is not None
     assert (attempt.failure.kind, attempt.failure.traceback) == (CANNOT_START, "")
-    assert told in attempt.failure.text
+    assert reason in attempt.failure.text
     assert job_of(app, "after").status is JobStatus.COMPLETED
 
 
 @pytest.mark.parametrize("payload", [b"", b"[]", b'{"cmd": "true"}', b'{"command": 5}', b"\xff"])
-def test_a_payload_that_is_no_command_is_dead_at_once_with_the_remedy(
+def test_a_payload_without_a_command_is_dead_at_once_with_the_remedy(
     app: App, payload: bytes
 ) -> None:
     run(app, NewJob(SHELL, payload, id="job"))
     job = job_of(app)
     assert (job.status, job.attempts) == (JobStatus.DEAD, 1)
-    assert 'as {"command": "…"} is' in str(job.error)
+    assert 'such as {"command": "…"}' in str(job.error)
 
 
 # -- what it sees ------------------------------------------------------------------
 
 
-def test_it_sees_which_job_it_is_and_has_nothing_to_read(
+def test_a_command_sees_which_job_it_is_and_has_no_input(
     app: App, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OF_THE_WORKER", "there")
@@ -154,12 +154,12 @@ def test_it_sees_which_job_it_is_and_has_nothing_to_read(
     assert job_of(app).output == f"job 1 0 {tmp_path}/jobs.db there mine\n/\nend\n".encode()
 
 
-def test_it_sees_its_environment_whole_and_nothing_of_the_gate(app: App) -> None:
+def test_a_command_sees_its_whole_environment_and_nothing_of_the_gate(app: App) -> None:
     run(app, command("echo $go $line; env | grep ^_casque", env={"go": "there", "line": "too"}))
     assert job_of(app).output == b"there too\n"
 
 
-def test_where_no_other_process_finds_the_store_it_is_not_told_of_another(
+def test_a_command_on_a_store_in_memory_gets_no_store_address(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("CASQUE_STORE", "another.db")
@@ -168,7 +168,7 @@ def test_where_no_other_process_finds_the_store_it_is_not_told_of_another(
         assert job_of(app).output == b"[]\n"
 
 
-def test_what_it_enqueues_stands_below_it(app: App) -> None:
+def test_jobs_that_a_command_enqueues_are_one_level_deeper(app: App) -> None:
     enqueue = (
         "import os, casque; casque.Queue(os.environ['CASQUE_STORE']).enqueue('x', b'', id='below')"
     )
@@ -177,15 +177,15 @@ def test_what_it_enqueues_stands_below_it(app: App) -> None:
     assert job_of(app, "below").depth == 1
 
 
-def test_it_inherits_nothing_of_the_worker_but_its_output(app: App) -> None:
+def test_a_command_inherits_no_descriptors_but_its_own_three(app: App) -> None:
     run(app, command("true", "before"), command("ls /proc/self/fd | sort -n | tr '\\n' ' '"))
-    assert job_of(app).output == b"0 1 2 3 "  # of which 3 is that of `ls` itself
+    assert job_of(app).output == b"0 1 2 3 "  # 3 belongs to `ls` itself
 
 
 # -- its output --------------------------------------------------------------------
 
 
-def test_of_much_output_the_end_is_kept(anywhere: App) -> None:
+def test_the_end_of_long_output_is_kept(anywhere: App) -> None:
     run(anywhere, command("seq 1 100000"))
     whole = "".join(f"{number}\n" for number in range(1, 100_001)).encode()
     assert job_of(anywhere).output == whole[-OUTPUT_BYTES:]
@@ -196,7 +196,7 @@ def test_output_may_be_any_bytes(app: App) -> None:
     assert job_of(app).output == b"\x00\xff\x1b[31m"
 
 
-def test_output_is_to_be_seen_while_it_runs(
+def test_output_is_stored_while_a_command_runs(
     anywhere: App, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(commands, "_REPORT_SECONDS", 0.1)
@@ -210,7 +210,7 @@ def test_output_is_to_be_seen_while_it_runs(
     assert job_of(anywhere).output == b"so far\nend\n"
 
 
-def test_another_attempt_begins_with_no_output(app: App, tmp_path: Path) -> None:
+def test_another_attempt_starts_without_output(app: App, tmp_path: Path) -> None:
     configure(app.queue, backoff_base="0")
     once = f"test -f {tmp_path}/once || {{ touch {tmp_path}/once; echo first; exit 1; }}"
     run(app, command(once, attempts=2))
@@ -218,7 +218,7 @@ def test_another_attempt_begins_with_no_output(app: App, tmp_path: Path) -> None
     assert (job.status, job.attempts, job.output) == (JobStatus.COMPLETED, 2, None)
 
 
-def test_a_flood_is_cut_to_its_end(
+def test_the_end_of_endless_output_is_kept(
     app: App, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out_of_time_when((tmp_path / "much").exists, monkeypatch)
@@ -228,7 +228,7 @@ def test_a_flood_is_cut_to_its_end(
     assert job_of(app, "other").output == b"dry\n"
 
 
-# -- when the storage is in trouble ------------------------------------------------
+# -- when the storage fails --------------------------------------------------------
 
 
 @pytest.mark.parametrize("fault", STORE_FAULTS)
@@ -243,7 +243,7 @@ def test_one_lost_request_or_reply_anywhere_costs_neither_a_job_nor_its_output(
             q.enqueue_many([good, bad])
         app = App(store)
         add_shell(app)
-        work_off(app, concurrency=1)
+        run_until_idle(app, concurrency=1)
         with Queue(path) as q:
             for id, status in (("good", JobStatus.COMPLETED), ("bad", JobStatus.DEAD)):
                 job = q.get(id)
@@ -270,7 +270,7 @@ def test_invalid_settings_are_ignored_and_logged_once(
 # -- the app -----------------------------------------------------------------------
 
 
-def test_a_task_of_that_name_stays_what_it_is(
+def test_a_users_own_task_named_shell_is_kept(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with App(tmp_path / "jobs.db") as app:
@@ -282,12 +282,13 @@ def test_a_task_of_that_name_stays_what_it_is(
         with caplog.at_level(logging.WARNING, "casque.worker"):
             add_shell(app)
         [said] = caplog.messages
-        assert "a task 'shell' of its own" in said
+        assert "its own task 'shell'" in said
+        assert "rename the task" in said
         run(app, command("true"))
         assert job_of(app).result == b'"TRUE"'
 
 
-def test_an_app_may_be_nothing_but_its_store(tmp_path: Path) -> None:
+def test_an_app_may_have_only_a_store(tmp_path: Path) -> None:
     with load_app(None, store=f"{tmp_path}/jobs.db") as app:
         assert not app.tasks
         add_shell(app)
@@ -297,9 +298,9 @@ def test_an_app_may_be_nothing_but_its_store(tmp_path: Path) -> None:
         load_app(None)
 
 
-def test_its_jobs_can_be_enqueued_by_name_where_the_task_is_known(app: App) -> None:
+def test_shell_jobs_can_be_enqueued_by_name(app: App) -> None:
     handle = app.enqueue(SHELL, {"command": "echo $A", "env": {"A": "b"}})
-    work_off(app)
+    run_until_idle(app)
     assert handle.result(timeout=timedelta(0)).command == "echo $A"
     with pytest.raises(InvalidError, match="command"):
         app.enqueue(SHELL, {"cmd": "true"})

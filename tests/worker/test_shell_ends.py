@@ -1,4 +1,4 @@
-"""Shell jobs: all of a command ends when it should, and none before."""
+"""Shell jobs: all processes of a command end when they should, and none earlier."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from tests.worker.apps import (
     beside,
     hasten,
     renewed_for,
+    run_until_idle,
     until,
     wait_for,
-    work_off,
 )
 from tests.worker.shells import (
     LONG_US,
@@ -55,7 +55,7 @@ TIMEOUT = timedelta(seconds=1)
 
 @pytest.fixture(autouse=True)
 def _in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kill soon what ignores SIGTERM, and check often whether a job is still wanted."""
+    """Kill processes that ignore SIGTERM soon, and check often for cancelled jobs."""
     monkeypatch.setattr(commands, "_TERM_SECONDS", 0.3)
     monkeypatch.setattr(task, "_LOOK_SECONDS", 0.1)
 
@@ -64,7 +64,7 @@ STUBBORN = (
     "trap '' TERM; echo $$ > {0}/leader; (sleep 300 | sleep 301) & "
     "sh -c 'echo $$ > {0}/child; exec sleep 302'; sleep 303"
 )
-"""Heeds nothing but SIGKILL, and neither do those whom it starts."""
+"""Only SIGKILL ends it and the processes that it starts."""
 
 
 def pids(folder: Path) -> list[int]:
@@ -87,7 +87,7 @@ def times_out_once_begun(folder: Path, patch: pytest.MonkeyPatch) -> None:
     out_of_time_when(lambda: is_written(folder / "leader", folder / "child"), patch)
 
 
-def test_a_timeout_ends_all_of_a_group_that_does_not_heed(
+def test_a_timeout_kills_a_whole_group_that_ignores_sigterm(
     app: App, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     times_out_once_begun(tmp_path, monkeypatch)
@@ -103,10 +103,10 @@ GROUPS_OF_ITS_OWN = (
     "echo $$ > {0}/leader; timeout 300 sh -c 'trap \"\" TERM; echo $$ > {0}/child; sleep 300'; "
     "echo over"
 )
-"""`timeout` makes a process group of its own, and so do the jobs of a shell with job control."""
+"""`timeout` creates a new process group, and so do the jobs of a shell with job control."""
 
 
-def test_a_timeout_ends_what_made_a_group_of_its_own(
+def test_a_timeout_ends_processes_in_a_new_group(
     app: App, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     times_out_once_begun(tmp_path, monkeypatch)
@@ -116,13 +116,13 @@ def test_a_timeout_ends_what_made_a_group_of_its_own(
     assert session_of(leader) == []
 
 
-def test_the_end_of_one_ends_what_it_left_in_a_group_of_its_own(app: App, tmp_path: Path) -> None:
+def test_a_command_that_ends_leaves_no_processes_in_a_new_group(app: App, tmp_path: Path) -> None:
     run(app, command(f"echo $$ > {tmp_path}/leader; set -m; sleep 300 & timeout 300 sleep 300 &"))
     assert job_of(app).status is JobStatus.COMPLETED
     assert session_of(number_in(tmp_path / "leader")) == []
 
 
-def test_a_cancel_ends_what_made_a_group_of_its_own(app: App, tmp_path: Path) -> None:
+def test_a_cancel_ends_processes_in_a_new_group(app: App, tmp_path: Path) -> None:
     app.queue.enqueue_many([command(GROUPS_OF_ITS_OWN.format(tmp_path))])
     with beside(app, lease_us=LONG_US):
         leader, _ = pids(tmp_path)
@@ -131,7 +131,7 @@ def test_a_cancel_ends_what_made_a_group_of_its_own(app: App, tmp_path: Path) ->
     assert job_of(app).output is None
 
 
-def test_one_that_heeds_may_clean_up(
+def test_a_command_may_clean_up_at_sigterm(
     app: App, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(commands, "_TERM_SECONDS", 60.0)
@@ -141,15 +141,15 @@ def test_one_that_heeds_may_clean_up(
     assert (tmp_path / "clean").exists()
 
 
-def test_one_that_is_taken_away_is_ended_long_before_its_heartbeat(
+def test_a_command_whose_job_is_lost_is_ended_long_before_its_heartbeat(
     anywhere: App, tmp_path: Path
 ) -> None:
-    """Cancelled on one store and requeued on another, with the same end: it is ours no more."""
+    """Cancelled on some stores and requeued on others: either way the worker has lost it."""
     is_cancelled = not anywhere.store.blocking
     anywhere.queue.enqueue_many([command(STUBBORN.format(tmp_path), attempts=2)])
     with beside(anywhere, lease_us=LONG_US):
         leader, _ = pids(tmp_path)
-        anywhere.queue.pause("default")  # or it would be begun again
+        anywhere.queue.pause("default")  # or it would start again
         if is_cancelled:
             anywhere.queue.cancel("job")
         else:
@@ -159,7 +159,7 @@ def test_one_that_is_taken_away_is_ended_long_before_its_heartbeat(
     assert job.status is (JobStatus.CANCELLED if is_cancelled else JobStatus.QUEUED)
 
 
-def test_one_that_a_worker_cannot_wait_for_is_ended_and_given_back(
+def test_a_stopping_worker_ends_a_long_command_and_releases_its_job(
     app: App, tmp_path: Path
 ) -> None:
     app.queue.enqueue_many([command(f"echo kept; {STUBBORN.format(tmp_path)}")])
@@ -172,7 +172,7 @@ def test_one_that_a_worker_cannot_wait_for_is_ended_and_given_back(
     assert (job.status, job.attempts, job.output) == (JobStatus.QUEUED, 0, b"kept\n")
 
 
-def test_what_it_leaves_in_the_background_ends_with_it(app: App, tmp_path: Path) -> None:
+def test_background_processes_end_with_their_command(app: App, tmp_path: Path) -> None:
     line = f"(trap '' TERM; sleep 300) & echo $! > {tmp_path}/left; echo done"
     run(app, command(line))
     job = job_of(app)
@@ -180,17 +180,17 @@ def test_what_it_leaves_in_the_background_ends_with_it(app: App, tmp_path: Path)
     assert not lives(number_in(tmp_path / "left"))
 
 
-def test_what_many_leave_at_once_ends_with_them(app: App, tmp_path: Path) -> None:
-    """Each looks for what of its own is left, while others do."""
+def test_background_processes_of_many_commands_end_with_them(app: App, tmp_path: Path) -> None:
+    """Each command checks for its own remaining processes while others do."""
     line = "sleep 300 & echo $! > {}/left-{}"
     app.queue.enqueue_many([command(line.format(tmp_path, n), f"job-{n}") for n in range(30)])
-    work_off(app, concurrency=15)
+    run_until_idle(app, concurrency=15)
     left = [number_in(tmp_path / f"left-{n}") for n in range(30)]
     assert [pid for pid in left if lives(pid)] == []
     assert app.queue.stats().completed == 30
 
 
-def test_one_that_is_done_stays_so_when_its_time_is_over_while_it_is_cleared_away(
+def test_a_timeout_during_the_cleanup_of_a_finished_command_changes_nothing(
     app: App, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     leader = tmp_path / "leader"
@@ -202,7 +202,7 @@ def test_one_that_is_done_stays_so_when_its_time_is_over_while_it_is_cleared_awa
     assert not lives(number_in(tmp_path / "left"))
 
 
-def test_it_ends_where_the_system_has_no_handles_for_processes(
+def test_commands_are_ended_on_a_system_without_pidfd(
     app: App, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delattr(os, "pidfd_open", raising=False)
@@ -213,7 +213,7 @@ def test_it_ends_where_the_system_has_no_handles_for_processes(
     assert group_of(pids(tmp_path)[0]) == []
 
 
-def test_what_leaves_its_session_stays(app: App, tmp_path: Path) -> None:
+def test_a_process_that_leaves_its_session_keeps_running(app: App, tmp_path: Path) -> None:
     run(app, command(f"setsid sh -c 'echo $$ > {tmp_path}/left; exec sleep 300' &"))
     left = number_in(tmp_path / "left")
     try:
@@ -223,21 +223,22 @@ def test_what_leaves_its_session_stays(app: App, tmp_path: Path) -> None:
         os.kill(left, signal.SIGKILL)
 
 
-def test_what_cannot_be_ended_is_told_of(
+def test_a_process_that_cannot_be_killed_is_logged(
     app: App, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(commands, "_TERM_SECONDS", -1.0)  # so it is not even tried
+    monkeypatch.setattr(commands, "_TERM_SECONDS", -1.0)  # so no signal is sent
     with caplog.at_level(logging.WARNING, "casque.worker"):
         run(app, command(f"sleep 300 & echo $! > {tmp_path}/left"))
     left = number_in(tmp_path / "left")
     try:
         [said] = caplog.messages
-        assert f"job job started cannot be ended, and is left: see `ps -s {os.getsid(left)}" in said
+        assert said.startswith("job job started a process that cannot be killed")
+        assert f"`ps -s {os.getsid(left)}`" in said
     finally:
         os.kill(left, signal.SIGKILL)
 
 
-def test_however_many_run_all_are_looked_at_in_three_turns(app: App) -> None:
+def test_all_running_commands_are_checked_within_three_turns(app: App) -> None:
     app.queue.enqueue_many([command("true", f"job-{n}") for n in range(200)])
     running = [RunningJob(job, None, lambda *_: None) for job in app.queue.dequeue(batch_size=200)]
 
@@ -254,7 +255,7 @@ def is_stopped(pid: int) -> bool:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
 
-def test_one_that_was_stopped_by_a_signal_is_ended_too(
+def test_a_command_stopped_by_a_signal_is_ended_too(
     app: App, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     leader = tmp_path / "leader"
@@ -263,11 +264,11 @@ def test_one_that_was_stopped_by_a_signal_is_ended_too(
     assert not lives(number_in(leader))
 
 
-def test_a_hundred_at_once_and_nothing_is_left_open(app: App) -> None:
+def test_a_hundred_commands_at_once_leave_no_file_open(app: App) -> None:
     run(app, command("true", "warm"))
     before = open_files()
     app.queue.enqueue_many([command(f"echo {n}; sleep 0.2", f"job-{n}") for n in range(100)])
-    work_off(app, concurrency=100)
+    run_until_idle(app, concurrency=100)
     assert app.queue.stats().completed == 101
     assert all(job_of(app, f"job-{n}").output == f"{n}\n".encode() for n in range(100))
     assert open_files() <= before
@@ -275,26 +276,26 @@ def test_a_hundred_at_once_and_nothing_is_left_open(app: App) -> None:
 
 NOTING = """
 import os, sys
-with open({path!r}, "ab", 0) as told:
+with open({path!r}, "ab", 0) as received:
     for line in sys.stdin.buffer:
-        told.write(line)
+        received.write(line)
         if line.startswith(b"+"):
             os.write(1, line[1:])
 """
-"""A guard that ends nobody, and writes down what it is told."""
+"""A guard that kills nothing, and writes down the lines that it gets."""
 
 
-def test_a_task_that_holds_up_the_loop_ends_no_command_whose_lease_is_renewed(
+def test_a_task_that_blocks_the_loop_ends_no_command_whose_lease_is_renewed(
     app: App, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The guard hears of every renewal meanwhile; that it ends nobody then is its own promise."""
+    """The guard gets every renewal; the tests of the guard show that it kills nothing then."""
     hasten(monkeypatch)
-    told, is_heard = tmp_path / "told", threading.Event()
-    (tmp_path / "guard.py").write_text(NOTING.format(path=str(told)))
+    received, is_renewed = tmp_path / "received", threading.Event()
+    (tmp_path / "guard.py").write_text(NOTING.format(path=str(received)))
     monkeypatch.setattr(guard, "_PROGRAM", tmp_path / "guard.py")
 
     def renewals() -> int:
-        return told.read_bytes().count(b"=")
+        return received.read_bytes().count(b"=")
 
     @app.task
     async def hold_up() -> None:
@@ -303,21 +304,22 @@ def test_a_task_that_holds_up_the_loop_ends_no_command_whose_lease_is_renewed(
         before = renewals()
         try:
             wait_for("it is renewed", lambda: renewals() >= before + 3, within=60)
-            is_heard.set()
+            is_renewed.set()
         finally:
             (tmp_path / "over").touch()
 
     hold_up.enqueue()
     line = f"echo $$ > {tmp_path}/leader; until [ -e {tmp_path}/over ]; do sleep 0.1; done"
     app.queue.enqueue_many([command(line)])
-    work_off(app, concurrency=2)
-    assert is_heard.is_set()
+    run_until_idle(app, concurrency=2)
+    assert is_renewed.is_set()
     job = job_of(app)
     assert (job.status, job.attempts) == (JobStatus.COMPLETED, 1)
-    assert all(float(line.split()[1]) > 60 for line in told.read_text().splitlines() if "=" in line)
+    lines = received.read_text().splitlines()
+    assert all(float(line.split()[1]) > 60 for line in lines if "=" in line)
 
 
-def test_a_command_that_begins_long_after_its_claim_is_not_taken_for_late() -> None:
+def test_a_command_that_starts_long_after_its_claim_is_not_late() -> None:
     clock = FakeClock()
     lease = timedelta(microseconds=WorkerOptions().lease_us)
     held_up, go_on = threading.Event(), threading.Event()

@@ -15,7 +15,7 @@ SHORT, LONG = SECOND_US // 10, SECOND_US
 
 @pytest.fixture
 def own() -> float:
-    """What Python itself does."""
+    """Python's own interval."""
     return sys.getswitchinterval()
 
 
@@ -35,19 +35,19 @@ def is_often(own: float) -> bool:
 def test_turns_are_short_before_anything_is_known(own: float, switching: Switching) -> None:
     assert is_often(own)
     switching.look([SHORT] * 32)
-    assert is_often(own), "they are young, which says nothing of how long they take"
+    assert is_often(own), "they have just started, so how long they take is unknown"
 
 
-def test_short_functions_have_pythons_own_turns(own: float, switching: Switching) -> None:
+def test_short_functions_keep_pythons_own_interval(own: float, switching: Switching) -> None:
     switching.ended()
     assert not is_often(own)
     switching.look([SHORT] * 32)
     assert not is_often(own)
     switching.look([SHORT] * 32)
-    assert is_often(own), "none has ended since the last look"
+    assert is_often(own), "none has ended since the last check"
 
 
-def test_one_that_takes_long_makes_turns_short_whatever_else_ends(
+def test_a_long_function_makes_turns_short_whatever_else_ends(
     own: float, switching: Switching
 ) -> None:
     switching.ended()
@@ -59,7 +59,7 @@ def test_one_that_takes_long_makes_turns_short_whatever_else_ends(
     assert not is_often(own), "it has ended, as have others"
 
 
-def test_shorter_turns_that_somebody_has_chosen_stay(own: float) -> None:
+def test_a_shorter_interval_of_the_user_is_kept(own: float) -> None:
     sys.setswitchinterval(0.000_01)
     try:
         switching = Switching()
@@ -71,13 +71,13 @@ def test_shorter_turns_that_somebody_has_chosen_stay(own: float) -> None:
         sys.setswitchinterval(own)
 
 
-def test_workers_of_one_process_leave_it_as_it_was_in_whichever_order_they_end(own: float) -> None:
+def test_workers_of_one_process_restore_the_interval_in_any_order(own: float) -> None:
     for order in ((0, 1), (1, 0)):
         workers = Switching(), Switching()
         for worker in workers:
             worker.look([LONG])
         workers[order[0]].close()
-        assert is_often(own), "the other still wants it"
+        assert is_often(own), "the other still needs it"
         workers[order[0]].close()
         workers[order[1]].look([])
         workers[order[1]].close()

@@ -19,9 +19,9 @@ from tests.worker.apps import (
     WAYS,
     beside,
     on_disk,
+    run_until_idle,
     until,
     wait_for,
-    work_off,
 )
 
 app = pytest.fixture(params=WAYS)(on_disk)
@@ -42,7 +42,7 @@ def test_a_worker_whose_loop_is_blocked_takes_no_more_jobs(app: App) -> None:
     with beside(app) as worker:
         blocks.enqueue()
         until(blocked)
-        other.enqueue()  # for which it had asked before it was blocked
+        other.enqueue()  # the worker asked for it before it was blocked
         wait_for("it has both", lambda: app.queue.stats().processing == 2)
         waiting = {other.enqueue().id for _ in range(4)}
         with Queue(app.store) as q:
@@ -54,7 +54,7 @@ def test_a_worker_whose_loop_is_blocked_takes_no_more_jobs(app: App) -> None:
 
 
 @anywhere
-def test_it_never_has_more_in_hand_than_it_has_slots(app: App) -> None:
+def test_a_worker_never_holds_more_jobs_than_it_has_slots(app: App) -> None:
     lock, most, now = threading.Lock(), [0], [0]
 
     @app.task
@@ -68,12 +68,12 @@ def test_it_never_has_more_in_hand_than_it_has_slots(app: App) -> None:
             now[0] -= 1
 
     app.enqueue_many([counts.job() for _ in range(15)])
-    work_off(app, concurrency=3)
+    run_until_idle(app, concurrency=3)
     assert app.queue.stats().completed == 15
     assert most[0] <= 3
 
 
-def test_only_its_queues_are_worked_and_each_has_its_turn(app: App) -> None:
+def test_a_worker_serves_only_its_queues_and_each_in_turn(app: App) -> None:
     order: list[str] = []
 
     @app.task
@@ -82,14 +82,14 @@ def test_only_its_queues_are_worked_and_each_has_its_turn(app: App) -> None:
 
     for queue, jobs in (("a", 30), ("b", 30), ("c", 3), ("other", 3)):
         app.enqueue_many([task.using(queue=queue).job() for _ in range(jobs)])
-    work_off(app, queues=("a", "b", "c"), concurrency=3)
+    run_until_idle(app, queues=("a", "b", "c"), concurrency=3)
     assert sorted(order) == ["a"] * 30 + ["b"] * 30 + ["c"] * 3
     assert set(order[:18]) == {"a", "b", "c"}
     assert app.queue.stats("other").pending == 3
 
 
 class AddsBehind(MemoryStore):
-    """A store to which somebody adds a job between a dequeue's answer and its arrival."""
+    """A store that gets a new job between a dequeue and the arrival of its answer."""
 
     adds: Request | None = None
 
@@ -101,7 +101,7 @@ class AddsBehind(MemoryStore):
         return outcomes
 
 
-def test_a_job_that_comes_while_a_dequeue_is_under_way_is_not_overlooked() -> None:
+def test_a_job_enqueued_during_a_dequeue_is_not_missed() -> None:
     store = AddsBehind()
     app = App(store)
 
@@ -119,11 +119,11 @@ def test_a_job_that_comes_while_a_dequeue_is_under_way_is_not_overlooked() -> No
             job = app.queue.get(minted)
             return job is not None and job.status is JobStatus.COMPLETED
 
-        wait_for("what has been is seen", is_done)
+        wait_for("the new job is done", is_done)
 
 
 @anywhere
-def test_a_waiting_worker_picks_up_what_comes(app: App) -> None:
+def test_a_waiting_worker_picks_up_new_jobs(app: App) -> None:
     @app.task
     async def task() -> int:
         return 1
@@ -141,13 +141,13 @@ def test_jobs_of_another_producer_run(app: App) -> None:
         return number + 1
 
     [job] = app.queue.enqueue_many([NewJob("task", b'{"number": 1}', retain=SOON)])
-    work_off(app)
+    run_until_idle(app)
     done = app.queue.get(job.id)
     assert done is not None
     assert done.result == b"2"
 
 
-def test_jobs_that_a_task_enqueues_stand_below_it(app: App) -> None:
+def test_jobs_that_a_task_enqueues_are_one_level_deeper(app: App) -> None:
     @app.task
     def child() -> None: ...
 
@@ -160,7 +160,7 @@ def test_jobs_that_a_task_enqueues_stand_below_it(app: App) -> None:
         return child.enqueue().id
 
     handles = [parent.enqueue(), plain_parent.enqueue()]
-    work_off(app)
+    run_until_idle(app)
     for handle in handles:
         job = app.queue.get(handle.result(timeout=SOON))
         assert job is not None
@@ -173,7 +173,7 @@ def test_a_handle_is_found_by_the_id_of_its_job(app: App) -> None:
         return number + 1
 
     job_id = task.enqueue(1).id
-    work_off(app)
+    run_until_idle(app)
     assert app.handle(job_id).result() == 2
     assert asyncio.run(_result_of(app, job_id)) == 2
     with pytest.raises(JobNotFoundError, match="there is no job 'nobody'"):

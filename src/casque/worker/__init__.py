@@ -1,15 +1,15 @@
 """Workers claim jobs, run them and settle them. Begin reading at `attempt`.
 
 __main__      The command `python -m casque.worker`.
-app           `App`: a `TaskApp` that runs workers. Users make this one.
+app           `App`: a `TaskApp` that runs workers. Users create this one.
 attempt       One run of a job, start to finish.
 claim_policy  When a worker asks for jobs, from which queue, and how many.
 loading       From `module:app` to an App, and back.
-messages      What the store thread sends to the event loop.
-options       What can be set of a worker.
+messages      The messages from the store thread to the event loop.
+options       The options of a worker.
 runtime       The process of a worker: event loop, thread switching, memory, exit.
-store_thread  The thread that speaks to the store: claims, settlements, heartbeats.
-running       The attempts that run now: begun, timed, settled.
+store_thread  The thread that calls the store: claims, settlements, heartbeats.
+running       The running attempts: started, timed, settled.
 worker        `Worker`: from its start to a clean end.
 executors/    Where the function of a task runs.
 logging/      What a worker writes to its log.

@@ -51,8 +51,8 @@ def _run(asked: argparse.Namespace) -> int:
     )
     options = msgspec.convert(vars(asked), WorkerOptions)
     set_up(log)
-    # One worker needs a supervisor too when it is to be replaced now and then, or when it would
-    # be PID 1, which must reap orphans: a worker that did would take those of its own tasks.
+    # A single worker needs a supervisor too if it is replaced now and then, or if it would be
+    # PID 1: PID 1 must reap orphans, and a worker that did would reap the children of its tasks.
     if asked.count > 1 or options.is_recycled or os.getpid() == INIT_PID:
         supervisor = Supervisor(asked.app, options, asked.count, asked.store, log=log)
         return STOPPED if supervisor.run() else HAD_TO_KILL
@@ -73,18 +73,18 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m casque.worker",
         description="Run the jobs of an App.",
         epilog=(
-            "SIGTERM or Ctrl-C: claim no more jobs, let those that run finish within the grace, "
+            "SIGTERM or Ctrl-C: claim no more jobs, let running jobs finish within the grace, "
             "release the rest. Ctrl-C again: release them at once. DURATION: seconds, or with a "
-            "unit: 500ms, 90s, 5m, 1h. Exit codes: 0 stopped or idle, 1 worker processes had to "
-            "be killed, a task broke the event loop or the storage is unusable, 2 wrong arguments "
+            "unit: 500ms, 90s, 5m, 1h. Exit codes: 0 stopped or idle; 1 worker processes had to "
+            "be killed, a task broke the event loop, or the storage is unusable; 2 wrong arguments "
             "or no such app."
         ),
     )
     parser.add_argument(
         "app",
         metavar="MODULE:APP",
-        help="where the App is: tasks:app, or jobs/tasks.py:app; :APP may be left out when the "
-        "module has only one",
+        help="where the App is: tasks:app, or jobs/tasks.py:app; :APP is optional if the module "
+        "has only one App",
     )
     add = parser.add_argument
     add("--count", type=_whole, default=1, metavar="N", help="worker processes (default: 1)")
@@ -109,7 +109,7 @@ def _parser() -> argparse.ArgumentParser:
         type=_checked(partial(duration_us, at_least_us=1)),
         default=DEFAULT_LEASE_US,
         metavar="DURATION",
-        help="after which a job of a process that died is run elsewhere (default: 60s)",
+        help="how long until another worker runs the jobs of a process that died (default: 60s)",
     )
     add(
         "--grace",
@@ -117,12 +117,12 @@ def _parser() -> argparse.ArgumentParser:
         type=_checked(duration_us),
         default=DEFAULT_GRACE_US,
         metavar="DURATION",
-        help="how long running jobs may go on after SIGTERM (default: 30s)",
+        help="how long running jobs may continue after SIGTERM (default: 30s)",
     )
-    add("--until-idle", action="store_true", help="end when no job is due and none is running")
-    add("--max-jobs", type=_whole, metavar="N", help="replace a process after so many jobs")
-    add("--max-mib", type=_whole, metavar="M", help="replace a process that grew to so many MiB")
-    add("--store", metavar="URL", help="work on this store instead of the App's own")
+    add("--until-idle", action="store_true", help="exit when no job is due and none is running")
+    add("--max-jobs", type=_whole, metavar="N", help="replace a process after N jobs")
+    add("--max-mib", type=_whole, metavar="M", help="replace a process that uses more than M MiB")
+    add("--store", metavar="URL", help="use this store instead of the App's own")
     add("--log-level", choices=LEVELS, default="info", help="(default: %(default)s)")
     add("--log-format", choices=FORMATS, default="text", help="(default: %(default)s)")
     add("--child", type=int, help=argparse.SUPPRESS)
@@ -131,12 +131,12 @@ def _parser() -> argparse.ArgumentParser:
 
 def _whole(text: str) -> int:
     if not text.isascii() or not text.isdecimal() or not 1 <= int(text) <= LARGEST_INT:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 on")
+        raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, got {text!r}")
     return int(text)
 
 
 def _checked(parse: Callable[[str], T]) -> Callable[[str], T]:
-    """Raises what argparse expects of a type."""
+    """Turn InvalidError into the exception that argparse expects."""
 
     def checked(text: str) -> T:
         try:

@@ -1,4 +1,4 @@
-"""App: what users make: tasks, their jobs, and the workers that run them."""
+"""App: the user's entry point: tasks, their jobs, and the workers that run them."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from casque.worker.options import DEFAULT_CONCURRENCY, SHORTEST_LEASE_US, Worker
 class App(TaskApp):
     """Registers tasks, enqueues their jobs and runs workers, on one store.
 
-    Opens nothing before its first use. Threads may share it; in the child of a
-    fork it opens again by itself. With `immediate`, tasks run as soon as they are
-    enqueued, in the caller's process, and nothing is stored: for tests.
+    It opens nothing before its first use. Threads may share it, and in the child
+    of a fork it reopens by itself. With `immediate`, which is for tests, tasks run
+    as soon as they are enqueued, in the caller's process, and nothing is stored.
     """
 
     def work(
@@ -31,7 +31,7 @@ class App(TaskApp):
         max_jobs: int | None = None,
         max_mib: int | None = None,
     ) -> None:
-        """Run jobs until told to stop by SIGTERM or SIGINT, in `count` processes. Blocks."""
+        """Run jobs in `count` processes until SIGTERM or SIGINT stops them. Blocks."""
         options = WorkerOptions(
             concurrency=checks.whole(concurrency, "concurrency", 1),
             queues=None if queues is None else _queues(queues),
@@ -42,7 +42,7 @@ class App(TaskApp):
             max_mib=None if max_mib is None else checks.whole(max_mib, "max_mib", 1),
         )
         processes = checks.whole(count, "count", 1)
-        # A process that only enqueues does not load all of this.
+        # Imported here, so that a process that only enqueues does not load it.
         from casque.worker.supervision import supervisor  # noqa: PLC0415
 
         supervisor.work(self, options, processes)
@@ -52,7 +52,7 @@ def _lease(value: timedelta) -> int:
     us = checks.positive_span(value, "lease")
     if us < SHORTEST_LEASE_US:
         raise InvalidError(
-            f"`lease` must be at least 1 s, not {value}: it is renewed three times in its length, "
+            f"`lease` must be at least 1 s, got {value}: a worker renews it three times per lease, "
             "and a busy machine would lose its jobs."
         )
     return us
@@ -60,5 +60,7 @@ def _lease(value: timedelta) -> int:
 
 def _queues(value: Collection[str]) -> tuple[str, ...]:
     if isinstance(value, str) or not value:
-        raise InvalidError(f"`queues` must be several names, or None for all: not {value!r}.")
+        raise InvalidError(
+            f"`queues`: expected a collection of names, or None for all queues; got {value!r}."
+        )
     return tuple(dict.fromkeys(checks.name(one, "queue") for one in value))

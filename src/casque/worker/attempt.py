@@ -36,23 +36,23 @@ class Raised(msgspec.Struct, frozen=True):
 
 
 class Unfit(msgspec.Struct, frozen=True):
-    """Running it again is of no use: its payload or its result is invalid."""
+    """The payload or the result is invalid, so another attempt cannot help."""
 
     error: BaseException
 
 
 class TimedOut(msgspec.Struct, frozen=True):
-    """The attempt had its time."""
+    """The attempt took longer than its timeout."""
 
     error: TimeoutError
 
 
 class Stopped(msgspec.Struct, frozen=True):
-    """The worker ends, and another worker runs the job."""
+    """The worker is stopping, and another worker will run the job."""
 
 
 class LeaseLost(msgspec.Struct, frozen=True):
-    """The job belongs to another worker now."""
+    """This worker no longer holds the job."""
 
     reason: str
 
@@ -61,7 +61,7 @@ Outcome = Returned | Raised | Unfit | TimedOut | Stopped | LeaseLost
 
 
 class RunningAttempt:
-    """A job in hand, and its state."""
+    """A claimed job, and the state of its attempt."""
 
     running: RunningJob
     """The job as its function sees it."""
@@ -69,20 +69,20 @@ class RunningAttempt:
     def __init__(self, job: Job, task: Task[..., Any], clock: Clock) -> None:
         self.job = job
         self.hold = job.id, job.token
-        """What an operation must name to change the job."""
+        """Job id and token: every operation that changes the job must name both."""
         self.task = task
         self.begun_us = clock.monotonic()
         self.deadline_us = None if job.timeout_us is None else clock.now() + job.timeout_us
         self.lease_end_us = 0
-        """Until when the lease certainly holds, by the monotonic clock."""
+        """The lease is certain to hold until then, by the monotonic clock."""
         self.ending: Outcome | None = None
-        """The outcome, if it was decided from outside while the function ran."""
+        """The outcome, if the worker decided it while the function ran."""
         self.is_settled = False
         """True once the outcome has been recorded."""
         self.is_over = False
         """True once its function has ended, so that its slot is free."""
         self.is_left = False
-        """True if its job was settled while its function went on."""
+        """True if its job was settled while its function kept running."""
         self.work: asyncio.Task[None] | None = None
         self.timer: asyncio.TimerHandle | None = None
 
@@ -93,15 +93,18 @@ class Executor(Protocol):
     async def call(
         self, attempt: RunningAttempt, args: list[Any], kwargs: dict[str, Any]
     ) -> bytes | None:
-        """Run the function; its result as JSON. Raises what it raises, InvalidResult if unfit."""
+        """Run the function and return its result as JSON.
+
+        Raises the function's own exceptions, or InvalidResult.
+        """
         ...
 
     def interrupt(self, attempt: RunningAttempt) -> bool:
-        """End the function; False if it cannot be ended."""
+        """End the function. Returns False if that is impossible."""
         ...
 
 
-class InvalidResult(Exception):  # noqa: N818 - the wrapping of an InvalidError, which is one
+class InvalidResult(Exception):  # noqa: N818 - only wraps an InvalidError
     """The result cannot be stored. Its argument is the InvalidError that says why."""
 
 
@@ -115,7 +118,7 @@ class TaskError(Exception):
 
 
 class GivenBack(Exception):  # noqa: N818 - not an error but an answer
-    """Raised by a function that was ended by what stops its worker: another is to do it."""
+    """Raised by a function that the signal to its worker has ended too: release the job."""
 
 
 class AttemptContext(Protocol):
@@ -126,9 +129,9 @@ class AttemptContext(Protocol):
     def chance(self) -> float: ...
 
     def save(self, attempt: RunningAttempt, outcome: Outcome, operation: Operation | None) -> None:
-        """Store the outcome, and log it then; None: there is nothing to store.
+        """Store the outcome, then log it. If `operation` is None, there is nothing to store.
 
-        Its slot is free from now on, if its function has ended.
+        This frees the slot if the function has ended.
         """
         ...
 
@@ -138,7 +141,7 @@ class AttemptContext(Protocol):
 
 
 async def run_attempt(attempt: RunningAttempt, context: AttemptContext) -> None:
-    """One attempt: the function, what its end means for the job, and the one write."""
+    """Run one attempt: call the function, decide the outcome of the job, write it once."""
     outcome = await call_task(attempt, context)
     attempt.is_over = True
     if attempt.is_settled:
@@ -148,11 +151,11 @@ async def run_attempt(attempt: RunningAttempt, context: AttemptContext) -> None:
 
 
 async def call_task(attempt: RunningAttempt, context: AttemptContext) -> Outcome:
-    """Run the function where it belongs. Never raises."""
+    """Run the function in its executor. Never raises."""
     task = attempt.task
     try:
         args, kwargs = task.call.decode(attempt.job.payload)
-    except BaseException as error:  # noqa: BLE001 - a type of the user's may raise anything
+    except BaseException as error:  # noqa: BLE001 - a user's type may raise anything
         return Unfit(error)
     try:
         result = await context.executors[task.run_in].call(attempt, args, kwargs)
@@ -162,13 +165,13 @@ async def call_task(attempt: RunningAttempt, context: AttemptContext) -> Outcome
         return attempt.ending or Stopped()
     except BaseException as error:  # noqa: BLE001 - whatever a task does, the worker lives
         return attempt.ending or Raised(from_its_own_code(error))
-    # Told to end, it finished its work instead: done is done, unless it is another's by now.
+    # A function that was interrupted but finished anyway is done, unless the lease is lost.
     return attempt.ending if isinstance(attempt.ending, LeaseLost) else Returned(result)
 
 
 def from_its_own_code(error: BaseException) -> BaseException:
-    """The error, its traceback beginning where the task's own code does. Never raises."""
-    # Not by its own methods: what a class of the user's has in their place may raise anything.
+    """The error, with a traceback that starts at the task's own code. Never raises."""
+    # Not by the error's own methods: a user's class may override them and raise anything.
     with suppress(BaseException):
         part = error.__traceback__
         while part is not None and part.tb_frame.f_code.co_filename.startswith(_OUR_FOLDER):
@@ -181,11 +184,11 @@ def from_its_own_code(error: BaseException) -> BaseException:
 def settle(attempt: RunningAttempt, outcome: Outcome, context: AttemptContext) -> None:
     """Store the outcome: the only write of an attempt."""
     attempt.is_settled = True
-    # A success needs no backoff, and to draw a random number gives up Python's lock.
+    # A success needs no backoff, and drawing a random number releases the GIL.
     chance = 0.0 if type(outcome) is Returned else context.chance()
     try:
         operation = settlement(outcome, attempt.job, attempt.task, chance)
-    except BaseException as error:  # noqa: BLE001 - a backoff of the user's own making
+    except BaseException as error:  # noqa: BLE001 - a user's backoff may raise anything
         outcome = Unfit(error)
         operation = Fail(*attempt.hold, failure_of(error))
     context.save(attempt, outcome, operation)
@@ -207,7 +210,7 @@ def settlement(outcome: Outcome, job: Job, task: Task[..., Any], chance: float) 
 
 
 def _of_error(error: BaseException, job: Job, task: Task[..., Any], chance: float) -> Operation:
-    """Retry on, give up on, or what the exception itself says."""
+    """Apply `retry_on` and `give_up_on`, unless the exception itself decides."""
     hold = job.id, job.token
     error = sound(error)
     if isinstance(error, Snooze):
@@ -225,23 +228,23 @@ def _of_error(error: BaseException, job: Job, task: Task[..., Any], chance: floa
 
 
 def sound(error: BaseException) -> BaseException:
-    """The error of a task; for an invalid Retry, Snooze or Discard, the error that says why."""
+    """The error of a task; for an invalid Retry, Snooze or Discard, the reason it is invalid."""
     try:
         if isinstance(error, Retry | Snooze):
             delay_of(error)
         if isinstance(error, Retry | Discard):
             reason_of(error)
-    except BaseException as wrong:  # noqa: BLE001 - a class of the user's may raise anything
+    except BaseException as wrong:  # noqa: BLE001 - a user's class may raise anything
         return wrong
     return error
 
 
 def _backoff(task: Task[..., Any], attempts: int, chance: float) -> int:
-    """How long to wait. InvalidError if a backoff of the user's own making says nonsense."""
+    """How long to wait. InvalidError if a user's backoff returns an invalid time."""
     delay = int(task.backoff.delay_us(attempts, chance))
     if not 0 <= delay <= LONGEST_SPAN_US:
         raise InvalidError(
-            f"{task.name}: its backoff waits {delay} µs; it must wait from 0 s to 100 years."
+            f"{task.name}: expected a backoff from 0 s to 100 years, got {delay} µs."
         )
     return delay
 
@@ -252,12 +255,12 @@ def gives_up(error: BaseException, task: Task[..., Any]) -> bool:
         return error.gives_up
     if isinstance(error, task.give_up_on):
         return True
-    # SystemExit and their like are no Exceptions, but from a task they are failures like others.
+    # SystemExit and the like are not Exceptions, but from a task they are ordinary failures.
     return isinstance(error, Exception) and not isinstance(error, task.retry_on)
 
 
 def failure_of(error: BaseException) -> Failure:
-    """An error as it is kept with the job."""
+    """The error as it is stored with the job."""
     if isinstance(error, TaskError):
         return checks.kept(error.failure)
     return checks.failure(error)

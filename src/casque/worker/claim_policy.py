@@ -10,7 +10,7 @@ from typing import NamedTuple
 from casque.rules.decide import Leased
 
 _PARTIAL_US = 50_000
-"""When to ask again after a claim that brought fewer than asked: it does not say when more come."""
+"""The pause after a claim that found fewer jobs than asked: it does not say when more are due."""
 
 
 class NextClaim(NamedTuple):
@@ -22,7 +22,7 @@ class NextClaim(NamedTuple):
 
 
 class ClaimPolicy:
-    """Knows which queues may have jobs, and when they will have some."""
+    """Tracks which queues may have jobs, and when they will have some."""
 
     def __init__(self, queues: tuple[str, ...] | None) -> None:
         self._queues: tuple[str | None, ...] = queues or (None,)
@@ -33,24 +33,24 @@ class ClaimPolicy:
         self._rings = self._heard_rings = 0
         self._is_first = True
         self.ask_us: int | None = None
-        """When to ask again if nobody rings."""
+        """When to ask again if the store does not ring."""
 
     @property
     def may_find_jobs(self) -> bool:
         return self._unasked > 0
 
     def expect_jobs(self) -> None:
-        """There may be jobs in any of the queues."""
+        """Assume that any of the queues may have jobs."""
         self._unasked = len(self._queues)
 
     def ring(self) -> None:
-        """The store says that a job may have become claimable."""
+        """Note that a job may have become claimable."""
         self._rings += 1
         self.expect_jobs()
 
     def next_claim(self, free: int, now: int) -> NextClaim | None:
         """The next claim, if there is room: from all queues, or from the next of several."""
-        # A round that has begun goes on: on a slow store, `ask_us` has always passed.
+        # Do not restart a round that is under way: on a slow store, `ask_us` has always passed.
         if not self._unasked and self.ask_us is not None and now >= self.ask_us:
             self.expect_jobs()
         if not free or not self._unasked:
@@ -66,8 +66,8 @@ class ClaimPolicy:
     ) -> None:
         """Note the answer to a claim; `longest_us` is how long the store may fail to ring.
 
-        An empty answer says when the next job is due; one that brought fewer than
-        asked does not, and is no proof that there are no more.
+        An empty answer says when the next job is due. An answer with fewer jobs
+        than asked does not, and there may be more.
         """
         self._turn += 1
         is_emptied = len(leased.jobs) < asked and self._rings == self._heard_rings
@@ -75,6 +75,6 @@ class ClaimPolicy:
         times = [] if leased.next_in_us is None else [sent + max(leased.next_in_us, 1)]
         pauses = [longest_us, _PARTIAL_US if leased.jobs else None]
         times += [now + us for us in pauses if us is not None]
-        if self.ask_us is not None and not self._is_first:  # the soonest of several queues counts
+        if self.ask_us is not None and not self._is_first:  # the earliest of all queues counts
             times.append(self.ask_us)
         self.ask_us = min(times, default=None)

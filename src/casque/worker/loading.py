@@ -25,11 +25,10 @@ FORM = "write `module:app`, or the path of a file as in `jobs/tasks.py:app`"
 
 
 class WorkReached(BaseException):
-    """Raised by `App.work` while the script that calls it is being loaded by a worker.
+    """Raised by `App.work` while a worker loads the script that calls it.
 
-    What the script defines is all there by then. To call would be to start
-    workers in a worker, and to return would be to go on with what the script
-    does when its work is over.
+    By then the script has defined everything. To run the call would start
+    workers in a worker; to return would run the code that follows the call.
     """
 
 
@@ -41,30 +40,30 @@ def is_loading() -> bool:
 def load_app(
     target: str | None, *, store: str | None = None, modules: Sequence[str] = ()
 ) -> TaskApp:
-    """The App at `module:name`, or the only one of a module. InvalidError when there is none.
+    """The App at `module:name`, or the only App of a module. InvalidError if there is none.
 
-    With `store`, it works there instead of where its code says. `modules` are
-    imported too: those in which its tasks are defined. Without a target it is
-    an App on that store which has no tasks yet.
+    `store` replaces the store that the App's code names. `modules` are imported
+    too: they define its tasks. Without a target, it is an App on that store with
+    no tasks yet.
 
-    The current folder is looked in first, as by `python -m`. A module may be
-    named by the path of its file; then the file's own folder is the first, as by
-    `python file.py` (that above the package, for a file in one).
+    The current folder comes first on the path, as with `python -m`. A module may
+    be named by the path of its file. Then the folder of the file comes first, as
+    with `python file.py`; for a file in a package, the folder above the package.
     """
     if target is None:
         if store is None:
-            raise InvalidError(f"without an app, name the store to work on; or {FORM}.")
+            raise InvalidError(f"no app and no store given: name the store, or {FORM}.")
         return TaskApp(store)
     where, _, name = target.partition(":")
     if not where:
         raise InvalidError(f"{target!r} names no module: {FORM}.")
-    with suppress(OSError):  # it was removed, and may not be needed
+    with suppress(OSError):  # the folder was removed; it may not be needed
         _first_on_path(Path.cwd())
     is_file = where.endswith(".py") or os.sep in where
     module = _import(_name_of_file(Path(where)) if is_file else where)
     if is_file and not _is_of(module, Path(where)):
         raise InvalidError(
-            f"the file {where} cannot be imported as {module.__name__!r}: that is the name of "
+            f"the file {where} cannot be imported as {module.__name__!r}: that name belongs to "
             f"{getattr(module, '__file__', None) or 'a module of Python itself'}. Rename the file."
         )
     app = _named(module, name) if name else _only(module)
@@ -77,20 +76,20 @@ def load_app(
 
 
 def refuse_memory(store: Store) -> None:
-    """InvalidError for a store that worker processes cannot share."""
+    """Raise InvalidError for a store that worker processes cannot share."""
     if store.instant:
         raise InvalidError(
-            "the jobs of a store in memory are seen by no other process: use count=1 without "
-            "max_jobs and max_mib, or a store that processes share, as sqlite:///jobs.db is."
+            "other processes cannot see the jobs of a store in memory: use count=1 without "
+            "max_jobs and max_mib, or a store that processes share, such as sqlite:///jobs.db."
         )
 
 
 def path_of(app: TaskApp) -> str:
-    """The `module:name` at which another process finds this App. InvalidError when it cannot."""
+    """The `module:name` at which another process finds this App. InvalidError if there is none."""
     modules = {name: module for name, module in sys.modules.items() if name != "__main__"}
     for name, module in modules.items():
         spec = getattr(module, "__spec__", None)
-        # A module that was made by hand is not there in another process.
+        # A module that code created does not exist in another process.
         if spec is not None and spec.name == name and (found := _attribute(module, app)):
             return f"{name}:{found}"
     main = sys.modules.get("__main__")
@@ -102,8 +101,8 @@ def path_of(app: TaskApp) -> str:
             "cannot find it: write it into a file, or use count=1."
         )
     raise InvalidError(
-        "several worker processes find the App by its name in a module, and no module has this "
-        "one: assign it at the top of a module (`app = App(…)`) instead of in a function or class, "
+        "worker processes load the App by its name in a module, and no module has this App: "
+        "assign it at the top of a module (`app = App(…)`) instead of in a function or class, "
         "or use count=1."
     )
 
@@ -126,8 +125,8 @@ def _importable(name: str) -> str | None:
 
 
 def _attribute(module: ModuleType, app: TaskApp) -> str | None:
-    # A copy: another thread may import something meanwhile. Some put other things than modules
-    # among the modules, which may lack it.
+    # A copy: another thread may import something meanwhile. Some programs put other objects into
+    # `sys.modules`, which may have no `__dict__`.
     values = list(getattr(module, "__dict__", {}).items())
     return next((name for name, value in values if value is app), None)
 
@@ -145,11 +144,11 @@ def _here() -> str:
 
 
 def _name_of_file(file: Path) -> str:
-    """The module name of a file, whose folder is put on the path."""
+    """The module name of a file. Puts its folder on the path."""
     if not file.is_file():
         raise InvalidError(f"there is no file {file} in {_here()}.")
     if file.suffix != ".py" or "." in file.stem:
-        raise InvalidError(f"{file} is no file that Python can import: {FORM}.")
+        raise InvalidError(f"Python cannot import the file {file}: {FORM}.")
     whole = file.resolve()
     parts, folder = [whole.stem], whole.parent
     while (folder / "__init__.py").is_file():
@@ -172,21 +171,21 @@ def _import(name: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name is not None and f"{name}.".startswith(f"{error.name}."):
             raise InvalidError(
-                f"there is no module {error.name!r}: looked in {_here()} and where Python "
-                f"looks. Start it in the folder of your module; {FORM}."
+                f"there is no module {error.name!r} in {_here()} or on Python's path. "
+                f"Start the worker in the folder of your module; {FORM}."
             ) from None
         raise _failed(name, error) from error
-    except (Exception, SystemExit) as error:  # to import a user's module is to run it
+    except (Exception, SystemExit) as error:  # importing a user's module runs it
         raise _failed(name, error) from error
     finally:
         _is_loading.reset(loading)
 
 
 def _execute(name: str) -> ModuleType:
-    """Import a module, but keep what was read of it when it reached its `app.work()`."""
+    """Import a module. If it reaches its `app.work()`, stop there and keep what it defined."""
     try:
         spec = importlib.util.find_spec(name)
-    except ValueError:  # what no module can be called: "a..b"
+    except ValueError:  # an impossible name: "a..b"
         spec = None
     if spec is None or spec.loader is None:
         raise ModuleNotFoundError(name=name)
@@ -205,7 +204,7 @@ def _execute(name: str) -> ModuleType:
 
 
 def _failed(name: str, error: BaseException) -> InvalidError:
-    """Shows the user's own frames: those of the import before them explain nothing."""
+    """The error with the user's own frames: those of the import before them explain nothing."""
     shown = traceback.TracebackException.from_exception(error)
     frames = [one for one in shown.stack if not _is_ours(one.filename)]
     shown.stack = traceback.StackSummary.from_list(frames)
@@ -226,8 +225,8 @@ def _named(module: ModuleType, name: str) -> TaskApp:
     found = getattr(module, name)
     if not isinstance(found, TaskApp):
         raise InvalidError(
-            f"{module.__name__}:{name} is no App but {type(found).__name__}; the Apps in the "
-            f"module: {apps}."
+            f"{module.__name__}:{name}: expected an App, got {type(found).__name__}; the Apps in "
+            f"the module: {apps}."
         )
     return found
 
@@ -240,7 +239,7 @@ def _only(module: ModuleType) -> TaskApp:
         )
     if len({id(app) for app in apps.values()}) > 1:
         raise InvalidError(
-            f"the module {module.__name__!r} has several Apps ({', '.join(apps)}): say which, as "
+            f"the module {module.__name__!r} has several Apps ({', '.join(apps)}): choose one, as "
             f"in `{module.__name__}:{next(iter(apps))}`."
         )
     return next(iter(apps.values()))

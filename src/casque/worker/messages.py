@@ -1,4 +1,4 @@
-"""Messages: what the store thread sends to the event loop, through one queue.
+"""Messages from the store thread to the event loop, through one queue.
 
 The event loop calls the store thread (`settle`, `finish` …). The store thread
 never calls back: it posts one of these, and the event loop takes them in order.
@@ -38,7 +38,7 @@ class Registered(msgspec.Struct, frozen=True):
 
 
 class StoreReplaced(msgspec.Struct, frozen=True):
-    """This store can take no more writes, however long the worker waits."""
+    """This store will never accept another write, however long the worker waits."""
 
     error: Exception
 
@@ -71,7 +71,7 @@ def is_no_answer(operation: Operation, outcome: object) -> bool:
 
 
 def answered(one: Settlement, outcome: object) -> tuple[Settlement, object]:
-    """A settlement with its answer; a repeat that is refused has been stored before."""
+    """A settlement with its answer. If a repeat is refused, the first try was stored."""
     if one.is_unsure and isinstance(outcome, JobNotFoundError | LeaseLostError):
-        outcome = None  # it had been stored, and only the answer was lost
+        outcome = None
     return one, outcome

@@ -1,4 +1,4 @@
-"""Running attempts: begun, timed, ended early and settled, on the event loop of a worker."""
+"""Running attempts: started, timed, ended early and settled, on the event loop of a worker."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ from casque.worker.runtime import Switching
 from casque.worker.store_thread import StoreThread
 
 _START_SECONDS = 60.0
-"""How long a subprocess may take to import the app if its task has a timeout; or that timeout."""
+"""How long a subprocess may take to import the app, if its task has a timeout. A longer timeout
+replaces this."""
 
 
 class RunningAttempts:
@@ -56,7 +57,7 @@ class RunningAttempts:
         self._attempts: set[RunningAttempt] = set()
         self._is_stopping = False
         self.settled: asyncio.Future[None] = self._loop.create_future()
-        """Done once it stops and every attempt is settled; the outcomes may not be stored yet."""
+        """Done once the worker stops and all attempts are settled, perhaps not yet stored."""
 
     def __len__(self) -> int:
         return len(self._attempts)
@@ -64,7 +65,7 @@ class RunningAttempts:
     # -- called by the worker --------------------------------------------------
 
     def take(self, message: Committed) -> None:
-        """Begin the jobs that were claimed, end those that were lost, log those that are stored."""
+        """Start the claimed jobs, end the lost ones, log the stored outcomes."""
         for one, _ in message.answered:
             self._attempts.discard(one.attempt)
         for attempt, reason in message.lost:
@@ -78,18 +79,18 @@ class RunningAttempts:
             self._report.begun(begun)
 
     def look(self) -> None:
-        """End attempts whose lease has run out. Called now and then."""
+        """End attempts whose lease has expired. Called periodically."""
         now = self._clock.monotonic()
         for attempt in list(self._attempts):
             if attempt.work is not None and attempt.work.done():
                 self._settle_ended(attempt)
             elif now >= attempt.lease_end_us and not attempt.is_settled:
-                self._lose(attempt, LeaseLost("no heartbeat got through for the whole of it"))
+                self._lose(attempt, LeaseLost("no heartbeat succeeded for a whole lease"))
         plain = (one for one in self._attempts if one.task.run_in == "thread")
         self._switching.look(now - attempt.begun_us for attempt in plain)
 
     def stop(self, *, is_told: bool) -> None:
-        """Begin no more attempts. `is_told`: tasks see that their worker is stopping."""
+        """Start no more attempts. `is_told`: tasks see that their worker is stopping."""
         self._is_stopping = True
         for attempt in self._attempts:
             attempt.running.is_stopping |= is_told
@@ -99,10 +100,10 @@ class RunningAttempts:
         """End every attempt now, and release its job."""
         for attempt in list(self._attempts):
             if not (attempt.is_over or attempt.ending):
-                self._end_early(attempt, Stopped(), "the worker ends")
+                self._end_early(attempt, Stopped(), "the worker is stopping")
 
     def leave_switching(self) -> None:
-        """Give the process its own switch interval back."""
+        """Restore the original switch interval of the process."""
         self._switching.close()
 
     def close(self) -> None:
@@ -117,8 +118,8 @@ class RunningAttempts:
 
     def save(self, attempt: RunningAttempt, outcome: Outcome, operation: Operation | None) -> None:
         if attempt.timer is not None:
-            attempt.timer.cancel()  # it would keep the attempt in memory until it is due
-        # An attempt that was left behind frees its slot when its thread ends, at any moment.
+            attempt.timer.cancel()  # it would keep the attempt in memory until it fires
+        # An attempt that was left behind frees its slot later, when its thread ends.
         frees = attempt.is_over and not attempt.is_left
         if operation is not None:
             self._store.settle(Settlement(attempt, outcome, operation), frees=frees)
@@ -136,9 +137,9 @@ class RunningAttempts:
     # -- one attempt -----------------------------------------------------------
 
     def _begin(self, attempt: RunningAttempt) -> bool:
-        """False if it does not begin."""
+        """Start an attempt. Returns False if it does not start."""
         if attempt.is_settled:
-            return False  # the store thread has given it back: this thread was held up for too long
+            return False  # the store thread released it: the event loop was blocked for too long
         self._attempts.add(attempt)
         if self._is_stopping:  # claimed by a commit that was under way when the worker was stopped
             attempt.is_over = True
@@ -147,7 +148,7 @@ class RunningAttempts:
         attempt.work = self._loop.create_task(run_attempt(attempt, self))
         if attempt.job.timeout_us is not None:
             seconds = attempt.job.timeout_us / SECOND_US
-            if attempt.task.run_in == "process":  # the subprocess says when the function begins
+            if attempt.task.run_in == "process":  # the subprocess reports when the function starts
                 seconds = max(seconds, _START_SECONDS)
                 reason = f"timed out: its process did not start within {seconds:g} s"
                 self._set_timer(attempt, seconds, reason)
@@ -156,7 +157,7 @@ class RunningAttempts:
         return True
 
     def _count_time(self, attempt: RunningAttempt) -> None:
-        """Start the timeout: the function begins now."""
+        """Start the timeout: the function starts now."""
         if attempt.job.timeout_us is not None and not (attempt.is_settled or attempt.ending):
             seconds = attempt.job.timeout_us / SECOND_US
             self._set_timer(attempt, seconds, f"timed out after {seconds:g} s")
@@ -170,7 +171,7 @@ class RunningAttempts:
         if attempt.is_over or attempt.ending:
             return
         if hops:
-            # After the loop was held up, functions that ended in time report along with this timer.
+            # If the loop was blocked, functions that ended in time report together with this timer.
             attempt.timer = self._loop.call_later(0, self._time_out, attempt, reason, hops - 1)
             return
         self._end_early(attempt, TimedOut(TimeoutError(reason)), f"it {reason}")
@@ -183,7 +184,7 @@ class RunningAttempts:
             self._report.lost(attempt, loss, goes_on=not can_end)
 
     def _end_early(self, attempt: RunningAttempt, outcome: Outcome, why: str) -> bool:
-        """End the function if possible, else settle the attempt without it (False)."""
+        """End the function if possible. If not, settle the attempt without it and return False."""
         attempt.ending = outcome
         assert attempt.work is not None
         attempt.work.add_done_callback(lambda _: self._settle_ended(attempt))

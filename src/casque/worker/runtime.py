@@ -24,9 +24,9 @@ _LAST_SECONDS = 1.0
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
-    """Run `main` as asyncio.run does, but no task can interrupt it, and it waits for none.
+    """Run `main` as asyncio.run does, except that no task can interrupt it or delay its end.
 
-    OSError if a task has closed the descriptors of the event loop.
+    Raises OSError if a task has closed the descriptors of the event loop.
     """
     loop = asyncio.new_event_loop()
     _loops.add(loop)
@@ -38,9 +38,9 @@ def run(main: Coroutine[Any, Any, T]) -> T:
 
 
 def _warn(error: BaseException) -> None:
-    # An asyncio task of a task raised SystemExit, or stopped the loop. The other jobs go on.
+    # An asyncio task of a job raised SystemExit, or stopped the loop. The other jobs continue.
     with suppress(Exception):
-        LOGGER.warning("a task has interrupted its event loop, which goes on: %r", error)
+        LOGGER.warning("a task interrupted the event loop, which keeps running: %r", error)
 
 
 def _run_through(
@@ -55,11 +55,11 @@ def _run_through(
         except BaseException as error:
             if work.done():
                 break  # the caller gets it from `work.result()`
-            # Exceptions of tasks do not come out of a loop, so this is of its own selector.
+            # Exceptions of tasks do not leave the loop, so its own selector raised this one.
             if isinstance(error, OSError):
                 error.add_note(
-                    "A task has broken the event loop of its worker, by closing descriptors that "
-                    "are not its own. Jobs that ran are due again when their leases end."
+                    "A task has broken the event loop of its worker by closing descriptors that "
+                    "it did not open. The running jobs are due again when their leases end."
                 )
                 raise
             when_interrupted(error)
@@ -96,14 +96,14 @@ _loops: WeakSet[asyncio.AbstractEventLoop] = WeakSet()
 
 
 def _silence_loops() -> None:
-    """In the child of a fork, let only the task that forked go on.
+    """In the child of a fork, let only the task that forked continue.
 
-    At its first `await` the child would run the jobs of all other tasks, and take
-    wake-ups from the parent's loop.
+    Otherwise the child, at its first `await`, would run the jobs of all other
+    tasks and take wake-ups from the parent's loop.
     """
     for loop in _loops:
         if hasattr(loop, "_ready") and hasattr(loop, "_selector"):
-            loop._ready.clear()  # noqa: SLF001 - there is no other way to hold it up
+            loop._ready.clear()  # noqa: SLF001 - there is no public API for this
             loop._selector = _NoMore()  # noqa: SLF001
 
 
@@ -117,12 +117,12 @@ _LONG_US = SECOND_US // 2
 
 
 class Switching:
-    """The switch interval that one worker needs, from its first look until it is closed.
+    """The switch interval that one worker needs, from its first check until it is closed.
 
-    With Python's default of 5 ms, the store thread behind 32 plain functions that
-    compute waits a sixth of a second for each of its turns. A heartbeat needs
-    dozens of turns: longer than a lease. So turns are short, unless plain functions
-    are seen to be short themselves: short turns would cost those a quarter of their
+    With Python's default of 5 ms and 32 plain functions that compute, the store
+    thread waits a sixth of a second for each turn. A heartbeat needs dozens of
+    turns, which can take longer than a lease. So turns are short, unless the plain
+    functions are short themselves: short turns would cost those a quarter of their
     rate, and they end before it matters.
     """
 
@@ -135,19 +135,19 @@ class Switching:
     def __init__(self) -> None:
         self._is_often: bool | None = None
         self._is_long = False
-        """True if a plain function was seen to take long."""
+        """True if a plain function had been running for long at the last check."""
         self._has_ended = False
-        """True if a plain function has ended since the last look."""
+        """True if a plain function has ended since the last check."""
         self._is_closed = False
 
     def look(self, ages_us: Iterable[int]) -> None:
-        """Choose by how long plain functions have been running."""
+        """Choose the interval by how long plain functions have been running."""
         self._is_long = any(age > _LONG_US for age in ages_us)
         self._want(often=self._is_long or not self._has_ended)
         self._has_ended = False
 
     def ended(self) -> None:
-        """A plain function has ended."""
+        """Note that a plain function has ended."""
         self._has_ended = True
         if not self._is_long:
             self._want(often=False)
@@ -182,7 +182,7 @@ _STATM = Path("/proc/self/statm")
 
 
 def resident_mib() -> int:
-    """MiB of memory in use now, or the peak where the system does not say."""
+    """MiB of memory in use now; the peak if the system does not report that."""
     try:
         pages = int(_STATM.read_text("ascii").split()[1])
     except OSError:
@@ -202,9 +202,9 @@ _PATIENCE_SECONDS = 2.0
 def leave(code: int) -> int:
     """Return the exit code, and end the process soon after, whatever still runs.
 
-    At exit Python joins every thread that is not a daemon. Most end by then, as
-    those of an idle executor do. A thread that a task left in an endless loop
-    would keep the process for ever: the log names it, and the process ends.
+    At exit Python joins every thread that is not a daemon. Most end by then, for
+    example those of an idle executor. A thread that a task left in an endless loop
+    would keep the process for ever: this logs its name and ends the process.
     """
     main = threading.current_thread()
 
@@ -214,7 +214,7 @@ def leave(code: int) -> int:
         left = ", ".join(one.name for one in others)
         LOGGER.warning(
             "a task left something running that keeps the process from ending (%s); "
-            "it is left behind",
+            "ending the process anyway",
             f"threads: {left}" if left else "an exit handler",
         )
         leave_at_once(code)
@@ -231,7 +231,7 @@ def leave_at_once(code: int) -> NoReturn:
 
 
 def flush_output() -> None:
-    """Flush what tasks have printed."""
+    """Flush the output that tasks have printed."""
     for stream in (sys.stdout, sys.stderr):
-        with suppress(Exception):  # nobody reads it any more, or it is something of the user's
+        with suppress(Exception):  # nobody reads it any more, or the user replaced it
             stream.flush()

@@ -1,10 +1,10 @@
-"""Store thread: a worker's claims, settlements, heartbeats and entry, on a thread of their own.
+"""Store thread: a worker's claims, settlements, heartbeats and entry, on a separate thread.
 
-On a thread, so that nothing a task does to the event loop can hold up a
-heartbeat. Each commit takes everything there is to write: the outcomes of the
-jobs that ended, and the claim of the next ones.
+On a separate thread, so that nothing a task does to the event loop can delay a
+heartbeat. Each commit writes everything that is ready: the outcomes of the jobs
+that ended, and the claim of the next ones.
 
-The module is long because one lock guards all that both threads share.
+The module is long because one lock guards everything that both threads share.
 """
 
 from __future__ import annotations
@@ -43,21 +43,21 @@ from casque.worker.registry.entries import OwnEntry
 
 BEATS_PER_LEASE = 3
 PROGRESS_EVERY_US = SECOND_US
-"""How often at most the progress of jobs is written for its own sake."""
+"""The shortest time between two commits that write nothing but progress."""
 
 _LONGEST_SLEEP_US = LOOK_US
-"""A signal handler can only set a flag, and a clock that steps not even that: so often the thread
-looks for both."""
+"""How often the thread checks for signals and clock steps: a signal handler can only set a flag,
+and a clock that steps not even that."""
 _FIRST_PAUSE_US = 100_000
 _LONGEST_PAUSE_US = 5 * SECOND_US
 LAST_WORDS_US = 7 * SECOND_US
-"""How long a worker that ends tries to store the outcomes that are left."""
+"""How long a stopping worker tries to store the remaining outcomes."""
 CANCEL_SECONDS = 5.0
 """How long a cancelled function may take to clean up, before its job is settled without it."""
 
 
 class StoreThread:
-    """Speaks to the store for a worker, from a thread of its own."""
+    """Makes a worker's calls to the store, on a separate thread."""
 
     def __init__(
         self,
@@ -84,9 +84,9 @@ class StoreThread:
         self._settlements: deque[Settlement] = deque()
         self._progress: dict[RunningAttempt, tuple[float | None, str | None]] = {}
         self._held: dict[RunningAttempt, None] = {}
-        """The jobs in hand, each of which needs heartbeats."""
+        """The jobs that the worker holds, each of which needs heartbeats."""
         self._busy = 0
-        """Slots in use; functions that go on after their job was lost count too."""
+        """Slots in use, including functions that keep running after their job was lost."""
         self.claimed = 0
         """How many jobs it has claimed so far."""
         self._is_claiming = True
@@ -129,19 +129,19 @@ class StoreThread:
             self._wake()
 
     def _wake(self) -> None:
-        # Call this with the lock held. A thread that is awake looks once more before it sleeps.
+        # Call this with the lock held. A thread that is awake checks once more before it sleeps.
         if self._is_asleep:
             self._is_asleep = False
             self._bell.ring()
 
     def forget(self, attempt: RunningAttempt) -> None:
-        """Send no more heartbeats: the job belongs to another worker."""
+        """Send no more heartbeats: this worker no longer holds the job."""
         with self._lock:
             self._held.pop(attempt, None)
             self._progress.pop(attempt, None)
 
     def taken(self) -> None:
-        """The event loop has taken the jobs that were claimed last: claim again."""
+        """Claim again: the event loop has taken the jobs that were claimed last."""
         with self._lock:
             self._is_taken = True
             if self._claim_policy.may_find_jobs:
@@ -150,7 +150,7 @@ class StoreThread:
     def report_progress(
         self, attempt: RunningAttempt, progress: float | None, note: str | None
     ) -> None:
-        """Store how far the work is, and what it has written. From any thread."""
+        """Store the progress and the output of a job. From any thread."""
         with self._lock:
             if attempt in self._held:
                 self._progress[attempt] = progress, note
@@ -161,13 +161,13 @@ class StoreThread:
         self._entry.is_stopping = True
         with self._lock:
             if self._held:
-                self._beat_us = 0  # the entry tells `worker stop` which jobs are left to finish
+                self._beat_us = 0  # the entry shows `worker stop` which jobs are left to finish
                 self._wake()
 
     def stop_by(self, span_us: int) -> None:
-        """Claim no more. After `span_us`, give back the jobs that the event loop still holds.
+        """Claim no more jobs. After `span_us`, release those that the event loop still holds.
 
-        Signal-safe: it takes no lock and rings no bell. The thread looks once a second.
+        Signal-safe: it takes no lock and rings no bell. The thread checks once a second.
         """
         until = self._clock.monotonic() + span_us
         self._is_claiming = False
@@ -178,7 +178,7 @@ class StoreThread:
         self.stop_by(grace_us + int((CANCEL_SECONDS + 1) * SECOND_US))
 
     def finish(self) -> None:
-        """Every attempt is settled: store the outcomes that are left, and end."""
+        """Store the remaining outcomes and end: every attempt is settled."""
         self._finish_by = self._clock.monotonic() + LAST_WORDS_US
         with self._lock:
             self._is_claiming, self._is_finishing = False, True
@@ -187,7 +187,7 @@ class StoreThread:
     # -- called by the store ---------------------------------------------------
 
     def ring(self) -> None:
-        """A job may have become claimable."""
+        """Wake up: a job may have become claimable."""
         with self._lock:
             self._claim_policy.ring()
             self._is_asleep = False
@@ -235,7 +235,7 @@ class StoreThread:
     async def _look_for_orders(self) -> None:
         try:
             orders = await self._session.records(DISMISSAL)
-        except Exception:  # noqa: BLE001 - no answer; it looks again after the next renewal
+        except Exception:  # noqa: BLE001 - no answer; it checks again after the next renewal
             return
         if not self._entry.is_dismissed and any(one.name == self._entry.name for one in orders):
             self._entry.is_dismissed = True
@@ -246,7 +246,7 @@ class StoreThread:
 
     def _is_over(self) -> bool:
         with self._lock:
-            # The event loop gives back the jobs of a last claim, once it has taken them.
+            # The event loop releases the jobs of a last claim, once it has taken them.
             is_done = self._is_taken and not (self._settlements or self._held)
             if self._is_finishing:
                 return is_done or self._clock.monotonic() >= self._finish_by
@@ -254,7 +254,7 @@ class StoreThread:
             return self._options.until_idle and is_idle
 
     def _give_back_if_late(self) -> None:
-        """Give back what is held: a task keeps the event loop from doing so."""
+        """Release the held jobs if a task has kept the event loop from doing so in time."""
         late = self._stop_us is not None and self._clock.monotonic() >= self._stop_us
         if not late or self._is_finishing:
             return
@@ -268,7 +268,7 @@ class StoreThread:
         self.finish()
 
     async def _pause(self) -> None:
-        """Wait before the next try while the storage does not answer; a ring does not end it."""
+        """Wait before the next try while the storage does not answer. A ring does not end this."""
         until = self._clock.monotonic() + self._pause_us
         while self._pause_us and (left := until - self._clock.monotonic()) > 0:
             await self._bell.wait(left)
@@ -286,7 +286,7 @@ class StoreThread:
             if settlements and self._options.until_idle:
                 self._claim_policy.expect_jobs()  # the jobs that ended may have enqueued more
             if self._steps.has_stepped() or now >= self._beat_us:
-                operations += self._beat(now)  # first: claims in this commit judge leases by it
+                operations += self._beat(now)  # before the claim, which then sees them renewed
             if self._progress and (operations or now >= self._progress_us):
                 operations += self._progress_beats(now)
             claim = self._claim(now)
@@ -318,8 +318,8 @@ class StoreThread:
         return Dequeue(self._session.worker, lease_us, claim.limit, entrypoints, claim.queue)
 
     def _free(self) -> int:
-        """How many jobs there is room for now."""
-        # An event loop that a task holds up gets no more jobs: other workers could run them.
+        """How many more jobs the worker can take now."""
+        # An event loop that a task blocks gets no more jobs: other workers could run them.
         if not self._is_claiming or not self._is_taken:
             return 0
         free = self._options.concurrency - self._busy
@@ -340,8 +340,8 @@ class StoreThread:
 
     async def _commit(self, settlements: list[Settlement], operations: list[Operation]) -> None:
         sent = self._clock.monotonic()
-        # First: once a job is settled, its output can no longer be stored. The answer to the
-        # settlement says whether it was.
+        # Outputs first: once a job is settled, its output can no longer be stored. Their own
+        # answers are dropped: the settlement's answer says whether the job was still held.
         outputs = _outputs(settlements)
         outcomes = await self._session.submit_all([*outputs, *operations])
         del outcomes[: len(outputs)]
@@ -374,7 +374,7 @@ class StoreThread:
             await self._look_for_orders()
 
     def _note(self, trouble: Exception | None, sent: int, kept: list[Settlement]) -> None:
-        """Note whether the storage answers; the next commit repeats what it did not take."""
+        """Note whether the storage answers; the next commit repeats what was not stored."""
         if trouble is None:
             if self._silent_since is not None:
                 silent_us = self._clock.monotonic() - self._silent_since

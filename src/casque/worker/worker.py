@@ -1,7 +1,7 @@
 """Worker: claims jobs, runs an attempt of each in a slot, and ends cleanly.
 
-Two threads. The thread that called `run` has the event loop, on which attempts
-live; the store thread speaks to the store. Calls go one way, Worker →
+It has two threads. The thread that called `run` runs the event loop, with the
+attempts; the store thread calls the store. Calls go one way, Worker →
 RunningAttempts → StoreThread; answers come back as messages, in one queue.
 """
 
@@ -35,9 +35,9 @@ from casque.worker.store_thread import LAST_WORDS_US, StoreThread
 from casque.worker.supervision.signals import RestoreHandlers
 
 _LAST_WORDS_SECONDS = LAST_WORDS_US / SECOND_US + 1.0
-"""How long beyond the grace a worker waits for the storage to take the last outcomes.
+"""How long after the grace a worker waits for the storage to take the last outcomes.
 
-Less than what a supervisor allows a child before it is killed.
+Less than a supervisor waits before it kills a child.
 """
 _LOOKS_PER_LEASE = 20
 _LONGEST_LOOK_SECONDS = 1.0
@@ -45,15 +45,15 @@ _DEFAULT = WorkerOptions()
 
 
 class Ended(enum.Enum):
-    """Why a worker ended; the value is the exit code that tells its supervisor."""
+    """Why a worker ended; the value is the exit code for its supervisor."""
 
     STOPPED = 0
     IDLE = 201
-    """No job is due, and it was started `until_idle`. Not 0: `sys.exit()` in a task gives that."""
+    """It was started `until_idle`, and no job is due. Not 0: `sys.exit()` in a task gives that."""
     RECYCLED = 202
-    """It reached `max_jobs` or `max_mib`, and another replaces it."""
+    """It reached `max_jobs` or `max_mib`, and is replaced."""
     DISMISSED = 204
-    """Its entry asked it to stop, and none replaces it."""
+    """A record in the store asked it to stop, and it is not replaced."""
 
 
 class Worker:
@@ -75,12 +75,12 @@ class Worker:
         when_registered: Callable[[], object] = lambda: None,
         when_stuck: Callable[[Ended], object] = lambda _: None,
     ) -> None:
-        """`supervisor` is the process that keeps it running, for the registry, as is its birth.
+        """`supervisor` and `supervisor_birth` identify its supervisor process in the registry.
 
-        `when_registered` is called once its entry is in the store; `run` raises the
-        CasqueError that it raises.
+        `when_registered` is called once the worker's entry is in the store. If it
+        raises a CasqueError, `run` raises that error.
         `when_stuck` is called, on another thread, when a task keeps `run` from returning.
-        All jobs are given back by then, and the caller can only end the process.
+        All jobs are released by then, and the caller can only end the process.
         """
         if not app.tasks:
             raise InvalidError(
@@ -98,41 +98,44 @@ class Worker:
     # -- from any thread -------------------------------------------------------
 
     def run(self, *, restore_signals: RestoreHandlers | None = None) -> Ended:
-        """Work until asked to stop, or until the options say so. Blocks.
+        """Work until asked to stop, or until the options end it. Blocks.
 
-        `restore_signals` puts the handlers of SIGTERM and its like back in place; it is None if
-        signals do not stop this worker.
+        `restore_signals` puts the handlers of SIGTERM and similar signals back in place; it is
+        None if signals do not stop this worker.
         """
         self._restore_signals = restore_signals
         if asyncio._get_running_loop() is not None:  # noqa: SLF001 - the quick check
             raise InvalidError(
-                "a worker has an event loop of its own and cannot run inside another: call it from "
-                "plain code, or let it be a process of its own: python -m casque.worker module:app."
+                "a worker has its own event loop and cannot run inside another: call it from "
+                "synchronous code, or start a process: python -m casque.worker module:app."
             )
         try:
             return runtime.run(self._run())
         finally:
             if self._loop is not None:
-                # Whatever ended the loop, no thread may go on renewing the leases of its jobs.
+                # Whatever ended the loop, no thread may continue to renew the leases of its jobs.
                 self._ended.cancel()
                 self._store_thread.stop_by(0)
                 self._running.leave_switching()
             self._loop = None
 
     def stop(self) -> None:
-        """Claim no more, let what runs end within the grace, give the rest back. Signal-safe."""
+        """Claim no more jobs, let running ones end within the grace, release the rest.
+
+        Signal-safe.
+        """
         self._is_stopping = True
         self._wake(self._options.grace_us)
 
     def stop_now(self) -> None:
-        """Give back at once what runs. Signal-safe."""
+        """Release all running jobs at once. Signal-safe."""
         self._is_stopping = self._is_stopping_now = True
         self._wake(0)
 
     def _wake(self, grace_us: int) -> None:
         loop = self._loop
         if loop is not None and not loop.is_closed():
-            # A task may hold up the loop: then the store thread gives the jobs back without it.
+            # If a task blocks the loop, the store thread releases the jobs without it.
             self._store_thread.stop_within(grace_us)
             loop.call_soon_threadsafe(self._stop_if_asked)
 
@@ -151,9 +154,9 @@ class Worker:
             self._report.own(WorkerEvent.STARTING, names, self._options.concurrency)
             self._store_thread.start()
             self._look()
-            self._stop_if_asked()  # it may have been asked before there was anything to stop
+            self._stop_if_asked()  # it may have been asked to stop before the loop ran
             while not self._ended.done():
-                # Not by awaiting it: a task that cancels all asyncio tasks must not cancel this.
+                # Not by awaiting it: a task that cancels all asyncio tasks must not cancel it.
                 with suppress(asyncio.CancelledError):
                     await asyncio.wait([self._ended])
             return self._ended.result()
@@ -190,14 +193,14 @@ class Worker:
         self._why: Ended | None = None
         """Why it ends, once it does."""
         self._is_told = False
-        """True if somebody asked it to stop: running jobs have the grace, else their whole time."""
+        """True if it was asked to stop: then running jobs have the grace, else their whole time."""
         self._is_unheard = False
-        """True if it ended before the storage had taken every outcome."""
+        """True if it ended before every outcome was stored."""
 
     def _look(self) -> None:
-        """Check leases, signals and memory. Now and then."""
+        """Check leases, signals and memory. Repeats itself."""
         self._running.look()
-        # An async task can have SIGTERM ignored, or taken by a server that it runs.
+        # An async task can ignore SIGTERM, or run a server that installs its own handler.
         if self._restore_signals is not None and (taken := self._restore_signals()):
             self._report.own(WorkerEvent.SIGNALS_TAKEN, ", ".join(taken))
         most = self._options.max_mib
@@ -212,7 +215,7 @@ class Worker:
     def _post(self, loop: asyncio.AbstractEventLoop, message: Message) -> None:
         """Queue a message for the event loop. Runs on the store thread."""
         if isinstance(message, StoreThreadEnded) and message.is_stuck and not self._ended.done():
-            # A task holds up the loop, so this message would never be read.
+            # A task blocks the loop, so this message would never be read.
             self._report.own(WorkerEvent.STUCK)
             self._when_stuck(self._reason(Ended.STOPPED))
         with suppress(RuntimeError):  # the loop is closed: the worker has ended
@@ -248,7 +251,7 @@ class Worker:
             self._fail(error)
 
     def _fail(self, error: Exception) -> None:
-        """End as after a kill: nothing more can be stored through this store."""
+        """End as if killed: nothing more can be stored through this store."""
         self._is_unheard = True
         self._ended.set_exception(error)
 
@@ -261,7 +264,7 @@ class Worker:
             self._stop(Ended.STOPPED)
 
     def _stop(self, why: Ended) -> None:
-        """Claim no more; end when all jobs have ended, within the grace if somebody asked."""
+        """Claim no more jobs. End when all have ended, within the grace if it was asked to stop."""
         is_told = why in (Ended.STOPPED, Ended.DISMISSED)
         is_first, self._why = self._why is None, self._why or why
         if is_first:
@@ -278,23 +281,23 @@ class Worker:
         self._running.stop(is_told=is_told)
 
     def _give_back(self) -> None:
-        """End what runs, and release its jobs."""
+        """End the running attempts and release their jobs."""
         self._stop(Ended.STOPPED)
         asyncio.get_running_loop().call_later(_LAST_WORDS_SECONDS, self._end_unheard)
         self._running.give_back()
 
     def _finish(self) -> None:
-        """Every attempt is settled. The storage may be away, so storing that has a time limit."""
+        """Store the last outcomes, with a time limit: the storage may not answer."""
         self._store_thread.finish()
         asyncio.get_running_loop().call_later(_LAST_WORDS_SECONDS, self._end_unheard)
 
     def _end_unheard(self) -> None:
-        """End as after a kill: the storage is away, leases end, and the jobs run again."""
+        """End as if killed: the storage does not answer, leases end, and the jobs run again."""
         if not self._ended.done():
             self._is_unheard = True
             self._report.own(WorkerEvent.UNHEARD, len(self._running))
             self._ended.set_result(self._reason(Ended.STOPPED))
 
     def _reason(self, otherwise: Ended) -> Ended:
-        # A dismissal may come after a signal, and a supervisor must know of it.
+        # A dismissal may come after a signal, and the exit code must show it to the supervisor.
         return Ended.DISMISSED if self._entry.is_dismissed else self._why or otherwise

@@ -36,14 +36,14 @@ def encoded(attempt: RunningAttempt, value: object) -> bytes | None:
 
 def _called(function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> Any:
     value = function(*args, **kwargs)
-    # A plain wrapper around an async function: what it wraps is still to be run.
+    # A plain wrapper around an async function returns a coroutine, which must still run.
     return asyncio.run(value) if type(value) is CoroutineType else value
 
 
 def run_plain(
     attempt: RunningAttempt, middleware: Middleware | None, args: list[Any], kwargs: dict[str, Any]
 ) -> bytes | None:
-    """Run a plain function here and now; its result as JSON."""
+    """Run a plain function on this thread and return its result as JSON."""
     function, pid = attempt.task.function, os.getpid()
     become(attempt.running)
     try:
@@ -93,7 +93,7 @@ class ThreadExecutor:
         self._threads = self._running = 0
         self._ended: deque[tuple[asyncio.Future[_Result], _Result]] = deque()
         self._is_coming = False
-        """True while a call is queued on the loop that takes the results."""
+        """True while a call of `_take` is queued on the loop."""
 
     async def call(
         self, attempt: RunningAttempt, args: list[Any], kwargs: dict[str, Any]
@@ -107,7 +107,7 @@ class ThreadExecutor:
                 ended = context.run(run_plain, attempt, self._middleware, args, kwargs), None
             except BaseException as error:  # noqa: BLE001 - the attempt raises it
                 ended = None, error
-            attempt.is_over = True  # from now on it cannot time out, however late the loop hears
+            attempt.is_over = True  # from now on it cannot time out, however late the loop is
             self._end(ending, ended)
 
         if self._running >= self._threads:
@@ -116,7 +116,7 @@ class ThreadExecutor:
         self._work.put(work)
         try:
             while not ending.done():
-                with suppress(asyncio.CancelledError):  # by another task: this one goes on
+                with suppress(asyncio.CancelledError):  # by another task: keep waiting
                     await ending
         finally:
             self._running -= 1
@@ -131,7 +131,7 @@ class ThreadExecutor:
         name = f"casque-task-{self._threads + 1}"
         try:
             threading.Thread(target=self._serve, name=name, daemon=True).start()
-        except RuntimeError:  # the system gives no more of them: this one waits for one of those
+        except RuntimeError:  # no more threads: the function waits for one that exists
             if not self._threads:
                 raise
         else:
@@ -142,7 +142,7 @@ class ThreadExecutor:
             work()
 
     def close(self) -> None:
-        """Let the threads go; those of functions that have not ended go when they have."""
+        """End the threads. A thread whose function still runs ends after it."""
         for _ in range(self._threads):
             self._work.put(None)
 
@@ -150,11 +150,11 @@ class ThreadExecutor:
         self._ended.append((ending, ended))
         if not self._is_coming:
             self._is_coming = True
-            with suppress(RuntimeError):  # it is closed: the worker has ended without us
+            with suppress(RuntimeError):  # the loop is closed: the worker has ended
                 self._loop.call_soon_threadsafe(self._take)
 
     def _take(self) -> None:
-        self._is_coming = False  # before it looks: what comes after that calls again
+        self._is_coming = False  # before reading: a later result queues another call
         while self._ended:
             ending, ended = self._ended.popleft()
             if not ending.done():
@@ -165,7 +165,7 @@ class ThreadExecutor:
 
 
 class _Ending(asyncio.Future["_Result"]):
-    """The end of a thread's function. No cancellation brings it about, while it is waited for."""
+    """The end of a thread's function. It cannot be cancelled before the attempt is settled."""
 
     def __init__(self, attempt: RunningAttempt, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(loop=loop)
@@ -176,4 +176,4 @@ class _Ending(asyncio.Future["_Result"]):
 
 
 _Result = tuple[bytes | None, BaseException | None]
-"""The result of a function, or what it raised."""
+"""The result of a function, or the exception that it raised."""

@@ -12,14 +12,14 @@ from casque.worker.logging.events import Report
 
 
 class Middleware:
-    """The middleware of an app, called around a function in the place where it runs."""
+    """The middleware of an app, called around each function, where the function runs."""
 
     def __init__(self, middleware: Sequence[object], report: Report) -> None:
         self._middleware = middleware
         self._report = report
 
     def call(self, attempt: RunningAttempt, function: Callable[[], Any]) -> Any:
-        """Around a plain function. Coroutines of middleware are run to their end here."""
+        """Call a plain function with its hooks. Coroutines of hooks run to their end here."""
         for one in self._middleware:
             _run(one, "before", attempt.job)
         try:
@@ -38,7 +38,7 @@ class Middleware:
                 self._report.middleware_failed(attempt, one, error)
 
     async def acall(self, attempt: RunningAttempt, function: Callable[[], Any]) -> Any:
-        """Around an async function."""
+        """Call an async function with its hooks."""
         for one in self._middleware:
             await _arun(one, "before", attempt.job)
         try:

@@ -25,7 +25,7 @@ class AppSetup(msgspec.Struct, frozen=True):
     """None: the app's own."""
     path: list[str]
     python_path: str | None
-    """The variable PYTHONPATH as the worker has it; this process was started with another."""
+    """The PYTHONPATH of the worker; this process was started with another one."""
     log: LogOptions | None
 
 
@@ -36,7 +36,7 @@ class RunOrder(msgspec.Struct, frozen=True):
 
 
 class BegunReply(msgspec.Struct, frozen=True, tag=True):
-    """The order has arrived: if the process dies from now on, the job has failed."""
+    """The order has arrived: if the process dies from now on, the attempt has failed."""
 
 
 class ProgressReply(msgspec.Struct, frozen=True, tag=True):

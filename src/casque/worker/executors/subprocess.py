@@ -1,8 +1,8 @@
-"""Functions in subprocesses of the worker, for tasks that need a processor of their own.
+"""Functions in subprocesses of the worker, for tasks that need their own processor.
 
 A child runs one job after another, and is killed when one of them must end.
 It gets the job, finds the task in its own copy of the app, and answers over a
-socket: by values, never by pickles.
+socket, with plain values and never with pickles.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from casque.worker.logging import setup as logs
 from casque.worker.supervision.child_process import exit_text
 
 _STARTS = 3
-"""How many children may die before they have begun on a job."""
+"""How many children may die before they have started a job."""
 
 
 class ProcessExecutor:
-    """Plain functions, each in a process of its own while it runs."""
+    """Plain functions, each in a separate process while it runs."""
 
     def __init__(self, app: TaskApp, when_begun: Callable[[RunningAttempt], None]) -> None:
-        """`when_begun` is called when a function begins: to start its process takes a while."""
+        """`when_begun` is called when a function starts: starting its process takes a while."""
         self._app = app
         self._when_begun = when_begun
         self._idle: list[_Child] = []
@@ -53,7 +53,7 @@ class ProcessExecutor:
             try:
                 return _result(await self._serve(attempt))
             except _NotBegun:
-                # One that died while it was idle, killed by the system, say: not this job's fault.
+                # An idle child died, for example killed by the system: not this job's fault.
                 if start == _STARTS - 1 or attempt.ending is not None:
                     raise
         raise AssertionError
@@ -78,7 +78,7 @@ class ProcessExecutor:
             child = self._idle.pop()
             if not child.is_dead:
                 return child
-            child.kill()  # what it has started, it may be
+            child.kill()  # processes that it started may be alive
         return None
 
     def _setup(self) -> protocol.AppSetup:
@@ -104,7 +104,7 @@ class ProcessExecutor:
 
 
 class _NotBegun(TaskError):  # noqa: N818 - it is tried once more
-    """A child died before it had begun on the job it was given."""
+    """A child died before it had started its job."""
 
 
 class _Child:
@@ -120,14 +120,14 @@ class _Child:
         self._reader = reader
         self._writer = writer
         self._loop = asyncio.get_running_loop()
-        # Its forks may hold the socket open, so the process itself is waited for.
+        # Its forks may hold the socket open, so wait for the process itself.
         threading.Thread(target=self._await_end, name="casque-child", daemon=True).start()
 
     @classmethod
     async def start(cls, setup: protocol.AppSetup) -> _Child:
         ours, theirs = socket.socketpair()
         with theirs:
-            # In a session of its own: Ctrl-C is not for it, and what it starts is killed with it.
+            # In its own session: Ctrl-C does not reach it, and what it starts is killed with it.
             process = subprocess.Popen(  # noqa: ASYNC220, S603 - a millisecond; our own command
                 [
                     sys.executable,
@@ -150,7 +150,7 @@ class _Child:
         return self._reader.at_eof()
 
     def _await_end(self) -> None:
-        # Noted by nobody else: who waits for it a second time would find another's number.
+        # Only `Popen` waits for the PID: a second wait could find another process with it.
         self._process.wait()
         with suppress(RuntimeError):  # the loop is closed: the worker has ended
             self._loop.call_soon_threadsafe(self._reader.feed_eof)
@@ -179,7 +179,7 @@ class _Child:
             elif not isinstance(reply, protocol.ProgressReply):
                 attempt.is_over = True
                 return reply
-            elif reply.job_id == attempt.job.id:  # else of a thread that an earlier job left
+            elif reply.job_id == attempt.job.id:  # else from a thread that an earlier job left
                 attempt.running.progress(reply.fraction, reply.note)
 
     def _death(self) -> Failure:

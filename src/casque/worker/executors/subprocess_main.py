@@ -1,7 +1,7 @@
 """The process that runs functions for a worker: the other end of `subprocess.py`.
 
-`python -m casque.worker.executors.subprocess_main FD`. It ends when the worker ends, in the middle
-of a function too: the job's lease ends, and another worker runs it.
+`python -m casque.worker.executors.subprocess_main FD`. It ends when the worker ends, even in the
+middle of a function: the job's lease ends, and another worker runs it.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ _sending = threading.Lock()
 
 
 def serve(app: TaskApp, line: socket.socket, stream: IO[bytes]) -> None:
-    """Run what is ordered, one after another. Returns never: ends with the worker."""
+    """Run the ordered jobs one after another. Never returns: the process ends with the worker."""
     orders: SimpleQueue[protocol.RunOrder] = SimpleQueue()
-    # A reader of its own, so that the end of the worker is noticed while a function runs.
+    # A separate thread reads, and so notices the end of the worker while a function runs.
     reader = threading.Thread(
         target=_read, args=(stream, orders), name="casque-orders", daemon=True
     )
@@ -114,15 +114,15 @@ class _Elsewhere(AppStore):
     @property
     def store(self) -> Store:
         raise InvalidError(
-            "a store in memory lives in the process of the worker alone, so a task that runs in "
-            "a process of its own cannot enqueue: use a store that processes share, as "
-            "sqlite:///jobs.db is."
+            "a store in memory exists only in the worker's process, so a task that runs in "
+            "another process cannot enqueue: use a store that processes share, such as "
+            "sqlite:///jobs.db."
         )
 
 
 def main() -> None:
     line = socket.socket(fileno=int(sys.argv[1]))
-    line.set_inheritable(False)  # what a task starts must not hold it
+    line.set_inheritable(False)  # processes that a task starts must not hold it
     stream = line.makefile("rb")
     setup = protocol.decode_setup(_frame(stream))
     sys.path[:] = setup.path

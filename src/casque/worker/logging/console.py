@@ -1,6 +1,6 @@
-"""Console: a worker's log as a person watches it go by in a terminal: what happened, and to whom.
+"""Console: a worker's log for a person who watches it in a terminal.
 
-Records say by their field `event` what they are of; what has none is shown as it is.
+The field `event` of a record selects its line. A record without one is shown as it is.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ SUPERVISOR_LOGGER = "casque.worker.supervisor"
 
 _COMMAND_LENGTH = 200
 _HIDDEN = frozenset({"starting", "ending", "ended"})
-"""Other lines say the same."""
+"""Events that other lines already show."""
 _Line = Callable[[Mapping[str, Any]], str]
 
 _LINES: Mapping[str, _Line] = {
@@ -25,18 +25,18 @@ _LINES: Mapping[str, _Line] = {
     "done": lambda of: f"Job {of['job_id']} completed successfully.",
     "failed": lambda of: f"Job {of['job_id']} failed ({_short(of['what'])}).",
     "dead": lambda of: f"Job {of['job_id']} failed ({_short(of['what'])}).",
-    "released": lambda of: f"Job {of['job_id']} given back.",
-    "snoozed": lambda of: f"Job {of['job_id']} put off.",
+    "released": lambda of: f"Job {of['job_id']} released.",
+    "snoozed": lambda of: f"Job {of['job_id']} snoozed.",
     "discarded": lambda of: f"Job {of['job_id']} discarded.",
-    "lost": lambda of: f"Job {of['job_id']} lost: it was cancelled, or is another worker's now.",
-    "refused": lambda of: f"Job {of['job_id']} ended, but was not this worker's any more.",
+    "lost": lambda of: f"Job {of['job_id']} lost: it was cancelled, or another worker has it.",
+    "refused": lambda of: f"Job {of['job_id']} ended, but this worker no longer holds it.",
     "stopping": lambda _: "Shutdown signal received. Exiting...",
     "dismissed": lambda _: "Dismissed. Exiting...",
     "stopped": lambda _: "Stopped and unregistered.",
     "supervising": lambda of: f"Starting {of['count']} worker(s) in foreground mode...",
     "started": lambda of: f"Started worker PID: {of['child']}",
     "terminating": lambda of: f"Shutdown signal received. Terminating {of['count']} workers...",
-    "hurried": lambda _: "Shutdown signal received again. Jobs that run are given back.",
+    "hurried": lambda _: "Shutdown signal received again. Releasing the running jobs.",
     "died": lambda of: f"Worker {of['child']} {of['how']}. Starting another.",
     "replaced": lambda of: f"Worker {of['child']} {of['how']}. Starting another.",
     "let_go": lambda of: f"Worker {of['child']} was dismissed and is not replaced.",
@@ -48,7 +48,7 @@ _ALWAYS = frozenset({"registered", "begun", "stopping", "stopped"})
 
 
 class ConsoleLines(logging.Formatter):
-    """`[Worker 20] Job job1 completed successfully.`, and so on: a line for each event."""
+    """Formats one line per event, as in `[Worker 20] Job job1 completed successfully.`."""
 
     def format(self, record: logging.LogRecord) -> str:
         who = "Manager" if record.name == SUPERVISOR_LOGGER else f"Worker {record.process}"
@@ -62,7 +62,7 @@ class ConsoleLines(logging.Formatter):
 
 
 def shown(level: int) -> Callable[[logging.LogRecord], bool]:
-    """A filter that shows the records from `level` on, and those a person waits for."""
+    """A filter for records of `level` or above, plus those that a person waits for."""
 
     def is_shown(record: logging.LogRecord) -> bool:
         event = _event(record)
@@ -74,7 +74,7 @@ def shown(level: int) -> Callable[[logging.LogRecord], bool]:
 
 
 def _short(text: str) -> str:
-    """On one line, and not too long."""
+    """The text on one line, cut if it is long."""
     return cut(" ".join(text.split()), _COMMAND_LENGTH)
 
 

@@ -31,39 +31,39 @@ LOGGER = logging.getLogger(WORKER_LOGGER)
 
 
 class WorkerEvent(enum.Enum):
-    """What happens to a worker itself: the level and the message; the name is the field `event`."""
+    """Events of the worker itself: level and message. The name becomes the field `event`."""
 
     STARTING = logging.INFO, "works on %s, %d at a time"
-    REGISTERED = logging.DEBUG, "its entry is in the store"
-    STOPPING = logging.INFO, "stops; %d jobs have %g s to end"
-    ENDING = logging.INFO, "claims no more, and ends with the %d jobs it has"
-    DISMISSED = logging.INFO, "is dismissed: it stops, and is not replaced"
-    STOPPED = logging.DEBUG, "has ended, and its entry is gone"
-    GROWN = logging.INFO, "has grown beyond %d MiB, and ends"
+    REGISTERED = logging.DEBUG, "registered in the store"
+    STOPPING = logging.INFO, "stopping; %d running jobs have %g s to finish"
+    ENDING = logging.INFO, "claims no more jobs; stops when its %d jobs have finished"
+    DISMISSED = logging.INFO, "dismissed: stopping, and will not be replaced"
+    STOPPED = logging.DEBUG, "stopped, and removed from the store"
+    GROWN = logging.INFO, "uses more than %d MiB (max_mib): stopping"
     SIGNALS_TAKEN = (
         logging.WARNING,
-        "a task has changed what %s does; it stops this worker again",
+        "a task replaced the handler of %s; the worker's own handler is back in place",
     )
     STORAGE_FAILED = (
         logging.WARNING,
-        "the storage is in trouble; this worker tries again until it answers. (%s)",
+        "the storage failed; this worker retries until it answers. (%s)",
     )
     STORAGE_ANSWERS = logging.WARNING, "the storage answers again, after %.1f s"
     STUCK = (
         logging.ERROR,
-        "a task holds up the event loop beyond the grace; its jobs were given back",
+        "a task blocks the event loop, and the grace is over; the worker released its jobs",
     )
     UNHEARD = (
         logging.WARNING,
         (
-            "ends without an answer of the storage; jobs whose end was not stored: %d. "
-            "They are run again when their leases end"
+            "stopping without an answer from the storage; outcomes that were not stored: %d. "
+            "Those jobs run again when their leases end"
         ),
     )
 
 
 class Report:
-    """Logs what happens to one worker and its jobs."""
+    """Logs the events of one worker and its jobs."""
 
     def __init__(self, worker: str, clock: Clock) -> None:
         self._worker = worker
@@ -94,17 +94,17 @@ class Report:
         fields: dict[str, Any],
         error: BaseException | None = None,
     ) -> None:
-        """Log, whatever a handler or filter of the user raises: no job may fail for it."""
+        """Log. No job may fail because a handler or filter of the user raises something."""
         try:
             exc_info = None if error is None else (type(error), error, error.__traceback__)
             if LOGGER.isEnabledFor(level):
-                # Made here: to look up the caller, which is always this, takes as long as the rest.
+                # Made here: looking up the caller, which is always this one, would double the cost.
                 record = LOGGER.makeRecord(
                     LOGGER.name, level, __file__, 0, pattern, args, exc_info, extra=fields
                 )
                 LOGGER.handle(record)
-        except (Exception, SystemExit):  # noqa: BLE001 - that of an error which is formatted, too
-            with suppress(Exception):  # a field of that name may be taken: without them, then
+        except (Exception, SystemExit):  # noqa: BLE001 - also from formatting the task's error
+            with suppress(Exception):  # a field name may be taken: log without the fields
                 LOGGER.log(level, pattern, *args)
 
     def _fields(self, job: Job, event: str) -> dict[str, Any]:
@@ -119,7 +119,7 @@ class Report:
 
     def begun(self, attempts: Iterable[RunningAttempt]) -> None:
         if not LOGGER.isEnabledFor(logging.DEBUG):
-            return  # before the payload is read of those that are shell jobs
+            return  # `command_of` decodes payloads; skip that
         for attempt in attempts:
             what = command_of(attempt.job) or attempt.job.entrypoint
             self._log(logging.DEBUG, attempt, "begun", "begun", what=what)
@@ -133,7 +133,7 @@ class Report:
     ) -> None:
         """Log the outcome of an attempt, once it is stored or refused.
 
-        With `lines`, a plain success goes there without becoming a record.
+        With `lines`, a plain success is written there without making a log record.
         """
         if lines is not None and type(outcome) is Returned and answer is None:
             job, took_us = attempt.job, self._clock.monotonic() - attempt.begun_us
@@ -147,7 +147,7 @@ class Report:
                 logging.WARNING,
                 attempt,
                 "refused",
-                "it ended, but the job is not this worker's any more, and nothing was written: %s",
+                "ended, but this worker no longer holds the job; the outcome was not stored: %s",
                 answer,
             )
         elif isinstance(outcome, Returned):
@@ -156,47 +156,50 @@ class Report:
         elif isinstance(outcome, Raised | TimedOut | Unfit):
             self._failed(attempt, outcome.error, answer)
         elif isinstance(outcome, Stopped):
-            message = "given back, since the worker ends; not counted"
+            message = "released because the worker is stopping; the attempt does not count"
             self._log(logging.INFO, attempt, "released", message)
 
     def _failed(self, attempt: RunningAttempt, error: BaseException, answer: object) -> None:
         what = describe(failure_of(error))
-        if not isinstance(answer, Job):  # stored, though its answer was lost
-            self._log(logging.WARNING, attempt, "failed", "ended by %s", what, what=what)
+        if not isinstance(answer, Job):  # stored, but the answer was lost
+            self._log(logging.WARNING, attempt, "failed", "failed: %s", what, what=what)
         elif answer.status is JobStatus.DEAD:
-            # The traceback of an error from another process shows our own code alone.
+            # The traceback of an error from another process shows only our own code.
             shown = None if isinstance(error, TaskError) else error
             self._log(logging.ERROR, attempt, "dead", "dead: %s", what, error=shown, what=what)
         elif answer.status is JobStatus.CANCELLED:
             self._log(logging.INFO, attempt, "discarded", "discarded: %s", answer.error or what)
         else:
-            again = f"again at {answer.run_at:%H:%M:%S}Z"
+            time = f"{answer.run_at:%H:%M:%S}Z"
             if answer.attempts < attempt.job.attempts:
-                self._log(logging.INFO, attempt, "snoozed", "snoozed, %s; not counted", again)
+                message = "snoozed until %s; the attempt does not count"
+                self._log(logging.INFO, attempt, "snoozed", message, time)
             else:
-                message = "failed, %s: %s"
-                self._log(logging.WARNING, attempt, "failed", message, again, what, what=what)
+                message = "failed, retry at %s: %s"
+                self._log(logging.WARNING, attempt, "failed", message, time, what, what=what)
 
     def lost(self, attempt: RunningAttempt, loss: LeaseLost, *, goes_on: bool) -> None:
         end = (
-            "its thread goes on, and has its slot until it ends" if goes_on else "it was cancelled"
+            "its thread keeps running, and keeps its slot until it ends"
+            if goes_on
+            else "it was cancelled"
         )
         message = "the lease was lost; %s. (%s)"
         self._log(logging.WARNING, attempt, "lost", message, end, loss.reason)
 
     def goes_on(self, attempt: RunningAttempt, why: str) -> None:
-        """A function does not end though its attempt has."""
+        """Log that a function keeps running after its attempt has ended."""
         self._log(
             logging.ERROR,
             attempt,
             "left",
-            "%s, but its code cannot be ended and goes on; its slot is not used until it ends",
+            "%s, but its code cannot be stopped; it keeps running and keeps its slot until it ends",
             why,
         )
 
     def ended_late(self, attempt: RunningAttempt) -> None:
         took = (self._clock.monotonic() - attempt.begun_us) / SECOND_US
-        message = "its code has ended after all, after %.1f s"
+        message = "its code ended late, after %.1f s"
         self._log(logging.INFO, attempt, "ended_late", message, took)
 
     def middleware_failed(
@@ -206,7 +209,7 @@ class Report:
             logging.ERROR,
             attempt,
             "middleware_failed",
-            "%s of the middleware failed, which changes nothing: %s",
+            "middleware %s failed; the outcome of the job does not change: %s",
             type(middleware).__name__,
             error,
             error=error,

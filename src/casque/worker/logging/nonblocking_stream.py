@@ -12,22 +12,22 @@ from contextlib import suppress
 from typing import TextIO
 
 _KEPT_LENGTH = 1024 * 1024
-"""How much is kept while nobody reads."""
+"""How many characters are kept while nobody reads."""
 _PIECE_LENGTH = 4096
-"""A pipe that takes anything at all takes so many bytes at once, and unmixed with others'."""
+"""A pipe with any room takes this many bytes in one write, not mixed with those of others."""
 _WIDEST = 10
-"""How many bytes a letter may become: `\\U0001f600`, where a stream cannot take it as it is."""
+"""The most bytes that one character may become: `\\U0001f600`, if the stream cannot encode it."""
 _LAST_MS = 500
-"""How long, at the end, a reader may take for each piece."""
+"""How long the reader may take for each piece when the stream is closed."""
 
 
 class NonblockingStream:
     """A stream for the log of a worker.
 
-    A pipe whose reader hangs, or a terminal stopped by Ctrl-S, would hold up the
-    event loop, with all its timeouts. So a write first checks for room. Text that
-    finds none is kept, and a thread waits for room; beyond a limit, lines are
-    dropped and counted.
+    A pipe whose reader hangs, or a terminal stopped by Ctrl-S, would block the
+    event loop, with all its timeouts. So a write first checks for room. If there
+    is none, the text is kept, and a thread waits for room. Beyond a limit, lines
+    are dropped and counted.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -49,7 +49,7 @@ class NonblockingStream:
             self._stream.flush()
             return
         with self._lock:
-            # After a first line that was dropped all are, until there is nothing before them.
+            # Once a line is dropped, all later ones are too, until all kept text is written.
             if self._dropped or self._length + len(text) > _KEPT_LENGTH:
                 self._dropped += text.count("\n")
             else:
@@ -58,7 +58,7 @@ class NonblockingStream:
             self._pass_on(0)
             if self._kept and not self._is_waiting:
                 waiting = threading.Thread(target=self._wait, name="casque-log", daemon=True)
-                with suppress(RuntimeError):  # the system gives no more: the next line tries again
+                with suppress(RuntimeError):  # no more threads: the next line tries again
                     waiting.start()
                     self._is_waiting = True
 
@@ -114,7 +114,7 @@ def _that_may_block(stream: TextIO) -> int | None:
 
 
 def _pieces(text: str) -> Iterator[str]:
-    """Whole lines as far as they fit."""
+    """Split the text into pieces, at the ends of lines where possible."""
     most = _PIECE_LENGTH if text.isascii() else _PIECE_LENGTH // _WIDEST
     while len(text) > most:
         end = text.rfind("\n", 0, most) + 1 or most

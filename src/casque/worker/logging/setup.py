@@ -1,4 +1,4 @@
-"""Logs: what a worker's processes write, a line for each event: to stderr, or to a console."""
+"""Log setup of a worker's processes: one line per event, to stderr or to a console."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FORMATS = ("text", "json")
 
 
 class LogOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How to log: a plain value, to be handed to another process."""
+    """How to log: a plain value that can be sent to another process."""
 
     level: int = logging.INFO
     format: Literal["text", "json", "console"] = "text"
@@ -48,18 +48,18 @@ def current() -> LogOptions | None:
 
 
 def set_up(options: LogOptions) -> None:
-    """Write everything that this process logs, unless `yields` and a handler is there."""
+    """Write everything that this process logs, unless `yields` is set and a handler exists."""
     _current.append(options)
     root = logging.getLogger()
     if options.yields and root.handlers:
         return
     if options.format == "console":
-        if isinstance(sys.stdout, io.TextIOWrapper):  # of commands in any letters
+        if isinstance(sys.stdout, io.TextIOWrapper):  # commands may contain any character
             sys.stdout.reconfigure(errors="backslashreplace")
         handler = LineHandler(sys.stdout)
         handler.setFormatter(ConsoleLines())
         handler.addFilter(shown(options.level))
-        if options.level <= logging.INFO:  # some of what it shows is of no great weight
+        if options.level <= logging.INFO:  # some events that it shows are logged at DEBUG
             logging.getLogger(WORKER_LOGGER).setLevel(logging.DEBUG)
     else:
         handler = LineHandler(sys.stderr)
@@ -79,10 +79,10 @@ def enable_loggers() -> None:
 
 
 class LineHandler(logging.StreamHandler[TextIO]):
-    """Writes lines to a stream; those of a batch at once.
+    """Writes lines to a stream; the lines of a batch in one write.
 
-    With one write per line, a busy worker would release Python's lock for each
-    and wait for it again, which takes longer than the job.
+    With one write per line, a busy worker would release the GIL for each line and
+    wait for it again, which takes longer than the job.
     """
 
     held: ClassVar[int] = 0
@@ -119,10 +119,10 @@ class LineHandler(logging.StreamHandler[TextIO]):
 
     def forget(self) -> None:
         self._lines = []
-        self._stream_out = NonblockingStream(self.stream)  # whose lock nobody holds
+        self._stream_out = NonblockingStream(self.stream)  # with a lock that nobody holds
 
     def is_all(self, logger: logging.Logger) -> bool:
-        """True if this handler gets all records of `logger`, unfiltered, and no other does."""
+        """True if this handler gets all records of `logger`, unfiltered, and no other gets any."""
         above: logging.Logger | None = logger
         while above is not None and above is not logger.root:
             if above.handlers or not above.propagate:
@@ -135,7 +135,10 @@ class LineHandler(logging.StreamHandler[TextIO]):
         return is_plain and is_usual and logger.root.handlers == [self]
 
     def say(self, message: str, fields: dict[str, Any]) -> None:
-        """A line of level INFO, as a record of it would become; what makes up most of a log."""
+        """Write a line of level INFO as its record would be written, but without the record.
+
+        Most lines of a log are of this kind.
+        """
         formatter = self.formatter
         assert isinstance(formatter, TextLines | JsonLines)
         line = f"{formatter.line(_now(), message, fields)}\n"
@@ -152,7 +155,7 @@ _counting = threading.Lock()
 
 def _forget_in_child() -> None:
     """In the child of a fork, drop unwritten lines: the parent writes them."""
-    global _counting  # noqa: PLW0603 - somebody may have held it
+    global _counting  # noqa: PLW0603 - another thread may have held it
     _counting = threading.Lock()
     LineHandler.held = 0
     for handler in _handlers:
@@ -170,7 +173,7 @@ def _only(logger: logging.Logger) -> LineHandler | None:
 
 @contextmanager
 def batched(logger: logging.Logger) -> Iterator[LineHandler | None]:
-    """Write all lines of a batch in one go at its end; warnings and errors at once.
+    """Write all lines of a batch together at its end; warnings and errors at once.
 
     Yields the only handler of `logger`, if it is one of ours.
     """
@@ -190,7 +193,7 @@ class TextLines(logging.Formatter):
     """For people: the time, level, process, message, and its fields. A traceback follows."""
 
     def line(self, time: str, message: str, fields: dict[str, Any]) -> str:
-        """One of a worker's own, of level INFO, which names the job."""
+        """A worker's own line of level INFO, which names the job."""
         details = f"queue={fields['queue']} worker={fields['worker']}"
         return f"{time} INFO    [{_pid()}] {message} ({details})"
 
@@ -213,10 +216,10 @@ class TextLines(logging.Formatter):
 
 
 class JsonLines(logging.Formatter):
-    """For programs: one object a line, with what `extra=` gave as fields of their own."""
+    """For programs: one JSON object per line, which includes the fields of `extra=`."""
 
     def line(self, time: str, message: str, fields: dict[str, Any]) -> str:
-        """One of a worker's own, of level INFO."""
+        """A worker's own line of level INFO."""
         details = {
             "time": time,
             "level": "info",
@@ -243,7 +246,7 @@ class JsonLines(logging.Formatter):
 def _json(details: dict[str, Any]) -> str:
     try:
         return msgspec.json.encode(details, enc_hook=str).decode()
-    except UnicodeEncodeError:  # halves of letters: of a file's name that is not UTF-8, say
+    except UnicodeEncodeError:  # lone surrogates, as from a file name that is not UTF-8
         import json  # noqa: PLC0415 - hardly ever needed
 
         # Shown as the text format shows them: `\udce9`, with its backslash escaped.

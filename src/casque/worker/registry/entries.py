@@ -24,30 +24,30 @@ from casque.worker.options import DEFAULT_GRACE_US, DEFAULT_LEASE_US, WorkerOpti
 from casque.worker.registry import process_identity
 
 ENTRY_LEASES = 2
-"""How many leases an entry lives without being renewed."""
+"""After how many leases an entry expires if it is not renewed."""
 _UNHEARD_US = DAY_US
-"""How much longer the entry of a supervisor lives: on its own host, `worker stop` finds it even if
+"""How much later the entry of a supervisor expires: on its own host, `worker stop` finds it even if
 the storage has taken no write for a while."""
 _LATE_US = 10 * SECOND_US
-"""How much longer a dismissal lives than an entry, for a worker that was held up and beats late."""
+"""How much later than an entry a dismissal expires, for a worker that was delayed."""
 _JOBS_NAMED = 100
 
 
 class ProcessEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """A process that is registered."""
+    """A registered process."""
 
     name: str
     host: str
     pid: int
     started_at: datetime
     lease_us: int = DEFAULT_LEASE_US
-    """It is renewed every third of it."""
+    """The entry is renewed every third of a lease."""
     grace_us: int = DEFAULT_GRACE_US
     machine: str = ""
     birth: int | None = None
-    """These two say which process `pid` is: see `process_identity`."""
+    """`machine` and `birth` show which process `pid` is: see `process_identity`."""
     obeys_signals: bool = False
-    """True if SIGTERM stops it; a worker on a thread would end with its whole program."""
+    """True if SIGTERM stops it; for a worker on a thread, it would end the whole program."""
     is_dismissed: bool = False
     """True if it was asked to stop, and is not replaced."""
     store: str = ""
@@ -56,15 +56,15 @@ class ProcessEntry(msgspec.Struct, frozen=True, kw_only=True):
     """The `place_of` that store."""
 
     def is_of(self, store: str) -> bool:
-        """False if it came into this store with a copy, and its process works on another.
+        """False if it came with a copy of a store, and its process works on the other store.
 
-        A process elsewhere may see the same store under another name.
+        A process on another host may see the same store under another name.
         """
         return not self.is_here or self.store == store or self.place == place_of(store)
 
     @property
     def process(self) -> tuple[str, str, int]:
-        """Which process it is, among those of all hosts."""
+        """Identifies the process among those of all hosts."""
         return self.host, self.machine, self.pid
 
     @property
@@ -74,12 +74,12 @@ class ProcessEntry(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_gone(self) -> bool:
-        """True if its process has ended. On other hosts, only an expired entry tells."""
+        """True if its process has ended. On other hosts, only an expired entry shows that."""
         return self.is_here and process_identity.has_ended(self.pid, self.birth)
 
 
 class WorkerEntry(ProcessEntry, frozen=True, kw_only=True):
-    """One worker as its entry has it; it is at most a third of a lease old."""
+    """One worker as of its last renewal, at most a third of a lease ago."""
 
     beat_at: datetime
     concurrency: int
@@ -87,13 +87,13 @@ class WorkerEntry(ProcessEntry, frozen=True, kw_only=True):
     """None: all of them."""
     entrypoints: tuple[str, ...]
     running: tuple[str, ...]
-    """The ids of the jobs in hand, or the first hundred of them."""
+    """The ids of the jobs that it holds, or the first hundred of them."""
     supervisor: int | None = None
-    """The process that keeps it running; None: nobody does."""
+    """The process that keeps it running; None: there is none."""
     supervisor_birth: int | None = None
     """When that process started; None if nobody may send it signals."""
     is_stopping: bool = False
-    """True if it claims no more, and ends with the jobs in hand."""
+    """True if it claims no more jobs and ends after those that it holds."""
 
     @property
     def supervisor_process(self) -> tuple[str, str, int | None]:
@@ -102,14 +102,14 @@ class WorkerEntry(ProcessEntry, frozen=True, kw_only=True):
 
 
 class SupervisorEntry(ProcessEntry, frozen=True, kw_only=True):
-    """One supervisor as its entry has it: it starts the next worker, if there is none now."""
+    """One supervisor. If it has no worker now, it will start the next one."""
 
 
 E = TypeVar("E", bound=ProcessEntry)
 
 
 def place_of(store: str) -> str:
-    """The place of the store of that name, which a bind mount shows under other paths too."""
+    """Identifies the place of a store, which a bind mount may show under other paths too."""
     if "://" in store and not store.startswith("file://"):
         return store
     path = Path(store.removeprefix("file://"))
@@ -122,12 +122,12 @@ def place_of(store: str) -> str:
 
 
 def worker_entries(records: Sequence[Record]) -> list[WorkerEntry]:
-    """The workers in the records of kind `worker`, as far as they can be read."""
+    """The workers in records of kind `worker`; records that cannot be decoded are left out."""
     return [entry for one in records if (entry := entry_of(one, WorkerEntry)) is not None]
 
 
 def entry_of(record: Record, kind: type[E]) -> E | None:
-    """The entry in a record; None if another version wrote it, or a stranger."""
+    """The entry in a record; None if another version or another program wrote it."""
     try:
         return msgspec.json.decode(record.value, type=kind)
     except msgspec.DecodeError:
@@ -155,7 +155,7 @@ def _registered(pid: int, options: WorkerOptions, clock: Clock) -> dict[str, Any
 
 
 def supervisor_put(entry: SupervisorEntry, store: str) -> PutRecord:
-    """The operation that writes it to the store of this name."""
+    """The operation that writes the entry to the store of this name."""
     ttl = ENTRY_LEASES * entry.lease_us + _UNHEARD_US
     value = msgspec.json.encode(msgspec.structs.replace(entry, store=store, place=place_of(store)))
     return PutRecord(SUPERVISOR, entry.name, value, None, ttl)
@@ -168,9 +168,9 @@ def ends_us(record: Record) -> int:
 
 
 def dismissal(one: ProcessEntry) -> PutRecord:
-    """An order to a worker to stop, and not to be replaced; or to a supervisor, with its workers.
+    """An order to a worker to stop without being replaced; or to a supervisor, with its workers.
 
-    They look for it when they renew their entries, every third of a lease.
+    They check for it when they renew their entries, every third of a lease.
     """
     ttl = ENTRY_LEASES * one.lease_us + _LATE_US
     if isinstance(one, SupervisorEntry):
@@ -179,7 +179,7 @@ def dismissal(one: ProcessEntry) -> PutRecord:
 
 
 class OwnEntry:
-    """A worker's own entry, as it is kept up to date."""
+    """A worker's own entry, kept up to date."""
 
     def __init__(
         self,
@@ -225,6 +225,6 @@ class OwnEntry:
         return PutRecord(WORKER, self.name, msgspec.json.encode(value), None, ttl)
 
     def removal(self) -> list[Operation]:
-        """The operations that remove it, and the order that was carried out."""
+        """The operations that remove the entry, and the order that was carried out."""
         order = [DeleteRecord(DISMISSAL, self.name, None)] if self.is_dismissed else []
         return [DeleteRecord(WORKER, self.name, None), *order]

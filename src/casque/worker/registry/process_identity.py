@@ -23,12 +23,12 @@ class Vitals(NamedTuple):
     group: int
     session: int
     birth: int
-    """When it started, in ticks of the system: no two processes with one PID have the same."""
+    """Its start time in ticks of the system. Two processes with one PID never share it."""
 
 
 @lru_cache(maxsize=1)
 def machine() -> str:
-    """Names the space in which a PID means one process; empty where the system does not say.
+    """Names the scope in which a PID means one process; empty if the system does not show it.
 
     Two containers or machines may share a host name. They never share both a
     kernel and a PID namespace.
@@ -41,7 +41,7 @@ def machine() -> str:
 
 
 def vitals(pid: int) -> Vitals | None:
-    """None if the process is not there, has ended, or the system does not say."""
+    """The process as /proc shows it; None if it is not there, has ended, or there is no /proc."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -82,7 +82,7 @@ def send(pid: int, birth: int | None, number: signal.Signals) -> bool:
     if birth is None or not hasattr(os, "pidfd_open"):
         return False
     try:
-        # The descriptor stays with this process; the PID may be another's a moment later.
+        # The descriptor always means this process; the PID may mean another one a moment later.
         process = os.pidfd_open(pid)
     except OSError:
         return False

@@ -1,4 +1,4 @@
-"""Command: a command line as a session: how it begins, what it writes, how all of it ends."""
+"""Command: a command line as a session: its start, its output, the end of all its processes."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from casque.worker.shell.guard import Guard
 
 SHELL_PATH = "/bin/sh"
 _GATE = f'IFS= read -r _casque_gate && exec {SHELL_PATH} -c "$1" </dev/null'
-"""Waits for its word before it becomes the command. When there is nobody left to give it, because
-the worker died before the group was guarded, it ends, and the command has never run. The variable
-is one that nobody else has: read into one of the environment's, the command would find it empty."""
+"""Waits for a line before it becomes the command. If the worker dies before the group is guarded,
+no line comes: the gate ends, and the command never runs. The variable has a name that nobody else
+uses: `read` would empty a variable of the environment before the command sees it."""
 _LEAVE_SECONDS = 0.1
-"""How long, after the end of its `sh`, what is about to leave by `setsid` has for that."""
+"""How long, after the end of its `sh`, a process may take to leave the session by `setsid`."""
 _TERM_SECONDS = 2.0
-"""How long what was asked to end may take, before it is killed."""
+"""How long processes may take to end after SIGTERM, before they are killed."""
 _GONE_SECONDS = 1.0
-"""How long what was killed is waited for."""
+"""How long to wait for processes that were killed."""
 _LOOK_SECONDS = 0.05
 _READ_BYTES = 65_536
 _LAST_READS = 16
 _REPORT_SECONDS = 1.0
 _REPORTED_BYTES_PER_SECOND = 8_192
-"""How much output of a command that writes without end is stored while it runs."""
+"""How much output is stored per second while a command runs that writes without end."""
 
 
 class Command:
-    """One run of a command line by `sh -c`, in a session and process group of its own.
+    """One run of a command line by `sh -c`, in its own session and process group.
 
-    A session: a terminal's Ctrl-C is the worker's, and a program that would ask
-    the terminal for a password fails instead of being stopped for ever.
+    In its own session, a terminal's Ctrl-C reaches only the worker, and a program
+    that asks the terminal for a password fails instead of being stopped for ever.
     """
 
     def __init__(
@@ -48,9 +48,9 @@ class Command:
         folder: str | None,
         report: Callable[[bytes], None],
     ) -> None:
-        """Starts it, behind its gate. Raises OSError or ValueError when that cannot be.
+        """Start it, behind its gate. Raises OSError or ValueError if it cannot start.
 
-        `report` gets its output, now and then, while it runs.
+        `report` gets its output from time to time while it runs.
         """
         self._loop = asyncio.get_running_loop()
         self._report = report
@@ -60,8 +60,8 @@ class Command:
         self.is_left = False
         """True if a process of it could not be killed."""
         self._has_ended = asyncio.Event()
-        """Set when the `sh` has; it is not reaped by then, so its number is its own."""
-        self._process = subprocess.Popen(  # noqa: S603 - to run what it is told is what it is for
+        """Set when the `sh` has ended. It is not reaped yet, so its PID still belongs to it."""
+        self._process = subprocess.Popen(  # noqa: S603 - its purpose is to run given commands
             ["sh", "-c", _GATE, "sh", line.encode()],  # noqa: S607 - by its whole path, below
             executable=SHELL_PATH,
             bufsize=0,
@@ -74,7 +74,7 @@ class Command:
         )
         assert self._process.stdout is not None
         self.group = self._process.pid
-        """Its session and first process group, and the process that leads both."""
+        """The number of its session, of its first process group, and of the leader of both."""
         self._output = self._process.stdout.fileno()
         os.set_blocking(self._output, False)
         self._loop.add_reader(self._output, self._read)
@@ -82,10 +82,10 @@ class Command:
         self._watch()
 
     async def run(self, guard: Guard, when_guarded: Callable[[], None]) -> int:
-        """Let it run to its end: its exit code, or a signal's number, negative.
+        """Run it to its end. Returns its exit code, negative for the signal that killed it.
 
-        When this returns or raises, nothing of its session is left, unless `is_left` says so.
-        Cancelled, it ends it.
+        When this returns or raises, no process of its session is left, unless `is_left`.
+        Cancelling this ends the command.
         """
         try:
             await guard.add(self.group)
@@ -109,7 +109,7 @@ class Command:
     def _watch(self) -> None:
         try:
             self._pidfd = os.pidfd_open(self.group)
-        except (AttributeError, OSError):  # another system, or an old one
+        except (AttributeError, OSError):  # not Linux, or an old kernel
             threading.Thread(target=self._wait, name="casque-command", daemon=True).start()
         else:
             self._loop.add_reader(self._pidfd, self._see_the_end)
@@ -127,11 +127,12 @@ class Command:
         self._has_ended.set()
 
     async def _clear_away(self) -> None:
-        """End what is left of the session. A cancellation hurries this, and does not stop it.
+        """End the rest of the session. A cancellation hurries this but does not stop it.
 
-        Once the `sh` is reaped, only what is left of it keeps others from getting
-        the session's number: so it is looked at often, and never again once it was
-        seen empty. Numbers are given in turn; no system gets around in between.
+        Once the `sh` is reaped, only the remaining processes keep the session's
+        number from being used again. So the session is checked often, and never
+        again once it was empty. The system gives out numbers in turn, and does not
+        get through all of them between two checks.
         """
         begun = self._loop.time()
         ask_after = _LEAVE_SECONDS if self._has_ended.is_set() else 0.0
@@ -151,12 +152,12 @@ class Command:
                 await pause(_LOOK_SECONDS)
             except asyncio.CancelledError:
                 is_hurried = True
-        # One that was born while it was looked for the living may have been missed.
+        # The check may have missed a process that was forked meanwhile.
         if is_asked or is_there(self.group):
             self._signal(signal.SIGKILL)
 
     def _is_gone(self, begun: float) -> bool:
-        """True if no process of it lives; a look from before `begun` does not count."""
+        """True if none of its processes is alive; a check from before `begun` does not count."""
         if not self._has_ended.is_set():
             return False
         self._process.poll()
@@ -170,7 +171,7 @@ class Command:
                 os.killpg(group, number)
 
     def _close(self) -> None:
-        """Take what is in the pipe, but wait for nobody who still holds it."""
+        """Read what is in the pipe, without waiting for processes that still hold it."""
         self._loop.remove_reader(self._output)
         for _ in range(_LAST_READS):
             if not self._take():
@@ -193,7 +194,7 @@ class Command:
 
     @property
     def output(self) -> bytes:
-        """The end of what it wrote so far."""
+        """The last part of its output so far."""
         return bytes(self._tail[-OUTPUT_BYTES:])
 
     def _read(self) -> None:
@@ -201,12 +202,12 @@ class Command:
         if read == b"":
             self._loop.remove_reader(self._output)  # nobody holds the other end any more
         elif read and self._reporting is None:
-            # Not the same again and again for one more line each time.
+            # Not for each new line: a report repeats the output that was reported before.
             seconds = max(_REPORT_SECONDS, self._reported_bytes / _REPORTED_BYTES_PER_SECOND)
             self._reporting = self._loop.call_later(seconds, self._report_now)
 
     def _take(self) -> bytes | None:
-        """Read what there is; None when that is nothing, empty when nothing more comes."""
+        """Read the available output. None if there is none yet, empty if no more will come."""
         try:
             read = os.read(self._output, _READ_BYTES)
         except BlockingIOError:
@@ -228,5 +229,5 @@ _clock = SystemClock()
 
 
 async def pause(seconds: float) -> None:
-    """Let so much time pass."""
+    """Sleep, without blocking the event loop."""
     await _clock.sleep(int(seconds * SECOND_US), blocking=False)

@@ -1,4 +1,4 @@
-"""Groups: in which process groups of a session something still lives."""
+"""Groups: the process groups of a session that still have a living process."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _PROCESSES = Path("/proc")
 
 
 class LivingGroups:
-    """The process groups of a session that have a living process; one look serves many commands.
+    """The process groups of a session that have a living process; one scan serves many commands.
 
     Processes stay in the session of their command, but not in its group:
     `timeout` makes a group, and so does each job of a shell with job control.
 
-    To the system a group exists while it has zombies, which stay for ever where
-    process 1 does not reap orphans. So zombies are left out, where /proc shows
-    them. Without /proc, only the group of the session's leader is known.
+    For the system, a group exists while it has zombies, and zombies stay for ever
+    if process 1 does not reap orphans. So zombies are left out, if there is a /proc
+    that shows them. Without /proc, only the group of the session's leader is seen.
     """
 
     def __init__(self) -> None:
@@ -51,7 +51,7 @@ def is_there(group: int) -> bool:
 def _processes() -> Mapping[int, list[int]]:
     """The processes of each session. `getsid` is far cheaper than reading `/proc/PID/stat`."""
     found: dict[int, list[int]] = defaultdict(list)
-    for name in os.listdir(_PROCESSES):  # noqa: PTH208 - of a thousand names, no thousand Paths
+    for name in os.listdir(_PROCESSES):  # noqa: PTH208 - a Path for each name would be slow
         if name.isdecimal():
             try:
                 found[os.getsid(int(name))].append(int(name))

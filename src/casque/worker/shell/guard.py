@@ -18,11 +18,11 @@ _log = logging.getLogger("casque.worker")
 
 _PROGRAM = Path(__file__).with_name("guard_main.py")
 _ANSWER_SECONDS = 10.0
-"""After which a guard that does not answer is replaced."""
+"""How long a guard may take to answer before it is replaced."""
 _GUARDS = 3
-"""How many of them are tried before a command is given up."""
+"""How many guards are tried before a command is given up."""
 _AGAIN_SECONDS = 1.0
-"""How long to wait before the next when one died before its first answer."""
+"""How long to wait before the next guard if one died before its first answer."""
 _END_SECONDS = 5.0
 _ANSWER_BYTES = 65_536
 
@@ -32,10 +32,10 @@ class UnguardedError(Exception):
 
 
 class Guard:
-    """The guard of this process, of one event loop: a process that is kept running.
+    """The guard of one event loop of this process: a process that is kept running.
 
-    Nobody but this process may hold its pipes: a command does not inherit them,
-    and the child of a fork lets them go.
+    Only this process may hold its pipes: a command does not inherit them, and the
+    child of a fork closes them.
     """
 
     def __init__(self) -> None:
@@ -45,7 +45,7 @@ class Guard:
         self._process: subprocess.Popen[bytes] | None = None
         self._has_answered = False
         self._groups: dict[int, None] = {}
-        """The groups that the guard has to know."""
+        """The groups that are guarded."""
         self._asking: dict[int, asyncio.Future[None]] = {}
         self._heard = b""
         self._is_closed = False
@@ -56,7 +56,7 @@ class Guard:
         return None if self._process is None else self._process.pid
 
     async def add(self, group: int) -> None:
-        """Have a process group guarded; it is, once this returns. Raises UnguardedError."""
+        """Guard a process group. It is guarded once this returns. Raises UnguardedError."""
         asking = self._asking[group] = self._loop.create_future()
         self._groups[group] = None
         try:
@@ -72,25 +72,25 @@ class Guard:
         finally:
             del self._asking[group]
         raise UnguardedError(
-            "the process that is to end this command if its worker dies cannot be started; is the "
-            "machine out of memory or processes?"
+            "the guard, which kills this command if its worker dies, cannot be started; check "
+            "whether the machine is out of memory or processes."
         )
 
     def extend(self, group: int, seconds: float) -> None:
-        """It may go on for so long, unless this is said again. From any thread.
+        """Let a group run for this long, or until the next call extends that. From any thread.
 
-        Not by way of the loop: a task that holds it up does not hold up heartbeats.
+        It does not use the loop: a task that blocks the loop does not block heartbeats.
         """
         self._tell(b"=%d %.3f\n" % (group, seconds))
 
     def drop(self, group: int) -> None:
-        """The group is no more, or of no concern."""
+        """Stop guarding a group."""
         if group in self._groups:
             del self._groups[group]
             self._tell(b"-%d\n" % group)
 
     def close(self) -> None:
-        """Let the guard end; what it still knows of, it ends with it."""
+        """End the guard. It kills the groups that it still guards."""
         self._is_closed = True
         process = self._let_go()
         if process is None:
@@ -108,7 +108,7 @@ class Guard:
         if self._is_closed or self._process is not None:
             return
         try:
-            # In a session of its own: neither Ctrl-C nor what ends the worker's group is for it.
+            # In its own session: neither Ctrl-C nor a signal to the worker's group reaches it.
             process = subprocess.Popen(  # noqa: S603 - our own program, by the same Python
                 [sys.executable, "-I", "-S", str(_PROGRAM)],
                 bufsize=0,
@@ -138,14 +138,14 @@ class Guard:
         with self._lock:
             process = self._process
             if process is None or process.stdin is None:
-                return  # one that is to come gets all groups, and the next renewals
+                return  # the next guard gets all groups, and the next renewals
             try:
-                is_told = process.stdin.write(line) == len(line)
+                is_sent = process.stdin.write(line) == len(line)
             except (OSError, ValueError):
-                return  # it is dead, and `_hear` is on its way
-        # It does not read: stopped by somebody, or a machine that hardly moves. A line that was
-        # cut off would be read wrong, so this guard is of no use any more.
-        if not is_told:
+                return  # it is dead, and `_hear` will notice
+        # The guard does not read: it was stopped, or the machine is overloaded. It would misread
+        # a line that was cut off, so it must be replaced.
+        if not is_sent:
             with suppress(RuntimeError):  # the loop is closed
                 self._loop.call_soon_threadsafe(self._replace, process)
 
@@ -157,7 +157,7 @@ class Guard:
         except BlockingIOError:
             return
         if not heard:
-            _log.warning("the guard of this worker's commands died, and is replaced")
+            _log.warning("the guard of this worker's commands died and is replaced")
             self._replace(self._process)
             return
         self._has_answered = True
@@ -168,12 +168,13 @@ class Guard:
                 asking.set_result(None)
 
     def _replace(self, process: subprocess.Popen[bytes] | None) -> None:
-        """Start another guard, which gets all groups that run; unless that was done already."""
+        """Start another guard, which gets all running groups, unless that was done already."""
         if process is not self._process:
             return
         self._let_go()
         if process is not None:
-            # First: one that was only stopped would, at the end of its pipe, end what runs.
+            # Kill it first: a guard that was only stopped would see its pipe end, and kill the
+            # running groups.
             process.kill()
             process.wait()
             _close(process.stdin)
@@ -193,7 +194,7 @@ class Guard:
         return process
 
     def renew(self) -> None:
-        """In the child of a fork: as long as it held the pipe, the guard would miss the end."""
+        """Close the pipes in the child of a fork, or the guard would miss the worker's end."""
         if self._process is not None:
             _close(self._process.stdin)
             _close(self._process.stdout)

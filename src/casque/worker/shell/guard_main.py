@@ -1,10 +1,10 @@
-"""Guard: ends what a worker's commands started when the worker dies, however it dies.
+"""Guard: kills the sessions of a worker's commands when the worker dies, however it dies.
 
-A program of its own, run by its path, so that it is small and soon there. It
-reads which sessions there are (`+N`, acknowledged; `-N`) from the worker, who
-holds the only other end of that pipe: when it dies, the system closes it. A
-worker that is frozen does not die, but its lease ends: `=N SECONDS` says how
-long a session may go on unless the worker says so again.
+A separate program, run by its path, so that it is small and starts fast. It reads
+lines from the worker: `+N` adds a session and is acknowledged, `-N` drops one. The
+worker holds the only other end of that pipe: when it dies, the system closes it.
+A frozen worker does not die, but its lease ends: `=N SECONDS` limits how long a
+session may run, unless the worker extends it again.
 """
 
 import os
@@ -25,7 +25,7 @@ _LOOKS = 200
 _LOOK_SECONDS = 0.01
 
 
-_now = time.monotonic  # noqa: TID251 - it stands alone, and cannot import our clock
+_now = time.monotonic  # noqa: TID251 - this program cannot import our clock
 
 
 def main() -> None:
@@ -34,7 +34,7 @@ def main() -> None:
     ends: dict[int, float] = {}
     heard = b""
     while True:
-        # First read what the worker has said: this process may be the one that was held up.
+        # Read the worker's lines first: this process may be the one that was frozen.
         if not select.select([_IN], [], [], _seconds_to(ends))[0]:
             _end_late(ends)
             continue
@@ -43,16 +43,16 @@ def main() -> None:
             break
         *lines, heard = (heard + read).split(b"\n")
         for line in lines:
-            _heed(line, ends)
+            _obey(line, ends)
     _end(set(ends))
 
 
-def _heed(line: bytes, ends: dict[int, float]) -> None:
+def _obey(line: bytes, ends: dict[int, float]) -> None:
     session, *seconds = line[1:].split()
     number = int(session)
     if line.startswith(b"+"):
         ends[number] = _NEVER
-        with suppress(OSError):  # the worker is gone: the next line says so
+        with suppress(OSError):  # the worker is gone: the next read shows it
             os.write(sys.stdout.fileno(), b"%d\n" % number)
     elif line.startswith(b"-"):
         ends.pop(number, None)
@@ -69,17 +69,17 @@ def _end_late(ends: dict[int, float]) -> None:
     now = _now()
     late = {session for session, end in ends.items() if end <= now}
     _end(late)
-    ends.update(dict.fromkeys(late, _NEVER))  # until the worker, if it moves again, drops it
+    ends.update(dict.fromkeys(late, _NEVER))  # until the worker, if it runs again, drops it
 
 
 def _end(sessions: set[int]) -> None:
-    """Kill all of them: the groups of their leaders at once, then whatever is found in others."""
+    """Kill the sessions: the groups of their leaders at once, then every other group."""
     _kill(sessions)
     for _ in range(_LOOKS):
         left = set(_groups(sessions))
         if not left:
             return
-        _kill(left)  # one may be born while it is looked: so until none is found
+        _kill(left)  # a process may fork during the scan, so repeat until none is found
         select.select([], [], [], _LOOK_SECONDS)
 
 
@@ -90,8 +90,8 @@ def _kill(groups: set[int]) -> None:
 
 
 def _groups(sessions: set[int]) -> Iterator[int]:
-    """The process groups in which something of the sessions lives, where the system tells."""
-    if not os.path.exists("/proc/self/stat"):  # noqa: PTH110 - to load pathlib takes its time
+    """The process groups of the sessions that have a living process, if there is a /proc."""
+    if not os.path.exists("/proc/self/stat"):  # noqa: PTH110 - importing pathlib takes time
         return
     for name in os.listdir("/proc"):  # noqa: PTH208 - as above
         with suppress(OSError):  # it is gone

@@ -1,4 +1,4 @@
-"""Shell jobs: a command line as a job: what its payload says, and what became of it."""
+"""Shell jobs: command lines as jobs, with their payloads, results and exit codes."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from casque.system.terminal_text import signal_name
 SHELL = "shell"
 """Their entrypoint."""
 STORE_VARIABLE = "CASQUE_STORE"
-"""Names the store of `queuectl`, and to a command the store that its job came from."""
+"""The variable that names the store for `queuectl`. A command gets the store of its job."""
 
 _CODE = re.compile(r"exit code (\d+)")
 _COMMAND_BYTES = 8_000
-"""How much of a command line is kept with the result, which has its limit."""
+"""How much of a command line is stored with the result, whose size is limited."""
 
 
 class ShellCall(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """The payload: a command for `sh -c`, variables beside the worker's own, and a folder."""
+    """The payload: a command for `sh -c`, variables to add to the worker's own, and a folder."""
 
     command: str
     env: dict[str, str] = {}
@@ -41,7 +41,7 @@ def decode(payload: bytes) -> ShellCall:
         return _DECODER.decode(payload)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InvalidError(
-            f'the payload is not that of a shell job, as {{"command": "…"}} is: {error}.'
+            f'expected the payload of a shell job, such as {{"command": "…"}}: {error}.'
         ) from None
 
 
@@ -64,7 +64,7 @@ def succeeded(call: ShellCall) -> ShellResult:
 
 
 def command_of(job: Job) -> str | None:
-    """The command line of a shell job; None for others, and where it cannot be known."""
+    """The command line of a shell job; None for other jobs, or if it cannot be decoded."""
     if job.entrypoint != SHELL:
         return None
     try:
@@ -76,14 +76,14 @@ def command_of(job: Job) -> str | None:
 
 
 def exit_failure(code: int) -> Failure:
-    """How an attempt is remembered whose command ended with `code`, a signal's when negative."""
+    """The failure of a command that ended with `code`, negative for a signal."""
     if code >= 0:
         return Failure(text=f"exit code {code}")
     return Failure(text=f"exit code {128 - code} (killed by {signal_name(-code)})")
 
 
 def exit_code_of(job: Job) -> int | None:
-    """The exit code of the latest attempt, as a shell has it; None when there is none to tell."""
+    """The exit code of the latest attempt, as a shell reports it; None if there is none."""
     if job.entrypoint != SHELL:
         return None
     if job.status is JobStatus.COMPLETED:

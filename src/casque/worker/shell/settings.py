@@ -1,7 +1,7 @@
-"""Settings: what an operator sets for all of a store: records, so every process sees the same.
+"""Settings that an operator makes for a store: records, so every process sees the same.
 
-They are the defaults of `queuectl` and of shell jobs. A job keeps those that
-it was enqueued with; how long to wait after a failure is looked up then.
+They are the defaults of `queuectl` and of shell jobs. A job keeps the settings
+that it was enqueued with. Only the backoff is read when an attempt fails.
 """
 
 from __future__ import annotations
@@ -31,30 +31,30 @@ _LARGEST_BASE = 1_000
 _LONGEST_NUMBER = 10
 _FRESH_US = SECOND_US
 _WAIT_SECONDS = 2.0
-"""How long to wait for a storage that may be away."""
+"""How long to wait for a storage that may not answer."""
 
 _log = logging.getLogger("casque.worker")
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """All of them, with what holds when nobody has set it."""
+    """All settings, with their defaults."""
 
     max_retries: int = 3
-    """Attempts in all: a job is dead when it has had so many."""
+    """Total attempts: a job is dead after this many."""
     backoff_base: float = 2.0
     """After the n-th failed attempt a job waits base ** n seconds."""
     backoff_max_us: int = 3_600 * SECOND_US
     timeout_us: int | None = None
-    """How long one attempt may take; None: as long as it likes."""
+    """How long one attempt may take; None: no limit."""
     lease_us: int = 60 * SECOND_US
     retention_us: int = 7 * _DAY_US
-    """How long a completed job stays to be looked at."""
+    """How long a completed job is kept."""
     poll_interval_us: int | None = None
-    """How long a worker sleeps at most before it looks for jobs; None: as the store needs."""
+    """The longest sleep of a worker before it asks for jobs; None: the store decides."""
     max_depth: int = 16
 
     def backoff(self) -> Backoff:
-        """Base ** attempts seconds, at most `backoff_max`, and nothing left to chance."""
+        """Base ** attempts seconds, at most `backoff_max`, without jitter."""
         return Backoff(
             base=timedelta(seconds=self.backoff_base),
             factor=max(self.backoff_base, 1.0),
@@ -64,13 +64,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Setting(msgspec.Struct, frozen=True):
-    """One of them, as it is written, shown and explained."""
+    """One setting: how it is parsed, checked, shown and explained."""
 
     key: str
     field: str
     parse: Callable[[str], Any]
     fits: Callable[[Any], bool]
-    """True if the value is valid: anybody may have written the record."""
+    """True if the value is valid: anyone may have written the record."""
     help: str
 
     def value_of(self, settings: Settings) -> Any:
@@ -93,7 +93,9 @@ def _whole(key: str, at_least: int, explained: str) -> Setting:
     def parse(text: str) -> int:
         is_number = text.isascii() and text.isdecimal() and len(text) <= _LONGEST_NUMBER
         if not is_number or not at_least <= int(text) <= LARGEST_INT:
-            raise InvalidError(f"{text!r} is not a whole number from {at_least} to {LARGEST_INT}.")
+            raise InvalidError(
+                f"expected a whole number from {at_least} to {LARGEST_INT}, got {text!r}."
+            )
         return int(text)
 
     def fits(value: object) -> bool:
@@ -115,7 +117,7 @@ def _base(key: str, explained: str) -> Setting:
             base = -1.0
         if not fits(base):
             raise InvalidError(
-                f"{text!r} is not a number from 1 to {_LARGEST_BASE}, or 0 to try again at once."
+                f"expected a number from 1 to {_LARGEST_BASE}, or 0 to retry at once; got {text!r}."
             )
         return base
 
@@ -137,20 +139,20 @@ def _span(key: str, at_least_us: int, explained: str, *, or_none: bool = False) 
 SETTINGS: Mapping[str, Setting] = {
     one.key: one
     for one in (
-        _whole("max_retries", 1, "attempts in all, then a job is dead"),
+        _whole("max_retries", 1, "total attempts before a job is dead"),
         _base("backoff_base", "the n-th retry waits base ** n seconds"),
-        _span("backoff_max", 0, "and never longer than this"),
+        _span("backoff_max", 0, "the longest wait before a retry"),
         _span("timeout", 1, "how long one attempt may take", or_none=True),
-        _span("lease", SECOND_US, "after which a lost worker's jobs run again"),
+        _span("lease", SECOND_US, "how long until a lost worker's jobs run again"),
         _span("retention", 0, "how long completed jobs are kept"),
-        _span("poll_interval", 1_000, "how often idle workers look", or_none=True),
-        _whole("max_depth", 0, "how deep jobs may enqueue jobs"),
+        _span("poll_interval", 1_000, "how often idle workers check for jobs", or_none=True),
+        _whole("max_depth", 0, "how deep jobs that enqueue jobs may nest"),
     )
 }
 
 
 def setting(key: str) -> Setting:
-    """The setting of that name. InvalidError, with the list of the right ones, when none is."""
+    """The setting of that name. InvalidError, with the list of names, if there is none."""
     found = SETTINGS.get(key)
     if found is None:
         raise InvalidError(f"there is no setting {key!r}; choose one of {', '.join(SETTINGS)}.")
@@ -158,7 +160,7 @@ def setting(key: str) -> Setting:
 
 
 def encoded(key: str, text: str) -> bytes:
-    """The value of a record of kind CONFIG. InvalidError when the setting cannot have it."""
+    """The value of a record of kind CONFIG. InvalidError if it is invalid for the setting."""
     one = setting(key)
     try:
         return msgspec.json.encode(one.parse(text.strip()))
@@ -173,7 +175,7 @@ def settings_of(records: Iterable[Record]) -> Settings:
 
 
 def unfit(records: Iterable[Record]) -> list[str]:
-    """The settings with an invalid record, as one that somebody wrote by hand."""
+    """The settings whose record is invalid, for example because somebody wrote it by hand."""
     return [key for key, value in _values(records) if not _fits(key, value)]
 
 
@@ -196,7 +198,7 @@ class LiveSettings:
     def __init__(self, app: TaskApp) -> None:
         self._app = app
         self.known = Settings()
-        """The latest that were read; those that hold by default before that."""
+        """The settings of the last read; the defaults before that."""
         self._read_us: int | None = None
         self._reading: asyncio.Task[None] | None = None
         self._trouble = ""
@@ -218,12 +220,12 @@ class LiveSettings:
         try:
             records = await self._app.async_queue._session.records(CONFIG)  # noqa: SLF001
         except CasqueError:
-            return  # the storage is away; the worker says so
+            return  # the storage does not answer; the worker logs that
         self._read_us, self.known = now, settings_of(records)
         trouble = ", ".join(unfit(records))
         if trouble and trouble != self._trouble:
             _log.warning(
-                "settings in the store are invalid and were ignored: %s; set them again by "
+                "settings in the store are invalid and were ignored: %s; set them again with "
                 "`queuectl config set`",
                 trouble,
             )

@@ -1,4 +1,4 @@
-"""Shell: the task that runs shell jobs, each a command line in a process group of its own."""
+"""Shell: the task that runs shell jobs, each a command line in its own process group."""
 
 from __future__ import annotations
 
@@ -37,29 +37,29 @@ from casque.worker.shell.settings import LiveSettings
 
 ATTEMPT_VARIABLE = "CASQUE_ATTEMPT"
 CANNOT_START = "CannotStart"
-"""The kind of failure of a command that did not even begin."""
+"""The kind of failure of a command that could not start."""
 
 _LOOK_SECONDS = 3.0
 """How often running jobs are checked for cancellation."""
 _LOOKED_AT = 20
 """How many jobs are checked each time, or a third of them: each check is a read."""
 _SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM)
-"""Errors that are no fault of the command's: the machine, or the worker, has no room for it."""
+"""Errors that are not the command's fault: the machine or the worker has no room for it."""
 _SHORT_DELAY = timedelta(seconds=3)
 _SHORT_AGAIN_SECONDS = 60.0
-"""How often at most a shortage is logged."""
+"""The shortest time between two warnings about a shortage."""
 _TERMINATED = (-signal.SIGTERM, 128 + signal.SIGTERM)
-"""How a command ends by SIGTERM; the other is what a shell says of what it ran."""
+"""The exit codes of a command that SIGTERM ended; the second is how a shell reports its command."""
 _SLACK_SECONDS = 5.0
-"""How long, after the end of its lease, a worker that is not frozen has to end a command itself."""
+"""How long a worker that is not frozen has, after the end of a lease, to end the command itself."""
 _STOP_SECONDS = 0.5
-"""How long the word to stop may take to a worker, after the command had it."""
+"""How much later than its command a worker may get the signal to stop."""
 
 _log = logging.getLogger("casque.worker")
 
 
 class _Payload(Call):
-    """How the task is called: an unfit payload is refused in the words of shell jobs."""
+    """How the task is called: the error for an invalid payload is that of shell jobs."""
 
     def decode(self, payload: bytes) -> tuple[list[Any], dict[str, Any]]:
         call = decode(payload)
@@ -67,7 +67,7 @@ class _Payload(Call):
 
 
 class _OperatorsBackoff(Backoff, frozen=True, kw_only=True):
-    """As the store's settings have it when the attempt has failed."""
+    """The backoff of the store's settings at the time when the attempt fails."""
 
     settings: LiveSettings
 
@@ -76,15 +76,15 @@ class _OperatorsBackoff(Backoff, frozen=True, kw_only=True):
 
 
 def add_shell(app: TaskApp) -> None:
-    """Have the workers of this app run shell jobs too.
+    """Make the workers of this app run shell jobs too.
 
-    A task of the user's own that is called so stays what it is, and this says so.
+    A user's own task with that name stays as it is, and a warning is logged.
     """
     taken = app.tasks.get(SHELL)
     if taken is not None:
         _log.warning(
-            "the app has a task %r of its own, at %s: it gets the shell jobs, and no commands are "
-            "run; give it another name to have them run",
+            "the app has its own task %r, at %s: that task gets the shell jobs, and no commands "
+            "run; rename the task to run commands",
             SHELL,
             where(taken.function),
         )
@@ -111,9 +111,9 @@ def add_shell(app: TaskApp) -> None:
 
 
 class RunningCommands:
-    """The shell jobs of one event loop: their guard, and who looks whether they are wanted.
+    """The shell jobs of one event loop, with their guard and a check for cancelled jobs.
 
-    Both end with the loop.
+    Guard and check end with the loop.
     """
 
     def __init__(self, app: TaskApp, settings: LiveSettings) -> None:
@@ -147,9 +147,7 @@ class RunningCommands:
             del self._running[running]
             running.output = command.output or None
             if command.is_left:
-                message = (
-                    "something that job %s started cannot be ended, and is left: see `ps -s %d`"
-                )
+                message = "job %s started a process that cannot be killed: see `ps -s %d`"
                 _log.warning(message, running.id, command.group)
         if code == 0:
             return succeeded(call)
@@ -159,23 +157,23 @@ class RunningCommands:
         raise TaskError(exit_failure(code), gives_up=False)
 
     def _bound(self, running: RunningJob, group: int) -> None:
-        """Have the guard end it when its lease is over, even if this process is frozen."""
+        """Make the guard kill it when its lease is over, even if this process is frozen."""
 
         def renewed(lease_us: int) -> None:
             self._guard.extend(group, lease_us / SECOND_US + _SLACK_SECONDS)
 
-        running.when_renewed = renewed  # first: a renewal that came in between would be missed
+        running.when_renewed = renewed  # set this first, to miss no renewal
         if running.lease_end_us is not None:
             renewed(running.lease_end_us - self._app.store.clock.monotonic())
 
     def _put_off(self, error: Exception) -> Snooze:
-        """It is not the job's fault, so it costs it no attempt."""
+        """Delay the job without counting the attempt: a shortage is not the job's fault."""
         now = asyncio.get_running_loop().time()
         if now >= self._say_short_at:
             self._say_short_at = now + _SHORT_AGAIN_SECONDS
             _log.warning(
-                "commands cannot be started, and are put off (%s): have fewer run at once, by "
-                "`concurrency`, or raise the limits of this machine (ulimit)",
+                "commands cannot be started and are delayed (%s): run fewer at once "
+                "(`concurrency`), or raise the limits of this machine (ulimit)",
                 error,
             )
         return Snooze(_SHORT_DELAY)
@@ -185,7 +183,7 @@ class RunningCommands:
         return None if self._app.store.instant else self._app.app_store.address
 
     async def _look_after(self) -> None:
-        """Until the loop ends, which cancels what is left on it."""
+        """Check the running jobs until the loop ends and cancels this."""
         never: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         try:
             while True:
@@ -198,7 +196,7 @@ class RunningCommands:
             self._guard.close()
 
     def _next(self) -> Iterator[RunningJob]:
-        """Some of those that run; others the next time."""
+        """Some of the running jobs; the next call yields others."""
         share = max(_LOOKED_AT, -(-len(self._running) // 3))
         for running in list(islice(self._running, share)):
             if running in self._running:
@@ -206,14 +204,14 @@ class RunningCommands:
                 yield running
 
     async def _look_at(self, running: RunningJob) -> None:
-        """A cancelled job is found out here long before its next heartbeat."""
+        """Check one job. This finds a cancelled job long before its next heartbeat."""
         try:
             found = await self._app.async_queue.get(running.id)
-        except Exception:  # noqa: BLE001 - the storage is away: the worker says so, and commands go on
+        except Exception:  # noqa: BLE001 - no answer: the worker logs that, and commands continue
             return
         is_ours = found is not None and found.token == running.job.token
         if found is None or not is_ours or found.status is not JobStatus.IN_PROGRESS:
-            running.beat()  # whose answer says that it is lost, and ends it
+            running.beat()  # the answer reports the lost lease, which ends the command
 
 
 class _ShortageError(Exception):
@@ -221,7 +219,7 @@ class _ShortageError(Exception):
 
 
 async def _is_stopping(running: RunningJob) -> bool:
-    """True if its worker was asked to stop; a signal to all processes may reach it last."""
+    """True if its worker was asked to stop. A signal to all processes may reach the worker last."""
     if not running.is_stopping:
         await pause(_STOP_SECONDS)
     return running.is_stopping
@@ -234,20 +232,20 @@ def _started(
         return Command(call.command, environment, call.cwd, report)
     except ValueError as error:
         raise _cannot_start(
-            f"the command, `env` or `cwd` is nothing the system can take: {error}", gives_up=True
+            f"the system rejects the command, `env` or `cwd`: {error}", gives_up=True
         ) from None
     except OSError as error:
         if error.errno in _SHORTAGES:
             raise _ShortageError(error.strerror) from None
         if error.errno == errno.E2BIG:
             raise _cannot_start(
-                "the command or `env` is larger than the system allows: put it into a file, and "
-                "have that run",
+                "the command or `env` is larger than the system allows: put it into a file and "
+                "run that file",
                 gives_up=True,
             ) from None
         if call.cwd is not None and error.filename == call.cwd:
             raise _cannot_start(
-                f"its folder cannot be entered: {error.strerror}: {call.cwd}"
+                f"the folder cannot be entered: {error.strerror}: {call.cwd}"
             ) from None
         raise _cannot_start(str(error)) from None
 
@@ -257,9 +255,9 @@ def _cannot_start(text: str, *, gives_up: bool = False) -> TaskError:
 
 
 def _environment(call: ShellCall, running: RunningJob, store: str | None) -> dict[bytes, bytes]:
-    """The worker's own, what the job asks for, and which job this is; the last word is ours."""
+    """The variables of the worker, then those of the job, then ours, which override both."""
     environment = dict(os.environb)
-    environment.pop(STORE_VARIABLE.encode(), None)  # which may be another than the worker's
+    environment.pop(STORE_VARIABLE.encode(), None)  # it may name another store than the worker's
     given = {} if store is None else {STORE_VARIABLE: store}
     given |= call.env
     given |= {

@@ -16,21 +16,21 @@ from casque.worker.logging.setup import LogOptions
 from casque.worker.options import WorkerOptions
 
 REFUSED = 203
-"""A child's exit code besides those of `Ended`: the app cannot be loaded, or its store is gone. The
-channel has its complaint."""
+"""A child's exit code, besides those of `Ended`: the app cannot be loaded, or its store is gone.
+The channel has the reason."""
 
 _OPENED = b"\0"
-"""A child sends this when it has the store open; no complaint begins with it."""
+"""A child sends this when it has opened the store; no complaint begins with it."""
 _SENDING_SECONDS = 10
 _COMPLAINT_BYTES = 4_000
-"""Small enough to wait in the socket of any system until the supervisor reads it."""
+"""Small enough for the socket buffer of any system, until the supervisor reads it."""
 
 
 class Orders(msgspec.Struct, frozen=True, kw_only=True):
-    """All that a child must know.
+    """Everything that a child needs to start.
 
-    Sent by the socket: every user can read a command line, and a store's address
-    may hold a password.
+    Sent over the socket: every user can read a command line, and a store's address
+    may contain a password.
     """
 
     target: str | None
@@ -68,13 +68,13 @@ def receive_orders(line: socket.socket) -> Orders | None:
 
 
 def say_opened(line: socket.socket) -> None:
-    """Tell the supervisor that the store is open."""
+    """Report to the supervisor that the store is open."""
     with suppress(OSError):
         line.sendall(_OPENED)
 
 
 def has_opened(line: socket.socket) -> bool:
-    """True if the child has sent that. The byte stays in the socket."""
+    """True if the child has reported that the store is open. The byte stays in the socket."""
     line.settimeout(0)
     try:
         return line.recv(1, socket.MSG_PEEK) == _OPENED
@@ -103,7 +103,7 @@ def complaint(line: socket.socket) -> str:
 
 
 def watch(line: socket.socket, when_it_ends: Callable[[], None]) -> None:
-    """Wait until the supervisor is gone. Runs on a thread of its own."""
+    """Wait until the supervisor is gone. Runs on a separate thread."""
     with suppress(OSError):
         while line.recv(1):
             continue

@@ -22,8 +22,9 @@ _log = logging.getLogger("casque.worker")
 
 
 def run_child(descriptor: int) -> int:
-    """Do what the supervisor at the other end of this socket says. Returns the exit code."""
-    # In a terminal with `stty tostop`, it is not of the group that may write, and would be stopped.
+    """Run the worker that the supervisor orders over this socket. Returns the exit code."""
+    # With `stty tostop`, a terminal stops processes like this one, outside its foreground group,
+    # when they write.
     signal.signal(signal.SIGTTOU, signal.SIG_IGN)
     with socket.socket(fileno=descriptor) as line:
         # The processes that a task starts must not inherit it.
@@ -38,7 +39,7 @@ def run_child(descriptor: int) -> int:
             channel.complain(line, str(error))
             return channel.REFUSED
         except CorruptError as error:
-            # The file was replaced: the next process opens what is there.
+            # The file was replaced: the next process opens the new one.
             _log.critical("%s", error)
             return 1
     return ended.value

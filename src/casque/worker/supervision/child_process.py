@@ -18,10 +18,10 @@ from casque.worker.supervision import channel
 
 
 def running(module: str) -> list[str]:
-    """The command that runs a module of ours by the same Python, in any folder.
+    """The command that runs one of our modules with the same Python, in any folder.
 
-    `-P` keeps Python from looking in the current folder: a `queue.py` there would
-    replace Python's own.
+    `-P` keeps the current folder off the path: a `queue.py` there would replace
+    Python's own.
     """
     return [sys.executable, *([] if _is_from_here() else ["-P"]), "-m", module]
 
@@ -45,7 +45,7 @@ class ChildProcess:
 
     def __init__(self, orders: channel.Orders, when_it_ends: Callable[[], None]) -> None:
         self.line, theirs = socket.socketpair()
-        """Its channel. A child that runs when this is closed stops."""
+        """Its channel. Closing it stops a running child."""
         with theirs:
             self._process = subprocess.Popen(  # noqa: S603 - our own module, by the same Python
                 [*running("casque.worker"), orders.target or "-", f"--child={theirs.fileno()}"],
@@ -107,5 +107,5 @@ def reap_orphans(own: dict[int, ChildProcess]) -> list[int]:
 
 
 def exit_text(code: int) -> str:
-    """How a process ended, for people."""
+    """How a process ended, in words."""
     return f"ended with exit code {code}" if code >= 0 else f"was killed by {signal_name(-code)}"

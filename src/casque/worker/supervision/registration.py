@@ -1,7 +1,7 @@
 """Registration: a supervisor's own entry in the store, from before its first child until its end.
 
-At times a supervisor has no worker. `queuectl worker stop` must find it all
-the same, since it would start the next one.
+At times a supervisor has no worker. `queuectl worker stop` must find it even
+then, because it would start the next one.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ _RENEWALS_PER_LEASE = 3
 _PAUSE_US = SECOND_US
 """While the storage does not answer."""
 _LAST_SECONDS = 5.0
-"""How long a supervisor that ends waits for its entry to be removed; else the entry expires."""
+"""How long a stopping supervisor waits until its entry is removed. If not, the entry expires."""
 
 _log = logging.getLogger(SUPERVISOR_LOGGER)
 
 
 class Registration:
-    """Keeps the entry, on a thread of its own, so that a storage that is away holds up nobody.
+    """Keeps the entry on a separate thread, so that a storage that does not answer delays nobody.
 
     `when_answered` is called once, when the storage has taken the entry or has
-    not answered; `when_dismissed` when a record orders the supervisor to stop.
+    failed; `when_dismissed` when a record orders the supervisor to stop.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class Registration:
             if isinstance(session.store, Creatable):
                 session.store.require_existing()
             orders = await session.records(DISMISSAL)
-        except Exception as error:  # noqa: BLE001 - no answer, of whatever store: it tries again
+        except Exception as error:  # noqa: BLE001 - no answer, from any store: it tries again
             if isinstance(error, CorruptError) and error.is_replaced:
                 await session.store.close()  # the next try opens what is there by then
             return False

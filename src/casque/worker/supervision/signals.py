@@ -1,4 +1,4 @@
-"""Signals: what they mean to a worker, for as long as it runs."""
+"""Signals: how a worker handles them while it runs."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ def can_handle_signals() -> bool:
 def stopping_on_signals(
     stop: Callable[[], None], stop_now: Callable[[], None], *, is_child: bool = False
 ) -> Iterator[RestoreHandlers | None]:
-    """Stop a worker at SIGTERM, SIGHUP, SIGQUIT or the first SIGINT; at the second, at once.
+    """Call `stop` at SIGTERM, SIGHUP, SIGQUIT or a first SIGINT; call `stop_now` at a second one.
 
     Signal handlers make these calls, so neither may take a lock.
 
-    Gives a function that sees to it that they still are obeyed, whatever a task has done. None
-    when they are not: on a thread besides the main one.
+    Yields a function that installs the handlers again if a task has replaced them. Yields None
+    on any thread but the main one, where signals do not stop the worker.
 
-    A SIGINT counts as the second when the worker was asked to stop already,
-    whichever way. To the child of a supervisor each SIGINT is the second: a
-    terminal's Ctrl-C does not reach it, and two signals that follow each other
-    fast may arrive in any order, or as one.
+    A SIGINT counts as the second if any of these signals came before. In the child
+    of a supervisor every SIGINT counts as the second: a terminal's Ctrl-C does not
+    reach the child, and two signals in quick succession may arrive in any order, or
+    as one.
     """
     asked = is_child
 
@@ -62,13 +62,12 @@ def stopping_on_signals(
 def handling(
     handlers: Mapping[signal.Signals, Handler], *, even_ignored: bool = False
 ) -> Iterator[RestoreHandlers]:
-    """Install handlers, and put back those that were there. Off the main thread, do nothing.
+    """Install handlers, and restore the previous ones at the end. Off the main thread, do nothing.
 
-    Gives a function that installs them again where others have taken their place, and names those
-    signals.
+    Yields a function that installs replaced handlers again and returns the names of their signals.
 
     A signal that the process was started to ignore (SIGHUP by nohup, SIGINT by
-    a shell's `&`) stays ignored unless `even_ignored`; SIGTERM never does.
+    a shell's `&`) stays ignored unless `even_ignored`. SIGTERM is always handled.
     """
     before: dict[signal.Signals, _Installed] = {}
 
@@ -91,5 +90,5 @@ def handling(
         yield restore
     finally:
         for number, was in before.items():
-            # None: a handler that is not Python's, which Python cannot put back.
+            # None: a handler that was not installed from Python, which Python cannot restore.
             signal.signal(number, signal.SIG_DFL if was is None else was)

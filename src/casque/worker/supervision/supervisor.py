@@ -1,4 +1,4 @@
-"""Supervisor: several worker processes, kept running until they are told to stop."""
+"""Supervisor: several worker processes, kept running until they are asked to stop."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class RestartPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """When children are started again, and when they are killed."""
 
     steady_us: int = 10 * SECOND_US
-    """A child that lived this long did not die from its start."""
+    """A child that lived this long did not die because of its start."""
     first_us: int = SECOND_US
     longest_us: int = 30 * SECOND_US
     beyond_grace_us: int = 10 * SECOND_US
@@ -80,8 +80,9 @@ class Supervisor:
     the pauses grow. Every stop signal is forwarded as SIGTERM; a SIGINT after
     that makes the children release their jobs at once.
 
-    Once a child has had the store open, the next ones must not create it. If it is
-    gone, as from a folder that is not mounted, they are refused until it is back.
+    Once a child has opened the store, later children must not create it. If the
+    store is gone, as when its folder is not mounted, children refuse to work until
+    it is back.
     """
 
     def __init__(
@@ -97,7 +98,7 @@ class Supervisor:
         log: LogOptions = _LOG,
         restart: RestartPolicy = _RESTART_POLICY,
     ) -> None:
-        """`registered_in`: the store in which `queuectl worker stop` finds it without workers."""
+        """`registered_in`: where `queuectl worker stop` finds it even without workers."""
         self._orders = channel.Orders(
             target=target,
             modules=list(modules),
@@ -119,9 +120,9 @@ class Supervisor:
         self._has_killed = False
 
     def run(self) -> bool:
-        """Blocks until all have ended. False when some had to be killed.
+        """Run until all children have ended. Returns False if some had to be killed.
 
-        Raises InvalidError when not one of the first children can load the app.
+        Raises InvalidError if none of the first children can load the app.
         """
         is_init = os.getpid() == INIT_PID
         if can_handle_signals():
@@ -153,7 +154,7 @@ class Supervisor:
         return not self._has_killed
 
     def _register(self) -> Registration | None:
-        """Store its entry before there is a child, without waiting long for the storage."""
+        """Store its entry before the first child starts, without waiting long for the storage."""
         if self._registered_in is None or not can_handle_signals():
             return None
         entry = supervisor_entry(os.getpid(), self._orders.options, self._clock)
@@ -168,7 +169,7 @@ class Supervisor:
         return registration
 
     def stop(self) -> None:
-        """As SIGTERM does. From any thread."""
+        """Stop as at SIGTERM. From any thread."""
         self._wakeups.ring(signal.SIGTERM)
 
     def _idle_us(self) -> int | None:
@@ -235,7 +236,7 @@ class Supervisor:
             return
         now = self._clock.monotonic()
         if code == Ended.IDLE.value:
-            _log.info("worker process %d is done", child.pid)
+            _log.info("worker process %d ended: no job is due", child.pid)
             return
         if code == Ended.DISMISSED.value:
             message = "worker process %d was dismissed and is not replaced"
@@ -248,13 +249,13 @@ class Supervisor:
         )
         slot.start_at_us = now
         if code in {Ended.STOPPED.value, Ended.RECYCLED.value} and not is_bloated:
-            why = "was told to stop" if code == Ended.STOPPED.value else "did its share"
+            why = "was asked to stop" if code == Ended.STOPPED.value else "reached its limit"
             _say(logging.INFO, "replaced", _REPLACED, child.pid, why, child=child.pid, how=why)
             slot.early_deaths = 0
             return
         slot.early_deaths = slot.early_deaths + 1 if is_early else 1
         if code == channel.REFUSED and slot.early_deaths == 1:
-            slot.early_deaths = 2  # nothing will have changed at once
+            slot.early_deaths = 2  # an immediate retry would fail the same way
         slot.start_at_us += self._restart.delay_us(slot.early_deaths)
         self._report_death(slot, child, code)
 
@@ -267,14 +268,15 @@ class Supervisor:
                     raise InvalidError(refusal)
             _log.error("worker process %d: %s", child.pid, refusal)
         elif code == Ended.RECYCLED.value:
-            _log.warning("worker process %d grew beyond max_mib as soon as it began", child.pid)
+            message = "worker process %d exceeded max_mib right after its start: raise max_mib"
+            _log.warning(message, child.pid)
         else:
             how = exit_text(code)
             _say(logging.WARNING, "died", _REPLACED, child.pid, how, child=child.pid, how=how)
-        if slot.early_deaths == 2:  # noqa: PLR2004 - it happened again: said once, and not each time
+        if slot.early_deaths == 2:  # noqa: PLR2004 - the second in a row; logged once
             _log.warning(
-                "worker processes die soon after their start: they are started ever later, "
-                "up to %.0f s apart",
+                "worker processes die soon after their start: "
+                "the delay between restarts grows, up to %.0f s",
                 self._restart.longest_us / SECOND_US,
             )
 
@@ -289,7 +291,7 @@ class Supervisor:
                     slot.start_at_us = now + max(
                         self._restart.delay_us(slot.early_deaths), SECOND_US
                     )
-                    _log.warning("a worker process cannot be started, tried again: %s", error)
+                    _log.warning("a worker process cannot be started, will retry: %s", error)
                     continue
                 slot.started_us, slot.start_at_us = now, None
                 slot.lives += 1
@@ -312,7 +314,7 @@ def work(app: TaskApp, options: WorkerOptions, count: int = 1) -> None:
             worker.run(restore_signals=restore)
         return
     refuse_memory(app.store)
-    # As the same program would log with count=1.
+    # The children log as the same program would with count=1.
     level = logging.getLogger("casque.worker").getEffectiveLevel()
     log = LogOptions(level=level, yields=True)
     Supervisor(path_of(app), options, count, modules=modules_of(app), log=log).run()

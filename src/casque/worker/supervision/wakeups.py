@@ -1,4 +1,4 @@
-"""Wakeups: one thing to wait on for signals, for what other threads notice, and for time."""
+"""Wakeups: one object to wait on for signals, other threads and time."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from casque.worker.supervision.signals import handling
 
 _MILLISECOND_US = 1000
 _LONGEST_MS = 24 * 60 * 60 * 1000
-"""A day: the system takes no more than some 24 of them, and one wakes up for nothing cheaply."""
+"""A day. The system's limit is about 24 days, and an extra wake-up costs little."""
 
 
 class Wakeups:
-    """A pipe that signals and threads write to, and whose one reader sleeps until they do.
+    """A pipe that signals and threads write to. Its one reader sleeps until they do.
 
     Python runs a signal's handler only between two bytecode steps: a signal just
     before the sleep begins would be handled after it. The system writes to the
@@ -40,12 +40,12 @@ class Wakeups:
             if not self._is_closed:
                 try:
                     os.write(self._writes, bytes([number]))
-                except BlockingIOError:  # so full that it wakes anyway
+                except BlockingIOError:  # the pipe is full, so the reader wakes anyway
                     return
 
     def wait(self, timeout_us: int | None) -> list[int]:
-        """Sleep until something happens or time is over; a day at most. The signals that came."""
-        # Upwards: a millisecond too early would be followed by a wait for nothing.
+        """Sleep until something happens or the time is over, at most a day. Returns the signals."""
+        # Rounded up: waking up a millisecond too early would only mean another wait.
         timeout_ms = None
         if timeout_us is not None:
             timeout_ms = min(-(-timeout_us // _MILLISECOND_US), _LONGEST_MS)
@@ -55,7 +55,7 @@ class Wakeups:
 
     @contextmanager
     def on_signals(self, *numbers: signal.Signals) -> Iterator[None]:
-        """Be woken by these signals, which do nothing else. Off the main thread, by none."""
+        """Let these signals wake the reader and do nothing else. No effect off the main thread."""
 
         def nothing(_number: int, _frame: FrameType | None) -> None:
             """Not SIG_IGN: an ignored signal wakes nobody."""
