@@ -69,7 +69,7 @@ def test_the_environment_goes_before_it(monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.parametrize("name", ["sso", "nobody"])
 def test_a_named_profile_without_keys_is_told(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_PROFILE", name)
-    with pytest.raises(InvalidError, match=f"'{name}' has no keys of its own"):
+    with pytest.raises(InvalidError, match=f"'{name}' has no keys"):
         s3_bucket(BUCKET)
 
 

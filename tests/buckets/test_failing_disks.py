@@ -83,8 +83,8 @@ def failing(number: int) -> Iterator[Failing]:
         ("ENOSPC", "Make room"),
         ("EDQUOT", "Make room"),
         ("EFBIG", "Make room"),
-        ("EROFS", "Let this user"),
-        ("EACCES", "Let this user"),
+        ("EROFS", "Give this user"),
+        ("EACCES", "Give this user"),
         ("EIO", "Check the folder"),
     ],
 )
@@ -228,5 +228,5 @@ def test_a_folder_that_is_read_only_can_be_read_and_tells_who_writes(tmp_path: P
     assert len(told) == 4
     for message, outcome_unknown in told:
         assert str(tmp_path) in message
-        assert "Let this user read and write there" in message
+        assert "Give this user read and write permission" in message
         assert not outcome_unknown

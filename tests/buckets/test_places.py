@@ -141,8 +141,8 @@ def test_a_folder_in_place_of_an_object_is_told(tmp_path: Path) -> None:
 def test_a_pipe_in_place_of_an_object_is_told_and_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     bucket = FolderBucket(tmp_path)
-    refused(lambda: bucket.get("pipe"), str(tmp_path / "pipe"), "not a plain file")
-    refused(put(bucket, "pipe"), str(tmp_path / "pipe"), "not a plain file")
+    refused(lambda: bucket.get("pipe"), str(tmp_path / "pipe"), "Not a plain file")
+    refused(put(bucket, "pipe"), str(tmp_path / "pipe"), "Not a plain file")
     assert drive(bucket.list()) == []
 
 

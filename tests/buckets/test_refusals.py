@@ -134,9 +134,9 @@ def test_credentials_that_are_not_accepted(verb: Verb, bucket_server: BucketServ
         (403, "RequestTimeTooSkewed", "clock is wrong"),
         (403, "SignatureDoesNotMatch", "credentials are not accepted"),
         (400, "ExpiredToken", "credentials are not accepted"),
-        (404, "Nonsense", "Is the endpoint right?"),
-        (301, "PermanentRedirect", "name its region"),
-        (501, None, "does not know conditional writes"),
+        (404, "Nonsense", "Check the endpoint"),
+        (301, "PermanentRedirect", "set its region"),
+        (501, None, "does not support conditional writes"),
     ],
 )
 def test_what_was_refused_says_why(
@@ -154,7 +154,7 @@ def test_no_answer_is_not_no(
     bucket_server.fail(status, [verb])
     error = unanswered(s3(), CALLS[verb])
     assert str(status) in str(error)
-    may = {"put": "may have been written", "delete": "may have been deleted"}
+    may = {"put": "may still have been written", "delete": "may still have been deleted"}
     assert may.get(verb, "Try again") in str(error)
 
 
@@ -240,7 +240,7 @@ def test_nobody_listens() -> None:
 def test_a_page_of_something_else_is_no_empty_queue(bucket_server: BucketServer) -> None:
     # As when the endpoint lacks a path, or a proxy answers.
     bucket = s3_of(f"{bucket_server.url}/-", "q", bucket="no-such-page")
-    assert "Is the endpoint right?" in str(refused(bucket, CALLS["get"]))
+    assert "Check the endpoint" in str(refused(bucket, CALLS["get"]))
 
 
 @pytest.mark.parametrize("kind", ["s3", "gcs"])
@@ -252,7 +252,7 @@ def test_an_empty_404_is_no_missing_object(
     done(bucket, CALLS["put"])
     bucket_server.fail(404, code="")
     for call in CALLS.values():
-        assert "Is the endpoint right?" in str(refused(bucket, call))
+        assert "Check the endpoint" in str(refused(bucket, call))
     bucket_server.clear()
     assert done(bucket, CALLS["get"]).body == b"x"
 

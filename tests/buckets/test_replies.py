@@ -91,7 +91,7 @@ def test_an_empty_404_is_not_absent() -> None:
     )
     for message in (f"{empty}Not Found: ", f"{empty}Not Found: \n\nDebug source: …"):
         assert not says_absent(reply_in(message))
-        assert "Is the endpoint right?" in refusal(S3, "read", message)
+        assert "Check the endpoint" in refusal(S3, "read", message)
 
 
 @pytest.mark.parametrize(("status", "pause_us"), [(429, 1_000_000), (503, 1_000_000), (500, 0)])

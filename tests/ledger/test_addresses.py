@@ -28,11 +28,11 @@ WRONG: dict[str, str] = {
     "s3://bucket/q?endpoint=": "the option endpoint is empty",
     "s3://bucket/q?endpoint=localhost:9000": "the endpoint must be like https://host",
     "gs://bucket/q?region=x": "takes no option region; it knows endpoint",
-    "s3://bucket/a/./q": "'a/./q': the parts of a path are names",
-    "s3://bucket/a//q": "'a//q': the parts of a path are names",
+    "s3://bucket/a/./q": "'a/./q': each part of a path must be a name",
+    "s3://bucket/a//q": "'a//q': each part of a path must be a name",
     "s3://bucket/q#1": "write # as %23",
     "s3://key:secret@bucket/q": "Credentials come from the environment",
-    "s3://bucket/q?endpoint=http://u:secret@127.0.0.1:1": "takes no user and password",
+    "s3://bucket/q?endpoint=http://u:secret@127.0.0.1:1": "must not contain a user and password",
     "file:///q?sync=no": "file:// takes no options",
     "file://q": r"file:///absolute/folder \(three slashes\)",
     "file:///": r"file:///absolute/folder \(three slashes\)",
@@ -143,7 +143,10 @@ def test_a_folder_that_may_not_be_written_to_is_only_looked_at_and_left_alone(
             kind, text, unknown = answer
             assert (kind, unknown) == ("StorageError", False)
             assert str(place.path) in text
-            assert "Permission denied. Nothing was changed. Let this user read and write" in text
+            assert (
+                "Permission denied. Nothing was changed. Give this user read and write permission"
+                in text
+            )
     folder.chmod(0o755)
     hidden.path.chmod(0o755 if os.geteuid() else 0o700)
     assert here.objects() == before

@@ -97,8 +97,8 @@ def flipped(body: bytes) -> bytes:
 
 DAMAGE: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "cut short": (lambda body: body[:-3], "cut short or changed"),
-    "cut to nothing": (lambda body: b"", "not an entry"),
-    "another file": (lambda body: b'{"version": 1, "jobs": []}', "not an entry"),
+    "cut to nothing": (lambda body: b"", "not a casque log entry"),
+    "another file": (lambda body: b'{"version": 1, "jobs": []}', "not a casque log entry"),
     "one bit changed": (flipped, "cut short or changed"),
     "longer": (lambda body: body + b"\0", "cut short or changed"),
     "of a newer version": (lambda body: body[:3] + b"\2" + body[4:], "newer casque.*Upgrade"),
@@ -269,7 +269,7 @@ def test_who_had_a_queue_open_that_was_removed_goes_on_with_no_other(place: Plac
             fresh.enqueue("e", id="new")
             for q in (seeing, blind, idle):
                 for use in USES.values():
-                    assert "format is that of another queue" in replaced(q, use)
+                    assert "format belongs to another queue" in replaced(q, use)
             goes_on(place, fresh, "new")
 
 
@@ -311,8 +311,11 @@ MARKS: dict[str, tuple[bytes, str]] = {
     "text": (b"TIFF\n", f"not the mark.*{KEPT}.*it should read"),
     "of another program": (b'{"name": "x"}', f"not the mark.*{KEPT}.*choose another prefix"),
     "cut short": (MARK[:12], f"not the mark.*{KEPT}.*it should read"),
-    "of another kind": (b'{"casque": "document", "format": 1}', f"no ledger.*{KEPT}.*another"),
-    "of no version": (b'{"casque": "ledger", "format": 0}', f"no ledger.*{KEPT}"),
+    "of another kind": (
+        b'{"casque": "document", "format": 1}',
+        f"expected a ledger.*{KEPT}.*another",
+    ),
+    "of no version": (b'{"casque": "ledger", "format": 0}', f"expected a ledger.*{KEPT}"),
     "of a newer version": (b'{"casque": "ledger", "format": 2}', f"newer.*{KEPT}.*Upgrade casque"),
     "of another kind, newer": (b'{"casque": "x", "format": 9}', f"newer.*{KEPT}.*Upgrade casque"),
     "deep": (b"[" * 100_000, f"not the mark.*{KEPT}"),

@@ -84,9 +84,9 @@ def test_an_entry_of_another_log_does_not_fit_in(tmp_path: Path) -> None:
     ("content", "says"),
     [
         (None, "format is gone, though there is a log beside it"),
-        (b"", "is not the mark of a queue of ours"),
+        (b"", "is not the mark of a casque queue"),
         (b'{"casque":"ledger","format":2}', "written by a newer casque"),
-        (b'{"casque":"shelf","format":1}', "which is no ledger"),
+        (b'{"casque":"shelf","format":1}', "expected a ledger, got 'shelf'"),
     ],
 )
 def test_a_mark_that_is_not_right_is_named_and_its_return_mends_it(

@@ -180,7 +180,7 @@ def test_who_may_not_read_what_others_wrote_says_that_it_does_not_know(
 def test_a_storage_that_ignores_conditions_holds_no_queue(
     place: ServerPlace, only: Condition | None
 ) -> None:
-    how = "replaced by one who expected another" if only == "update" else "created twice"
+    how = "updated despite a wrong version" if only == "update" else "created twice"
     place.server.ignore_conditions(only=only)
     says = f"ignores conditional writes.*{how}.*honours If-None-Match"
     refuses(place, says, StorageError, uses=WRITING.values())
@@ -242,7 +242,7 @@ def test_what_lasts_longer_is_told_with_what_is_known_of_the_outcome(
         q.enqueue("e", id="first")
         TROUBLES[trouble](place, {})
         told = refused(q, lambda q: q.enqueue("e", id="a"), StorageError, unknown=True)
-        assert re.search(rf"{key_of(2)}: outcome unknown.*look the jobs up by id", told)
+        assert re.search(rf"{key_of(2)}: outcome unknown.*Look the jobs up by id", told)
         assert "Nothing was written" not in told
         assert "for 30 s. Nothing was" in refused(q, USES["stats"], StorageError)
         place.server.clear()

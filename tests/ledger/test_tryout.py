@@ -274,7 +274,7 @@ def test_an_empty_404_is_not_taken_for_the_end_of_the_log(
     with filled(place) as q, Queue(place.url) as other:
         other.enqueue("e")
         place.server.fail(404, ["get"], code="", match="/log/")
-        assert "Is the endpoint right?" in refused(q, USES["stats"], StorageError)
+        assert "Check the endpoint" in refused(q, USES["stats"], StorageError)
         place.server.clear()
         assert q.stats().pending == 5
 

@@ -44,7 +44,7 @@ def test_a_queue_by_a_url_of_azure(azurite: str, monkeypatch: pytest.MonkeyPatch
         ("s3://bucket/prefix?profile=x", "no option profile; it knows endpoint and region"),
         ("gs://bucket/prefix?region=x", "no option region; it knows endpoint"),
         ("s3://bucket/prefix?endpoint=server:9000", "the endpoint must be like"),
-        ("s3://bucket/a//b", "the parts of a path are names"),
+        ("s3://bucket/a//b", "each part of a path must be a name"),
     ],
 )
 def test_an_address_that_cannot_be_meant_is_refused(address: str, says: str) -> None:

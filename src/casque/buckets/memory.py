@@ -1,4 +1,4 @@
-"""MemoryBucket: a bucket of this process, for tests and for trying things out."""
+"""MemoryBucket: a bucket in the memory of this process, for tests and experiments."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class MemoryBucket:
         with self._here():
             found = self._objects.get(key)
             if (ABSENT if found is None else found.version) != expect:
-                raise CASConflictError(f"{self.name}: {key} is not as expected.")
+                raise CASConflictError(f"{self.name}: {key} does not have the expected version.")
             self._writes += 1
             version = Version(str(self._writes))
             self._objects[key] = Found(bytes(body), version, self._clock.now())
@@ -53,9 +53,9 @@ class MemoryBucket:
             self._objects.pop(key, None)
 
     async def close(self) -> None:
-        """Nothing is held but memory."""
+        """Nothing to release."""
 
     def _here(self) -> threading.Lock:
-        """The lock, in the process whose objects these are."""
+        """Return the lock. Raises in a forked child: the objects belong to its parent."""
         forks.refuse_in_child(self._generation, self.name, "a folder")
         return self._lock
