@@ -1,9 +1,9 @@
-"""What a queue in a bucket carries: full cycles through a bucket that takes 50 ms to answer.
+"""Throughput of a queue in a bucket: full cycles through a bucket that takes 50 ms to answer.
 
-One process; a bucket in memory with 50 ms added to every request, half on the
-way there and half on the way back; payloads of 100 bytes; a cycle is an
-enqueue, a dequeue and an ack, each answered before the next. Counts requests
-and the bytes that were logged, too.
+One process. A bucket in memory, with 50 ms added to every request: half on the
+way there, half on the way back. Payloads of 100 bytes. A cycle is an enqueue, a
+dequeue and an ack, each answered before the next. It also counts the requests and
+the logged bytes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TRIP_SECONDS = 0.05
 
 
 class DistantBucket:
-    """A bucket in memory, far away; counts what is asked of it."""
+    """A bucket in memory with a delay; counts its requests."""
 
     name = "distant bucket"
     blocking = False
@@ -64,7 +64,7 @@ class DistantBucket:
 
 
 class Measured:
-    """What a run came to."""
+    """The figures of a run."""
 
     def __init__(self, cycles: int, seconds: float, bucket: DistantBucket) -> None:
         self.rate = cycles / seconds
@@ -75,7 +75,7 @@ class Measured:
 async def measure(callers: int, seconds: float) -> Measured:
     bucket = DistantBucket()
     async with BrokerQueue(LedgerStore(bucket)) as q:
-        await q.stats()  # opened, so that only the cycles are measured
+        await q.stats()  # opens the ledger, so that only the cycles are measured
         bucket.requests = bucket.logged = cycles = 0
         begun = time.perf_counter()
 
@@ -94,11 +94,11 @@ async def measure(callers: int, seconds: float) -> Measured:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=4.0, help="of each round")
+    parser.add_argument("--seconds", type=float, default=4.0, help="length of each round")
     arguments = parser.parse_args()
     print(
         f"{platform.python_implementation()} {platform.python_version()}; "
-        f"{1000 * TRIP_SECONDS:.0f} ms a request; medians of {arguments.rounds} rounds of "
+        f"{1000 * TRIP_SECONDS:.0f} ms per request; medians of {arguments.rounds} rounds of "
         f"{arguments.seconds:g} s (lowest, highest)"
     )
     limits = {1: (6.0, None), 1_000: (3_000.0, 30.0)}
@@ -115,8 +115,8 @@ def main() -> int:
         is_kept &= kept
         print(
             f"{callers:5} callers: {rate:8,.1f} cycles/s ({rates[0]:,.1f}, {rates[-1]:,.1f}), at "
-            f"least {least:,.0f}; {logged:.0f} bytes logged a cycle, at most 400; {requests:,.1f} "
-            f"requests a 1,000 cycles{'' if most_requests is None else ', at most 30'}: "
+            f"least {least:,.0f}; {logged:.0f} bytes logged per cycle, at most 400; "
+            f"{requests:,.1f} requests per 1,000 cycles{'' if most_requests is None else ', at most 30'}: "
             f"{'kept' if kept else 'MISSED'}"
         )
     return 0 if is_kept else 1
