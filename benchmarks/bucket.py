@@ -116,7 +116,8 @@ def main() -> int:
         print(
             f"{callers:5} callers: {rate:8,.1f} cycles/s ({rates[0]:,.1f}, {rates[-1]:,.1f}), at "
             f"least {least:,.0f}; {logged:.0f} bytes logged per cycle, at most 400; "
-            f"{requests:,.1f} requests per 1,000 cycles{'' if most_requests is None else ', at most 30'}: "
+            f"{requests:,.1f} requests per 1,000 cycles"
+            f"{'' if most_requests is None else ', at most 30'}: "
             f"{'kept' if kept else 'MISSED'}"
         )
     return 0 if is_kept else 1
