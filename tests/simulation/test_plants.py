@@ -46,7 +46,7 @@ FOUND: list[tuple[Plant, Kind, list[int], str]] = [
     (plants.stale_memory, Simulation, [1, 3, 2, 0, 5, 10], "nothing in the log from entry"),
     (plants.visible_is_durable, FolderSimulation, [66, 48, 79], "is lost|is missing"),
     (plants.unsynced_names, FolderSimulation, [1, 2, 3, 4], "is lost, though an answer depends on"),
-    (plants.no_fence, Simulation, [24, 14, 23, 27, 124, 152], "nobody requested this"),
+    (plants.no_fence, Simulation, [24, 14, 23, 27, 124, 152], "nobody requested this with"),
     (plants.doubts_forgotten, Simulation, [1, 2, 6, 9, 21, 23], "twice|not answered"),
     (plants.no_rollback, Simulation, [0, 1, 2, 6], "does not follow from|not answered"),
     (plants.blind_with_given_ids, Simulation, [0, 1, 2, 3, 4, 5], "twice|is entry"),

@@ -140,7 +140,7 @@ class Replay:
                 f"{asked.number} and as {number}"
             )
         if asked.is_refused:
-            raise Violation(f"{name} stores a commit whose error said that nothing was written")
+            raise Violation(f"{name} stores a commit that was refused")
         return asked
 
     def _check_time(self, name: str, entry: Entry, sent_us: int, now_us: int) -> None:
