@@ -34,7 +34,7 @@ class MemoryBucket:
         with self._here():
             found = self._objects.get(key)
             if (ABSENT if found is None else found.version) != expect:
-                raise CASConflictError(f"{self.name}: {key} does not have the expected version.")
+                raise CASConflictError(f"{self.name}: {key} is not as expected.")
             self._writes += 1
             version = Version(str(self._writes))
             self._objects[key] = Found(bytes(body), version, self._clock.now())

@@ -150,7 +150,7 @@ class ObstoreBucket:
 
     @property
     def _version_field(self) -> Literal["e_tag", "version"]:
-        # On Google, obstore cannot use the etag as a condition of a write, but the generation.
+        # On Google, obstore accepts the generation as a write condition, but not the etag.
         return "version" if self.service is GCS else "e_tag"
 
     def _version_in(self, told: Any, key: str) -> Version:

@@ -10,7 +10,7 @@ from enum import Enum, auto
 from typing import Literal, NamedTuple, NewType, Protocol, runtime_checkable
 
 PAGE = 1_000
-"""How many objects one `list` returns at most."""
+"""How many objects one `list` returns, if there are that many."""
 
 Version = NewType("Version", str)
 """Distinguishes an object's content from the content before it: an etag, a generation.

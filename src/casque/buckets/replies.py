@@ -194,9 +194,7 @@ def says_conflict(reply: Reply) -> bool:
 def error_for(request: ObjectRequest, reply: Reply, cause: BaseException) -> CasqueError:
     """Return the error to raise for a reply that is not a success."""
     if request.verb == "write" and says_conflict(reply):
-        return CASConflictError(
-            f"{request.bucket}: {request.key} does not have the expected version.", cause=cause
-        )
+        return CASConflictError(f"{request.bucket}: {request.key} is not as expected.", cause=cause)
     what = f"{request.bucket}: cannot {request.verb} {request.key or 'its objects'}: {reply}"
     if _is_refusal(request.verb, reply):
         return StorageError(

@@ -34,7 +34,7 @@ reading a long log would still run into it."""
 _TRIPS = 64
 """How many recent answers decide which request counts as slow."""
 _SLOW_US = SECOND_US
-"""When a request counts as slow, until there are enough answers to decide."""
+"""After how long a request counts as slow, until there are enough answers to decide."""
 _LEAST_SLOW_US = 50_000
 
 _MIB = 1024 * 1024
@@ -61,9 +61,10 @@ class BucketRequests:
     def begin(self, called: Stopwatch) -> Stopwatch:
         """Start the time of a call that now holds the lock; COMMIT_DEADLINE_US ends it.
 
-        While the storage does not answer, the time runs from the call itself, or from the first
-        unanswered request. So every caller gets its error within the same time, however many are
-        ahead of it. Raises StorageError if too little time is left for a request.
+        While the storage does not answer, the time runs from the call itself or from the first
+        unanswered request, whichever is later. So every caller gets its error within the same
+        time, however many are ahead of it. Raises StorageError if too little time is left for a
+        request.
         """
         if self._silent is None:
             return Stopwatch(self.clock)

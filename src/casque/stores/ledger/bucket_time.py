@@ -37,7 +37,7 @@ class BucketTime:
         """The last clock step that this process saw: a folder uses the machine's own clock."""
 
     def is_due(self) -> bool:
-        """True when the bucket must be asked: never, not recently, or our clocks have diverged."""
+        """True if the bucket was not asked yet, or not recently, or our clocks have diverged."""
         if self._told is None:
             return True
         clock = self._clock

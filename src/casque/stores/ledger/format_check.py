@@ -137,6 +137,7 @@ def _identity_in(requests: BucketRequests, found: Found) -> str:
 def _no_mark(name: str, why: str) -> CorruptError:
     return CorruptError(
         f"{name} is not the mark of a casque queue ({why}). Nothing was overwritten. If another "
-        "program wrote it, choose another prefix or folder. If it is damaged, it should read "
+        "program wrote it, choose another prefix or folder. If it is damaged, restore it: it "
+        "should read "
         f"{mark_of('…').decode().strip()}, with the name of the folder beside it as identity."
     )

@@ -203,9 +203,7 @@ async def put_surely(requests: BucketRequests, key: str, body: bytes, watch: Sto
     try:
         return await requests.put_until_answered(key, body, ABSENT, watch)
     except CASConflictError:
-        found = await requests.get(
-            key, watch
-        )  # our own put, whose answer was lost; or an equal one
+        found = await requests.get(key, watch)  # our own put with a lost answer, or an equal one
         if found is None:
             raise unsteady(requests, key) from None
         return found.version

@@ -47,7 +47,7 @@ class _Racy(SimBucket):
     ) -> Version:
         found = await self.get(key)
         if (ABSENT if found is None else found.version) != expect:
-            raise CASConflictError(f"{key} does not have the expected version")
+            raise CASConflictError(f"{key} is not as expected")
 
         async def overwrite() -> Version:
             await self._bucket.delete(key)
