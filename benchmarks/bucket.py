@@ -1,10 +1,10 @@
-"""What a queue in a bucket carries: full cycles through a bucket that takes 50 ms to answer.
+"""Throughput of a queue in a bucket: full cycles through a bucket that takes 50 ms to answer.
 
-One process; a bucket in memory with 50 ms added to every request, half on the
-way there and half on the way back; payloads of 100 bytes; a cycle is an
-enqueue, a dequeue and an ack, each answered before the next. Counts requests
-and the bytes that were logged, too. Then it opens a ledger of 2,000 entries,
-with and without hanging requests: one GET in a hundred is never answered.
+One process. A bucket in memory, with 50 ms added to every request: half on the
+way there, half on the way back. Payloads of 100 bytes. A cycle is an enqueue, a
+dequeue and an ack, each answered before the next. It also counts the requests and
+the logged bytes. Then it opens a ledger of 2,000 entries twice: once with every GET
+answered, once with one GET in a hundred hanging.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SLOWER_LIMIT = 3.0
 
 
 class DistantBucket:
-    """A bucket in memory, far away; counts what is asked of it."""
+    """A bucket in memory with a delay; counts its requests."""
 
     name = "distant bucket"
     blocking = False
@@ -73,7 +73,7 @@ class DistantBucket:
 
 
 class Measured:
-    """What a run came to."""
+    """The figures of a run."""
 
     def __init__(self, cycles: int, seconds: float, bucket: DistantBucket) -> None:
         self.rate = cycles / seconds
@@ -84,7 +84,7 @@ class Measured:
 async def measure(callers: int, seconds: float) -> Measured:
     bucket = DistantBucket()
     async with BrokerQueue(LedgerStore(bucket)) as q:
-        await q.stats()  # opened, so that only the cycles are measured
+        await q.stats()  # opens the ledger, so that only the cycles are measured
         bucket.requests = bucket.logged = cycles = 0
         begun = time.perf_counter()
 
@@ -135,11 +135,11 @@ async def opening(rounds: int) -> bool:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=4.0, help="of each round")
+    parser.add_argument("--seconds", type=float, default=4.0, help="length of each round")
     arguments = parser.parse_args()
     print(
         f"{platform.python_implementation()} {platform.python_version()}; "
-        f"{1000 * TRIP_SECONDS:.0f} ms a request; medians of {arguments.rounds} rounds of "
+        f"{1000 * TRIP_SECONDS:.0f} ms per request; medians of {arguments.rounds} rounds of "
         f"{arguments.seconds:g} s (lowest, highest)"
     )
     limits = {1: (6.0, None), 1_000: (3_000.0, 30.0)}
@@ -156,8 +156,9 @@ def main() -> int:
         is_kept &= kept
         print(
             f"{callers:5} callers: {rate:8,.1f} cycles/s ({rates[0]:,.1f}, {rates[-1]:,.1f}), at "
-            f"least {least:,.0f}; {logged:.0f} bytes logged a cycle, at most 400; {requests:,.1f} "
-            f"requests a 1,000 cycles{'' if most_requests is None else ', at most 30'}: "
+            f"least {least:,.0f}; {logged:.0f} bytes logged per cycle, at most 400; "
+            f"{requests:,.1f} requests per 1,000 cycles"
+            f"{'' if most_requests is None else ', at most 30'}: "
             f"{'kept' if kept else 'MISSED'}"
         )
     is_kept &= asyncio.run(opening(arguments.rounds))

@@ -1,4 +1,4 @@
-"""Contenders: casque, raw sqlite3 and its peers, each with its jobs in a file, all of it synced."""
+"""Contenders: casque, raw sqlite3 and peers, each with its jobs in a file and all writes synced."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ CALLERS = 100
 
 
 class Contender:
-    """Something that keeps jobs in a file. Made anew, in a folder of its own, for each round."""
+    """A queue that keeps jobs in a file. Each round makes a new one in its own folder."""
 
     name: ClassVar[str]
     package: ClassVar[str | None] = None
     share: ClassVar[int] = 1
-    """How many times as many jobs it is given at its turn, since it is that much faster."""
+    """How many times as many jobs it gets per turn, since it is that much faster."""
 
     def __init__(self, folder: Path) -> None:
         raise NotImplementedError
@@ -30,7 +30,7 @@ class Contender:
         raise NotImplementedError
 
     def work(self, count: int) -> int:
-        """Claim and ack one at a time, `count` times or until there is nothing; how many."""
+        """Claim and ack one at a time, up to `count` jobs. Returns how many there were."""
         raise NotImplementedError
 
     def close(self) -> None:
@@ -64,7 +64,7 @@ def add(x: int, text: str) -> int:
 
 
 class CasqueTasks(Contender):
-    """The call that a user writes: `task.enqueue(…)`, arguments checked, its result retained."""
+    """The call that a user writes: `task.enqueue(…)`, with checked arguments and a kept result."""
 
     name = "casque, task.enqueue"
 
@@ -84,7 +84,7 @@ class CasqueTasks(Contender):
 
 
 class CasqueCalls(Casque):
-    """`queue.enqueue` of the same call: what a task adds to it shows beside it."""
+    """`queue.enqueue` of the same call, to show the cost that a task adds."""
 
     name = "casque, queue.enqueue"
 
@@ -111,7 +111,7 @@ class CasqueLines(Casque):
 
 
 class CasqueInTens(Casque):
-    """As a worker that takes ten at a time."""
+    """Like a worker that claims ten jobs at a time."""
 
     name = "casque, batch_size=10"
 
@@ -127,7 +127,7 @@ class CasqueInTens(Casque):
 
 
 class HundredCallers(Contender):
-    """A hundred tasks on one BrokerQueue, each doing its part one job after the other."""
+    """A hundred tasks on one BrokerQueue, each doing its share one job at a time."""
 
     name = "casque, 100 callers"
     share = 10
@@ -268,7 +268,7 @@ class PersistQueue(Contender):
 
 
 class Huey(Contender):
-    """A dequeue of huey deletes the task: there is no ack, and a worker's death loses it."""
+    """huey's dequeue deletes the task: there is no ack, and the death of a worker loses it."""
 
     name = package = "huey"
 
@@ -312,7 +312,7 @@ class HueyTasks(Contender):
 
 
 class Diskcache(Contender):
-    """A popleft deletes the item: there is no ack either."""
+    """popleft deletes the item: there is no ack here either."""
 
     name = package = "diskcache"
 

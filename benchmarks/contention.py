@@ -1,9 +1,9 @@
-"""Several processes on one ledger in a folder, 50 ms away: how much gets through, and how fair.
+"""Several processes on one ledger in a folder, 50 ms away: throughput and fairness.
 
-Each process has several callers doing full cycles in a queue of its own (enqueue,
-dequeue, ack), and 50 ms added to every request. Measured against one process
-alone in the same run. Then slow processes, whose requests take 500 ms, join fast
-ones: how long do their commits take, and what do the fast ones keep of their rate?
+Each process has several callers that do full cycles in its own queue (enqueue,
+dequeue, ack), with 50 ms added to every request. The run compares them with one
+process alone. Then slow processes, whose requests take 500 ms, join fast ones: how
+long do their commits take, and how much of their rate do the fast ones keep?
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 
 class DistantFolder:
-    """A bucket in a folder with a long way to it: half of the trip there, half back."""
+    """A bucket in a folder with a delay: half before each request, half after it."""
 
     blocking = False
 
@@ -74,7 +74,7 @@ class DistantFolder:
 
 
 class Measured(NamedTuple):
-    """What one process did."""
+    """The figures of one process."""
 
     done: int
     """Full cycles."""
@@ -88,7 +88,7 @@ async def cycles(
 ) -> Measured:
     (trip, callers), done, calls, errors = pace, 0, [], 0
     async with BrokerQueue(LedgerStore(DistantFolder(path, trip))) as q:
-        await q.enqueue("make the ledger")  # which takes a dozen trips
+        await q.enqueue("make the ledger")  # takes a dozen round trips
         await asyncio.sleep(start - time.time())
 
         async def timed(call: Any) -> Any:
@@ -120,7 +120,7 @@ def work(pipe: Any, *how: Any) -> None:
 
 
 def run(trips: list[tuple[float, int]], seconds: float) -> list[Measured]:
-    """Processes with these trips and numbers of callers, at once, on a new ledger."""
+    """Run processes with these round trips and numbers of callers in parallel on a new ledger."""
     context = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as folder:
         longest, _ = max(trips)
@@ -139,7 +139,7 @@ def run(trips: list[tuple[float, int]], seconds: float) -> list[Measured]:
 
 
 class Verdict:
-    """Prints figures beside their limits, and remembers whether all were kept."""
+    """Prints figures with their limits, and remembers whether all were kept."""
 
     def __init__(self) -> None:
         self.is_kept = True
@@ -160,33 +160,35 @@ def total(measured: list[Measured]) -> int:
 
 
 def equal(count: int, seconds: float, verdict: Verdict, together_limit: float) -> None:
-    """Processes of one kind, against one of them alone."""
+    """Compare several equal processes with one of them alone."""
     alone, several = run([FAST], seconds), run([FAST] * count, seconds)
     done = sorted(one.done for one in several)
     calls = [call for one in several for call in one.calls]
     print(f"{count} equal: {total(several)} cycles, alone {total(alone)}; each {done}")
-    verdict.at_least("together, of one alone", total(several) / total(alone), together_limit)
-    verdict.at_least("the least, of a fair share", done[0] * count / sum(done), SHARE_LIMIT)
-    verdict.at_most("the longest call, in s", max(calls), DEADLINE_SECONDS)
+    verdict.at_least("total, relative to one alone", total(several) / total(alone), together_limit)
+    verdict.at_least("smallest, relative to a fair share", done[0] * count / sum(done), SHARE_LIMIT)
+    verdict.at_most("longest call, in s", max(calls), DEADLINE_SECONDS)
     verdict.at_most("errors", sum(one.errors for one in several), 0)
 
 
 def mixed(slow: int, fast: int, seconds: float, verdict: Verdict, median_limit: float) -> None:
-    """Slow processes beside fast ones, against the fast ones by themselves."""
+    """Compare slow processes beside fast ones with the fast ones alone."""
     before, both = run([FAST] * fast, seconds), run([FAST] * fast + [SLOW] * slow, seconds)
     calls = [call for one in both[fast:] for call in one.calls]
     print(f"{slow} slow and {fast} fast: the slow ones made {len(calls)} calls")
-    verdict.at_most("median of their calls, in s", statistics.median(calls), median_limit)
-    verdict.at_most("the longest of them, in s", max(calls), WORST_SECONDS)
+    verdict.at_most("median of the slow calls, in s", statistics.median(calls), median_limit)
+    verdict.at_most("longest slow call, in s", max(calls), WORST_SECONDS)
     verdict.at_least(
-        "what the fast ones keep of their rate", total(both[:fast]) / total(before), KEPT_LIMIT
+        "share of their rate that the fast ones keep",
+        total(both[:fast]) / total(before),
+        KEPT_LIMIT,
     )
     verdict.at_most("errors", sum(one.errors for one in both), 0)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--seconds", type=float, default=40.0, help="of each measurement")
+    parser.add_argument("--seconds", type=float, default=40.0, help="length of each measurement")
     arguments = parser.parse_args()
     verdict, seconds = Verdict(), arguments.seconds
     equal(8, seconds, verdict, TOGETHER_LIMIT)

@@ -1,10 +1,10 @@
-"""What a claim and its ack cost when much else is queued: it should be the same as when little is.
+"""The cost of a claim and its ack in a deep queue: it should be the same as in a small one.
 
-Each store lives in a process of its own, so that neither pays for the other's
-heap or garbage collector, which stays on as it is for users (it runs once more
-after the filling). Rounds alternate between the small store and the large one;
-what counts is the median of the rounds' ratios, since both halves of a round
-meet the same noise.
+Each store is in its own process, so that neither pays for the other's heap or
+garbage collector. The collector stays on as it is for users (it runs once more
+after the filling). Rounds alternate between the small store and the large one.
+The result is the median of the rounds' ratios, since both halves of a round have
+the same noise.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ STORES = {
     "sqlite": "sqlite:///{folder}/jobs.db?durability=normal",
     "synced": "sqlite:///{folder}/jobs.db",
 }
-"""Addresses by name; `{folder}` in one stands for a temporary folder."""
+"""Addresses by name; `{folder}` stands for a temporary folder."""
 
 PAYLOAD_BYTES = 100
 FILL = 10_000
@@ -44,13 +44,13 @@ LIMIT_RATIOS = {"memory": 2.0, "sqlite": 1.5, "synced": 1.5}
 LIMIT_BYTES = 1024
 LIMIT_FAULTS = 5
 ENOUGH_TO_WEIGH = 100_000
-"""With fewer jobs the batches they came in, freed since, outweigh them."""
+"""With fewer jobs, the freed memory of their batches outweighs them."""
 BETTER, NORMAL = -1, 0
 TOMORROW = timedelta(days=1)
 
 
 class Shape(NamedTuple):
-    """What a store is filled with: ready jobs, and what must not matter to them."""
+    """The contents of a store: ready jobs, and other jobs that must not slow them down."""
 
     ready: int
     future: int = 0
@@ -60,11 +60,11 @@ class Shape(NamedTuple):
 
     @property
     def names(self) -> list[str]:
-        """What is asked for."""
+        """The entrypoints to claim."""
         return ["work", *(f"work-{number}" for number in range(1, self.entrypoints))]
 
     def ready_jobs(self, count: int) -> Iterator[NewJob]:
-        """Of each line in turn."""
+        """Yield the jobs, from each line in turn."""
         names = self.names
         for number in range(count):
             queue = f"queue-{number // len(names) % self.queues}"
@@ -94,11 +94,11 @@ class Filled(NamedTuple):
 class Timed(NamedTuple):
     seconds_per_job: float
     claim_seconds: float
-    """Of these, those of the claim."""
+    """The part of the seconds that the claims took."""
     collector_seconds: float
-    """Of all the timed seconds, those that the garbage collector took."""
+    """The part of all timed seconds that the garbage collector took."""
     faults_per_job: float
-    """Pages that the process had to ask the system for."""
+    """Pages that the process requested from the system."""
 
 
 class Comparison(NamedTuple):
@@ -112,7 +112,7 @@ class Comparison(NamedTuple):
 
 
 def payload(number: int) -> bytes:
-    """An object of its own for every job: one shared by all would weigh nothing."""
+    """Return a separate object for every job: a shared one would take no memory."""
     return number.to_bytes(PAYLOAD_BYTES, "big")
 
 
@@ -123,7 +123,7 @@ def fill(queue: Queue, jobs: Iterable[NewJob]) -> None:
 
 
 def claim_and_ack(queue: Queue, names: list[str], count: int) -> float:
-    """The seconds that the claims took; the rest went to the acks."""
+    """Return the seconds that the claims took; the rest went to the acks."""
     taken = 0.0
     for _ in range(count):
         start = time.perf_counter()
@@ -134,8 +134,8 @@ def claim_and_ack(queue: Queue, names: list[str], count: int) -> float:
 
 
 def timed_round(queue: Queue, shape: Shape, count: int, collector: list[float]) -> Timed:
-    """Claim and ack `count` jobs, then put as many back: the store is as deep as before."""
-    claim_and_ack(queue, shape.names, WARM_UP)  # the other process had the caches meanwhile
+    """Claim and ack `count` jobs, then add as many, so that the store is as deep as before."""
+    claim_and_ack(queue, shape.names, WARM_UP)  # the other process used the CPU caches meanwhile
     collector.clear()
     faults, start = page_faults(), time.perf_counter()
     claiming = claim_and_ack(queue, shape.names, count)
@@ -166,7 +166,7 @@ def collector_times() -> list[float]:
 
 
 def resident_bytes() -> int:
-    """The memory this process has from the system; where only its peak is known, that."""
+    """Return the memory of this process; on systems that report only its peak, the peak."""
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
     except OSError:
@@ -175,11 +175,11 @@ def resident_bytes() -> int:
 
 
 def serve(pipe: Connection, address: str, shape: Shape) -> None:
-    """The life of a process that holds one store: fill it, then time rounds as asked."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's; its pipe then closes
+    """Run a process with one store: fill it, then time rounds on request."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C and closes the pipe
     with Queue(address) as queue:
         queue.enqueue("first")
-        queue.ack(queue.dequeue("first")[0])  # loads what the first use loads
+        queue.ack(queue.dequeue("first")[0])  # does the imports of the first use
         gc.collect()
         before = resident_bytes()
         start = time.perf_counter()
@@ -197,7 +197,7 @@ def serve(pipe: Connection, address: str, shape: Shape) -> None:
 
 @contextmanager
 def held_store(name: str, shape: Shape) -> Iterator[tuple[Connection, Filled]]:
-    """A filled store in a process of its own; ask it for rounds through the connection."""
+    """Start a filled store in its own process; request rounds through the connection."""
     context = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory(prefix="casque-depth-") as folder:
         ours, theirs = context.Pipe()
@@ -218,7 +218,7 @@ def compare(
     with held_store(store, shape) as (large, filled):
         pair: dict[Connection, list[Timed]] = {small: [], large: []}
         for number in range(rounds):
-            # Who goes first alternates too: a noise with a beat must not favour one of them.
+            # The first one alternates too: periodic noise must not favour one of them.
             for pipe in (small, large) if number % 2 else (large, small):
                 pipe.send(per_round)
                 pair[pipe].append(pipe.recv())
@@ -226,7 +226,7 @@ def compare(
 
 
 def report(title: str, result: Comparison, *, per_round: int, limit: float, claims: bool) -> bool:
-    """Print one comparison; whether it kept the limit. `claims`: of the claims alone."""
+    """Print one comparison. True if it kept the limit. `claims` compares the claims alone."""
 
     def seconds(one: Timed) -> float:
         return one.claim_seconds if claims else one.seconds_per_job
@@ -242,7 +242,7 @@ def report(title: str, result: Comparison, *, per_round: int, limit: float, clai
     kept = ratio <= limit
     print(f"\n{title}")
     what = "claim           " if claims else "claim+ack       "
-    print(f"  {what} {large:.1f} µs a job; {small:.1f} µs in the small store")
+    print(f"  {what} {large:.1f} µs per job; {small:.1f} µs in the small store")
     print(
         f"  ratio            {ratio:.2f}x, limit {limit:g}x: {verdict(kept)}   "
         f"(middle half {low:.2f}-{high:.2f}, all {min(ratios):.2f}-{max(ratios):.2f})"
@@ -250,7 +250,7 @@ def report(title: str, result: Comparison, *, per_round: int, limit: float, clai
     print(f"  collector        on; {collector:.1%} of the large store's time")
     faults = statistics.median(one.faults_per_job for one in result.large)
     calm = faults <= LIMIT_FAULTS
-    print(f"  page faults      {faults:.1f} a job, limit {LIMIT_FAULTS}: {verdict(calm)}")
+    print(f"  page faults      {faults:.1f} per job, limit {LIMIT_FAULTS}: {verdict(calm)}")
     return kept and calm
 
 
@@ -258,14 +258,14 @@ def report_memory(filled: Filled, jobs: int) -> bool:
     kept = filled.bytes_per_job < LIMIT_BYTES or jobs < ENOUGH_TO_WEIGH
     judged = "too few jobs to judge" if jobs < ENOUGH_TO_WEIGH else verdict(kept)
     print(
-        f"  memory           {filled.bytes_per_job:,.0f} bytes a job with {PAYLOAD_BYTES} of "
+        f"  memory           {filled.bytes_per_job:,.0f} bytes per job with {PAYLOAD_BYTES} of "
         f"payload, limit {LIMIT_BYTES:,}: {judged}"
     )
-    print(f"  filled           {jobs / filled.seconds:,.0f} jobs a second, {FILL:,} at a time")
+    print(f"  filled           {jobs / filled.seconds:,.0f} jobs per second, {FILL:,} at a time")
     return kept
 
 
-def verdict(kept: bool) -> str:  # noqa: FBT001 - it is the whole question
+def verdict(kept: bool) -> str:  # noqa: FBT001 - the only argument
     return "pass" if kept else "FAIL"
 
 
@@ -281,7 +281,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--store", choices=["memory", "sqlite"], default="memory")
     parser.add_argument("--small", type=int, default=1_000, help="jobs in the small store")
     parser.add_argument("--large", type=int, default=1_000_000, help="jobs in the large ones")
-    parser.add_argument("--queues", type=int, default=100_000, help="idle queues beside")
+    parser.add_argument("--queues", type=int, default=100_000, help="idle queues in the store")
     parser.add_argument("--rounds", type=int, default=40, help="rounds of each comparison")
     parser.add_argument(
         "--quick", action="store_true", help="100,000 jobs, 10,000 queues, 15 rounds: seconds"
@@ -303,10 +303,10 @@ def main() -> int:
         f"{large:,} future jobs of better priority in the line, {small:,} ready behind them": Shape(
             small, future=large
         ),
-        f"{queues:,} idle queues beside, a future job in each": Shape(small, idle_queues=queues),
+        f"{queues:,} idle queues, with a future job in each": Shape(small, idle_queues=queues),
     }
-    # What is written by the system later is not waited for above, to see the rest; but how much
-    # longer a claim takes that has to choose is a question of what users have.
+    # The comparisons above do not wait for disk writes, so that the other costs show. But how much
+    # longer a claim takes that has to choose must be measured with the durability that users have.
     is_sqlite = chosen.store == "sqlite"
     choices = {
         f"{shape.entrypoints} entrypoints in {shape.queues} queues are due; synced": shape

@@ -1,8 +1,8 @@
-"""How soon a waiting process picks up what another one enqueues, and what the waiting costs.
+"""How soon a waiting process gets a job that another one enqueues, and the cost of waiting.
 
-One process waits in `dequeue(wait=…)` on a SQLite file; this one enqueues a job
-after a random gap, again and again, and the other says when it had it. Beside
-it huey's consumer loop, at its default settings, when it is installed.
+One process waits in `dequeue(wait=…)` on a SQLite file. This one enqueues a job
+after each random gap, and the other reports when it got the job. huey's consumer
+loop, with its default settings, is measured too if it is installed.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def wait_with_casque(path: Path, pipe: Any) -> None:
 
 
 def wait_with_huey(path: Path, pipe: Any) -> None:
-    """As huey's consumer does: poll, and after nothing wait longer, up to its 10 s."""
+    """Like huey's consumer: poll, and after an empty poll wait longer, up to its 10 s."""
     from huey.storage import SqliteStorage
 
     q = SqliteStorage(filename=str(path))
@@ -65,7 +65,7 @@ def wait_with_huey(path: Path, pipe: Any) -> None:
 
 
 def watch(pipe: Any) -> Callable[[bytes, int], bool]:
-    """Tells the parent of every job; and, at the end, which part of a core the waiting took."""
+    """Report every job to the parent; and at the end, the share of a core that waiting took."""
     began, used = time.perf_counter(), processor_seconds()
     pipe.send("ready")
 
@@ -84,7 +84,7 @@ def measure(
     enqueue: Callable[[Path], Callable[[bytes], object]],
     gaps: list[float],
 ) -> tuple[list[float], float]:
-    """Milliseconds from enqueue to pick-up, and the part of a core that the waiter used."""
+    """Return the milliseconds from enqueue to pick-up, and the share of a core that was used."""
     context = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory(prefix="casque-latency-") as folder:
         path = Path(folder) / "jobs.db"
@@ -132,7 +132,7 @@ def main() -> int:
     gaps = [chance.uniform(0.5, chosen.longest) for _ in range(chosen.jobs)]
     print(
         f"latency: {chosen.jobs} jobs, gaps of 0.5 to {chosen.longest:g} s, "
-        f"{sum(gaps):.0f} s in all for each"
+        f"{sum(gaps):.0f} s in total for each"
     )
     taken, used = measure(wait_with_casque, casque_producer, gaps)
     p50 = statistics.median(taken)
@@ -142,7 +142,7 @@ def main() -> int:
         f"limits {P50_LIMIT_MS:g} ms and {CPU_LIMIT:.0%}: {'pass' if kept else 'FAIL'}"
     )
     if importlib.util.find_spec("huey") is None:
-        print("  huey is not installed and is left out: pip install '.[bench]'")
+        print("  huey is not installed, so it is skipped: pip install '.[bench]'")
     else:
         taken, used = measure(wait_with_huey, huey_producer, gaps)
         print(

@@ -1,8 +1,8 @@
-"""queuectl: how soon it has enqueued a job, how fast it takes many, how it looks at a million.
+"""queuectl: the time to enqueue one job, to enqueue many, and to read a queue of a million.
 
-Start-up is measured against what the command would cost if it loaded typer, and
-against bare Python, one after another in every round. The rest are times on this
-machine, with limits that leave room for a slower one.
+Start-up is compared with the cost of a command that loads typer, and with bare
+Python, one after another in every round. The others are times on this machine,
+with limits that leave room for a slower one.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ AT_MOST_OF_TYPER = 1.3
 PIPED_SECONDS, LOOK_SECONDS = 10.0, 1.0
 BATCH = 10_000
 SHARES = {"dead": 1_000, "completed": 1_000, "scheduled": 100_000}
-"""How many of the million are in another state than pending."""
+"""How many of the million are in a state other than pending."""
 
 
 def took(command: list[str], **options: object) -> float:
@@ -44,7 +44,7 @@ def start_up(report: Report, folder: Path, rounds: int) -> None:
     store = str(folder / "started.db")
     ours = [QUEUECTL, "--store", store, "enqueue", "--command", "true"]
     compileall.compile_dir(Path(casque.__file__).parent, quiet=1)  # as pip does when it installs
-    took(ours)  # the file is there, as it is for a hook that is called all day
+    took(ours)  # creates the file, which exists in normal use
     times: dict[str, list[float]] = {"typer": [], "bare": [], "ours": []}
     commands = {"typer": TYPER, "bare": BARE, "ours": ours}
     for number in range(rounds):
@@ -54,7 +54,11 @@ def start_up(report: Report, folder: Path, rounds: int) -> None:
     print(f"\nqueuectl enqueue, start to end: {statistics.median(times['ours']) * 1e3:.0f} ms")
     for name, title, limit in (
         ("typer", 'against python -c "import typer, msgspec, sqlite3"', 1 / AT_MOST_OF_TYPER),
-        ("bare", 'against python -c "import sqlite3"', None),  # msgspec alone takes it 2.5 times
+        (
+            "bare",
+            'against python -c "import sqlite3"',
+            None,
+        ),  # importing msgspec alone takes 2.5 times this
     ):
         ratios = [their / our for their, our in zip(times[name], times["ours"], strict=True)]
         report.ratios(title, ratios, limit)
@@ -66,12 +70,12 @@ def piped(report: Report, folder: Path, jobs: int) -> None:
     seconds = took(command, input=lines, text=True, stderr=subprocess.DEVNULL)
     with Queue(folder / "piped.db") as queue:
         assert queue.stats().pending == jobs
-    print(f"\n{jobs:,} jobs from standard input: {jobs / seconds:,.0f} a second")
+    print(f"\n{jobs:,} jobs from standard input: {jobs / seconds:,.0f} per second")
     report.amount("all of them", seconds, "s", PIPED_SECONDS, places=1)
 
 
 def fill(path: Path, jobs: int) -> None:
-    """So many jobs, a few of which are finished, and some of which wait for their time."""
+    """Fill a queue with this many jobs, a few of them finished, and some scheduled."""
     with Queue(path) as queue:
         for first in range(0, jobs, BATCH):
             later = timedelta(days=1) if first < SHARES["scheduled"] else None
@@ -108,7 +112,7 @@ def looks(report: Report, folder: Path, jobs: int) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--rounds", type=int, default=21, help="rounds of the start-up")
+    parser.add_argument("--rounds", type=int, default=21, help="rounds of the start-up comparison")
     parser.add_argument("--quick", action="store_true", help="a tenth of the jobs, 5 rounds")
     chosen = parser.parse_args()
     share = 10 if chosen.quick else 1

@@ -1,4 +1,4 @@
-"""Report: what was measured against what it must reach, for the benchmarks of this folder."""
+"""Report: prints the figures of the benchmarks with their limits."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import statistics
 
 
 def introduce(rounds: int) -> None:
-    """The line above all figures: on what they were measured, and how to read them."""
+    """Print the line above all figures: the machine, and how to read the figures."""
     print(
         f"SQLite {sqlite3.sqlite_version}, every commit synced; {platform.python_version()}, "
         f"{os.cpu_count()} cores; {rounds} interleaved rounds; median of the rounds' ratios "
@@ -30,7 +30,7 @@ class Report:
         return f"  {limit}: {'pass' if kept else 'MISSED'}"
 
     def ratios(self, title: str, ratios: list[float], at_least: float | None) -> None:
-        """One comparison: above 1, casque is the faster."""
+        """Print one comparison: above 1, casque is faster."""
         median = statistics.median(ratios)
         verdict = ""
         if at_least is not None:
@@ -43,7 +43,7 @@ class Report:
         print(f"  {title:<52} {amount:.{places}f} {unit}{verdict}")
 
     def close(self) -> int:
-        """Say how many limits were kept; the exit code."""
+        """Print how many limits were missed, and return the exit code."""
         if self._missed:
             print(f"\n{self._missed} of {self._told} limits missed")
             return 1

@@ -1,10 +1,9 @@
-"""How fast the rules alone are: decide and evolve, with no store, queue or event loop around them.
+"""The speed of the rules alone: decide and evolve, without a store, queue or event loop.
 
-A cycle is a job's whole life in three operations: enqueue, dequeue, ack. Each
-is a batch of its own, as the slowest caller would send them; then the same
-with a hundred operations in a batch, as group commit does. The limit is held
-against the seconds of processor time: nothing here waits for anything, so the
-rest of the time on the wall went to other processes.
+A cycle is a job's whole life in three operations: enqueue, dequeue, ack. First
+each operation is a separate batch, as the slowest caller would send them; then a
+batch has a hundred operations, as in group commit. The limit is for processor
+time: nothing here waits, so the rest of the wall time went to other processes.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ PAYLOAD = bytes(100)
 
 
 class Writer:
-    """The one writer of a state: numbers its batches and lets the time pass between them."""
+    """The only writer of a state: numbers its batches and lets time pass between them."""
 
     def __init__(self) -> None:
         self.state = State()
@@ -55,7 +54,7 @@ class Seconds(NamedTuple):
 
 
 def timed(cycles: int, batch: int, standing: int) -> Seconds:
-    """The seconds for `cycles` jobs that pass through a state where `standing` others wait."""
+    """Return the seconds for `cycles` jobs in a state with `standing` other jobs waiting."""
     writer = Writer()
     for number in range(standing):
         writer.commit([added(number)])
@@ -69,20 +68,20 @@ def timed(cycles: int, batch: int, standing: int) -> Seconds:
         writer.commit([Ack(job.id, job.token) for answer in leased for job in answer.jobs])
     taken = Seconds(time.process_time() - processor, time.perf_counter() - wall)
     if len(writer.state.jobs) != standing:
-        raise AssertionError(f"{len(writer.state.jobs)} jobs are left where {standing} should be")
+        raise AssertionError(f"expected {standing} jobs left, got {len(writer.state.jobs)}")
     return taken
 
 
 def report(title: str, cycles: int, rounds: list[Seconds]) -> float:
-    """Print the rounds of one way of batching, and return the median of processor seconds."""
+    """Print the rounds of one batch size, and return the median of processor seconds."""
     processor = [one.processor for one in rounds]
     middle = statistics.median(processor)
     rate = cycles * OPERATIONS_PER_CYCLE / middle
-    print(f"{title}: {rate:,.0f} operations a second")
+    print(f"{title}: {rate:,.0f} operations per second")
     print(
         f"  {middle:.2f} s of processor time for {cycles:,} cycles "
         f"(rounds {min(processor):.2f}-{max(processor):.2f}); "
-        f"{statistics.median(one.wall for one in rounds):.2f} s on the wall"
+        f"{statistics.median(one.wall for one in rounds):.2f} s of wall time"
     )
     return middle
 
@@ -91,7 +90,7 @@ def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--cycles", type=int, default=LIMIT_CYCLES)
     parser.add_argument("--batch", type=int, default=100, help="operations in a large batch")
-    parser.add_argument("--standing", type=int, default=1_000, help="jobs that wait beside")
+    parser.add_argument("--standing", type=int, default=1_000, help="other jobs that wait")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--quick", action="store_true", help="10,000 cycles: a second or two")
     chosen = parser.parse_args()
@@ -108,19 +107,19 @@ def main() -> int:
     print(
         f"{platform.python_implementation()} {platform.python_version()}, {os.cpu_count()} cores, "
         f"{platform.system()} {platform.machine()}; median of {chosen.rounds} rounds, "
-        f"{chosen.standing:,} jobs beside\n"
+        f"{chosen.standing:,} other jobs waiting\n"
     )
     singly: list[Seconds] = []
     together: list[Seconds] = []
     for _ in range(chosen.rounds):
         singly.append(timed(chosen.cycles, 1, chosen.standing))
         together.append(timed(chosen.cycles, chosen.batch, chosen.standing))
-    taken = report("one operation a batch", chosen.cycles, singly)
-    report(f"{chosen.batch} operations a batch", chosen.cycles, together)
+    taken = report("one operation per batch", chosen.cycles, singly)
+    report(f"{chosen.batch} operations per batch", chosen.cycles, together)
     allowed = LIMIT_SECONDS * chosen.cycles / LIMIT_CYCLES
     kept = taken <= allowed
     print(
-        f"\nlimit: {LIMIT_CYCLES:,} cycles, one operation a batch, in {LIMIT_SECONDS:g} s of one "
+        f"\nlimit: {LIMIT_CYCLES:,} cycles, one operation per batch, in {LIMIT_SECONDS:g} s of one "
         f"core ({allowed:g} s for these {chosen.cycles:,}): {'pass' if kept else 'FAIL'}"
     )
     return 0 if kept else 1

@@ -1,10 +1,10 @@
-"""What a queue in a SQLite file costs beside raw sqlite3 and beside its peers, in one run.
+"""The cost of a queue in a SQLite file, compared with raw sqlite3 and with peers, in one run.
 
-Every contender commits to disk (synchronous=FULL, WAL) and works in a fresh file
-in each round. Within a round they take turns, 100 jobs at a time; what counts is
-the median of the rounds' ratios. Raw sqlite3 does the minimum: one INSERT a
-transaction, a claim by UPDATE … RETURNING, then a DELETE; with an index, so that
-its claim finds the next job without a scan, and once more without one ("bare").
+Every contender commits to disk (synchronous=FULL, WAL) and uses a new file in
+each round. Within a round they take turns, 100 jobs at a time. The result is the
+median of the rounds' ratios. Raw sqlite3 does the minimum: one INSERT per
+transaction, a claim by UPDATE … RETURNING, then a DELETE. It has an index, so that
+its claim finds the next job without a scan; "bare" is the same without the index.
 Peers: pip install '.[bench]'.
 """
 
@@ -51,7 +51,7 @@ DEEP = 10_000
 DRAINED = 10_000
 DRAINERS = 4
 SLICE = 100
-"""Jobs of one contender before it is the next one's turn."""
+"""Jobs of one contender per turn."""
 
 Times = tuple[float, float]
 
@@ -76,7 +76,7 @@ def timed(work: Callable[[], object]) -> float:
 
 
 def one_at_a_time(kinds: Sequence[type[Contender]], jobs: int) -> dict[type[Contender], Times]:
-    """Seconds a job of enqueueing, and of claim and ack: slice by slice, each in its turn."""
+    """Return the seconds per job of enqueueing, and of claim and ack: slice by slice, in turns."""
     with ExitStack() as stack:
         contenders = {kind: stack.enter_context(fresh(kind))[0] for kind in kinds}
         enqueue = by_turns(contenders, jobs, lambda one, count: one.enqueue(count))
@@ -85,7 +85,7 @@ def one_at_a_time(kinds: Sequence[type[Contender]], jobs: int) -> dict[type[Cont
 
 
 def enqueued(kinds: Sequence[type[Contender]], jobs: int) -> dict[type[Contender], float]:
-    """Seconds a job of enqueueing alone."""
+    """Return the seconds per job of enqueueing alone."""
     with ExitStack() as stack:
         contenders = {kind: stack.enter_context(fresh(kind))[0] for kind in kinds}
         return by_turns(contenders, jobs, lambda one, count: one.enqueue(count))
@@ -94,7 +94,7 @@ def enqueued(kinds: Sequence[type[Contender]], jobs: int) -> dict[type[Contender
 def at_depth(
     kinds: Sequence[type[Contender]], depth: int, jobs: int
 ) -> dict[type[Contender], float]:
-    """Seconds a job of claim and ack, with so many queued."""
+    """Return the seconds per job of claim and ack, with this many queued."""
     with ExitStack() as stack:
         contenders = {kind: stack.enter_context(fresh(kind))[0] for kind in kinds}
         for contender in contenders.values():
@@ -105,7 +105,7 @@ def at_depth(
 def by_turns(
     contenders: dict[type[Contender], Contender], jobs: int, do: Callable[[Contender, int], object]
 ) -> dict[type[Contender], float]:
-    """Seconds a job: whatever else the machine does for a second or two, it does to all of them."""
+    """Return seconds per job. They take turns, so that other load on the machine hits all alike."""
     taken = dict.fromkeys(contenders, 0.0)
     order = list(contenders)
     for _ in range(0, jobs, SLICE):
@@ -136,7 +136,7 @@ def many_tasks(calls: int) -> float:
 
 
 def drain(kind: type[Contender], jobs: int) -> float:
-    """Jobs a second of four processes that empty one file."""
+    """Return the jobs per second of four processes that empty one file."""
     context = multiprocessing.get_context("spawn")
     with fresh(kind) as (contender, folder):
         if isinstance(contender, Casque):
@@ -165,7 +165,7 @@ def drain(kind: type[Contender], jobs: int) -> float:
 def drain_one(kind: type[Contender], folder: Path, ready: Any, done: Any) -> None:
     contender = kind(folder)
     if isinstance(contender, Casque):
-        contender.q.dequeue("nothing")  # it opens its file when it is first used, and they at once
+        contender.q.dequeue("nothing")  # opens the file at first use; the others open it at once
     ready.wait()
     done.put(contender.work(sys.maxsize))
     contender.close()
@@ -198,7 +198,7 @@ def single(report: Report, rounds: int, jobs: int, peers: list[type[Contender]])
 
 
 def tasks(report: Report, rounds: int, jobs: int) -> None:
-    """What a user calls: `task.enqueue`, `app.enqueue_many`, and claims with several lines due."""
+    """Measure a user's calls: `task.enqueue`, `app.enqueue_many`, claims with several lines due."""
     kinds: list[type[Contender]] = [CasqueTasks, CasqueCalls]
     if importlib.util.find_spec("huey") is not None:
         kinds.append(HueyTasks)
@@ -216,7 +216,7 @@ def tasks(report: Report, rounds: int, jobs: int) -> None:
     for _ in range(rounds):
         plain.append(many_casque(10))
         ours.append(many_tasks(10))
-    print(f"\napp.enqueue_many, {MANY:,} tasks a call: casque {micros(ours)} a job")
+    print(f"\napp.enqueue_many, {MANY:,} tasks per call: casque {micros(ours)} per job")
     report.ratios(
         f"against queue.enqueue_many ({micros(plain)})",
         [a / b for a, b in zip(plain, ours, strict=True)],
@@ -233,7 +233,7 @@ def tasks(report: Report, rounds: int, jobs: int) -> None:
 
 
 def deep(report: Report, rounds: int, depth: int, peers: list[type[Contender]]) -> None:
-    """Claim and ack again, from a queue that is deeper: some look at all of it."""
+    """Measure claim and ack from a deeper queue: some contenders scan all of it."""
     kinds: list[type[Contender]] = [Casque, Raw, *(kind for kind in peers if kind in WITH_ACK)]
     measured = [at_depth(kinds, depth, depth // 20) for _ in range(rounds)]
     ours = [times[Casque] for times in measured]
@@ -252,7 +252,7 @@ def batches(report: Report, rounds: int, jobs: int) -> None:
     for _ in range(rounds):
         raw.append(many_raw(10))
         ours.append(many_casque(10))
-    print(f"\nenqueue_many, {MANY:,} jobs a call: casque {micros(ours)} a job")
+    print(f"\nenqueue_many, {MANY:,} jobs per call: casque {micros(ours)} per job")
     report.ratios(
         f"against raw executemany ({micros(raw)})",
         [a / b for a, b in zip(raw, ours, strict=True)],
@@ -262,14 +262,14 @@ def batches(report: Report, rounds: int, jobs: int) -> None:
     print(f"\n{CALLERS} concurrent callers on a BrokerQueue, against raw one at a time")
     for place, what in enumerate(("enqueue", "dequeue + ack")):
         report.ratios(
-            f"{what} ({micros([times[HundredCallers][place] for times in measured])} a job)",
+            f"{what} ({micros([times[HundredCallers][place] for times in measured])} per job)",
             [times[Raw][place] / times[HundredCallers][place] for times in measured],
             6.0,
         )
 
 
 def drains(report: Report, rounds: int, jobs: int, peers: list[type[Contender]]) -> None:
-    # A tenth of the jobs is enough to know the rate of those who take them one by one.
+    # A tenth of the jobs is enough to measure the contenders that claim one job at a time.
     sizes: dict[type[Contender], int] = dict.fromkeys([Raw, *peers], max(jobs // 10, 100))
     sizes[CasqueInTens] = jobs
     rates: dict[type[Contender], list[float]] = {kind: [] for kind in sizes}
@@ -303,7 +303,7 @@ def main() -> int:
     peers = []
     for peer in PEERS:
         if importlib.util.find_spec(peer.package or "") is None:
-            print(f"{peer.name} is not installed and is left out: pip install '.[bench]'")
+            print(f"{peer.name} is not installed, so it is skipped: pip install '.[bench]'")
         else:
             peers.append(peer)
     introduce(rounds)

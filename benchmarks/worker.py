@@ -1,11 +1,11 @@
-"""What a worker gets through, end to end, beside huey's consumer, in one run.
+"""The throughput of a worker, end to end, compared with huey's consumer, in one run.
 
 Each contender is one worker process with its default settings, on a SQLite
-file that is synced at every commit, as people start it: `python -m
-casque.worker tasks:app` and `huey_consumer tasks.huey`. All jobs are there
-before it starts, and do nothing but count themselves. A round is one run of
-each, in a fresh folder; what counts is the median of the rounds' ratios. Then
-how long a worker takes to start, and how much memory it needs.
+file that is synced at every commit, started as users start it: `python -m
+casque.worker tasks:app` and `huey_consumer tasks.huey`. All jobs are enqueued
+before it starts, and only count themselves. A round is one run of each, in a new
+folder. The result is the median of the rounds' ratios. Then it measures how long a
+worker takes to start, and how much memory it needs.
 Peer: pip install '.[bench]'.
 """
 
@@ -31,7 +31,7 @@ STARTS = 10
 START_LIMIT = 0.5
 WAITING = 10_000
 SAMPLE = 500
-"""How many the worker does before its memory is looked at, where doing all would take long."""
+"""How many jobs the worker does before its memory is read, where doing all takes too long."""
 MEMORY_LIMIT = 150
 PATIENCE = 60
 
@@ -46,7 +46,7 @@ def done():
     if number == 1 or number == LAST:
         print("bench", number, time.time(), flush=True)
 """
-"""What every contender's tasks do, so that what is compared is all but this."""
+"""The task of every contender, so that the comparison excludes it."""
 
 CASQUE = (
     COUNTED
@@ -95,7 +95,7 @@ for _ in range(int(sys.argv[2])):
 
 
 class Contender(NamedTuple):
-    """Something that works off a file of jobs in a process of its own."""
+    """A worker that processes a file of jobs in its own process."""
 
     name: str
     tasks: str
@@ -111,7 +111,7 @@ PEER = Contender("huey", HUEY, FILL_HUEY, "work", ("-m", "huey.bin.huey_consumer
 
 
 class Started:
-    """A worker process, and the lines in which its first and its last job tell when they ran."""
+    """A worker process, and the lines in which its first and last job print when they ran."""
 
     def __init__(self, process: subprocess.Popen[str], began: float, log: Path) -> None:
         self.process = process
@@ -119,7 +119,7 @@ class Started:
         self._log = log
 
     def next_line(self) -> float:
-        """When the next of its jobs that says so ran; in seconds since it was started."""
+        """Return when the next job that prints its time ran, in seconds since the start."""
         assert self.process.stdout is not None
         for line in self.process.stdout:
             if line.startswith("bench "):
@@ -127,7 +127,7 @@ class Started:
         raise AssertionError(f"the worker ended early:\n{self._log.read_text()[-2_000:]}")
 
     def peak_mib(self) -> float:
-        """The most memory it has had so far."""
+        """Return its peak memory so far."""
         status = Path(f"/proc/{self.process.pid}/status")
         if status.exists():
             [line] = [one for one in status.read_text().splitlines() if one.startswith("VmHWM")]
@@ -144,7 +144,7 @@ class Started:
 def started(
     contender: Contender, jobs: int, store: str = "jobs.db", last: int | None = None
 ) -> Iterator[Started]:
-    """A worker on so many jobs, which will tell of its first, and of its last or the one named."""
+    """Start a worker on this many jobs; the first job and the last, or the named one, print."""
     with tempfile.TemporaryDirectory(prefix="casque-bench-") as name:
         folder = Path(name)
         (folder / "tasks.py").write_text(contender.tasks)
@@ -185,7 +185,7 @@ def started(
 
 
 class Round(NamedTuple):
-    """Jobs a second: from the first job to the last, and from the start of the process."""
+    """Return jobs per second: from the first job to the last, and from the process start."""
 
     working: float
     with_start: float
@@ -204,13 +204,13 @@ def bare_python() -> float:
 
 
 def first_job() -> float:
-    """Seconds until a worker that was just started runs its first job."""
+    """Return the seconds from the start of a worker to its first job."""
     with started(ASYNC, 1) as worker:
         return worker.next_line()
 
 
 def memory(store: str, jobs: int, done: int) -> float:
-    """The peak, in MiB, of a worker that has so many jobs before it and does some of them."""
+    """Return the peak memory, in MiB, of a worker with this many jobs that does some of them."""
     with started(ASYNC, jobs, store, last=done) as worker:
         worker.next_line()
         worker.next_line()
@@ -224,14 +224,14 @@ def throughput(report: Report, rounds: int, jobs: int, contenders: list[Contende
     limits = {ASYNC: 5.0, PLAIN: 3.0}
     found: dict[Contender, list[Round]] = {contender: [] for contender in contenders}
     for number in range(rounds):
-        # Who begins changes too: a noise with a beat must not favour anybody.
+        # The first one alternates too: periodic noise must not favour one of them.
         turn = number % len(contenders)
         for contender in contenders[turn:] + contenders[:turn]:
             found[contender].append(work_off(contender, jobs))
     for place, what in enumerate(
-        ("from the first job to the last", "with the start of the worker")
+        ("from the first job to the last", "including the start of the worker")
     ):
-        print(f"\n{jobs:,} no-op jobs, {what}, in jobs a second")
+        print(f"\n{jobs:,} no-op jobs, {what}, in jobs per second")
         rates = {
             contender: [measured[place] for measured in found[contender]]
             for contender in contenders
@@ -264,8 +264,8 @@ def sizes(report: Report, jobs: int) -> None:
     print(f"\npeak memory of a worker with {jobs:,} jobs waiting")
     for store, what, done in (
         ("jobs.db", "SQLite, having done all of them", jobs),
-        ("ledger/", f"a ledger in a folder, having done {SAMPLE}", SAMPLE),
-        ("queue.json", f"the document, having done {SAMPLE}", SAMPLE),
+        ("ledger/", f"a ledger in a folder, after {SAMPLE} jobs", SAMPLE),
+        ("queue.json", f"the document, after {SAMPLE} jobs", SAMPLE),
     ):
         peak = memory(store, jobs, min(done, jobs))
         report.amount(what, peak, "MiB", MEMORY_LIMIT, places=0)
@@ -282,7 +282,7 @@ def main() -> int:
         rounds, jobs, starts, waiting = 3, 1_000, 3, 2_000
     contenders = [ASYNC, PLAIN, PEER]
     if importlib.util.find_spec("huey") is None:
-        print("huey is not installed and is left out: pip install '.[bench]'")
+        print("huey is not installed, so it is skipped: pip install '.[bench]'")
         contenders.remove(PEER)
     introduce(rounds)
     report = Report()

@@ -1,4 +1,4 @@
-"""What the tests of a bucket in a folder share."""
+"""Fixtures of the tests of a bucket in a folder."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from tests.buckets.syscalls import build_shim
 
 @pytest.fixture(scope="session")
 def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A library that logs what a process does to files, and kills it where it is told to."""
+    """A library that logs the file operations of a process, and kills it at a given one."""
     return build_shim(tmp_path_factory.mktemp("shim"))
 
 
 @pytest.fixture
 def quick_path() -> Iterator[Path]:
-    """In memory, where whether a sync was asked for can be seen too."""
+    """A folder in memory: the log of syscalls shows every sync there too."""
     with quick_folder() as folder:
         yield folder

@@ -1,6 +1,6 @@
-"""Forks: a program that is killed at its first call of some kind, at its second, and so on.
+"""Forks: runs a program that is killed at its first call of some kind, at its second, and so on.
 
-Python starts once, and loads casque once: each of those that are killed is a fork of that one.
+Python starts once, and loads casque once: each killed process is a fork of that one.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ sys.exit("it never came to its end")
 def killed_at_each(folder: Path, begin: str, environment: Mapping[str, str]) -> Iterator[Path]:
     """Call `run(place)`, which `begin` defines, with KILL_AT=1 in the environment, then 2 …
 
-    It kills itself there, or a library that `environment` loads does. Of each its folder, with
-    what it wrote to standard output in the file `said`. The last one came to its end.
+    It kills itself there, or a library that `environment` loads does. Returns the folder of each,
+    with its standard output in the file `said`. The last one was not killed.
     """
     done = subprocess.run(
         [sys.executable, "-c", FORKS.format(begin=begin, limit=LIMIT), str(folder)],
@@ -65,9 +65,9 @@ def killed_at_each(folder: Path, begin: str, environment: Mapping[str, str]) -> 
 
 @contextmanager
 def quick_folder() -> Iterator[Path]:
-    """A folder in memory, where there is such a disk, for tests that sync a thousand times.
+    """A folder in memory, if there is such a disk, for tests that sync a thousand times.
 
-    What a process wrote outlives its kill there too; that a sync holds is the disk's affair.
+    Files outlive a killed process there too. These tests do not check that a sync holds.
     """
     memory = Path("/dev/shm")
     place = memory if os.access(memory, os.W_OK) else None

@@ -1,4 +1,4 @@
-"""How the buckets on servers describe themselves to the suite."""
+"""Harnesses: buckets on servers, as the suite needs them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from casque.testing.rig import Tier
 
 
 class ServedHarness:
-    """A prefix of its own on a server that any process can reach."""
+    """A separate prefix on a server that any process can reach."""
 
     tier: Tier = "small"
 

@@ -1,7 +1,7 @@
-"""Syscalls: what a child process did to files, in order; and killing it before any one of them.
+"""Syscalls: logs the file operations of a child process, and kills it before any one of them.
 
-By a small library put before libc. What the child says (its writes to standard
-output) stands in the same log.
+It uses a small library that is loaded before libc. The child's writes to standard
+output are in the same log.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ ssize_t write(int fd, const void *data, size_t size) {
 
 
 class Call(NamedTuple):
-    """What was done, and to which file; or what the child said."""
+    """An operation and its file; or a line that the child printed."""
 
     what: str
     path: str
@@ -117,7 +117,7 @@ def build_shim(folder: Path) -> Path:
 
 
 def trace(shim: Path, folder: Path, code: str, *arguments: str) -> list[Call]:
-    """Run a child process and tell what it did."""
+    """Run a child process, and return what it did."""
     _run(shim, folder / "shim.log", code, *arguments)
     return _calls(folder / "shim.log")
 
@@ -125,7 +125,7 @@ def trace(shim: Path, folder: Path, code: str, *arguments: str) -> list[Call]:
 def killed_at_every_call(shim: Path, folder: Path, begin: str) -> Iterator[tuple[Path, list[Call]]]:
     """Call `run(place)`, which `begin` defines, killed at its first call, its second, and so on.
 
-    Of each its folder and what it did until then; the last one came to its end.
+    Returns the folder of each and what it did until then. The last one was not killed.
     """
     environment = {"LD_PRELOAD": str(shim), "SHIM_LOG": str(folder / "shim.log")}
     for place in killed_at_each(folder, begin, environment):

@@ -1,4 +1,4 @@
-"""What `aws configure` wrote is used, and the environment goes before it."""
+"""The files of `aws configure` are used, and the environment takes precedence."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_the_profile_that_is_named_is_used(monkeypatch: pytest.MonkeyPatch) -> N
     }
 
 
-def test_the_environment_goes_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_takes_precedence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "mine")
     assert profile_options() == {"region": "eu-central-1"}
     monkeypatch.setenv("AWS_REGION", "us-east-1")
@@ -67,9 +67,11 @@ def test_the_environment_goes_before_it(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.parametrize("name", ["sso", "nobody"])
-def test_a_named_profile_without_keys_is_told(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_named_profile_without_keys_is_refused(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("AWS_PROFILE", name)
-    with pytest.raises(InvalidError, match=f"'{name}' has no keys of its own"):
+    with pytest.raises(InvalidError, match=f"'{name}' has no keys"):
         s3_bucket(BUCKET)
 
 

@@ -15,7 +15,7 @@ def alive() -> int:
     return sum(thread.name == NAME for thread in threading.enumerate())
 
 
-def test_no_more_run_than_there_may_be_and_the_rest_waits() -> None:
+def test_no_more_calls_run_than_the_limit_and_the_others_wait() -> None:
     threads = DaemonThreads(MOST, NAME)
     gate, begun = threading.Event(), threading.Semaphore(0)
 
@@ -27,7 +27,7 @@ def test_no_more_run_than_there_may_be_and_the_rest_waits() -> None:
     for _ in range(MOST):
         begun.acquire()
     assert (alive(), begun.acquire(blocking=False)) == (MOST, False)
-    assert calls[-1].cancel(), "one that has not begun never does"
+    assert calls[-1].cancel(), "a call that has not started can be cancelled"
     gate.set()
     for one in calls[:-1]:
         one.result(60)

@@ -1,4 +1,4 @@
-"""Disks that fail at any call: a change is made or not as its error says, and nothing is left."""
+"""Disks that fail at any call: the error says whether the change was made, and nothing is left."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def refusal(call: Callable[[], Any]) -> StorageError | None:
 
 
 class Failing:
-    """A bucket on a disk whose nth call fails, from where an object is to be changed."""
+    """A bucket on a disk whose nth call fails, counted from the start of a change."""
 
     def __init__(self, number: int, nth: int) -> None:
         self.clock, self.disk = FakeClock(), SimDisk()
@@ -83,8 +83,8 @@ def failing(number: int) -> Iterator[Failing]:
         ("ENOSPC", "Make room"),
         ("EDQUOT", "Make room"),
         ("EFBIG", "Make room"),
-        ("EROFS", "Let this user"),
-        ("EACCES", "Let this user"),
+        ("EROFS", "Give this user"),
+        ("EACCES", "Give this user"),
         ("EIO", "Check the folder"),
     ],
 )
@@ -122,7 +122,7 @@ def read_all(one: Failing) -> StorageError | None:
     return refusal(read)
 
 
-def test_a_read_that_fails_is_told() -> None:
+def test_a_failing_read_raises_an_error() -> None:
     for one in failing(errno.EIO):
         error = read_all(one)
         assert bool(error) == bool(one.fired)
@@ -131,7 +131,7 @@ def test_a_read_that_fails_is_told() -> None:
             assert "/bucket" in str(error)
 
 
-def test_a_disk_that_nobody_can_write_to_is_read_all_the_same() -> None:
+def test_a_read_only_disk_can_be_read() -> None:
     for one in failing(errno.EROFS):
         error = read_all(one)
         assert error is None or one.fired != "sync folder"
@@ -217,7 +217,7 @@ print(json.dumps([listed, told]))
 """
 
 
-def test_a_folder_that_is_read_only_can_be_read_and_tells_who_writes(tmp_path: Path) -> None:
+def test_a_read_only_folder_can_be_read_and_refuses_writes(tmp_path: Path) -> None:
     drive(FolderBucket(tmp_path).put("log/1", b"body", expect=ABSENT))
     read_only = 'mount --bind "$1" "$1" && mount -o remount,bind,ro "$1" && exec "$2" -c "$3" "$1"'
     command = ["unshare", "-rm", "sh", "-c", read_only, "sh", str(tmp_path), sys.executable]
@@ -228,5 +228,5 @@ def test_a_folder_that_is_read_only_can_be_read_and_tells_who_writes(tmp_path: P
     assert len(told) == 4
     for message, outcome_unknown in told:
         assert str(tmp_path) in message
-        assert "Let this user read and write there" in message
+        assert "Give this user read and write permission" in message
         assert not outcome_unknown

@@ -1,4 +1,4 @@
-"""The bucket on Google Cloud Storage passes the suite, on our server or the one that is named."""
+"""The bucket on Google Cloud Storage passes the suite, on our server or CASQUE_TEST_GCS_URL."""
 
 from __future__ import annotations
 

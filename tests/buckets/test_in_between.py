@@ -1,4 +1,4 @@
-"""One process interrupted before each call of the disk in turn, while another does its work."""
+"""One process is interrupted before each disk call in turn, while another does its work."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from casque.testing.disk import SimDisk, SimFiles
 
 
 class Interrupted:
-    """A process that is interrupted before its nth call, while another one does its work."""
+    """A process that is interrupted before its nth call, while another does its work."""
 
     def __init__(self, nth: int) -> None:
         self.disk, self.clock = SimDisk(), FakeClock()
@@ -42,7 +42,7 @@ class Interrupted:
         self.disk.before = before
 
     def made(self, mine: str) -> list[bytes]:
-        """The bodies of those who were told that it is done."""
+        """The bodies of the writes that succeeded."""
         return [b"mine"] * (mine == "done") + [b"theirs"] * (self.told == ["done"])
 
     def body(self) -> bytes | None:
@@ -61,7 +61,7 @@ def answer(call: Any) -> str:
 
 
 def interrupted() -> Iterator[Interrupted]:
-    """One that is interrupted before its first call, then its second, and so on to the last."""
+    """Yield a process interrupted before its first call, then its second, and so on."""
     for nth in count(1):
         yield (process := Interrupted(nth))
         if not process.fired:

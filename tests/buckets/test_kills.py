@@ -1,7 +1,7 @@
-"""A process killed before each of its calls in turn, and in the middle of each write.
+"""A process is killed before each of its calls in turn, and in the middle of each write.
 
-Everything that it was answered for is there whole; nothing half-written is seen;
-and those who come after it can go on.
+Every acknowledged object is there and complete; no partly written object is seen;
+and later processes can continue.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def check(root: Path, calls: list[Call]) -> None:
             allowed[words[1]] = {words[2]}
         elif len(words) > 1:
             allowed.setdefault(words[1], {"-"}).add(words[2])
-    # Seen as a stranger would see it, behind the bucket's back.
+    # Read directly from the folder, not through the bucket.
     files = {
         str(path.relative_to(root)): path.read_bytes()
         for path in root.rglob("*")

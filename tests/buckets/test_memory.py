@@ -12,7 +12,7 @@ from casque.testing.rig import Tier
 
 
 class MemoryHarness:
-    """All handles are the one bucket: nothing else can reach this process's memory."""
+    """All handles are the same bucket: no other process can reach this one's memory."""
 
     tier: Tier = "full"
     limits: frozenset[Limit] = frozenset()

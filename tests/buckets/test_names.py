@@ -1,4 +1,4 @@
-"""What a folder holds besides objects, which version each has, and what a list of it costs."""
+"""Other files in a bucket's folder, the versions of objects, and the cost of a list."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_an_object_is_a_file_of_its_key_and_holds_its_bytes(tmp_path: Path) -> N
     assert [path.name for path in (tmp_path / "bucket/log").iterdir()] == ["0001"]
 
 
-def test_what_is_half_written_is_neither_listed_nor_read(tmp_path: Path) -> None:
+def test_a_partly_written_file_is_neither_listed_nor_read(tmp_path: Path) -> None:
     bucket = FolderBucket(tmp_path)
     drive(bucket.put("log/1", b"whole", expect=ABSENT))
     for folder in (tmp_path, tmp_path / "log"):
@@ -37,7 +37,7 @@ def test_what_is_half_written_is_neither_listed_nor_read(tmp_path: Path) -> None
         assert [one.key for one in drive(bucket.list(prefix))] == ["log/1"][: "." not in prefix]
 
 
-def test_what_a_killed_process_left_goes_after_a_day(tmp_path: Path) -> None:
+def test_files_of_a_killed_process_are_removed_after_a_day(tmp_path: Path) -> None:
     clock = FakeClock()
     bucket = FolderBucket(tmp_path, clock)
     drive(bucket.put("log/1", b"whole", expect=ABSENT))
@@ -54,7 +54,7 @@ def test_what_a_killed_process_left_goes_after_a_day(tmp_path: Path) -> None:
     assert foreign.exists()
 
 
-def test_one_that_is_written_for_longer_than_a_day_is_written_again(tmp_path: Path) -> None:
+def test_a_put_that_takes_longer_than_a_day_is_written_again(tmp_path: Path) -> None:
     clock, disk = FakeClock(), SimDisk()
     bucket, other = (FolderBucket("/b", clock, files=disk.process()) for _ in range(2))
     drive(bucket.put("log/0", b"", expect=ABSENT))
@@ -73,7 +73,7 @@ def test_one_that_is_written_for_longer_than_a_day_is_written_again(tmp_path: Pa
     assert found.body == b"slow"
 
 
-def test_files_of_others_are_named_when_a_key_could_name_them(tmp_path: Path) -> None:
+def test_files_of_others_are_listed_if_their_names_are_valid_keys(tmp_path: Path) -> None:
     (tmp_path / "log").mkdir()
     for name in ("notes.txt", "log/ä", "log/a b", "log/\udcff", "log/x", "log/~"):
         (tmp_path / name).write_bytes(b"mine")
@@ -83,7 +83,7 @@ def test_files_of_others_are_named_when_a_key_could_name_them(tmp_path: Path) ->
 
 
 def test_a_folder_outlives_its_last_object(tmp_path: Path) -> None:
-    """Others know its name to be on disk, and do not sync it again."""
+    """Other processes remember that its name is on disk, and do not sync it again."""
     bucket = FolderBucket(tmp_path)
     for key in ("s/1/x", "log/1"):
         drive(bucket.put(key, b"", expect=ABSENT))
@@ -100,14 +100,14 @@ def test_no_update_repeats_a_version_whatever_the_clock_does(tmp_path: Path) -> 
     bucket = FolderBucket(tmp_path, clock)
     versions: list[Version] = [drive(bucket.put("a", b"same", expect=ABSENT))]
     for number in range(60):
-        # It stands still, and every now and then it is set back to where it was.
+        # The clock stands still, and at times it is set back to where it was.
         clock.jump(timedelta(seconds=1 if number % 3 else -2))
         versions.append(drive(bucket.put("a", b"same", expect=versions[-1])))
     assert len(set(versions)) == len(versions)
 
 
 def test_no_object_that_is_created_again_repeats_a_version(tmp_path: Path) -> None:
-    # On a real disk the new file is given the number of the one just deleted.
+    # On a real disk the new file gets the inode number of the one just deleted.
     bucket = FolderBucket(tmp_path)
     versions: list[Version] = []
     for _ in range(20):
@@ -117,7 +117,7 @@ def test_no_object_that_is_created_again_repeats_a_version(tmp_path: Path) -> No
 
 
 def test_a_version_outlives_a_second_link_of_its_file(tmp_path: Path) -> None:
-    # As a process that is killed between its link and its unlink leaves one, and some backups do.
+    # A process that is killed between its link and its unlink leaves one, and so do some backups.
     bucket = FolderBucket(tmp_path)
     version = drive(bucket.put("a", b"1", expect=ABSENT))
     (tmp_path / ".copy").hardlink_to(tmp_path / "a")
@@ -125,7 +125,7 @@ def test_a_version_outlives_a_second_link_of_its_file(tmp_path: Path) -> None:
     drive(bucket.put("a", b"2", expect=version))
 
 
-def test_the_time_of_an_object_is_the_clocks(tmp_path: Path) -> None:
+def test_the_time_of_an_object_comes_from_the_clock(tmp_path: Path) -> None:
     clock = FakeClock()
     bucket = FolderBucket(tmp_path, clock)
     for number in range(3):
@@ -163,7 +163,7 @@ def filled() -> Counted:
     return one
 
 
-def test_a_list_looks_at_what_it_names_and_in_folders_that_can_match(filled: Counted) -> None:
+def test_a_list_reads_only_what_it_returns_and_folders_that_can_match(filled: Counted) -> None:
     def cost(prefix: str, after: str, named: int) -> tuple[int, int]:
         filled.calls.clear()
         assert len(drive(filled.bucket.list(prefix, after=after))) == named
@@ -180,7 +180,7 @@ def test_a_list_looks_at_what_it_names_and_in_folders_that_can_match(filled: Cou
     assert cost("", "", PAGE) == (2, PAGE)
 
 
-def test_what_was_listed_or_read_once_is_not_synced_again(filled: Counted) -> None:
+def test_an_object_listed_or_read_once_is_not_synced_again(filled: Counted) -> None:
     bucket = filled.open()
     filled.calls.clear()
     first = drive(bucket.list("log/"))
@@ -195,7 +195,7 @@ def test_what_was_listed_or_read_once_is_not_synced_again(filled: Counted) -> No
     assert filled.calls["sync folder"] == synced + 1
 
 
-def test_what_is_known_to_last_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_memory_of_synced_names_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(synced_names, "OBJECTS_KEPT", 10)
     monkeypatch.setattr(synced_names, "_FOLDERS_KEPT", 3)
     bucket = Counted().bucket

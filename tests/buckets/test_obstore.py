@@ -1,4 +1,4 @@
-"""What obstore does behind our bucket: forks, endings, addresses, time."""
+"""The bucket on obstore: forks, the end of a process, addresses, time limits."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def in_child(do):
 
 
 def run(code: str, server: BucketServer, prefix: str = "") -> str:
-    quiet = ["-W", "ignore::DeprecationWarning"]  # that a process with threads forks
+    quiet = ["-W", "ignore::DeprecationWarning"]  # about a fork in a process with threads
     done = subprocess.run(
         [sys.executable, *quiet, "-c", COMMON + code, server.url, prefix or unique_prefix()],
         cwd=ROOT,
@@ -62,7 +62,7 @@ def run(code: str, server: BucketServer, prefix: str = "") -> str:
 def test_the_child_of_a_process_that_used_a_bucket_is_refused_at_once(
     bucket_server: BucketServer,
 ) -> None:
-    # Also with a bucket of its own: obstore has one set of threads for all of a process.
+    # Even with its own bucket: obstore has one set of threads per process.
     said = run(
         """
 use(bucket, "a")
@@ -107,7 +107,7 @@ use(bucket, "c")
 def test_a_program_that_ends_right_after_its_last_request_ends_well(
     bucket_server: BucketServer,
 ) -> None:
-    # obstore's coroutines would abort some of these as the interpreter ends.
+    # With obstore's coroutines, some of these would abort as the interpreter ends.
     for _ in range(5):
         run('use(bucket, "a")', bucket_server)
 
@@ -206,12 +206,15 @@ def test_many_requests_are_under_way_at_once(s3: MakeBucket, bucket_server: Buck
         (lambda: s3_bucket("b", "a\nb"), "not empty and not dots"),
         (lambda: s3_bucket("b", endpoint="127.0.0.1:9000"), "the endpoint must be like"),
         (lambda: s3_bucket("b", endpoint="ftp://127.0.0.1"), "the endpoint must be like"),
-        (lambda: s3_bucket("b", endpoint="http://[::1"), "the endpoint is no URL"),
-        (lambda: s3_bucket("b", endpoint="http://u:secret@127.0.0.1"), "no user and password"),
+        (lambda: s3_bucket("b", endpoint="http://[::1"), "the endpoint is not a URL"),
+        (
+            lambda: s3_bucket("b", endpoint="http://u:secret@127.0.0.1"),
+            "must not contain a user and password",
+        ),
         (lambda: azure_bucket("b", account_name="a", account_key="@@"), "Invalid Access Key"),
     ],
 )
-def test_an_address_that_cannot_be_is_told_before_anything_is_sent(make: Any, says: str) -> None:
+def test_an_invalid_address_is_refused_before_anything_is_sent(make: Any, says: str) -> None:
     with pytest.raises(InvalidError, match=says) as caught:
         make()
     assert "secret" not in str(caught.value)
@@ -242,7 +245,7 @@ def test_a_machine_without_credentials_is_told_where_they_come_from(
     asyncio.run(go())
 
 
-def test_the_environment_is_where_the_rest_comes_from(
+def test_missing_options_come_from_the_environment(
     bucket_server: BucketServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", bucket_server.url)
@@ -301,17 +304,19 @@ def test_a_server_that_was_down_is_used_again_without_a_restart(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("status", [401, 403, 404])
-def test_what_a_machine_says_that_has_no_role_is_no_answer_of_the_storage(
+def test_an_error_of_the_metadata_service_is_no_answer_of_the_storage(
     monkeypatch: pytest.MonkeyPatch, bucket_server: BucketServer, status: int
 ) -> None:
-    # Least of all that there is no such object.
+    # In particular, it does not mean that the object does not exist.
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_METADATA_ENDPOINT", bucket_server.url)
     bucket_server.fail(status, match="api/token", code="NoSuchKey")
     bucket = s3_bucket(BUCKET, "q", endpoint=bucket_server.url, region="us-east-1")
     for call in (lambda: bucket.get("a"), bucket.list, lambda: bucket.delete("a")):
-        with pytest.raises(StorageError, match=f"says {status}.*No credentials were found") as told:
+        with pytest.raises(
+            StorageError, match=f"status {status}.*No credentials were found"
+        ) as told:
             asyncio.run(call())
         assert not told.value.outcome_unknown
     asyncio.run(bucket.close())

@@ -1,4 +1,4 @@
-"""Places where a bucket cannot be: told clearly, and nothing is left behind."""
+"""Places that cannot hold a bucket: a clear error, and nothing is left behind."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from casque.testing import FakeClock
 
 
 def refused(call: Callable[[], Any], *told: str) -> None:
-    """The call is refused, nothing was changed, and the message tells these."""
+    """Check that the call is refused without a change, and its message contains these parts."""
     with pytest.raises(StorageError) as error:
         drive(call())
     assert not error.value.outcome_unknown
@@ -35,7 +35,7 @@ def put(bucket: FolderBucket, key: str = "log/1") -> Callable[[], Any]:
 
 
 def names(folder: Path) -> set[str]:
-    """All that is in a folder, but for what makes no difference."""
+    """Return the files in a folder, except those that make no difference."""
     return {
         str(path.relative_to(folder))
         for path in folder.rglob("*")
@@ -47,7 +47,7 @@ def names(folder: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("path", ["", "/", "a\0b", "~nobody-of-that-name/x"])
-def test_what_cannot_be_a_folder_is_no_path_of_a_bucket(path: str) -> None:
+def test_a_path_that_cannot_be_a_folder_is_refused(path: str) -> None:
     with pytest.raises(InvalidError):
         FolderBucket(path)
 
@@ -111,7 +111,7 @@ class FakeClockWithChance(FakeClock):
         return 0.5
 
 
-def test_a_file_in_place_of_the_folder_is_told(tmp_path: Path) -> None:
+def test_a_file_in_place_of_the_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "bucket").write_text("mine")
     for path in (tmp_path / "bucket", tmp_path / "bucket" / "below"):
         bucket = FolderBucket(path)
@@ -123,14 +123,14 @@ def test_a_file_in_place_of_the_folder_is_told(tmp_path: Path) -> None:
     assert (tmp_path / "bucket").read_text() == "mine"
 
 
-def test_a_file_in_place_of_a_folder_in_it_is_told(tmp_path: Path) -> None:
+def test_a_file_in_place_of_a_folder_in_it_is_refused(tmp_path: Path) -> None:
     bucket = FolderBucket(tmp_path)
     drive(bucket.put("log", b"an object", expect=ABSENT))
     refused(put(bucket), str(tmp_path / "log/1"), "A file is where a folder should be")
     assert drive(bucket.get("log/1")) is None
 
 
-def test_a_folder_in_place_of_an_object_is_told(tmp_path: Path) -> None:
+def test_a_folder_in_place_of_an_object_is_refused(tmp_path: Path) -> None:
     bucket = FolderBucket(tmp_path)
     version = drive(bucket.put("log/1", b"an object", expect=ABSENT))
     refused(put(bucket, "log"), str(tmp_path / "log"), "a folder where a file should")
@@ -138,11 +138,11 @@ def test_a_folder_in_place_of_an_object_is_told(tmp_path: Path) -> None:
     assert names(tmp_path) == {"log", "log/1"}
 
 
-def test_a_pipe_in_place_of_an_object_is_told_and_not_waited_for(tmp_path: Path) -> None:
+def test_a_pipe_in_place_of_an_object_is_refused_without_waiting(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     bucket = FolderBucket(tmp_path)
-    refused(lambda: bucket.get("pipe"), str(tmp_path / "pipe"), "not a plain file")
-    refused(put(bucket, "pipe"), str(tmp_path / "pipe"), "not a plain file")
+    refused(lambda: bucket.get("pipe"), str(tmp_path / "pipe"), "Not a plain file")
+    refused(put(bucket, "pipe"), str(tmp_path / "pipe"), "Not a plain file")
     assert drive(bucket.list()) == []
 
 
@@ -159,12 +159,12 @@ def test_a_folder_that_is_removed_while_in_use_is_made_again(tmp_path: Path) -> 
             drive(bucket.delete(key))
 
 
-def test_a_lock_that_is_never_let_go_is_waited_for_within_a_bound(tmp_path: Path) -> None:
+def test_a_lock_that_is_never_released_is_waited_for_within_a_limit(tmp_path: Path) -> None:
     clock = FakeClock()
     bucket = FolderBucket(tmp_path, clock)
     version = drive(bucket.put("a", b"1", expect=ABSENT))
     with LocalDisk(clock).locked(str(tmp_path / "casque")):
         refused(lambda: bucket.put("a", b"2", expect=version), ".casque.lock", "30 s")
         refused(lambda: bucket.delete("a"), ".casque.lock", "30 s")
-        drive(bucket.put("b", b"1", expect=ABSENT))  # which needs none
+        drive(bucket.put("b", b"1", expect=ABSENT))  # a create needs no lock
     drive(bucket.put("a", b"2", expect=version))

@@ -1,12 +1,12 @@
-"""The bucket in a folder on a disk whose power is cut: what anybody was told is there after it.
+"""The bucket in a folder on a disk whose power is cut: every answer still holds after it.
 
-Every call of the disk is a moment at which a process can be killed or the power
-can be cut. Each one is tried.
+At every disk call a process can be killed or the power can be cut. The tests try
+each one.
 """
 
 from __future__ import annotations
 
-import random  # noqa: TID251 - seeded, and handed to the disk
+import random  # noqa: TID251 - seeded, and passed to the disk
 from collections.abc import Sequence
 from contextlib import suppress
 from itertools import count
@@ -25,7 +25,7 @@ from casque.testing.disk import GoneError, SimDisk, SimFiles
 
 
 class Worst(random.Random):
-    """Nothing is kept that was not synced."""
+    """The worst disk: it keeps nothing that was not synced."""
 
     def choice(self, seq: Any) -> Any:
         return seq[0]
@@ -40,7 +40,7 @@ class Step(NamedTuple):
     key: str
 
 
-# What each one does next rests on what the other has done before it.
+# Each step depends on what the other process has done before it.
 SCRIPT = [
     Step("b", "create", "log/1"),
     Step("a", "get", "log/1"),
@@ -63,7 +63,7 @@ SCRIPT = [
 
 
 class Run:
-    """Two processes on one disk, and what they have been told."""
+    """Two processes on one disk, and the answers they got."""
 
     def __init__(self) -> None:
         self.disk = SimDisk()
@@ -71,9 +71,9 @@ class Run:
         self.files = {who: self.disk.process() for who in "ab"}
         self.buckets = {who: self.open(files) for who, files in self.files.items()}
         self.sure: dict[str, bytes | None] = {}
-        """Of each key what was last told to be there."""
+        """For each key, the content of the last answer."""
         self.perhaps: dict[str, list[bytes | None]] = {}
-        """And what a call may have made of it that was never answered."""
+        """For each key, the contents that unanswered calls may have written."""
         self._bodies = count()
 
     def open(self, files: SimFiles) -> FolderBucket:
@@ -115,7 +115,7 @@ class Run:
             self.told(key, found.body)
 
     def list(self, bucket: FolderBucket, key: str) -> None:
-        # What is named lasts; which of those it may be is read behind the bucket's back.
+        # A listed name is durable. The content is read directly from the disk.
         for listed in drive(bucket.list(key)):
             self.told(listed.key, self.disk.process().read(f"/home/bucket/{listed.key}")[0])
 
@@ -128,14 +128,14 @@ class Run:
             found = drive(bucket.get(key))
             body = None if found is None else found.body
             allowed = [self.sure.get(key), *self.perhaps.get(key, [])]
-            assert body in allowed, f"{key} is {body!r} and was told to be {allowed}"
+            assert body in allowed, f"{key} is {body!r}, and the answers said {allowed}"
         for listed in drive(bucket.list()):
             assert drive(bucket.get(listed.key))
             assert listed.key in self.perhaps
 
 
 def power_cut_at(nth: int, chance: random.Random) -> bool:
-    """Cut the power before the nth call of the run; whether it came to that."""
+    """Cut the power before the nth call of the run. False if there were fewer calls."""
     run = Run()
 
     def before(_: SimFiles, __: str) -> None:
@@ -153,7 +153,7 @@ def power_cut_at(nth: int, chance: random.Random) -> bool:
 
 
 def killed_at(nth: int, chance: random.Random, steps_left: int) -> bool:
-    """Kill whoever makes the nth call; the other one takes so many steps, then power is cut."""
+    """Kill the process that makes the nth call; cut the power after some steps of the other."""
     run = Run()
 
     def before(files: SimFiles, _: str) -> None:
@@ -186,11 +186,11 @@ def sweep() -> None:
             return
 
 
-def test_what_anybody_was_told_is_there_after_a_power_cut_at_any_call() -> None:
+def test_every_answer_holds_after_a_power_cut_at_any_call() -> None:
     sweep()
 
 
-def test_it_holds_for_what_a_seed_makes_of_it() -> None:
+def test_every_answer_holds_in_random_runs() -> None:
     for seed in range(600):
         chance = random.Random(seed)
         run = Run()
@@ -273,5 +273,5 @@ def test_without_any_one_of_its_syncs_something_is_lost(
     plant: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plant(monkeypatch)
-    with pytest.raises(AssertionError, match="was told to be"):
+    with pytest.raises(AssertionError, match="and the answers said"):
         sweep()

@@ -1,4 +1,4 @@
-"""Storage that refuses, breaks or lies: each is told for what it is, and what to do about it."""
+"""Storage that refuses, breaks or lies: the error says what happened and what to do."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ GCS_PERMISSIONS: dict[Verb, str] = {
 
 
 def refused(bucket: ObstoreBucket, call: Call) -> StorageError:
-    """The error of a call that changed nothing."""
+    """Return the error of a call that changed nothing."""
     with pytest.raises(StorageError) as caught:
         asyncio.run(_closing(bucket, call))
     assert not caught.value.outcome_unknown
@@ -55,7 +55,7 @@ def refused(bucket: ObstoreBucket, call: Call) -> StorageError:
 
 
 def unanswered(bucket: ObstoreBucket, call: Call) -> StorageError:
-    """The error of a call of which nobody knows what became."""
+    """Return the error of a call with an unknown outcome."""
     with pytest.raises(StorageError) as caught:
         asyncio.run(_closing(bucket, call))
     assert caught.value.outcome_unknown
@@ -103,7 +103,7 @@ def test_a_missing_object_that_may_not_be_listed_is_not_taken_for_absent(
 
 @pytest.mark.parametrize("kind", [s3_of, gcs_of])
 @pytest.mark.parametrize("call", [*CALLS.values(), update], ids=[*CALLS, "update"])
-def test_a_missing_bucket_is_no_empty_one(
+def test_a_missing_bucket_is_not_an_empty_one(
     kind: Any, call: Call, bucket_server: BucketServer
 ) -> None:
     bucket = kind(bucket_server.url, "q", bucket="nobody-made-it")
@@ -111,7 +111,7 @@ def test_a_missing_bucket_is_no_empty_one(
 
 
 @pytest.mark.parametrize("call", [*CALLS.values(), update], ids=[*CALLS, "update"])
-def test_a_missing_container_is_no_empty_one(call: Call, azurite: str) -> None:
+def test_a_missing_container_is_not_an_empty_one(call: Call, azurite: str) -> None:
     bucket = azure_of(azurite, "q", bucket="nobody-made-it")
     assert "There is no such container: create it first" in str(refused(bucket, call))
 
@@ -134,12 +134,12 @@ def test_credentials_that_are_not_accepted(verb: Verb, bucket_server: BucketServ
         (403, "RequestTimeTooSkewed", "clock is wrong"),
         (403, "SignatureDoesNotMatch", "credentials are not accepted"),
         (400, "ExpiredToken", "credentials are not accepted"),
-        (404, "Nonsense", "Is the endpoint right?"),
-        (301, "PermanentRedirect", "name its region"),
-        (501, None, "does not know conditional writes"),
+        (404, "Nonsense", "Check the endpoint"),
+        (301, "PermanentRedirect", "set its region"),
+        (501, None, "does not support conditional writes"),
     ],
 )
-def test_what_was_refused_says_why(
+def test_a_refusal_says_why(
     status: int, code: str | None, says: str, s3: MakeBucket, bucket_server: BucketServer
 ) -> None:
     bucket_server.fail(status, code=code)
@@ -154,14 +154,15 @@ def test_no_answer_is_not_no(
     bucket_server.fail(status, [verb])
     error = unanswered(s3(), CALLS[verb])
     assert str(status) in str(error)
-    may = {"put": "may have been written", "delete": "may have been deleted"}
+    may = {"put": "may still have been written", "delete": "may still have been deleted"}
     assert may.get(verb, "Try again") in str(error)
 
 
 def test_a_409_of_s3_is_no_conflict_whatever_was_expected(
     s3: MakeBucket, gcs: MakeBucket, bucket_server: BucketServer
 ) -> None:
-    # obstore calls it "already exists"; S3 says so of two requests that met, and none may be in.
+    # obstore reports "already exists", but S3 sends it for two racing requests, of which maybe
+    # neither was carried out.
     bucket_server.fail(409, ["put"])
     for bucket, call in ((s3(), CALLS["put"]), (s3(), update), (gcs(), CALLS["put"])):
         unanswered(bucket, call)
@@ -169,11 +170,11 @@ def test_a_409_of_s3_is_no_conflict_whatever_was_expected(
 
 @pytest.mark.parametrize("kind", ["s3", "gcs"])
 @pytest.mark.parametrize("verb", CALLS)
-def test_a_request_is_sent_once_whatever_comes_of_it(
+def test_a_request_is_sent_once_whatever_its_outcome(
     verb: Verb, kind: str, request: pytest.FixtureRequest, bucket_server: BucketServer
 ) -> None:
     bucket = request.getfixturevalue(kind)()
-    done(bucket, CALLS["get"])  # a connection is open, which a library might think stale
+    done(bucket, CALLS["get"])  # opens a connection that a library might take for stale
     switches: list[Callable[[], None]] = [
         lambda: bucket_server.fail(500),
         lambda: bucket_server.fail(409),
@@ -211,19 +212,17 @@ def test_a_write_that_was_dropped_is_not_there(s3: MakeBucket, bucket_server: Bu
     done(bucket, CALLS["put"])
 
 
-def test_a_server_that_ignores_conditions_shows(
+def test_two_creates_detect_a_server_that_ignores_conditions(
     s3: MakeBucket, bucket_server: BucketServer
 ) -> None:
-    # Nothing in an answer tells; two creates do, so whoever opens a queue tries that.
+    # No answer shows it, but two creates do. So a process that opens a queue tries two creates.
     bucket = s3()
     bucket_server.ignore_conditions()
     assert done(bucket, CALLS["put"]) == done(bucket, CALLS["put"])
     assert done(bucket, update)
 
 
-def test_a_name_written_too_often_is_told_to_wait(
-    gcs: MakeBucket, bucket_server: BucketServer
-) -> None:
+def test_a_name_written_too_often_must_wait(gcs: MakeBucket, bucket_server: BucketServer) -> None:
     bucket = gcs()
     bucket_server.pace()
     version = done(bucket, CALLS["put"])
@@ -232,27 +231,27 @@ def test_a_name_written_too_often_is_told_to_wait(
     done(bucket, lambda bucket: bucket.put("log/2", b"2", expect=ABSENT))
 
 
-def test_nobody_listens() -> None:
+def test_no_server_listens() -> None:
     error = unanswered(s3_of("http://127.0.0.1:1", "q"), CALLS["get"])
     assert "no answer from http://127.0.0.1:1" in str(error)
 
 
-def test_a_page_of_something_else_is_no_empty_queue(bucket_server: BucketServer) -> None:
-    # As when the endpoint lacks a path, or a proxy answers.
+def test_a_page_of_another_server_is_not_an_empty_queue(bucket_server: BucketServer) -> None:
+    # As when the endpoint lacks a path, or a proxy answers instead.
     bucket = s3_of(f"{bucket_server.url}/-", "q", bucket="no-such-page")
-    assert "Is the endpoint right?" in str(refused(bucket, CALLS["get"]))
+    assert "Check the endpoint" in str(refused(bucket, CALLS["get"]))
 
 
 @pytest.mark.parametrize("kind", ["s3", "gcs"])
-def test_an_empty_404_is_no_missing_object(
+def test_an_empty_404_is_not_a_missing_object(
     kind: str, request: pytest.FixtureRequest, bucket_server: BucketServer
 ) -> None:
-    # As of an ingress that has no route to the storage.
+    # As from an ingress that has no route to the storage.
     bucket = request.getfixturevalue(kind)()
     done(bucket, CALLS["put"])
     bucket_server.fail(404, code="")
     for call in CALLS.values():
-        assert "Is the endpoint right?" in str(refused(bucket, call))
+        assert "Check the endpoint" in str(refused(bucket, call))
     bucket_server.clear()
     assert done(bucket, CALLS["get"]).body == b"x"
 

@@ -1,4 +1,4 @@
-"""What servers answer, as obstore quotes it, and what a caller is told of it."""
+"""Replies of servers, as obstore quotes them, and the errors that callers get."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def refusal(service: Service, verb: Verb, message: str) -> str:
         (AZURE, f"{ASKED}status code: 409: <Code>SnapshotsPresent</Code>", "409 SnapshotsPresent"),
     ],
 )
-def test_what_may_not_be_deleted_blames_what_holds_it(
+def test_a_refused_delete_says_that_the_object_is_locked(
     service: Service, message: str, says: str
 ) -> None:
     error = refusal(service, "delete", message)
@@ -71,14 +71,14 @@ def test_a_plain_403_still_names_the_permission() -> None:
     assert "Allow …/blobs/delete" in refusal(AZURE, "delete", batch)
 
 
-def test_a_deletion_that_met_another_request_is_no_answer() -> None:
+def test_a_delete_that_raced_another_request_has_an_unknown_outcome() -> None:
     for code in ("ConditionalRequestConflict", "OperationAborted"):
         error = told(S3, "delete", f"{ASKED}status code: 409 Conflict: <Code>{code}</Code>")
         assert isinstance(error, StorageError)
         assert error.outcome_unknown
 
 
-def test_one_of_a_batch_that_is_not_there_is_absent_and_a_missing_container_is_not() -> None:
+def test_a_missing_object_in_a_batch_is_absent_and_a_missing_container_is_not() -> None:
     assert says_absent(reply_in(f"{BATCH}The specified blob does not exist. (code: 404)"))
     missing = f"{BATCH}The specified container does not exist. (code: 404)"
     assert not says_absent(reply_in(missing))
@@ -91,7 +91,7 @@ def test_an_empty_404_is_not_absent() -> None:
     )
     for message in (f"{empty}Not Found: ", f"{empty}Not Found: \n\nDebug source: …"):
         assert not says_absent(reply_in(message))
-        assert "Is the endpoint right?" in refusal(S3, "read", message)
+        assert "Check the endpoint" in refusal(S3, "read", message)
 
 
 @pytest.mark.parametrize(("status", "pause_us"), [(429, 1_000_000), (503, 1_000_000), (500, 0)])

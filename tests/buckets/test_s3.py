@@ -1,4 +1,4 @@
-"""The bucket on S3 passes the suite: on two servers of others and on ours."""
+"""The bucket on S3 passes the suite: on two third-party servers and on ours."""
 
 from __future__ import annotations
 

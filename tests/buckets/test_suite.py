@@ -1,4 +1,4 @@
-"""The suite of buckets sees what it is for: each of these buckets breaks one promise."""
+"""The bucket suite finds every broken promise: each of these buckets breaks one."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class ReusesVersionsAfterADelete(MemoryBucket):
 
 
 class LooksAndThenWrites(MemoryBucket):
-    """The check and the write are two steps, between which others get in."""
+    """The check and the write are two steps, and others can write in between."""
 
     async def put(self, key: str, body: bytes, *, expect: Any) -> Version:
         found = await self.get(key)
@@ -96,7 +96,7 @@ class ListsFolderByFolder(MemoryBucket):
 
 
 class ListsWholePartsOnly(MemoryBucket):
-    """A prefix is taken for a folder, as some clients do."""
+    """It treats a prefix as a folder, as some clients do."""
 
     async def list(self, prefix: str = "", *, after: str = "") -> list[Listed]:
         folder = prefix if prefix.endswith("/") or not prefix else f"{prefix}/"
@@ -155,7 +155,7 @@ def broken_promises(kind: type[MemoryBucket]) -> Iterator[str]:
                 yield name
 
 
-# Other modules may have been loaded that have kinds of their own.
+# Other loaded modules may define more subclasses.
 KINDS = [kind for kind in MemoryBucket.__subclasses__() if kind.__module__ == __name__]
 
 
@@ -164,7 +164,7 @@ def test_a_bucket_that_breaks_a_promise_fails(kind: type[MemoryBucket]) -> None:
     assert next(broken_promises(kind), None)
 
 
-def test_one_that_keeps_them_all_passes() -> None:
+def test_a_bucket_that_keeps_all_promises_passes() -> None:
     assert not list(broken_promises(MemoryBucket))
 
 

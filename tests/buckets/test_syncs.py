@@ -1,4 +1,4 @@
-"""What the bucket in a folder syncs, and that it does so before it answers: seen from outside."""
+"""The bucket in a folder syncs before it answers: checked by the syscalls it makes."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ say("nothing")
 
 
 class Answer:
-    """What was answered, and what was done to get there; names are relative to the bucket."""
+    """An answer, and the syscalls before it; names are relative to the bucket."""
 
     def __init__(self, root: Path, word: str, calls: list[Call]) -> None:
         self.word = word
@@ -86,7 +86,7 @@ class Answer:
         return places[0]
 
     def check_put(self) -> None:
-        """Its data are synced before it has its name, and its name before it is answered."""
+        """Check that the data is synced before the link, and the name before the answer."""
         [placed] = [call for call in self.calls if call.what in ("link", "rename")]
         assert placed.target == self.key
         assert self.calls.index(placed) > self.place("sync", placed.path)
@@ -129,7 +129,7 @@ def check_writer(told: list[Answer]) -> None:
 
 
 def check_names_of_folders(told: list[Answer]) -> None:
-    """A folder's own name is synced before the first object in it is answered for."""
+    """Check that a folder's own name is synced before the first answer about an object in it."""
     by_word = {answer.word: answer for answer in told}
     first = by_word["create log/1"]
     assert "." in first.synced()[first.synced().index("log") :], "the name of log/"
@@ -151,8 +151,8 @@ def test_a_put_in_a_folder_that_is_known_syncs_twice(shim: Path, quick_path: Pat
 
 def check_reader(told: list[Answer]) -> None:
     synced = [(answer.word, answer.synced()) for answer in told]
-    assert "log" in synced[0][1], "what another wrote was believed before it was synced"
-    assert synced[1] == ("get log/1", []), "known since the first time"
+    assert "log" in synced[0][1], "another process's object was returned before it was synced"
+    assert synced[1] == ("get log/1", []), "remembered since the first time"
     assert synced[2] == ("list log/", ["log"])
     assert synced[3:14] == [("list log/", []), *[("read", [])] * 10], "the list synced for all"
     assert {"s/1", "s"} <= set(synced[14][1])
@@ -161,7 +161,7 @@ def check_reader(told: list[Answer]) -> None:
     assert synced[18] == ("nothing", [])
 
 
-def test_what_another_wrote_is_synced_once_before_it_is_believed(
+def test_an_object_of_another_process_is_synced_once_before_it_is_returned(
     shim: Path, quick_path: Path
 ) -> None:
     check_reader(answers(shim, quick_path, READER))
@@ -219,7 +219,7 @@ def test_a_folders_name_that_is_not_synced_would_be_seen(shim: Path, quick_path:
         check_names_of_folders(told)
 
 
-def test_to_believe_what_is_not_synced_would_be_seen(shim: Path, quick_path: Path) -> None:
+def test_returning_an_unsynced_object_would_be_seen(shim: Path, quick_path: Path) -> None:
     told = answers(shim, quick_path, READER, BELIEVING)
-    with pytest.raises(AssertionError, match="believed before"):
+    with pytest.raises(AssertionError, match="returned before it was synced"):
         check_reader(told)

@@ -62,7 +62,7 @@ def test_the_list_of_commands_is_complete() -> None:
         ("file://{tmp}/no/such", 2, "there is no folder"),
         ("{tmp}/text.db", 6, "not a database"),
         ("{tmp}/text.json", 6, "does not contain a casque queue"),
-        ("{tmp}/full/", 6, "holds files of something else"),
+        ("{tmp}/full/", 6, "holds files of another program"),
         ("/proc/jobs.db", 5, "cannot open"),
     ],
 )

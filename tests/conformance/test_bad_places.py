@@ -193,7 +193,7 @@ def test_a_folder_in_the_place_of_the_file_is_left_alone(flavour: Flavour, tmp_p
 
 def test_a_file_in_the_place_of_the_folder_is_left_alone(flavour: Flavour, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("kept")
-    _breaks(flavour, tmp_path / "file", "Check that its folder is a folder", StorageError)
+    _breaks(flavour, tmp_path / "file", "Check that its folder is a directory", StorageError)
     assert disk(tmp_path) == {"file": b"kept"}
 
 

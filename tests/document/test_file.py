@@ -161,7 +161,7 @@ asyncio.run(main())
     done = run_child(code, str(tmp_path / "queue.json"))
     first, second = done.stdout.splitlines()
     assert first.startswith("False cannot write")
-    assert "has room" in first
+    assert "has free space" in first
     assert second == "['small']"
 
 

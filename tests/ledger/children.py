@@ -1,4 +1,4 @@
-"""What these tests run in processes of their own: quick to start, so without the test tools."""
+"""Functions that the tests run in child processes: quick to start, so without the test tools."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from casque import Queue
 
 Report = Callable[[Any], None]
 PATIENCE = timedelta(seconds=90)
-"""Longer than it ever takes; whoever still waits then waits for a job that is lost."""
+"""Longer than it ever takes; a process that still waits then waits for a lost job."""
 
 
 def enqueue_one(address: str, report: Report, place: int, start: Any) -> None:
-    """Enqueue a job into a queue that is not there yet: every third one has an id, one the same."""
+    """Enqueue a job into a new queue: a third without an id, a third with one, a third the same."""
     with Queue(address) as q:
         id = {0: None, 1: f"given-{place}", 2: "the same"}[place % 3]
         start.wait()
@@ -23,7 +23,7 @@ def enqueue_one(address: str, report: Report, place: int, start: Any) -> None:
 
 
 def enqueue_or_wait(address: str, report: Report, place: int, start: Any) -> None:
-    """Every second one begins by waiting for a job, the others bring one each."""
+    """In every second process, wait for a job first; in the others, enqueue one."""
     with Queue(address) as q:
         start.wait()
         if place % 2:

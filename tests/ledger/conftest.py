@@ -1,4 +1,4 @@
-"""What the tests of the ledger share."""
+"""Fixtures of the ledger's tests."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.ledger.places import Kind, Place, place_of
 
 @pytest.fixture
 def credentials(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a user has in the environment."""
+    """Set the environment variables that a user has."""
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testtest")
     monkeypatch.setenv("AWS_REGION", "us-east-1")
@@ -18,6 +18,6 @@ def credentials(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(params=["folder", "s3"])
 def place(request: pytest.FixtureRequest) -> Place:
-    """Where no ledger is yet. Google's words are tried where they differ."""
+    """A place without a ledger. Google's dialect is tested only where it differs."""
     kind: Kind = request.param
     return place_of(request, kind)

@@ -1,4 +1,4 @@
-"""Places: where a ledger can be, as a user names it; and as whoever breaks it reaches it."""
+"""Places: where a ledger can be: its URL for users, and direct access for tests that break it."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ _seeds = count()
 class Place(Protocol):
     url: str
     name: str
-    """What messages call it."""
+    """Its name in messages."""
 
     def objects(self) -> dict[str, bytes]:
-        """All that is stored there, by key; an entry by the one it has in its ledger's folder."""
+        """Return all stored objects by key; an entry by its key in its ledger's folder."""
         ...
 
     def everything(self) -> dict[str, bytes]:
-        """The same, by the keys they have in the place."""
+        """Return the same by their full keys in the place."""
         ...
 
     def write(self, key: str, body: bytes) -> None:
-        """Store an object, whatever was there."""
+        """Store an object unconditionally."""
         ...
 
     def remove(self, key: str) -> None: ...
@@ -111,13 +111,13 @@ class ServerPlace:
         self.server.shift_clock(seconds)
 
     def close(self) -> None:
-        """The server serves others too."""
+        """Do nothing: other tests use the server too."""
         self.server.clear()
         self.server.shift_clock(-self._shifted)
 
 
 def path_of(key: str, place: Place) -> str:
-    """Where an object is: an entry lies in the folder of its ledger, of which there is one."""
+    """Return an object's full key: an entry is in the folder of the only ledger."""
     if number_in(key) is None:
         return key
     folders = {split_key(one)[0] for one in place.everything()} - {""}
@@ -125,7 +125,7 @@ def path_of(key: str, place: Place) -> str:
 
 
 def place_of(request: pytest.FixtureRequest, kind: Kind) -> Place:
-    """A new place of that kind."""
+    """Return a new place of that kind."""
     if kind == "folder":
         tmp_path: Path = request.getfixturevalue("tmp_path")
         return FolderPlace(tmp_path / unique_prefix())
@@ -136,7 +136,7 @@ def place_of(request: pytest.FixtureRequest, kind: Kind) -> Place:
 
 
 def mostly_in_a_folder(name: str, cases: Iterable[str]) -> pytest.MarkDecorator:
-    """Each case in a folder, and every third in a bucket too: what is told is the ledger's."""
+    """Run each case in a folder, and every third in a bucket too: the ledger makes the errors."""
     some = list(cases)
     placed = [("folder", case) for case in some] + [("s3", case) for case in some[::3]]
     return pytest.mark.parametrize(("place", name), placed, indirect=["place"])
@@ -147,7 +147,7 @@ def entry_of(place: Place, number: int) -> bytes:
 
 
 def filled(place: Place, entries: int = 4) -> Queue:
-    """A queue whose log has so many entries, each one job: j1, j2 and on. It is left open."""
+    """Return an open queue whose log has this many entries, each with one job: j1, j2 …"""
     queue = Queue(place.url)
     for number in range(1, entries + 1):
         queue.enqueue("e", id=f"j{number}")
@@ -155,7 +155,7 @@ def filled(place: Place, entries: int = 4) -> Queue:
 
 
 def let_pass(place: Place, span: timedelta, *clocks: FakeClock) -> None:
-    """Let time pass for these and for the storage; a folder has the clock of whoever uses it."""
+    """Let time pass for these clocks and for the storage; a folder uses its process's clock."""
     if isinstance(place, ServerPlace):
         place.shift_clock(span.total_seconds())
     for clock in clocks:
@@ -163,14 +163,14 @@ def let_pass(place: Place, span: timedelta, *clocks: FakeClock) -> None:
 
 
 def impatient(url: str) -> tuple[Queue, FakeClock]:
-    """A queue whose pauses take no time, so that its patience ends at once; and its clock."""
-    # Each with chances of its own: two that begin in the same millisecond would mint equal ids.
+    """Return a queue whose pauses take no time, so its deadline comes at once; and its clock."""
+    # Each has its own random source: two from the same millisecond would mint equal ids.
     clock = FakeClock(to_datetime(SystemClock().now()), seed=next(_seeds))
     return Queue(open_store(url, clock=clock)), clock
 
 
 def home_of(bucket: Bucket) -> LedgerBucket:
-    """The ledger in a bucket, as its processes see it."""
+    """Return the ledger in a bucket, as its processes see it."""
     home, found = LedgerBucket(bucket), drive(bucket.get(MARKER))
     if found is not None:
         home.identity = json.loads(found.body)["identity"]

@@ -1,4 +1,4 @@
-"""Refusals: every way to use a queue, and what a message must be to help whoever reads it."""
+"""Refusals: every call of a queue, and checks that an error message helps its reader."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BLIND = "enqueue, which needs no state"
 SEEING = {name: use for name, use in USES.items() if name != BLIND}
 WRITING = {name: use for name, use in USES.items() if name != "stats"}
 
-# What a library's own words for it look like; and what the tests use for secrets.
+# Patterns of raw library errors, and the secrets of the tests.
 _NOT_FOR_USERS = re.compile(
     r"\n|Debug source|Error \{|Error\(|Some\(|(?<!-)None|object at 0x"
     r"|testtest|Credential=|Bearer|secret"
@@ -33,7 +33,7 @@ _LONGEST = 530
 
 
 def message(error: CasqueError) -> str:
-    """What it says, once it has been looked at as a user would: in words, and not too many."""
+    """Return the message, and check that it is readable for a user and not too long."""
     told = str(error)
     assert not _NOT_FOR_USERS.search(told), told
     assert len(told) < _LONGEST, told
@@ -44,7 +44,7 @@ def message(error: CasqueError) -> str:
 def refused(
     queue: Queue, use: Use, error: type[CasqueError] = CorruptError, *, unknown: bool = False
 ) -> str:
-    """What the error says by which this use of the queue is refused; it names where that was."""
+    """Return the message of the error that this use of the queue raises; it names the place."""
     with pytest.raises(error) as caught:
         use(queue)
     assert getattr(caught.value, "outcome_unknown", False) == unknown
@@ -59,7 +59,7 @@ def refuses(
     error: type[CasqueError] = CorruptError,
     uses: Iterable[Use] = tuple(USES.values()),
 ) -> None:
-    """Whoever comes to this place is told so, whatever it wants, and no object changes."""
+    """Check that every use of this place raises this error, and no object changes."""
     before = place.objects()
     for use in uses:
         with Queue(place.url) as q:

@@ -1,4 +1,4 @@
-"""Addresses of ledgers that are wrong, or need what is not installed: told before anything else."""
+"""Ledger addresses that are wrong, or need a missing package, are refused before anything else."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ WRONG: dict[str, str] = {
     "s3://bucket/q?endpoint=": "option endpoint is empty",
     "s3://bucket/q?endpoint=localhost:9000": "the endpoint must be like https://host",
     "gs://bucket/q?region=x": "takes no option region; .*endpoint",
-    "s3://bucket/a/./q": "'a/./q': the parts of a path are names",
-    "s3://bucket/a//q": "'a//q': the parts of a path are names",
+    "s3://bucket/a/./q": "'a/./q': each part of a path must be a name",
+    "s3://bucket/a//q": "'a//q': each part of a path must be a name",
     "s3://bucket/q#1": "write # as %23",
     "s3://key:secret@bucket/q": "Credentials come from the environment",
-    "s3://bucket/q?endpoint=http://u:secret@127.0.0.1:1": "takes no user and password",
+    "s3://bucket/q?endpoint=http://u:secret@127.0.0.1:1": "must not contain a user and password",
     "file:///q?sync=no": "file:// takes no options",
     "file://q": r"file:///absolute/folder \(three slashes\)",
     "file:///": r"file:///absolute/folder \(three slashes\)",
@@ -84,7 +84,7 @@ def test_a_bucket_without_its_package_says_what_to_install_and_a_folder_needs_no
     assert total == 1
 
 
-# Root may write everywhere, so whoever asks becomes nobody first.
+# Root may write everywhere, so the child becomes the user nobody first.
 AS_NOBODY = """
 import json, os, sys
 from casque import CasqueError, Queue
@@ -113,13 +113,13 @@ os._exit(0)  # nothing of root's is left to be tidied up by nobody
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """A folder that everybody may enter, as nobody may enter tmp_path but its owner."""
+    """A folder that every user may enter; only its owner may enter tmp_path."""
     with tempfile.TemporaryDirectory() as name:
         Path(name).chmod(0o755)
         yield Path(name)
 
 
-def test_a_folder_that_may_not_be_written_to_is_only_looked_at_and_left_alone(
+def test_a_folder_without_write_permission_can_be_read_and_is_left_alone(
     folder: Path, tmp_path: Path
 ) -> None:
     here, new, hidden = (FolderPlace(folder / name) for name in ("here", "new", "hidden"))
@@ -137,13 +137,16 @@ def test_a_folder_that_may_not_be_written_to_is_only_looked_at_and_left_alone(
         strict=True,
     ):
         if place is not hidden:
-            assert told.pop() is None  # who only looks needs not write
+            assert told.pop() is None  # a reader needs no write permission
         for answer in told:
             assert answer is not None
             kind, text, unknown = answer
             assert (kind, unknown) == ("StorageError", False)
             assert str(place.path) in text
-            assert "Permission denied. Nothing was changed. Let this user read and write" in text
+            assert (
+                "Permission denied. Nothing was changed. Give this user read and write permission"
+                in text
+            )
     folder.chmod(0o755)
     hidden.path.chmod(0o755 if os.geteuid() else 0o700)
     assert here.objects() == before

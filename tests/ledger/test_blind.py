@@ -1,4 +1,4 @@
-"""A producer that only adds jobs needs to know of no others, and so it reads none."""
+"""A producer that only adds jobs needs no other jobs, so it reads none."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Reads:
 
 @contextmanager
 def counted_reads(place: Place) -> Iterator[Reads]:
-    """How many entries of logs are read meanwhile."""
+    """Count the log entries that are read meanwhile."""
     assert isinstance(place, ServerPlace)
     reads, before = Reads(), place.server.hits()
     place.server.delay(0, GET, match="/log/")
@@ -42,7 +42,7 @@ def test_a_producer_reads_the_last_entry_alone_until_it_asks_for_more(place: Pla
         with counted_reads(place) as reads:
             added = [producer.enqueue("e").id for _ in range(5)]
             added += [job.id for job in producer.enqueue_many([NewJob("e"), NewJob("f")])]
-        assert reads.count == 2  # the last, for its time and to follow it; and that none follows
+        assert reads.count == 2  # the last entry, for its time and digest; and the one after it
 
         with counted_reads(place) as reads:
             claimed = {job.id for job in worker.dequeue(batch_size=1_000)}
@@ -70,7 +70,7 @@ def test_one_job_with_an_id_among_many_without_is_looked_up(place: Place) -> Non
         assert producer.stats().total == 6
 
 
-def test_producers_that_know_of_nothing_do_not_lose_each_others_jobs(place: Place) -> None:
+def test_blind_producers_do_not_lose_each_others_jobs(place: Place) -> None:
     with Queue(place.url) as one, Queue(place.url) as two, Queue(place.url) as three:
         added = [
             producer.enqueue("e").id
@@ -78,7 +78,7 @@ def test_producers_that_know_of_nothing_do_not_lose_each_others_jobs(place: Plac
             for producer in (one, two, three)[: 1 + turn % 3]
         ]
         assert ids(one) == ids(two) == sorted(added)
-    # And each entry names the one before it, though its writer had not read the others.
+    # And each entry has the digest of the one before it, though its writer had not read the rest.
     bodies = [body for key, body in place.objects().items() if key.startswith("log/")]
     numbers = [decode(body, "").number for body in bodies]
     assert numbers == list(range(1, len(added) + 1))
@@ -87,7 +87,7 @@ def test_producers_that_know_of_nothing_do_not_lose_each_others_jobs(place: Plac
     )
 
 
-def test_its_own_jobs_and_those_of_others_are_there_when_it_first_looks(place: Place) -> None:
+def test_a_blind_producer_sees_all_jobs_at_its_first_read(place: Place) -> None:
     with Queue(place.url) as producer, Queue(place.url) as other:
         mine = producer.enqueue("e")
         theirs = other.enqueue("e")
@@ -99,7 +99,7 @@ def test_its_own_jobs_and_those_of_others_are_there_when_it_first_looks(place: P
         assert other.dequeue() == []
 
 
-# The last is what a request that the network delivers twice is answered the second time.
+# The last is the second answer to a request that the network delivers twice.
 TROUBLES = ("replies lost", "500 once it is done", "requests dropped", "409", "412 once it is done")
 
 

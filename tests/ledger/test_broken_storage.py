@@ -1,8 +1,8 @@
-"""A ledger whose objects are damaged, gone or somebody else's: told, kept, and mended in place.
+"""A ledger with objects that are damaged, missing or of another program.
 
-Whoever breaks it here goes behind the queue's back. What a queue is told names
-the object and what to do; no object is changed by it; and once that was done,
-the same queue objects go on.
+The tests change the storage directly. The error of a queue names the object and
+the remedy, and no object is changed. After the remedy, the same queue objects
+work again.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ def ids(queue: Queue) -> set[str]:
 
 
 def first(count: int) -> set[str]:
-    """The ids of the jobs in the first entries."""
+    """Return the ids of the jobs in the first entries."""
     return {f"j{number}" for number in range(1, count + 1)}
 
 
 def goes_on(place: Place, queue: Queue, *known: str) -> None:
-    """This queue, one that comes new and one that only adds jobs all work, on the same jobs."""
+    """Check that this queue, a new one and a blind producer all work, on the same jobs."""
     with Queue(place.url) as producer, Queue(place.url) as fresh:
         added = {producer.enqueue("e").id, queue.enqueue("e").id}
         assert ids(fresh) == ids(queue) == added | set(known)
@@ -60,7 +60,9 @@ FOREIGN = (
 
 
 @mostly_in_a_folder("key", FOREIGN)
-def test_what_holds_files_of_something_else_does_not_become_a_queue(place: Place, key: str) -> None:
+def test_a_place_with_files_of_another_program_does_not_become_a_queue(
+    place: Place, key: str
+) -> None:
     place.write(key, b"mine")
     says = rf"{key} is not ours.*Nothing was written.*empty"
     refuses(place, says, InvalidError, [USES[BLIND], USES["stats"]])
@@ -71,14 +73,14 @@ def test_what_holds_files_of_something_else_does_not_become_a_queue(place: Place
         goes_on(place, q, "new")
 
 
-def test_one_file_among_a_thousand_that_could_be_ours_is_seen(place: Place) -> None:
+def test_one_foreign_file_among_a_thousand_valid_names_is_found(place: Place) -> None:
     for number in range(1_000):
         place.write(f"probe/01a1deb3-c30b-711e-b925-{number:012}", b"")
     place.write("zebra", b"mine")
     refuses(place, "zebra is not ours", InvalidError, [USES[BLIND]])
 
 
-def test_files_that_come_to_lie_beside_a_queue_are_left_alone(place: Place) -> None:
+def test_files_added_beside_a_queue_are_left_alone(place: Place) -> None:
     with filled(place) as q:
         for key in FOREIGN:
             if not key.endswith("/x"):  # in a folder an entry is a file
@@ -97,8 +99,8 @@ def flipped(body: bytes) -> bytes:
 
 DAMAGE: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "cut short": (lambda body: body[:-3], "cut short or changed"),
-    "cut to nothing": (lambda body: b"", "not an entry"),
-    "another file": (lambda body: b'{"version": 1, "jobs": []}', "not an entry"),
+    "cut to nothing": (lambda body: b"", "not a casque log entry"),
+    "another file": (lambda body: b'{"version": 1, "jobs": []}', "not a casque log entry"),
     "one bit changed": (flipped, "cut short or changed"),
     "longer": (lambda body: body + b"\0", "cut short or changed"),
     "of a newer version": (lambda body: body[:3] + b"\2" + body[4:], "newer casque.*Upgrade"),
@@ -106,7 +108,7 @@ DAMAGE: dict[str, tuple[Callable[[bytes], bytes], str]] = {
 
 
 @mostly_in_a_folder("name", DAMAGE)
-def test_a_damaged_entry_is_told_by_whoever_comes_to_it(place: Place, name: str) -> None:
+def test_a_damaged_entry_is_reported_by_every_call_that_reads_it(place: Place, name: str) -> None:
     damage, says = DAMAGE[name]
     with filled(place) as q:
         for number, uses in ((2, SEEING), (4, USES)):
@@ -118,7 +120,7 @@ def test_a_damaged_entry_is_told_by_whoever_comes_to_it(place: Place, name: str)
 
 
 @mostly_in_a_folder("name", DAMAGE)
-def test_jobs_that_are_added_behind_a_damaged_entry_are_there_once_it_is_mended(
+def test_jobs_added_behind_a_damaged_entry_are_there_once_it_is_restored(
     place: Place, name: str
 ) -> None:
     damage, _ = DAMAGE[name]
@@ -165,7 +167,7 @@ def test_an_entry_of_another_queue_does_not_fit_in(
         for number in (1, 2, 4):
             body = entry_of(place, number)
             place.write(key_of(number), entry_of(other, number))
-            # The first fits on nothing, so it is the second that tells.
+            # A first entry has nothing before it to fit, so the second entry shows the error.
             says = f"{key_of(max(number, 2))} does not follow.*restore both"
             refuses(place, says, uses=SEEING.values())
             place.write(key_of(number), body)
@@ -173,13 +175,13 @@ def test_an_entry_of_another_queue_does_not_fit_in(
 
 
 @pytest.mark.parametrize(("one", "other"), [(2, 3), (1, 4), (3, 4)])
-def test_entries_that_have_changed_places_are_told(place: Place, one: int, other: int) -> None:
+def test_swapped_entries_are_reported(place: Place, one: int, other: int) -> None:
     with filled(place) as q:
         bodies = {number: entry_of(place, number) for number in (one, other)}
         place.write(key_of(one), bodies[other])
         place.write(key_of(other), bodies[one])
         refuses(place, f"{key_of(one)} does not follow", uses=SEEING.values())
-        if other == 4:  # all that a producer reads
+        if other == 4:  # the only entry that a producer reads
             refuses(place, f"{key_of(4)} does not follow", uses=[USES[BLIND]])
         for number, body in bodies.items():
             place.write(key_of(number), body)
@@ -190,14 +192,14 @@ def test_entries_that_have_changed_places_are_told(place: Place, one: int, other
 
 
 @pytest.mark.parametrize("gone", [1, 2, 3])
-def test_an_entry_that_is_gone_from_the_middle_is_told(place: Place, gone: int) -> None:
+def test_an_entry_missing_from_the_middle_is_reported(place: Place, gone: int) -> None:
     with filled(place) as q:
         body = entry_of(place, gone)
         place.remove(key_of(gone))
         refuses(place, f"{key_of(gone)} is missing.*expiry rule.*restore")
         before = place.objects()
         with Queue(place.url) as fresh:
-            for use in (*USES.values(), *USES.values()):  # it remembers what it read, and more
+            for use in (*USES.values(), *USES.values()):  # twice: the first read is remembered
                 assert f"{key_of(gone)} is missing" in refused(fresh, use)
         assert place.objects() == before
         q.enqueue("e", id="while it is gone")
@@ -205,8 +207,8 @@ def test_an_entry_that_is_gone_from_the_middle_is_told(place: Place, gone: int) 
         goes_on(place, q, *first(4), "while it is gone")
 
 
-def test_who_has_seen_an_entry_does_not_go_on_without_it(place: Place) -> None:
-    """It was acknowledged, and nobody new can know that it ever was."""
+def test_a_process_that_has_read_an_entry_does_not_continue_without_it(place: Place) -> None:
+    """It was acknowledged, and a new process cannot see that it ever existed."""
     filled(place).close()
     seeing, clock = impatient(place.url)
     blind, blind_clock = impatient(place.url)
@@ -231,7 +233,7 @@ def test_who_has_seen_an_entry_does_not_go_on_without_it(place: Place) -> None:
         blind.enqueue("e")
 
 
-def test_a_producer_that_reads_for_the_first_time_misses_its_last_entry(place: Place) -> None:
+def test_a_producer_notices_at_its_first_read_that_its_last_entry_is_missing(place: Place) -> None:
     with Queue(place.url) as producer:
         for _ in range(3):
             producer.enqueue("e")
@@ -251,7 +253,7 @@ def test_a_command_that_only_reads_makes_no_queue(place: Place) -> None:
         assert q.stats().total == 1
 
 
-def test_who_had_a_queue_open_that_was_removed_goes_on_with_no_other(place: Place) -> None:
+def test_a_process_whose_open_queue_was_removed_uses_no_other(place: Place) -> None:
     filled(place).close()
     seeing, clock = impatient(place.url)
     blind, blind_clock = impatient(place.url)
@@ -269,7 +271,7 @@ def test_who_had_a_queue_open_that_was_removed_goes_on_with_no_other(place: Plac
             fresh.enqueue("e", id="new")
             for q in (seeing, blind, idle):
                 for use in USES.values():
-                    assert "format is that of another queue" in replaced(q, use)
+                    assert "format belongs to another queue" in replaced(q, use)
             goes_on(place, fresh, "new")
 
 
@@ -280,7 +282,7 @@ def replaced(q: Queue, use: Callable[[Queue], object]) -> str:
     return message(caught.value)
 
 
-def test_what_an_expiry_rule_takes_first_is_missed_by_those_who_are_at_work(
+def test_running_processes_notice_what_an_expiry_rule_deletes_first(
     place: Place,
 ) -> None:
     filled(place).close()
@@ -294,7 +296,7 @@ def test_what_an_expiry_rule_takes_first_is_missed_by_those_who_are_at_work(
         before = place.objects()
         for use in USES.values():
             assert "format is gone" in replaced(q, use)
-        # In a bucket the question goes beside the write, and the answer to both is the error.
+        # In a bucket the check runs in parallel with the write, and both end in the error.
         assert set(before) <= set(place.objects()) <= {*before, key_of(5)}
         place.write("format", bodies["format"])
         with Queue(place.url) as fresh:
@@ -311,8 +313,11 @@ MARKS: dict[str, tuple[bytes, str]] = {
     "text": (b"TIFF\n", f"not the mark.*{KEPT}.*it should read"),
     "of another program": (b'{"name": "x"}', f"not the mark.*{KEPT}.*choose another prefix"),
     "cut short": (MARK[:12], f"not the mark.*{KEPT}.*it should read"),
-    "of another kind": (b'{"casque": "document", "format": 1}', f"no ledger.*{KEPT}.*another"),
-    "of no version": (b'{"casque": "ledger", "format": 0}', f"no ledger.*{KEPT}"),
+    "of another kind": (
+        b'{"casque": "document", "format": 1}',
+        f"expected a ledger.*{KEPT}.*another",
+    ),
+    "of no version": (b'{"casque": "ledger", "format": 0}', f"expected a ledger.*{KEPT}"),
     "of a newer version": (b'{"casque": "ledger", "format": 2}', f"newer.*{KEPT}.*Upgrade casque"),
     "of another kind, newer": (b'{"casque": "x", "format": 9}', f"newer.*{KEPT}.*Upgrade casque"),
     "deep": (b"[" * 100_000, f"not the mark.*{KEPT}"),
@@ -335,7 +340,7 @@ def test_a_mark_that_is_not_ours_is_left_alone(place: Place, name: str) -> None:
         goes_on(place, q, *first(4))
 
 
-def test_who_is_at_work_notices_a_format_that_was_raised_meanwhile(place: Place) -> None:
+def test_a_running_process_notices_a_newer_format(place: Place) -> None:
     filled(place).close()
     seeing, clock = impatient(place.url)
     blind, blind_clock = impatient(place.url)
@@ -396,7 +401,7 @@ def test_a_file_or_a_folder_in_the_way_is_left_alone(
         goes_on(place, q, "new")
 
 
-def test_a_folder_that_is_away_for_a_while_is_gone_on_with_when_it_is_back(
+def test_a_folder_that_was_missing_for_a_while_works_again_when_it_is_back(
     request: pytest.FixtureRequest,
 ) -> None:
     place = place_of(request, "folder")
@@ -404,7 +409,7 @@ def test_a_folder_that_is_away_for_a_while_is_gone_on_with_when_it_is_back(
     with filled(place) as q:
         away = place.path.with_name("away")
         place.path.rename(away)
-        place.path.write_bytes(b"")  # so that nobody makes a new one there
+        place.path.write_bytes(b"")  # so that no process makes a new one there
         for use in USES.values():
             assert "A file is where a folder should be" in refused(q, use, StorageError)
         place.path.unlink()

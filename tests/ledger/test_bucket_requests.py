@@ -1,4 +1,4 @@
-"""Requests that are made together, and what is made of those that fail."""
+"""Requests that are sent in parallel, and the errors of those that fail."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from casque.testing import FakeClock
 
 
 @pytest.mark.parametrize("blocking", [True, False])
-def test_all_are_answered_before_one_that_failed_is_raised(blocking: bool) -> None:
+def test_all_requests_end_before_an_error_is_raised(blocking: bool) -> None:
     bucket, answered = MemoryBucket(), list[int]()
     bucket.blocking = blocking
     requests = BucketRequests(LedgerBucket(bucket), FakeClock())
@@ -38,7 +38,7 @@ def test_all_are_answered_before_one_that_failed_is_raised(blocking: bool) -> No
     assert answered[3:] == [5, 7, 6]
 
 
-def test_a_storage_that_asks_to_be_left_alone_is_within_the_time_of_the_call() -> None:
+def test_a_pause_that_the_storage_asks_for_ends_with_the_time_of_the_call() -> None:
     clock = FakeClock()
     requests, watch = BucketRequests(LedgerBucket(MemoryBucket()), clock), Stopwatch(clock)
 
@@ -55,7 +55,7 @@ def test_a_storage_that_asks_to_be_left_alone_is_within_the_time_of_the_call() -
     assert requests.is_over(watch)
 
 
-def test_a_reason_is_what_happened_first_without_the_advice_that_does_not_fit() -> None:
+def test_a_reason_is_the_first_cause_without_advice_that_does_not_fit() -> None:
     lost = StorageError("s3://b/q: cannot read x: 500. Try again.")
     refused = StorageError("s3://b/q: cannot read x: 403. Allow it.", outcome_unknown=False)
     for first, says in (

@@ -15,7 +15,7 @@ from casque.stores.ledger.store import LedgerStore
 
 
 class Closing(MemoryBucket):
-    """Has its ledger closed when it is asked for something the `at`th time."""
+    """A bucket that closes its ledger at the `at`th request."""
 
     def __init__(self, at: int) -> None:
         super().__init__()
@@ -37,14 +37,14 @@ class Closing(MemoryBucket):
 
 
 def at_every_request(call: Callable[[Closing], Awaitable[None]]) -> None:
-    """Do it once for each of its requests, and have the ledger closed in the middle of that one."""
+    """Run the call once for each of its requests, and close the ledger during that request."""
 
     async def calls() -> None:
         for place in count(1):
             bucket = Closing(place)
             await call(bucket)
             if bucket.left > 0:
-                assert place > 5  # so many there are at least
+                assert place > 5  # the call makes at least this many requests
                 return
 
     asyncio.run(calls())

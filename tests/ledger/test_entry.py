@@ -1,4 +1,4 @@
-"""The format of a ledger's entries: what was written stays readable, and what was not is told."""
+"""The format of a ledger's entries: old entries stay readable, and invalid ones are detected."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_every_event_comes_back_as_it_was() -> None:
     assert {type(event) for event in EVENTS} == set(Event.__args__)
 
 
-def test_entries_that_were_written_before_are_read_and_written_alike() -> None:
+def test_entries_of_earlier_versions_are_read_and_written_the_same() -> None:
     golden = GOLDEN.read_bytes()
     assert decode(golden, "x") == ENTRY
     assert encode(ENTRY) == golden
@@ -112,7 +112,7 @@ def test_writers_of_any_name_come_back() -> None:
         assert decode(encode(entry), "x") == entry
 
 
-def test_an_entry_cut_short_anywhere_or_with_any_byte_changed_is_told() -> None:
+def test_an_entry_cut_short_anywhere_or_with_any_byte_changed_is_detected() -> None:
     whole = encode(ENTRY._replace(events=EVENTS[:1]))
     damaged = [whole[:end] for end in range(len(whole))]
     damaged += [whole + b"\0", b"", b"{}"]
@@ -132,7 +132,7 @@ def test_an_entry_of_a_newer_format_says_what_to_do() -> None:
         decode(newer, "log/7")
 
 
-def test_what_is_sealed_but_makes_no_sense_is_told() -> None:
+def test_an_invalid_body_with_a_valid_digest_is_detected() -> None:
     import hashlib
 
     head = encode(ENTRY)[:4]

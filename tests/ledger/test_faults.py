@@ -1,4 +1,4 @@
-"""The ledger when its bucket fails: at every single request, and in ways that a run has found."""
+"""The ledger when its bucket fails: at every single request, and in cases found by simulation."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def run(test: Awaitable[None]) -> None:
 
 
 class Passing:
-    """A bucket that hands everything on, as a network would; its subclasses get between."""
+    """A bucket that passes every request on, as a network would; subclasses add faults."""
 
     blocking = False
 
@@ -60,7 +60,7 @@ class Passing:
 
 
 def replayed(bucket: MemoryBucket) -> Replica:
-    """The log as it is stored."""
+    """Return the state of the stored log."""
     replica, home = Replica(blind=False), home_of(bucket)
     while (found := drive(home.get(key_of(replica.number + 1)))) is not None:
         replica.take(found.body, key_of(replica.number + 1))
@@ -71,7 +71,7 @@ def replayed(bucket: MemoryBucket) -> Replica:
 
 
 async def three_jobs_start_to_finish(q: AsyncQueue) -> list[int]:
-    """Three jobs through every kind of write, two of them added blindly; the tokens seen."""
+    """Take three jobs through every kind of write, two added blindly; return the tokens."""
     ids = [(await q.enqueue("mine")).id, (await q.enqueue("mine")).id, "given"]
     assert not (await q.enqueue("mine", id="given")).duplicate
     [job] = await q.dequeue("mine")
@@ -80,7 +80,7 @@ async def three_jobs_start_to_finish(q: AsyncQueue) -> list[int]:
     tokens, done = [job.token], list[str]()
     while len(done) < len(ids):
         jobs = await q.dequeue("mine", batch_size=2)
-        assert jobs, f"a job is lost; done are {done}"
+        assert jobs, f"a job is lost; these are done: {done}"
         for job in jobs:
             tokens.append(job.token)
             await q.ack(job)
@@ -91,7 +91,7 @@ async def three_jobs_start_to_finish(q: AsyncQueue) -> list[int]:
 
 
 def sweep(fault: Fault, kind: type[AsyncQueue], *, has_rival: bool) -> int:
-    """Run with the first request failing, then the second …; how many runs that took."""
+    """Run with the first request failing, then the second …; return the number of runs."""
 
     async def one(nth: int) -> bool:
         clock = FakeClock(seed=nth)
@@ -106,7 +106,7 @@ def sweep(fault: Fault, kind: type[AsyncQueue], *, has_rival: bool) -> int:
         begun: list[asyncio.Task[None]] = []
 
         async def competitor() -> None:
-            # The request that it comes before may be cancelled, for a copy that is answered first.
+            # The failing request may be cancelled, because a copy of it is answered first.
             begun.append(asyncio.create_task(three_commits()))
             await asyncio.shield(begun[-1])
 
@@ -174,7 +174,7 @@ def test_a_refusal_after_a_lost_reply_does_not_make_the_outcome_known() -> None:
     run(test())
 
 
-def test_a_stamp_whose_reply_was_lost_does_not_tell_the_time() -> None:
+def test_a_stamp_whose_reply_was_lost_does_not_set_the_time() -> None:
     class Silent(Passing):
         """The first `lost` writes are carried out, and nothing is heard of them for 12 s."""
 
@@ -203,7 +203,7 @@ def test_a_stamp_whose_reply_was_lost_does_not_tell_the_time() -> None:
         run(test(lost))
 
 
-def test_a_place_that_is_made_by_others_at_this_moment_is_a_ledger() -> None:
+def test_a_ledger_that_another_process_is_just_creating_is_accepted() -> None:
     class Early(Passing):
         """It looked for the mark just before there was one."""
 

@@ -1,4 +1,4 @@
-"""A queue that is not there yet, and many who come at once; and queues inside of each other."""
+"""Many processes that use a new queue at once; and queues inside each other."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ PROCESSES = 20
 
 @pytest.fixture(autouse=True)
 def found_by_children(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They find these tests too, however pytest was started."""
+    """Let child processes import these tests, however pytest was started."""
     monkeypatch.syspath_prepend(str(ROOT))
 
 
 def at_once(place: Place, work: Any, count: int) -> list[Any]:
-    """What so many processes report, which all have loaded everything before one of them begins."""
+    """Return the reports of this many processes. All finish importing before the first starts."""
     return in_processes(place.url, count, work, (meeting_of(count),))
 
 
-def test_every_job_is_there_once_that_was_enqueued_while_the_queue_was_made(place: Place) -> None:
+def test_jobs_enqueued_while_the_queue_is_created_are_there_once(place: Place) -> None:
     told = at_once(place, enqueue_one, PROCESSES)
     assert len(told) == PROCESSES
     [first] = [id for id, duplicate in told if id == "the same" and not duplicate]
@@ -37,12 +37,12 @@ def test_every_job_is_there_once_that_was_enqueued_while_the_queue_was_made(plac
         jobs = q.read_state().jobs
         assert sorted(job.id for job in jobs) == sorted(new)
         assert len({job.payload for job in jobs}) == len(new) == 15
-    # A create that raced and was late may have left its probe: it goes in ten minutes.
+    # A late racing create may have left its probe: it is deleted after ten minutes.
     kinds = {key.partition("/")[0] for key in place.objects()}
     assert kinds <= {"format", "log", "waiting", "probe"}
 
 
-def test_who_waits_for_jobs_of_a_queue_that_is_not_there_yet_gets_them(place: Place) -> None:
+def test_a_dequeue_that_waits_before_the_queue_exists_gets_its_jobs(place: Place) -> None:
     told = at_once(place, enqueue_or_wait, 16)
     brought = [id for what, id in told if what == "brought"]
     assert len(set(brought)) == 8
@@ -57,7 +57,7 @@ INNER = ("x", "log/x", "probe", "waiting", "formats", "a/b/c")
 
 
 def inside(place: Place, name: str) -> Place:
-    """The place of that name in this one."""
+    """Return the place of that name inside this one."""
     if isinstance(place, FolderPlace):
         return FolderPlace(place.path / name)
     assert isinstance(place, ServerPlace)
@@ -66,7 +66,7 @@ def inside(place: Place, name: str) -> Place:
 
 
 def use(q: Queue, *ids: str) -> None:
-    """Add these jobs and finish one, and see that no others are there."""
+    """Add these jobs and finish one, and check that there are no others."""
     for id in ids:
         q.enqueue("e", id=id)
     q.ack(q.dequeue(id=ids[0])[0])
@@ -122,7 +122,7 @@ def test_a_queue_in_the_place_of_a_file_of_another_is_refused(place: Place) -> N
 
 @pytest.mark.parametrize("name", ["format", "log/00000000000000000001"])
 @pytest.mark.parametrize("place", ["s3"], indirect=True)
-def test_what_only_a_bucket_can_hold_is_kept_apart_or_refused(place: Place, name: str) -> None:
+def test_names_that_only_a_bucket_allows_are_kept_apart_or_refused(place: Place, name: str) -> None:
     with Queue(place.url) as q, Queue(inside(place, name).url) as r:
         use(q, "a", "b")
         try:

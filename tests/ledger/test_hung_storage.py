@@ -1,4 +1,4 @@
-"""Requests that hang: what they cost, and when a caller is told, however many are before it."""
+"""Requests that hang: their cost, and when callers get an error, however many are ahead."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ Call = Callable[[], Coroutine[Any, Any, Any]]
 
 
 async def told_after(clock: SimClock, delay_us: int, call: Call) -> int:
-    """How long it took a call to be told that the storage does not answer."""
+    """Return how long a call took to raise the error that the storage does not answer."""
     await clock.sleep(delay_us, blocking=False)
     begun = clock.monotonic()
     with pytest.raises(StorageError):
@@ -60,7 +60,7 @@ async def told_after(clock: SimClock, delay_us: int, call: Call) -> int:
 
 
 @pytest.mark.parametrize("kind", [BrokerQueue, DirectQueue])
-def test_every_caller_of_a_hung_storage_is_told_in_time_however_many_are_before_it(
+def test_every_caller_of_a_hung_storage_gets_its_error_in_time(
     kind: type[BrokerQueue | DirectQueue],
 ) -> None:
     async def main(clock: SimClock) -> list[int]:
@@ -85,7 +85,7 @@ def test_every_caller_of_a_hung_storage_is_told_in_time_however_many_are_before_
             took = await asyncio.gather(*told)
             bucket.is_hung = False
             assert (await q.stats()).total == 1
-            await q.enqueue("e")  # and it goes on without being opened again
+            await q.enqueue("e")  # it works again without being reopened
         return took
 
     took = in_virtual_time(main)

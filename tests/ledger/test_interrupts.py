@@ -1,4 +1,4 @@
-"""Ctrl-C at any line of a commit to a ledger: it is stored whole or not, and memory knows which."""
+"""Ctrl-C at any line of a commit to a ledger: it is stored whole or not, and memory agrees."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def queue_with_jobs(bucket: Bucket, others: bool) -> tuple[Queue, Job]:
     q.enqueue_many([NewJob("e", id=name, queue=name[0]) for name in ("a1", "a2", "b1", "b2")])
     [job] = q.dequeue(id="a1")
     if others:
-        # What q decides next is refused first, and taken back.
+        # The next decision of q loses its first race, and is reverted.
         other = Queue(LedgerStore(bucket))
         other.enqueue("e", id="b3", queue="b")
         other.cancel("a2")
@@ -85,9 +85,9 @@ BUCKETS: dict[str, Callable[[Path], Callable[[int], Bucket]]] = {
     "folder": lambda place: lambda nth: FolderBucket(place / str(nth)),
 }
 
-# Most lines are in what all calls share: each call is interrupted at every third one, and the three
-# take turns. With others it takes three times as many lines. A folder makes it slow, and little of
-# it depends on that.
+# Most lines are in code that all calls share. So each call is interrupted at every third line, and
+# the three cases take turns. With other writers there are three times as many lines. A folder makes
+# it slow, and little of the code depends on that.
 PLACES: dict[tuple[str, bool], Callable[[str], Iterable[int]]] = {
     ("memory", False): lambda name: count(1 + list(CALLS).index(name), 3),
     ("memory", True): lambda name: count(1 + 2 * list(CALLS).index(name), 6),
@@ -138,9 +138,9 @@ def sweep(
         found = contents(q)
         assert found in (before, after), f"torn at line {nth}"
         reader = Queue(LedgerStore(bucket))
-        assert found == contents(reader), f"the log says otherwise, line {nth}"
-        q.enqueue("e", id="more")  # and it goes on
-        assert contents(q) == contents(reader), f"no longer, line {nth}"
+        assert found == contents(reader), f"memory and log differ, line {nth}"
+        q.enqueue("e", id="more")  # the queue still works
+        assert contents(q) == contents(reader), f"memory and log differ later, line {nth}"
         if not interrupt.fired:
             assert nth > 100
             return

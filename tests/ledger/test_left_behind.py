@@ -1,4 +1,4 @@
-"""What a call leaves behind, in a process that lives long or has children: nothing."""
+"""A call leaves nothing behind, in a process that lives long or has children."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from casque.stores.ledger.store import LedgerStore
 from casque.system.clock import SystemClock
 
 
-def test_a_look_that_is_given_up_before_its_turn_leaves_no_warning(tmp_path: Path) -> None:
+def test_a_read_that_is_given_up_before_its_turn_leaves_no_warning(tmp_path: Path) -> None:
     async def main() -> None:
         async with BrokerQueue(tmp_path) as q:
             await q.enqueue("e")

@@ -1,4 +1,4 @@
-"""A long log: what it takes to open it, and what is left of that when it is given up half way."""
+"""A long log: the cost of opening it, and how a read that was given up continues."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ENTRIES = 400
 
 @pytest.fixture(autouse=True)
 def _small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A log of hundreds of entries is as long as one of tens of thousands."""
+    """Use small pages, so that hundreds of entries act like tens of thousands."""
     monkeypatch.setattr(folder, "PAGE", PAGE)
     monkeypatch.setattr(log, "PAGE", PAGE)
     monkeypatch.setattr(synced_names, "OBJECTS_KEPT", 16 * PAGE)
@@ -61,13 +61,13 @@ def test_files_of_others_beside_the_entries_do_not_hide_the_end(tmp_path: Path) 
 
 
 class OfTheNet(MemoryBucket):
-    """Answers at the next turn of the loop, and counts what is read."""
+    """A bucket that answers at the next turn of the loop, and counts what is read."""
 
     blocking = False
     read = 0
     """How many entries."""
     under_way = 0
-    """How many bytes are asked for and not answered yet."""
+    """How many requested bytes are not answered yet."""
     most = 0
 
     async def get(self, key: str) -> Found | None:
@@ -81,7 +81,7 @@ class OfTheNet(MemoryBucket):
         return found
 
 
-def test_whoever_gives_up_on_a_long_log_goes_on_from_there() -> None:
+def test_a_read_of_a_long_log_continues_after_it_was_given_up() -> None:
     async def main() -> None:
         bucket = OfTheNet()
         producer = DirectQueue(bucket)
@@ -107,7 +107,7 @@ def test_whoever_gives_up_on_a_long_log_goes_on_from_there() -> None:
 
 
 @pytest.mark.parametrize("payload", [0, 300, 3_000, 30_000])
-def test_entries_that_are_read_together_are_not_more_than_a_slow_line_carries(
+def test_parallel_reads_are_no_more_than_a_slow_line_carries(
     payload: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(log_reader, "_BYTES_AT_ONCE", 10_000)

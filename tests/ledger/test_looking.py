@@ -1,4 +1,4 @@
-"""Who only looks at a ledger in a folder writes nothing there; who writes tries it out before."""
+"""A reader of a ledger in a folder writes nothing; a writer tests the folder first."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ WRITES: dict[str, Use] = {
 
 
 class Unwritable(FolderBucket):
-    """As on a disk that is mounted to be read."""
+    """A bucket on a disk that is mounted read-only."""
 
     async def put(self, key: str, body: bytes, *, expect: Any) -> Version:
         raise StorageError(f"cannot write {key}", outcome_unknown=False)
@@ -44,7 +44,7 @@ class Unwritable(FolderBucket):
 
 
 class Careless(FolderBucket):
-    """It ignores conditions: each put is as good as any other."""
+    """A bucket that ignores conditions: every put succeeds."""
 
     async def put(self, key: str, body: bytes, *, expect: Any) -> Version:
         found = await self.get(key)
@@ -52,7 +52,7 @@ class Careless(FolderBucket):
 
 
 @pytest.mark.parametrize("name", LOOKS)
-def test_who_only_looks_writes_nothing(name: str, tmp_path: Path) -> None:
+def test_a_reader_writes_nothing(name: str, tmp_path: Path) -> None:
     place = FolderPlace(tmp_path / "queue")
     with filled(place) as q:
         before, seen = disk(place.path), LOOKS[name](q)
@@ -65,7 +65,7 @@ def test_who_only_looks_writes_nothing(name: str, tmp_path: Path) -> None:
     assert disk(place.path) == before
 
 
-def test_who_only_looks_sees_what_others_write_after(tmp_path: Path) -> None:
+def test_a_reader_sees_what_others_write_later(tmp_path: Path) -> None:
     place = FolderPlace(tmp_path / "queue")
     with Queue(Unwritable(place.path)) as looking:
         for total in (4, 5):
@@ -79,7 +79,7 @@ def test_who_only_looks_sees_what_others_write_after(tmp_path: Path) -> None:
         assert looking.stats().total == 0
 
 
-def test_a_clock_three_days_ahead_stops_those_who_write_and_not_those_who_look(
+def test_a_clock_three_days_ahead_stops_writers_and_not_readers(
     tmp_path: Path,
 ) -> None:
     place, clock = FolderPlace(tmp_path / "queue"), FakeClock()
@@ -102,7 +102,7 @@ def _folder(place: FolderPlace, clock: Clock) -> LedgerStore:
     return LedgerStore(FolderBucket(place.path, clock), clock)
 
 
-def test_a_look_where_nothing_is_makes_nothing_and_a_job_is_stored_there_later(
+def test_a_read_of_an_empty_place_creates_nothing_and_a_job_is_stored_there_later(
     tmp_path: Path,
 ) -> None:
     place = FolderPlace(tmp_path / "queue")
@@ -116,7 +116,7 @@ def test_a_look_where_nothing_is_makes_nothing_and_a_job_is_stored_there_later(
         assert other.stats().total == 2
 
 
-def test_who_has_looked_where_nothing_is_knows_the_places_of_the_jobs_that_it_adds(
+def test_a_process_that_read_an_empty_place_has_the_positions_of_its_jobs(
     tmp_path: Path,
 ) -> None:
     with Queue(f"{tmp_path}/queue/") as q:
@@ -125,7 +125,7 @@ def test_who_has_looked_where_nothing_is_knows_the_places_of_the_jobs_that_it_ad
 
 
 @pytest.mark.parametrize("name", WRITES)
-def test_a_folder_that_was_looked_at_is_tried_out_before_anything_is_written(
+def test_a_folder_that_was_read_is_tested_before_anything_is_written(
     name: str, tmp_path: Path
 ) -> None:
     place = FolderPlace(tmp_path / "queue")
@@ -138,7 +138,7 @@ def test_a_folder_that_was_looked_at_is_tried_out_before_anything_is_written(
     assert place.objects() == before
 
 
-def test_a_folder_tells_the_time_by_which_it_dates_what_is_written(tmp_path: Path) -> None:
+def test_a_folder_has_the_time_that_dates_its_files(tmp_path: Path) -> None:
     clock = FakeClock()
     bucket = FolderBucket(tmp_path / "queue", clock)
     drive(bucket.put("a", b"", expect=Expect.ABSENT))

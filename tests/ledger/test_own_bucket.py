@@ -1,4 +1,4 @@
-"""A bucket of the caller's own, in the place of an address."""
+"""The caller's own bucket instead of an address."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def bucket(request: pytest.FixtureRequest, tmp_path: Path) -> Bucket:
 def test_a_queue_lives_in_a_bucket_that_is_passed_to_it(bucket: Bucket) -> None:
     with Queue(bucket) as q:
         q.enqueue("greet", b"Ada", id="greet-ada")
-    # It was closed with the queue, and may be used again.
+    # The queue closed it, and it may be used again.
     with Queue(bucket) as q, Lock(bucket, "one", timeout=None):
         assert q.enqueue("greet", b"Ada", id="greet-ada").duplicate
         [job] = q.dequeue("greet")
@@ -62,7 +62,7 @@ def test_a_class_in_the_place_of_a_bucket_is_refused(kind: Callable[[Any], objec
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("missing", ["get", "put", "list", "delete"])
-def test_what_has_some_of_the_methods_of_a_bucket_is_none(
+def test_an_object_with_some_methods_of_a_bucket_is_refused(
     kind: Callable[[Any], object], missing: str
 ) -> None:
     class Most:
@@ -75,7 +75,7 @@ def test_what_has_some_of_the_methods_of_a_bucket_is_none(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_a_bucket_lacks_is_named(kind: Callable[[Any], object]) -> None:
+def test_the_missing_parts_of_a_bucket_are_named(kind: Callable[[Any], object]) -> None:
     class Almost:
         name = "almost"
         get, put = MemoryBucket.get, MemoryBucket.put

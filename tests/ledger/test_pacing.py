@@ -36,7 +36,7 @@ def test_two_slow_processes_are_both_let_in() -> None:
 
 
 class Waiter:
-    """The pacing of a process that loses all the time."""
+    """The pacing of a process that always loses."""
 
     def __init__(self, bucket: MemoryBucket, clock: FakeClock) -> None:
         self.bucket, self.clock = bucket, clock
@@ -49,7 +49,7 @@ class Waiter:
         self.pacing._trips.append(500_000)
 
     def lose(self) -> None:
-        """A race more, five seconds later."""
+        """Lose one more race, five seconds later."""
         self.clock.advance(timedelta(seconds=5))
         self.pacing._losing = self.losing
         if (beside := self.pacing.beside(1)) is not None:
@@ -68,7 +68,7 @@ def waiter() -> Waiter:
     return Waiter(MemoryBucket(clock), clock)
 
 
-def test_a_process_that_got_in_deletes_its_own_word_alone(waiter: Waiter) -> None:
+def test_a_process_that_got_in_deletes_only_its_own_word(waiter: Waiter) -> None:
     drive(waiter.bucket.put(OTHER, b"", expect=ABSENT))
     waiter.lose()
     assert len(waiter.words()) == 2
@@ -77,7 +77,7 @@ def test_a_process_that_got_in_deletes_its_own_word_alone(waiter: Waiter) -> Non
     assert waiter.words() == [OTHER]
 
 
-def test_a_word_that_was_refused_or_deleted_is_said_again(
+def test_a_word_that_was_refused_or_deleted_is_written_again(
     waiter: Waiter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def busy(*_: object, **__: object) -> Found:
@@ -95,7 +95,7 @@ def test_a_word_that_was_refused_or_deleted_is_said_again(
     assert waiter.words() == [word]
 
 
-def test_a_word_whose_answer_was_lost_is_deleted_all_the_same(
+def test_a_word_whose_answer_was_lost_is_still_deleted(
     waiter: Waiter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = waiter.bucket.put
@@ -111,7 +111,7 @@ def test_a_word_whose_answer_was_lost_is_deleted_all_the_same(
     assert waiter.words() == []
 
 
-def test_a_word_is_said_again_after_a_commit_that_failed(waiter: Waiter) -> None:
+def test_a_word_is_written_again_after_a_failed_commit(waiter: Waiter) -> None:
     waiter.lose()
     waiter.clock.advance(timedelta(seconds=60))  # it gave up; then another commit loses as well
     for word in waiter.words():
@@ -122,7 +122,7 @@ def test_a_word_is_said_again_after_a_commit_that_failed(waiter: Waiter) -> None
     assert len(waiter.words()) == 1
 
 
-def test_a_stale_word_is_ignored_and_swept(waiter: Waiter) -> None:
+def test_a_stale_word_is_ignored_and_deleted(waiter: Waiter) -> None:
     drive(waiter.bucket.put(OTHER, b"", expect=ABSENT))
     assert found(waiter.pacing) is not None
     waiter.clock.advance(timedelta(seconds=60))
@@ -131,6 +131,6 @@ def test_a_stale_word_is_ignored_and_swept(waiter: Waiter) -> None:
 
 
 def found(pacing: Pacing) -> object:
-    """Whom it would let in, after it has looked."""
+    """Return the guest that it would name after listing the words."""
     drive(pacing._look())
     return pacing.next_guest(pacing._time.now())

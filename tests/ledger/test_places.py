@@ -1,4 +1,4 @@
-"""What a ledger makes of a place that is not, or is no longer, what it should be."""
+"""A ledger in a place that is not, or no longer, what it should be."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from casque import CorruptError, InvalidError, Queue
 
 
 @pytest.mark.parametrize("name", ["notes.txt", "log/app.log", "log/1", "data/log/1"])
-def test_a_folder_of_something_else_is_refused_and_left_alone(name: str, tmp_path: Path) -> None:
+def test_a_folder_of_another_program_is_refused_and_left_alone(name: str, tmp_path: Path) -> None:
     stranger = tmp_path / name
     stranger.parent.mkdir(parents=True, exist_ok=True)
     stranger.write_text("mine")
@@ -30,7 +30,7 @@ def test_a_file_beside_a_ledger_does_no_harm(tmp_path: Path) -> None:
 
 
 def filled(folder: Path) -> Path:
-    """A ledger of six entries; where they are."""
+    """Make a ledger of six entries, and return their folder."""
     with Queue(f"{folder}/") as q:
         for number in range(6):
             q.enqueue("e", id=f"job-{number}")
@@ -52,7 +52,7 @@ def entry(log: Path, number: int) -> Path:
 
 
 @pytest.mark.parametrize("number", [1, 3, 5])
-def test_an_entry_that_is_missing_is_named_and_its_return_mends_it(
+def test_a_missing_entry_is_named_and_its_return_repairs_the_queue(
     number: int, tmp_path: Path
 ) -> None:
     log = filled(tmp_path / "queue")
@@ -84,12 +84,12 @@ def test_an_entry_of_another_log_does_not_fit_in(tmp_path: Path) -> None:
     ("content", "says"),
     [
         (None, "format is gone, though there is a log beside it"),
-        (b"", "is not the mark of a queue of ours"),
+        (b"", "is not the mark of a casque queue"),
         (b'{"casque":"ledger","format":2}', "written by a newer casque"),
-        (b'{"casque":"shelf","format":1}', "which is no ledger"),
+        (b'{"casque":"shelf","format":1}', "expected a ledger, got 'shelf'"),
     ],
 )
-def test_a_mark_that_is_not_right_is_named_and_its_return_mends_it(
+def test_a_wrong_mark_is_named_and_its_return_repairs_the_queue(
     content: bytes | None, says: str, tmp_path: Path
 ) -> None:
     filled(tmp_path)

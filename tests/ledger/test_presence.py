@@ -1,4 +1,4 @@
-"""Workers on a ledger: their entries are kept beside the log, which an idle worker leaves alone."""
+"""Workers on a ledger: their registry entries are beside the log; idle workers write no log."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def put(value: bytes, *, expect: int | None = None, name: str = "host:1/ü") -> 
     return PutRecord(WORKER, name, value, expect, MINUTE_US)
 
 
-def test_an_entry_is_one_object_that_is_written_over(ledger: Ledger) -> None:
+def test_an_entry_is_one_object_that_is_overwritten(ledger: Ledger) -> None:
     one, other = ledger.opened(), ledger.opened()
     for value in (b"1", b"2", b"3"):
         [record] = ledger.commit(one, put(value))
@@ -95,7 +95,7 @@ def test_an_entry_is_one_object_that_is_written_over(ledger: Ledger) -> None:
     assert ledger.keys(FOLDER) == []
 
 
-def test_what_else_is_committed_with_an_entry_is_stored_in_the_log(ledger: Ledger) -> None:
+def test_other_operations_of_the_commit_are_stored_in_the_log(ledger: Ledger) -> None:
     store = ledger.opened()
     ordinary = PutRecord("config", "a", b"1", ABSENT)
     before, record, after = ledger.commit(store, ordinary, put(b"2"), ordinary)
@@ -120,7 +120,7 @@ def test_an_entry_that_is_refused_fails_alone(
     assert drive(store.records("config")) == [record]
 
 
-def test_an_entry_whose_time_is_over_is_swept_by_the_next_to_look(ledger: Ledger) -> None:
+def test_an_expired_entry_is_deleted_by_the_next_reader(ledger: Ledger) -> None:
     store = ledger.opened()
     ledger.commit(store, put(b"1"), put(b"2", name="other"))
     ledger.clock.advance(timedelta(seconds=40))
@@ -130,7 +130,7 @@ def test_an_entry_whose_time_is_over_is_swept_by_the_next_to_look(ledger: Ledger
     assert len(ledger.keys(FOLDER)) == 1
 
 
-def test_an_entry_is_made_for_another_only_where_there_is_none(ledger: Ledger) -> None:
+def test_an_entry_is_created_for_another_only_if_there_is_none(ledger: Ledger) -> None:
     owner, other = ledger.opened(), ledger.opened()
     ledger.commit(other, put(b"for another", expect=ABSENT))
     [record] = ledger.commit(owner, put(b"own"))
@@ -167,7 +167,7 @@ def test_a_place_with_nothing_but_entries_may_become_a_ledger(ledger: Ledger) ->
     assert Queue(ledger.opened()).enqueue("e").id
 
 
-def test_an_entry_that_hangs_holds_up_nothing_that_came_with_it() -> None:
+def test_an_entry_that_hangs_delays_nothing_else_in_its_commit() -> None:
     async def main(clock: SimClock) -> int:
         bucket = Distant(clock)
         store = LedgerStore(bucket, clock)
@@ -223,7 +223,7 @@ def test_a_clock_three_days_ahead_hides_no_entry_and_keeps_none(
     assert drive(other.records(WORKER)) == []
 
 
-def test_an_entry_is_written_though_what_came_with_it_is_refused(tmp_path: Path) -> None:
+def test_an_entry_is_written_though_the_rest_of_its_commit_is_refused(tmp_path: Path) -> None:
     clock = FakeClock()
     Queue(folder(tmp_path, clock, ahead=timedelta(days=3))).enqueue("e")
     store = folder(tmp_path, clock)
@@ -248,7 +248,7 @@ def test_a_worker_whose_claims_are_refused_is_in_the_registry(tmp_path: Path) ->
         wait_for("it is there", lambda: len(access.records(WORKER)) == 1)
 
 
-def test_a_silent_storage_is_not_asked_to_take_an_entry_besides() -> None:
+def test_no_entry_is_sent_to_a_silent_storage() -> None:
     async def main(clock: SimClock) -> int:
         bucket = Distant(clock)
         store = LedgerStore(bucket, clock)

@@ -1,7 +1,7 @@
-"""A storage that refuses, stalls, loses replies or has a wrong clock: told truly, and got over.
+"""A storage that refuses, stalls, loses replies or has a wrong clock: correct errors and recovery.
 
-On our own bucket server, which does as its switches say, in the words of S3 and
-of Google. What a queue says of a change is held against what is stored.
+The tests run on our own bucket server with faults switched on, in the dialects of
+S3 and of Google. They compare a queue's error about a change with what is stored.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def place(request: pytest.FixtureRequest) -> ServerPlace:
 
 
 def by_turns(name: str, cases: Iterable[Any]) -> pytest.MarkDecorator:
-    """Each case in the words of one cloud, for what the ledger makes of either."""
+    """Run each case in the dialect of one cloud: the ledger treats both alike."""
     placed = list(zip(cycle(["s3", "gs"]), cases))
     return pytest.mark.parametrize(("place", name), placed, indirect=["place"])
 
@@ -60,7 +60,7 @@ def scheme(place: ServerPlace) -> str:
 
 
 def stored(place: ServerPlace) -> list[str]:
-    """The ids of all jobs, as somebody sees them who comes new, once the server behaves."""
+    """Return the ids of all jobs, as a new process sees them once the faults are off."""
     place.server.clear()
     with Queue(place.url) as q:
         return sorted(job.id for job in q.read_state().jobs)
@@ -86,7 +86,7 @@ def test_a_bucket_that_is_made_later_is_used_then(place: ServerPlace) -> None:
         assert q.stats().total == 1
 
 
-def test_bad_credentials_are_told_from_missing_permissions(
+def test_bad_credentials_and_missing_permissions_have_different_errors(
     place: ServerPlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "somebody")
@@ -100,11 +100,11 @@ def test_bad_credentials_are_told_from_missing_permissions(
 def test_a_permission_that_is_missing_at_first_use_is_named(place: ServerPlace, verb: Verb) -> None:
     place.server.fail(403, [verb])
     with Queue(place.url) as q:
-        # A read makes no queue, and needs no more than the time: a probe may stay.
+        # A read creates no queue and needs only the time: there a probe may stay.
         for use in (WRITING if verb == "delete" else USES).values():
             told = refused(q, use, StorageError)
             assert re.search(f"403 AccessDenied. Allow {NEEDED[scheme(place)][verb]}", told)
-        # Who may not delete leaves what it tried the storage out with, and nothing else.
+        # A process that may not delete leaves its probes, and nothing else.
         assert all(verb == "delete" and key.startswith("probe/") for key in place.objects())
         place.server.clear()
         q.enqueue("e", id="new")
@@ -119,12 +119,12 @@ def test_a_missing_object_that_is_answered_with_403_names_the_permission_to_list
     place.server.clear()
     filled(place).close()
     place.server.hide_missing()
-    # There is a mark now, but what it tries the storage out with is missing as it should.
+    # There is a mark now, but the probe that should be missing gets the 403.
     refuses(place, f"403.*Allow {NEEDED[scheme(place)]['get']}", StorageError)
     assert stored(place) == ["j1", "j2", "j3", "j4"]
 
 
-# Which uses of an open queue need which permission: what is known needs not be read again.
+# Which calls of an open queue need which permission: data in memory is not read again.
 LATER: dict[Verb, set[str]] = {
     "get": {"stats"},
     "put": {BLIND, "enqueue of an id", "dequeue"},
@@ -134,7 +134,7 @@ LATER: dict[Verb, set[str]] = {
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_a_permission_that_is_taken_away_later_stops_only_what_needs_it(
+def test_a_permission_that_is_removed_later_stops_only_calls_that_need_it(
     place: ServerPlace, verb: Verb
 ) -> None:
     with filled(place) as q:
@@ -153,7 +153,7 @@ def test_a_permission_that_is_taken_away_later_stops_only_what_needs_it(
 
 
 @pytest.mark.parametrize("verb", ["get", "list"])
-def test_who_may_not_read_what_others_wrote_says_that_it_does_not_know(
+def test_a_writer_without_read_permission_reports_an_unknown_outcome(
     place: ServerPlace, verb: Verb
 ) -> None:
     q, _ = impatient(place.url)
@@ -162,7 +162,7 @@ def test_who_may_not_read_what_others_wrote_says_that_it_does_not_know(
         other.enqueue("e", id="b")
         place.server.fail(403, [verb])
         if verb == "get":
-            # The storage says that there is an entry. It can be ours, sent twice on the way.
+            # The storage says that the entry exists. It can be ours, sent twice by the network.
             told = refused(q, lambda q: q.enqueue("e", id="c"), StorageError, unknown=True)
             assert f"{key_of(2)}: outcome unknown" in told
             assert re.search(f"403.*Allow {NEEDED[scheme(place)][verb]}", told)
@@ -180,7 +180,7 @@ def test_who_may_not_read_what_others_wrote_says_that_it_does_not_know(
 def test_a_storage_that_ignores_conditions_holds_no_queue(
     place: ServerPlace, only: Condition | None
 ) -> None:
-    how = "replaced by one who expected another" if only == "update" else "created twice"
+    how = "updated despite a wrong version" if only == "update" else "created twice"
     place.server.ignore_conditions(only=only)
     says = f"ignores conditional writes.*{how}.*honours If-None-Match"
     refuses(place, says, StorageError, uses=WRITING.values())
@@ -208,13 +208,13 @@ TROUBLES: dict[str, Callable[[ServerPlace, dict[str, Any]], None]] = {
 
 
 @by_turns("trouble", TROUBLES)
-def test_what_passes_within_the_deadline_is_not_even_noticed(
+def test_faults_that_end_within_the_deadline_are_not_noticed(
     place: ServerPlace, trouble: str
 ) -> None:
     q, _ = impatient(place.url)
     with q:
         TROUBLES[trouble](place, {"times": 9})
-        q.enqueue("e", id="first")  # the place is made meanwhile
+        q.enqueue("e", id="first")  # creates the ledger during the faults
         before = place.server.hits()
         for number in range(3):
             TROUBLES[trouble](place, {"times": 9})
@@ -228,7 +228,7 @@ def test_what_passes_within_the_deadline_is_not_even_noticed(
 
 
 @pytest.mark.parametrize("trouble", TROUBLES)
-def test_what_lasts_longer_is_told_with_what_is_known_of_the_outcome(
+def test_longer_faults_are_reported_with_what_is_known_of_the_outcome(
     place: ServerPlace, trouble: str
 ) -> None:
     q, _ = impatient(place.url)
@@ -242,12 +242,12 @@ def test_what_lasts_longer_is_told_with_what_is_known_of_the_outcome(
         q.enqueue("e", id="first")
         TROUBLES[trouble](place, {})
         told = refused(q, lambda q: q.enqueue("e", id="a"), StorageError, unknown=True)
-        assert re.search(rf"{key_of(2)}: outcome unknown.*look the jobs up by id", told)
+        assert re.search(rf"{key_of(2)}: outcome unknown.*Look the jobs up by id", told)
         assert "Nothing was written" not in told
         assert "for 30 s. Nothing was" in refused(q, USES["stats"], StorageError)
         place.server.clear()
-        place.shift_clock(120)  # its pauses took time for the queue alone
-        # As the message says: by its id it is found, or added.
+        place.shift_clock(120)  # the pauses advanced only the queue's clock
+        # As the message says: look the job up by its id, or add it.
         landed = key_of(2) in place.objects()
         assert q.enqueue("e", id="a").duplicate == landed
         assert landed == (trouble in ("500 once it is done", "replies lost"))
@@ -283,7 +283,7 @@ def test_a_storage_that_stalls_is_asked_again(
     assert stored(place) == ["first", "j0", "j1", "j2", "j3"]
 
 
-def test_a_storage_that_stalls_for_good_is_told_to(
+def test_a_storage_that_stalls_permanently_is_reported(
     place: ServerPlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     q, _ = impatient(place.url)
@@ -291,7 +291,7 @@ def test_a_storage_that_stalls_for_good_is_told_to(
         q.enqueue("e", id="first")
         q.stats()
         monkeypatch.setattr(bucket_requests, "REQUEST_SECONDS", 0.01)
-        place.server.delay(60)  # longer than this machine may stop us for
+        place.server.delay(60)  # longer than this machine may stall
         told = refused(q, lambda q: q.enqueue("e", id="a"), StorageError, unknown=True)
         assert re.search(r"outcome unknown.*\(.*no answer within 0.01 s\)", told)
         told = refused(q, USES["stats"], StorageError)
@@ -301,7 +301,7 @@ def test_a_storage_that_stalls_for_good_is_told_to(
 # -- clocks --------------------------------------------------------------------
 
 
-def test_a_storage_whose_clock_was_set_back_is_told_until_its_time_has_come(
+def test_a_storage_whose_clock_was_set_back_is_reported_until_it_catches_up(
     place: ServerPlace,
 ) -> None:
     q, clock = impatient(place.url)
@@ -311,7 +311,7 @@ def test_a_storage_whose_clock_was_set_back_is_told_until_its_time_has_come(
         says = rf"{key_of(1)} is dated 3[56]\d\d s after the storage's own clock.*Nothing was wri"
         refuses(place, says, StorageError, [WRITING["enqueue of an id"], WRITING["dequeue"]])
         assert fresh.stats().total == 1
-        q.enqueue("e", id="meanwhile")  # it was told the time while that was right
+        q.enqueue("e", id="meanwhile")  # it had asked for the time while that was right
         clock.advance(timedelta(microseconds=ASK_EVERY_US + 1))
         assert "set back" in refused(q, USES["dequeue"], StorageError)
         assert q.stats().total == 2
@@ -321,7 +321,7 @@ def test_a_storage_whose_clock_was_set_back_is_told_until_its_time_has_come(
     assert stored(place) == ["after", "before", "meanwhile"]
 
 
-def test_a_process_that_runs_ahead_is_named_to_the_others(place: ServerPlace) -> None:
+def test_a_process_whose_clock_runs_ahead_is_named_to_the_others(place: ServerPlace) -> None:
     ahead, clock = impatient(place.url)
     with ahead, Queue(place.url) as q:
         ahead.enqueue("e", id="first")
@@ -338,7 +338,7 @@ def test_a_process_that_runs_ahead_is_named_to_the_others(place: ServerPlace) ->
     assert stored(place) == ["first", "from the future"]
 
 
-def test_a_minute_is_allowed(place: ServerPlace) -> None:
+def test_a_clock_may_be_a_minute_ahead(place: ServerPlace) -> None:
     ahead, clock = impatient(place.url)
     with ahead:
         ahead.enqueue("e", id="first")

@@ -1,4 +1,4 @@
-"""Turns on a ledger's memory: one at a time, in order, and never lost, however one is left."""
+"""The lock on a ledger's memory: one holder at a time, in order, and never lost."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TASKS = 60
 
 
 class Room:
-    """What may have one visitor at a time."""
+    """A room for one visitor at a time."""
 
     def __init__(self) -> None:
         self.lock = new_lock(blocking=False)
@@ -54,7 +54,7 @@ async def nothing() -> None:
 
 
 def in_loops(count: int, main: Callable[[int], Coroutine[Any, Any, None]]) -> None:
-    """Run `main(place)` in so many event loops, each on a thread of its own."""
+    """Run `main(place)` in this many event loops, each on its own thread."""
 
     async def bounded(place: int) -> None:
         await asyncio.wait_for(main(place), PATIENCE_SECONDS)
@@ -65,7 +65,7 @@ def in_loops(count: int, main: Callable[[int], Coroutine[Any, Any, None]]) -> No
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_nobody_waits_for_ever_whoever_gives_up_and_whenever(seed: int) -> None:
+def test_nobody_waits_forever_whenever_others_give_up(seed: int) -> None:
     room, given_up, served = Room(), list[object](), list[object]()
 
     async def main(place: int) -> None:
@@ -90,7 +90,7 @@ def test_nobody_waits_for_ever_whoever_gives_up_and_whenever(seed: int) -> None:
             await clock.sleep(0, blocking=False)
             victim = tasks[int(clock.random() * TASKS)]
             if clock.random() < 0.3:
-                victim.cancel()  # before it asks, while it waits, as it is let in, or inside
+                victim.cancel()  # before it asks, while it waits, as it gets in, or inside
         await asyncio.gather(*tasks, return_exceptions=True)
         failed = [task.exception() for task in tasks if not task.cancelled()]
         assert not any(failed), failed
@@ -103,7 +103,7 @@ def test_nobody_waits_for_ever_whoever_gives_up_and_whenever(seed: int) -> None:
     assert given_up, "nobody ever gave up"
 
 
-def test_they_come_in_the_order_they_asked_over_all_loops() -> None:
+def test_tasks_of_all_loops_get_the_lock_in_the_order_they_asked() -> None:
     room, count, clock = Room(), 24, SystemClock()
 
     async def until_waiting(number: int) -> None:
@@ -128,7 +128,7 @@ def test_they_come_in_the_order_they_asked_over_all_loops() -> None:
     assert room.is_free()
 
 
-def test_those_who_give_up_leave_the_others_in_their_order() -> None:
+def test_waiters_that_give_up_leave_the_others_in_order() -> None:
     async def main() -> None:
         room = Room()
         async with room.lock:
@@ -145,7 +145,7 @@ def test_those_who_give_up_leave_the_others_in_their_order() -> None:
 
 
 @pytest.mark.parametrize("steps", range(4))
-def test_one_that_gives_up_just_as_its_turn_comes_hands_it_on(steps: int) -> None:
+def test_a_waiter_that_gives_up_as_its_turn_comes_hands_over(steps: int) -> None:
     async def main() -> None:
         room, clock = Room(), SystemClock()
         async with room.lock:
@@ -162,7 +162,7 @@ def test_one_that_gives_up_just_as_its_turn_comes_hands_it_on(steps: int) -> Non
     asyncio.run(main())
 
 
-def test_a_loop_that_has_ended_with_someone_waiting_holds_up_nobody() -> None:
+def test_a_closed_loop_with_a_waiter_delays_nobody() -> None:
     room = Room()
 
     async def ask_and_leave() -> None:
@@ -175,7 +175,7 @@ def test_a_loop_that_has_ended_with_someone_waiting_holds_up_nobody() -> None:
             loop = asyncio.new_event_loop()
             task = loop.create_task(room.visit("closed", nothing))
             await asyncio.to_thread(loop.run_until_complete, _beside(task, room, 1))
-            loop.close()  # without a word to its tasks
+            loop.close()  # without cancelling its tasks
             task._log_destroy_pending = False  # type: ignore[attr-defined]
         await asyncio.wait_for(room.visit("next", nothing), PATIENCE_SECONDS)
         assert room.visits == ["next"]

@@ -1,4 +1,4 @@
-"""Signals: what their handlers raise, and what they ask, in the middle of a call."""
+"""Signals: handlers that raise, or call the queue, in the middle of a call."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def handling(handler: Callable[[int, object], None]) -> Iterator[None]:
 
 
 class OfTheNet(MemoryBucket):
-    """Tells when the end of the log is looked for, as a waiting dequeue does."""
+    """Signals when the end of the log is read, as a waiting dequeue does."""
 
     blocking = False
 
@@ -40,8 +40,8 @@ class OfTheNet(MemoryBucket):
         return await super().get(key)
 
 
-class GiveUp(Exception):  # noqa: N818 - what a program of a user's calls it
-    """Raised by a handler, as programs do that bound their calls by an alarm."""
+class GiveUp(Exception):  # noqa: N818 - a name from a user's program
+    """Raised by a handler, as in programs that limit their calls with an alarm."""
 
 
 def test_a_dequeue_that_a_signal_ended_does_not_go_on_to_claim_a_job() -> None:
@@ -61,7 +61,7 @@ def test_a_dequeue_that_a_signal_ended_does_not_go_on_to_claim_a_job() -> None:
         with pytest.raises(GiveUp):
             q.dequeue("e", wait=timedelta(seconds=60))
         job = q.enqueue("e")
-        assert not q.dequeue("other", wait=timedelta(seconds=1))  # time for whoever still waits
+        assert not q.dequeue("other", wait=timedelta(seconds=1))  # time for a dequeue still waiting
         kept = q.get(job.id)
         assert kept is not None
         assert kept.status is JobStatus.QUEUED
@@ -79,7 +79,7 @@ class Alarms(FolderBucket):
         return await super().put(key, body, expect=expect)
 
 
-def test_a_handler_that_looks_at_the_queue_is_refused_and_does_not_hang(tmp_path: Path) -> None:
+def test_a_handler_that_reads_the_queue_is_refused_and_does_not_hang(tmp_path: Path) -> None:
     bucket = Alarms(tmp_path)
     told: list[Stats | InvalidError] = []
 

@@ -1,4 +1,4 @@
-"""A storage that does not answer: who asks is told so in time; and who slept, what it missed."""
+"""A storage that does not answer: callers get errors in time, and recover after a sleep."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CALLERS = 20
 
 
 class Silent(MemoryBucket):
-    """Takes its time over a read and gives no answer, once it `is_silent`."""
+    """A bucket that takes long over a read and gives no answer, once it `is_silent`."""
 
     blocking = False
     is_silent = False
@@ -38,14 +38,14 @@ class Silent(MemoryBucket):
         return await super().get(key)
 
 
-def test_many_who_wait_for_a_silent_storage_are_told_so_together() -> None:
+def test_many_callers_of_a_silent_storage_get_their_errors_together() -> None:
     async def main() -> None:
         clock = FakeClock()
         bucket = Silent(clock)
         q = DirectQueue(LedgerStore(bucket, clock))
         other = DirectQueue(q.store)
         await q.enqueue("e", id="1")
-        clock.advance(timedelta(microseconds=2 * CHECK_EVERY_US))  # so that the next looks first
+        clock.advance(timedelta(microseconds=2 * CHECK_EVERY_US))  # so that the next call checks
         bucket.is_silent, begun = True, clock.monotonic()
         took = list[float]()
 
@@ -64,7 +64,7 @@ def test_many_who_wait_for_a_silent_storage_are_told_so_together() -> None:
 
 
 class Sleeps(MemoryBucket):
-    """Stores an entry, and then the machine sleeps for an hour: no answer reaches anybody."""
+    """Stores an entry, and then the machine sleeps for an hour: no answer arrives."""
 
     is_to_sleep = False
 
@@ -83,7 +83,7 @@ class Sleeps(MemoryBucket):
         return version
 
 
-def test_a_process_that_slept_while_it_wrote_looks_what_became_of_it() -> None:
+def test_a_process_that_slept_during_a_write_checks_its_outcome() -> None:
     clock = FakeClock()
     bucket = Sleeps(clock)
     with Queue(LedgerStore(bucket, clock)) as q:

@@ -21,12 +21,12 @@ from casque.testing import FakeClock
 HOUR_US = 3600 * SECOND_US
 
 
-def test_the_bucket_is_believed_after_a_sleep_of_days() -> None:
+def test_the_bucket_time_is_used_after_a_sleep_of_days() -> None:
     clock = FakeClock()
     time = BucketTime(clock)
     time.told(1_000 * SECOND_US, clock.monotonic())
     before = time.now()
-    # Three days, by which this clock has gained 13 s on the bucket's.
+    # Three days, in which this clock has gained 13 s on the bucket's.
     days = timedelta(days=3)
     clock.advance(days + timedelta(seconds=13))
     bucket = 1_000 * SECOND_US + days // timedelta(microseconds=1)
@@ -59,7 +59,7 @@ def test_a_process_writes_again_once_the_bucket_has_caught_up_with_the_log() -> 
     q = Queue(LedgerStore(bucket, clock))
     q.enqueue("e")
     bucket._clock = clock.skewed(timedelta(minutes=-30))  # it was set back
-    clock.advance(timedelta(minutes=11))  # so that it is asked anew
+    clock.advance(timedelta(minutes=11))  # so that the bucket is asked again
     with pytest.raises(StorageError, match="is dated"):
         q.enqueue("e")
     clock.advance(timedelta(minutes=15))

@@ -16,13 +16,13 @@ from casque.queues.async_queue import AsyncQueue
 from tests.ledger.places import Place
 
 EACH = 12
-"""How many jobs each producer brings."""
+"""How many jobs each producer adds."""
 WAIT = timedelta(milliseconds=200)
 PATIENCE_SECONDS = 60
 
 
 class Work:
-    """Who brings jobs and who does them; it is over when as many are done as were to be brought."""
+    """Producers and workers; the run ends when all planned jobs are done."""
 
     def __init__(self, producers: int) -> None:
         self.brought: list[str] = []
@@ -72,7 +72,7 @@ def run_all(*threads: Callable[[], None]) -> None:
 
 
 def in_a_loop(work: Work, address: str | Store, kind: type[AsyncQueue]) -> None:
-    """An event loop with a queue of its own, and tasks that bring jobs and do them."""
+    """An event loop with its own queue, and tasks that add jobs and do them."""
 
     async def main() -> None:
         async with kind(address) as q, asyncio.TaskGroup() as tasks:
@@ -84,7 +84,7 @@ def in_a_loop(work: Work, address: str | Store, kind: type[AsyncQueue]) -> None:
 
 
 async def _give_up(q: AsyncQueue) -> None:
-    """Wait for jobs, and be cancelled: whatever it was about to get, others get."""
+    """Wait for jobs, and be cancelled: others get the jobs that it was about to get."""
     for place in range(4):
         waiting = asyncio.create_task(q.dequeue("e", wait=WAIT))
         await asyncio.wait([waiting], timeout=place / 100)

@@ -1,4 +1,4 @@
-"""Servers that do not keep what a ledger rests on: found out before a job is trusted to them."""
+"""Servers that break a promise that a ledger needs: detected before a job is stored there."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ STALE = timedelta(minutes=11)
 
 
 class Elsewhere:
-    """A bucket in memory, reached by requests that can be under way together."""
+    """A bucket in memory, whose requests can run in parallel."""
 
     blocking = False
 
@@ -59,11 +59,11 @@ class Elsewhere:
         await self.inner.delete(key)
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Nothing to release."""
 
 
 class ChecksThenWrites(Elsewhere):
-    """As moto does: the condition is honoured by requests that come one after the other."""
+    """Like moto: it honours conditions only for requests that come one after the other."""
 
     async def put(
         self, key: str, body: bytes, *, expect: Literal[Expect.ABSENT] | Version
@@ -71,13 +71,13 @@ class ChecksThenWrites(Elsewhere):
         found = await self.inner.get(key)
         if (ABSENT if found is None else found.version) != expect:
             raise CASConflictError("it is there")
-        await asyncio.sleep(0)  # noqa: TID251 - for the others to check meanwhile
+        await asyncio.sleep(0)  # noqa: TID251 - lets the others check meanwhile
         await self.inner.delete(key)
         return await self.inner.put(key, body, expect=ABSENT)
 
 
 class LosesSecondAnswer(ChecksThenWrites):
-    """The same, and of those that have won only the first is told."""
+    """The same, but only the first winner gets a success."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -94,7 +94,7 @@ class LosesSecondAnswer(ChecksThenWrites):
 
 
 class Stalls(Elsewhere):
-    """Racing creates but the first wait for long, as seaweedfs lets them."""
+    """All racing creates but the first wait long, as on seaweedfs."""
 
     was_waited_for = False
 
@@ -102,13 +102,13 @@ class Stalls(Elsewhere):
         self, key: str, body: bytes, *, expect: Literal[Expect.ABSENT] | Version
     ) -> Version:
         if len([one for one in self.asked if one == ("put", key)]) > 3:
-            await asyncio.sleep(5)  # noqa: TID251 - it is given up before
+            await asyncio.sleep(5)  # noqa: TID251 - the caller gives up before
             self.was_waited_for = True
         return await super().put(key, body, expect=expect)
 
 
 def racing_creates(bucket: Elsewhere) -> int:
-    """How many creates of one object there were at most."""
+    """Return how many creates of one object there were at most."""
     puts = [key for what, key in bucket.asked if what == "put" and key.startswith(PROBES)]
     return max(map(puts.count, puts))
 
@@ -158,7 +158,7 @@ def test_creates_that_are_not_answered_do_not_count_once_one_has_won() -> None:
     assert not bucket.was_waited_for
 
 
-def test_creates_race_when_a_ledger_is_made_and_not_for_whoever_comes_later() -> None:
+def test_creates_race_when_a_ledger_is_created_and_not_later() -> None:
     bucket = Elsewhere()
     with Queue(bucket) as q:
         q.enqueue("e")
@@ -196,7 +196,7 @@ def test_a_store_that_is_tried_out_again_where_two_creates_win_does_nothing_more
     racy.inner = bucket.inner
     store = LedgerStore(racy)
     with Queue(store) as q:
-        q.enqueue("e")  # whoever only adds jobs does not race
+        q.enqueue("e")  # a producer runs no race
         store.try_out()
         for use in USES.values():
             with pytest.raises(StorageError, match="lets several writers"):
@@ -208,7 +208,7 @@ def test_a_store_that_is_tried_out_again_where_two_creates_win_does_nothing_more
 
 
 class ShortLists(Elsewhere):
-    """A list that begins behind some key shows nothing."""
+    """A bucket whose lists are empty if they begin after some key."""
 
     async def list(self, prefix: str = "", *, after: str = "") -> list[Listed]:
         return [] if after and self.is_broken(prefix) else await super().list(prefix, after=after)
@@ -236,7 +236,7 @@ def test_a_server_whose_lists_cannot_begin_in_the_middle_holds_no_ledger(
             use(q)
 
 
-def test_a_list_of_the_log_that_is_short_is_not_taken_for_the_queue() -> None:
+def test_a_short_list_of_the_log_is_not_taken_for_the_queue() -> None:
     bucket = ShortLists()
     bucket.is_broken = lambda prefix: False
     with Queue(bucket) as q:
@@ -274,7 +274,7 @@ def test_an_empty_404_is_not_taken_for_the_end_of_the_log(
     with filled(place) as q, Queue(place.url) as other:
         other.enqueue("e")
         place.server.fail(404, ["get"], code="", match="/log/")
-        assert "Is the endpoint right?" in refused(q, USES["stats"], StorageError)
+        assert "Check the endpoint" in refused(q, USES["stats"], StorageError)
         place.server.clear()
         assert q.stats().pending == 5
 
@@ -303,7 +303,7 @@ def test_the_probes_of_killed_processes_are_collected(kind: str) -> None:
     assert not old & young
 
 
-def test_who_may_not_collect_the_probes_of_others_goes_on() -> None:
+def test_a_process_that_may_not_delete_the_probes_of_others_continues() -> None:
     class Kept(Elsewhere):
         async def delete(self, key: str) -> None:
             if key == held:
@@ -319,7 +319,7 @@ def test_who_may_not_collect_the_probes_of_others_goes_on() -> None:
     assert bucket.keys(PROBES) == [held]
 
 
-def test_who_slept_while_others_collected_its_probes_tries_once_more() -> None:
+def test_a_process_whose_probes_were_deleted_while_it_slept_tests_again() -> None:
     class Sleeps(Elsewhere):
         async def get(self, key: str) -> Found | None:
             probes = [one for one in self.keys(PROBES) if one != key]

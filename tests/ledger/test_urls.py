@@ -1,4 +1,4 @@
-"""A queue by the URL of its bucket, with the credentials that the environment holds."""
+"""A queue opened by the URL of its bucket, with credentials from the environment."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ def test_a_queue_by_a_url_of_azure(azurite: str, monkeypatch: pytest.MonkeyPatch
         ("s3://bucket/prefix?profile=x", "no option profile; .*endpoint and region"),
         ("gs://bucket/prefix?region=x", "no option region; .*endpoint"),
         ("s3://bucket/prefix?endpoint=server:9000", "the endpoint must be like"),
-        ("s3://bucket/a//b", "the parts of a path are names"),
+        ("s3://bucket/a//b", "each part of a path must be a name"),
     ],
 )
-def test_an_address_that_cannot_be_meant_is_refused(address: str, says: str) -> None:
+def test_an_invalid_bucket_address_is_refused(address: str, says: str) -> None:
     with pytest.raises(InvalidError, match=says) as refused:
         Queue(address)
     assert "hunter2" not in str(refused.value)
@@ -74,7 +74,7 @@ def test_each_permission_is_needed_to_open_and_named_when_it_is_missing(
     assert not refused.value.outcome_unknown
 
 
-def test_who_may_not_list_is_told_and_does_not_take_the_place_for_empty(
+def test_a_process_that_may_not_list_does_not_take_the_place_for_empty(
     s3_address: str, bucket_server: BucketServer
 ) -> None:
     bucket_server.hide_missing()
@@ -89,4 +89,4 @@ def test_a_server_that_ignores_conditions_holds_no_queue(
     with Queue(s3_address) as q, pytest.raises(StorageError, match="ignores conditional writes"):
         q.enqueue("greet")
     bucket_server.clear()
-    work_a_job(s3_address)  # what was tried out there is ours
+    work_a_job(s3_address)  # leftover probes are ours, and do no harm

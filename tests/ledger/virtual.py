@@ -19,7 +19,7 @@ LIMIT_US = 3_600 * SECOND_US
 
 
 def in_virtual_time(main: Callable[[SimClock], Coroutine[Any, Any, T]]) -> T:
-    """What `main` returns, given the clock of a loop that waits for nothing."""
+    """Run `main` on virtual time, with its clock, and return its result."""
     world = World(0)
     loop = ProcessLoop(world)
     task = loop.start(main(SimClock(world, loop, "test")))
@@ -31,13 +31,13 @@ def in_virtual_time(main: Callable[[SimClock], Coroutine[Any, Any, T]]) -> T:
 
 
 class Distant(MemoryBucket):
-    """A bucket 50 ms away; some requests hang for ever, or all that are sent once it `is_hung`."""
+    """A bucket 50 ms away; some requests hang forever, or all sent once it `is_hung`."""
 
     blocking = False
     is_hung = False
     trip_us = 50_000
     share = 0.0
-    """How many of the requests to read hang."""
+    """The share of read requests that hang."""
 
     def __init__(self, clock: SimClock) -> None:
         super().__init__(clock)

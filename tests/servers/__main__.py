@@ -1,4 +1,4 @@
-"""Install the servers that the tests run against, and say how long that took.
+"""Install the servers that the tests run against, and print how long that took.
 
 `python -m tests.servers`. It names a server that it cannot install. The tests of that server are
 then skipped; with CI set in the environment they fail.
@@ -34,7 +34,7 @@ def main() -> None:
             print(told, flush=True)
     print(f"  all of them: {time.monotonic() - began:.0f} s", flush=True)
     if any(not one.folder.is_dir() for one in missing):
-        print("  the tests of those that are missing will be skipped (with CI set they fail)")
+        print("  the tests of the missing servers will be skipped (with CI set they fail)")
 
 
 if __name__ == "__main__":

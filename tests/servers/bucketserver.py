@@ -1,8 +1,8 @@
-"""A bucket server of our own, in a process of its own, which can be told to misbehave.
+"""Our own bucket server, in a separate process, with faults that tests switch on.
 
-Run as `python -m tests.servers.bucketserver [--port N] [--folder D]`; it prints
-its port, and ends when its standard input does. With a folder, what was
-written survives it.
+Run as `python -m tests.servers.bucketserver [--port N] [--folder D]`. It prints
+its port, and ends when its standard input does. With a folder, its objects
+survive its end.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CONTROL = "/-/"
 
 
 class Server(ThreadingHTTPServer):
-    """The objects, the switches, and what was asked so far."""
+    """The objects, the switches, and the counts of requests."""
 
     daemon_threads = True
     request_queue_size = 128
@@ -50,7 +50,7 @@ class Handler(BaseHTTPRequestHandler):
     server: Server
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
-    wbufsize = -1  # headers and body in one piece, or the last part waits for an acknowledgement
+    wbufsize = -1  # headers and body in one packet, or the second waits for an acknowledgement
 
     def do_GET(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
@@ -65,11 +65,11 @@ class Handler(BaseHTTPRequestHandler):
 
     def handle_expect_100(self) -> bool:
         may = super().handle_expect_100()
-        self.wfile.flush()  # the client waits for it with the body
+        self.wfile.flush()  # the client sends no body before this
         return may
 
     def _object(self, asked: Asked) -> Answer | None:
-        """The answer to a request for an object, as the switches stand; None: hang up."""
+        """Return the answer to a request for an object, with the faults; None: hang up."""
         server, dialect = self.server, dialect_of(asked)
         wanted = dialect.wanted(asked)
         server.count(wanted.verb)
@@ -150,8 +150,8 @@ class Handler(BaseHTTPRequestHandler):
         if self.command != "HEAD":
             self.wfile.write(answer.body)
 
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - its own name for it
-        """Silence."""
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - http.server's name
+        """Log nothing."""
 
 
 def main() -> None:
@@ -162,7 +162,7 @@ def main() -> None:
     server = Server(options.port, options.folder)
     print(server.server_address[1], flush=True)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    sys.stdin.read()  # whoever started it is done, or dead
+    sys.stdin.read()  # ends when the parent is done or dead
     os._exit(0)
 
 

@@ -1,4 +1,4 @@
-"""BucketServer: our bucket server as a test holds it: started, told to misbehave, looked into."""
+"""BucketServer: starts our bucket server for a test, switches its faults, reads its objects."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ALL: tuple[Verb, ...] = ("get", "put", "list", "delete")
 
 
 class BucketServer:
-    """A running server. What it is told lasts until `clear`."""
+    """A running server. Its faults last until `clear`."""
 
     def __init__(self, folder: Path | None = None) -> None:
         self._folder = folder
@@ -40,13 +40,13 @@ class BucketServer:
         carried_out: bool = False,
         **which: Any,
     ) -> None:
-        """Answer with `status`, and with nothing else if `code` is "".
+        """Answer with `status`, and without a body if `code` is "".
 
-        `carried_out`: after doing what was asked.
+        With `carried_out`, carry the request out first.
 
-        `which` requests, here and below: `match` (a part of the key), `skip`
-        (so many first), `times` (then so many; all when not given),
-        `probability` with a `seed`.
+        `which` selects requests, here and below: `match` (a part of the key),
+        `skip` (let this many pass first), `times` (then hit this many; default
+        all), `probability` with a `seed`.
         """
         self._switch("status", verbs, which, status=status, code=code, carried_out=carried_out)
 
@@ -55,60 +55,60 @@ class BucketServer:
         self._switch("lose", verbs, which)
 
     def drop_requests(self, verbs: Collection[Verb] = ALL, **which: Any) -> None:
-        """Hang up, having done nothing."""
+        """Hang up without doing anything."""
         self._switch("drop", verbs, which)
 
     def delay(self, seconds: float, verbs: Collection[Verb] = ALL, **which: Any) -> None:
-        """Wait before carrying it out."""
+        """Wait before carrying the request out."""
         self._switch("delay", verbs, which, seconds=seconds)
 
     def ignore_conditions(self, *, only: Condition | None = None, **which: Any) -> None:
-        """Write whatever the object is, as a server does that knows no conditional writes.
+        """Write unconditionally, like a server without conditional writes.
 
-        Or that knows the one kind and not the other.
+        With `only`, ignore just this kind of condition.
         """
         self._switch("ignore_conditions", PUT, which, only=only)
 
     def check_then_write(self, seconds: float, **which: Any) -> None:
-        """See that an object is not there, and write it so much later whatever has come."""
+        """Check that an object is absent, and write it this much later unconditionally."""
         self._switch("check_then_write", PUT, which, seconds=seconds)
 
     def hide_missing(self, **which: Any) -> None:
-        """Answer 403 for an object that is not there, as S3 does who may not list."""
+        """Answer 403 for a missing object, as S3 does to a client that may not list."""
         self._switch("hide_missing", GET, which)
 
     def pace(self, **which: Any) -> None:
-        """Answer 429 when one name is written twice within a second, as Google does."""
+        """Answer 429 if an object is written twice within a second, as Google does."""
         self._switch("pace", PUT, which)
 
     def clear(self) -> None:
-        """Behave."""
+        """Switch all faults off."""
         self._tell("clear")
 
     def hits(self) -> int:
-        """How many requests the switches have struck so far."""
+        """Return how many requests the faults have hit so far."""
         hits: int = self._tell("hits")
         return hits
 
     def counts(self) -> dict[str, int]:
-        """How many requests of each verb there were so far."""
+        """Return how many requests of each verb there were so far."""
         counts: dict[str, int] = self._tell("counts")
         return counts
 
     def shift_clock(self, seconds: float) -> None:
-        """Let the server's clock jump."""
+        """Move the server's clock by this much."""
         self._tell("clock", seconds=seconds)
 
     def make_bucket(self, bucket: str) -> None:
         self._tell("make", bucket=bucket)
 
     def objects(self, bucket: str, prefix: str = "") -> dict[str, bytes]:
-        """All that is stored there, under names that begin so."""
+        """Return all stored objects whose names begin with `prefix`."""
         told: dict[str, str] = self._tell("objects", bucket=bucket, prefix=prefix)
         return {key: base64.b64decode(body) for key, body in told.items()}
 
     def write(self, bucket: str, key: str, body: bytes) -> None:
-        """Store it, whatever was there."""
+        """Store an object unconditionally."""
         self._tell("put", bucket=bucket, key=key, body=base64.b64encode(body).decode())
 
     def remove(self, bucket: str, key: str) -> None:

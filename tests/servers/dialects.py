@@ -1,8 +1,8 @@
-"""Dialects: how a request for an object is written by each kind of client, and its answer.
+"""Dialects: the requests of each kind of client, and the answers to them.
 
-S3's as obstore and aioboto3 use it, Google's XML as obstore does, and the part
-of Google's JSON that google-cloud-storage uses for whole objects. Which one a
-client speaks shows in its authorization.
+S3's as obstore and aioboto3 use it, Google's XML as obstore uses it, and the part
+of Google's JSON that google-cloud-storage uses for whole objects. The path and the
+authorization of a request show its dialect.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from tests.servers.objects import Objects, Stored, UnmetError
 from tests.servers.switches import Condition, Verb
 
 ACCESS_KEY = "test"
-"""The one access key id that is accepted; secrets and signatures are not looked at."""
+"""The only accepted access key id; secrets and signatures are not checked."""
 REFUSED_TOKEN = "refused"
-"""A bearer token that is not accepted; every other one is."""
+"""The only bearer token that is refused."""
 PAGE = 1_000
 
 _CODES = {
@@ -59,7 +59,7 @@ class Answer(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """What a request is about."""
+    """The operation and the object of a request."""
 
     verb: Verb
     bucket: str
@@ -119,7 +119,7 @@ class Xml:
         if blind:
             etag = generation = None
         if etag and objects.get(wanted.bucket, wanted.key) is None:
-            return self.error(404)  # what S3 says to If-Match of what is not there
+            return self.error(404)  # S3's answer to If-Match on a missing object
         try:
             stored = objects.put(
                 wanted.bucket, wanted.key, asked.body, etag=etag, generation=generation
@@ -171,7 +171,7 @@ class Xml:
         )
 
     def error(self, status: int, code: str | None = None) -> Answer:
-        if code == "":  # as an ingress that knows no such route
+        if code == "":  # like an ingress without such a route
             return Answer(status)
         told = code or _CODES.get(status, "Error")
         body = f"<?xml version='1.0' encoding='UTF-8'?><Error><Code>{told}</Code></Error>"
@@ -252,14 +252,14 @@ def dialect_of(asked: Asked) -> Dialect:
 
 
 def condition_of(asked: Asked) -> Condition:
-    """What kind of condition a write has, if it has one."""
+    """Return the kind of condition that a write has."""
     told = asked.headers.get("x-goog-if-generation-match") or asked.query.get("ifGenerationMatch")
     creates = told == "0" if told else "If-None-Match" in asked.headers
     return "create" if creates else "update"
 
 
 def _upload(asked: Asked) -> tuple[str, bytes]:
-    """The name and the content of a multipart upload, or the content of a plain one."""
+    """Return the name and the content of an upload, multipart or plain."""
     if asked.query.get("uploadType") != "multipart":
         return asked.query["name"], asked.body
     boundary = f"--{asked.headers.get_param('boundary')}".encode()

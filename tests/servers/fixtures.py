@@ -1,8 +1,8 @@
-"""Fixtures: real servers, started when a test first asks for one and stopped with the session.
+"""Fixtures: real servers, started when a test first needs one and stopped with the session.
 
-A server that is not installed skips its tests, naming itself; with CI set in the
-environment it fails them. The processes of pytest-xdist share other people's
-servers; our own, whose switches a test may turn, each of them has for itself.
+The tests of a server that is not installed are skipped, with its name; with CI set
+in the environment they fail. The processes of pytest-xdist share third-party servers.
+Each has its own copy of our server, because tests switch faults on there.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ours = os.urandom(4).hex()
 _numbers = itertools.count()
 
 MakeBucket = Callable[[], ObstoreBucket]
-"""Opens one more handle on the same objects, in another process too: it can be pickled."""
+"""Opens another handle on the same objects. It can be pickled for other processes."""
 
 
 def unique_prefix() -> str:
@@ -42,7 +42,7 @@ def _bucket_server() -> Iterator[BucketServer]:
 
 @pytest.fixture
 def bucket_server(_bucket_server: BucketServer) -> Iterator[BucketServer]:
-    """Our own server, with its switches; they are off again after the test."""
+    """Our own server. Its faults are switched off after the test."""
     yield _bucket_server
     _bucket_server.clear()
 
@@ -98,10 +98,10 @@ def azure(azurite: str) -> MakeBucket:
 
 @pytest.fixture
 def gcs(request: pytest.FixtureRequest) -> MakeBucket:
-    """A new prefix on our server, as Google Cloud Storage; or on the one that is named.
+    """A new prefix on our server, as Google Cloud Storage; or on CASQUE_TEST_GCS_URL.
 
-    CASQUE_TEST_GCS_URL is then like http://127.0.0.1:4443/bucket, or gs://bucket
-    for the real service with the usual credentials.
+    That is a URL like http://127.0.0.1:4443/bucket, or gs://bucket for the real
+    service with the usual credentials.
     """
     prefix = unique_prefix()
     other = os.environ.get("CASQUE_TEST_GCS_URL")

@@ -1,4 +1,4 @@
-"""Runs a server and ends it when standard input does: with those who need it, however they ended.
+"""Runs a server and ends it when standard input closes, however its users ended.
 
 `python guard.py command…`. SIGTERM ends both at once.
 """
@@ -18,7 +18,7 @@ def main() -> int:
 
     def wait() -> None:
         server.wait()
-        os._exit(server.returncode or 1)  # it was to run on
+        os._exit(server.returncode or 1)  # it should not have ended
 
     threading.Thread(target=wait, daemon=True).start()
     try:

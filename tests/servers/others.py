@@ -1,7 +1,7 @@
-"""Other people's servers, each in a process of its own on loopback, with a bucket made.
+"""Third-party servers, each in its own process on loopback, with a bucket created.
 
-A server is started by the first process of the run that needs it, serves all of them, and ends
-when the run does.
+The first process of the run that needs a server starts it. It serves all processes of the run,
+and ends with the run.
 """
 
 from __future__ import annotations
@@ -37,22 +37,22 @@ AZURITE = Package("azurite", "3.37.0", npm)
 START_SECONDS = 30
 START_ATTEMPTS = 3
 _guards: list[subprocess.Popen[bytes]] = []
-"""Of the servers that this process has started. They end with the run, not with this process."""
+"""The guards of the servers that this process started. They end with the run, not before."""
 _GUARD = str(Path(__file__).with_name("guard.py"))
 
 
 Start = Callable[[Path], str]
-"""Starts a server that keeps its things in a folder. Its URL, once it answers."""
+"""Starts a server with its data in a folder. Returns its URL once it answers."""
 
 
 def shared(name: str, start: Start) -> str:
-    """The URL of the server that this run has; started if nobody in it has needed one so far."""
+    """Return the URL of the run's server; start the server if it does not run yet."""
     folder = run_folder() / name
     with folder.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         address = folder.with_suffix(".url")
         failure = folder.with_suffix(".failure")
-        if failure.exists():  # who asks next need not wait for the same
+        if failure.exists():  # later callers need not wait for the same failure
             raise UnavailableError(failure.read_text())
         if not address.exists():
             try:
@@ -64,7 +64,7 @@ def shared(name: str, start: Start) -> str:
 
 
 def _started_at_last(folder: Path, start: Start) -> str:
-    """Somebody else may take one of its ports before it does: then it is started on others."""
+    """Start it; retry on other ports if another program took one of its ports first."""
     for attempt in range(START_ATTEMPTS):
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
@@ -87,7 +87,7 @@ def start_ministack(folder: Path) -> str:
         "S3_DATA_DIR": str(folder / "s3"),
     }
     command = [sys.executable, "-c", "from ministack.app import main; main()"]
-    # It asks for no signature.
+    # It requires no signature.
     return _started(folder, command, environment, port, lambda: _asked(port, "PUT", f"/{BUCKET}"))
 
 
@@ -137,7 +137,7 @@ def _started(
         (run_folder() / "pipe").open("rb") as end_of_run,
         (run_folder() / "alive").open("w") as alive,
     ):
-        fcntl.flock(alive, fcntl.LOCK_SH)  # and the guard keeps it for as long as it lives
+        fcntl.flock(alive, fcntl.LOCK_SH)  # the guard keeps this lock as long as it lives
         process = subprocess.Popen(
             [sys.executable, _GUARD, *command],
             stdin=end_of_run,
@@ -161,10 +161,10 @@ def _started(
 
 
 def _free_ports(count: int) -> list[int]:
-    """Ports that are free now; held all at once, so that they differ.
+    """Return ports that are free now; all are held at once, so that they differ.
 
-    From below the range in which the system gives ports to connections: those of
-    other tests would take them before the server does.
+    They are below the range that the system uses for connections: the connections
+    of other tests would take them before the server does.
     """
     held: list[socket.socket] = []
     try:
@@ -191,7 +191,7 @@ def _asked(
 
 
 def _has_bucket(port: int) -> bool:
-    """Whether the bucket can be listed: the server makes it some time after it first answers."""
+    """True if the bucket can be listed: the server creates it some time after it first answers."""
     store = S3Store(
         BUCKET,
         endpoint=f"http://127.0.0.1:{port}",

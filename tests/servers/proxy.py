@@ -1,11 +1,11 @@
-"""Proxy: a process before a real server that does to its requests what networks do.
+"""Proxy: a process in front of a real server that adds network faults to its requests.
 
 Run as `python proxy.py PORT SEED RATE [FAULT]`, it prints its own port. A share of the requests
-meets a fault, drawn from the seed or always the named one, until a line on standard input ends the
+gets a fault, drawn from the seed or always the named one, until a line on standard input ends the
 faults. Then it prints how many there were of each kind. It ends when standard input does.
 
-Requests and answers pass unchanged, so the signature of S3 stays right: it covers the address that
-the client asked, which is the proxy's.
+Requests and answers pass unchanged, so the S3 signature stays valid: it covers the address that
+the client uses, which is the proxy's.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import Self
 
 
 class Proxy:
-    """A running proxy. `calm` ends its faults, for good."""
+    """A running proxy. `calm` ends its faults permanently."""
 
     def __init__(self, server: str, seed: int, rate: float, only: str = "") -> None:
         port = server.rpartition(":")[2]
@@ -39,7 +39,7 @@ class Proxy:
         self.url = f"http://127.0.0.1:{self._told()}"
 
     def calm(self) -> Counter[str]:
-        """Let everything pass from now on. How many requests met which fault, and how many none."""
+        """Let everything pass from now on. Returns how many requests had which fault, or none."""
         assert self._process.stdin is not None
         print(file=self._process.stdin, flush=True)
         return Counter(json.loads(self._told()))
@@ -75,12 +75,12 @@ _ANSWERS = {
 }
 
 
-class Cut(Exception):  # noqa: N818 - it is what is done to the connection
+class Cut(Exception):  # noqa: N818 - a control signal, not an error
     """The connection ends here."""
 
 
 async def read_message(reader: asyncio.StreamReader) -> bytes:
-    """One request or answer, with its body, as it came."""
+    """Return one request or answer, with its body, unchanged."""
     head = await reader.readuntil(b"\r\n\r\n")
     length = _LENGTH.search(head)
     if length is not None and not head.startswith(b"HEAD"):
@@ -97,7 +97,7 @@ async def read_message(reader: asyncio.StreamReader) -> bytes:
 
 
 class Connection:
-    """A client, and what happens to its requests."""
+    """A client's connection, and the faults of its requests."""
 
     def __init__(self, passage: Passage, writer: asyncio.StreamWriter) -> None:
         self._passage = passage
@@ -109,7 +109,7 @@ class Connection:
         await self._writer.drain()
 
     async def pass_on(self, request: bytes) -> bytes:
-        """Have the server carry it out. Its answer."""
+        """Pass the request to the server, and return its answer."""
         reader, writer = await asyncio.open_connection(
             "127.0.0.1", self._passage.port, limit=LONGEST_HEAD
         )
@@ -197,11 +197,11 @@ FAULTS: dict[Fault, float] = {
     Connection.hang: 0.3,
     Connection.trickle: 0.7,
 }
-"""Each with its share. Those that leave a caller in doubt come more often, a hang less."""
+"""Each fault with its weight. Faults with an unknown outcome are more frequent, a hang less."""
 
 
 class Passage:
-    """The way to one server, and what happens on it."""
+    """The path to one server, and its faults."""
 
     def __init__(self, port: int, seed: int, rate: float, only: str) -> None:
         self.port = port
@@ -232,12 +232,12 @@ class Passage:
         writer.close()
 
     async def sleep(self, seconds: float) -> None:
-        """That long, but not once the faults are over."""
+        """Sleep, but only until the faults are over."""
         with suppress(TimeoutError):
             await asyncio.wait_for(self.is_calm.wait(), seconds)
 
     def keep(self, task: asyncio.Task[None] | None) -> None:
-        """Or it would be collected while it waits."""
+        """Hold a reference, or the task would be collected while it waits."""
         assert task is not None
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

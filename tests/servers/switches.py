@@ -1,4 +1,4 @@
-"""Switches: what the bucket server does wrong, to which requests, and for how long."""
+"""Switches: the faults of the bucket server: of which requests, and for how long."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ class Switch:
     fault: Fault
     verbs: tuple[Verb, ...] = ("get", "put", "list", "delete")
     match: str = ""
-    """Only requests whose key, or whose prefix to list, has this in it."""
+    """Only requests whose key, or whose prefix to list, contains this."""
     skip: int = 0
-    """So many that would be hit go by first."""
+    """How many matching requests pass first."""
     times: int | None = None
-    """How many it hits; None: all, until switched off."""
+    """How many requests it hits; None: all, until switched off."""
     probability: float = 1.0
     seed: int = 0
     status: int = 500
     code: str | None = None
-    """The server's word for it; None: what the dialect says for that status."""
+    """The server's error code; None: the dialect's code for that status."""
     carried_out: bool = False
-    """Whether a request that is answered by a `status` is carried out nevertheless."""
+    """True if a request that gets `status` as its answer is still carried out."""
     seconds: float = 0.0
     only: Condition | None = None
-    """Of the conditions of writes, which kind it ignores; None: both."""
+    """The kind of write condition that it ignores; None: both."""
     hits: int = 0
     chance: random.Random = field(default_factory=random.Random)
 
@@ -63,7 +63,7 @@ class Switch:
 
 
 class Switches:
-    """All that are on. Each request asks once, and is hit by all that strike it."""
+    """All switches that are on. Each request is hit by all that match it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -1,4 +1,4 @@
-"""The proxy of the tests does to a request what the name of each fault says, and no more."""
+"""Each fault of the test proxy does what its name says, and no more."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.servers.openers import BUCKET
 from tests.servers.proxy import FAULTS, Proxy
 
 SEED = 429
-"""One by which delays are short."""
+"""A seed with short delays."""
 STATUSES: dict[str, set[int | None]] = {
     "cut_before": {None},
     "cut_after": {None},
@@ -26,11 +26,11 @@ STATUSES: dict[str, set[int | None]] = {
     "refuse": {409, 429, 500, 503},
     "trickle": {200},
 }
-"""What a client may be told by each fault. None: no answer, or not a whole one."""
+"""The statuses that a client may get with each fault. None: no answer, or an incomplete one."""
 
 
 def put(proxy: Proxy, key: str, timeout: float = 10) -> int | None:
-    """The status that a conditional write is answered with. None: it is not answered."""
+    """Return the status of a conditional write; None if there is no answer."""
     connection = http.client.HTTPConnection(proxy.url.removeprefix("http://"), timeout=timeout)
     try:
         connection.request("PUT", f"/{BUCKET}/{key}", b"content", {"If-None-Match": "*"})

@@ -1,4 +1,4 @@
-"""The tests see the same world, however a run is started."""
+"""The tests see the same environment, however a run is started."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ def test_it():
 """
 
 
-def test_a_run_that_ignores_signals_in_another_zone_sees_what_any_run_sees(tmp_path: Path) -> None:
+def test_a_run_with_ignored_signals_and_another_time_zone_sees_the_same_environment(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "test_it.py").write_text(LOOK)
     theirs = {"TZ": "Asia/Kolkata", "LANG": "de_DE", "CASQUE_STORE": "x", "AWS_PROFILE": "mine"}
     ours = {name: os.environ[name] for name in ("PATH", "CASQUE_TEST_SERVERS")}

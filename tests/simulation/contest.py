@@ -1,4 +1,4 @@
-"""Contests on virtual time: processes on one ledger, some ten times as far from it as others."""
+"""Contests on virtual time: processes on one ledger, some with ten times the round trip."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ class Contender(NamedTuple):
     """How long each took, in seconds."""
     errors: list[CasqueError]
     requests: Counter[str]
-    """By method and folder."""
+    """The number of requests by method and folder."""
 
 
 class Contest:
-    """Processes of these trips on a new ledger."""
+    """Processes with these round trips on a new ledger."""
 
     def __init__(self, *slowness: float, seed: int = 0) -> None:
         self.world = World(seed)
@@ -78,7 +78,7 @@ class Contest:
 
 
 class TwoWaiters:
-    """Two slow processes beside three fast ones: both must get in, again and again."""
+    """Two slow processes beside three fast ones: both must get in repeatedly."""
 
     MEDIAN_SECONDS, WORST_SECONDS = 10.0, 15.0
 
@@ -109,10 +109,10 @@ class _Counted(SimBucket):
         self._requests = requests
 
     def sent(self, key: str, body: bytes) -> None:
-        """A put, counted with the others."""
+        """Do nothing: `_ask` counts the puts too."""
 
     def landed(self, key: str, body: bytes) -> None:
-        """Nothing is made of it."""
+        """Do nothing."""
 
     async def _ask(self, name: str, ask: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
         self._requests[name.partition("/")[0]] += 1

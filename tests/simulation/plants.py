@@ -1,4 +1,4 @@
-"""Bugs, planted to see that the simulation finds them. Each is one that has been made somewhere."""
+"""Bugs, planted to check that the simulation finds them. Each one has been made somewhere."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ from casque.system.clock import SECOND_US, Stopwatch
 Plant = Callable[[pytest.MonkeyPatch], None]
 
 
-def unknown_outcome_decided_anew(patch: pytest.MonkeyPatch) -> None:
-    """No answer is taken for a no: nobody asks what became of it, and it is decided again."""
+def unknown_outcome_decided_again(patch: pytest.MonkeyPatch) -> None:
+    """No answer is taken for a no: the commit is decided again without checking its outcome."""
 
     async def append(
         self: Log, number: int, content: bytes, watch: Stopwatch, *, ahead: int
@@ -46,7 +46,7 @@ def unknown_outcome_decided_anew(patch: pytest.MonkeyPatch) -> None:
 
     real = LedgerStore._append
 
-    async def decide_anew(
+    async def decide_again(
         self: LedgerStore, replica: Replica, sent: Sent, *rest: Any, **options: Any
     ) -> bool:
         try:
@@ -58,11 +58,11 @@ def unknown_outcome_decided_anew(patch: pytest.MonkeyPatch) -> None:
             return False
 
     patch.setattr(Log, "append", append)
-    patch.setattr(LedgerStore, "_append", decide_anew)
+    patch.setattr(LedgerStore, "_append", decide_again)
 
 
 def own_writer_believed(patch: pytest.MonkeyPatch) -> None:
-    """Whatever this writer wrote in the place asked for is taken for the commit in hand."""
+    """Any entry of this writer under that number is taken for the current commit."""
 
     class Believed(bytes):
         __slots__ = ()
@@ -84,7 +84,7 @@ def _writer(content: bytes) -> str:
 
 
 def time_stands_still(patch: pytest.MonkeyPatch) -> None:
-    """An entry's time is what was last heard: the bucket's, or that of the entry before it."""
+    """An entry's time is the last time read: the bucket's, or that of the entry before it."""
 
     def now(self: BucketTime) -> int:
         assert self._told is not None
@@ -94,7 +94,7 @@ def time_stands_still(patch: pytest.MonkeyPatch) -> None:
 
 
 def stale_memory(patch: pytest.MonkeyPatch) -> None:
-    """What is in memory is answered, without looking whether the log has grown."""
+    """Answers come from memory, without checking whether the log has grown."""
     real = LogReader.ready
 
     async def ready(self: LogReader, watch: Stopwatch, **options: Any) -> tuple[Replica, bool]:
@@ -105,7 +105,7 @@ def stale_memory(patch: pytest.MonkeyPatch) -> None:
 
 
 def no_fence(patch: pytest.MonkeyPatch) -> None:
-    """Whoever names a job in progress is taken for its holder."""
+    """Any caller that names a job in progress is taken for its holder."""
 
     def held(state: State, job_id: str, token: int, now: int) -> Job:
         job = decide._known(state, job_id, now)
@@ -116,7 +116,7 @@ def no_fence(patch: pytest.MonkeyPatch) -> None:
 
 
 def doubts_forgotten(patch: pytest.MonkeyPatch) -> None:
-    """Who is cancelled while an entry is on its way forgets that it was sent."""
+    """A call that is cancelled while an entry is under way forgets that it was sent."""
     real = LedgerStore._append
 
     async def append(self: LedgerStore, replica: Replica, sent: Sent, *rest: Any) -> bool:
@@ -139,7 +139,7 @@ def no_rollback(patch: pytest.MonkeyPatch) -> None:
 
 
 def blind_with_given_ids(patch: pytest.MonkeyPatch) -> None:
-    """Jobs are added without looking, under ids that somebody chose."""
+    """Jobs with ids from the caller are added blindly."""
 
     def can_be_blind(batch: Batch) -> bool:
         return all(isinstance(one, Enqueue) for one in batch.operations)
@@ -176,7 +176,7 @@ def refused_is_known(patch: pytest.MonkeyPatch) -> None:
 
 
 def patience_without_end(patch: pytest.MonkeyPatch) -> None:
-    """A request that is not answered is waited for."""
+    """A request without an answer is waited for without a limit."""
 
     async def bounded(self: BucketRequests, ask: Callable[[], Any], *_: object) -> Any:
         return await ask()
@@ -185,63 +185,63 @@ def patience_without_end(patch: pytest.MonkeyPatch) -> None:
 
 
 def fresh_time_in_line(patch: pytest.MonkeyPatch) -> None:
-    """A call has all of its time when its turn comes, though the storage is silent."""
+    """A call gets its full time when its turn comes, though the storage does not answer."""
     patch.setattr(BucketRequests, "begin", lambda self, called: Stopwatch(self.clock))
 
 
 def gathered_calls_try_too(patch: pytest.MonkeyPatch) -> None:
-    """What gathered behind a commit that was not answered is sent next, with time of its own."""
+    """Calls that gathered behind an unanswered commit are sent next, with their own full time."""
     patch.setattr(commit_asyncio, "is_unanswered", lambda error: False)
 
 
 def visible_is_durable(patch: pytest.MonkeyPatch) -> None:
-    """In a folder, what others made visible is believed without syncing it."""
+    """In a folder, files of other processes are returned without syncing them."""
 
     def believe(self: FolderBucket, found: object) -> None:
-        """Nothing is brought to disk."""
+        """Sync nothing."""
 
     patch.setattr(FolderBucket, "_believe", believe)
 
 
 def unsynced_names(patch: pytest.MonkeyPatch) -> None:
-    """A put is answered once its file is in place, before the folder is on disk."""
+    """A put is answered once its file is visible, before the folder is synced."""
 
     def sync(self: SyncedNames, folders: object) -> None:
-        """Later, maybe."""
+        """Sync nothing."""
 
     patch.setattr(SyncedNames, "sync", sync)
 
 
 def no_race(patch: pytest.MonkeyPatch) -> None:
-    """A server that refuses the second of two creates is believed to be atomic."""
+    """A server that refuses the second of two creates is taken for atomic."""
 
     async def race(*_: object) -> None:
-        """Nobody races."""
+        """Run no race."""
 
     patch.setattr(tryout, "_race", race)
 
 
 def lists_believed(patch: pytest.MonkeyPatch) -> None:
-    """What a list does not show is taken not to be there."""
+    """Objects that a list does not show are taken for missing."""
 
     async def check_list(self: Log, last: int) -> None:
-        """It was whole."""
+        """Check nothing."""
 
     patch.setattr(Log, "check_list", check_list)
     patch.setattr(tryout, "PAGE", 0)
 
 
 def gaps_unseen(patch: pytest.MonkeyPatch) -> None:
-    """The last entry that is listed is the end of the log, whatever is missing before it."""
+    """The last listed entry is the end of the log, even if entries before it are missing."""
 
     async def check_gap(self: Log, first: int, end: int, watch: Stopwatch) -> None:
-        """It is nobody's concern."""
+        """Check nothing."""
 
     patch.setattr(Log, "_check_gap", check_gap)
 
 
 def half_read_log(patch: pytest.MonkeyPatch) -> None:
-    """A log that could not be read to its end is written to from where the reading stopped."""
+    """A log that could not be read to its end is written to where the reading stopped."""
     real = LogReader._read_to_end
 
     async def read_to_end(self: LogReader, replica: Replica) -> None:
@@ -252,7 +252,7 @@ def half_read_log(patch: pytest.MonkeyPatch) -> None:
 
 
 def others_words_deleted(patch: pytest.MonkeyPatch) -> None:
-    """A process that got in deletes every word, not its own alone."""
+    """A process that got in deletes every word, not only its own."""
     real = Pacing._retract
 
     async def retract(self: Pacing) -> None:
@@ -268,6 +268,6 @@ def guests_ignored(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Pacing, "_reserved_us", lambda _: 0)
 
 
-def tokens_begin_anew(patch: pytest.MonkeyPatch) -> None:
+def tokens_restart_at_one(patch: pytest.MonkeyPatch) -> None:
     """A new ledger counts its tokens from 1, as the one before it did."""
     patch.setattr(decide, "next_token", lambda last, _: last + 1)

@@ -1,8 +1,8 @@
-"""Planted bugs: each is found by the seeds that are named here.
+"""Planted bugs: the seeds listed here find each one.
 
-Which seeds find a bug changes whenever the ledger asks its bucket for something
-else. Put a seed that finds it first in its list, and the others need not run. If
-none of those named finds it any more, look for others:
+The seeds that find a bug change whenever the ledger's requests change. Put a seed
+that finds the bug first in its list, and the others need not run. If none of the
+listed seeds finds it any more, search for others:
 
     PYTHONPATH=. python tests/simulation/test_plants.py no_fence
 """
@@ -31,10 +31,10 @@ Kind = type[Simulation] | type[TwoWaiters]
 
 FOUND: list[tuple[Plant, Kind, list[int], str]] = [
     (
-        plants.unknown_outcome_decided_anew,
+        plants.unknown_outcome_decided_again,
         Simulation,
         [7, 9, 2, 3, 6, 14],
-        "told that nothing|twice",
+        "said that nothing was written|twice",
     ),
     (
         plants.own_writer_believed,
@@ -45,13 +45,13 @@ FOUND: list[tuple[Plant, Kind, list[int], str]] = [
     (plants.time_stands_still, Simulation, [0, 1, 2, 3], "time stands still"),
     (plants.stale_memory, Simulation, [1, 3, 2, 0, 5, 10], "nothing in the log from entry"),
     (plants.visible_is_durable, FolderSimulation, [66, 48, 79], "is lost|is missing"),
-    (plants.unsynced_names, FolderSimulation, [1, 2, 3, 4], "is lost, though an answer rests on"),
-    (plants.no_fence, Simulation, [24, 14, 23, 27, 124, 152], "by which nobody asked for this"),
+    (plants.unsynced_names, FolderSimulation, [1, 2, 3, 4], "is lost, though an answer depends on"),
+    (plants.no_fence, Simulation, [24, 14, 23, 27, 124, 152], "nobody requested this with"),
     (plants.doubts_forgotten, Simulation, [1, 2, 6, 9, 21, 23], "twice|not answered"),
     (plants.no_rollback, Simulation, [0, 1, 2, 6], "does not follow from|not answered"),
     (plants.blind_with_given_ids, Simulation, [0, 1, 2, 3, 4, 5], "twice|is entry"),
     (plants.leases_cut_short, Simulation, [0, 2, 3, 4], "leases overlap|before it is due"),
-    (plants.refused_is_known, Simulation, [73, 78, 60, 72], "told that nothing"),
+    (plants.refused_is_known, Simulation, [73, 78, 60, 72], "said that nothing was written"),
     (plants.patience_without_end, Simulation, [7, 3, 2, 1], "hangs for"),
     (plants.no_race, RacySimulation, [0, 1, 2, 3], "breaks its promises"),
     (plants.lists_believed, ShortListSimulation, [0, 1, 2, 3], "breaks its promises"),
@@ -59,14 +59,14 @@ FOUND: list[tuple[Plant, Kind, list[int], str]] = [
     (plants.half_read_log, HoleSimulation, [5, 8, 9, 13], r"though entry \d+ is missing"),
     (plants.fresh_time_in_line, Simulation, [37, 40, 41, 63, 70], "with a bucket that hangs"),
     (plants.gathered_calls_try_too, Simulation, [5, 36, 37, 62], "with a bucket that hangs"),
-    (plants.tokens_begin_anew, WipedSimulation, [1, 0, 2, 3], "does not rise"),
+    (plants.tokens_restart_at_one, WipedSimulation, [1, 0, 2, 3], "does not rise"),
     (plants.others_words_deleted, TwoWaiters, [0, 1, 2], "slow process"),
     (plants.guests_ignored, TwoWaiters, [0, 1, 2], "slow process"),
 ]
 
 
 def finds(kind: Kind, seed: int) -> str:
-    """What a seed finds; nothing if all is well."""
+    """Return what a seed finds; empty if all checks pass."""
     try:
         kind(seed).run()
     except Violation as violation:
@@ -88,7 +88,7 @@ def test_a_planted_bug_is_found(
     found = next((seed for seed in seeds if re.search(told, first_line(kind, seed))), None)
     assert found is not None, f"none of {seeds} finds it any more: see the top of this file"
     monkeypatch.undo()
-    assert not finds(kind, found), "without the bug all is well"
+    assert not finds(kind, found), "it fails without the bug too"
 
 
 def first_line(kind: Kind, seed: int) -> str:
@@ -96,7 +96,7 @@ def first_line(kind: Kind, seed: int) -> str:
 
 
 def search(name: str, seeds: int = 500, enough: int = 8) -> None:
-    """Look for seeds that find a planted bug."""
+    """Search for seeds that find a planted bug."""
     [(plant, kind, _, _)] = [one for one in FOUND if one[0].__name__ == name]
     with pytest.MonkeyPatch.context() as patch:
         plant(patch)

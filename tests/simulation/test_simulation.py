@@ -1,6 +1,6 @@
 """Whole processes over a faulty bucket, by seeds: nothing is lost, doubled, stale or stuck.
 
-`make torture SECONDS=600` goes on from other seeds for as long as it is told.
+`make torture SECONDS=600` continues from other seeds for that long.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def run_share(kind: type[Simulation], share: int) -> list[Outcome]:
 def test_every_promise_holds_whatever_a_seed_brings(share: int) -> None:
     ran = run_share(Simulation, share)
     calls = sum(outcome.calls for outcome in ran) / len(ran)
-    assert calls > 100, "they do next to nothing"
+    assert calls > 100, "the processes do almost nothing"
 
 
 @pytest.mark.parametrize("share", range(3))
@@ -50,7 +50,7 @@ def test_nothing_is_stored_on_a_server_that_breaks_its_promises(kind: type[Simul
         assert kind(seed).run().calls > 0
 
 
-def test_nobody_writes_behind_an_entry_that_is_missing_and_nothing_is_lost() -> None:
+def test_nobody_writes_behind_a_missing_entry_and_nothing_is_lost() -> None:
     for seed in range(3, 9):
         HoleSimulation(seed).run()
 
@@ -80,7 +80,7 @@ def test_a_seed_leads_to_the_same_history_in_any_process() -> None:
     assert len(told) == 1
 
 
-def test_a_failure_says_how_to_see_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_says_how_to_repeat_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("casque.testing.simulation.replay.AHEAD_US", -(10**15))
     with pytest.raises(Violation) as failure:
         run_seed(3)
@@ -91,7 +91,7 @@ def test_a_failure_says_how_to_see_it_again(monkeypatch: pytest.MonkeyPatch) -> 
     assert 10 < len(steps) <= LAST
 
 
-def test_the_command_runs_seeds_and_tells_of_each() -> None:
+def test_the_command_runs_seeds_and_prints_each() -> None:
     told = subprocess.run(
         [sys.executable, "-m", "casque.testing.simulation", "--seed", "3", "--verbose"],
         capture_output=True,

@@ -1,4 +1,4 @@
-"""Adapters: what keeps the one object of a document.
+"""Adapters: storages for the single object of a document store.
 
-storage/  What keeps the one object of a document.
+storage/  Storages for the single object of a document store.
 """

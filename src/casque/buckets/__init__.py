@@ -1,14 +1,14 @@
-"""casque.buckets: `Bucket`, and the values that it speaks of; public, for those who write one.
+"""casque.buckets: `Bucket` and its values; public, for authors of a new bucket.
 
 aws_profile     The keys that `aws configure` wrote, which obstore does not read.
-daemon_threads  Threads for their requests, which the end of the process does not wait for.
-disk            What it asks of a disk, so that a simulated one can take its place.
+daemon_threads  Threads for the requests of obstore; the end of the process does not wait for them.
+disk            The disk operations of `FolderBucket`, so that a simulated disk can replace them.
 folder          `FolderBucket`: a local folder; temporary file, sync, link, sync.
-memory          A bucket of this process, for tests.
+memory          A bucket in the memory of this process, for tests.
 obstore         Buckets on S3, Google Cloud Storage and Azure.
 port            `Bucket`: named objects with conditional writes, under a ledger.
-replies         What their servers' answers mean, and the remedies.
-synced_names    Which of its names are known to be on disk, and bringing there the others.
+replies         Turns the replies of storage servers into errors with remedies.
+synced_names    The names of `FolderBucket` that are on disk; syncs the others.
 """
 
 from casque.buckets.port import ABSENT, PAGE, Bucket, Expect, Found, Listed, Version

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from casque.errors import InvalidError
 
-# Where any of these is set, obstore finds credentials by itself.
+# If any of these is set, obstore finds credentials by itself.
 _SOURCES = (
     "AWS_ACCESS_KEY_ID",
     "AWS_WEB_IDENTITY_TOKEN_FILE",
@@ -23,11 +23,11 @@ _KEYS = {
 
 
 def profile_options() -> dict[str, str]:
-    """What obstore is to be told: the keys of the profile and its region, as far as it has them.
+    """Return the profile's keys and region as options for obstore, as far as it has them.
 
-    AWS_PROFILE names it, or it is `default`. The environment goes before it.
-    Raises InvalidError when a profile was named and has no keys: one by which
-    they are fetched from somewhere needs AWS's own tools.
+    AWS_PROFILE names the profile; the default is `default`. The environment takes
+    precedence over it. Raises InvalidError if AWS_PROFILE names a profile without
+    keys: a profile that fetches its keys needs AWS's own tools.
     """
     named = os.environ.get("AWS_PROFILE")
     profile = named or "default"
@@ -41,7 +41,7 @@ def profile_options() -> dict[str, str]:
     found |= {option: stored[key] for option, key in _KEYS.items() if key in stored}
     if named and "access_key_id" not in found:
         raise InvalidError(
-            f"the AWS profile {named!r} has no keys of its own. Run `eval $(aws configure "
+            f"the AWS profile {named!r} has no keys. Run `eval $(aws configure "
             "export-credentials --format env)` first, or unset AWS_PROFILE."
         )
     return found

@@ -14,7 +14,7 @@ _Calls = SimpleQueue[Callable[[], None] | None]
 
 
 class DaemonThreads:
-    """As ThreadPoolExecutor, whose threads Python joins before it ends; but with daemons."""
+    """Like ThreadPoolExecutor, but with daemon threads, which Python does not join at exit."""
 
     def __init__(self, most: int, name: str) -> None:
         self._most = most
@@ -24,18 +24,18 @@ class DaemonThreads:
         self._calls: _Calls = SimpleQueue()
         # Threads hold no reference to this object, so they end with it if nobody closes it.
         self.close = finalize(self, self._calls.put, None)
-        """Let the threads end when they have made the calls that were submitted."""
+        """End the threads once they have made all submitted calls."""
         self.close.atexit = False  # an exit handler that runs later may have calls to make
 
     def submit(self, work: Callable[[], T]) -> Future[T]:
-        """Run it on an idle thread or a new one; with `most` of them busy, on the next idle one."""
+        """Run `work` on an idle thread or a new one; if `most` are busy, on the next idle one."""
         done: Future[T] = Future()
 
         def call() -> None:
             if done.set_running_or_notify_cancel():
                 try:
                     done.set_result(work())
-                except BaseException as error:  # noqa: BLE001 - raised where this is waited for
+                except BaseException as error:  # noqa: BLE001 - raised in the waiting caller
                     done.set_exception(error)
 
         if self._idle.acquire(blocking=False) or self._count >= self._most:
@@ -45,7 +45,7 @@ class DaemonThreads:
         try:
             threading.Thread(target=_serve, args=serving, name=self._name, daemon=True).start()
             self._count += 1
-        except RuntimeError:  # the interpreter is ending, and no thread can start: do without
+        except RuntimeError:  # the interpreter is ending and no thread can start: call it here
             call()
         return done
 
@@ -53,7 +53,7 @@ class DaemonThreads:
 def _serve(call: Callable[[], None] | None, calls: _Calls, idle: threading.Semaphore) -> None:
     while call is not None:
         call()
-        call = None  # what it holds is not kept until the next
+        call = None  # release what it references before waiting for the next call
         idle.release()
         call = calls.get()
     calls.put(None)  # for the next thread

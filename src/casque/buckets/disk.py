@@ -1,6 +1,6 @@
-"""Disk: what FolderBucket asks of a disk; and LocalDisk, the disk of this machine.
+"""Disk: the disk operations that FolderBucket uses; and LocalDisk, the disk of this machine.
 
-A seam of its own, so that a simulation can run the real bucket over a disk whose
+A separate interface, so that a simulation can run the real bucket on a disk whose
 power is cut (`casque.testing.disk`). Paths are absolute. Each method raises the
 OSError that `os` would.
 """
@@ -20,12 +20,12 @@ from casque.system.local_disk import locked, network_filesystem, sync_folder
 
 
 def holder(path: str) -> str:
-    """The folder that holds a file or a folder."""
+    """Return the folder that contains a file or a folder."""
     return path.rpartition("/")[0] or "/"
 
 
 class Stamp(NamedTuple):
-    """What tells a file from every other that has had its name; see `FolderBucket`."""
+    """Identifies a file among all files that have had its name; see `FolderBucket`."""
 
     inode: int
     mtime_ns: int
@@ -33,18 +33,18 @@ class Stamp(NamedTuple):
 
 
 class Disk(Protocol):
-    """What a bucket needs of a disk. Names last once their folder is synced, data at once."""
+    """A disk as a bucket needs it. Data is durable at once, a name once its folder is synced."""
 
     def write_synced(self, path: str, body: bytes, mtime_ns: int) -> Stamp:
-        """Make a new file that was last modified at `mtime_ns`, and bring its data to disk."""
+        """Create a file with the modification time `mtime_ns`, and sync its data to disk."""
         ...
 
     def read(self, path: str) -> tuple[bytes, Stamp]:
-        """A file whole. IsADirectoryError when it is a folder."""
+        """Return a whole file. Raises IsADirectoryError if it is a folder."""
         ...
 
     def stat(self, path: str) -> Stamp:
-        """A file's stamp. IsADirectoryError when it is a folder."""
+        """Return a file's stamp. Raises IsADirectoryError if it is a folder."""
         ...
 
     def link(self, source: str, target: str) -> None: ...
@@ -54,23 +54,23 @@ class Disk(Protocol):
     def unlink(self, path: str) -> None: ...
 
     def make_folder(self, path: str) -> None:
-        """Make one folder, unless something of that name is there."""
+        """Make one folder, unless the name exists."""
         ...
 
     def sync_folder(self, path: str) -> None:
-        """Bring to disk which names a folder holds."""
+        """Sync the names in a folder to disk."""
         ...
 
     def scan(self, path: str) -> tuple[list[str], list[str]]:
-        """The names of the plain files in a folder and those of the folders, in no order."""
+        """Return the names of the plain files and of the folders in a folder, in no order."""
         ...
 
     def locked(self, path: str) -> AbstractContextManager[None]:
-        """One at a time, by lock files beside `path`; StorageError when it takes too long."""
+        """Lock by files beside `path`. Raises StorageError if waiting takes too long."""
         ...
 
     def network_drive(self, path: str) -> str | None:
-        """The kind of network drive that `path` lies on; None when it is local."""
+        """Return the kind of network drive that `path` is on; None if it is local."""
         ...
 
 
@@ -79,7 +79,7 @@ class LocalDisk:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        # What needs no more than a call has no method of its own: they are on the way of every put.
+        # No wrapper methods for these single calls: every put makes them.
         self.link = os.link
         self.rename = os.rename
         self.unlink = os.unlink
@@ -97,7 +97,7 @@ class LocalDisk:
             os.close(descriptor)
 
     def read(self, path: str) -> tuple[bytes, Stamp]:
-        # Not to wait for the other end, should it be a pipe.
+        # O_NONBLOCK: if the path is a pipe, do not wait for its other end.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             stamp = _stamp(path, os.fstat(descriptor))
@@ -137,5 +137,5 @@ def _stamp(path: str, told: os.stat_result) -> Stamp:
     if stat.S_ISDIR(told.st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
     if not stat.S_ISREG(told.st_mode):
-        raise OSError(errno.EINVAL, "It is not a plain file", path)
+        raise OSError(errno.EINVAL, "Not a plain file", path)
     return Stamp(told.st_ino, told.st_mtime_ns, told.st_size)

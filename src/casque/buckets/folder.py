@@ -1,9 +1,9 @@
 """FolderBucket: objects as files in a folder of this machine.
 
-To create, a temporary file is written and synced, then linked to its name, which
-fails if the name is taken; then the folder is synced, and only then is the put
-answered. To update, the same with a rename, under a lock, which a delete takes
-too: what was compared is still there when it is replaced.
+A create writes and syncs a temporary file, links it to its name, which fails if the
+name is taken, and syncs the folder; only then does the put return. An update does the
+same with a rename, under a lock. A delete takes the lock too, so that the file that
+was compared is still there when it is replaced.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from casque.system.clock import DAY_US, Clock, SystemClock
 from casque.system.local_disk import resolved_path
 
 _TEMPORARY = ".casque-"
-"""What the name of a file begins with while it is written. The lock's are `.casque.…`."""
-# Names of 255 bytes fit every file system in use; one with a dot in front is not an object's.
+"""The prefix of a file's name while it is written. The lock files are `.casque.…`."""
+# Names of 255 bytes fit every file system in use. A name that begins with a dot is no object's.
 _WORD = r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,254}"
 _KEY = re.compile(rf"{_WORD}(?:/{_WORD})*")
 
@@ -39,16 +39,16 @@ _NOBODY_WRITES = {errno.EROFS, errno.EINVAL}
 class FolderBucket:
     """A folder on a local disk of this machine, shared by all its processes.
 
-    Made, with the folders above it, by the first put. Needs hard links and
-    times kept to the nanosecond, as every usual local file system has.
+    The first put creates it, with the folders above it. It needs hard links and
+    times in nanoseconds, which every usual local file system has.
 
     A version is the file's inode number, modification time and size. No two
-    contents of one key share it: an update's file exists beside the one it
-    replaces, under a later time than that one's, whatever the clock says. Only
-    after a delete can a new file be given the same inode number; its time is
-    read again, and to hit the same microsecond the clock must have been set
-    back, so the nanoseconds below it are left to chance. The time of change
-    (ctime) is no part of it: to remove a second link of a file changes that too.
+    contents of one key share a version. The file of an update exists beside the
+    file it replaces, so its inode differs, and its time is always later, whatever
+    the clock says. Only after a delete can a new file get the same inode number.
+    Then its time is read again from the clock. The same microsecond can come back
+    only if the clock was set back, so the nanoseconds are random. The change time
+    (ctime) is not part of the version: removing a second link changes it too.
     """
 
     blocking = True
@@ -64,7 +64,9 @@ class FolderBucket:
             raise InvalidError("the path of the bucket's folder is empty.")
         self.path = resolved_path(path, "a folder")
         if self.path == self.path.parent:
-            raise InvalidError(f"{self.path} holds the whole system: choose a folder in it.")
+            raise InvalidError(
+                f"{self.path} is the root of the file system: choose a folder in it."
+            )
         self.name = f"file://{self.path}"
         self._root = str(self.path)
         self._lock = f"{self._root}/casque"
@@ -95,7 +97,7 @@ class FolderBucket:
         except OSError as error:
             raise _trouble("write", path, error) from error
         try:
-            # Until the folder is on disk too, a power cut can take the name away.
+            # Until the folder is synced too, a power cut can remove the name.
             self._synced_names.sync([holder(path)])
         except OSError as error:
             raise _trouble("sync", path, error, unknown=True) from error
@@ -114,7 +116,7 @@ class FolderBucket:
                 try:
                     found[path] = key, self._files.stat(path)
                 except (FileNotFoundError, IsADirectoryError):
-                    continue  # deleted since it was seen
+                    continue  # deleted since the scan
                 if len(found) == PAGE:
                     break
         except OSError as error:
@@ -142,7 +144,7 @@ class FolderBucket:
         try:
             self._synced_names.sync([holder(path)])
         except FileNotFoundError:
-            return  # there is no such folder
+            return  # the folder does not exist
         except OSError as error:
             raise _trouble("sync", path, error, unknown=True) from error
 
@@ -150,15 +152,16 @@ class FolderBucket:
         """Nothing is held open between calls."""
 
     def time_us(self) -> int:
-        return self._clock.now()  # by which every file is dated
+        return self._clock.now()  # the clock that dates every file
 
     # -- where -----------------------------------------------------------------
 
     def _path_of(self, key: str) -> str:
         if not _KEY.fullmatch(key):
             raise InvalidError(
-                f"{key!r} cannot be a key in a folder. It takes words of letters, digits and "
-                "`-_.`, not beginning with a dot, of 255 characters at most, parted by slashes."
+                f"{key!r} cannot be a key in a folder. A key is made of words separated by "
+                "slashes. Each word has at most 255 letters, digits and `-_.`, and does not begin "
+                "with a dot."
             )
         self._check_place()
         return f"{self._root}/{key}"
@@ -169,14 +172,14 @@ class FolderBucket:
         kind = self._files.network_drive(self._root)
         if kind is not None:
             raise StorageError(
-                f"{self.name} is on a network drive ({kind}), where locks and syncs cannot be "
-                "relied on. Nothing was done. Choose a folder on a local disk.",
+                f"{self.name} is on a network drive ({kind}), where locks and syncs are not "
+                "reliable. Nothing was done. Choose a folder on a local disk.",
                 outcome_unknown=False,
             )
         self._is_local = True
 
     def _is_below_an_object(self, error: OSError) -> bool:
-        """Whether `a/b` is not there because `a` is an object; if so, to ask for it is no error."""
+        """True if `a/b` is missing because `a` is an object. Then it is absent, not an error."""
         if not isinstance(error, NotADirectoryError):
             return False
         try:
@@ -188,7 +191,7 @@ class FolderBucket:
     # -- put -------------------------------------------------------------------
 
     def _placed(self, path: str, body: bytes, expect: Literal[Expect.ABSENT] | Version) -> Stamp:
-        """Put the file in its place, where all see it; its name is not yet on disk."""
+        """Make the file visible under its name. The name is not synced to disk yet."""
         if isinstance(expect, Expect):
             place = partial(self._created, path, body)
         else:
@@ -196,12 +199,12 @@ class FolderBucket:
         try:
             return place()
         except FileNotFoundError:
-            # The folder is missing; or this took a day, and `list` removed the temporary file.
+            # The folder is missing, or this took a day and `list` removed the temporary file.
             self._synced_names.make_folder(holder(path))
             return place()
 
     def _created(self, path: str, body: bytes) -> Stamp:
-        if self._current(path) is not None:  # told at once, without writing and syncing first
+        if self._current(path) is not None:  # refuse early, before writing and syncing
             raise CASConflictError(f"{path} exists.")
         temporary, stamp = self._written(path, body, self._mtime_ns())
         try:
@@ -222,7 +225,7 @@ class FolderBucket:
         return stamp
 
     def _updated(self, path: str, body: bytes, expect: Version) -> Stamp:
-        self._as_expected(path, expect)  # told at once, without waiting for the lock
+        self._as_expected(path, expect)  # refuse early, before waiting for the lock
         with self._files.locked(self._lock):
             current = self._as_expected(path, expect)
             mtime_ns = max(self._mtime_ns(), current.mtime_ns + 1)
@@ -237,7 +240,8 @@ class FolderBucket:
     def _as_expected(self, path: str, expect: Version) -> Stamp:
         current = self._current(path)
         if current is None or _version(current) != expect:
-            raise CASConflictError(f"{path} was {'changed' if current else 'deleted'} meanwhile.")
+            what = "changed" if current else "deleted"
+            raise CASConflictError(f"{path} was {what} since it was read.")
         return current
 
     def _current(self, path: str) -> Stamp | None:
@@ -250,7 +254,7 @@ class FolderBucket:
         return self._clock.now() * 1000 + int(self._clock.random() * 1000)
 
     def _written(self, path: str, body: bytes, mtime_ns: int) -> tuple[str, Stamp]:
-        """A temporary file in the same folder, its data on disk."""
+        """Write a temporary file in the same folder, and sync its data to disk."""
         temporary = f"{holder(path)}/{_TEMPORARY}{self._clock.new_id()}"
         try:
             stamp = self._files.write_synced(temporary, body, mtime_ns)
@@ -261,8 +265,8 @@ class FolderBucket:
             return temporary, stamp
         self._discard(temporary)
         raise StorageError(
-            f"{self.name} is on a file system that keeps no nanoseconds of a file's time, by "
-            "which versions are told apart. Nothing was written. Choose a folder on another disk.",
+            f"{self.name} is on a file system that keeps no nanoseconds in file times, which "
+            "distinguish versions. Nothing was written. Choose a folder on another disk.",
             outcome_unknown=False,
         )
 
@@ -270,19 +274,19 @@ class FolderBucket:
         try:
             self._files.unlink(temporary)
         except OSError:
-            return  # it was not made; or `list` removes it when it is a day old
+            return  # it does not exist, or `list` removes it when it is a day old
 
     # -- get, list and delete --------------------------------------------------
 
     def _believe(self, found: dict[str, Stamp]) -> None:
-        """Bring to disk what others made visible, before anybody is told of it."""
+        """Sync the names that other processes made, before returning these objects."""
         unsure = [
             path for path, stamp in found.items() if not self._synced_names.knows(path, stamp)
         ]
         try:
             self._synced_names.sync({holder(path) for path in unsure})
         except FileNotFoundError:
-            return  # deleted since, and the folder with it
+            return  # deleted meanwhile, with its folder
         except OSError as error:
             if error.errno not in _NOBODY_WRITES:
                 raise _trouble("sync", self._root, error) from error
@@ -290,14 +294,14 @@ class FolderBucket:
             self._synced_names.learn(path, found[path])
 
     def _walk(self, base: str, prefix: str, after: str) -> Iterator[str]:
-        """The keys of the folder `base` and those below it, in order, from `after` on."""
+        """Yield the keys in the folder `base` and below it, in order, after `after`."""
         if base < after and not after.startswith(base):
             return
         try:
             names, folders = self._files.scan(f"{self._root}/{base}")
         except FileNotFoundError:
             return
-        # Compared without what all keys here have in front: there may be 100,000.
+        # Compared without the common prefix, for speed: there may be 100,000 names.
         last = after[len(base) :] if after.startswith(base) else ""
         start = prefix[len(base) :]
         heap = [name for name in names if name > last and name.startswith(start)]
@@ -316,7 +320,7 @@ class FolderBucket:
                 self._remove_if_old(f"{self._root}/{base}{name}")
 
     def _remove_if_old(self, temporary: str) -> None:
-        """Its writer was killed, unless it is young."""
+        """Remove a temporary file that is older than a day: its writer was killed."""
         try:
             if self._files.stat(temporary).mtime_ns // 1000 < self._clock.now() - DAY_US:
                 self._files.unlink(temporary)
@@ -332,14 +336,14 @@ def _trouble(verb: str, path: str, error: OSError, *, unknown: bool = False) -> 
     if error.errno in _NO_ROOM:
         remedy = "Make room on its disk, or raise the limit."
     elif error.errno in _NOT_ALLOWED:
-        remedy = "Let this user read and write there, or choose another folder."
+        remedy = "Give this user read and write permission there, or choose another folder."
     elif error.errno in _IN_THE_WAY:
-        remedy = "A file is where a folder should be, or a folder where a file should: move it."
+        remedy = "A file is where a folder should be, or a folder where a file should be: move it."
     else:
         remedy = "Check the folder and its disk."
-    told = "It may be done all the same" if unknown else "Nothing was changed"
+    effect = "The change may still have been made" if unknown else "Nothing was changed"
     return StorageError(
-        f"cannot {verb} {path}: {error.strerror or error}. {told}. {remedy}",
+        f"cannot {verb} {path}: {error.strerror or error}. {effect}. {remedy}",
         cause=error,
         outcome_unknown=unknown,
     )

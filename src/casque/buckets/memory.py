@@ -1,4 +1,4 @@
-"""MemoryBucket: a bucket of this process, for tests and for trying things out."""
+"""MemoryBucket: a bucket in the memory of this process, for tests and experiments."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ class MemoryBucket:
             self._objects.pop(key, None)
 
     async def close(self) -> None:
-        """Nothing is held but memory."""
+        """Nothing to release."""
 
     def _here(self) -> threading.Lock:
-        """The lock, in the process whose objects these are."""
+        """Return the lock. Raises in a forked child: the objects belong to its parent."""
         forks.refuse_in_child(self._generation, self.name, "a folder")
         return self._lock

@@ -1,11 +1,11 @@
 """ObstoreBucket: a bucket on S3, Google Cloud Storage or Azure, through obstore.
 
-Requests are obstore's blocking calls, made on threads of the bucket's own. Its
-coroutines would need no threads, but they hand a result to Python from a thread
-of Rust's, and one that does so while the interpreter is ending aborts the
-process. Of short programs 1 in 80 ended so, and 3 in 13 of those that met errors.
-A blocking call that is answered then does not return, and its thread ends with
-the process.
+Requests are obstore's blocking calls, made on the bucket's own threads. Its
+coroutines would need no threads, but they pass a result to Python from a Rust
+thread. If that happens while the interpreter is ending, the process aborts. This
+happened to 1 in 80 short programs, and to 3 in 13 of those that met errors. A
+blocking call that is answered at that point does not return, and its thread ends
+with the process.
 """
 
 from __future__ import annotations
@@ -47,19 +47,19 @@ _Client = S3Store | GCSStore | AzureStore
 T = TypeVar("T")
 
 REQUEST_SECONDS = 20
-"""How long one request may take, its answer read to the end."""
+"""How long one request may take, including reading the whole answer."""
 CONNECT_SECONDS = 5
 _GIVE_UP_SECONDS = REQUEST_SECONDS + CONNECT_SECONDS
-"""How long all of it may take, credentials fetched and a thread waited for."""
+"""How long a call may take in all, including fetching credentials and waiting for a thread."""
 _THREADS = 128
-"""How many requests may be under way. One that hangs keeps its thread until it times out, so these
-are more than are ever sent together."""
+"""How many requests may run at once. One that hangs keeps its thread until it times out, so this
+is more than are ever sent together."""
 
-# Once sent again, a write that had landed would report a conflict with itself.
+# If obstore retried a write that had landed, the retry would report a conflict with the first.
 _NO_RETRIES: RetryConfig = {"max_retries": 0}
 
 _started_in: int | None = None
-"""Which process, counted in forks, started obstore's threads."""
+"""The fork generation of the process that started obstore's threads."""
 
 
 class ObstoreBucket:
@@ -110,7 +110,7 @@ class ObstoreBucket:
             threads.close()
 
     async def _ask(self, verb: Verb, key: str, request: Callable[[], T]) -> T | None:
-        """The answer; None when there is no such object."""
+        """Return the answer; None if the object does not exist."""
         self._check_process()
         about = ObjectRequest(self.service, self.name, verb, key)
         try:
@@ -124,7 +124,7 @@ class ObstoreBucket:
         except _Unordered as error:
             raise StorageError(
                 f"{self.name} does not list its objects in the order of their names ({error} came "
-                "late), and a queue needs that. Use a general purpose bucket, or on Azure an "
+                "late), and a queue needs that order. Use a general purpose bucket, or on Azure an "
                 "account without a hierarchical namespace.",
                 cause=error,
                 outcome_unknown=False,
@@ -141,38 +141,38 @@ class ObstoreBucket:
             _started_in = forks.generation()
         if _started_in != forks.generation():
             raise StorageError(
-                f"{self.name}: this process was forked from one that had used a bucket before, and "
-                "what obstore needs did not come along: a request would hang. Nothing was sent. "
-                'Start the process with multiprocessing\'s "spawn", or use buckets only in the '
-                "children.",
+                f"{self.name}: this process was forked after its parent had used a bucket, and "
+                "obstore's threads exist only in the parent: a request would hang. Nothing was "
+                'sent. Start the process with multiprocessing\'s "spawn", or use buckets only in '
+                "the children.",
                 outcome_unknown=False,
             )
 
     @property
     def _version_field(self) -> Literal["e_tag", "version"]:
-        # Google's etag cannot be a condition of a write through obstore, its generation can.
+        # On Google, obstore accepts the generation as a write condition, but not the etag.
         return "version" if self.service is GCS else "e_tag"
 
     def _version_in(self, told: Any, key: str) -> Version:
         version: str | None = told[self._version_field]
         if version is None:
             raise StorageError(
-                f"{self.name}: the server gave no version of {key}, without which two writers "
-                "cannot be told apart. Is the endpoint an object storage?",
+                f"{self.name}: the server returned no version of {key}, so a conflict between two "
+                "writers cannot be detected. Check that the endpoint is an object storage.",
                 outcome_unknown=True,
             )
         return Version(version)
 
 
 class _Unordered(Exception):  # noqa: N818 - it never leaves this module
-    """A key came after one that is behind it."""
+    """A key was listed after one that sorts behind it."""
 
 
 def _page(store: _Client, root: str, prefix: str, after: str) -> list[Listed]:
-    # obstore lists whole folders; within one, begin as near to the prefix as it lets us.
+    # obstore lists whole folders; within one, begin as near to the prefix as it allows.
     folder = prefix.rpartition("/")[0]
     start = max(after, _just_before(prefix))
-    # What lies before them all is no offset, and some servers would take it for one.
+    # An offset before all keys is left out: some servers would misread it.
     offset = None if f"{folder}/".startswith(start) or start < folder else root + start
     found: list[Listed] = []
     last = ""
@@ -187,7 +187,7 @@ def _page(store: _Client, root: str, prefix: str, after: str) -> list[Listed]:
             if not key.startswith(prefix):
                 if key > prefix:
                     return found
-            elif key > after:  # Azurite knows no offset, and lists everything
+            elif key > after:  # Azurite ignores the offset, and lists everything
                 found.append(Listed(key, meta["size"], to_us(meta["last_modified"])))
                 if len(found) == PAGE:
                     return found
@@ -195,10 +195,10 @@ def _page(store: _Client, root: str, prefix: str, after: str) -> list[Listed]:
 
 
 def _just_before(prefix: str) -> str:
-    """What sorts before every key of that prefix, and after nearly all before them."""
+    """Return a string that sorts closely before every key with that prefix."""
     if not prefix or prefix.endswith("/"):
         return ""
-    # Nothing of a key sorts above a tilde; and two slashes in a row are no path to obstore.
+    # No character of a key sorts above a tilde, and obstore accepts no two slashes in a row.
     before = chr(ord(prefix[-1]) - 1)
     return f"{prefix[:-1]}{'.' if before == '/' else before}~"
 
@@ -212,9 +212,9 @@ def s3_bucket(
     access_key_id: str | None = None,
     secret_access_key: str | None = None,
 ) -> ObstoreBucket:
-    """A bucket on S3, or on a server that speaks like it.
+    """Return a bucket on S3, or on an S3-compatible server.
 
-    What is not given comes from the usual environment (AWS_REGION,
+    Missing arguments come from the usual environment (AWS_REGION,
     AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID …), from the profile that `aws configure`
     wrote, or from the machine's role.
     """
@@ -240,7 +240,7 @@ def gcs_bucket(
     endpoint: str | None = None,
     bearer_token: str | None = None,
 ) -> ObstoreBucket:
-    """A bucket on Google Cloud Storage. Credentials are the application default ones."""
+    """Return a bucket on Google Cloud Storage. It uses the application default credentials."""
     prefix = _checked_prefix("gs", bucket, prefix)
     endpoint = _checked_endpoint(endpoint or os.environ.get("GOOGLE_BASE_URL"))
     options = _given(base_url=endpoint, bearer_token=bearer_token)
@@ -256,9 +256,9 @@ def azure_bucket(
     account_name: str | None = None,
     account_key: str | None = None,
 ) -> ObstoreBucket:
-    """A container of Azure's blob storage.
+    """Return a container of Azure Blob Storage as a bucket.
 
-    What is not given comes from the usual environment
+    Missing arguments come from the usual environment
     (AZURE_STORAGE_ACCOUNT_NAME, AZURE_STORAGE_ACCOUNT_KEY …) or from the
     machine's identity.
     """
@@ -281,7 +281,7 @@ def _client(
         return kind(bucket, client_options=bounds, retry_config=_NO_RETRIES, **options)
     except (BaseError, OSError, ValueError) as error:
         told = str(error).partition("\n\nDebug source:")[0]
-        raise InvalidError(f"{told}. Mend the address or the environment.", cause=error) from error
+        raise InvalidError(f"{told}. Fix the URL or the environment.", cause=error) from error
 
 
 def _given(**options: str | None) -> dict[str, Any]:
@@ -289,11 +289,11 @@ def _given(**options: str | None) -> dict[str, Any]:
 
 
 def checked_path(path: str) -> str:
-    """The path without slashes around it; InvalidError if it cannot name objects."""
+    """Return the path without slashes around it. Raises InvalidError if it cannot name objects."""
     path = path.strip("/")
     parts = path.split("/") if path else []
     if any(part in ("", ".", "..") or not part.isprintable() for part in parts):
-        raise InvalidError(f"{path!r}: the parts of a path are names, not empty and not dots.")
+        raise InvalidError(f"{path!r}: each part of a path must be a name, not empty and not dots.")
     return path
 
 
@@ -309,9 +309,11 @@ def _checked_endpoint(endpoint: str | None) -> str | None:
     try:
         parts = urlsplit(endpoint)
     except ValueError as error:
-        raise InvalidError(f"the endpoint is no URL: {error}.", cause=error) from error
+        raise InvalidError(f"the endpoint is not a URL: {error}.", cause=error) from error
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise InvalidError("the endpoint must be like https://host or http://127.0.0.1:9000.")
     if parts.username or parts.password:
-        raise InvalidError("an endpoint takes no user and password; use the environment.")
+        raise InvalidError(
+            "an endpoint must not contain a user and password; use the environment instead."
+        )
     return endpoint.rstrip("/")

@@ -1,7 +1,7 @@
-"""Bucket: the one seam for objects, and what every bucket promises.
+"""Bucket: the interface to an object storage, and what every bucket promises.
 
-A new bucket must pass `casque.testing.BucketSuite`; the suite is
-the contract, this file its signatures.
+A new bucket must pass `casque.testing.BucketSuite`. The suite is the contract;
+this file has the signatures.
 """
 
 from __future__ import annotations
@@ -10,24 +10,24 @@ from enum import Enum, auto
 from typing import Literal, NamedTuple, NewType, Protocol, runtime_checkable
 
 PAGE = 1_000
-"""How many objects one `list` names, when there are as many."""
+"""How many objects one `list` returns, if there are that many."""
 
 Version = NewType("Version", str)
-"""What tells one content of an object from the one before it: an etag, a generation.
+"""Distinguishes an object's content from the content before it: an etag, a generation.
 
-On S3 it is a hash of the content, so an object written back to what it was has
-the version that it had. A caller that compares and sets puts something new into each.
+On S3 it is a hash of the content, so the same content written again has the same
+version. A caller that relies on compare-and-set must write new content each time.
 """
 
 
 class Expect(Enum):
-    """What a `put` may expect instead of a version."""
+    """A condition of `put` other than a version."""
 
     ABSENT = auto()
 
 
 ABSENT = Expect.ABSENT
-"""There is no object of that key."""
+"""There is no object with that key."""
 
 
 class Found(NamedTuple):
@@ -36,11 +36,11 @@ class Found(NamedTuple):
     body: bytes
     version: Version
     modified_us: int
-    """When it was written, by the bucket's own clock, which may count whole seconds only."""
+    """The time of the write by the bucket's own clock, which may count whole seconds only."""
 
 
 class Listed(NamedTuple):
-    """An object as a listing names it."""
+    """An object as `list` returns it."""
 
     key: str
     size: int
@@ -49,10 +49,10 @@ class Listed(NamedTuple):
 
 @runtime_checkable
 class Timed(Protocol):
-    """What a bucket may have besides: a clock that can be read without writing an object."""
+    """An optional part of a bucket: a clock that can be read without writing an object."""
 
     def time_us(self) -> int:
-        """With what an object would be stamped that is written now: its `modified_us`."""
+        """Return the `modified_us` that an object written now would have."""
         ...
 
 
@@ -60,52 +60,52 @@ class Timed(Protocol):
 class Bucket(Protocol):
     """Named objects, each read whole and written whole. Many may use one bucket at once.
 
-    A key is relative to the bucket's own prefix: words of letters, digits and
-    `-_.`, none of which begins with a dot, parted by slashes. `a` and `a/b` are
-    not both put: in a folder the one would be a file and the other's folder.
+    A key is relative to the bucket's own prefix. It is made of words separated by
+    slashes; each word has letters, digits and `-_.`, and does not begin with a dot.
+    Callers never put both `a` and `a/b`: in a folder, `a` would be a file and a folder.
 
     Every method may raise StorageError. With `outcome_unknown=False` the
     request was refused and changed nothing: no permission, no such bucket, a
-    full disk; the message names the object and the remedy. With
+    full disk. The message names the object and the remedy. With
     `outcome_unknown=True` there was no usable answer (a timeout, a broken
-    connection, a 409, 429 or 5xx), and a `put` or `delete` may be carried out
-    all the same: now, later or never, but once at most. A bucket does not
-    repeat a request by itself, and gives up on one within a bound.
+    connection, a 409, 429 or 5xx). A `put` or `delete` may then still be carried
+    out: now, later or never, but at most once. A bucket does not repeat a request
+    by itself, and gives up on each within a time limit.
     """
 
     name: str
-    """What to call it in messages: its URL; never with a password in it."""
+    """The bucket's name in messages: its URL, without a password."""
 
     blocking: bool
-    """True when no coroutine of this bucket ever suspends: each does its work and returns."""
+    """True if no coroutine of this bucket ever suspends: each does its work and returns."""
 
     async def get(self, key: str) -> Found | None:
-        """The object; None when there is none. What it shows, lasts: see `put`."""
+        """Return the object, or None. The result is durable: see `put`."""
         ...
 
     async def put(
         self, key: str, body: bytes, *, expect: Literal[Expect.ABSENT] | Version
     ) -> Version:
-        """Write the object if it is as expected, whole and durably; its new version.
+        """Write the whole object durably if it is as expected, and return its new version.
 
-        Raises CASConflictError, having changed nothing, when it is not: it
-        exists, or has another version, or none. Of several that expect the
-        same one succeeds.
+        Raises CASConflictError, and changes nothing, if it is not: the object
+        exists, or has another version, or does not exist. If several puts expect
+        the same, one succeeds.
         """
         ...
 
     async def list(self, prefix: str = "", *, after: str = "") -> list[Listed]:
-        """The first objects whose key begins with `prefix` and comes after `after`.
+        """Return the first objects whose key begins with `prefix` and sorts after `after`.
 
-        In the order of their keys by code point: `PAGE` of them, or fewer when
-        there are no more. It may also name objects that are not ours.
+        They are sorted by key, by code point: `PAGE` of them, or fewer if there
+        are no more. The list may include objects of other programs.
         """
         ...
 
     async def delete(self, key: str) -> None:
-        """Remove the object, if it is there."""
+        """Delete the object if it exists."""
         ...
 
     async def close(self) -> None:
-        """Let go of what is held. The bucket may be used again."""
+        """Release all resources. The bucket may be used again."""
         ...

@@ -1,8 +1,8 @@
-"""Replies: what the server of a bucket answered, and what the caller is to make of it.
+"""Replies: turns the replies of storage servers into errors.
 
-S3, Google Cloud Storage and Azure differ in their words, and obstore, aioboto3
-and google-cloud-storage in how they hand them on. Here they become one `Reply`,
-and that becomes an error which names the object and the remedy.
+S3, Google Cloud Storage and Azure use different error codes, and obstore, aioboto3
+and google-cloud-storage report them differently. This module turns them into one
+`Reply`, and that into an error which names the object and the remedy.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ Verb = Literal["read", "write", "list", "delete"]
 
 
 class Service(NamedTuple):
-    """A kind of object storage, in the words of its own documents."""
+    """A kind of object storage, in the terms of its own documentation."""
 
     scheme: str
     holder: str
-    """What objects are in: a bucket, a container."""
+    """What the service calls the container of objects: a bucket, a container."""
     permissions: dict[Verb, str]
     credentials: str
-    """Where its credentials come from."""
+    """How to set its credentials."""
 
 
 S3 = Service(
@@ -64,7 +64,7 @@ AZURE = Service(
 
 
 class Reply(NamedTuple):
-    """What came back: a status and the server's own word for it; or no status, and why not."""
+    """A status with the server's own code for it; or no status, and the reason."""
 
     status: int | None
     code: str
@@ -77,11 +77,11 @@ class Reply(NamedTuple):
 
 
 class ObjectRequest(NamedTuple):
-    """What was asked of which object, for the messages."""
+    """The operation and the object of a request, for messages."""
 
     service: Service
     bucket: str
-    """The name of the whole: its URL."""
+    """The bucket's URL."""
     verb: Verb
     key: str
 
@@ -96,7 +96,7 @@ _NO_HOLDER = {
 _NO_OBJECT = {"NoSuchKey", "BlobNotFound", "NotFound"}
 _EXISTS = {"BlobAlreadyExists"}
 _MET = {"ConditionalRequestConflict", "OperationAborted"}
-"""Of two requests at once, S3 gave up on this one."""
+"""S3 gave up on this request because another ran at the same time."""
 _BAD_CREDENTIALS = {
     "AuthenticationFailed",
     "AuthenticationRequired",
@@ -109,7 +109,7 @@ _BAD_CREDENTIALS = {
     "TokenRefreshRequired",
 }
 _LATER = {"RequestTimeout", "SlowDown", "ServerBusy", "OperationTimedOut", "InternalError"}
-# Asked of this machine's own services, when nothing else names a credential.
+# The sources that a client asks when no credentials are configured.
 _CREDENTIAL_SOURCES = (
     "/latest/api/token",
     "/latest/meta-data",
@@ -120,18 +120,18 @@ _CREDENTIAL_SOURCES = (
 )
 
 BUSY_PAUSE_US = SECOND_US
-"""How long to leave a server alone that says it is busy: obstore does not hand on Retry-After."""
+"""How long to wait after a server replies that it is busy: obstore does not pass Retry-After on."""
 
 _STATUS = re.compile(r"status code: (\d{3})")
-# Azure's deletions go as a batch of one, whose answer has no code.
+# obstore sends a delete on Azure as a batch of one, whose answer has no code.
 _OF_BATCH = re.compile(r"Bulk delete request failed for key [^:]*: (.*?)\.? \(code: (\d{3})\)")
 _CODE = re.compile(r"<Code>([^<]+)</Code>")
 _MESSAGE = re.compile(r"<Message>([^<\n]+)")
-# Google's message is the same for all that is refused; its details say why.
+# Google's message is the same for every refusal; its details give the reason.
 _DETAILS = re.compile(r"<Details>([^<\n]+)")
 _LONGEST_TEXT = 200
 _HELD = re.compile(r"(?i)retention|immutab|object ?lock|(active|legal|temporary|based) ?hold")
-# Not the storage's own answer, though it has a status: a 404 of these is not that of an object.
+# A status that does not come from the storage: a 404 from these sources says nothing of an object.
 _CREDENTIALS_REFUSED = re.compile(
     r"performing [A-Z]+ (https?://[^/ ]+)"
     r"/(?:latest/api/token|latest/meta-data/|computeMetadata/|metadata/identity/)\S* .*?"
@@ -141,11 +141,11 @@ _ASKED = re.compile(r"performing [A-Z]+ (https?://[^/ ]+)")
 
 
 def reply_in(message: str) -> Reply:
-    """The reply that an error of obstore quotes: it has no fields, only this text."""
+    """Parse the reply out of an obstore error, which has no fields, only this text."""
     told = message.partition("\n\nDebug source:")[0]
     source = _CREDENTIALS_REFUSED.search(told)
     if source is not None:
-        return Reply(None, "", f"no credentials from {source[1]} (it says {source[2]})")
+        return Reply(None, "", f"no credentials from {source[1]} (status {source[2]})")
     of_batch = _OF_BATCH.search(told)
     if of_batch is not None:
         return _of_batch(of_batch[1], int(of_batch[2]))
@@ -167,7 +167,7 @@ def reply_in(message: str) -> Reply:
 
 def _of_batch(text: str, status: int) -> Reply:
     if status == 404:  # noqa: PLR2004
-        # The words are all there is to tell them apart by.
+        # Only the text distinguishes the two.
         return Reply(
             404, "ContainerNotFound" if "container does not" in text else "BlobNotFound", ""
         )
@@ -175,24 +175,24 @@ def _of_batch(text: str, status: int) -> Reply:
 
 
 def says_absent(reply: Reply) -> bool:
-    """Whether the reply to a read or a deletion means that there is no such object.
+    """True if the reply to a read or a delete means that the object does not exist.
 
-    A 404 that does not speak the storage's language is none: the page of a proxy
-    or of a wrong endpoint, or the empty one of an ingress without a route, must
-    not pass for an empty queue.
+    A 404 without the storage's own code does not count: the page of a proxy or of
+    a wrong endpoint, or the empty page of an ingress without a route, must not be
+    taken for an empty queue.
     """
     return reply.status == 404 and reply.code in _NO_OBJECT  # noqa: PLR2004
 
 
 def says_conflict(reply: Reply) -> bool:
-    """Whether the reply to a conditional write means that the object was not as expected."""
-    # If-Match on what is not there is a 404 on S3. A 409 of S3 is a race that it gave up on, and
-    # says nothing of the object; Azure's says that there is one.
+    """True if the reply to a conditional write means that the object was not as expected."""
+    # On S3, If-Match on a missing object gives a 404. A 409 of S3 means that it gave up on a race,
+    # and says nothing about the object. A 409 of Azure means that the object exists.
     return reply.status == 412 or says_absent(reply) or reply.code in _EXISTS  # noqa: PLR2004
 
 
 def error_for(request: ObjectRequest, reply: Reply, cause: BaseException) -> CasqueError:
-    """The error to raise for a reply that is no answer to the request."""
+    """Return the error to raise for a reply that is not a success."""
     if request.verb == "write" and says_conflict(reply):
         return CASConflictError(f"{request.bucket}: {request.key} is not as expected.", cause=cause)
     what = f"{request.bucket}: cannot {request.verb} {request.key or 'its objects'}: {reply}"
@@ -201,7 +201,7 @@ def error_for(request: ObjectRequest, reply: Reply, cause: BaseException) -> Cas
             f"{what}. {_remedy(request, reply)}", cause=cause, outcome_unknown=False
         )
     done = {"write": "written", "delete": "deleted"}.get(request.verb)
-    doubt = f"It may have been {done} all the same." if done else "Try again."
+    doubt = f"It may still have been {done}." if done else "Try again."
     error = StorageError(f"{what}. {doubt}", cause=cause, outcome_unknown=True)
     if reply.status in (429, 503):
         error.retry_after_us = BUSY_PAUSE_US
@@ -209,7 +209,7 @@ def error_for(request: ObjectRequest, reply: Reply, cause: BaseException) -> Cas
 
 
 def _is_refusal(verb: Verb, reply: Reply) -> bool:
-    """Whether the server, or this machine, declined; else nobody knows what became of it."""
+    """True if the server or this machine refused; otherwise the outcome is unknown."""
     if reply.status is None:
         return _is_of_credentials(reply.text)
     if reply.code in _NO_HOLDER or reply.status == 501:  # noqa: PLR2004
@@ -226,7 +226,7 @@ def _remedy(request: ObjectRequest, reply: Reply) -> str:
     if reply.status is None:
         return f"No credentials were found: {service.credentials}."
     if reply.code in _NO_HOLDER:
-        return f"There is no such {service.holder}: create it first, or mend its name."
+        return f"There is no such {service.holder}: create it first, or fix its name."
     if reply.code in _BAD_CREDENTIALS or reply.status == 401:  # noqa: PLR2004
         return f"The credentials are not accepted: {service.credentials}."
     match reply.status:
@@ -234,17 +234,17 @@ def _remedy(request: ObjectRequest, reply: Reply) -> str:
             return "This machine's clock is wrong: set it."
         case 403 | 409 if reply.status == 409 or _HELD.search(f"{reply.code} {reply.text}"):  # noqa: PLR2004
             return (
-                "Something holds the object: a retention or immutability policy, a hold, a lease. "
-                f"A queue must be able to delete what it wrote: use a {service.holder} without."
+                "The object is locked by a retention or immutability policy, a hold or a lease. "
+                f"A queue must be able to delete its objects: use a {service.holder} without these."
             )
         case 403:
             return _permission(request)
         case 404:
-            return "Is the endpoint right? This is not how an object storage says it."
+            return "Check the endpoint: this is not the 404 of an object storage."
         case 301 | 302 | 307 | 308:
-            return f"The {service.holder} is elsewhere: name its region, or its endpoint."
+            return f"The {service.holder} is elsewhere: set its region or its endpoint."
         case 501 if request.verb == "write":
-            return "This server does not know conditional writes, and no queue is safe without."
+            return "This server does not support conditional writes, which a queue needs."
         case _:
             return "Nothing was changed."
 
@@ -254,8 +254,8 @@ def _permission(request: ObjectRequest) -> str:
     if request.verb == "read" and request.service is not AZURE:
         listing = request.service.permissions["list"]
         return (
-            f"Allow {needed}, and {listing} on the bucket itself: without that, this is the answer "
-            "for an object that is not there, too."
+            f"Allow {needed}, and {listing} on the bucket itself: without {listing}, the server "
+            "gives this answer for a missing object too."
         )
     return f"Allow {needed}."
 

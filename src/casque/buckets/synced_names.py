@@ -1,8 +1,7 @@
-"""Synced names: the names that a process knows to be on disk, and syncing the others.
+"""Synced names: remembers which names are on disk, and syncs the others.
 
 Visible is not durable. The process that made a name may have died before it synced the
-folder, so a name that this process did not sync itself is synced before it is
-believed, once.
+folder. So a process syncs each name that it did not sync itself once, before it uses it.
 """
 
 from __future__ import annotations
@@ -13,20 +12,20 @@ from collections.abc import Collection
 from casque.buckets.disk import Disk, Stamp, holder
 
 OBJECTS_KEPT = 16_384
-"""How many objects are remembered: more than a ledger lists before it reads them."""
+"""How many objects it remembers: more than a ledger lists before it reads them."""
 _FOLDERS_KEPT = 1_000
 
 
 class SyncedNames:
-    """The names in one bucket's folder that are known to last, within a bound."""
+    """The names in one bucket's folder that are on disk, up to a limit."""
 
     def __init__(self, files: Disk, root: str) -> None:
         self._files = files
         self._root = root
-        # Oldest knowledge first. Each change is one step of the interpreter's: threads share it.
+        # Oldest first. Each change is atomic in the interpreter, because threads share this.
         self._stamps: OrderedDict[str, Stamp] = OrderedDict()
         self._folders: set[str] = set()
-        """Those whose own names are known to last."""
+        """The folders whose own names are on disk."""
 
     def knows(self, path: str, stamp: Stamp) -> bool:
         return self._stamps.get(path) == stamp
@@ -41,9 +40,9 @@ class SyncedNames:
         self._stamps.pop(path, None)
 
     def sync(self, folders: Collection[str]) -> None:
-        """Bring to disk which names these folders hold; and their own names, once.
+        """Sync the names in these folders; and the folders' own names, once.
 
-        Once is enough: a bucket removes no folder.
+        Once is enough, because a bucket removes no folder.
         """
         outside = holder(self._root)
         unknown: dict[str, None] = {}
@@ -62,7 +61,7 @@ class SyncedNames:
         self._folders.update(unknown)
 
     def make_folder(self, folder: str) -> None:
-        """Make it and those above it, each one lasting in the one that holds it."""
+        """Make a folder and those above it, and sync each one's name in its parent."""
         above = holder(folder)
         try:
             self._files.make_folder(folder)
@@ -70,11 +69,11 @@ class SyncedNames:
             self.make_folder(above)
             self._files.make_folder(folder)
         self._sync_outside(above)
-        # The maker of the one above may not have come to its sync yet.
+        # The process that made the folder above may not have synced it yet.
         self._sync_outside(holder(above))
 
     def _sync_outside(self, folder: str) -> None:
         try:
             self._files.sync_folder(folder)
         except PermissionError:
-            return  # on the way to ours there may be some that we may pass through but not open
+            return  # a folder above ours may allow access through it but not to open it

@@ -1,8 +1,8 @@
-"""Adapters: what keeps the one object of a document.
+"""Adapters: storages for the single object of a document store.
 
 filesystem  `LocalFileSystemStorage`: temporary file, sync, rename, sync.
-gcs         `GCSStorage`: by obstore, or by a client of google-cloud-storage.
+gcs         `GCSStorage`: through obstore, or through a google-cloud-storage client.
 memory      `InMemoryStorage`.
-port        `ObjectStoragePort`: the two methods under a document.
-s3          `S3Storage`: by obstore, or by a session of aioboto3.
+port        `ObjectStoragePort`: the two methods that a document store needs.
+s3          `S3Storage`: through obstore, or through an aioboto3 session.
 """

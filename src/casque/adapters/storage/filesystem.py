@@ -1,9 +1,9 @@
 """LocalFileSystemStorage: one file, replaced whole and durably.
 
-A write goes to a temporary file that is synced, then renamed over the old one,
-then the folder is synced: a crash at any point leaves the old file or the new
-one, never a half. Writers take turns by locks on two files beside it, which the
-system releases when a process dies.
+A write creates and syncs a temporary file, renames it over the old one, and syncs the
+folder: a crash at any point leaves the old file or the new one, never a partial one.
+Writers take turns by locks on two files beside it, which the system releases when a
+process dies.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class LocalFileSystemStorage:
-    """A file on a local disk of this machine. Parent folders are made on the first write."""
+    """A file on a local disk of this machine. The first write creates the parent folders."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         if not os.fspath(path):
@@ -33,7 +33,7 @@ class LocalFileSystemStorage:
         self.name = str(self.path)
         self._clock: Clock = SystemClock()
         self._synced_etag: str | None = None
-        """The etag of the newest content known to be on disk under its name."""
+        """The etag of the newest content whose name is synced to disk."""
 
     async def read(self) -> tuple[bytes, str | None]:
         return await _on_a_thread(self._read_durable)
@@ -44,7 +44,7 @@ class LocalFileSystemStorage:
     def _read_durable(self) -> tuple[bytes, str | None]:
         content, etag = self._read()
         if etag not in (None, self._synced_etag):
-            # Visible is not durable: the process that renamed this may have died before its sync.
+            # Visible is not durable: the process that renamed it may have died before its sync.
             try:
                 sync_folder(self.path.parent)
             except OSError as error:
@@ -78,7 +78,7 @@ class LocalFileSystemStorage:
         return self._synced_etag
 
     def _replace(self, content: bytes) -> None:
-        # Written under the lock, so one name serves all, and a crash leaves at most one behind.
+        # Written under the lock, so one name is enough, and a crash leaves at most one file.
         temporary = self.path.with_name(f".{self.path.name}.tmp")
         with temporary.open("wb") as file:
             if self.path.exists():
@@ -88,7 +88,7 @@ class LocalFileSystemStorage:
             os.fsync(file.fileno())
         temporary.replace(self.path)
         try:
-            # Until the folder is on disk too, a power cut can bring the old file back.
+            # Until the folder is synced too, a power cut can bring the old file back.
             sync_folder(self.path.parent)
         except OSError as error:
             raise self._trouble("sync", error, unknown=True) from error
@@ -97,7 +97,7 @@ class LocalFileSystemStorage:
         remedy = (
             "A folder is in its place: choose another path."
             if self.path.is_dir()
-            else "Check that its folder is a folder, is writable and has room."
+            else "Check that its folder is a directory, is writable and has free space."
         )
         what = error.filename or self.name
         return StorageError(
@@ -108,7 +108,10 @@ class LocalFileSystemStorage:
 
 
 async def _on_a_thread(work: Callable[[], T]) -> T:
-    """Keep the event loop free; at the interpreter's end, when no thread can start, do without."""
+    """Run `work` on a thread, to keep the event loop free.
+
+    While the interpreter is ending, no thread can start; then run it here.
+    """
     started = False
 
     def run() -> T:
@@ -125,5 +128,5 @@ async def _on_a_thread(work: Callable[[], T]) -> T:
 
 
 def _etag(content: bytes) -> str:
-    # Of the content, not of the file's times: two writes within one clock tick differ too.
+    # From the content, not from the file's times: two writes in one clock tick must differ.
     return hashlib.blake2b(content, digest_size=16).hexdigest()

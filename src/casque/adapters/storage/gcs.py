@@ -1,6 +1,6 @@
 """GCSStorage: one object on Google Cloud Storage.
 
-By obstore; or by a client of google-cloud-storage, if one is given.
+Through obstore; or through a google-cloud-storage client, if one is given.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ _READ_SECONDS = 20
 
 
 class GCSStorage:
-    """An object of a bucket, in jqueue's signature. Its etag is the object's generation.
+    """An object in a bucket, with jqueue's signature. Its etag is the object's generation.
 
-    Without a `client`, credentials are the application default ones. With one,
-    that is a `google.cloud.storage.Client`, and it decides.
+    Without a `client`, it uses the application default credentials. A `client` is
+    a `google.cloud.storage.Client`; its credentials are used.
     """
 
     def __init__(self, bucket_name: str, blob_name: str, client: Any = None) -> None:
         if not bucket_name or not blob_name:
-            raise InvalidError("GCSStorage needs the name of a bucket and the name of a blob.")
+            raise InvalidError("GCSStorage needs a bucket name and a blob name.")
         self.name = f"gs://{bucket_name}/{blob_name}"
         self._blob_name = blob_name
         self._bucket = (
@@ -48,19 +48,19 @@ def _opened(bucket_name: str, blob_name: str) -> Bucket:
         from casque.buckets.obstore import checked_path, gcs_bucket  # noqa: PLC0415 - an extra
     except ImportError as error:
         raise InvalidError(
-            'GCSStorage needs obstore, or a client of google-cloud-storage: pip install "casque'
+            'GCSStorage needs obstore, or a google-cloud-storage client: pip install "casque'
             '[gcs]".',
             cause=error,
         ) from error
     if checked_path(blob_name) != blob_name:
         raise InvalidError(
-            f"{blob_name!r} cannot be the name of a queue: it begins or ends with a slash."
+            f"{blob_name!r} cannot be a blob name: it must not begin or end with a slash."
         )
     return gcs_bucket(bucket_name)
 
 
 class _ClientBucket:
-    """As much of a bucket as a document needs, by google-cloud-storage, on a thread."""
+    """The part of a bucket that a document needs, through google-cloud-storage, on a thread."""
 
     def __init__(self, client: Any, bucket: str) -> None:
         self._bucket = client.bucket(bucket)
@@ -99,8 +99,8 @@ class _ClientBucket:
     def _generation_of(self, blob: Any, key: str) -> str:
         if blob.generation is None:
             raise StorageError(
-                f"gs://{self._name}: {key} came without its generation, and without that two "
-                "writers cannot be told apart. Use google-cloud-storage 3 or later."
+                f"gs://{self._name}: the client returned no generation of {key}, so a conflict "
+                "between two writers cannot be detected. Use google-cloud-storage 3 or later."
             )
         return str(blob.generation)
 
@@ -109,12 +109,12 @@ class _ClientBucket:
 
 
 def _bounds() -> dict[str, Any]:
-    # Once sent again, a write that had landed would report a conflict with itself.
+    # If a write that had landed were retried, the retry would report a conflict with the first.
     return {"timeout": (_CONNECT_SECONDS, _READ_SECONDS), "retry": None}
 
 
 def _failures() -> tuple[type[Exception], ...]:
-    """What the client raises. Its packages are there, since a client was given."""
+    """Return the errors that the client raises. Its packages are installed: a client was given."""
     from google.api_core.exceptions import GoogleAPIError  # noqa: PLC0415
     from google.auth.exceptions import GoogleAuthError  # noqa: PLC0415
     from google.cloud.storage.exceptions import InvalidResponse  # noqa: PLC0415
@@ -123,13 +123,13 @@ def _failures() -> tuple[type[Exception], ...]:
 
 
 def _reply_in(error: Exception) -> Reply:
-    """The reply that an error of google-cloud-storage holds; without one, there was none."""
+    """Return the reply in a google-cloud-storage error, without a status if none came."""
     status = getattr(error, "code", None)
     if not isinstance(status, int):
         is_auth = type(error).__module__.startswith("google.auth")
         return Reply(None, "", f"credentials: {error}" if is_auth else str(error))
     text = str(getattr(error, "message", ""))
     if status == 404:  # noqa: PLR2004
-        # The words are all there is to tell them apart by.
+        # Only the text distinguishes the two.
         return Reply(404, "NoSuchBucket" if "bucket does not exist" in text else "NoSuchKey", "")
     return Reply(int(status), "", text)

@@ -1,4 +1,4 @@
-"""InMemoryStorage: one object in this process's memory, for tests and trials."""
+"""InMemoryStorage: one object in this process's memory, for tests and experiments."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from casque.system import forks
 
 
 class InMemoryStorage:
-    """An object that lives as long as its process; safe between tasks, loops and threads."""
+    """An object that lives as long as its process. Tasks, loops and threads may share it."""
 
     name = "memory"
 
@@ -27,14 +27,14 @@ class InMemoryStorage:
         with self._here():
             if if_match != self._etag():
                 raise CASConflictError(
-                    f"the object is at etag {self._etag()}, not {if_match}: it was changed."
+                    f"the object was changed: expected etag {if_match}, got {self._etag()}."
                 )
             self._content = content
             self._writes += 1
             return str(self._writes)
 
     def _here(self) -> threading.Lock:
-        """The lock, in the process whose object this is."""
+        """Return the lock. Raises in a forked child: the object belongs to its parent."""
         forks.refuse_in_child(self._generation, "this object", "a file")
         return self._lock
 

@@ -1,6 +1,6 @@
-"""S3Storage: one object on S3, or on a server that speaks like it.
+"""S3Storage: one object on S3, or on an S3-compatible server.
 
-By obstore; or by a session of aioboto3, if one is given.
+Through obstore; or through an aioboto3 session, if one is given.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ _READ_SECONDS = 20
 
 
 class S3Storage:
-    """An object of a bucket, in jqueue's signature.
+    """An object in a bucket, with jqueue's signature.
 
     Without a `session`, credentials come from the usual environment or from the
-    machine's role. With one, that is an `aioboto3.Session`, and it decides.
+    machine's role. A `session` is an `aioboto3.Session`; its credentials are used.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class S3Storage:
         endpoint_url: str | None = None,
     ) -> None:
         if not bucket or not key:
-            raise InvalidError("S3Storage needs the name of a bucket and the key of an object.")
+            raise InvalidError("S3Storage needs a bucket name and an object key.")
         self.name = f"s3://{bucket}/{key}"
         self._key = key
         self._bucket = (
@@ -57,16 +57,16 @@ def _opened(bucket: str, key: str, region: str | None, endpoint: str | None) -> 
         from casque.buckets.obstore import checked_path, s3_bucket  # noqa: PLC0415 - an extra
     except ImportError as error:
         raise InvalidError(
-            'S3Storage needs obstore, or a session of aioboto3: pip install "casque[s3]".',
+            'S3Storage needs obstore, or an aioboto3 session: pip install "casque[s3]".',
             cause=error,
         ) from error
     if checked_path(key) != key:
-        raise InvalidError(f"{key!r} cannot be the key of a queue: it begins or ends with a slash.")
+        raise InvalidError(f"{key!r} cannot be a key: it must not begin or end with a slash.")
     return s3_bucket(bucket, endpoint=endpoint, region=region)
 
 
 class _SessionBucket:
-    """As much of a bucket as a document needs, by aioboto3."""
+    """The part of a bucket that a document needs, through aioboto3."""
 
     def __init__(self, session: Any, bucket: str, region: str | None, endpoint: str | None) -> None:
         self._session = session
@@ -100,8 +100,8 @@ class _SessionBucket:
             raise self._error("write", key, _reply_in(error), error) from error
 
     def _client(self) -> Any:
-        # One for each request: the holder of a storage does not know when the last one is over, and
-        # a client belongs to one event loop.
+        # One client per request: a storage has no close method, and a client belongs to one event
+        # loop.
         return self._session.client("s3", config=_config(), **self._options)
 
     def _error(self, verb: Verb, key: str, reply: Reply, cause: BaseException) -> CasqueError:
@@ -114,14 +114,14 @@ def _config() -> Config:
     return Config(
         connect_timeout=_CONNECT_SECONDS,
         read_timeout=_READ_SECONDS,
-        # Once sent again, a write that had landed would report a conflict with itself. aiohttp
-        # does that still, once, when the connection breaks; a document finds it out.
+        # If a write that had landed were retried, the retry would report a conflict with the first.
+        # aiohttp still retries once when the connection breaks; the document store detects that.
         retries={"total_max_attempts": 1},
     )
 
 
 def _reply_in(error: Exception) -> Reply:
-    """The reply that an error of aioboto3 holds; without one, there was none."""
+    """Return the reply in an aioboto3 error, without a status if none came."""
     response: dict[str, Any] = getattr(error, "response", None) or {}
     told = response.get("Error", {})
     status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")

@@ -1,8 +1,8 @@
-"""Bucket requests: each has a time limit, and harmless ones are sent until one is answered.
+"""Bucket requests: each has a time limit, and idempotent ones are repeated until one is answered.
 
-No answer is not "no". A read, a list and a delete may be sent again: at once beside one that is
-slow to answer, and once more when all of them failed. A put without an answer may have landed; the
-caller settles that.
+No answer is not "no". A read, a list and a delete may be sent again: in parallel with one that is
+slow to answer, and again after all copies have failed. A put without an answer may have landed;
+the caller finds out.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from casque.stores.port import COMMIT_DEADLINE_US
 from casque.system.clock import SECOND_US, Clock, Stopwatch
 
 REQUEST_SECONDS = 10
-"""How long one request may take before it counts as unanswered, and a second more for each MiB."""
+"""How long one request may take before it counts as unanswered, plus one second per MiB."""
 
 _BRIEF_SECONDS = 2
-"""How long is waited for what goes beside a call."""
+"""The time limit of side work that runs in parallel with a call."""
 
 LEAST_US = SECOND_US
-"""A request has at least this long, however little is left of its call's time: the process may have
-slept, and the answer be there to read."""
+"""A request gets at least this long, even if its call has less time left: the process may have
+slept, and the answer may already be there."""
 
 _COPIES = 4
-"""How often a request is sent at most before one of them must be answered. One in a hundred hangs:
-with two copies it would still happen to a long log."""
+"""How many copies of a request are sent at most. One in a hundred requests hangs: with two copies,
+reading a long log would still run into it."""
 _TRIPS = 64
-"""From so many answers it is known what is slow."""
+"""How many recent answers decide which request counts as slow."""
 _SLOW_US = SECOND_US
-"""What is slow before enough were answered to know."""
+"""After how long a request counts as slow, until there are enough answers to decide."""
 _LEAST_SLOW_US = 50_000
 
 _MIB = 1024 * 1024
@@ -54,16 +54,17 @@ class BucketRequests:
         self.trip_us = 0
         """How long the last answered request took."""
         self._trips: deque[int] = deque(maxlen=_TRIPS)
-        """How long reads, lists and deletes took lately."""
+        """How long recent reads, lists and deletes took."""
         self._silent: tuple[Stopwatch, StorageError] | None = None
-        """Since the first request that was not answered, with none answered after it; and why."""
+        """The time since the first unanswered request, if none was answered after it; and why."""
 
     def begin(self, called: Stopwatch) -> Stopwatch:
-        """The time of a call whose turn has come: it starts now, and COMMIT_DEADLINE_US ends it.
+        """Start the time of a call that now holds the lock; COMMIT_DEADLINE_US ends it.
 
-        While the storage is silent it started when the call was made, or when the silence began:
-        every caller is told within the same time, however many were before it. Raises StorageError
-        if too little of that is left for a request.
+        While the storage does not answer, the time runs from the call itself or from the first
+        unanswered request, whichever is later. So every caller gets its error within the same
+        time, however many are ahead of it. Raises StorageError if too little time is left for a
+        request.
         """
         if self._silent is None:
             return Stopwatch(self.clock)
@@ -86,11 +87,11 @@ class BucketRequests:
         return f"{self.bucket.name.rstrip('/')}/{self.bucket.path_of(key)}"
 
     async def get(self, key: str, watch: Stopwatch, size: int = 0) -> Found | None:
-        """The object; `size` is about how large it is, if that is known."""
+        """Return the object. `size` is its approximate size, if known."""
         return await self._until_answered(lambda: self.bucket.get(key), watch, size)
 
     async def briefly(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do what goes beside a call, not for long; of its errors only a CorruptError is told."""
+        """Run side work of a call with a short time limit. Only a CorruptError is raised."""
         try:
             if self.bucket.blocking:
                 await work
@@ -99,11 +100,11 @@ class BucketRequests:
                     await work
         except CorruptError:
             raise
-        except Exception:  # noqa: BLE001, S110 - the call it goes with matters, not this
+        except Exception:  # noqa: BLE001, S110 - only the main call's errors matter
             pass
 
     async def list(self, prefix: str, after: str, watch: Stopwatch) -> list[Listed]:
-        # A page takes longer than an object, and is not sent twice for that.
+        # A page takes longer than an object; the larger size keeps it from being sent twice.
         return await self._until_answered(
             lambda: self.bucket.list(prefix, after=after), watch, _PAGE_BYTES
         )
@@ -114,13 +115,13 @@ class BucketRequests:
     async def put(
         self, key: str, body: bytes, expect: Literal[Expect.ABSENT] | Version, watch: Stopwatch
     ) -> Version:
-        """Once. StorageError with `outcome_unknown` means that it may have landed."""
+        """Send one put. A StorageError with `outcome_unknown` means that it may have landed."""
         return await self._once(lambda: self.bucket.put(key, body, expect=expect), len(body), watch)
 
     async def put_until_answered(
         self, key: str, body: bytes, expect: Literal[Expect.ABSENT] | Version, watch: Stopwatch
     ) -> Version:
-        """A put that is sent again until one is answered. So a conflict may be with itself."""
+        """Send a put again until it is answered. So a conflict may be with its own first copy."""
         place = 0
         while True:
             try:
@@ -133,7 +134,7 @@ class BucketRequests:
             place += 1
 
     async def together(self, *requests: Awaitable[Any]) -> Sequence[Any]:
-        """What several requests are answered; all are, before one that failed is raised."""
+        """Return the answers to several requests. Raises an error only after all have ended."""
         answers: Sequence[Any]
         if self.bucket.blocking:
             answers = [await _answer(request) for request in requests]
@@ -145,9 +146,9 @@ class BucketRequests:
         return answers
 
     async def pause(self, place: int, watch: Stopwatch, error: StorageError | None = None) -> None:
-        """Between two tries; longer from try to try, and as long as the storage asks for.
+        """Wait between two tries: longer each time, and at least as long as the storage asks.
 
-        It ends with the time of the call, so that there is one more try.
+        The pause ends when the call's time does, so that there is one more try.
         """
         longest = min(_FIRST_PAUSE_US << min(place, 10), _LONGEST_PAUSE_US)
         span = int(longest * (0.5 + self.clock.random() / 2))
@@ -175,7 +176,7 @@ class BucketRequests:
             place += 1
 
     async def _first_of_copies(self, ask: Callable[[], Coroutine[Any, Any, T]], size: int) -> T:
-        """What the first of a few equal requests is answered, each sent when the last is slow."""
+        """Return the first answer to several copies, each sent when the previous one is slow."""
         begun, slow = self.clock.monotonic(), self._slow_seconds() + size / _MIB
         copies: set[asyncio.Task[T]] = set()
         done: set[asyncio.Task[T]] = set()
@@ -195,7 +196,7 @@ class BucketRequests:
         return answer
 
     def _slow_seconds(self) -> float:
-        """After how long a request counts as slow: twice what 19 of 20 take."""
+        """Return after how long a request counts as slow: twice what 19 of 20 take."""
         usual = sorted(self._trips)
         if len(usual) < _TRIPS // 8:
             return _SLOW_US / SECOND_US
@@ -234,7 +235,7 @@ class BucketRequests:
 
 
 def let_go(tasks: Iterable[asyncio.Task[Any]]) -> None:
-    """Cancel those that are not done, and wait for none: nobody needs what they return or raise."""
+    """Cancel the unfinished tasks without waiting: nobody needs their results or errors."""
     for task in tasks:
         task.cancel()
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
@@ -248,9 +249,9 @@ async def _answer(request: Awaitable[T]) -> T | Exception:
 
 
 def reason(error: CasqueError) -> str:
-    """What an error says has happened; its advice only where that is to mend what was refused.
+    """Return what happened, from an error's message; with its remedy only after a refusal.
 
-    For a caller that knows better what to do: `try again` may be what it must not say.
+    For a caller that gives its own advice: `try again` may be wrong there.
     """
     while isinstance(error.cause, StorageError):
         error = error.cause
@@ -260,7 +261,7 @@ def reason(error: CasqueError) -> str:
 
 
 def _left_us(watch: Stopwatch) -> int:
-    """How much a call has left of its time."""
+    """Return how much time a call has left."""
     return COMMIT_DEADLINE_US - watch.elapsed_us()
 
 

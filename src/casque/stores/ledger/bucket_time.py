@@ -1,9 +1,9 @@
-"""BucketTime: the time of a ledger: the bucket's, never back, never standing still.
+"""BucketTime: a ledger's time. It is the bucket's time, never goes back and never stops.
 
-No process asks its own wall clock what time it is, for those of fifty machines
-differ. It writes an object, reads when the bucket says that was, and counts on
-from there by its monotonic clock. That is a little late rather than early, by
-a round trip and the second that some buckets round down by.
+No process uses its own wall clock, because the clocks of fifty machines differ.
+It writes an object, reads the time that the bucket gave it, and counts on from
+there with its monotonic clock. The result is slightly late rather than early: by
+a round trip, and by the second that some buckets round down.
 """
 
 from __future__ import annotations
@@ -13,31 +13,31 @@ from casque.system.clock import MINUTE_US, NO_STEP, SECOND_US, STEP_US, Clock, S
 ASK_EVERY_US = 10 * MINUTE_US
 """How often a process that writes asks the bucket again."""
 BEHIND_US = 60 * SECOND_US
-"""How far the log may be ahead of what the bucket told this process."""
+"""How far the log may be ahead of the bucket's time."""
 
 _DRIFT_US = SECOND_US
 _SLOWER = 1_000
 
 
 class BucketTime:
-    """What this process knows of the bucket's time, and of the log's."""
+    """This process's estimate of the bucket's time and of the log's."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._told: tuple[int, int] | None = None
-        """What the bucket's clock showed, and our monotonic one at that time or later."""
+        """The last time read from the bucket, and our monotonic clock then or later."""
         self._drift = 0
         self._seen = (0, clock.monotonic())
-        """The time of the newest entry, and our monotonic clock when we learned of it."""
+        """The time of the newest entry, and our monotonic clock when we read it."""
         self._newest = 0
         self._stands = False
         self._last = 0, 0
-        """What time it was, and our monotonic clock then."""
+        """The last result of `now`, and our monotonic clock then."""
         self.step = NO_STEP
-        """The last leap that this process saw: a folder's clock is the machine's own."""
+        """The last clock step that this process saw: a folder uses the machine's own clock."""
 
     def is_due(self) -> bool:
-        """Whether the bucket is to be asked: not yet, not lately, or our clocks have parted."""
+        """True if the bucket was not asked yet, or not recently, or our clocks have diverged."""
         if self._told is None:
             return True
         clock = self._clock
@@ -45,24 +45,24 @@ class BucketTime:
         return has_parted or clock.monotonic() - self._told[1] > ASK_EVERY_US
 
     def told(self, modified_us: int, written_at: int) -> None:
-        """The bucket stamped an object with this time; it was written by then, monotonic."""
+        """Note that an object written by `written_at` (monotonic) has this bucket time."""
         self._told = modified_us, written_at
         self._drift = self._clock.now() - self._clock.monotonic()
 
     def saw(self, time_us: int) -> None:
-        """The newest entry has this time."""
+        """Note the time of the newest entry."""
         self._newest = max(self._newest, time_us)
         if time_us > self._counted():
             self._seen = time_us, self._clock.monotonic()
 
     def forget(self) -> None:
-        """What was seen of the log may be none of it any more."""
+        """Forget the times of entries: they may no longer be part of the log."""
         self._seen, self._newest = (0, self._clock.monotonic()), 0
 
     def may_write(self) -> bool:
-        """Whether the log is not too far ahead. While it is, nothing is counted on from it.
+        """True unless the log is too far ahead. While it is, its time stands still.
 
-        For then we write nothing, and the bucket can catch up with it.
+        This process then writes nothing, and the bucket's time can catch up.
         """
         is_near = self.behind_us() <= BEHIND_US
         if self._stands or not is_near:
@@ -80,19 +80,19 @@ class BucketTime:
         return now
 
     def behind_us(self) -> int:
-        """How far the log's time is ahead of the bucket's as we know it."""
+        """Return how far the log's time is ahead of our estimate of the bucket's time."""
         return self.now() - self.asked()
 
     def asked(self) -> int:
-        """The bucket's own time, however far the log's is ahead of it."""
-        assert self._told is not None, "the bucket is asked before anything is decided"
+        """Return the bucket's own time, even if the log's is ahead of it."""
+        assert self._told is not None, "ask the bucket for its time before deciding anything"
         modified, at = self._told
         return modified + self._clock.monotonic() - at
 
     def _counted(self) -> int:
-        """The log's time, counted on from the newest entry: a little too slowly.
+        """Return the log's time, counted on slightly too slowly from the newest entry.
 
-        Else it would run as fast as the fastest clock of all who write, for ever.
+        At full speed it would forever run as fast as the fastest clock of all writers.
         """
         seen, at = self._seen
         span = 0 if self._stands else self._clock.monotonic() - at

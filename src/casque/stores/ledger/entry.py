@@ -1,10 +1,9 @@
-"""Entry: one commit, its events, as bytes, and back.
+"""Entry: encodes one commit, with its events, as bytes, and decodes it.
 
-An entry says whose batches it stores, when, and which entry it follows: `previous` is the
-digest that the one before it ends with, so a log is a chain, and a page from
-another log does not fit in. It ends with its own digest: what was cut short or
-changed is told from what was written. A golden file in tests/ledger holds the
-format still.
+An entry holds the writers of its batches, its time, and the entry it follows: `previous`
+is the digest at the end of the entry before it. So a log is a chain, and an entry from
+another log does not fit in. An entry ends with its own digest, which detects truncated
+or changed bytes. A golden file in tests/ledger pins the format.
 """
 
 from __future__ import annotations
@@ -46,16 +45,16 @@ _DIGEST_BYTES = 8
 _UUID_LENGTH = 36
 
 FIRST = bytes(_DIGEST_BYTES)
-"""What the first entry of a log follows."""
+"""The `previous` of the first entry of a log."""
 
 
 class Guest(NamedTuple):
-    """A process that waits to be let in, and is: others hold back for it."""
+    """A waiting process that may write the next entry: the others hold back for it."""
 
     word: str
-    """What it calls itself: see `pacing`."""
+    """The id under which it waits: see `pacing`."""
     span_us: int
-    """For so long."""
+    """How long the others hold back."""
 
 
 class Entry(NamedTuple):
@@ -70,15 +69,15 @@ class Entry(NamedTuple):
     """The digest of the entry before it."""
     events: list[Event]
     guest: Guest | None = None
-    """Whose the next entry is meant to be. Advice, nothing else."""
+    """The process that should write the next entry. This is advice only."""
 
 
-# The events that most entries are made of are stored in fewer bytes than the others: an id of
-# ours as the 16 bytes it stands for, a time as its distance from the entry's.
+# The most frequent events are stored in fewer bytes than the others: a UUID as its 16 bytes, a
+# time as its distance from the entry's time.
 
 
 class _Added(msgspec.Struct, frozen=True, tag=1, array_like=True, gc=False):
-    """A job as it is when it is new: all else is empty, and its times are the entry's."""
+    """A new job: all other fields are empty, and its times are the entry's."""
 
     id: bytes
     queue: str
@@ -160,7 +159,7 @@ def encode(entry: Entry) -> bytes:
 
 
 def decode(content: bytes, name: str) -> Entry:
-    """The entry in `content`. Raises CorruptError, naming the object, when it is not one."""
+    """Return the entry in `content`. Raises CorruptError, with the object's name, if invalid."""
     _check_head(content, name)
     if _digest(content[:-_DIGEST_BYTES]) != digest_of(content):
         raise _corrupt(name, "it was cut short or changed")
@@ -176,7 +175,7 @@ def decode(content: bytes, name: str) -> Entry:
 
 
 def digest_of(content: bytes) -> bytes:
-    """What tells this entry from every other."""
+    """Return the digest that identifies this entry."""
     return content[-_DIGEST_BYTES:]
 
 
@@ -186,7 +185,7 @@ def _digest(content: bytes) -> bytes:
 
 def _check_head(content: bytes, name: str) -> None:
     if not content.startswith(_MAGIC):
-        raise _corrupt(name, "it is not an entry of a log of ours")
+        raise _corrupt(name, "it is not a casque log entry")
     found = int.from_bytes(content[len(_MAGIC) : len(_HEAD)])
     if found > FORMAT:
         raise CorruptError(
@@ -194,13 +193,13 @@ def _check_head(content: bytes, name: str) -> None:
             f"{FORMAT}. Nothing was overwritten. Upgrade casque here."
         )
     if found != FORMAT:
-        raise _corrupt(name, "it is not an entry of a log of ours")
+        raise _corrupt(name, "it is not a casque log entry")
 
 
 def _corrupt(name: str, what: str) -> CorruptError:
     return CorruptError(
         f"{name} cannot be read: {what}. Nothing was overwritten. If another program writes there, "
-        "give it another prefix; if the object was damaged, restore it from a copy."
+        "give it another prefix. If the object is damaged, restore it from a copy."
     )
 
 
@@ -263,7 +262,7 @@ def _from_stored(stored: _Stored, time: int) -> Event:
 
 
 def _packed(id: str) -> bytes:
-    """A UUID as we write them as its 16 bytes, after a NUL, which is in no other id."""
+    """Pack a canonical UUID into 16 bytes after a NUL, which no other id contains."""
     if len(id) == _UUID_LENGTH and id[8] == "-":
         with suppress(ValueError):
             raw = b"\0" + bytes.fromhex(id.replace("-", ""))

@@ -1,8 +1,8 @@
-"""Format check: whether a place is a ledger, or may become one.
+"""Format check: checks whether a place holds a ledger, or may become one.
 
-Every process that writes to a ledger tries its bucket out first. A process that
-only reads needs no more than the time, and where the time can be read it writes
-nothing: a folder on a full disk can be read.
+Every process that writes to a ledger tests its bucket first. A process that
+only reads needs just the time. Where the bucket's clock can be read, it writes
+nothing, so a folder on a full disk stays readable.
 """
 
 from __future__ import annotations
@@ -39,21 +39,22 @@ class _Mark(msgspec.Struct):
     casque: str
     format: int
     identity: str = ""
-    """Tells this ledger from all others, those included that were here before it."""
+    """Identifies this ledger among all others, including earlier ones in the same place."""
 
 
 _decode = msgspec.json.Decoder(_Mark).decode
 
 
 def mark_of(identity: str) -> bytes:
-    """What makes a place a ledger: the content of its `format`."""
+    """Return the content of the `format` object, which makes a place a ledger."""
     return msgspec.json.encode(_Mark("ledger", FORMAT, identity)) + b"\n"
 
 
 async def find_ledger(requests: BucketRequests, watch: Stopwatch) -> str | None:
-    """The identity of the ledger here. None: it may become one. Raises if it is something else.
+    """Return the identity of the ledger here, or None if one may be created here.
 
-    Raises, too, if another ledger was open here before, or if none is here and one must be.
+    Raises if the place holds something else, if this process had another ledger open here, or if
+    a ledger must exist and does not.
     """
     known, found = requests.bucket.expected, await requests.get(MARKER, watch)
     if found is None:
@@ -65,23 +66,24 @@ async def find_ledger(requests: BucketRequests, watch: Stopwatch) -> str | None:
         return None
     identity = _identity_in(requests, found)
     if known not in ("", identity):
-        raise replaced(f"{requests.full_name(MARKER)} is that of another queue")
+        raise replaced(f"{requests.full_name(MARKER)} belongs to another queue")
     return identity
 
 
 async def open_ledger(
     requests: BucketRequests, time: BucketTime, watch: Stopwatch, *, racing: bool = False
 ) -> str:
-    """The identity of the ledger here, which is made if there is none. Raises as `find_ledger`.
+    """Return the identity of the ledger here; create one if there is none.
 
-    Where it makes one, and with `racing`, the bucket is tried out by creates that race, too.
+    Raises as `find_ledger` does. When it creates a ledger, or with `racing`, the test of the
+    bucket includes racing creates.
     """
     identity = await find_ledger(requests, watch)
     await prove(requests, time, watch, racing=racing or identity is None)
     if identity is not None:
         return identity
     await put_surely(requests, MARKER, mark_of(requests.clock.new_id()), watch)
-    made = await requests.get(MARKER, watch)  # it may be another's, who was first
+    made = await requests.get(MARKER, watch)  # another process may have been first
     if made is None:
         raise unsteady(requests, MARKER)
     return _identity_in(requests, made)
@@ -94,18 +96,18 @@ async def _check_is_free(requests: BucketRequests, watch: Stopwatch) -> None:
             if not _is_ours(one.key):
                 raise ForeignError(
                     f"{requests.full_name(one.key)} is not ours: {requests.bucket.name} holds "
-                    "files of something else. Nothing was written. Choose a prefix, or a folder, "
-                    "that is empty."
+                    "files of another program. Nothing was written. Choose an empty prefix or "
+                    "folder."
                 )
         after = page[-1].key
         identity = next((split_key(one.key)[0] for one in page if number_in(one.key)), "")
         if identity:
-            # Made by another process just now; or else somebody took the mark away.
+            # Either another process has just made the ledger, or somebody removed the mark.
             if await requests.get(MARKER, watch) is None:
                 raise CorruptError(
                     f"{requests.full_name(MARKER)} is gone, though there is a log beside it. "
                     f"Nothing was overwritten. If you removed the queue, remove {identity}/ too. "
-                    f"If nothing but {MARKER} was lost, put it back: "
+                    f"If only {MARKER} was lost, put it back: "
                     f"{mark_of(identity).decode().strip()}"
                 )
             return
@@ -124,8 +126,8 @@ def _identity_in(requests: BucketRequests, found: Found) -> str:
         )
     if mark.casque != "ledger" or mark.format < 1:
         raise CorruptError(
-            f"{name} says {mark.casque!r}, format {mark.format}, which is no ledger. Nothing "
-            "was overwritten. Choose another prefix or folder."
+            f"{name}: expected a ledger, got {mark.casque!r}, format {mark.format}. Nothing was "
+            "overwritten. Choose another prefix or folder."
         )
     if not is_identity(mark.identity):
         raise _no_mark(name, f"its identity is {mark.identity!r}")
@@ -134,7 +136,8 @@ def _identity_in(requests: BucketRequests, found: Found) -> str:
 
 def _no_mark(name: str, why: str) -> CorruptError:
     return CorruptError(
-        f"{name} is not the mark of a queue of ours ({why}). Nothing was overwritten. If it is "
-        "another program's, choose another prefix or folder; if it was damaged, it should read "
+        f"{name} is not the mark of a casque queue ({why}). Nothing was overwritten. If another "
+        "program wrote it, choose another prefix or folder. If it is damaged, restore it: it "
+        "should read "
         f"{mark_of('…').decode().strip()}, with the name of the folder beside it as identity."
     )

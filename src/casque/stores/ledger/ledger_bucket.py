@@ -1,7 +1,7 @@
-"""Ledger bucket: a bucket as one ledger sees it: its objects lie in a folder of their own.
+"""Ledger bucket: a bucket as one ledger sees it, with the ledger's objects in its own folder.
 
-The folder is named by the ledger's identity. When a ledger is wiped and another
-is made in its place, a process that has the old one open goes on with the old
+The ledger's identity is the folder's name. When a ledger is wiped and another
+is made in its place, a process that has the old one open keeps using the old
 folder. So nothing that it sends can end up in the new ledger.
 """
 
@@ -23,29 +23,29 @@ def is_identity(text: str) -> bool:
 
 
 def split_key(key: str) -> tuple[str, str]:
-    """The identity in whose folder a key lies, and the rest of it; of others, no identity."""
+    """Split a key into the identity of its folder, or an empty string, and the rest."""
     match = _FOLDER.match(key)
     return ("", key) if match is None else (match[1], key[match.end() :])
 
 
 class LedgerBucket:
-    """The mark and the probes lie in the place itself, all other keys in the ledger's folder."""
+    """The mark and the probes are at the top level, all other keys in the ledger's folder."""
 
     def __init__(self, bucket: Bucket) -> None:
         self.name = bucket.name
         self.blocking = bucket.blocking
         self.identity = ""
-        """Of the ledger; empty before it is known. Kept after a close: calls may be under way."""
+        """The ledger's identity; empty until read. Kept after a close: calls may still run."""
         self.expected = ""
-        """The identity that must be found here; empty if any may be, before it is opened."""
+        """The identity that must be found here; empty before opening, when any may be."""
         self.must_exist = False
-        """Whether no ledger may be made here."""
+        """True if no ledger may be created here."""
         self._bucket = bucket
         self.timed = bucket if isinstance(bucket, Timed) else None
-        """The bucket's clock, where that can be read."""
+        """The bucket's clock, if it can be read."""
 
     def bind(self, identity: str) -> None:
-        """This is the ledger from now on, and no other may take its place."""
+        """Use this ledger from now on, and accept no other in its place."""
         self.identity = self.expected = identity
 
     async def get(self, key: str) -> Found | None:
@@ -69,7 +69,7 @@ class LedgerBucket:
         await self._bucket.close()
 
     def path_of(self, key: str) -> str:
-        """Where the object is. The mark is read first; until then there is only the place."""
+        """Return the object's key in the bucket. Before the mark is read, there is no folder."""
         if not key or not self.identity or key == MARKER or key.startswith(PROBES):
             return key
         return f"{self.identity}/{key}"

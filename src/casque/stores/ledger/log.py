@@ -1,7 +1,7 @@
 """Log: numbered entries in a bucket, each created once and never changed.
 
-All agreement between processes comes from here: of those who would write entry
-n, the bucket lets one.
+All agreement between processes comes from here: of all that try to write entry
+n, the bucket lets exactly one succeed.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from casque.system.clock import Stopwatch
 FOLDER = "log/"
 
 PAGES_AHEAD = 8
-"""How many pages are listed before they are read: a folder remembers 16 of them as being on disk,
+"""How many pages are listed before they are read. A folder remembers 16 pages as being on disk,
 and must sync before each entry that it does not remember."""
 
 _KEY = re.compile(r"log/(\d{20})", re.ASCII)
 
 
 class MissingEntryError(Exception):
-    """An entry was there, and then it was not. Read the log again before you tell."""
+    """An entry that existed is missing. Read the log again before reporting it."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -42,7 +42,7 @@ def key_of(number: int) -> str:
 
 
 def number_in(key: str) -> int | None:
-    """Which entry a key is of; None when it is none's."""
+    """Return the number of the entry under this key; None if the key is not an entry's."""
     match = _KEY.fullmatch(split_key(key)[1])
     return None if match is None else int(match[1])
 
@@ -51,11 +51,11 @@ class ListedEntries(NamedTuple):
     """Entries that are listed and not read yet."""
 
     last: int
-    """The number of the last of them; of the one before them when there are none."""
+    """The number of the last listed entry; if there is none, of the entry before."""
     largest: int
     """The size of the largest."""
     is_end: bool
-    """Whether there were no others when the last was listed."""
+    """True if the list reached the end of the log."""
 
 
 class Log:
@@ -68,12 +68,12 @@ class Log:
         return self._requests.full_name(key_of(number))
 
     async def read(self, number: int, watch: Stopwatch, size: int = 0) -> bytes | None:
-        """An entry; None when there is none."""
+        """Return an entry; None if it does not exist."""
         found = await self._requests.get(key_of(number), watch, size)
         return None if found is None else found.body
 
     async def read_ahead(self, first: int, count: int, watch: Stopwatch) -> list[bytes]:
-        """Up to `count` entries from `first` on, as far as there are any; in one go if possible."""
+        """Return up to `count` entries from `first` on, if possible in parallel."""
         if not self._requests.bucket.blocking:
             each = await self._requests.together(
                 *(self.read(first + place, watch) for place in range(count))
@@ -90,11 +90,11 @@ class Log:
     async def read_each(
         self, first: int, last: int, take: Callable[[bytes], object], *, at_once: int, size: int
     ) -> None:
-        """Read the entries from `first` to `last`, and `take` them in their order.
+        """Read the entries from `first` to `last`, and pass them to `take` in order.
 
-        `at_once` of them are under way, not in batches: a slow one holds up none but those after
-        it. Each has its own time, for a long log takes long. Raises
-        MissingEntryError if one is missing.
+        `at_once` reads run in parallel, not in batches: a slow one delays only those after it.
+        Each has its own time limit, because a long log takes long. Raises MissingEntryError if
+        an entry is missing.
         """
         clock, blocking = self._requests.clock, self._requests.bucket.blocking
         reads: deque[asyncio.Task[bytes | None]] = deque()
@@ -115,9 +115,9 @@ class Log:
             let_go(reads)
 
     async def ahead(self, after: int, watch: Stopwatch) -> ListedEntries:
-        """What there is above `after`, by its list: `PAGES_AHEAD` pages of it, or to the end.
+        """List the entries above `after`: `PAGES_AHEAD` pages, or to the end.
 
-        Raises MissingEntryError where one is missing: nobody reads an entry behind a gap.
+        Raises MissingEntryError at a gap: nobody reads an entry behind one.
         """
         last, largest, key, pages = after, 0, key_of(after), 0
         while pages < PAGES_AHEAD or last == after:
@@ -133,18 +133,18 @@ class Log:
         return ListedEntries(last, largest, is_end=False)
 
     async def _check_gap(self, first: int, end: int, watch: Stopwatch) -> None:
-        """Make sure that the entries before `end`, from `first` on, are there though not listed.
+        """Check that the unlisted entries from `first` up to, not including, `end` exist.
 
-        Written while the list was made they may be: a list is not of one moment.
+        They may have been written while the list was made: a list is not a snapshot.
         """
         for number in range(first, end):
             if await self.read(number, watch) is None:
                 raise MissingEntryError(number)
 
     async def check_list(self, last: int) -> None:
-        """Make sure that the list of a log which ended with `last` was not short.
+        """Check that a list that ended with `last` was complete.
 
-        Raises StorageError if there is one more entry that a list made now does not show, either.
+        Raises StorageError if one more entry exists and a new list does not show it either.
         """
         watch = Stopwatch(self._requests.clock)
         if await self.read(last + 1, watch) is not None:
@@ -155,12 +155,12 @@ class Log:
     async def append(
         self, number: int, content: bytes, watch: Stopwatch, *, ahead: int
     ) -> list[bytes]:
-        """Create entry `number`. Empty: it is there; else up to `ahead` that others wrote.
+        """Create entry `number`. Returns [] if it is stored, else up to `ahead` of others' entries.
 
-        However often it takes to learn what became of it. The same bytes are
-        sent again, and only to a place that was seen empty: so if one of the
-        requests lands late, it is either this entry or refused. Raises
-        StorageError: with `outcome_unknown`, if that was not to be learned.
+        Sends the same bytes again until the outcome is clear, and only while entry
+        `number` is absent. So a request that lands late either creates this entry or
+        is refused. Raises StorageError, with `outcome_unknown` if the outcome did not
+        become clear in time.
         """
         doubt: StorageError | None = None
         place = 0
@@ -169,7 +169,7 @@ class Log:
                 await self._requests.put(key_of(number), content, ABSENT, watch)
                 return []
             except CASConflictError as conflict:
-                # It can be our own, sent twice on the way: until it is read nothing is known.
+                # It can be our own entry, sent twice by the network. Only a read can show that.
                 found = await self._look(number, ahead, doubt or conflict, watch)
                 if not found:
                     raise MissingEntryError(number) from conflict
@@ -180,7 +180,7 @@ class Log:
                 doubt = error
             await self._requests.pause(place, watch, doubt)
             place += 1
-            # However late it is: the process may have slept, and the answer be there to read.
+            # Even after the deadline: the process may have slept, and the answer may be there.
             found = await self._look(number, ahead, doubt, watch)
             if found:
                 return [] if found[0] == content else found
@@ -190,18 +190,18 @@ class Log:
     async def _look(
         self, number: int, ahead: int, doubt: CasqueError, watch: Stopwatch
     ) -> list[bytes]:
-        """What became of an entry that was sent."""
+        """Return the entries from `number` on, to see whether a sent entry was stored."""
         try:
             return await self.read_ahead(number, ahead, watch)
         except StorageError as error:
             raise self.unknown(number, error) from doubt
 
     def unknown(self, number: int, error: StorageError) -> StorageError:
-        """What to say of an entry that was sent, if what became of it was not to be learned."""
+        """Return the error for an entry that was sent and may or may not be stored."""
         return StorageError(
-            f"{self.name_of(number)}: outcome unknown: it was sent, and what became of it was not "
-            f"to be learned ({reason(error)}). It may have been stored; look the jobs up by id "
-            "before doing this again.",
+            f"{self.name_of(number)}: outcome unknown: it was sent, and no answer confirmed it "
+            f"({reason(error)}). It may have been stored. Look the jobs up by id before doing this "
+            "again.",
             cause=error,
             outcome_unknown=True,
         )

@@ -1,8 +1,8 @@
-"""LogReader: follows the log of a ledger, and has the replica that it leads to.
+"""LogReader: follows a ledger's log and keeps the replica up to date.
 
-It makes sure that the place is a ledger and still the same one, reads the log to
-its end, and takes in what other processes append. The store calls the reader,
-never the other way round.
+It checks that the place holds a ledger, and still the same one, reads the log to
+its end, and applies the entries that other processes append. The store calls the
+reader, never the other way round.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from casque.stores.listeners import Listeners
 from casque.system.clock import SECOND_US, Stopwatch
 
 LOOK_EVERY_US = SECOND_US
-"""How long the mark is believed to be ours still, where looking costs a request."""
+"""How long a check of the mark stays valid, where a check costs a request."""
 IDLE_LOOK_US = 10 * SECOND_US
-"""The same, to answer that there is nothing to do."""
+"""The same, for an answer that there is nothing to do."""
 CHECK_EVERY_US = 30 * SECOND_US
-"""How long an entry that was there is believed to be there still, where looking costs a request."""
+"""How long a check of the last entry stays valid, where a check costs a request."""
 
 _FEW = 4
-"""Where another has taken the next entry, as many are read at once."""
+"""How many entries are read in parallel after another process took the next one."""
 _AT_ONCE = 32
-"""How many entries are read together at most."""
+"""How many entries are read in parallel at most."""
 _BYTES_AT_ONCE = 4 * 1024 * 1024
-"""How much is read together at most, but for a single entry that is larger."""
+"""How many bytes are read in parallel at most, except for a single larger entry."""
 
 T = TypeVar("T")
 
 
 class LogReader:
-    """Used by one call at a time: the store's lock is held, except for `read_next`."""
+    """Used by one call at a time, under the store's lock; `read_next` needs no lock."""
 
     def __init__(
         self,
@@ -56,9 +56,9 @@ class LogReader:
         self.clock = requests.clock
         self.replica: Replica | None = None
         self.ahead = _FEW
-        """How many entries are asked for where another has taken the next."""
+        """How many entries to request after another process took the next one."""
         self._is_to_race = False
-        """True if creates are to race the next time that the bucket is tried out."""
+        """True if the next test of the bucket must include racing creates."""
         self._bucket = requests.bucket
         self._requests = requests
         self._log = log
@@ -69,18 +69,18 @@ class LogReader:
         self._is_read = False
         """True once the replica was read to the end of the log. Nothing is written before."""
         self._known = (0, FIRST)
-        """The last entry that the log had before it was read again: its number and its digest."""
+        """The number and digest of the last entry before the log was read again."""
         self._is_open = False
-        """True once the bucket was tried out, and is a ledger."""
+        """True once the bucket has passed its test and holds a ledger."""
         self._is_seen = False
-        """True if it is a ledger, for all that can be seen without writing."""
+        """True if a check without writing found a ledger."""
         self._checked = Stopwatch(self.clock)
-        """Since the last entry that we know of was seen to be there."""
+        """The time since the last entry of the replica was seen in the bucket."""
         self._marked = Stopwatch(self.clock)
-        """Since the mark was seen to be ours."""
+        """The time since the mark was last checked."""
 
     def race_next_time(self) -> None:
-        """Try the bucket out again at the next call, and let creates race."""
+        """Test the bucket again at the next call, with racing creates."""
         self._is_to_race, self._is_open = True, False
 
     def close(self) -> None:
@@ -89,7 +89,7 @@ class LogReader:
         self._bucket.expected, self._known = "", (0, FIRST)
 
     def _note_known(self) -> None:
-        """Keep the end of the log as we know it, to find it there when the log is read again."""
+        """Remember the end of the log, to check that it is still there after the next read."""
         replica = self.replica
         if replica is not None and self._is_read and replica.digest is not None:
             self._known = max(self._known, (replica.number, replica.digest))
@@ -99,11 +99,11 @@ class LogReader:
         self._time.forget()
 
     async def with_a_second_read(self, work: Callable[[], Awaitable[T]]) -> T:
-        """If what we know and what is stored do not fit together, forget it and read again."""
+        """Run `work`; if the replica does not fit the stored log, read the log again and retry."""
         try:
             return await work()
         except (MissingEntryError, MisplacedEntryError):
-            # It may be another queue by now, or none.
+            # The place may hold another queue by now, or none.
             self._note_known()
             self._forget()
         try:
@@ -111,18 +111,18 @@ class LogReader:
         except MissingEntryError as error:
             raise CorruptError(
                 f"{self._log.name_of(error.number)} is missing: it was there before, or later "
-                "entries are. Something deletes objects of this queue, an expiry rule of the "
-                "bucket say. Stop that, and restore what was deleted."
+                "entries are. Something deletes objects of this queue, for example an expiry rule "
+                "of the bucket. Stop that, and restore the deleted objects."
             ) from error
         except MisplacedEntryError as error:
             raise CorruptError(
                 f"{error} does not follow the entry before it: it belongs to another log, or one "
                 "of the two was replaced, by somebody or by a server that lets two writers create "
-                "one object. Stop all who write, and restore both from a copy."
+                "one object. Stop all writers, and restore both from a copy."
             ) from error
 
     async def enter(self, watch: Stopwatch, *, to_write: bool) -> bool:
-        """Make sure that this is a ledger. False: it is none yet, and a reader makes none."""
+        """Check that this is a ledger. Returns False if there is none: a reader creates none."""
         is_to_open = not self._is_open and (to_write or self._bucket.timed is None)
         if not is_to_open and (self._is_open or self._is_seen):
             return True
@@ -141,10 +141,10 @@ class LogReader:
     async def mark_check(
         self, watch: Stopwatch, every_us: int = LOOK_EVERY_US
     ) -> list[Coroutine[Any, Any, None]]:
-        """What to ask beside the next request, to know whether the ledger is still the one we read.
+        """Return checks, to run beside the next request, that the ledger is still the same one.
 
-        Nothing, if that was seen just now. In a folder it is seen at once: it costs next to
-        nothing, and what is written to a folder that is not mounted would be in the way.
+        Empty if that was checked recently. In a folder the check runs at once: it costs almost
+        nothing, and a file written to a folder that is not mounted would be in the way later.
         """
         if self._bucket.blocking:
             await self._check_mark(watch)
@@ -158,10 +158,10 @@ class LogReader:
         self._marked = seen
 
     async def ready(self, watch: Stopwatch, *, blind: bool, to_write: bool) -> tuple[Replica, bool]:
-        """The log as we know it, and whether it has just been read to its end."""
+        """Return the replica, and whether it has just been read to the end of the log."""
         replica = self.replica
         if not await self.enter(watch, to_write=to_write):
-            # Kept: after a read we know how many jobs came before those that we add.
+            # Kept, because after this read the positions of new jobs are known.
             self.replica = Replica(blind=False)
             return self.replica, True
         if replica is None or replica.is_changing or (replica.is_blind and not blind):
@@ -175,7 +175,7 @@ class LogReader:
         if replica.is_blind:
             await self._leap_to_end(replica)
         else:
-            # Kept from its first entry on: a call that gives up on a long log goes on from there.
+            # Kept from its first entry on: after a timeout on a long log, the next call continues.
             self.replica = replica
             await self._read_to_end(replica)
         await self._log.check_list(replica.number)
@@ -193,7 +193,7 @@ class LogReader:
             await self._take_all(replica, ahead)
 
     async def _read_to_end(self, replica: Replica) -> None:
-        """Read the log to where it ended when it was listed."""
+        """Read the log up to the end that the list showed."""
         is_end = False
         while not is_end:
             ahead = await self._log.ahead(replica.number, Stopwatch(self.clock))
@@ -211,14 +211,14 @@ class LogReader:
             if digest_of(content or FIRST) != digest:
                 raise CorruptError(
                     f"{self._log.name_of(number)} is missing, or another is in its place: this "
-                    "process has seen it there. Stop whatever deletes or replaces objects of this "
-                    "queue, and restore them. If you put back an older copy on purpose, start this "
-                    "process again."
+                    "process has read it before. Something deletes or replaces objects of this "
+                    "queue: stop that, and restore them. If you restored an older copy on purpose, "
+                    "restart this process."
                 )
         self._known = (0, FIRST)
 
     async def _check_head(self, replica: Replica, watch: Stopwatch) -> None:
-        """Now and then, check that the last entry is still stored. Raises MissingEntryError if not.
+        """Check at intervals that the last entry is still stored. Raises MissingEntryError if not.
 
         An entry written after a gap would never be found. In a folder the check is
         cheap, so there each call makes it.
@@ -230,8 +230,8 @@ class LogReader:
             self._checked = Stopwatch(self.clock)
 
     async def _take_all(self, replica: Replica, ahead: ListedEntries) -> None:
-        """Read the entries that are listed."""
-        # All share the line: large ones together would take longer than one request may.
+        """Read and apply the listed entries."""
+        # All reads share the bandwidth: large ones in parallel would exceed the time limit.
         at_once = min(_AT_ONCE, max(_BYTES_AT_ONCE // max(ahead.largest, 1), 1))
         await self._log.read_each(
             replica.number + 1,
@@ -242,9 +242,9 @@ class LogReader:
         )
 
     async def catch_up(self, replica: Replica, watch: Stopwatch) -> bool:
-        """Read the log to where it ends, or ended after this was asked; whether it had grown.
+        """Read the log to the end it had at some point during this call. True if it had grown.
 
-        Not until nothing follows: to a slow process that may never happen.
+        It does not read until nothing follows: for a slow process that may never happen.
         """
         content = await self.read_next(replica.number, watch, IDLE_LOOK_US)
         if content is None:
@@ -256,7 +256,7 @@ class LogReader:
     async def read_next(
         self, number: int, watch: Stopwatch, every_us: int = LOOK_EVERY_US
     ) -> bytes | None:
-        """The entry after that one; None when there is none yet."""
+        """Return the entry after `number`; None if there is none yet."""
         beside = await self.mark_check(watch, every_us)
         read = self._log.read(number + 1, watch)
         if not beside:
@@ -265,14 +265,14 @@ class LogReader:
         return cast("bytes | None", content)
 
     async def read_on(self, replica: Replica, watch: Stopwatch, most: int) -> bool:
-        """Take in what follows, up to so many entries; whether there was any."""
+        """Read and apply up to `most` entries that follow. True if there were any."""
         count = min(self.ahead, most)
         contents = await self._log.read_ahead(replica.number + 1, count, watch)
         await self.take_others(replica, contents)
         return bool(contents)
 
     async def take_others(self, replica: Replica, contents: Sequence[bytes]) -> None:
-        """Take in what others wrote meanwhile, to the end of the log."""
+        """Apply the entries that others wrote meanwhile, to the end of the log."""
         before = replica.number
         for content in contents:
             self.take(replica, content)
@@ -283,7 +283,7 @@ class LogReader:
             self.ahead = min(max(missed + missed // 2 + 1, self.ahead // 3, _FEW), _AT_ONCE)
 
     def take(self, replica: Replica, content: bytes) -> None:
-        """Take in an entry, and see what it means for the commits we are in doubt about."""
+        """Apply an entry, and settle the commits whose outcome it decides."""
         entry = replica.take(content, self._log.name_of(replica.number + 1))
         self._time.saw(entry.time_us)
         self._pacing.saw(entry.time_us, entry.guest)
@@ -291,7 +291,7 @@ class LogReader:
         self._sent.settle(entry.number, content)
 
     async def learn_time(self, watch: Stopwatch, *, to_write: bool) -> None:
-        """Learn the bucket's time. With `to_write`, raises if the log is too far ahead of it."""
+        """Ask for the bucket's time if due. With `to_write`, raises if the log is too far ahead."""
         if self._time.is_due() or self._time.behind_us() > BEHIND_US:
             await ask_time(self._requests, self._time, watch)
         if not self._time.may_write() and to_write:
@@ -300,7 +300,7 @@ class LogReader:
                 f"{self._log.name_of(self.replica.number)} is dated "
                 f"{self._time.behind_us() // SECOND_US} s after the storage's own clock: the clock "
                 f"of a process that writes here runs ahead (writer {self.replica.writers[-1]}), "
-                "or the storage's was set back. Nothing was written. Stop that process, or wait "
-                "for the time to come.",
+                "or the storage's clock was set back. Nothing was written. Stop that process, or "
+                "wait until the storage's clock has caught up.",
                 outcome_unknown=False,
             )

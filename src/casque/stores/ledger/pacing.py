@@ -1,14 +1,15 @@
 """Pacing: how the processes that write to one ledger let each other in.
 
-The process with the newest view wins the next entry too, and the one after it:
-to let another in costs a round trip or two. So where others write as well, a
+The process with the newest replica wins the next entry too, and the one after it:
+letting another in costs a round trip or two. So where others write as well, a
 process writes a few entries in a row, and then holds back for a while.
 
 A process that is slower than all others may still lose every race, and then
-nothing in the log shows that it is there. It leaves a word beside the log,
-`waiting/<word>`. Those who write look for words now and then, beside a write.
-Who finds one writes into its next entry that the entry after it is the guest's.
-So everybody who could take that place knows, and holds back.
+nothing in the log shows that it is there. It creates an object beside the log,
+`waiting/<word>`, where the word is a new id. Writers list these words from time
+to time, in parallel with a write. A writer that finds one names it in its next
+entry as the guest: the entry after that is reserved for the guest. Every process
+that could take that entry has read this, and holds back.
 """
 
 from __future__ import annotations
@@ -27,49 +28,50 @@ from casque.stores.ledger.replica import RECENT, Replica
 from casque.system.clock import SECOND_US, Stopwatch
 
 WAITING = "waiting/"
-"""Under this each process that keeps losing has a word: an id, and its round trip in us."""
+"""The prefix of the waiting words. Each has an id and its process's round trip in us."""
 
 _WORD = re.compile(WAITING + r"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})-(\d{1,10})", re.ASCII)
 
 _IN_A_ROW = 4
 """How many entries a process writes before it lets another in."""
 _ASIDE_TRIPS = 2
-"""How many round trips it holds back then, at least: as many as another needs."""
+"""How many round trips it then holds back, at least: as many as another needs."""
 _SPEAK_AFTER_US = 4 * SECOND_US
-"""A process that has lost every race for so long says that it waits."""
+"""A process that has lost every race for this long creates its word."""
 _HOPELESS = 8
-"""So does one that misses more entries than this in one try."""
+"""So does a process that misses more entries than this in one try."""
 _SPEAK_AGAIN_US = 10 * SECOND_US
-"""How often it repeats its word while it waits."""
+"""How often it rewrites its word while it waits."""
 _STALE_US = 3 * _SPEAK_AGAIN_US
-"""A word that was not repeated for so long is nobody's: it is ignored, and deleted."""
+"""A word that was not rewritten for this long is stale: writers ignore and delete it."""
 _LOOK_EVERY = 16
-"""Once in so many entries of the log each writer looks for words."""
+"""Each writer lists the words once per this many entries of the log."""
 _FRESH_US = SECOND_US
-"""How long it remembers what it found."""
+"""How long a writer uses the result of that list."""
 _GUEST_TRIPS = 4
-"""How many of its round trips a guest is given."""
+"""How many of its own round trips a guest gets."""
 _REST, _REST_OF_SEVERAL = 2, 3
-"""How many times as long as the last guest took nobody else is let in: the others work, too. The
-second if several wait: then one comes after the other, and each turn costs the others more."""
+"""After a guest, no other is let in for this many times as long as the guest took, so that the
+others can work too. The second number is for when several wait: one comes after the other, and
+each turn costs the others more."""
 _CHEAP_US = SECOND_US // 5
-"""What a guest may take at no cost: about what it costs to let anybody in."""
+"""How long a guest may take without a rest after it: about what letting anybody in costs."""
 _HOLD_TRIPS = 2
-"""While it holds back for a guest a process looks so often whether the guest has written."""
+"""How many round trips a process that holds back waits between checks for the guest's entry."""
 _HOLDS = 32
-"""And not more often than this, for one guest."""
+"""How many such checks it makes for one guest, at most."""
 _READS = 8
-"""So often a process that has said its word reads on, before it tries to write all the same."""
+"""How often a process with a word reads on before it tries to write anyway."""
 _MANY = 1_000
-"""Of entries: as many as one asks for at once."""
+"""How many entries it requests at once."""
 _BLINK_US = 5_000
-"""Nobody looks more often than this."""
+"""The shortest pause between two checks."""
 _SHORTEST_US = SECOND_US // 2
-"""How long a guest is given at least: it may be held up, and costs nothing once it has written."""
+"""The shortest time a guest gets: it may be delayed, and costs nothing once it has written."""
 _LONGEST_US = 3 * SECOND_US
-"""How long anybody holds back at most: a round trip may have been one of hours, by a sleep."""
+"""The longest time anybody holds back: after a sleep, a round trip may seem to take hours."""
 _TRIPS_KEPT = 8
-"""Of how many round trips the median is taken."""
+"""How many round trips the median is taken from."""
 
 
 def is_word(key: str) -> bool:
@@ -77,54 +79,54 @@ def is_word(key: str) -> bool:
 
 
 class Pacing:
-    """When this process may write next."""
+    """Decides when this process may write next."""
 
     def __init__(self, requests: BucketRequests, time: BucketTime) -> None:
         self._requests = requests
         self._time = time
         self._clock = requests.clock
         self._own: deque[str] = deque(maxlen=RECENT)
-        """The writers of this process that wrote last: as many entries as a replica remembers."""
+        """This process's writers of the last entries: as many as a replica remembers."""
         self._trips: deque[int] = deque(maxlen=_TRIPS_KEPT)
         self._last = 0
         self._in_a_row = 0
-        # As the log has it:
+        # From the log:
         self._guest: Guest | None = None
-        """For whom the next entry is."""
+        """The guest that the next entry is reserved for."""
         self._guest_since = 0
         self._rest_until = 0
         self._served = ""
-        """Who had its turn last: it says another word if it has to wait again."""
+        """The word of the last guest: a process that waits again creates another word."""
         self._served_since: int | None = None
-        """Since when, until the entry after its turn shows how long that took."""
-        # As the words have it:
+        """The start of its turn, until the entry after it shows how long the turn took."""
+        # From the words:
         self._looked = 0
         self._found: tuple[int, Guest] | None = None
-        """Who has waited longest, and when that was seen."""
+        """The process that has waited longest, and when its word was seen."""
         self._do_several_wait = False
-        # While this process loses:
+        # While this process loses races:
         self._losing: Stopwatch | None = None
         self._word = self._key = ""
         self._version: Literal[Expect.ABSENT] | Version = ABSENT
         self._spoken: Stopwatch | None = None
-        """Since our word is there."""
+        """The time since our word was last written."""
         self._tried = 0
-        """The last entry that was known when this process tried to write."""
+        """The last entry that this process had read when it tried to write."""
         self._is_hopeless = False
-        """Whether others wrote so much meanwhile that it cannot win a race, but by luck."""
+        """True if others write so fast that this process can win a race only by luck."""
 
     # -- what is stored --------------------------------------------------------
 
     def wrote(self, writer: str, number: int) -> None:
-        """An entry of ours is stored."""
+        """Note that an entry of this process is stored."""
         self._own.append(writer)
         self._in_a_row = self._in_a_row + 1 if number == self._last + 1 else 1
         self._last = number
 
     def saw(self, time_us: int, guest: Guest | None) -> None:
-        """The newest entry, ours or another's, is of this time, and the next is for `guest`."""
+        """Note the time of the newest entry, ours or another's, and the guest it names."""
         if self._served_since is not None:
-            # By the entry after the guest's, which was dated before it was sent.
+            # Measured by the entry after the guest's: the guest's was dated before it was sent.
             took_us = min(time_us - self._served_since, _LONGEST_US)
             rest = _REST_OF_SEVERAL if self._do_several_wait else _REST
             self._rest_until = time_us + rest * max(took_us - _CHEAP_US, 0)
@@ -138,10 +140,10 @@ class Pacing:
     async def wait(
         self, replica: Replica, losing: Stopwatch | None, read_on: Callable[[int], Awaitable[bool]]
     ) -> None:
-        """Hold back for as long as is fair, before deciding what follows `replica`.
+        """Hold back for a fair time before the entry after `replica` is decided.
 
-        `losing` tells since when every race for this commit was lost; `read_on`
-        takes in up to so many entries that follow, and tells whether there was any.
+        `losing` is the time since the first lost race for this commit. `read_on` applies up to
+        that many following entries, and returns whether there were any.
         """
         self._losing = losing
         if losing is not None and replica.number - self._tried > _HOPELESS:
@@ -157,13 +159,13 @@ class Pacing:
         self._tried = replica.number
 
     async def _make_room(self, read_on: Callable[[int], Awaitable[bool]]) -> None:
-        """Hold back while the next entry is a guest's; or read on until it is ours."""
+        """Hold back while the next entry is reserved for a guest; or read on until it is ours."""
         is_waiting, reads, guest, held_us = self._spoken is not None, 0, self._guest, 0
         while True:
             if self._guest is not guest:
                 guest, held_us = self._guest, 0
             left = self._reserved_us()
-            # Counted by what it slept, too: it must end even if no time passes.
+            # The sleeps are counted too: the wait must end even if the clock stands still.
             if guest is not None and left > 0 and held_us < guest.span_us:
                 self._in_a_row = 0
                 often = max(_HOLD_TRIPS * self._trip_us(), guest.span_us // _HOLDS)
@@ -172,16 +174,16 @@ class Pacing:
                 held_us += pause
                 await read_on(_MANY if is_waiting else 1)
             elif is_waiting and guest is None and reads < _READS and await read_on(_MANY):
-                reads += 1  # a write before the entry that is ours would lose
+                reads += 1  # a write before our reserved entry would lose
             else:
                 return
 
     def _trip_us(self) -> int:
-        """The median of the last ones: a single one may have waited for something else."""
+        """Return the median of the last round trips: one alone may have been delayed."""
         return sorted(self._trips)[len(self._trips) // 2]
 
     def _reserved_us(self) -> int:
-        """For how long the next entry is somebody else's."""
+        """Return for how long the next entry is still reserved for another process."""
         if self._guest is None or self._guest.word == self._word:
             return 0
         return self._guest_since + min(self._guest.span_us, _LONGEST_US) - self._time.now()
@@ -191,7 +193,7 @@ class Pacing:
         await self._clock.sleep(min(span_us, _LONGEST_US), blocking=blocking)
 
     def next_guest(self, now: int) -> Guest | None:
-        """Whom to let in after the entry that is decided now."""
+        """Return the guest to name in the entry that is decided now."""
         found, self._found = self._found, None
         if found is None or now - found[0] > _FRESH_US or found[1].word == self._served:
             return None
@@ -200,7 +202,7 @@ class Pacing:
     # -- beside a write --------------------------------------------------------
 
     def beside(self, number: int) -> Coroutine[Any, Any, None] | None:
-        """What is to be done while entry `number` is being written: words are said or read."""
+        """Return work to do while entry `number` is written: write, delete or list words."""
         losing, spoken = self._losing, self._spoken
         if spoken is not None and self._guest is not None and self._guest.word == self._word:
             return self._requests.briefly(self._retract())
@@ -214,9 +216,9 @@ class Pacing:
         return None
 
     async def got_in(self) -> None:
-        """What was asked is done: nobody needs to make room any more."""
+        """Note that the commit is done, and delete our word: nobody needs to hold back now."""
         self._is_hopeless = self._is_hopeless and self._losing is not None
-        if self._key:  # it may be there, answered or not
+        if self._key:  # the word may exist, whether its put was answered or not
             await self._requests.briefly(self._retract())
         self._word = ""
 
@@ -225,11 +227,11 @@ class Pacing:
         if not self._key:
             self._word, self._version = self._clock.new_id(), ABSENT
             self._key = f"{WAITING}{self._word}-{min(self._trip_us(), _LONGEST_US)}"
-        body = self._clock.new_id().encode()  # another each time, so that its version is
+        body = self._clock.new_id().encode()  # new content each time, so that the version changes
         try:
             self._version = await bucket.put(self._key, body, expect=self._version)
             self._spoken = Stopwatch(self._clock)
-        except CASConflictError:  # one that was not answered, or somebody took it for stale
+        except CASConflictError:  # an unanswered put landed, or another process deleted it as stale
             found = await bucket.get(self._key)
             self._version = ABSENT if found is None else found.version
 
@@ -248,4 +250,4 @@ class Pacing:
         self._found = (now, min(waiting)[1]) if waiting else None
         self._do_several_wait = len(waiting) > 1
         if self._do_several_wait:
-            self._looked = -1  # there will be somebody to let in after this one
+            self._looked = -1  # list again soon: another process waits after this one

@@ -1,7 +1,7 @@
-"""Presence: ephemeral records, as objects beside the log that their owners write over.
+"""Presence: ephemeral records, as objects beside the log that their owners overwrite.
 
-A worker renews its entry several times a minute. In the log each renewal would
-be an entry for all to read, for as long as the log is kept.
+A worker renews its registry entry several times a minute. In the log, each renewal would
+be a log entry that every process has to read, for as long as the log is kept.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _KEY = re.compile(FOLDER + r"[a-z]+-[0-9a-f]{32}", re.ASCII)
 _DIGEST_BYTES = 16
 _AT_ONCE = 32
 _BRIEF_SECONDS = 2
-"""How long a commit waits for an entry that came with it."""
+"""How long a commit waits for a registry entry that came with it."""
 
 _decode = msgspec.json.Decoder(Record).decode
 
@@ -43,7 +43,7 @@ def is_ephemeral(operation: Operation) -> TypeGuard[PutRecord | DeleteRecord]:
 
 
 def _key_of(kind: str, name: str) -> str:
-    # A name may hold what a key may not, and be longer than one.
+    # A name may contain characters that a key may not, and be longer than a key.
     digest = hashlib.blake2b(name.encode(), digest_size=_DIGEST_BYTES)
     return f"{FOLDER}{kind}-{digest.hexdigest()}"
 
@@ -54,12 +54,12 @@ class Presence:
     def __init__(self, requests: BucketRequests) -> None:
         self._requests = requests
         self._versions: dict[str, Version] = {}
-        """Of the objects that were written here."""
+        """The versions of the objects that this process wrote."""
 
     async def change(
         self, operation: PutRecord | DeleteRecord, now: int, *, briefly: bool = False
     ) -> Record | CasqueError | None:
-        """What `Store.commit` answers to the operation. `briefly`: others wait for the answer."""
+        """Return what `Store.commit` answers. `briefly` sets a short limit, since others wait."""
         bucket = self._requests.bucket
         if not briefly or bucket.blocking:
             return await self._change(operation, now)
@@ -68,8 +68,8 @@ class Presence:
                 return await self._change(operation, now)
         except TimeoutError as error:
             return StorageError(
-                f"{bucket.name}: no answer within {_BRIEF_SECONDS} s to an entry of the registry. "
-                "It is written again with the next renewal.",
+                f"{bucket.name}: no answer within {_BRIEF_SECONDS} s to the write of a registry "
+                "entry. The next renewal writes it again.",
                 cause=error,
                 outcome_unknown=True,
             )
@@ -101,11 +101,11 @@ class Presence:
             except CASConflictError:
                 if is_new or self._requests.is_over(watch):
                     raise
-                found = await self._requests.get(key, watch)  # ours, of an answer that was lost
+                found = await self._requests.get(key, watch)  # our own put, whose answer was lost
                 expect = ABSENT if found is None else found.version
 
     async def records(self, kind: str, now: int) -> list[Record]:
-        """Those that are there; the ones whose time is over are deleted on the way."""
+        """Return the records of a kind, and delete the expired ones."""
         watch = Stopwatch(self._requests.clock)
         found: list[Record | None] = []
         keys = await self._keys(f"{FOLDER}{kind}-", watch)
@@ -130,7 +130,7 @@ class Presence:
         try:
             record = _decode(found.body)
         except msgspec.DecodeError:
-            return None  # a stranger's: it tells of nobody
+            return None  # another program wrote it
         if not record.is_gone(now):
             return record
         with suppress(CasqueError):  # its owner has died, or will write it again

@@ -1,8 +1,8 @@
 """ReplicaLock: a lock on a ledger's memory, for threads or for tasks of several event loops.
 
-Tasks get it in the order they asked. asyncio's lock serves one loop alone, and
-threading's would block the loop. In the child of a fork nobody holds it: its
-holder is in the parent.
+Tasks get it in the order they asked. asyncio's lock works in one loop only, and
+threading's would block the loop. In the child of a fork nobody holds it, because
+its holder is in the parent.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class _ThreadLock:
         self._lock = threading.RLock()
 
     async def __aenter__(self) -> None:
-        forks.generation()  # in a child, the lock is another
+        forks.generation()  # a child gets a new lock
         reentry.refuse(self._lock)
         self._lock.acquire()
 
@@ -44,7 +44,7 @@ class _ThreadLock:
 
 
 class _TaskLock:
-    """For tasks, of any loop. A task that leaves hands over to the one that waited longest."""
+    """For tasks of any loop. A task that leaves hands over to the task that waited longest."""
 
     def __init__(self) -> None:
         self.renew()
@@ -72,7 +72,7 @@ class _TaskLock:
                     self._waiting.remove(waiter)
                     raise
             if waiter[1].done() and not waiter[1].cancelled():
-                self._hand_over()  # it was ours already
+                self._hand_over()  # the lock was already handed to this task
             raise
 
     async def __aexit__(self, *_: object) -> None:
@@ -84,7 +84,7 @@ class _TaskLock:
                 loop, future = self._waiting.popleft()
                 try:
                     loop.call_soon_threadsafe(self._take, future)
-                except RuntimeError:  # its loop is closed: there is nobody left to wait
+                except RuntimeError:  # its loop is closed: the waiter no longer exists
                     continue
                 return
             self._is_taken = False

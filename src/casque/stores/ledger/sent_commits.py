@@ -1,4 +1,4 @@
-"""Sent commits: those whose fate is not known yet, and the answers to those that are stored."""
+"""Sent commits: those whose outcome is still unknown, and the answers to the stored ones."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from casque.stores.ledger.pacing import Pacing
 
 
 class Sent(NamedTuple):
-    """Decided batches: `content` may be, or become, entry `number`. Empty: nothing to store."""
+    """Decided batches. `content` may be, or become, entry `number`; if empty, nothing to store."""
 
     number: int
     content: bytes
@@ -24,13 +24,13 @@ class Sent(NamedTuple):
     rings: bool
 
     def answers(self) -> dict[str, list[Any]]:
-        """The outcomes by writer."""
+        """Return the outcomes by writer."""
         writers = (batch.writer for batch in self.batches)
         return dict(zip(writers, self.outcomes, strict=True))
 
 
 class SentCommits:
-    """By writer, the commit that it sent and does not know the fate of."""
+    """For each writer, the commit that it sent and whose outcome is unknown."""
 
     def __init__(self, pacing: Pacing) -> None:
         self.answers = LastAnswers()
@@ -38,7 +38,7 @@ class SentCommits:
         self._unsettled: dict[str, Sent] = {}
 
     def of(self, batches: Iterable[Batch]) -> Sent | None:
-        """What was sent with any of these; None if nothing was, or if its fate is known."""
+        """Return the unsettled commit that contains any of these batches, or None."""
         for batch in batches:
             sent = self._unsettled.get(batch.writer)
             if sent is not None and any(
@@ -48,7 +48,7 @@ class SentCommits:
         return None
 
     def add(self, sent: Sent) -> bool:
-        """Note a commit before it is sent; False if the same one was sent before."""
+        """Note a commit before it is sent. Returns False if the same one was sent before."""
         writers = [batch.writer for batch in sent.batches]
         if any(self._unsettled.get(writer) is sent for writer in writers):
             return False
@@ -56,21 +56,21 @@ class SentCommits:
         return True
 
     def forget(self, sent: Sent) -> None:
-        """The commit is certain not to be stored, or its fate is known."""
+        """Drop a commit that will never be stored, or whose outcome is known."""
         for batch in sent.batches:
             if self._unsettled.get(batch.writer) is sent:
                 del self._unsettled[batch.writer]
 
     def stored(self, sent: Sent) -> None:
-        """The commit is stored: a repeated call gets the same answer."""
+        """Note that the commit is stored. A repeated call gets the same answer."""
         self.forget(sent)
         self.answers.keep_stored(sent.batches, sent.outcomes, sent.stamps, sent.decided_us)
         self._pacing.wrote(sent.stamps[0].writer, sent.number)
 
     def settle(self, number: int, content: bytes) -> None:
-        """Entry `number` was read: settle the commits that were sent to its place."""
+        """Settle the commits that were sent as entry `number`, which has now been read."""
         for sent in {id(one): one for one in self._unsettled.values()}.values():
             if sent.content == content:
                 self.stored(sent)
             elif sent.number <= number:
-                self.forget(sent)  # its place is taken: it never will be stored
+                self.forget(sent)  # its number is taken: it will never be stored

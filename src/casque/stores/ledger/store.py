@@ -1,9 +1,8 @@
 """LedgerStore: a queue in a bucket: a log of committed batches, and its state in memory.
 
-A commit is decided on the state that this process has and created as the next
-entry, if nobody else has created that one. If another process was first, this one
-reads its entry and decides again. docs/design/ledger.md argues why nothing is lost
-or doubled.
+The store decides a commit on its own copy of the state, and creates it as the next
+entry. If another process created that entry first, the store reads it and decides
+again. docs/design/ledger.md explains why nothing is lost or doubled.
 """
 
 from __future__ import annotations
@@ -42,9 +41,9 @@ from casque.stores.state_reads import StateReads
 from casque.system.clock import Bell, Clock, Stopwatch, SystemClock
 
 POLL_US = 500_000
-"""How long a waiting dequeue sleeps before it looks whether another process wrote."""
+"""How long a waiting dequeue sleeps before it checks for entries of other processes."""
 POLL_LOCAL_US = 50_000
-"""The same, where looking costs next to nothing."""
+"""The same, where a check costs almost nothing."""
 
 T = TypeVar("T")
 
@@ -99,11 +98,11 @@ class LedgerStore(StateReads):
                 answers = await self._commit_lasting(lasting, max_conflicts)
                 stored = {one.writer: answer for one, answer in zip(lasting, answers, strict=True)}
             except StorageError as error:
-                # One that answers may refuse the log alone, when that is dated after its clock say.
+                # A storage that answers may refuse only the log, as when it is dated ahead.
                 if error.outcome_unknown or self._requests.is_silent:
                     raise
                 refusal = error
-        # From here on nothing is raised, and nobody waits for long: the others are stored.
+        # From here on nothing raises or waits long, because the lasting operations are stored.
         briefly = bool(lasting)
         both = (
             self._with_ephemeral(one, stored.get(one.writer, refusal), now, briefly=briefly)
@@ -114,7 +113,7 @@ class LedgerStore(StateReads):
     async def _with_ephemeral(
         self, batch: Batch, stored: Answer | None, now: int, *, briefly: bool
     ) -> Answer:
-        """Carry out what is not in the log, and put the answers together."""
+        """Carry out the ephemeral operations, and combine their answers with the stored ones."""
         lasting = iter(stored) if isinstance(stored, list) else repeat(stored)
         return [
             await self._presence.change(one, now, briefly=briefly)
@@ -141,7 +140,7 @@ class LedgerStore(StateReads):
             except StorageError as error:
                 sent = self._sent.of(batches)
                 if not error.outcome_unknown and sent is not None:
-                    # Whatever was refused now, what was sent before may be stored, or become so.
+                    # Even after this refusal, the earlier send may be stored, now or later.
                     raise self._log.unknown(sent.number, error) from error
                 if not answers:
                     raise
@@ -154,10 +153,10 @@ class LedgerStore(StateReads):
         max_conflicts: int | None,
         watch: Stopwatch,
     ) -> None:
-        """Add the answer to each batch, by its writer."""
+        """Add the answer to each batch to `answers`, by its writer."""
         blind = all(map(_can_be_blind, batches))
         replica, is_current = await self._reader.ready(watch, blind=blind, to_write=True)
-        if is_current:  # a long log takes long to read, and that is not counted
+        if is_current:  # reading a long log takes long, and does not count
             watch = Stopwatch(self.clock)
         conflicts = 0
         while True:
@@ -179,7 +178,7 @@ class LedgerStore(StateReads):
                     replica, losing, partial(self._reader.read_on, replica, watch)
                 )
                 sent = self._decide(replica, todo)
-            elif sent.number > replica.number + 1:  # the log was cut off before it
+            elif sent.number > replica.number + 1:  # the log was truncated before it
                 raise MissingEntryError(replica.number + 1)
             if not sent.content:
                 if is_current or not await self._reader.catch_up(replica, watch):
@@ -193,7 +192,7 @@ class LedgerStore(StateReads):
                 conflicts += 1
 
     def _recall(self, replica: Replica, batches: Sequence[Batch]) -> dict[str, Answer]:
-        """By writer, the answers to the batches that are known to be stored."""
+        """Return the answers to the batches that are already stored, by writer."""
         known, state = self._sent.answers, replica.state
         answers = {} if state is None else known.recall_all(batches, state, self._time.now)
         for batch in batches:
@@ -205,7 +204,7 @@ class LedgerStore(StateReads):
         return answers
 
     def _decide(self, replica: Replica, batches: Sequence[Batch]) -> Sent:
-        """Decide the batches on the state we have."""
+        """Decide the batches on the replica's state."""
         now, state = self._time.now(), replica.deciding()
         state.step = self._time.step
         done = transact(state, batches, now)
@@ -220,9 +219,9 @@ class LedgerStore(StateReads):
         return Sent(entry.number, encode(entry), batches, outcomes, done.stamps, now, guest, rings)
 
     async def _append(self, replica: Replica, sent: Sent, watch: Stopwatch) -> bool:
-        """Store a commit as the next entry; False when another came first, and is read."""
-        # Noted before it is sent: whatever strikes from here on, its fate is not forgotten, and
-        # nothing else is decided for this commit until it is known.
+        """Store a commit as the next entry. False: another was first, and has been applied."""
+        # Noted before it is sent: after any error or interrupt from here on, this commit is not
+        # decided again until its outcome is known.
         is_new = self._sent.add(sent)
         try:
             others = await self._write(sent, watch)
@@ -246,9 +245,9 @@ class LedgerStore(StateReads):
         return not others
 
     async def _write(self, sent: Sent, watch: Stopwatch) -> list[bytes]:
-        # If there is no answer as to the mark, the entry is stored all the same, and in its place.
+        # Without an answer about the mark, the entry is still stored, and in its own ledger.
         beside = [self._requests.briefly(one) for one in await self._reader.mark_check(watch)]
-        # In a folder all are equally near, and nobody has to be let in.
+        # In a folder all processes are equally fast, so nobody has to be let in.
         words = None if self.blocking else self._pacing.beside(sent.number)
         if words is not None:
             beside.append(words)
@@ -259,7 +258,7 @@ class LedgerStore(StateReads):
         return cast("list[bytes]", others)
 
     async def _time_to_write(self) -> int:
-        """The bucket's time, and that this is a ledger, for what is not written to the log."""
+        """Check that this is a ledger, and return the bucket's time, for ephemeral records."""
         called = Stopwatch(self.clock)
         async with self._lock:
             watch = self._requests.begin(called)
@@ -280,7 +279,7 @@ class LedgerStore(StateReads):
     # -- reading ---------------------------------------------------------------
 
     async def _read(self, look: Callable[[State, int], T]) -> T:
-        """What is seen of the log read to its end: no answer may rest on old memory."""
+        """Call `look` on the state after reading the log to its end, never on an old state."""
 
         async def work() -> T:
             called = Stopwatch(self.clock)
@@ -291,7 +290,7 @@ class LedgerStore(StateReads):
                     called = watch = Stopwatch(self.clock)
                 await self._reader.learn_time(watch, to_write=False)
                 number = replica.number
-            # Without the lock, so that readers hold up nobody.
+            # Without the lock, so that readers delay nobody.
             if not is_current:
                 is_current = await self._reader.read_next(number, watch) is None
             async with self._lock:
@@ -316,12 +315,12 @@ class LedgerStore(StateReads):
 
 
 def _lasting(batch: Batch) -> Batch:
-    """A batch without the operations that are not written to the log."""
+    """Return the batch without its ephemeral operations, which are not written to the log."""
     return replace(batch, operations=[one for one in batch.operations if not is_ephemeral(one)])
 
 
 def _can_be_blind(batch: Batch) -> bool:
-    """Whether no answer depends on what is stored: new jobs, under ids that nobody has."""
+    """True if no answer depends on the state: only new jobs with newly generated ids."""
     return not batch.is_remote and all(
         isinstance(one, Enqueue) and all(request.minted for request in one.jobs)
         for one in batch.operations
@@ -329,7 +328,7 @@ def _can_be_blind(batch: Batch) -> bool:
 
 
 def _without_places(outcomes: list[list[Any]]) -> list[list[Any]]:
-    """The answers of one who does not know how many jobs came before."""
+    """Return the outcomes without job positions, which a blind replica does not have."""
     return [
         [
             [replace(job, seq=0) for job in outcome] if isinstance(outcome, list) else outcome

@@ -1,11 +1,11 @@
-"""Try-out: whether a bucket keeps its promises, and what time it is there.
+"""Try-out: tests whether a bucket keeps its promises, and reads its time.
 
-A bucket that ignores conditions would let two writers overwrite each other's
-jobs without either being told, so every process that writes to a ledger tries
-it out first. What it writes for that also tells it the bucket's time.
+With a bucket that ignores conditions, two writers would overwrite each other's
+jobs without an error. So every process that writes to a ledger tests the bucket
+first. The objects it writes for that also show the bucket's time.
 
-A bucket that honours conditions, but checks first and writes later, is found
-out by creates that race. Those are for a process that makes a ledger, and for workers.
+Racing creates detect a bucket that honours conditions, but checks first and
+writes later. Processes that create a ledger run this test, and workers do.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from casque.stores.ledger.ledger_bucket import PROBES
 from casque.system.clock import MINUTE_US, SECOND_US, Stopwatch
 
 _SURE_US = SECOND_US
-"""A stamp is believed if its object was written within this: who knows when, else?"""
+"""A stamp is precise enough if the write took no longer than this."""
 _TRIES = 2
-"""Where nothing is written as quickly as that, the quicker of so many is believed."""
+"""Where every write takes longer than that, the fastest of this many tries is used."""
 _STALE_US = 10 * MINUTE_US
 """A process that left a probe older than this is gone."""
 _SWEPT = 100
-"""How many stale probes one process deletes, at most."""
+"""How many stale probes one process deletes at most."""
 
 _RACERS = 16
 _RACE_BYTES = 4 * 1024
-"""How much each of them writes: to check and then to write as much takes a server a while."""
+"""How much each racer writes: large enough that a server needs a while to check and then write."""
 _QUIET_SECONDS = 0.25
-"""Some servers stall on racing creates. Once one has won and for so long no other was answered,
-the rest does not count."""
+"""Some servers stall on racing creates. Once one has won and none was answered for this long, the
+rest do not count."""
 
 
 async def ask_time(requests: BucketRequests, time: BucketTime, watch: Stopwatch) -> None:
-    """Look at the bucket's clock; or write something, and see when the bucket says that was."""
+    """Read the bucket's clock; or write an object and read the time that the bucket gave it."""
     if requests.bucket.timed is not None:
         time.told(requests.bucket.timed.time_us(), requests.clock.monotonic())
         return
@@ -56,7 +56,7 @@ async def ask_time(requests: BucketRequests, time: BucketTime, watch: Stopwatch)
 async def prove(
     requests: BucketRequests, time: BucketTime, watch: Stopwatch, *, racing: bool
 ) -> None:
-    """Try the bucket out, and leave nothing behind. `racing`: with creates that race, too."""
+    """Test the bucket, and leave nothing behind. `racing` adds racing creates."""
     begun = Stopwatch(requests.clock)
     one, other = (PROBES + requests.clock.new_id() for _ in range(2))
     try:
@@ -64,11 +64,11 @@ async def prove(
         if racing:
             await _race(requests, watch)
     except CasqueError:
-        # A process that is started again and again would leave more and more of them.
+        # Without this, a process that is restarted in a loop would leave more and more probes.
         await requests.briefly(_delete(requests, [one, other], watch))
         if requests.is_silent or begun.elapsed_us() <= _STALE_US:
             raise
-        # It slept, and others took its probes for stale.
+        # The process slept, and others deleted its probes as stale.
         await prove(requests, time, Stopwatch(requests.clock), racing=racing)
         return
     await _delete(requests, [one, other], watch)
@@ -78,9 +78,10 @@ async def prove(
 async def _try_out(
     requests: BucketRequests, time: BucketTime, one: str, other: str, watch: Stopwatch
 ) -> _Stamp:
-    """Two creates of one object, an update that expects another, a look at what is not there.
+    """Test the conditions one by one, and return the stamp of the first object.
 
-    And a list that begins in the middle. The stamp of the first object.
+    It creates one object twice, updates it with a wrong version, reads a missing object, and
+    lists from the middle.
     """
     missing, begun = PROBES + requests.clock.new_id(), requests.clock.monotonic()
     low, high = sorted((one, other))
@@ -89,7 +90,7 @@ async def _try_out(
         put_surely(requests, other, other.encode(), watch),
     )
     stamp = await _read_stamp(requests, one, begun, watch)
-    if stamp.took_us <= _SURE_US:  # else it is asked for that alone
+    if stamp.took_us <= _SURE_US:  # otherwise `ask_time` makes its own requests
         time.told(stamp.modified_us, stamp.written_at)
     is_kept, is_compared, found, page = await requests.together(
         _is_refused(requests, one, ABSENT, watch),
@@ -100,7 +101,7 @@ async def _try_out(
     if not is_kept:
         raise _ignores_conditions(requests, f"{one} was created twice")
     if not is_compared:
-        raise _ignores_conditions(requests, f"{one} was replaced by one who expected another")
+        raise _ignores_conditions(requests, f"{one} was updated despite a wrong version")
     if found is not None:
         raise unsteady(requests, missing)
     listed = [each.key for each in page]
@@ -110,9 +111,9 @@ async def _try_out(
 
 
 async def _race(requests: BucketRequests, watch: Stopwatch) -> None:
-    """Let many create one object at once. One must win, and what it wrote must stay."""
+    """Send many creates of one object at once. One must win, and its content must stay."""
     if requests.bucket.blocking:
-        return  # one request is done before the next begins: here nothing can race
+        return  # requests run one after the other, so nothing can race
     place = 0
     while True:
         key = PROBES + requests.clock.new_id()
@@ -120,19 +121,21 @@ async def _race(requests: BucketRequests, watch: Stopwatch) -> None:
         found = await requests.get(key, watch)
         await requests.delete(key, watch)
         if len(won) > 1:
-            raise _is_not_atomic(requests, f"of {_RACERS} creates of {key} at once {len(won)} won")
+            raise _is_not_atomic(
+                requests, f"{len(won)} of {_RACERS} concurrent creates of {key} succeeded"
+            )
         if won and found is None:
             raise unsteady(requests, key)
         if won and found is not None and found.body != won[0]:
             raise _is_not_atomic(
-                requests, f"a create of {key} won, and another replaced its object"
+                requests, f"a create of {key} succeeded, and another replaced its object"
             )
         if won:
             return
         if requests.is_over(watch):
             raise StorageError(
-                f"{requests.bucket.name}: of {_RACERS} creates of one object none was answered "
-                "with success. No queue was made or changed. Try again when the storage answers.",
+                f"{requests.bucket.name}: none of {_RACERS} concurrent creates of one object "
+                "succeeded. No queue was created or changed. Try again when the storage answers.",
                 outcome_unknown=False,
             )
         await requests.pause(place, watch)
@@ -140,7 +143,7 @@ async def _race(requests: BucketRequests, watch: Stopwatch) -> None:
 
 
 async def _winners(requests: BucketRequests, key: str, watch: Stopwatch) -> list[bytes]:
-    """What those wrote who were told, of many at once, that they have created the object."""
+    """Send many creates at once, and return the bodies of those that succeeded."""
     bodies = [b"%02d\n" % number * (_RACE_BYTES // 3) for number in range(_RACERS)]
     racers = [asyncio.ensure_future(_created(requests, key, body, watch)) for body in bodies]
     won, answered = list[bytes](), -1
@@ -158,7 +161,7 @@ async def _winners(requests: BucketRequests, key: str, watch: Stopwatch) -> list
 
 
 async def _created(requests: BucketRequests, key: str, body: bytes, watch: Stopwatch) -> bytes:
-    """The object as it was created; empty unless the bucket says that it was."""
+    """Return `body` if the bucket confirms the create, else an empty one."""
     with suppress(CasqueError):
         await requests.put(key, body, ABSENT, watch)
         return body
@@ -166,7 +169,7 @@ async def _created(requests: BucketRequests, key: str, body: bytes, watch: Stopw
 
 
 async def _sweep(requests: BucketRequests, now_us: int, watch: Stopwatch) -> None:
-    """Delete what processes that were killed have left; `now_us` by the bucket's stamps."""
+    """Delete the probes of processes that were killed. `now_us` is the bucket's time."""
     page = await requests.list(PROBES, "", watch)
     stale = [one.key for one in page if one.modified_us < now_us - _STALE_US]
     await _delete(requests, stale[:_SWEPT], watch)
@@ -177,14 +180,14 @@ async def _delete(requests: BucketRequests, keys: list[str], watch: Stopwatch) -
 
 
 class _Stamp(NamedTuple):
-    """When the bucket says that an object was written."""
+    """The time that the bucket gave to an object."""
 
     took_us: int
-    """How long it took to write, however often it was sent: by so much the bucket may be ahead of
-    its stamp already."""
+    """How long the write took, with all its retries. The bucket's clock may be this far ahead of
+    the stamp."""
     modified_us: int
     written_at: int
-    """Our monotonic clock once it was written."""
+    """Our monotonic clock after the write."""
 
 
 async def _read_stamp(requests: BucketRequests, key: str, begun: int, watch: Stopwatch) -> _Stamp:
@@ -196,11 +199,11 @@ async def _read_stamp(requests: BucketRequests, key: str, begun: int, watch: Sto
 
 
 async def put_surely(requests: BucketRequests, key: str, body: bytes, watch: Stopwatch) -> Version:
-    """Create an object that nobody else writes differently."""
+    """Create an object that no other process writes with other content."""
     try:
         return await requests.put_until_answered(key, body, ABSENT, watch)
     except CASConflictError:
-        found = await requests.get(key, watch)  # ours, of an answer that was lost; or as good
+        found = await requests.get(key, watch)  # our own put with a lost answer, or an equal one
         if found is None:
             raise unsteady(requests, key) from None
         return found.version
@@ -209,7 +212,7 @@ async def put_surely(requests: BucketRequests, key: str, body: bytes, watch: Sto
 async def _is_refused(
     requests: BucketRequests, key: str, expect: Expect | Version, watch: Stopwatch
 ) -> bool:
-    """Whether the bucket refuses to write over an object that is not as expected."""
+    """True if the bucket refuses to overwrite an object that is not as expected."""
     try:
         await requests.put_until_answered(key, b"overwritten", expect, watch)
     except CASConflictError:
@@ -221,7 +224,7 @@ def _ignores_conditions(requests: BucketRequests, how: str) -> StorageError:
     return StorageError(
         f"{requests.bucket.name} ignores conditional writes: {how}. Two writers would overwrite "
         "each other's jobs, so it cannot hold a queue. Use a storage that honours If-None-Match "
-        "and If-Match (S3, GCS, Azure, a local folder), or a newer version of this one.",
+        "and If-Match (S3, GCS, Azure, a local folder), or upgrade this server.",
         outcome_unknown=False,
     )
 
@@ -230,24 +233,25 @@ def _is_not_atomic(requests: BucketRequests, how: str) -> StorageError:
     return StorageError(
         f"{requests.bucket.name} lets several writers create one object: {how}. They would "
         "overwrite each other's jobs, so it cannot hold a queue. Use a storage whose conditional "
-        "writes are atomic (S3, GCS, Azure, a local folder), or a newer version of this one.",
+        "writes are atomic (S3, GCS, Azure, a local folder), or upgrade this server.",
         outcome_unknown=False,
     )
 
 
 def lists_wrongly(requests: BucketRequests, key: str, after: str) -> StorageError:
     return StorageError(
-        f"{requests.bucket.name} lists its objects wrongly: {key} is there, and a list of what "
-        f"comes after {after} does not show it, or shows what comes before. A part of the queue "
-        "would stay unseen. Use another server, or a newer version of this one.",
+        f"{requests.bucket.name} lists its objects wrongly: {key} exists, and a list of the "
+        f"objects after {after} omits it or includes earlier ones. Part of the queue would stay "
+        "invisible. Use another server, or upgrade this one.",
         outcome_unknown=False,
     )
 
 
 def unsteady(requests: BucketRequests, key: str) -> StorageError:
     return StorageError(
-        f"{requests.full_name(key)}: the storage does not show what was just written there, or "
-        "shows what never was: a cache stands before it, or something else writes and deletes "
-        f"under {requests.bucket.name}. It cannot hold a queue like this.",
+        f"{requests.full_name(key)}: the storage does not return what was just written, or returns "
+        "an object that was never written. A cache in front of it can cause this, or another "
+        f"program that writes and deletes under {requests.bucket.name}. Remove the cause: such a "
+        "storage cannot hold a queue.",
         outcome_unknown=False,
     )

@@ -1,18 +1,18 @@
 """A simulation of whole processes over a faulty bucket, on virtual time, replayable from a seed.
 
 __main__    `python -m casque.testing.simulation`.
-actors      What processes do: produce, work, operate, commit by hand.
-clock       Its clocks, which are wrong, and its chance.
-facts       What may never be in a log, whatever the rules say.
-folder      The same over a folder: kills at any call of its disk, and power cuts.
-history     Every step, and how a failure is told.
+actors      The actions of processes: produce, work, operate, commit directly.
+clock       The clock of a process, which is wrong; its random numbers and ids.
+facts       Events that must never be in a log, whatever the rules say.
+folder      The simulation on a folder: kills at any disk call, and power cuts.
+history     Every step; and the error of a failed run.
 loop        The event loop of one process, which can be stopped, and killed at any callback.
-network     The way to the bucket: slow, and some requests are lost, or late.
-process     A store handle whose every answer is checked, and calls that must not hang.
-replay      The log as it is, replayed; which state explains an answer.
+network     The path to the bucket: slow, and some requests are lost or late.
+process     A store handle with every answer checked, and calls that must not hang.
+replay      Replays the log as it is, and finds the state that explains an answer.
 simulation  Whole processes over a faulty bucket, as a seed decides.
-strangers   The same on servers that break their promises, and where somebody deletes an entry.
-wiped       The same with a ledger that is wiped under open processes.
+strangers   The simulation on servers that break their promises, and with a deleted entry.
+wiped       The simulation with a ledger that is wiped under open processes.
 world       Virtual time: it jumps to the next event.
 """
 

@@ -19,15 +19,17 @@ _KINDS: dict[str, tuple[type[Simulation], str]] = {
     "racy": (RacySimulation, "on a server that checks, then writes"),
     "short-lists": (ShortListSimulation, "on a server that lists wrongly"),
     "hole": (HoleSimulation, "where somebody deletes an entry for a while"),
-    "wiped": (WipedSimulation, "where somebody deletes everything, and others begin"),
+    "wiped": (WipedSimulation, "where somebody deletes everything, and new processes start"),
 }
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m casque.testing.simulation")
-    parser.add_argument("--seed", type=int, help="run this one")
-    parser.add_argument("--seeds", help="run these, both included: 1-100")
-    parser.add_argument("--seconds", type=float, help="run for so long, from --seed on or from 0")
+    parser.add_argument("--seed", type=int, help="run this seed")
+    parser.add_argument("--seeds", help="run this range of seeds, inclusive: 1-100")
+    parser.add_argument(
+        "--seconds", type=float, help="run for this many seconds, from --seed on or from 0"
+    )
     for name, (_, what) in _KINDS.items():
         parser.add_argument(f"--{name}", action="store_const", const=name, dest="kind", help=what)
     parser.add_argument("--verbose", action="store_true", help="print every step")
@@ -45,7 +47,7 @@ def main() -> int:
                 print(_line(outcome))  # noqa: T201
         ran += 1
     took = time.perf_counter() - began
-    print(f"{ran} seeds in {took:.1f} s ({ran / took:.1f} a second); failed: {failed or 'none'}")  # noqa: T201
+    print(f"{ran} seeds in {took:.1f} s ({ran / took:.1f} per second); failed: {failed or 'none'}")  # noqa: T201
     return 1 if failed else 0
 
 

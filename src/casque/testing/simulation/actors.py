@@ -1,4 +1,4 @@
-"""Actors: what simulated processes do: produce, work, operate, and commit by hand."""
+"""Actors: the actions of simulated processes: produce, work, operate, commit directly."""
 
 from __future__ import annotations
 
@@ -30,26 +30,26 @@ class Temper(NamedTuple):
     pause_us: int
     """The longest pause between two calls."""
     hasty: float
-    """How many of their calls they give up."""
+    """The share of their calls that they give up."""
     slow: float
-    """How many jobs take longer than their lease."""
+    """The share of jobs that take longer than their lease."""
 
 
 class Actor:
-    """A process, its queues, and what it does with them."""
+    """A process and its queues, with its own random numbers."""
 
     def __init__(self, process: Process, chance: random.Random, temper: Temper) -> None:
         self.process = process
         self.chance = chance
         self.temper = temper
         self.seen: list[str] = list(IDS[:3])
-        """Ids it has met."""
+        """Ids that it has seen."""
         self._queues: list[AsyncQueue] = []
 
     # -- queues ----------------------------------------------------------------
 
     async def queue(self) -> AsyncQueue:
-        """One of its queues; now and then a new one, and an old one is closed."""
+        """Return one of its queues; at times open a new one, or close an old one."""
         if not self._queues or (len(self._queues) < 3 and self.chance.random() < 0.05):
             kind = BrokerQueue if self.chance.random() < 0.6 else DirectQueue
             store: Any = self.process.store
@@ -85,7 +85,7 @@ class Actor:
     # -- jobs ------------------------------------------------------------------
 
     def new_job(self, *, named: bool) -> dict[str, Any]:
-        """What a job is made of; of a few ids each has its place, mostly."""
+        """Return the options of a new job. A named id usually keeps its queue and entrypoint."""
         chance, options = self.chance, dict[str, Any]()
         if named:
             number = chance.randrange(len(IDS))
@@ -114,7 +114,7 @@ class Actor:
 
 
 async def produce(actor: Actor) -> None:
-    """Add a few jobs, in one of the ways there are."""
+    """Add a few jobs, through one of the calls for it."""
     chance, q = actor.chance, await actor.queue()
     way = chance.random()
     if way < 0.35:
@@ -131,7 +131,7 @@ async def produce(actor: Actor) -> None:
         if isinstance(added, list):
             actor.saw(*added)
     else:
-        # At once, so that they share commits, and a look that waits behind them.
+        # Concurrently, so that they share commits; with a read that waits behind them.
         wanted = [actor.new_job(named=chance.random() < 0.3) for _ in range(chance.randint(2, 4))]
         await asyncio.gather(
             *(actor.call(f"enqueue {one.get('id', '')}", q.enqueue(**one)) for one in wanted),
@@ -140,7 +140,7 @@ async def produce(actor: Actor) -> None:
 
 
 async def work(actor: Actor) -> None:
-    """Claim some jobs, and bring them to an end, or not."""
+    """Claim some jobs, and finish them or not."""
     chance, q = actor.chance, await actor.queue()
     options: dict[str, Any] = {"batch_size": chance.randint(1, 3)}
     if chance.random() < 0.3:
@@ -174,7 +174,7 @@ async def _handle(actor: Actor, q: AsyncQueue, job: Job, lease: timedelta) -> No
     if chance.random() < 0.2:
         await actor.call(f"heartbeat {job.id[-6:]}", q.heartbeat(job))
         await actor.pause()
-    # By its id alone only the last claim of this queue object is meant.
+    # An id alone means the last claim of this queue object.
     held: Any = job.id if chance.random() < 0.1 else job
     await _finish(actor, q, held, job)
     if chance.random() < 0.05:
@@ -190,7 +190,7 @@ async def _finish(actor: Actor, q: AsyncQueue, held: Any, job: Job) -> None:
             follow = [NewJob(**actor.new_job(named=chance.random() < 0.5))]
         result = b"done" if chance.random() < 0.2 else None
         ack = q.ack(held, result=result, enqueue=follow)
-        # Meant by its id, it may be a later claim of the same job.
+        # An id alone may mean a later claim of the same job.
         acked = None if held is not job else (job.id, job.token)
         await actor.call(f"ack {name}", ack, acked=acked)
     elif way < 0.75:
@@ -203,11 +203,11 @@ async def _finish(actor: Actor, q: AsyncQueue, held: Any, job: Job) -> None:
         await actor.call(f"release {name}", q.release(held, delay=delay))
     elif way < 0.92:
         await actor.call(f"discard {name}", q.discard(held, reason="not worth it"))
-    # else forgotten: its lease ends it
+    # else nothing: the lease ends
 
 
 async def operate(actor: Actor) -> None:
-    """Look at the queue, or put something right."""
+    """Inspect the queue, or correct something."""
     chance, q = actor.chance, await actor.queue()
     job_id, queue = actor.some_id(), chance.choice(QUEUES)
     ways: tuple[tuple[str, Callable[[], Coroutine[Any, Any, Any]]], ...] = (
@@ -244,9 +244,10 @@ async def _hold_queue(actor: Actor, q: AsyncQueue, queue: str) -> bool:
 
 
 async def commit_by_hand(actor: Actor) -> None:
-    """Commits, given up now and then and asked for again under the same number.
+    """Commit directly to the store; give up at times, and retry under the same number.
 
-    Some are of two writers. When such a one is asked for again, then first for the second alone.
+    Some commits have batches of two writers. The first retry of such a commit sends only the
+    second batch.
     """
     process, chance = actor.process, actor.chance
     writer = process.clock.new_id()
@@ -261,11 +262,11 @@ async def commit_by_hand(actor: Actor) -> None:
             call = process.store.commit(batches[-1:] if again == 1 else batches)
             answers = await process.call(f"commit {number} of {writer[-4:]}", call, patience)
             if again == 1 and len(batches) > 1 and isinstance(answers, list):
-                answers = TimeoutError()  # the first of the two is still to be asked for
+                answers = TimeoutError()  # the first of the two batches is not answered yet
             await actor.pause()
         if isinstance(answers, CasqueError | TimeoutError):
             if isinstance(answers, TimeoutError) or getattr(answers, "outcome_unknown", False):
-                return  # its fate is not known: this writer may not go on
+                return  # its outcome is unknown: this writer must not continue
             continue
         outcomes = [one for answer in answers for one in answer]
         held = [job for one in outcomes if hasattr(one, "jobs") for job in one.jobs]
@@ -273,7 +274,7 @@ async def commit_by_hand(actor: Actor) -> None:
 
 
 def _shared(writer: str, number: int, operations: list[Operation]) -> list[Batch]:
-    """The operations as a batch; of one writer in four as two, as if through a server."""
+    """Return the operations as one batch; for one writer in four as two, as from a server."""
     half = len(operations) // 2
     if writer[-1] not in "048c" or not half:
         return [Batch(writer, number, operations)]
@@ -305,7 +306,7 @@ ROLES: tuple[Role, ...] = (produce, work, operate, commit_by_hand)
 
 
 async def live(actor: Actor, role: Role, rounds: int) -> None:
-    """So many rounds of what it does."""
+    """Play the role for this many rounds."""
     for _ in range(rounds):
         await actor.pause()
         await role(actor)
@@ -313,7 +314,7 @@ async def live(actor: Actor, role: Role, rounds: int) -> None:
 
 
 async def work_off(actor: Actor, is_done: Callable[[], bool]) -> None:
-    """Ack whatever can be claimed, until nothing is left."""
+    """Ack all jobs that can be claimed, until none are left."""
     async with BrokerQueue(_any(actor.process.store), worker=actor.process.name) as q:
         for queue in QUEUES:
             await actor.process.call(f"resume {queue}", q.resume(queue))

@@ -1,4 +1,4 @@
-"""SimClock: the time, chance and ids of one simulated process."""
+"""SimClock: the clocks, random numbers and ids of one simulated process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from casque.testing.simulation.world import World
 
 
 class SimClock:
-    """A wall clock that is wrong and may jump, and a steady one that drifts a little."""
+    """A wall clock that is wrong and may jump, and a monotonic clock that drifts slightly."""
 
     def __init__(self, world: World, loop: ProcessLoop, name: str, skew_us: int = 0) -> None:
         self._world = world

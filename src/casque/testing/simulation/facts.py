@@ -1,4 +1,4 @@
-"""Facts: what may never be in a log, whatever the rules make of an operation."""
+"""Facts: events that must never be in a log, independent of what the rules decide."""
 
 from __future__ import annotations
 
@@ -53,25 +53,25 @@ Life = tuple[str, int]
 
 
 class Facts:
-    """What has happened so far, and what must not happen now."""
+    """The events so far, and the checks of the next one."""
 
     def __init__(self) -> None:
         self.token = 0
         self.added: dict[str, list[int]] = {}
-        """By id, the entries that added such a job."""
+        """For each id, the entries that added a job with it."""
         self.claimed: dict[Life, int] = {}
         self.acked: dict[Life, int] = {}
 
     def check(
         self, state: State, entry: Entry, event: Event, operations: Sequence[Operation]
     ) -> None:
-        """Raise Violation if `event` must not follow on `state`, or nobody asked for it."""
+        """Raise Violation if `event` must not follow `state`, or nobody requested it."""
         wrong = self._wrong(state, entry, event, operations)
         if wrong:
             raise Violation(f"entry {entry.number}: {wrong}: {event}")
 
     def forget_after(self, number: int, token: int) -> None:
-        """The entries above are lost. Tokens of theirs may be handed out again: nobody saw them."""
+        """Forget the lost entries above `number`. Their tokens may come again: nobody saw them."""
         for numbers in self.added.values():
             numbers[:] = [one for one in numbers if one <= number]
         self.claimed = {life: at for life, at in self.claimed.items() if at <= number}
@@ -108,7 +108,7 @@ class Facts:
         self, state: State, entry: Entry, event: Added, operations: Sequence[Operation]
     ) -> str:
         if event.job.id in state.jobs:
-            return "a job is there twice"
+            return "the job exists twice"
         asked = (
             request.id
             for one in operations
@@ -116,7 +116,7 @@ class Facts:
             for request in (one.jobs if isinstance(one, Enqueue) else one.enqueue)
         )
         if event.job.id not in asked:
-            return "a job that nobody asked for"
+            return "nobody requested this job"
         self.added.setdefault(event.job.id, []).append(entry.number)
         return ""
 
@@ -134,7 +134,7 @@ class Facts:
             self.claimed[job_id, event.first_token + place] = entry.number
         self.token = event.first_token + len(event.ids) - 1
         asked = [one for one in operations if isinstance(one, Dequeue)]
-        return "" if any(one.worker == event.worker for one in asked) else "nobody asked for it"
+        return "" if any(one.worker == event.worker for one in asked) else "nobody requested it"
 
     def _wrong_record(self, event: RecordPut, operations: Sequence[Operation]) -> str:
         if event.record.version <= self.token:
@@ -142,7 +142,7 @@ class Facts:
         self.token = event.record.version
         asked = [one for one in operations if isinstance(one, PutRecord)]
         key = event.record.kind, event.record.name
-        return "" if any((one.kind, one.name) == key for one in asked) else "nobody asked for it"
+        return "" if any((one.kind, one.name) == key for one in asked) else "nobody requested it"
 
     def _wrong_removal(
         self, state: State, entry: Entry, event: Removed, operations: Sequence[Operation]
@@ -150,7 +150,7 @@ class Facts:
         for job_id in event.ids:
             job = state.jobs.get(job_id)
             if job is None:
-                return f"{job_id} is not there"
+                return f"{job_id} does not exist"
             if job.is_gone(entry.time_us):
                 continue
             wrong = _wrong_holder(state, job_id, operations, Ack)
@@ -165,14 +165,14 @@ class Facts:
 def _wrong_holder(
     state: State, job_id: str, operations: Sequence[Operation], *kinds: type[Any]
 ) -> str:
-    """Whether the job is held under the token that the operation names."""
+    """Return what is wrong, unless the job is held under the token that an operation names."""
     job = state.jobs.get(job_id)
     if job is None or job.status is not JobStatus.IN_PROGRESS:
         return f"nobody holds {job_id}"
     for one in operations:
         if isinstance(one, kinds) and (one.id, one.token) == (job_id, job.token):
             return ""
-    return f"{job_id} is held under token {job.token}, by which nobody asked for this"
+    return f"{job_id} is held under token {job.token}, and nobody requested this with that token"
 
 
 def _wrong_renewal(state: State, event: Renewed, operations: Sequence[Operation]) -> str:
@@ -182,7 +182,10 @@ def _wrong_renewal(state: State, event: Renewed, operations: Sequence[Operation]
         if job is None or job.status is not JobStatus.IN_PROGRESS:
             return f"nobody holds {job_id}"
         if (job_id, job.token) not in asked:
-            return f"{job_id} is held under token {job.token}, by which nobody asked for this"
+            return (
+                f"{job_id} is held under token {job.token}, and nobody requested this with that "
+                "token"
+            )
     return ""
 
 
@@ -216,10 +219,10 @@ def _unasked(state: State, entry: Entry, event: Event, operations: Sequence[Oper
             kinds = (DeleteRecord,)
         case _:
             raise AssertionError(event)
-    return "" if any(isinstance(one, kinds) for one in operations) else "nobody asked for it"
+    return "" if any(isinstance(one, kinds) for one in operations) else "nobody requested it"
 
 
-# -- when two are the same -----------------------------------------------------
+# -- equality ------------------------------------------------------------------
 
 
 def same_events(one: Sequence[Event], other: Sequence[Event]) -> bool:
@@ -227,7 +230,7 @@ def same_events(one: Sequence[Event], other: Sequence[Event]) -> bool:
 
 
 def _plain(event: Event) -> Event:
-    """Without what no promise is made about: the order in which lines or lost jobs are met."""
+    """Return the event without the unspecified parts: the order of lines and of lost jobs."""
     if isinstance(event, Buried):
         return replace(event, ids=tuple(sorted(event.ids)))
     if isinstance(event, Claimed):
@@ -238,7 +241,7 @@ def _plain(event: Event) -> Event:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Whether two answers say the same; of errors, in the same words."""
+    """True if two answers are equal; errors must have the same class and message."""
     if isinstance(one, CasqueError):
         return type(one) is type(other) and str(one) == str(other)
     if isinstance(one, list | tuple):
@@ -251,7 +254,7 @@ def same(one: Any, other: Any) -> bool:
 
 
 def fingerprint(state: State) -> dict[str, Any]:
-    """Everything that two replicas at one entry must agree on."""
+    """Return everything that two replicas at the same entry must agree on."""
     return {
         "counters": (state.version, state.token, state.seq, state.turn, state.time_us),
         "jobs": state.jobs,

@@ -1,7 +1,7 @@
-"""The same over a folder: processes of one machine, killed at any call of its disk, and power cuts.
+"""The simulation on a folder: processes of one machine, killed at any disk call, and power cuts.
 
-Nothing is lost on the way here. But what a process made visible it may not have
-synced when it is killed; then others see it, and the power is cut.
+No request is lost here. But a process may be killed after it made a file visible and
+before it synced it; then others see the file, and the power is cut.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from casque.testing.simulation.simulation import Plan, Simulation, Trouble
 
 _PATH = "/queue"
 _KILLS = 10
-"""How many are to be killed in the middle of a call."""
+"""How many processes are killed in the middle of a call."""
 
 
 class _Armed:
-    """Strikes some calls of the disk from now; or from when one process has linked an entry."""
+    """Fires after some disk calls from now; or from when one process has linked an entry."""
 
     def __init__(self, calls: int, linker: SimFiles | None = None) -> None:
         self._calls = calls
@@ -51,14 +51,14 @@ class FolderSimulation(Simulation):
         self.disk = SimDisk(before=self._before)
         self._disks: dict[str, _Disk] = {}
         self.key = ""
-        """Of the object that is being written."""
+        """The key of the object that is being written."""
         self._dead: list[Process] = []
-        """Those that a power cut has just ended."""
+        """The processes that a power cut has just ended."""
         self._armed: _Armed | None = None
         self._cut: _Armed | None = None
 
     def _changed(self, plan: Plan) -> Plan:
-        """All on one machine: nothing on the way is lost, and there is one wall clock."""
+        """Return the plan for one machine: no request is lost, and there is one wall clock."""
         kinds = (Trouble.KILL, Trouble.STOP)
         return plan._replace(
             conditions=Conditions(plan.conditions.delay_us // 50 + 1, 2_000),
@@ -77,16 +77,16 @@ class FolderSimulation(Simulation):
         return self._disks[name]
 
     def _died(self, process: Process) -> None:
-        """Nothing that it has not begun is carried out: there is no way on which it could be."""
+        """Stop its disk calls: without a network, no request of it is still under way."""
         self._disks[process.name].files.kill()
 
     # -- the disk --------------------------------------------------------------
 
     def landed(self, key: str, body: bytes) -> None:
-        """Seen by `look`, like all that is on the disk."""
+        """Do nothing: `look` sees every entry on the disk."""
 
     def look(self) -> None:
-        """Whatever is visible, is in the log, synced or not."""
+        """Take every visible entry into the replay, synced or not."""
         if self._dead:
             self._power_is_back()
         while (body := self._on_disk(self.replay.number + 1)) is not None:
@@ -114,7 +114,7 @@ class FolderSimulation(Simulation):
             self._armed = None
             files.kill()
             if self.chance.random() < 0.7:
-                # Others have seen what it made visible, or not, and synced something, or not.
+                # By then others may or may not have seen its file, and may have synced something.
                 self._cut = _Armed(log_uniform(self.chance, 1, 20))
 
     # -- troubles --------------------------------------------------------------
@@ -126,7 +126,7 @@ class FolderSimulation(Simulation):
             self.world.after(span, self._arm)
 
     def _arm(self) -> None:
-        """One is killed at one of its next calls of the disk, and maybe the power is cut then."""
+        """Kill a process at one of its next disk calls, and maybe cut the power after that."""
         living = [one for one in self.processes if not one.loop.is_dead and not one.is_done]
         if self._is_over or not living:
             return
@@ -160,7 +160,7 @@ class FolderSimulation(Simulation):
 
 
 class _Disk:
-    """The folder as one process has it; a process that is killed in it is dead."""
+    """The folder as one process uses it. A process that is killed in a disk call is dead."""
 
     blocking = True
 
@@ -192,14 +192,14 @@ class _Disk:
         await self._done(self._bucket.delete(key))
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Nothing to release."""
 
     async def _done(self, request: Any) -> Any:
         try:
             answer = await request
         except GoneError:
             self._owner.killed_in_call(self._loop)
-            raise StorageError("nobody hears this") from None
+            raise StorageError("the process is dead") from None
         finally:
             self._owner.key = ""
             self._owner.look()

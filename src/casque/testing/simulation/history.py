@@ -1,4 +1,4 @@
-"""History: what happened in a simulation, step by step, and what it is not allowed to be."""
+"""History: the steps of a simulation; and Violation, the error of a failed run."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 from casque.testing.simulation.world import World
 
 LAST = 40
-"""How many steps a failure shows."""
+"""How many of the last steps a failure shows."""
 
 
-class Violation(AssertionError):  # noqa: N818 - the word for it
-    """A promise was broken. Says the seed, what happened, and how to see it again."""
+class Violation(AssertionError):  # noqa: N818 - the usual term
+    """A promise was broken. The message has the seed, what happened, and how to repeat it."""
 
     def __init__(self, what: str) -> None:
         super().__init__(what)
@@ -20,13 +20,13 @@ class Violation(AssertionError):  # noqa: N818 - the word for it
 
 
 class History:
-    """Every step, in order. The same seed must lead to the same one."""
+    """Every step, in order. The same seed must give the same history."""
 
     def __init__(self, world: World, *, is_told: bool = False) -> None:
         self._world = world
         self._steps: list[tuple[Any, ...]] = []
         self._is_told = is_told
-        """Whether each step is printed as it happens."""
+        """True if each step is printed as it happens."""
 
     def add(self, *words: Any) -> None:
         step = (self._world.elapsed_us, *words)
@@ -38,7 +38,7 @@ class History:
         return len(self._steps)
 
     def digest(self) -> str:
-        """What tells this history from every other."""
+        """Return a digest that identifies this history."""
         digest = hashlib.blake2b(digest_size=16)
         for step in self._steps:
             digest.update(_line(step).encode())

@@ -1,8 +1,8 @@
-"""ProcessLoop: the event loop of one simulated process, run by the world's time.
+"""ProcessLoop: the event loop of one simulated process, run on virtual time.
 
-It can stand still while time goes on, as a process that was stopped does, and
-be dropped at any callback, as one that is killed is: no `finally` runs then,
-for nothing of it ever runs again.
+It can stand still while time goes on, like a stopped process. And it can be
+dropped at any callback, like a killed process: then no `finally` runs, because
+none of its code ever runs again.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ Ts = TypeVarTuple("Ts")
 
 _MILLION = 1_000_000
 _SPINNING = 100_000
-"""So many callbacks at one instant, and something goes round in a circle."""
+"""This many callbacks at one instant mean an endless loop."""
 
 
 class ProcessLoop(asyncio.BaseEventLoop):
-    """One process's tasks. `drift` is by how many millionths its steady clock is fast."""
+    """One process's tasks. `drift` is how fast its monotonic clock runs, in ppm."""
 
     _is_running = False
     is_dead = False
@@ -39,17 +39,17 @@ class ProcessLoop(asyncio.BaseEventLoop):
         self._offset = started_us
         self._ready: deque[asyncio.Handle] = deque()
         self._expired: list[asyncio.Handle] = []
-        """Timers that ran out while it stood still."""
+        """Timers that expired while it stood still."""
         self.is_stopped = False
         self.asleep_us = 0
-        """How long it has stood still in all."""
+        """How long it has stood still in total."""
         self._stopped_at = 0
         self.fuse: int | None = None
-        """After so many callbacks `fate` strikes."""
+        """After this many callbacks the loop calls `fate`."""
         self.fate: Callable[[], None] | None = None
         self.tasks: list[asyncio.Task[Any]] = []
         self.troubles: list[BaseException] = []
-        """What no task was there to raise."""
+        """Errors that no task raised."""
 
     # -- time ------------------------------------------------------------------
 
@@ -58,7 +58,7 @@ class ProcessLoop(asyncio.BaseEventLoop):
         return self._offset + self._world.elapsed_us * self._rate // _MILLION
 
     def awake_us(self) -> int:
-        """How long it has been awake, by the true time."""
+        """Return how long it has been awake, in virtual time."""
         now = self._stopped_at if self.is_stopped else self._world.elapsed_us
         return now - self.asleep_us
 
@@ -96,7 +96,7 @@ class ProcessLoop(asyncio.BaseEventLoop):
         self.run_ready()
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """It stays in the world's line, where it does nothing."""
+        """Leave it among the world's events, where it does nothing."""
 
     # -- callbacks -------------------------------------------------------------
 
@@ -120,12 +120,12 @@ class ProcessLoop(asyncio.BaseEventLoop):
         return self.call_soon(callback, *args, context=context)
 
     def wake(self, callback: Callable[[Unpack[Ts]], object], *args: *Ts) -> None:
-        """From outside of the process: an answer comes in."""
+        """Run a callback from outside the process, for an answer that arrives."""
         self.call_soon(callback, *args)
         self.run_ready()
 
     def run_ready(self) -> None:
-        """Run all that can be run at this instant."""
+        """Run all callbacks that are ready at this instant."""
         if self._is_running:
             return
         self._is_running = True
@@ -138,7 +138,7 @@ class ProcessLoop(asyncio.BaseEventLoop):
                     handle._run()
                     self._burn()
                 count += 1
-                assert count < _SPINNING, "tasks wake each other for ever, and no time passes"
+                assert count < _SPINNING, "tasks wake each other endlessly, and no time passes"
         finally:
             asyncio._set_running_loop(None)
             self._is_running = False
@@ -154,7 +154,7 @@ class ProcessLoop(asyncio.BaseEventLoop):
     # -- standing still, and death ---------------------------------------------
 
     def stop_for(self, span_us: int, *, answers_first: bool) -> None:
-        """Run nothing for so long; then first the answers that came, or first the timers."""
+        """Run nothing for this long; then run first the answers that came, or first the timers."""
         if self.is_stopped or self.is_dead:
             return
         self.is_stopped, self._stopped_at = True, self._world.elapsed_us
@@ -173,23 +173,23 @@ class ProcessLoop(asyncio.BaseEventLoop):
         self.run_ready()
 
     def die(self) -> None:
-        """Nothing of it runs any more; what it has sent is on its way."""
+        """Stop running its code permanently. Its sent requests are still under way."""
         self.is_dead = True
         self._ready.clear()
         self._expired.clear()
 
     def bury(self) -> None:
-        """Let go of its tasks, without a word about those that were not done."""
+        """Drop its tasks, without a warning about unfinished ones."""
         self.is_dead = True
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", RuntimeWarning)  # what it had not even begun
+            warnings.simplefilter("ignore", RuntimeWarning)  # coroutines that never started
             for task in self.tasks:
                 task._log_destroy_pending = False  # type: ignore[attr-defined]
                 if not task.done():
                     _close(task)
             self.tasks.clear()
 
-    # -- what asyncio asks of a loop -------------------------------------------
+    # -- the rest of asyncio's loop interface ----------------------------------
 
     def create_future(self) -> asyncio.Future[Any]:
         return asyncio.Future(loop=self)
@@ -200,7 +200,7 @@ class ProcessLoop(asyncio.BaseEventLoop):
         return task
 
     def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Begin some work of the process, from outside of it."""
+        """Start work in the process, from outside it."""
         task = self.create_task(work)
         self.run_ready()
         return task
@@ -224,4 +224,4 @@ def _close(task: asyncio.Task[Any]) -> None:
     try:
         coroutine.close()
     except (RuntimeError, ValueError):
-        return  # it would go on: the dead may not
+        return  # it tried to continue, which a dead process must not

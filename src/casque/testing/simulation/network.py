@@ -1,9 +1,8 @@
-"""Network: the way from the processes to one bucket, and what goes wrong on it.
+"""Network: the path from the processes to one bucket, and its faults.
 
-A request takes its time to get there and its answer to come back, so requests
-overtake each other. It may be refused, be lost on the way there or on the way
-back, arrive long after its sender gave it up, or hang; and for a while nothing
-gets through at all, or everything hangs.
+Requests and answers take time, so requests overtake each other. A request may be
+refused, be lost on the way there or on the way back, arrive long after its sender
+gave it up, or hang. And for a while nothing gets through at all, or everything hangs.
 """
 
 from __future__ import annotations
@@ -23,47 +22,47 @@ from casque.testing.simulation.world import World
 
 
 class Mishap(Enum):
-    """What can happen to a request."""
+    """A fault of a request."""
 
     REFUSED = auto()
-    """It is answered that nothing was done, and nothing was."""
+    """The answer is a refusal, and nothing was done."""
     BUSY = auto()
-    """It is answered, but not what became of it: a 409, a 429, a 500. Nothing was done."""
+    """The answer leaves the outcome open: a 409, a 429, a 500. Nothing was done."""
     DROPPED = auto()
     """It never arrives."""
     UNANSWERED = auto()
     """It is carried out, and its answer is lost."""
     LATE = auto()
-    """It arrives after its sender has given it up, be it hours after."""
+    """It arrives after its sender has given it up, even hours later."""
     HUNG = auto()
-    """It arrives nowhere, and its sender hears nothing: the connection stays open."""
+    """It never arrives, and its sender gets no error: the connection stays open."""
 
 
 class Conditions(NamedTuple):
-    """How the network is."""
+    """The state of the network."""
 
     delay_us: int = 20_000
-    """What one way takes, about."""
+    """The approximate time of one direction."""
     longest_us: int = 1_000_000
-    """What it may take, now and then."""
+    """The longest time of one direction, which is rare."""
     mishaps: tuple[tuple[Mishap, float], ...] = ()
-    """How likely each is."""
+    """The probability of each fault."""
     latest_us: int = 3 * 3600 * SECOND_US
-    """How late a late one may be."""
+    """How late a late request may be."""
 
 
 CALM = Conditions(10_000, 50_000)
 
 
 class Witness(Protocol):
-    """Sees what is written, answered or not."""
+    """Sees every put, answered or not."""
 
     def sent(self, key: str, body: bytes) -> None:
-        """A put is on its way."""
+        """Note that a put was sent."""
         ...
 
     def landed(self, key: str, body: bytes) -> None:
-        """A put was carried out, and the object is there."""
+        """Note that a put was carried out, and the object exists."""
         ...
 
 
@@ -84,7 +83,7 @@ class _Request:
 
 
 class Network:
-    """Carries requests, and loses some."""
+    """Transports requests, and loses some."""
 
     def __init__(self, world: World, history: History, conditions: Conditions) -> None:
         self._world = world
@@ -92,9 +91,9 @@ class Network:
         self._random = world.chance("network")
         self.conditions = conditions
         self.out_until_us = 0
-        """Until when nothing gets through."""
+        """Nothing gets through until this time."""
         self.hung_until_us = 0
-        """Until when every request hangs."""
+        """Every request hangs until this time."""
         self._late: dict[int, _Request] = {}
         self._count = 0
 
@@ -113,13 +112,13 @@ class Network:
         elif mishap is Mishap.LATE:
             self._put_off(request)
         if mishap is Mishap.BUSY:
-            self._answer(request, _no_answer("it is busy: 503"), there + back)
+            self._answer(request, _no_answer("busy: 503"), there + back)
         elif mishap is not Mishap.HUNG and self._random.random() < 0.6:
             self._answer(request, _no_answer("the connection broke"), there + back)
-        # else silence: the sender gives up by itself
+        # else no answer: the sender gives up by itself
 
     def calm_down(self) -> None:
-        """No more mishaps; what is late comes within a minute."""
+        """End all faults. Late requests arrive within a minute."""
         self.conditions, self.out_until_us, self.hung_until_us = CALM, 0, 0
         for number in list(self._late):
             span = int(self._random.random() * 60 * SECOND_US)
@@ -180,12 +179,12 @@ class Network:
 
 
 def log_uniform(chance: random.Random, low: int, high: int) -> int:
-    """Between both; as likely from 1 to 10 as from 10 to 100."""
+    """Draw a number between both; 1 to 10 is as likely as 10 to 100."""
     return int(low * (high / low) ** chance.random())
 
 
 class SimBucket:
-    """The bucket as one process reaches it: every request is a suspension, and may go wrong."""
+    """The bucket as one process reaches it: every request suspends, and may fail."""
 
     blocking = False
 
@@ -199,7 +198,7 @@ class SimBucket:
         *,
         slowness: float = 1.0,
     ) -> None:
-        assert bucket.blocking, "it is reached by the network alone"
+        assert bucket.blocking, "only the network may suspend"
         self.name = bucket.name
         self._network = network
         self._bucket = bucket
@@ -235,7 +234,7 @@ class SimBucket:
         await self._ask(f"delete {key}", lambda: self._bucket.delete(key))
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Nothing to release."""
 
     async def _ask(self, name: str, ask: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
         future = self._loop.create_future()
@@ -258,7 +257,7 @@ class SimBucket:
 
 
 def _refusal() -> StorageError:
-    return StorageError("the bucket refuses it: 403", outcome_unknown=False)
+    return StorageError("the bucket refused: 403", outcome_unknown=False)
 
 
 def _no_answer(why: str) -> StorageError:

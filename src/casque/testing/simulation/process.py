@@ -1,4 +1,4 @@
-"""Process: a simulated process, its store handle watched, and its calls followed from outside."""
+"""Process: a simulated process, with its store handle and its calls checked."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from casque.testing.simulation.loop import ProcessLoop
 from casque.testing.simulation.replay import Asked, Replay
 
 LONGEST_CALL_US = 180 * SECOND_US
-"""How long a call may take of the time its process is awake: a few deadlines, one after another."""
+"""How long a call may take while its process is awake: a few deadlines, one after another."""
 
 LONGEST_HUNG_CALL_US = 40 * SECOND_US
-"""The same, while no request is answered: what is promised is 31 s and the wait of a dequeue, which
-is up to 3 s here. The answers that were on their way may take 6 s."""
+"""The same, while no request is answered. The promise is 31 s plus the wait of a dequeue, which is
+up to 3 s here. Answers that were already under way may take 6 s."""
 
 _ALLOWED = (StorageError, LeaseLostError, JobNotFoundError, InvalidError, TimeoutError)
 
@@ -49,17 +49,17 @@ _LOOKS: dict[str, Callable[..., Any]] = {
     "records": lambda state, now, kind: views.records(state, kind, now),
     "picture": views.picture,
 }
-"""What each way to look shows of a state at an instant."""
+"""For each read method, what it returns for a state at an instant."""
 
 
 class _NotedTime(BucketTime):
-    """The time of a ledger, which notes every instant that it gives out."""
+    """The time of a ledger, which records every instant that it returns."""
 
     def __init__(self, clock: Clock) -> None:
         super().__init__(clock)
         self.given: list[int] = []
         self.steps: dict[int, Step] = {}
-        """By instant, the last leap of time that the process knew of."""
+        """For each instant, the last clock step that the process had seen."""
 
     def now(self) -> int:
         now = super().now()
@@ -69,7 +69,7 @@ class _NotedTime(BucketTime):
 
 
 class WatchedStore(Relay):
-    """A ledger's handle. Every answer of it must be explained by the log."""
+    """A store handle. The log must explain every one of its answers."""
 
     def __init__(
         self, store: LedgerStore, replay: Replay, fail: Callable[[Violation], None]
@@ -82,7 +82,7 @@ class WatchedStore(Relay):
             part._time = self._time
         self._marks: dict[tuple[str, int], int] = {}
         self.is_wiped = False
-        """Whether the log that its answers are held against is gone."""
+        """True if the log that its answers are compared with was wiped."""
         for name, look in _LOOKS.items():
             setattr(self, name, self._watched(name, getattr(store, name), look))
 
@@ -116,7 +116,7 @@ class WatchedStore(Relay):
 
     def _unanswered(self, asked: Asked, error: CasqueError) -> None:
         raise Violation(
-            f"commit {asked.batch.number} of {asked.batch.writer}, which this process made, was "
+            f"commit {asked.batch.number} of {asked.batch.writer}, made by this process, was "
             f"not answered: {error}"
         )
 
@@ -158,7 +158,7 @@ class WatchedStore(Relay):
 
 
 class Process:
-    """One process: a loop, a clock, a handle on the ledger, and what it is doing."""
+    """One process: a loop, a clock, a handle on the ledger, and its open calls."""
 
     def __init__(
         self,
@@ -179,13 +179,13 @@ class Process:
         self.store = WatchedStore(self.ledger, replay, fail)
         self.replay = replay
         self.calls: dict[int, tuple[str, int]] = {}
-        """Those that are not answered yet: which, and how long it had been awake by then."""
+        """The open calls: the name of each, and how long the process had been awake then."""
         self._fail = fail
         self._count = 0
         self._checked = 0
-        """The last entry of which its memory was found right."""
+        """The last entry at which its replica was found right."""
         self.role: Callable[[Any], Coroutine[Any, Any, None]] | None = None
-        """What it does, and for how many rounds; None in the end, when all is to be worked off."""
+        """Its role, played for `rounds`; None at the end, when all jobs are to be finished."""
         self.rounds = 0
         self.is_done = False
         self.answered = 0
@@ -198,7 +198,7 @@ class Process:
         patience: float | None = None,
         acked: facts.Life | None = None,
     ) -> Any:
-        """What a call returns, or the error that it may well raise. `acked`: what it acks."""
+        """Return the answer of a call, or an allowed error. `acked` is the claim that it acks."""
         self._count += 1
         place, began_at = self._count, self.replay.number
         self.calls[place] = what, self.loop.awake_us()
@@ -220,35 +220,35 @@ class Process:
         took = self.loop.awake_us() - self.calls.pop(place)[1]
         self.longest_us = max(self.longest_us, took)
         self.answered += 1
-        self.history.add(self.name, "is told", place, _told(answer))
+        self.history.add(self.name, "gets", place, _told(answer))
         self._check(what, answer, began_at, acked)
         return answer
 
     def _check(self, what: str, answer: Any, began_at: int, acked: facts.Life | None) -> None:
-        """What was handed to a caller is in the log, since the call began."""
+        """Check that the log has every job and claim it got, in an entry since the call began."""
         if self.store.is_wiped:
             return
         known = self.replay.facts
         wrong = ""
         if acked is not None and answer is None:
             if known.acked.get(acked, 0) <= began_at:
-                wrong = "it was answered, and is not in the log"
+                wrong = "the ack was answered and is not in the log"
         elif isinstance(answer, Job) and what.startswith("enqueue") and not answer.duplicate:
             if not any(at > began_at for at in known.added.get(answer.id, ())):
                 wrong = f"job {answer.id} was acknowledged and is not in the log"
         elif isinstance(answer, list) and what.startswith("dequeue"):
             lost = [job for job in answer if known.claimed.get((job.id, job.token), 0) <= began_at]
             if lost:
-                wrong = f"claims were handed out that are not in the log: {lost}"
+                wrong = f"the caller got claims that are not in the log: {lost}"
         if wrong:
             violation = Violation(f"{self.name}: {what}: {wrong}")
             self._fail(violation)
             raise violation
 
     def overdue(self, longest_us: int = LONGEST_CALL_US, since_us: int = 0) -> str | None:
-        """A call that should have been answered by now; its time counts from `since_us` at least.
+        """Describe a call that takes longer than `longest_us`, counted from `since_us` at least.
 
-        That and `longest_us` are of the time that the process is awake.
+        Both count only the time that the process is awake.
         """
         if self.loop.is_dead:
             return None
@@ -260,7 +260,7 @@ class Process:
         return None
 
     def check_replica(self) -> None:
-        """What it has in memory is what the log says."""
+        """Check that its replica agrees with the log."""
         replica = self.ledger._reader.replica
         if replica is None or replica.state is None or replica.is_changing or self.store.is_wiped:
             return
@@ -276,11 +276,11 @@ class Process:
                 for part, value in told.items():
                     if mine[part] != value:
                         raise Violation(
-                            f"{self.name}'s memory of entry {number} differs in {part}:\n"
-                            f"  it has {mine[part]}\n  the log says {value}"
+                            f"{self.name}'s replica at entry {number} differs in {part}:\n"
+                            f"  it has {mine[part]}\n  the log has {value}"
                         )
                 return
-        raise Violation(f"{self.name} believes in entry {replica.number}, which is not there")
+        raise Violation(f"{self.name}'s replica has entry {replica.number}, which does not exist")
 
 
 def _told(answer: Any) -> Any:

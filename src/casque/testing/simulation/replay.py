@@ -1,9 +1,9 @@
-"""Replay: the log as it is in the bucket, followed entry by entry, and whether each may be there.
+"""Replay: follows the log in the bucket entry by entry, and checks each one.
 
-What an entry says must be what the rules make of the operations that were
-asked, on the state before it. And, whatever the rules say: no job is there
-twice, none is claimed while a lease on it runs, none leaves that nobody asked
-to leave, and tokens and time only rise.
+The events of an entry must be those that the rules decide for the requested
+operations, on the state before it. And whatever the rules say: no job exists
+twice, no job is claimed during a lease, no job is removed without a request, and
+tokens and time only rise.
 """
 
 from __future__ import annotations
@@ -28,31 +28,31 @@ from casque.testing.simulation import facts
 from casque.testing.simulation.history import History, Violation
 
 Commit = tuple[str, int]
-"""A writer, and which of its commits."""
+"""A writer, and the number of its commit."""
 
 AHEAD_US = SECOND_US // 2
 """How far a drifting clock may put an entry ahead of the bucket's time."""
 BEHIND_US = 3 * SECOND_US // 2
-"""How far it may be behind, beside a round trip: a bucket may round down to seconds."""
+"""How far it may be behind, besides a round trip: a bucket may round down to seconds."""
 
 
 class Asked:
-    """A batch as a store was asked for it, and what became of it."""
+    """A batch that was passed to a store, and its outcome."""
 
     __slots__ = ("batch", "began_at", "expected", "is_refused", "number", "steps")
 
     def __init__(self, batch: Batch, began_at: int, steps: Mapping[int, Step]) -> None:
         self.batch = batch
         self.began_at = began_at
-        """The last entry when it was asked."""
+        """The last entry when the call began."""
         self.steps = steps
-        """By instant, the leap of time that its process knew of."""
+        """For each instant, the clock step that its process had seen."""
         self.number: int | None = None
-        """The entry that it became."""
+        """The entry that stores it."""
         self.expected: list[Any] = []
-        """What it is to be answered, if it became one."""
+        """The expected answer, if an entry stores it."""
         self.is_refused = False
-        """Whether its caller was told that nothing was written."""
+        """True if the error to its caller said that nothing was written."""
 
     @property
     def can_be_blind(self) -> bool:
@@ -63,7 +63,7 @@ class Asked:
 
 
 class _Watched(Replica):
-    """A replica that shows each event to a checker before it takes it in."""
+    """A replica that passes each event to a checker before it applies it."""
 
     check: Callable[[State, Entry, Event], None] | None = None
 
@@ -78,7 +78,7 @@ class _Watched(Replica):
 
 
 class Replay:
-    """The state that the log in the bucket leads to, and the way it came about."""
+    """The state after the log in the bucket, and the states before it."""
 
     def __init__(self, history: History, *, longest_trip_us: int) -> None:
         self._history = history
@@ -87,14 +87,14 @@ class Replay:
         self._contents: list[bytes] = []
         self._undos: list[_Undo] = []
         self._sent: dict[bytes, int] = {}
-        """When these bytes were first sent."""
+        """The times at which these bytes were first sent."""
         self._time_us = 0
         self.commits: dict[Commit, Asked] = {}
         self.facts = facts.Facts()
         self.believed = 0
-        """The last entry that an answer rests on."""
+        """The last entry that an answer depends on."""
         self.is_damaged = False
-        """Whether somebody has deleted entries: then a CorruptError is a right answer."""
+        """True if somebody has deleted entries: then a CorruptError is a correct answer."""
 
     @property
     def number(self) -> int:
@@ -108,18 +108,18 @@ class Replay:
     # -- the log grows ---------------------------------------------------------
 
     def sent(self, content: bytes, now_us: int) -> None:
-        """These bytes are on their way; the first time counts."""
+        """Note when these bytes were sent; the first time counts."""
         self._sent.setdefault(content, now_us)
 
     def landed(self, number: int, content: bytes, now_us: int) -> None:
-        """An entry is in the bucket."""
+        """Check an entry that is now in the bucket, and apply it."""
         name = key_of(number)
         if number != self.number + 1:
             raise Violation(f"{name} was written, though the log ends at {self.number}")
         try:
             entry = decode(content, name)
         except CorruptError as error:
-            raise Violation(f"{name} is no entry: {error}") from error
+            raise Violation(f"{name} is not an entry: {error}") from error
         whose = " ".join(f"{one.writer[-4:]}/{one.number}" for one in entry.stamps)
         self._history.add("log", number, whose, entry.events)
         asked = [self._asked_for(name, number, one) for one in entry.stamps]
@@ -133,14 +133,14 @@ class Replay:
     def _asked_for(self, name: str, number: int, stamp: BatchStamp) -> Asked:
         asked = self.commits.get((stamp.writer, stamp.number))
         if asked is None:
-            raise Violation(f"{name} is of a commit that nobody asked for")
+            raise Violation(f"{name} stores a commit that nobody requested")
         if asked.number is not None:
             raise Violation(
                 f"commit {stamp.number} of writer {stamp.writer} is in the log twice: as entry "
                 f"{asked.number} and as {number}"
             )
         if asked.is_refused:
-            raise Violation(f"{name} is of a commit whose caller was told: nothing was written")
+            raise Violation(f"{name} stores a commit that was refused")
         return asked
 
     def _check_time(self, name: str, entry: Entry, sent_us: int, now_us: int) -> None:
@@ -151,16 +151,16 @@ class Replay:
         if entry.time_us < sent_us - self._behind_us:
             late = sent_us - entry.time_us
             raise Violation(
-                f"{name} was dated {late} us behind the bucket when it was sent, where at most "
-                f"{self._behind_us} are a round trip: time stands still, or goes slowly"
+                f"{name} was dated {late} us behind the bucket when it was sent, and a round trip "
+                f"explains at most {self._behind_us}: time stands still or runs too slowly"
             )
         self._time_us = entry.time_us
 
     def _expect(self, name: str, asked: Sequence[Asked], entry: Entry) -> None:
-        """Whether the rules make this entry of what was asked, and the answers they give."""
+        """Check that the rules decide this entry for the batches, and keep their answers."""
         batches, is_blind = [one.batch for one in asked], False
         if all(one.can_be_blind for one in asked):
-            # A producer that adds jobs without looking prunes nothing, and so may say less.
+            # A blind producer prunes nothing, so its entry may have fewer events.
             done = transact(State(), batches, entry.time_us)
             is_blind = facts.same_events(done.events, entry.events)
         state = self.state
@@ -172,8 +172,8 @@ class Replay:
             state.rollback()
         if not is_blind and not facts.same_events(done.events, entry.events):
             raise Violation(
-                f"{name} does not follow from the entries before it:\n  it says {entry.events}\n"
-                f"  what was asked means {done.events}"
+                f"{name} does not follow from the entries before it:\n  it has {entry.events}\n"
+                f"  the rules decide {done.events}"
             )
 
     def _take(self, content: bytes, entry: Entry, asked: Sequence[Operation]) -> None:
@@ -194,7 +194,7 @@ class Replay:
 
     @contextmanager
     def looking_back(self, oldest: int) -> Iterator[Iterator[tuple[int, State]]]:
-        """The states from the last back to that after entry `oldest`, one after the other."""
+        """Yield the states from the last back to that after entry `oldest`, one by one."""
         last = self.number
 
         def states() -> Iterator[tuple[int, State]]:
@@ -212,7 +212,7 @@ class Replay:
         replica, state = self._replica, self.state
         state._undo = undo = self._undos.pop()
         version, token, seq, turn, time_us = undo.counters
-        # At time 0, when every delay is still to come: so the counts are right for any time.
+        # At time 0, before every delay, so that the counts are right for any time.
         undo.counters = (version, token, seq, turn, 0)
         state.rollback()
         state.time_us = time_us
@@ -225,10 +225,10 @@ class Replay:
             self._undos.append(self.state._undo)
 
     def lost_after(self, number: int) -> None:
-        """A power cut has taken the entries above `number`; nobody may have been told of them."""
+        """Drop the entries above `number`, lost in a power cut. No answer may depend on them."""
         if number < self.believed:
             raise Violation(
-                f"entry {number + 1} is lost, though an answer rests on entry {self.believed}"
+                f"entry {number + 1} is lost, though an answer depends on entry {self.believed}"
             )
         while self.number > number:
             self._step_back()
@@ -240,9 +240,9 @@ class Replay:
         self._time_us = self.state.time_us
 
     def wiped(self) -> Replay:
-        """The replay of the log that begins in the place of this one, which is gone.
+        """Return the replay of the new log that starts in place of this one, which was wiped.
 
-        What was asked and sent may still arrive. Tokens go on rising: one from before must not fit
+        Earlier requests may still arrive. Tokens must continue to rise: an old token must not fit
         a claim on a job that was enqueued again.
         """
         new = Replay(self._history, longest_trip_us=self._behind_us - BEHIND_US)
@@ -252,7 +252,7 @@ class Replay:
         return new
 
     def is_next(self, number: int, content: bytes) -> bool:
-        """Whether these bytes follow the last entry."""
+        """True if these bytes follow the last entry."""
         entry = decode(content, key_of(number))
         return number == self.number + 1 and entry.previous == self._replica.digest
 
@@ -264,7 +264,7 @@ class Replay:
     def explained(
         self, what: str, began_at: int, times: set[int], explains: Callable[[State, int], bool]
     ) -> None:
-        """Whether the state after some entry of the call's time explains what it was answered."""
+        """Check that the state after some entry since `began_at` explains an answer."""
         with self.looking_back(began_at) as states:
             for number, state in states:
                 if any(explains(state, time) for time in sorted(times)):
@@ -275,7 +275,7 @@ class Replay:
         )
 
     def answered(self, asked: Asked, outcomes: list[Any], times: set[int]) -> None:
-        """A commit was answered: as the log says, or if it wrote nothing, as some state does."""
+        """Check a commit's answer against its entry; if it wrote nothing, against the states."""
         writer, commit = asked.batch.writer, asked.batch.number
         if asked.number is not None:
             if not facts.same(outcomes, asked.expected) and not (
@@ -283,7 +283,7 @@ class Replay:
             ):
                 raise Violation(
                     f"commit {commit} of writer {writer} is entry {asked.number}, and was "
-                    f"answered\n  {outcomes}\n  where the log says\n  {asked.expected}"
+                    f"answered\n  {outcomes}\n  and the log gives\n  {asked.expected}"
                 )
             self.believed = max(self.believed, asked.number)
             return
@@ -300,11 +300,11 @@ class Replay:
         self.explained(told, asked.began_at, times, explains)
 
     def refused(self, asked: Asked, error: CasqueError) -> None:
-        """The caller was told that nothing was written."""
+        """Check a commit whose error said that nothing was written."""
         if asked.number is not None:
             raise Violation(
-                f"the caller of a commit was told that nothing was written ({error}), but it is "
-                f"entry {asked.number}"
+                f"the error of a commit said that nothing was written ({error}), but it is entry "
+                f"{asked.number}"
             )
         asked.is_refused = True
 

@@ -1,8 +1,8 @@
-"""Simulation: several processes over one faulty bucket, as a seed decides; and whether all is well.
+"""Simulation: several processes over one faulty bucket, as a seed decides, with all checks.
 
-Everything is drawn from the seed: who does what, how long requests take, which
-are lost, who is stopped, killed, or has its clock set. Then the faults end, and
-whatever is left must be worked off.
+The seed decides everything: the action of each process, how long requests take and
+which are lost, and which processes are stopped, killed, or have their clock set. Then
+the faults end, and the processes must finish all jobs that are left.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from casque.testing.simulation.world import World
 HOUR_US = 60 * MINUTE_US
 LONGEST_TURMOIL_US = 12 * HOUR_US
 LONGEST_AFTERMATH_US = HOUR_US
-"""Within this everything that is left must be worked off, once the faults are over."""
+"""The time limit for finishing all jobs that are left once the faults are over."""
 _PROCESSES = 25
-"""How many there may be in all, one after the other."""
+"""How many processes there may be in total."""
 _LOOK_EVERY_US = 20 * SECOND_US
 _DRIFT = 50
-"""By how many millionths a steady clock may be wrong."""
+"""How wrong a monotonic clock may be, in ppm."""
 
 
 class Outcome(NamedTuple):
-    """What a simulation that went well was."""
+    """The figures of a simulation that passed."""
 
     seed: int
     digest: str
@@ -52,35 +52,35 @@ class Outcome(NamedTuple):
 
 
 class Trouble(Enum):
-    """What befalls a process, or all of them."""
+    """A fault of a process, or of all of them."""
 
     KILL = auto()
     STOP = auto()
-    """It stands still, for hours maybe, and then goes on as if nothing had been."""
+    """It stands still, maybe for hours, and then continues as if nothing had happened."""
     JUMP = auto()
     """Its wall clock is set."""
     OUTAGE = auto()
-    """Nobody gets through to the bucket."""
+    """No process can reach the bucket."""
     HANG = auto()
-    """The bucket takes every request and answers none."""
+    """The bucket accepts every request and answers none."""
 
 
 class Plan(NamedTuple):
-    """What a seed decides before anything happens."""
+    """The decisions of a seed before the run begins."""
 
     roles: tuple[Role, ...]
     rounds: int
     conditions: Conditions
     temper: Temper
     troubles: tuple[Trouble, ...]
-    """What befalls processes, in order."""
+    """The faults, in order."""
     trouble_every_us: int
     whole_seconds: bool
-    """Whether the bucket's clock shows whole seconds only."""
+    """True if the bucket's clock shows whole seconds only."""
 
 
 def draw_plan(chance: random.Random) -> Plan:
-    """Not everything in every run: some faults are only seen where others are absent."""
+    """Draw a plan with some of the faults: some bugs show only where other faults are absent."""
     count = chance.randint(2, 5)
     roles = [actors.produce, actors.work]
     weights = (3, 4, 3, 2)
@@ -105,7 +105,7 @@ def draw_plan(chance: random.Random) -> Plan:
 
 
 class _BucketClock:
-    """The true time, as the bucket stamps its objects with it."""
+    """The true time, which the bucket gives to its objects."""
 
     def __init__(self, world: World, *, whole_seconds: bool) -> None:
         self._world = world
@@ -120,9 +120,9 @@ class Simulation:
     """One run. `run` raises Violation if a promise is broken."""
 
     command = "python -m casque.testing.simulation"
-    """What runs one again, with its seed."""
+    """The command that repeats a run, with its seed."""
     way: type[SimBucket] = SimBucket
-    """How processes reach the bucket."""
+    """The class through which processes reach the bucket."""
 
     def __init__(self, seed: int, *, is_told: bool = False) -> None:
         self.seed = seed
@@ -138,13 +138,13 @@ class Simulation:
         self.violation: Violation | None = None
         self._busy = 0
         self._is_over = False
-        """Whether the faults are."""
+        """True once the faults are over."""
 
     # -- running ---------------------------------------------------------------
 
     def run(self) -> Outcome:
         gc_was_on = gc.isenabled()
-        gc.disable()  # what is dropped is dropped at the end, all at once
+        gc.disable()  # all dropped objects are collected at the end
         try:
             self._run()
         except Violation as violation:
@@ -216,21 +216,21 @@ class Simulation:
         self.processes.append(process)
         return process
 
-    # What another place to keep a ledger in does otherwise.
+    # The hooks for simulations on other storages.
 
     def _changed(self, plan: Plan) -> Plan:
         return plan
 
     def _skew(self) -> int:
-        """By how much the wall clock of a new process is wrong."""
+        """Return how wrong the wall clock of a new process is."""
         return self.chance.choice((0, 0, self.chance.randint(-3 * HOUR_US, 3 * HOUR_US)))
 
     def _reached(self, name: str, loop: ProcessLoop, clock: SimClock) -> Bucket:
-        """The bucket at the other end of a process's way."""
+        """Return the bucket that a process reaches."""
         return self._bucket
 
     def _died(self, process: Process) -> None:
-        """What it has sent is on its way."""
+        """Do nothing: the requests that it has sent are still under way."""
 
     def _start(self, process: Process, work: Coroutine[Any, Any, None]) -> None:
         self._busy += 1
@@ -240,7 +240,7 @@ class Simulation:
                 await work
             except Violation as violation:
                 self._fail(violation)
-            except Exception as error:  # noqa: BLE001 - whatever it is, it is a failure
+            except Exception as error:  # noqa: BLE001 - any error is a failure
                 failure = Violation(f"{process.name} failed: {error!r}")
                 failure.__cause__ = error
                 self._fail(failure)
@@ -263,7 +263,7 @@ class Simulation:
     # -- troubles --------------------------------------------------------------
 
     def _trouble(self) -> None:
-        """Decide what will befall whom, and when."""
+        """Schedule the faults."""
         for place, trouble in enumerate(self.plan.troubles):
             span = int(self.plan.trouble_every_us * (place + self.chance.random()))
             self.world.after(span, partial(self._befall, trouble))
@@ -297,7 +297,7 @@ class Simulation:
                 self._watch_hang({})
 
     def killed_in_call(self, loop: ProcessLoop) -> None:
-        """A process was killed in the middle of a request."""
+        """Kill a process in the middle of a request."""
         [process] = [one for one in self.processes if one.loop is loop]
         self._kill(process)
 
@@ -316,7 +316,7 @@ class Simulation:
             self._busy -= 1
 
     def _again(self, process: Process) -> None:
-        """Another takes the place of one that was killed, after a while."""
+        """Replace a killed process after a while."""
         if process.role is None or len(self.processes) >= _PROCESSES:
             return
         self._busy += 1
@@ -330,7 +330,7 @@ class Simulation:
             self._start_role(f"{process.name}'", process.role, max(process.rounds // 2, 2))
 
     def _watch(self) -> None:
-        """Look around, again and again."""
+        """Check all processes at intervals."""
         for process in self.processes:
             overdue = process.overdue()
             if overdue:
@@ -346,9 +346,9 @@ class Simulation:
         self.world.after(_LOOK_EVERY_US, self._watch)
 
     def _watch_hang(self, since: dict[Process, int]) -> None:
-        """While every request hangs, see that no call does for longer than is promised.
+        """While every request hangs, check that no call takes longer than promised.
 
-        `since` is how long each process had been awake when that began.
+        `since` is how long each process had been awake when the hang began.
         """
         if not self.network.is_hung:
             return
@@ -384,11 +384,11 @@ class Simulation:
         left = [job for job in self.replay.state.jobs.values() if job.status in unfinished]
         calls = [what for one in self.processes for what, _ in one.calls.values()]
         return (
-            f"{LONGEST_AFTERMATH_US // MINUTE_US} minutes after the faults ended {len(left)} jobs "
-            f"are left: {left}; and calls are not answered: {calls}"
+            f"{LONGEST_AFTERMATH_US // MINUTE_US} minutes after the faults ended, {len(left)} jobs "
+            f"are left: {left}; and these calls are unanswered: {calls}"
         )
 
 
 def run_seed(seed: int, *, is_told: bool = False) -> Outcome:
-    """Run one simulation; raises Violation, which says how to see it again."""
+    """Run one simulation. Raises Violation, whose message has the command to repeat the run."""
     return Simulation(seed, is_told=is_told).run()

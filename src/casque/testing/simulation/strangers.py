@@ -1,8 +1,8 @@
-"""The same among strangers: servers that break their promises, and somebody who deletes entries.
+"""The simulation on servers that break their promises, and with a deleted entry.
 
-A server that is not atomic, or that lists wrongly, must be found out before
-anything is stored there. Behind an entry that is missing, no newcomer may write;
-and once it is back, nothing is lost.
+A ledger must detect a server that is not atomic, or that lists wrongly, before it
+stores anything there. While an entry is missing, no new process may write; and
+once the entry is back, nothing is lost.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from casque.testing.simulation.process import Process
 from casque.testing.simulation.simulation import Plan, Simulation, Trouble
 
 _SETTLED_US = 10 * SECOND_US
-"""Who has sent an entry of the same number is answered within this."""
+"""All sends of an entry with the same number are answered within this time."""
 
 
 class _Unfit(Simulation):
-    """A run on a server that no ledger may be made on. Nothing else goes wrong there."""
+    """A run on a server that must not hold a ledger. There are no other network faults."""
 
     def _changed(self, plan: Plan) -> Plan:
         return plan._replace(
@@ -64,7 +64,7 @@ class RacySimulation(_Unfit):
 
 
 class _Short(SimBucket):
-    """A server whose lists show nothing when they are to begin behind some key."""
+    """A server whose lists are empty if they begin after some key."""
 
     async def list(self, prefix: str = "", *, after: str = "") -> list[Listed]:
         listed = await super().list(prefix, after=after)
@@ -77,7 +77,7 @@ class ShortListSimulation(_Unfit):
 
 
 class _Newcomer(SimBucket):
-    """The way of a process that has begun while an entry was missing."""
+    """The bucket of a process that started while an entry was missing."""
 
     async def put(
         self, key: str, body: bytes, *, expect: Literal[Expect.ABSENT] | Version
@@ -89,7 +89,7 @@ class _Newcomer(SimBucket):
 
 
 class HoleSimulation(Simulation):
-    """A run in which somebody deletes an entry from the middle of the log, and brings it back."""
+    """A run in which somebody deletes an entry from the middle of the log, and restores it."""
 
     command = "python -m casque.testing.simulation --hole"
 
@@ -100,7 +100,7 @@ class HoleSimulation(Simulation):
         super().__init__(seed, is_told=is_told)
 
     def _changed(self, plan: Plan) -> Plan:
-        # A request that is late for hours would find the place of that entry free.
+        # A request that arrives hours later could take the number of the deleted entry.
         mishaps = tuple(one for one in plan.conditions.mishaps if one[0] is not Mishap.LATE)
         return plan._replace(
             conditions=plan.conditions._replace(mishaps=mishaps),
@@ -118,7 +118,7 @@ class HoleSimulation(Simulation):
 
     def newcomer_writes(self, name: str, key: str) -> None:
         if self._hole:
-            self._fail(Violation(f"{name} writes {key} though entry {self._hole} is missing"))
+            self._fail(Violation(f"{name} writes {key}, though entry {self._hole} is missing"))
 
     def _trouble(self) -> None:
         super()._trouble()
@@ -128,7 +128,7 @@ class HoleSimulation(Simulation):
         self.world.after(log_uniform(self.chance, SECOND_US, 5 * MINUTE_US), self._dig)
 
     def _dig(self) -> None:
-        """Delete an entry that everybody knows; then others begin."""
+        """Delete an entry that every process has read; then start new processes."""
         if self._is_over:
             return
         living = [one.ledger._reader.replica for one in self.processes if not one.loop.is_dead]
@@ -154,7 +154,7 @@ class HoleSimulation(Simulation):
             self._hole = 0
 
     def _path(self, number: int) -> str:
-        """Where an entry is."""
+        """Return the full key of an entry."""
         [home] = {split_key(one.key)[0] for one in drive(self._bucket.list())} - {""}
         return f"{home}/{key_of(number)}"
 

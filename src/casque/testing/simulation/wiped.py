@@ -1,9 +1,9 @@
-"""The same with a ledger that is wiped under open processes, while others begin a new one there.
+"""The simulation with a ledger that is wiped under open processes, while others start a new one.
 
-What was stored is gone, which no queue can help. But no process that was open
-may end a job of the new queue by a claim on the old one. So tokens must go on
-rising, and every entry of the new log is checked, no matter which process sent it. What the
-processes that were open are told is not checked.
+The stored jobs are lost, which no queue can prevent. But no open process may end
+a job of the new queue by a claim on the old one. So tokens must continue to rise,
+and every entry of the new log is checked, no matter which process sent it. The
+answers to the processes that were open before the wipe are not checked.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class WipedSimulation(Simulation):
         if number_in(key) is None or split_key(key)[0] != self._old:
             super().landed(key, body)
         elif MARKER not in self._bucket._objects:
-            # Its sender may not know of the wipe yet, or it was on its way for hours. A person who
-            # wipes a queue to begin another wipes what came after, too.
+            # Its sender may not have noticed the wipe yet, or the request took hours. A person who
+            # wipes a queue to start another also deletes objects that arrive later.
             self.history.add("deleted too:", key)
             del self._bucket._objects[key]

@@ -1,4 +1,4 @@
-"""World: virtual time, and what happens when. Nothing here sleeps: time jumps to the next event."""
+"""World: virtual time and its events. Nothing sleeps: time jumps to the next event."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _START_US = to_us(START)
 
 
 class World:
-    """The true time, and the events to come, in their order."""
+    """The true time, and the future events in order."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
@@ -22,11 +22,11 @@ class World:
         self._count = 0
 
     def now(self) -> int:
-        """The true time, which the bucket shows and no process knows."""
+        """Return the true time, which the bucket has and no process has."""
         return _START_US + self.elapsed_us
 
     def chance(self, name: str) -> random.Random:
-        """A source of chance of its own, so that one more draw here changes nothing there."""
+        """Return a separate random source, so that one more draw here changes nothing there."""
         return random.Random(f"{self.seed}/{name}")  # noqa: S311 - to be repeatable
 
     def after(self, span_us: int, happen: Callable[[], None]) -> None:
@@ -34,7 +34,7 @@ class World:
         heappush(self._events, (self.elapsed_us + max(span_us, 0), self._count, happen))
 
     def run(self, *, until: Callable[[], bool], limit_us: int) -> bool:
-        """Let time pass until something is so; False when `limit_us` passed first."""
+        """Let time pass until the condition holds. Returns False if `limit_us` passed first."""
         end = self.elapsed_us + limit_us
         while not until():
             if not self._events or self._events[0][0] > end:
