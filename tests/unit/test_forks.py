@@ -28,15 +28,23 @@ parent = os.getpid()
 pid = 0
 try:
     with Lock(path, "lock") as lock, HeartbeatManager(q, job) as beating:
-        pid = ctypes.PyDLL(None).fork()
-        if pid:
-            give_up = time.monotonic() + 60
+        # Python itself hangs in the child of a fork in C if another thread waits for its turn at
+        # that moment. Such a child is killed, and the next one is tried.
+        for _ in range(3):
+            pid = ctypes.PyDLL(None).fork()
+            if not pid:
+                task.enqueue()
+                break
+            give_up = time.monotonic() + 20
             while not (found := os.waitpid(pid, os.WNOHANG))[0] and time.monotonic() < give_up:
                 time.sleep(0.01)
+            if found[0]:
+                break
+            os.kill(pid, 9)
+            os.waitpid(pid, 0)
+        if pid:
             assert found == (pid, 0), found
             assert not lock.lost and not beating.lost
-        else:
-            task.enqueue()
 except InvalidError as error:
     assert os.getpid() != parent and "fork" in str(error), error
     os.write(1, b"refused ")
