@@ -16,12 +16,13 @@ from casque.testing import BucketSuite
 from tests.docs.following import FENCE, ROOT, Reader, blocks
 from tests.docs.pages import DOCS, GUARANTEES, SOURCE, named
 
+MAKEFILE = ROOT / "Makefile"
+README, TUTORIAL = ROOT / "README.md", DOCS / "tutorial.md"
 WITH_CODE = [
-    ROOT / "README.md",
     DOCS / "reference" / "tasks.md",
     *sorted(page for page in (DOCS / "how-to").glob("*.md") if "```python" in page.read_text()),
 ]
-PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md"))]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md")), ROOT / "llms.txt"]
 
 
 @pytest.fixture
@@ -32,7 +33,12 @@ def reader_of(
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(sys, "dont_write_bytecode", True)  # a file may change within a second
     monkeypatch.setenv("PYTHONUNBUFFERED", "1")  # as on a terminal
-    return lambda page: Reader(page, tmp_path, lambda: capsys.readouterr().out)
+    return lambda page: Reader(
+        page,
+        tmp_path,
+        lambda: capsys.readouterr().out,
+        runs_commands=page in {README, TUTORIAL},
+    )
 
 
 @pytest.mark.parametrize("page", WITH_CODE, ids=named)
@@ -44,13 +50,33 @@ def test_the_code_of_a_page_runs_and_prints_what_the_page_says(
     assert reader.ran
 
 
+def test_the_readme_can_be_followed_from_an_empty_folder(
+    reader_of: Callable[[Path], Reader],
+) -> None:
+    reader = reader_of(README)
+    reader.follow()
+    assert (reader.ran, reader.started) == (1, 1)
+    assert reader.commands > 3
+
+
 def test_the_tutorial_can_be_followed_in_two_terminals(
     reader_of: Callable[[Path], Reader],
 ) -> None:
-    reader = reader_of(DOCS / "tutorial.md")
+    reader = reader_of(TUTORIAL)
     reader.follow()
     assert reader.ran > 5
+    assert reader.commands > 1
     assert (reader.started, reader.killed) == (2, 1)
+
+
+def test_the_readme_names_targets_of_make_that_exist() -> None:
+    targets = re.findall(r"^\$ make (\w+)", README.read_text(), re.MULTILINE)
+    assert targets == ["demo", "test"]
+    assert set(targets) <= set(re.findall(r"^(\w+):", MAKEFILE.read_text(), re.MULTILINE))
+
+
+def test_the_readme_is_short() -> None:
+    assert len(README.read_text().splitlines()) < 200
 
 
 def test_the_store_that_is_proven_on_its_page_passes_the_suite(tmp_path: Path) -> None:
