@@ -117,7 +117,7 @@ def test_what_the_pages_on_workers_say_is_so() -> None:
         seconds(options.DEFAULT_GRACE_US),
     )
     pace, backoff = supervisor.RestartPolicy(), Backoff()
-    assert f"{lease} after the last sign of life" in told
+    assert f"{lease} after the last heartbeat" in told
     assert f"`--grace`, {grace}" in told
     assert f"ever later, up to every {seconds(pace.longest_us)}" in told
     assert f"not ended {seconds(pace.beyond_grace_us)} after the grace is killed" in told
