@@ -19,6 +19,7 @@ import sys
 import tempfile
 import termios
 import time
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -77,14 +78,24 @@ def queuectl(*arguments: str) -> str:
     return shown("queuectl", *arguments)
 
 
+def enqueue(jobs: Iterable[str]) -> None:
+    subprocess.run(
+        ["queuectl", "enqueue", "-"],
+        input="\n".join(jobs),
+        text=True,
+        check=True,
+        stdout=subprocess.DEVNULL,
+    )
+
+
 def until(**counts: int) -> None:
     """Wait, at most a minute, until so many jobs are in these states."""
     found: dict[str, object] = {}
-    for _ in range(600):
+    for _ in range(120):
         found = json.loads(queuectl("status", "--json"))
         if counts.items() <= found.items():
             return
-        time.sleep(0.1)
+        time.sleep(0.5)
     raise SystemExit(f"expected {counts}, got {found}")
 
 
@@ -103,13 +114,11 @@ def take_queuectl(into: Path) -> None:
     """Take `status.svg` and `list.svg`, of a queue with jobs in every state."""
     for setting in ("max_retries 2", "backoff_base 1"):
         queuectl("config", "set", *setting.split())
-    for job in JOBS:
-        queuectl("enqueue", job)
+    enqueue(JOBS)
     queuectl("worker", "start", "--count", "2", "--grace", "1s")
     until(completed=3, dead=2)
     queuectl("pause", "default")
-    for number in range(3):
-        queuectl("enqueue", "--id", f"mail-472{number}", "--command", f"echo {number}")
+    enqueue(f'{{"id": "mail-472{number}", "command": "echo {number}"}}' for number in range(3))
     draw(into / "status.svg", ("queuectl status", queuectl("status")))
     draw(
         into / "list.svg",
