@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import re
+import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -29,7 +31,7 @@ PHRASES = (
     "though it be",
 )
 _GAP = r"[\s#>*]+"  # a phrase may be broken over two lines, also in a comment or a quote
-# Not within names (`STRIKES`, `decided_anew`), which may be part of a format.
+# Not within names in capitals or with underscores, which may be part of a format.
 _BANNED = re.compile(
     "|".join(rf"\b(?i:{phrase[0]}){phrase[1:].replace(' ', _GAP)}\b" for phrase in PHRASES)
     + r"|\bWho\b"  # with a capital: it begins a sentence
@@ -53,8 +55,21 @@ def texts(folder: Path) -> Iterator[Path]:
             yield path
 
 
-def found_in(path: Path) -> Iterator[str]:
+def prose_of(path: Path) -> str:
+    """The text of a page; of code its comments and strings, each in its line."""
     text = path.read_text()
+    if path.suffix != ".py":
+        return text
+    lines = [""] * (text.count("\n") + 2)
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if tokenize.tok_name[token.type] in {"COMMENT", "STRING", "FSTRING_MIDDLE"}:
+            for offset, line in enumerate(token.string.split("\n")):
+                lines[token.start[0] - 1 + offset] += f" {line}"
+    return "\n".join(lines)
+
+
+def found_in(path: Path) -> Iterator[str]:
+    text = prose_of(path)
     for found in _BANNED.finditer(text):
         line = text.count("\n", 0, found.start()) + 1
         yield f"{named(path)}:{line}: {found[0]!r}"
