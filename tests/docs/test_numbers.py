@@ -22,6 +22,7 @@ from casque.system.clock import DAY_US, LONGEST_SPAN_US, MINUTE_US, SECOND_US
 from casque.tasks import app
 from casque.worker import __main__, options, store_thread
 from casque.worker.supervision import supervisor
+from tests.docs.following import ROOT
 from tests.docs.pages import DOCS, GUARANTEES, named, section
 
 
@@ -136,3 +137,31 @@ def test_what_the_pages_on_workers_say_is_so() -> None:
 def test_the_pace_of_sqlite_is_as_the_pages_say(page: Path) -> None:
     told = " ".join(page.read_text().split())
     assert f"within about {watch.LOOK_LAZILY_US // 1000} ms" in told
+
+
+@pytest.mark.parametrize(
+    ("page", "figures"),
+    [
+        ("design/0006-sqlite.md", ["about 100 µs for the sync", "10 µs", "after 5 ms"]),
+        ("design/0004-sync-without-a-loop.md", ["about 25 µs"]),
+        ("how-to/use-a-bucket.md", ["6.5", "65", "610", "2,700 to 4,000", "half a second"]),
+    ],
+)
+def test_the_rates_in_the_readme_are_those_of_the_page_they_link_to(
+    page: str, figures: list[str]
+) -> None:
+    [*rows] = [
+        line for line in (ROOT / "README.md").read_text().splitlines() if f"(docs/{page}" in line
+    ]
+    assert rows
+    measured = " ".join((DOCS / page).read_text().split())
+    for figure in figures:
+        assert any(figure in row for row in rows), figure
+        assert figure in measured, figure
+
+
+def test_the_defaults_in_the_readme_are_those_of_the_code() -> None:
+    told = (ROOT / "README.md").read_text()
+    assert f"its lease ends ({seconds(options.DEFAULT_LEASE_US)} by default)" in told
+    assert f"{app.MAX_ATTEMPTS} attempts, exponential backoff" in told
+    assert f"keep it below {store.RECORDS_BEFORE_WARNING:,} jobs" in told
