@@ -1,4 +1,4 @@
-"""The pages hold: their code runs, their links lead somewhere, what they name as proof is there."""
+"""The pages are true: their code runs, their links work, the tests and files they name exist."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_the_store_that_is_proven_on_its_page_passes_the_suite(tmp_path: Path) -
     page = DOCS / "how-to" / "prove-your-own-store.md"
     proof = "\n".join(block.body for block in blocks(page) if block.language == "python")
     (tmp_path / "test_shelf.py").write_text(proof)
-    # Found is enough here: to shrink what it finds would take longer than this test may.
+    # Finding a failure is enough here: shrinking it would take longer than this test may.
     (tmp_path / "conftest.py").write_text(
         "from hypothesis import Phase, settings\n"
         "settings.register_profile('found', phases=[Phase.generate])\n"
@@ -94,7 +94,7 @@ def test_the_store_that_is_proven_on_its_page_passes_the_suite(tmp_path: Path) -
         " or Cupboard and not processes"
     )
     promises = [name for name in vars(BucketSuite) if name.startswith("test_")]
-    told = subprocess.run(
+    run = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-k", some, "test_shelf.py"],
         cwd=tmp_path,
         capture_output=True,
@@ -102,9 +102,9 @@ def test_the_store_that_is_proven_on_its_page_passes_the_suite(tmp_path: Path) -
         check=False,
         timeout=100,
     )
-    assert told.returncode == 0, told.stdout
+    assert run.returncode == 0, run.stdout
     count = 4 + sum("processes" not in name for name in promises)
-    assert f"{count} passed" in told.stdout
+    assert f"{count} passed" in run.stdout
 
 
 def prose(path: Path) -> str:
@@ -210,7 +210,7 @@ def test_the_tour_names_what_is_there() -> None:
 
 
 def defines(tree: ast.Module | ast.ClassDef, names: list[str]) -> bool:
-    """Whether a function or class of that name is there, within the classes named before it."""
+    """True if that function or class is defined, within the classes named before it."""
     kinds = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     for one in tree.body:
         if isinstance(one, kinds) and one.name == names[0]:
