@@ -1,6 +1,8 @@
 """Take the pictures of this folder: commands as a terminal of 80 columns shows them.
 
-`python docs/images/take.py`, from the project's folder, with its environment.
+Run `python docs/images/take.py` from the project's folder, with its environment. With the path
+of another folder as its argument, it puts the pictures there: `tests/docs/test_pictures.py`
+compares those with these.
 """
 
 from __future__ import annotations
@@ -17,6 +19,8 @@ import sys
 import tempfile
 import termios
 import time
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from rich._export_format import CONSOLE_SVG_FORMAT
@@ -25,7 +29,7 @@ from rich.text import Text
 
 COLUMNS, LINES = 80, 50
 FOLDER = Path(__file__).parent
-# Without the fonts that a browser would have to fetch from somewhere: its own will do.
+# Without the fonts that a browser would have to download: its own font is good enough.
 FORMAT = re.sub(r"@font-face \{\{.*?\}\}", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)
 FORMAT = re.sub(r"font-family: Fira Code[^;]*", "font-family: monospace", FORMAT)
 
@@ -39,16 +43,22 @@ JOBS = (
     '{"id": "tidy-up", "command": "rm -f /tmp/old-*", "delay": "2h"}',
 )
 
+# With a lease that no busy machine outlasts, so that every run ends with the same table.
+DEMO = "from casque.cli.demo import run; run.LEASE_SECONDS = 60; raise SystemExit(run.demo())"
+REDRAWN = re.compile(r"\r?(?:\x1b\[2K)?(?:\x1b\[1A\x1b\[2K)+")
+CURSOR = re.compile(r"\x1b\[\?25[lh]")
+BUSY = re.compile(r"worker \d+ +\w+-\d+ +attempt \d")
 
-def shown(*arguments: str) -> str:
-    """What a command writes to a terminal."""
+
+def shown(*command: str) -> str:
+    """Return what a command writes to a terminal."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("4H", LINES, COLUMNS, 0, 0))
     environment = {**os.environ, "TERM": "xterm-256color"}
     environment.pop("NO_COLOR", None)
     with subprocess.Popen(
-        ["queuectl", *arguments], stdin=theirs, stdout=theirs, stderr=theirs, env=environment
-    ) as command:
+        command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment
+    ) as process:
         os.close(theirs)
         seen = b""
         while True:
@@ -59,49 +69,91 @@ def shown(*arguments: str) -> str:
             if not part:
                 break
             seen += part
-        assert command.wait() == 0, seen.decode()
+        assert process.wait() == 0, seen.decode()
     os.close(ours)
     return seen.decode().replace("\r\n", "\n")
+
+
+def queuectl(*arguments: str) -> str:
+    return shown("queuectl", *arguments)
+
+
+def enqueue(jobs: Iterable[str]) -> None:
+    subprocess.run(
+        ["queuectl", "enqueue", "-"],
+        input="\n".join(jobs),
+        text=True,
+        check=True,
+        stdout=subprocess.DEVNULL,
+    )
 
 
 def until(**counts: int) -> None:
     """Wait, at most a minute, until so many jobs are in these states."""
     found: dict[str, object] = {}
-    for _ in range(600):
-        found = json.loads(shown("status", "--json"))
+    for _ in range(120):
+        found = json.loads(queuectl("status", "--json"))
         if counts.items() <= found.items():
             return
-        time.sleep(0.1)
-    raise SystemExit(f"never as it should be: {found}")
+        time.sleep(0.5)
+    raise SystemExit(f"expected {counts}, got {found}")
 
 
-def take(name: str, *commands: tuple[str, ...]) -> None:
+def draw(picture: Path, *screens: tuple[str, str]) -> None:
+    """Write one picture: each command with what it shows."""
     console = Console(record=True, width=COLUMNS, file=io.StringIO(), force_terminal=True)
-    for command in commands:
-        line = " ".join(("queuectl", *command))
-        console.print(Text.assemble(("$ ", "bold green"), (line, "bold")))
-        console.print(Text.from_ansi(shown(*command)))
-    picture = console.export_svg(title="queuectl", code_format=FORMAT, unique_id=name)
-    (FOLDER / f"{name}.svg").write_text("\n".join(map(str.rstrip, picture.splitlines())) + "\n")
+    for command, seen in screens:
+        console.print(Text.assemble(("$ ", "bold green"), (command, "bold")))
+        console.print(Text.from_ansi(seen))
+    title = screens[0][0].split()[0]
+    svg = console.export_svg(title=title, code_format=FORMAT, unique_id=picture.stem)
+    picture.write_text("\n".join(map(str.rstrip, svg.splitlines())) + "\n")
+
+
+def take_queuectl(into: Path) -> None:
+    """Take `status.svg` and `list.svg`, of a queue with jobs in every state."""
+    for setting in ("max_retries 2", "backoff_base 1"):
+        queuectl("config", "set", *setting.split())
+    enqueue(JOBS)
+    queuectl("worker", "start", "--count", "2", "--grace", "1s")
+    until(completed=3, dead=2)
+    queuectl("pause", "default")
+    enqueue(f'{{"id": "mail-472{number}", "command": "echo {number}"}}' for number in range(3))
+    draw(into / "status.svg", ("queuectl status", queuectl("status")))
+    draw(
+        into / "list.svg",
+        *(
+            (f"queuectl list --state {state}", queuectl("list", "--state", state))
+            for state in ("dead", "completed")
+        ),
+    )
+    queuectl("worker", "stop")
+
+
+def take_demo(into: Path) -> None:
+    """Take `demo.svg`, while the workers are busy, and `demo-end.svg`, when they are done."""
+    seen = CURSOR.sub("", shown(sys.executable, "-c", DEMO))
+    first, *frames = REDRAWN.split(seen)
+    heading = first.splitlines()[0]
+    busy = max(frames[:-1], key=how_much_it_shows)
+    draw(into / "demo.svg", ("make demo", f"{heading}\n\n{busy}"))
+    draw(into / "demo-end.svg", ("make demo", f"{heading}\n\n{frames[-1]}"))
+
+
+def how_much_it_shows(frame: str) -> tuple[bool, int, int]:
+    """Rank the moments of the demo: failures of both kinds, busy slots, failures in all."""
+    retried, dead = frame.count("; again"), frame.count("; dead")
+    return bool(retried and dead), len(BUSY.findall(frame)), retried + dead
 
 
 def main() -> None:
+    into = Path(sys.argv[1]) if len(sys.argv) > 1 else FOLDER
     with tempfile.TemporaryDirectory() as folder:
         os.environ["CASQUE_STORE"] = str(Path(folder) / "jobs.db")
         os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-        os.environ["PGCONNECT_TIMEOUT"] = "1"
-        for setting in ("max_retries 2", "backoff_base 1"):
-            shown("config", "set", *setting.split())
-        for job in JOBS:
-            shown("enqueue", job)
-        shown("worker", "start", "--count", "2", "--grace", "1s")
-        until(completed=3, dead=2)
-        shown("pause", "default")
-        for number in range(3):
-            shown("enqueue", "--id", f"mail-472{number}", "--command", f"echo {number}")
-        take("status", ("status",))
-        take("list", ("list", "--state", "dead"), ("list", "--state", "completed"))
-        shown("worker", "stop")
+        with ThreadPoolExecutor() as pool:  # both wait most of the time
+            for taking in [pool.submit(take_queuectl, into), pool.submit(take_demo, into)]:
+                taking.result()
 
 
 if __name__ == "__main__":

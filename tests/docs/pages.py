@@ -1,4 +1,4 @@
-"""Where the pages are, and how to find what they say."""
+"""The paths of the pages, and access to their sections."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pages hold: their code runs, their links lead somewhere, what they name as proof is there."""
+"""The pages are true: their code runs, their links work, the tests and files they name exist."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from casque.testing import BucketSuite
 from tests.docs.following import FENCE, ROOT, Reader, blocks
 from tests.docs.pages import DOCS, GUARANTEES, SOURCE, named
 
+MAKEFILE = ROOT / "Makefile"
+README, TUTORIAL = ROOT / "README.md", DOCS / "tutorial.md"
 WITH_CODE = [
-    ROOT / "README.md",
     DOCS / "reference" / "tasks.md",
     *sorted(page for page in (DOCS / "how-to").glob("*.md") if "```python" in page.read_text()),
 ]
-PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md"))]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md")), ROOT / "llms.txt"]
 
 
 @pytest.fixture
@@ -32,7 +33,12 @@ def reader_of(
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(sys, "dont_write_bytecode", True)  # a file may change within a second
     monkeypatch.setenv("PYTHONUNBUFFERED", "1")  # as on a terminal
-    return lambda page: Reader(page, tmp_path, lambda: capsys.readouterr().out)
+    return lambda page: Reader(
+        page,
+        tmp_path,
+        lambda: capsys.readouterr().out,
+        runs_commands=page in {README, TUTORIAL},
+    )
 
 
 @pytest.mark.parametrize("page", WITH_CODE, ids=named)
@@ -44,20 +50,40 @@ def test_the_code_of_a_page_runs_and_prints_what_the_page_says(
     assert reader.ran
 
 
+def test_the_readme_can_be_followed_from_an_empty_folder(
+    reader_of: Callable[[Path], Reader],
+) -> None:
+    reader = reader_of(README)
+    reader.follow()
+    assert (reader.ran, reader.started) == (1, 1)
+    assert reader.commands > 3
+
+
 def test_the_tutorial_can_be_followed_in_two_terminals(
     reader_of: Callable[[Path], Reader],
 ) -> None:
-    reader = reader_of(DOCS / "tutorial.md")
+    reader = reader_of(TUTORIAL)
     reader.follow()
     assert reader.ran > 5
+    assert reader.commands > 1
     assert (reader.started, reader.killed) == (2, 1)
+
+
+def test_the_readme_names_targets_of_make_that_exist() -> None:
+    targets = re.findall(r"^\$ make (\w+)", README.read_text(), re.MULTILINE)
+    assert targets == ["demo", "test"]
+    assert set(targets) <= set(re.findall(r"^(\w+):", MAKEFILE.read_text(), re.MULTILINE))
+
+
+def test_the_readme_is_short() -> None:
+    assert len(README.read_text().splitlines()) < 200
 
 
 def test_the_store_that_is_proven_on_its_page_passes_the_suite(tmp_path: Path) -> None:
     page = DOCS / "how-to" / "prove-your-own-store.md"
     proof = "\n".join(block.body for block in blocks(page) if block.language == "python")
     (tmp_path / "test_shelf.py").write_text(proof)
-    # Found is enough here: to shrink what it finds would take longer than this test may.
+    # Finding a failure is enough here: shrinking it would take longer than this test may.
     (tmp_path / "conftest.py").write_text(
         "from hypothesis import Phase, settings\n"
         "settings.register_profile('found', phases=[Phase.generate])\n"
@@ -68,7 +94,7 @@ def test_the_store_that_is_proven_on_its_page_passes_the_suite(tmp_path: Path) -
         " or Cupboard and not processes"
     )
     promises = [name for name in vars(BucketSuite) if name.startswith("test_")]
-    told = subprocess.run(
+    run = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-k", some, "test_shelf.py"],
         cwd=tmp_path,
         capture_output=True,
@@ -76,9 +102,9 @@ def test_the_store_that_is_proven_on_its_page_passes_the_suite(tmp_path: Path) -
         check=False,
         timeout=100,
     )
-    assert told.returncode == 0, told.stdout
+    assert run.returncode == 0, run.stdout
     count = 4 + sum("processes" not in name for name in promises)
-    assert f"{count} passed" in told.stdout
+    assert f"{count} passed" in run.stdout
 
 
 def prose(path: Path) -> str:
@@ -184,7 +210,7 @@ def test_the_tour_names_what_is_there() -> None:
 
 
 def defines(tree: ast.Module | ast.ClassDef, names: list[str]) -> bool:
-    """Whether a function or class of that name is there, within the classes named before it."""
+    """True if that function or class is defined, within the classes named before it."""
     kinds = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     for one in tree.body:
         if isinstance(one, kinds) and one.name == names[0]:

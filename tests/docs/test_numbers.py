@@ -22,6 +22,7 @@ from casque.system.clock import DAY_US, LONGEST_SPAN_US, MINUTE_US, SECOND_US
 from casque.tasks import app
 from casque.worker import __main__, options, store_thread
 from casque.worker.supervision import supervisor
+from tests.docs.following import ROOT
 from tests.docs.pages import DOCS, GUARANTEES, named, section
 
 
@@ -79,60 +80,88 @@ def test_the_limits_are_those_of_the_code(row: str, limits: list[str]) -> None:
 
 
 def test_the_warning_of_the_document_is_where_the_guarantees_say() -> None:
-    told = " ".join(GUARANTEES.read_text().split())
-    assert f"{store.RECORDS_BEFORE_WARNING:,} jobs" in told
+    text = " ".join(GUARANTEES.read_text().split())
+    assert f"{store.RECORDS_BEFORE_WARNING:,} jobs" in text
 
 
 def test_what_the_bucket_page_says_of_the_ledger_is_so() -> None:
-    told = " ".join((DOCS / "how-to" / "use-a-bucket.md").read_text().split())
-    assert f"asks every {ledger.POLL_US / SECOND_US} s" in told
-    assert f"in a folder every {ledger.POLL_LOCAL_US / SECOND_US} s" in told
-    assert f"{SECOND_US // ledger.POLL_US} GETs a second" in told
-    assert f"1 LIST for each {pacing._LOOK_EVERY}" in told
-    assert f"after {seconds(pacing._STALE_US)}" in told
-    assert f"another PUT every {seconds(pacing._SPEAK_AGAIN_US)}" in told
-    assert f"more than {seconds(bucket_time.BEHIND_US)} after the bucket's clock" in told
-    assert f"every {bucket_time.ASK_EVERY_US // MINUTE_US} minutes" in told
-    assert f"{MINUTE_US // log_reader.CHECK_EVERY_US} GETs a minute for the last entry" in told
-    assert f"{SECOND_US // log_reader.LOOK_EVERY_US} GET a second at most" in told
-    assert f"1 more every {seconds(log_reader.IDLE_LOOK_US)}" in told
-    assert f"up to {log_reader._AT_ONCE} entries at a time" in told
-    assert f"{PAGE:,} entries a request" in told
+    text = " ".join((DOCS / "how-to" / "use-a-bucket.md").read_text().split())
+    assert f"asks every {ledger.POLL_US / SECOND_US} s" in text
+    assert f"in a folder every {ledger.POLL_LOCAL_US / SECOND_US} s" in text
+    assert f"{SECOND_US // ledger.POLL_US} GETs a second" in text
+    assert f"1 LIST for each {pacing._LOOK_EVERY}" in text
+    assert f"after {seconds(pacing._STALE_US)}" in text
+    assert f"another PUT every {seconds(pacing._SPEAK_AGAIN_US)}" in text
+    assert f"more than {seconds(bucket_time.BEHIND_US)} after the bucket's clock" in text
+    assert f"every {bucket_time.ASK_EVERY_US // MINUTE_US} minutes" in text
+    assert f"{MINUTE_US // log_reader.CHECK_EVERY_US} GETs a minute for the last entry" in text
+    assert f"{SECOND_US // log_reader.LOOK_EVERY_US} GET a second at most" in text
+    assert f"1 more every {seconds(log_reader.IDLE_LOOK_US)}" in text
+    assert f"up to {log_reader._AT_ONCE} entries at a time" in text
+    assert f"{PAGE:,} entries a request" in text
     for service in (replies.S3, replies.GCS):
         for permissions in service.permissions.values():
             for permission in permissions.split(" and "):
-                assert f"`{permission.removeprefix('storage.objects.')}`" in told.replace(
+                assert f"`{permission.removeprefix('storage.objects.')}`" in text.replace(
                     "storage.objects.", ""
                 )
     for scheme in url._BUCKETS:
-        assert f"`{scheme}://" in told
+        assert f"`{scheme}://" in text
     for extra in url._BUCKETS.values():
-        assert f"`casque[{extra}]`" in told
+        assert f"`casque[{extra}]`" in text
 
 
 def test_what_the_pages_on_workers_say_is_so() -> None:
-    told = " ".join((DOCS / "how-to" / "run-workers.md").read_text().split())
+    text = " ".join((DOCS / "how-to" / "run-workers.md").read_text().split())
     lease, grace = (
         seconds(options.DEFAULT_LEASE_US),
         seconds(options.DEFAULT_GRACE_US),
     )
     pace, backoff = supervisor.RestartPolicy(), Backoff()
-    assert f"{lease} after the last sign of life" in told
-    assert f"`--grace`, {grace}" in told
-    assert f"ever later, up to every {seconds(pace.longest_us)}" in told
-    assert f"not ended {seconds(pace.beyond_grace_us)} after the grace is killed" in told
-    assert f"the grace and the {seconds(pace.beyond_grace_us)} after it" in told
-    assert f"up to every {seconds(store_thread._LONGEST_PAUSE_US)}" in told
-    assert f"not gone {store_thread.CANCEL_SECONDS:g} s later" in told
-    assert f"up to {backoff.base.total_seconds():g} s, 4 s, 8 s and so on, at most an hour" in told
+    assert f"{lease} after the last heartbeat" in text
+    assert f"`--grace`, {grace}" in text
+    assert f"ever later, up to every {seconds(pace.longest_us)}" in text
+    assert f"not ended {seconds(pace.beyond_grace_us)} after the grace is killed" in text
+    assert f"the grace and the {seconds(pace.beyond_grace_us)} after it" in text
+    assert f"up to every {seconds(store_thread._LONGEST_PAUSE_US)}" in text
+    assert f"not gone {store_thread.CANCEL_SECONDS:g} s later" in text
+    assert f"up to {backoff.base.total_seconds():g} s, 4 s, 8 s and so on, at most an hour" in text
     assert (backoff.factor, backoff.cap, store_thread.BEATS_PER_LEASE) == (2, timedelta(hours=1), 3)
     assert (options.DEFAULT_CONCURRENCY, app.MAX_ATTEMPTS) == (32, 10)
     assert f"by default {lease} after" in " ".join(GUARANTEES.read_text().split())
     there = set(re.findall(r"--[a-z][a-z-]+", __main__._parser().format_help())) - {"--help"}
-    assert {option for option in there if option not in told} == set()
+    assert {option for option in there if option not in text} == set()
 
 
 @pytest.mark.parametrize("page", [GUARANTEES, DOCS / "how-to" / "use-sqlite.md"], ids=named)
 def test_the_pace_of_sqlite_is_as_the_pages_say(page: Path) -> None:
-    told = " ".join(page.read_text().split())
-    assert f"within about {watch.LOOK_LAZILY_US // 1000} ms" in told
+    text = " ".join(page.read_text().split())
+    assert f"within about {watch.LOOK_LAZILY_US // 1000} ms" in text
+
+
+@pytest.mark.parametrize(
+    ("page", "figures"),
+    [
+        ("design/0006-sqlite.md", ["about 100 µs for the sync", "10 µs", "after 5 ms"]),
+        ("design/0004-sync-without-a-loop.md", ["about 25 µs"]),
+        ("how-to/use-a-bucket.md", ["6.5", "65", "610", "2,700 to 4,000", "half a second"]),
+    ],
+)
+def test_the_rates_in_the_readme_are_those_of_the_page_they_link_to(
+    page: str, figures: list[str]
+) -> None:
+    [*rows] = [
+        line for line in (ROOT / "README.md").read_text().splitlines() if f"(docs/{page}" in line
+    ]
+    assert rows
+    measured = " ".join((DOCS / page).read_text().split())
+    for figure in figures:
+        assert any(figure in row for row in rows), figure
+        assert figure in measured, figure
+
+
+def test_the_defaults_in_the_readme_are_those_of_the_code() -> None:
+    text = (ROOT / "README.md").read_text()
+    assert f"its lease ends ({seconds(options.DEFAULT_LEASE_US)} by default)" in text
+    assert f"{app.MAX_ATTEMPTS} attempts, exponential backoff" in text
+    assert f"keep it below {store.RECORDS_BEFORE_WARNING:,} jobs" in text

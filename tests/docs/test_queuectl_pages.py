@@ -1,4 +1,4 @@
-"""What the pages say of queuectl: each command, option, setting, key and exit code there is."""
+"""The pages on queuectl describe each command, option, setting, key and exit code."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ COMMANDS = dict(commands())
 def test_every_command_is_in_the_reference() -> None:
     text = REFERENCE.read_text()
     missing = [" ".join(words) for words in COMMANDS if f"`{' '.join(words)}" not in text]
-    told = [words for words in missing if f"queuectl {words}" not in text]
-    assert told == []
+    undescribed = [words for words in missing if f"queuectl {words}" not in text]
+    assert undescribed == []
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
@@ -92,10 +92,10 @@ def test_every_field_of_a_new_job_is_in_the_reference() -> None:
 
 def test_every_key_of_json_is_in_the_reference() -> None:
     table = REFERENCE.read_text().partition("## JSON")[2].partition("\n## ")[0]
-    told = set(re.findall(r"`(\w+)`", table))
+    described = set(re.findall(r"`(\w+)`", table))
     job = Job(id="a", entrypoint="e", payload=b"", history=(Attempt(1, "w", 0, 0),))
     keys = whole_job_object(job, 0)
-    assert {*keys, *keys["history"][0]} - told == set()
+    assert {*keys, *keys["history"][0]} - described == set()
     worker = WorkerEntry(
         name="a",
         host="h",
@@ -107,7 +107,7 @@ def test_every_key_of_json_is_in_the_reference() -> None:
         entrypoints=(),
         running=(),
     )
-    assert {*worker_object(worker, [])} - told == set()
+    assert {*worker_object(worker, [])} - described == set()
 
 
 def test_every_exit_code_is_in_the_reference() -> None:

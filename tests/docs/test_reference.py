@@ -1,4 +1,4 @@
-"""The reference describes all there is: names, signatures, errors, addresses, formats."""
+"""The reference describes every name, signature, error, address and format."""
 
 from __future__ import annotations
 
@@ -68,8 +68,8 @@ def test_exported_names() -> None:
 
 
 def test_importing_casque_loads_no_package_but_msgspec() -> None:
-    # msgspec first: what it takes along, where that is installed, is its own affair.
-    look = """
+    # msgspec first: the packages that it loads, where they are installed, do not count.
+    program = """
 import sys
 import msgspec
 before = set(sys.modules)
@@ -78,8 +78,10 @@ import casque.buckets
 loaded = {name.partition(".")[0] for name in set(sys.modules) - before}
 print(*sorted(loaded - set(sys.stdlib_module_names) - {"msgspec"}))
 """
-    told = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
-    assert told.stdout.split() == ["casque"]
+    run = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert run.stdout.split() == ["casque"]
 
 
 @pytest.mark.parametrize("name", [*casque.__all__, *casque.buckets.__all__])
@@ -97,7 +99,7 @@ def public_methods(kind: type) -> dict[str, Callable[..., Any]]:
 
 
 def shape(signature: inspect.Signature) -> list[tuple[str, bool, bool]]:
-    """Of each parameter its name, whether it is keyword-only, and whether it may be left out."""
+    """The parameters: name, whether it is keyword-only, whether it has a default."""
     return [
         (one.name, one.kind is one.KEYWORD_ONLY, one.default is not one.empty)
         for one in signature.parameters.values()
@@ -141,13 +143,13 @@ def test_the_reference_describes_no_method_that_is_not_there() -> None:
 
 
 def test_every_attribute_of_a_job_is_described() -> None:
-    told = section(QUEUE_REFERENCE, "Job")
+    passage = section(QUEUE_REFERENCE, "Job")
     attributes = {
         name
         for name in (*Job.__struct_fields__, *vars(Job))
         if not name.startswith(("_", "is_")) and not name.endswith("_us")
     }
-    assert {name for name in attributes if f"`{name}`" not in told} == set()
+    assert {name for name in attributes if f"`{name}`" not in passage} == set()
 
 
 def test_every_error_is_explained() -> None:
@@ -163,13 +165,13 @@ def test_every_error_is_explained() -> None:
 
 
 def test_every_form_of_an_sqlite_address_is_in_the_reference() -> None:
-    told = section(QUEUE_REFERENCE, "open_store")
+    passage = section(QUEUE_REFERENCE, "open_store")
     for suffix in url._SQLITE_SUFFIXES:
-        assert f"`{suffix}`" in told
+        assert f"`{suffix}`" in passage
     for durability in get_args(connection.Durability):
-        assert f"`durability={durability}`" in told
+        assert f"`durability={durability}`" in passage
     major, minor, _ = connection._OLDEST_SQLITE
-    assert f"SQLite {major}.{minor} or later" in told
+    assert f"SQLite {major}.{minor} or later" in passage
     assert f"{major}.{minor} or later" in (ROOT / "README.md").read_text()
 
 
@@ -211,9 +213,9 @@ def test_every_table_and_column_of_sqlite_is_described() -> None:
         if kind == "index":
             continue
         heading = f"For people: `{name}`" if kind == "view" else f"`{name}`"
-        told = section(page, heading)
+        passage = section(page, heading)
         for (column,) in db.execute("SELECT name FROM pragma_table_info(?)", [name]):
-            assert f"`{column}`" in told, f"{name}.{column}"
+            assert f"`{column}`" in passage, f"{name}.{column}"
     db.close()
     assert f"This is schema {connection.SCHEMA}." in text
 
