@@ -11,6 +11,7 @@ from tests.docs.following import ROOT
 from tests.docs.pages import DOCS, named
 
 INDEX, LLMS = DOCS / "README.md", ROOT / "llms.txt"
+DEPENDENCIES = DOCS / "design" / "dependencies.md"  # a list with a reason each
 PAGES = sorted(set(DOCS.rglob("*.md")) - {INDEX})
 _ENTRY = re.compile(r"^- \[[^\]]+\]\(([^)#]+)\): \S.*$", re.MULTILINE)
 _PURPOSE = re.compile(r"(After|From) this page you can |This page (lists|describes|explains) ")
@@ -38,3 +39,12 @@ def test_a_page_begins_with_what_its_reader_will_be_able_to_do_or_know(page: Pat
     title, first = page.read_text().split("\n\n")[:2]
     assert title.startswith("# ")
     assert _PURPOSE.match(first), first
+
+
+@pytest.mark.parametrize(
+    "page", sorted(set((DOCS / "design").glob("*.md")) - {DEPENDENCIES}), ids=named
+)
+def test_a_design_page_has_the_question_the_decision_and_what_was_rejected(page: Path) -> None:
+    headings = re.findall(r"^## (.*)$", page.read_text(), re.MULTILINE)
+    wanted = ["Question", "Decision", "Rejected"]
+    assert [heading for heading in headings if heading in wanted] == wanted
