@@ -28,7 +28,7 @@ PURE_FILES := $(subst $(space),$(comma),$(PURE:%=src/casque/%.py))
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --dist worksteal
 
 # A stamp is written last, so a step that was interrupted is done again from its start. MADE is
-# put aside while pip works: if pip is killed, the next run makes the whole environment anew.
+# put aside while pip works: if pip is killed, the next run makes the whole environment again.
 MADE := $(VENV)/.made
 UNSURE := $(VENV)/.unsure
 BASE := $(VENV)/.installed
@@ -43,7 +43,7 @@ define install
 endef
 
 # An environment is bound to its Python and to this folder (scripts and the editable install
-# hold absolute paths). If either has gone, forget it and make it anew.
+# hold absolute paths). If either has gone, forget it and make it again.
 ifneq ($(wildcard $(MADE)),)
 $(shell [ "$$(cat $(MADE))" = "$(CURDIR)" ] && $(BIN)/python -c 'import pip' 2>/dev/null \
 	|| rm -f $(MADE) $(BASE) $(DEV) $(BENCH) $(COLLECTED))

@@ -176,7 +176,7 @@ def test_a_refusal_after_a_lost_reply_does_not_make_the_outcome_known() -> None:
 
 def test_a_stamp_whose_reply_was_lost_does_not_set_the_time() -> None:
     class Silent(Passing):
-        """The first `lost` writes are carried out, and nothing is heard of them for 12 s."""
+        """The first `lost` writes are carried out, and get no answer for 12 s."""
 
         def __init__(self, bucket: Bucket, clock: FakeClock, lost: int) -> None:
             super().__init__(bucket)

@@ -101,7 +101,7 @@ class State:
         self.tally = Tally()
         self.in_progress: dict[str, None] = {}
         self.is_whole = True
-        """False from `begin` to `end` or `rollback`. If it stays False, use `mended`."""
+        """False from `begin` to `end` or `rollback`. If it stays False, use `repaired`."""
         self.step = NO_STEP
         """The last clock step seen by the process that uses this state."""
         self.touched = 0
@@ -175,7 +175,7 @@ class State:
 
     def begin(self, now: int) -> None:
         """Begin a batch: `rollback` undoes every change from here on."""
-        self._undo = _Undo(self)  # before is_whole, so that `mended` finds this batch's undo list
+        self._undo = _Undo(self)  # before is_whole, so that `repaired` finds this batch's undo list
         self.is_whole = False
         self.time_us = now
 
@@ -227,7 +227,7 @@ class State:
         self._undo = _Undo(self)
         self.is_whole = True
 
-    def mended(self) -> State:
+    def repaired(self) -> State:
         """The state as it was at `begin`, rebuilt after an interruption.
 
         An exception can come at any instruction, for example by Ctrl-C, and leave

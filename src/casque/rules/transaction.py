@@ -34,7 +34,7 @@ class Decided(NamedTuple):
 def transact(state: State, batches: Sequence[Batch], now: int) -> Decided:
     """Decide and evolve batches. The caller stores the events, or calls `state.rollback()`.
 
-    If this is interrupted, `state.is_whole` stays False: see `State.mended`.
+    If this is interrupted, `state.is_whole` stays False: see `State.repaired`.
     """
     state.begin(now)
     done = Decided([], [], [])
@@ -56,7 +56,7 @@ def transact(state: State, batches: Sequence[Batch], now: int) -> Decided:
         state.rollback()  # a commit happens completely or not at all
         raise
     # A BaseException such as KeyboardInterrupt can come anywhere: then `is_whole` stays False,
-    # and the owner of the state repairs it with `mended` or discards it.
+    # and the owner of the state calls `repaired` or discards it.
     if events:
         state.end()
     else:

@@ -75,5 +75,5 @@ class MemoryStore(StateReads):
     def _whole(self) -> State:
         """The state, repaired if a commit was interrupted. Call it with the lock held."""
         if not self._state.is_whole:
-            self._state = self._state.mended()
+            self._state = self._state.repaired()
         return self._state
