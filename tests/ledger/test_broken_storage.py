@@ -266,7 +266,7 @@ def test_a_process_whose_open_queue_was_removed_uses_no_other(place: Place) -> N
         let_pass(place, LONG_ENOUGH, clock, blind_clock, idle_clock)
         for q in (seeing, blind, idle):
             gone = replaced(q, USES["stats"]), replaced(q, USES[BLIND])
-            assert all(re.search("format is gone.*Nothing is acknowledged", told) for told in gone)
+            assert all(re.search("format is gone.*acknowledge nothing", told) for told in gone)
         with Queue(place.url) as fresh:
             fresh.enqueue("e", id="new")
             for q in (seeing, blind, idle):

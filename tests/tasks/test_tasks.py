@@ -179,7 +179,7 @@ def test_a_second_job_with_the_same_id_is_the_first(app: App) -> None:
         ({"retain": 60}, "`retain` must be a timedelta"),
         ({"timeout": timedelta()}, "`timeout` must be longer than zero"),
         ({"headers": {"trace": 1}}, "`headers['trace']` must be text"),
-        ({"headers": {"trace": "x" * 1024}}, "more than 1,024 bytes"),
+        ({"headers": {"trace": "x" * 1024}}, "larger than 1,024 bytes"),
     ],
 )
 def test_a_wrong_option_is_refused_where_it_is_given(
