@@ -65,11 +65,14 @@ def seconds(us: int) -> str:
         ),
         ("pending work", [seconds(commit.CLOSE_PATIENCE_US)]),
         ("waiting for a file's lock", [seconds(local_disk.LOCK_PATIENCE_US)]),
-        ("memory of a silent writer", [f"{state.WRITER_MEMORY_US // MINUTE_US} minutes"]),
+        (
+            "how long the store remembers the last commit",
+            [f"{state.WRITER_MEMORY_US // MINUTE_US} minutes"],
+        ),
         ("claims", [f"{held_claims.HELD_CLAIMS_KEPT:,}"]),
         ("depth", [f"{async_queue.DEFAULT_MAX_DEPTH}"]),
         ("dead", [f"{decide.DEAD_RETENTION_US // DAY_US} days"]),
-        ("pruned", [f"{transaction.PRUNED_AT_ONCE} jobs"]),
+        ("pruned", [f"{transaction.PRUNED_AT_ONCE} expired jobs"]),
     ],
 )
 def test_the_limits_are_those_of_the_code(row: str, limits: list[str]) -> None:
@@ -120,7 +123,7 @@ def test_what_the_pages_on_workers_say_is_so() -> None:
     pace, backoff = supervisor.RestartPolicy(), Backoff()
     assert f"{lease} after the last heartbeat" in text
     assert f"`--grace`, {grace}" in text
-    assert f"ever later, up to every {seconds(pace.longest_us)}" in text
+    assert f"waits longer each time, up to {seconds(pace.longest_us)}" in text
     assert f"not ended {seconds(pace.beyond_grace_us)} after the grace is killed" in text
     assert f"the grace and the {seconds(pace.beyond_grace_us)} after it" in text
     assert f"up to every {seconds(store_thread._LONGEST_PAUSE_US)}" in text

@@ -57,7 +57,7 @@ def test_a_missing_entry_is_named_and_its_return_repairs_the_queue(
 ) -> None:
     log = filled(tmp_path / "queue")
     shutil.move(entry(log, number), tmp_path)
-    with pytest.raises(CorruptError, match=f"{number:020} is missing: .* later entries are"):
+    with pytest.raises(CorruptError, match=f"{number:020} is missing: .* later entries"):
         pending(tmp_path / "queue")
     shutil.move(tmp_path / f"{number:020}", log)
     assert pending(tmp_path / "queue") == 6

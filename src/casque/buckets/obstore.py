@@ -123,9 +123,9 @@ class ObstoreBucket:
             raise error_for(about, reply, error) from error
         except _Unordered as error:
             raise StorageError(
-                f"{self.name} does not list its objects in the order of their names ({error} came "
-                "late), and a queue needs that order. Use a general purpose bucket, or on Azure an "
-                "account without a hierarchical namespace.",
+                f"{self.name} does not list its objects in the order of their names ({error} is "
+                "out of order), and a queue needs that order. Use a general purpose bucket, or on "
+                "Azure an account without a hierarchical namespace.",
                 cause=error,
                 outcome_unknown=False,
             ) from error
@@ -299,7 +299,7 @@ def checked_path(path: str) -> str:
 
 def _checked_prefix(scheme: str, bucket: str, prefix: str) -> str:
     if not bucket or "/" in bucket:
-        raise InvalidError(f"{scheme}://{bucket}: write {scheme}://name/prefix.")
+        raise InvalidError(f"{scheme}://{bucket} names no bucket: write {scheme}://name/prefix.")
     return checked_path(prefix)
 
 

@@ -21,7 +21,7 @@ version. A caller that relies on compare-and-set must write new content each tim
 
 
 class Expect(Enum):
-    """A condition of `put` other than a version."""
+    """What `put` requires if no version is given: that the object does not exist."""
 
     ABSENT = auto()
 

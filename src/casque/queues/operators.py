@@ -43,7 +43,7 @@ class OperatorMethods:
         return job
 
     async def requeue_stale(self, timeout: timedelta) -> int:
-        """Requeue the jobs in progress without a heartbeat for `timeout`, whatever their lease.
+        """Requeue jobs in progress whose last heartbeat is older than `timeout`, expired or not.
 
         Their holders are fenced. Not needed in general: a job whose lease expires
         is due again by itself. Returns how many were requeued.

@@ -200,7 +200,7 @@ class Batch(msgspec.Struct, frozen=True, gc=False):
 
 
 class BatchStamp(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Marks a batch as stored. `answers` serves to answer a repeat: see rules/answers.py."""
+    """Marks a batch as stored. A repeat is answered from `answers`: see rules/answers.py."""
 
     writer: str
     number: int

@@ -1,8 +1,8 @@
-"""State: everything a store holds, indexed so that no operation depends on its depth.
+"""State: everything a store holds, indexed: no operation costs more with more jobs.
 
 Only `evolve` (evolve.py) changes it; `decide` reads it. All changes since `begin`
-can be rolled back: so a batch that lost its race is undone. `QueueState` is the
-frozen view that callers get.
+can be rolled back, which undoes a batch if another writer was faster. `QueueState`
+is the frozen view that callers get.
 """
 
 from __future__ import annotations

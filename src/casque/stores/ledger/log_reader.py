@@ -110,9 +110,9 @@ class LogReader:
             return await work()
         except MissingEntryError as error:
             raise CorruptError(
-                f"{self._log.name_of(error.number)} is missing: it was there before, or later "
-                "entries are. Something deletes objects of this queue, for example an expiry rule "
-                "of the bucket. Stop that, and restore the deleted objects."
+                f"{self._log.name_of(error.number)} is missing: it was there before, or there are "
+                "later entries. Something deletes objects of this queue, for example an expiry "
+                "rule of the bucket. Stop that, and restore the deleted objects."
             ) from error
         except MisplacedEntryError as error:
             raise CorruptError(

@@ -1,4 +1,4 @@
-"""Presence: ephemeral records, as objects beside the log that their owners overwrite.
+"""Presence: ephemeral records. Each is an object outside the log; its owner overwrites it.
 
 A worker renews its registry entry several times a minute. In the log, each renewal would
 be a log entry that every process has to read, for as long as the log is kept.

@@ -328,7 +328,7 @@ def _can_be_blind(batch: Batch) -> bool:
 
 
 def _without_places(outcomes: list[list[Any]]) -> list[list[Any]]:
-    """Return the outcomes without job positions, which a blind replica does not have."""
+    """Return the outcomes without job positions: a process that only adds jobs has none."""
     return [
         [
             [replace(job, seq=0) for job in outcome] if isinstance(outcome, list) else outcome

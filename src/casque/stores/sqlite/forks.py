@@ -161,8 +161,8 @@ def _let_go(handles: list[Closable]) -> None:
 def _deny() -> None:
     """Block writes by calls that continue in the thread that forked: they would write twice.
 
-    This runs last, when it is certain that this is that thread. A new thread may have the id of
-    one that is gone; there, SQLite's lock would be taken for ever.
+    This runs last, when the current thread is known to be the one that forked. A new thread can
+    reuse the id of an ended one; blocked by mistake, it would hold SQLite's lock forever.
     """
     for connection in _mine:
         connection.set_authorizer(lambda *_: sqlite3.SQLITE_DENY)

@@ -226,7 +226,7 @@ class SqliteStore:
         return outcomes
 
     def _commit_fast(self, batch: Batch) -> tuple[list[Answer], bool] | None:
-        """Carry out a batch on the fast path; None, without a change, if there is none.
+        """Commit a batch on the fast path. If it has no fast path: change nothing, return None.
 
         After None a transaction may be open, in which nothing was written.
         """
