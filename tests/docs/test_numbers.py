@@ -126,9 +126,10 @@ def test_what_the_pages_on_workers_say_is_so() -> None:
     assert f"waits longer each time, up to {seconds(pace.longest_us)}" in text
     assert f"not ended {seconds(pace.beyond_grace_us)} after the grace is killed" in text
     assert f"the grace and the {seconds(pace.beyond_grace_us)} after it" in text
-    assert f"up to every {seconds(store_thread._LONGEST_PAUSE_US)}" in text
+    assert f"growing intervals of at most {seconds(store_thread._LONGEST_PAUSE_US)}" in text
     assert f"not gone {store_thread.CANCEL_SECONDS:g} s later" in text
-    assert f"up to {backoff.base.total_seconds():g} s, 4 s, 8 s and so on, at most an hour" in text
+    waits = f"at most {backoff.base.total_seconds():g} s, 4 s, 8 s and so on"
+    assert f"{waits}, and never more than an hour" in text
     assert (backoff.factor, backoff.cap, store_thread.BEATS_PER_LEASE) == (2, timedelta(hours=1), 3)
     assert (options.DEFAULT_CONCURRENCY, app.MAX_ATTEMPTS) == (32, 10)
     assert f"by default {lease} after" in " ".join(GUARANTEES.read_text().split())

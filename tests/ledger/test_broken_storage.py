@@ -227,7 +227,7 @@ def test_a_process_that_has_read_an_entry_does_not_continue_without_it(place: Pl
         with Queue(place.url) as fresh:
             fresh.enqueue("e", id="in its place")
         for q in (seeing, blind):
-            assert f"{key_of(5)} is missing, or another" in refused(q, USES["stats"])
+            assert f"{key_of(5)} is missing, or no longer" in refused(q, USES["stats"])
         place.write(key_of(5), body)
         goes_on(place, seeing, *first(4), added)
         blind.enqueue("e")

@@ -118,7 +118,7 @@ def test_only_a_file_is_replaced(path: Path) -> None:
     os.mkfifo(pipe)
     with Queue(path) as q:
         q.enqueue("e")
-        with pytest.raises(InvalidError, match="is not a file"):
+        with pytest.raises(InvalidError, match="not a regular file"):
             store_of(q).backup(pipe, replace=True)
     assert pipe.is_fifo()
 

@@ -282,7 +282,7 @@ def test_a_task_name_is_unique_and_the_error_names_both_places(app: App) -> None
     with pytest.raises(InvalidError) as raised:
         app.task(name="at_the_top")(other)
     line = at_the_top.__code__.co_firstlineno
-    assert f"'at_the_top' is taken by the task at {__file__}:{line}" in str(raised.value)
+    assert f"the name 'at_the_top': the one at {__file__}:{line}" in str(raised.value)
     assert f"{__file__}:{other.__code__.co_firstlineno}" in str(raised.value)
     assert dict(app.tasks) == {"at_the_top": first}
 

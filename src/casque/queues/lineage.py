@@ -1,8 +1,9 @@
 """Lineage: whether this code runs inside a job, and how deep.
 
-A worker sets it with `tasks/current.py:become`, and passes it to the programs it
-starts in `CASQUE_JOB_ID` and `CASQUE_DEPTH`. Every enqueue checks it, so that jobs
-that enqueue each other in a loop are refused instead of running forever.
+A worker sets the lineage with `tasks/current.py:become`, and passes it, in the variables
+`CASQUE_JOB_ID` and `CASQUE_DEPTH`, to the programs that the worker starts. Every enqueue
+checks the lineage, so that jobs that enqueue each other in a loop are refused instead of
+running forever.
 """
 
 from __future__ import annotations

@@ -104,9 +104,10 @@ def _mounts() -> Iterator[tuple[str, str]]:
 def locked(path: Path, clock: Clock) -> Iterator[None]:
     """Hold a lock: one process and thread at a time, none twice in a row while another waits.
 
-    It locks two files beside `path`. The system releases the locks when a process
-    dies. A process holds the gate while it waits for the lock, so a process that has
-    just released the lock finds the gate taken and waits its turn.
+    It locks two files beside `path`: the lock itself and a gate. A process takes the gate
+    first and holds the gate while it waits for the lock. So a process that has just released
+    the lock finds the gate taken and waits its turn. The system releases both locks when a
+    process dies.
     """
     give_up = clock.monotonic() + LOCK_PATIENCE_US
     gate = _take(path.with_name(f".{path.name}.gate"), clock, give_up)

@@ -163,8 +163,9 @@ class TaskApp:
             first = self._tasks.setdefault(made.name, made)
             if first is not made:
                 raise InvalidError(
-                    f"the name {made.name!r} is taken by the task at {where(first.function)}: "
-                    f"give the task at {where(function)} another: @app.task(name=…)."
+                    f"two tasks have the name {made.name!r}: the one at {where(first.function)} "
+                    f"and the one at {where(function)}. Give the second another name: "
+                    "@app.task(name=…)."
                 )
             return made
 

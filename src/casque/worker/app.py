@@ -52,8 +52,9 @@ def _lease(value: timedelta) -> int:
     us = checks.positive_span(value, "lease")
     if us < SHORTEST_LEASE_US:
         raise InvalidError(
-            f"`lease` must be at least 1 s, got {value}: a worker renews it three times per lease, "
-            "and a busy machine would lose its jobs."
+            f"`lease` must be at least 1 s, got {value}: a worker renews a lease three times in "
+            "its length, and on a busy machine the renewals of a shorter lease could come too "
+            "late, so that the worker loses its jobs."
         )
     return us
 

@@ -210,10 +210,10 @@ class LogReader:
             content = await self._log.read(number, Stopwatch(self.clock))
             if digest_of(content or FIRST) != digest:
                 raise CorruptError(
-                    f"{self._log.name_of(number)} is missing, or another is in its place: this "
-                    "process has read it before. Something deletes or replaces objects of this "
-                    "queue: stop that, and restore them. If you restored an older copy on purpose, "
-                    "restart this process."
+                    f"{self._log.name_of(number)} is missing, or no longer has the content that "
+                    "this process has read. Something deletes or replaces objects of this queue: "
+                    "stop that, and restore the objects. If you restored an older copy on "
+                    "purpose, restart this process."
                 )
         self._known = (0, FIRST)
 

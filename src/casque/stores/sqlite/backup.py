@@ -79,7 +79,9 @@ def _check_free(database: Database, target: Path, *, replace: bool) -> None:
             "`replace=True`)."
         )
     if target.exists() and not target.is_file():
-        raise InvalidError(f"{target} is not a file: name another one for the copy.")
+        raise InvalidError(
+            f"{target} exists and is not a regular file. Choose another path for the copy."
+        )
     log = target.with_name(f"{target.name}-wal")
     if log.exists():
         raise InvalidError(

@@ -76,8 +76,9 @@ def has_ended(pid: int, birth: int | None) -> bool:
 def send(pid: int, birth: int | None, number: signal.Signals) -> bool:
     """Send a signal to the process that started at `birth`, and to no other. False if not sent.
 
-    A process stopped by Ctrl-Z is continued to handle it. Nothing is sent if
-    the process has ended, belongs to another user, or cannot be identified.
+    If the process is stopped by Ctrl-Z, it is also continued (SIGCONT), so that it can
+    handle the signal. Nothing is sent if the process has ended, belongs to another user,
+    or cannot be identified.
     """
     if birth is None or not hasattr(os, "pidfd_open"):
         return False
