@@ -184,7 +184,7 @@ class State:
         self.is_whole = True
 
     def stamp(self, stamps: Iterable[BatchStamp]) -> None:
-        """Record which batches this commit stores; drop silent writers."""
+        """Record which batches this commit stores; forget writers that no longer write."""
         self.version += 1
         for one in stamps:
             self._set_writer(one.writer, WriterRow(one.number, self.time_us, one.answers))

@@ -118,7 +118,7 @@ class TaskError(Exception):
 
 
 class GivenBack(Exception):  # noqa: N818 - not an error but an answer
-    """Raised by a function that the signal to its worker has ended too: release the job."""
+    """Raised when a signal that stops the worker also ended the job's command: release the job."""
 
 
 class AttemptContext(Protocol):

@@ -107,7 +107,7 @@ async def _check_is_free(requests: BucketRequests, watch: Stopwatch) -> None:
                 raise CorruptError(
                     f"{requests.full_name(MARKER)} is gone, though there is a log beside it. "
                     f"Nothing was overwritten. If you removed the queue, remove {identity}/ too. "
-                    f"If only {MARKER} was lost, put it back: "
+                    f"If only {MARKER} was lost, create it with this content: "
                     f"{mark_of(identity).decode().strip()}"
                 )
             return

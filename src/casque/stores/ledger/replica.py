@@ -77,7 +77,7 @@ class Replica:
         return State() if self.state is None else self.state
 
     def decided(self, stamps: Sequence[BatchStamp], content: bytes) -> None:
-        """Note that the current state is stored as the next entry."""
+        """Remember that the current state was stored, as the next entry."""
         self._end = self.number + 1, digest_of(content)
         self.writers.append(stamps[0].writer)
         self.is_changing = False

@@ -19,5 +19,5 @@ reads                The queries of a reader.
 rows                 Converts jobs and records to rows and back; the statements by name.
 store                `SqliteStore`: a commit is a transaction; one connection writes, one reads.
 transaction          One transaction in progress: counters, lines, rows.
-watch                Notices that another process wrote, and rings the bells.
+watch                Notices that another process wrote, and wakes waiting dequeues.
 """

@@ -7,7 +7,7 @@ dequeue use it too. It counts the rows it reads in `touched`, as the rules do.
 reads only the first jobs of the lines whose turn it is. If only one line is due,
 a run of dequeues is one read of the index.
 
-Past 400 lines: the order and the claim are one rule, and change together.
+This file has over 400 lines: the order and the claim are one rule, and change together.
 """
 
 from __future__ import annotations
@@ -394,7 +394,7 @@ class Dequeues:
 def claim_queued(
     execute: Execute, heads: Sequence[HeadRow], first_token: int, by: tuple[str, int, int]
 ) -> list[tuple[Any, ...]]:
-    """Lease queued jobs in one statement, with tokens in their order. The rows are in any order.
+    """Lease queued jobs in one statement. Tokens rise in the order of `heads`; rows do not.
 
     `by` is the worker, the time, and the end of the lease.
     """

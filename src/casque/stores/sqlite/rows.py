@@ -56,7 +56,7 @@ _decode_headers = msgspec.json.Decoder(dict[str, str]).decode
 
 
 def encode_chain(chain: tuple[str, ...]) -> str:
-    """The entrypoints above a job, encoded for the column `chain`. Not for an empty one."""
+    """Encode the entrypoints of the jobs that led to a job. `chain` must not be empty."""
     return _encode(chain).decode()
 
 

@@ -4,8 +4,8 @@ A commit is one transaction, synced to disk before it is answered. One connectio
 writes and another reads, each under a lock, so that a long read of a large queue
 delays no commit.
 
-Past 400 lines: the fast and the slow commit share the cache, the answers and the
-error handling, and the port has nine reads.
+This file has over 400 lines: the fast and the slow commit share the cache, the answers
+and the error handling, and the port has nine reads.
 """
 
 from __future__ import annotations

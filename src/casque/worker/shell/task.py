@@ -219,7 +219,7 @@ class _ShortageError(Exception):
 
 
 async def _is_stopping(running: RunningJob) -> bool:
-    """True if its worker was asked to stop. A signal to all processes may reach the worker last."""
+    """True if the worker was asked to stop. Waits: a signal to all may reach the worker last."""
     if not running.is_stopping:
         await pause(_STOP_SECONDS)
     return running.is_stopping

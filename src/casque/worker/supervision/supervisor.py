@@ -300,7 +300,7 @@ class Supervisor:
 
 
 def _say(level: int, event: str, message: str, *args: object, **fields: object) -> None:
-    """Log an event that the console shows in its own words."""
+    """Log an event. The console format words it by `event`, not by `message`."""
     _log.log(level, message, *args, extra={"event": event, **fields})
 
 
