@@ -49,7 +49,7 @@ def seconds(us: int) -> str:
         ("history", [f"last {transitions.HISTORY_LIMIT} attempts"]),
         ("durations", [f"{LONGEST_SPAN_US // (365 * DAY_US)} years"]),
         (
-            "`enqueue_many`",
+            "jobs that one `enqueue_many`",
             [f"{arguments.ENQUEUE_MANY_JOBS:,} jobs", mib(arguments.ENQUEUE_MANY_BYTES)],
         ),
         (
