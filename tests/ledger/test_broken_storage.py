@@ -361,7 +361,9 @@ def test_a_running_process_notices_a_newer_format(place: Place) -> None:
 def test_a_mark_that_is_gone_is_put_back_by_hand_as_the_message_says(place: Place) -> None:
     with filled(place) as q, Queue(place.url) as fresh:
         place.remove("format")
-        refuses(place, f"format is gone, though there is a log.*{KEPT}.*create it with this content")
+        refuses(
+            place, f"format is gone, though there is a log.*{KEPT}.*create it with this content"
+        )
         told = refused(fresh, USES["stats"])
         place.write("format", told[told.index("{") :].encode())
         goes_on(place, fresh, *first(4))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import logging
 import os
 import re
@@ -186,3 +187,9 @@ def test_closing_a_log_waits_for_its_reader_but_not_for_ever(
         handler.close()
         logging.getLogger("elsewhere").info("after")
     assert reader.readline().startswith("0 x")
+
+
+def test_a_line_with_half_a_letter_and_a_number_that_json_lacks_is_json() -> None:
+    record = logging.makeLogRecord({"msg": "x", "ratio": float("nan"), "file": "caf\udce9"})
+    found = json.loads(JsonLines().format(record), parse_constant=pytest.fail)
+    assert (found["ratio"], found["file"]) == (None, "caf\\udce9")
