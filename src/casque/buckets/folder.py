@@ -2,8 +2,8 @@
 
 A create writes and syncs a temporary file, links it to its name, which fails if the
 name is taken, and syncs the folder; only then does the put return. An update does the
-same with a rename, under a lock. A delete takes the lock too, so that the file that
-was compared is still there when it is replaced.
+same with a rename: under a lock, it compares the old file, then replaces it. A delete
+takes the same lock, so it cannot remove the file between the two steps.
 """
 
 from __future__ import annotations

@@ -158,7 +158,7 @@ class Call:
         return args + starred[len(self._first) :], named
 
     def _take(self, payload: bytes, fields: _Fields) -> tuple[list[Any], dict[str, Any]]:
-        """The values without a name, and those with one."""
+        """The positional arguments, and the keyword arguments."""
         try:
             raws = _OBJECT.decode(payload) if payload else {}
         except msgspec.DecodeError as error:

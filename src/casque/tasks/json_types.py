@@ -114,7 +114,7 @@ def exact(hint: Any) -> tuple[type, ...] | None:
 
 
 def certain(hint: Any) -> type | None:
-    """The class whose values all fit the hint: they need no check by decoding."""
+    """The class whose instances all fit the hint, so that no value needs a check; or None."""
     return hint if isinstance(hint, type) and hint in _EXACT else None
 
 

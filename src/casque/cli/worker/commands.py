@@ -242,7 +242,9 @@ def stop(
     from casque.cli.worker import fleet, stop
 
     if pids and everywhere:
-        raise InvalidError("PIDs are valid on this host only: give PIDs or --all, not both.")
+        raise InvalidError(
+            "give PIDs, for workers of this host, or --all, for all hosts; not both."
+        )
     timeout_us = None if timeout is None else duration_us(timeout, "--timeout")
     with open_for_reading(context) as access:
         if access.is_absent:

@@ -148,7 +148,7 @@ class BucketRequests:
     async def pause(self, place: int, watch: Stopwatch, error: StorageError | None = None) -> None:
         """Wait between two tries: longer each time, and at least as long as the storage asks.
 
-        The pause never lasts beyond the call's deadline, so that one last try is made.
+        A pause that would pass the call's deadline ends at it, and one last try is made.
         """
         longest = min(_FIRST_PAUSE_US << min(place, 10), _LONGEST_PAUSE_US)
         span = int(longest * (0.5 + self.clock.random() / 2))

@@ -4,8 +4,9 @@ With a bucket that ignores conditions, two writers would overwrite each other's
 jobs without an error. So every process that writes to a ledger tests the bucket
 first. The objects it writes for that also show the bucket's time.
 
-Racing creates detect a bucket that honours conditions, but checks first and
-writes later. Processes that create a ledger run this test, and workers do.
+A second test sends several creates of one object at once. It detects a bucket that
+honours conditions, but does not check and write in one atomic step. Processes that
+create a ledger run this test, and workers do.
 """
 
 from __future__ import annotations
