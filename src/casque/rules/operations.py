@@ -62,7 +62,7 @@ class Dequeue(msgspec.Struct, frozen=True, gc=False):
 
 
 class Ack(msgspec.Struct, frozen=True, gc=False):
-    """The attempt succeeded; add the follow-up jobs `enqueue` in the same step."""
+    """The attempt succeeded. The jobs in `enqueue` are added in the same step."""
 
     id: str
     token: int

@@ -223,7 +223,7 @@ class RunningAttempts:
 
 
 def _end_of(attempt: RunningAttempt) -> BaseException:
-    """The exception that ended its asyncio task."""
+    """The exception that ended the asyncio task of an attempt."""
     work = attempt.work
     error = None if work is None or work.cancelled() else work.exception()
     return error or asyncio.CancelledError()

@@ -158,7 +158,7 @@ class Database:
         )
 
     def check_joined(self, connection: Connection) -> None:
-        """Raise if the caller's connection, in a transaction, has other files open."""
+        """Raise unless the caller's connection has the same files open as this store."""
         if self.is_lost():
             raise self.lost()
         [mode] = connection.execute("PRAGMA main.journal_mode").fetchone()
@@ -284,7 +284,7 @@ class Database:
             raise InvalidError(
                 f"{self.name} is on a network drive ({drive}), where SQLite's locks are unreliable "
                 "and jobs would be lost. Use a local disk; to share a queue between hosts, use a "
-                "bucket or PostgreSQL."
+                "bucket."
             )
         if has_other_names(self.path):
             raise InvalidError(

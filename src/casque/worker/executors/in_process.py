@@ -83,7 +83,7 @@ class LoopExecutor:
 
 
 class ThreadExecutor:
-    """Plain functions, each in one of as many threads as there are slots."""
+    """Runs plain functions in threads, one thread per slot."""
 
     def __init__(self, middleware: Middleware | None, switching: Switching) -> None:
         self._middleware = middleware

@@ -32,7 +32,7 @@ class UnguardedError(Exception):
 
 
 class Guard:
-    """The guard of one event loop of this process: a process that is kept running.
+    """The guard, a helper process. Each event loop of this process keeps one running.
 
     Only this process may hold its pipes: a command does not inherit them, and the
     child of a fork closes them.

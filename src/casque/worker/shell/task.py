@@ -157,7 +157,7 @@ class RunningCommands:
         raise TaskError(exit_failure(code), gives_up=False)
 
     def _bound(self, running: RunningJob, group: int) -> None:
-        """Make the guard kill it when its lease is over, even if this process is frozen."""
+        """Make the guard kill the command when the lease ends, even if this process is frozen."""
 
         def renewed(lease_us: int) -> None:
             self._guard.extend(group, lease_us / SECOND_US + _SLACK_SECONDS)

@@ -58,7 +58,7 @@ class Wakeups:
         """Let these signals wake the reader and do nothing else. No effect off the main thread."""
 
         def nothing(_number: int, _frame: FrameType | None) -> None:
-            """Not SIG_IGN: an ignored signal wakes nobody."""
+            """A handler that does nothing. SIG_IGN would not do: an ignored signal ends no wait."""
 
         with handling(dict.fromkeys(numbers, nothing)):
             if threading.current_thread() is not threading.main_thread():
