@@ -191,7 +191,7 @@ def test_a_network_drive_is_refused(
     mounts = tmp_path / "mounts"
     mounts.write_text(mounted(Path("/"), "ext4") + mounted(folder, kind))
     monkeypatch.setattr(disks, "_MOUNTS", mounts)
-    refuses(flavour, folder, rf"network drive \({kind}\).*local disk.*PostgreSQL", InvalidError)
+    refuses(flavour, folder, rf"network drive \({kind}\).*local disk.*use a bucket", InvalidError)
 
 
 def test_a_local_disk_beside_a_network_drive_is_fine(
