@@ -1,4 +1,4 @@
-"""Conflicts: when a commit that keeps losing the write to others gives up."""
+"""Conflicts: when a commit that keeps losing the race to other writers gives up."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from casque.system.clock import SECOND_US, Stopwatch
 
 
 def check_conflicts(name: str, count: int, max_conflicts: int | None, watch: Stopwatch) -> None:
-    """Raise if a commit to the store `name`, started with `watch`, lost the write too often.
+    """Raise if a commit to the store `name`, started with `watch`, lost the race too often.
 
-    CASConflictError after more than `max_conflicts` losses, StorageError after COMMIT_DEADLINE_US.
+    It raises CASConflictError after more than `max_conflicts` losses, or StorageError after
+    COMMIT_DEADLINE_US.
     """
     if max_conflicts is not None and count > max_conflicts:
         raise CASConflictError(

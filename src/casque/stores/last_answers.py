@@ -17,7 +17,7 @@ _WRITERS_KEPT = 128
 
 
 class KeptAnswer(NamedTuple):
-    """The stored last commit of a writer, and the reads for the rest of its answer."""
+    """The stored row of a writer's last commit, and the reads that complete its answer."""
 
     row: WriterRow
     reads: JobReads
@@ -34,7 +34,7 @@ class _Last:
         self.writer = writer
         self.number = number
         self.outcomes = outcomes
-        """None: the commit was sent, but another process may have stored it instead."""
+        """None if the commit was sent, but another process may have stored it first."""
         self.decided_us = decided_us
 
 
@@ -75,12 +75,12 @@ class LastAnswers:
         return 0 if kept is None else kept.number
 
     def decided_us(self, writer: str, number: int) -> int | None:
-        """When this commit was last decided; None if it never was."""
+        """Return when this process last decided this commit; None if it did not."""
         kept = self._last.get(writer)
         return None if kept is None or kept.number != number else kept.decided_us
 
     def recall(self, batch: Batch, stored: int, kept: KeptAnswer | None) -> Answer | None:
-        """The answer to a batch that was already applied; None if it was not.
+        """Return the answer to a batch that is already stored; None if the batch is new.
 
         `stored` is the number of the writer's last stored commit; 0 if there is none. `kept` is
         the stored answer to that commit.
@@ -111,7 +111,7 @@ class LastAnswers:
     def recall_all(
         self, batches: Iterable[Batch], state: State, now: Callable[[], int]
     ) -> dict[str, Answer]:
-        """By writer, the answers to the batches that the state already contains."""
+        """Return the answers to the batches that the state already contains, by writer."""
         answers: dict[str, Answer] = {}
         for batch in batches:
             row = state.writers.get(batch.writer)

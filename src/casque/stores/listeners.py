@@ -27,7 +27,7 @@ def makes_claimable(event: Event) -> bool:
 
 
 class Listeners:
-    """The bells of the waiting dequeues of this process on one store."""
+    """The waiting dequeues of this process on one store, each with a Bell that wakes it."""
 
     def __init__(self) -> None:
         self.all: dict[int, Bell] = {}

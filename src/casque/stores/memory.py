@@ -73,7 +73,7 @@ class MemoryStore(StateReads):
         """Does nothing: only memory is held."""
 
     def _whole(self) -> State:
-        """The state, repaired if a commit was interrupted. Call it with the lock held."""
+        """Return the state; repair it first if a commit was interrupted. Hold the lock."""
         if not self._state.is_whole:
             self._state = self._state.repaired()
         return self._state

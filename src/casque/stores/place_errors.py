@@ -1,8 +1,8 @@
 """Place errors: a queue is missing, or something else is in its place.
 
-A store gets an identity when it is created. A process that has it open compares
-the identity, so it never mistakes another store in the same place for this one:
-job ids may be equal, but claims are not.
+A store gets an identity when it is created. A process that has the store open compares identities,
+so it notices when another store takes its place. The other store may have jobs with the same ids,
+but never the claims of this process.
 
 `queuectl` imports this module when a command fails, so it must load fast.
 """
@@ -17,7 +17,7 @@ class ForeignError(InvalidError):
 
 
 def replaced(what: str) -> CorruptError:
-    """`what` says which object is missing, or belongs to another queue."""
+    """Return the error for a replaced queue. `what` names the missing or foreign object."""
     return CorruptError(
         f"{what}: the queue that this process has open was removed or replaced, or cannot be "
         "reached. This process can acknowledge nothing any more, and its claims are lost. Restore "
@@ -32,7 +32,7 @@ class AbsentError(CorruptError):
 
 
 def absent(what: str) -> AbsentError:
-    """`what` says which object is missing."""
+    """Return the error for a queue that must exist. `what` names the missing object."""
     return AbsentError(
         f"{what}: workers had a queue open here, so no new one is created: its jobs would be "
         "hidden when the old queue comes back. Mount its folder or restore it. Or, to start a new "

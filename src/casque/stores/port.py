@@ -57,31 +57,29 @@ class Store(Protocol):
         Records of an ephemeral kind are not part of the atomic write: they may
         be written separately, and may vanish.
 
-        Returns one answer per batch, with the result of each operation or the
-        CasqueError that refused it; a refusal does not affect other operations.
-        A writer numbers its commits upwards and has one in flight. A repeated
-        writer and number is applied once and gets the same answer, whatever
-        other batches come with it. Raises StorageError if the storage does not
-        answer in time (`outcome_unknown` says whether the commit may be stored),
-        CASConflictError after `max_conflicts` lost races, and CorruptError if
-        the stored bytes are not a casque queue.
+        Returns one answer per batch, with the result of each operation or the CasqueError that
+        refused it. A refusal does not affect other operations. A writer numbers its commits upwards
+        and has one in flight. If a writer repeats a number, the batch is applied once and gets the
+        same answer, whatever other batches come with it. Raises StorageError if the storage does
+        not answer in time; `outcome_unknown` says whether the commit may be stored. Raises
+        CASConflictError after `max_conflicts` lost races, and CorruptError if the stored bytes are
+        not a casque queue.
         """
         ...
 
     def listen(self, bell: Bell) -> AbstractContextManager[int | None]:
-        """Ring `bell` whenever a job may have become claimable, while the context is open.
+        """While the context is open, call `bell.ring()` whenever a job may have become claimable.
 
-        Yields the longest time in microseconds that a listener should sleep
-        before it asks again without a ring; None if a ring is never missed. Jobs
-        that become due by time alone do not ring: an empty dequeue returns when
-        the next one is due.
+        Yields how many microseconds a listener may sleep without a ring before it must dequeue
+        again; None if no ring is ever missed. A job that becomes due by time alone causes no ring:
+        a dequeue that finds nothing returns the time until the next job is due.
         """
         ...
 
     async def get(self, job_id: str) -> Job | None: ...
 
     async def jobs(self, wanted: JobFilter, *, limit: int, after: int = 0) -> list[Job]:
-        """Up to `limit` jobs in enqueue order; `after` is the last `seq` of the page before."""
+        """Up to `limit` jobs in enqueue order; `after` is the last `seq` of the previous page."""
         ...
 
     async def peek(
@@ -115,12 +113,12 @@ class Store(Protocol):
 class Prompt(Protocol):
     """A `blocking` store that also offers its commit as a plain function.
 
-    The sync queue uses it to avoid the cost of a coroutine, but only if one class defines both
-    methods: if a subclass overrides `commit`, the queue calls `commit`.
+    The sync queue calls `commit_now` to avoid the cost of a coroutine, but only if one class
+    defines both methods. If a subclass overrides only `commit`, the queue calls `commit`.
     """
 
     def commit_now(self, batches: Sequence[Batch]) -> list[Answer]:
-        """As `commit`, for a store that has no conflicts."""
+        """Do the same as `commit`, for a store that has no conflicts."""
         ...
 
 
@@ -129,7 +127,7 @@ class Doubtful(Protocol):
     """A store on a server that may not keep the promises that casque relies on."""
 
     def try_out(self) -> None:
-        """Have the next call test the server first, as thoroughly as for a new store.
+        """Make the next call test the server first, as thoroughly as for a new store.
 
         Workers ask for this when they start. The test takes up to two seconds; the call raises
         StorageError if the server fails it.
@@ -144,7 +142,7 @@ class Creatable(Protocol):
     def require_existing(self) -> None:
         """Create no store from now on, not even after `close`.
 
-        While there is none, calls raise CorruptError with `is_replaced`.
+        While no store exists, calls raise CorruptError with `is_replaced`.
         """
         ...
 
@@ -156,6 +154,6 @@ class Joinable(Protocol):
     def enqueue_within(self, connection: object, operation: Enqueue) -> list[Job]:
         """Add all of the jobs to the transaction on `connection`, or raise and add none.
 
-        The jobs exist once the caller commits. Called on the caller's own thread.
+        The jobs exist once the caller commits. This runs on the caller's own thread.
         """
         ...

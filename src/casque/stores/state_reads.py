@@ -1,4 +1,4 @@
-"""State reads: the reads of every store that has a `State`, written once."""
+"""State reads: the reads that all stores with a `State` share."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class StateReads:
     """Reads for memory, document and ledger. The subclass keeps the state current."""
 
     async def _read(self, look: Callable[[State, int], T]) -> T:
-        """Returns `look(state, now)` for the current state and the store's time."""
+        """Return `look(state, now)` for the current state and the store's time."""
         raise NotImplementedError
 
     async def get(self, job_id: str) -> Job | None:

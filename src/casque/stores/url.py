@@ -65,7 +65,7 @@ def open_store(address: StoreAddress, *, clock: Clock | None = None) -> Store:
 
 
 def anchored(address: StoreAddress) -> StoreAddress:
-    """The address as an absolute path: the same even if the process changes its folder."""
+    """Return the address with an absolute path, which is the same from every working folder."""
     if isinstance(address, str) and "://" in address:
         scheme, _, rest = address.partition(":///")
         if scheme not in _FILE_SCHEMES or rest.startswith(("/", "~", "?", ":")) or not rest:

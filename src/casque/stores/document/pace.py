@@ -1,11 +1,10 @@
 """Pace: gives slow writers of one shared object a turn.
 
-A process that writes without pause wins every race against a slower one. As long as
-the slower one never writes, nothing in the object shows that it is waiting. So the
-first few of every `PERIOD` versions are reserved for processes that have not written
-recently: the others pause long enough for a process ten times as slow to read and
-write. The version number alone decides when, so the processes need not know each
-other. A writer that is alone pauses once in a period.
+A process that writes without pause wins every race against a slower one. As long as the slower
+process never writes, nothing in the object shows that it waits. So the first few of every `PERIOD`
+versions are reserved for processes that have not written recently: the others pause long enough for
+a process ten times as slow to read and write. Only the version number decides when they pause, so
+the processes need not know each other. A process that is the only writer pauses once in a period.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _TRIPS_KEPT = 16
 
 
 class Pace:
-    """When this process may write next."""
+    """Decides how long this process pauses before its next write."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -45,7 +44,7 @@ class Pace:
         self._wrote_at, self._wrote_version = self._clock.monotonic(), version
 
     def quiet_us(self, version: int) -> int:
-        """How long to pause before replacing `version`."""
+        """Return how long to pause before replacing `version`."""
         period, place = divmod(version, PERIOD)
         if place >= RESERVED or not version:
             return 0

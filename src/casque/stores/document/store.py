@@ -1,8 +1,8 @@
 """The document store: a whole queue in one JSON object, behind any two-method port.
 
-Every commit decides on the state it has, then writes the whole object on the
-condition that no other process changed it since. If one did, the commit starts
-over. This store is for small queues that people want to read.
+Every commit decides on the state it has, then writes the whole object on the condition that no
+other process changed it since. If another process did, the commit starts over. This store is for
+small queues that people want to read.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ T = TypeVar("T")
 
 
 class _View:
-    """A state, and the etag of the object that it was read from or written to."""
+    """A state, and the etag of the object when the state was read or written."""
 
     __slots__ = ("etag", "state")
 
@@ -156,14 +156,15 @@ class DocumentStore(StateReads):
             return
 
     def _sent_before(self, batches: Sequence[Batch]) -> int | None:
-        """When the earliest of these batches was decided; None if none was."""
+        """Return when the first of these batches was decided; None if none was decided before."""
         times = [self._answers.decided_us(batch.writer, batch.number) for batch in batches]
         return min((time for time in times if time is not None), default=None)
 
     def _keep_sent(self, batches: Sequence[Batch], done: Decided, decided_us: int) -> None:
-        """Keep the outcomes before sending: if the reply is lost, the next read may find it.
+        """Keep the outcomes before the write: if its reply is lost, a later read may need them.
 
-        Not those of a remote batch: another process may have received and stored it too.
+        The outcomes of a remote batch are not kept: another process may have stored that batch
+        first.
         """
         stored = {stamp.writer for stamp in done.stamps}
         for batch, one in zip(batches, done.outcomes, strict=True):
@@ -239,7 +240,7 @@ class DocumentStore(StateReads):
         return etag
 
     async def _load_after(self, doubt: BaseException | None, watch: Stopwatch) -> _View:
-        """Load. While a write of ours is in doubt, retry until the storage answers."""
+        """Load the object. If a write got no answer (`doubt`), retry until a read succeeds."""
         if doubt is None:
             return await self._load()
         while True:
@@ -253,10 +254,9 @@ class DocumentStore(StateReads):
     async def _write(self, content: bytes, etag: str | None, watch: Stopwatch) -> str:
         """Replace the object. Repeats until the outcome is clear.
 
-        After a write without an answer, the same bytes are sent again, but only
-        while the object still is the one they were decided on. So at most one
-        decision is ever stored, and it is the one whose results are kept. A
-        conflict that has a cause may come from our own lost write.
+        After a write without an answer, it sends the same bytes again, but only while the object
+        still has the etag `etag`. So at most one decision is ever stored: the one whose results are
+        kept. If a CASConflictError has a `__cause__`, the conflict may be with our own lost write.
         """
         pause = _FIRST_PAUSE_US
         doubt: Exception | None = None
@@ -318,7 +318,7 @@ class DocumentStore(StateReads):
 
 
 def _are_remote(batches: Sequence[Batch]) -> bool:
-    """True if an answer may come from the state, which other processes may have changed."""
+    """True if a batch comes from another process, so that its answer may depend on the state."""
     return any(batch.is_remote for batch in batches)
 
 

@@ -1,8 +1,8 @@
 """Bucket requests: each has a time limit, and idempotent ones are repeated until one is answered.
 
-No answer is not "no". A read, a list and a delete may be sent again: in parallel with one that is
-slow to answer, and again after all copies have failed. A put without an answer may have landed;
-the caller finds out.
+A request without an answer may still have succeeded. A read, a list or a delete is sent again: in
+parallel if the first copy is slow, and again after all copies have failed. After a put without an
+answer, the caller finds out whether the object was stored.
 """
 
 from __future__ import annotations
@@ -59,11 +59,11 @@ class BucketRequests:
         """The time since the first unanswered request, if none was answered after it; and why."""
 
     def begin(self, called: Stopwatch) -> Stopwatch:
-        """Start the time of a call that now holds the lock; COMMIT_DEADLINE_US ends it.
+        """Return a stopwatch for a call that now holds the lock; the limit is COMMIT_DEADLINE_US.
 
-        While the storage does not answer, the time runs from the call itself or from the first
-        unanswered request, whichever is later. So every caller gets its error within the same
-        time, however many are ahead of it. Raises StorageError if too little time is left for a
+        While the storage does not answer, the stopwatch starts at the call or at the first
+        unanswered request, whichever is later. So every caller gets its error after the same time,
+        even if many calls wait for the lock. Raises StorageError if too little time is left for a
         request.
         """
         if self._silent is None:
@@ -91,7 +91,7 @@ class BucketRequests:
         return await self._until_answered(lambda: self.bucket.get(key), watch, size)
 
     async def briefly(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run side work of a call with a short time limit. Only a CorruptError is raised."""
+        """Run side work of a call with a short time limit. Ignores errors except CorruptError."""
         try:
             if self.bucket.blocking:
                 await work
@@ -115,13 +115,13 @@ class BucketRequests:
     async def put(
         self, key: str, body: bytes, expect: Literal[Expect.ABSENT] | Version, watch: Stopwatch
     ) -> Version:
-        """Send one put. A StorageError with `outcome_unknown` means that it may have landed."""
+        """Send one put. After a StorageError with `outcome_unknown` the object may be stored."""
         return await self._once(lambda: self.bucket.put(key, body, expect=expect), len(body), watch)
 
     async def put_until_answered(
         self, key: str, body: bytes, expect: Literal[Expect.ABSENT] | Version, watch: Stopwatch
     ) -> Version:
-        """Send a put again until it is answered. So a conflict may be with its own first copy."""
+        """Send a put again until it is answered. A conflict may be with an earlier copy."""
         place = 0
         while True:
             try:
@@ -196,7 +196,7 @@ class BucketRequests:
         return answer
 
     def _slow_seconds(self) -> float:
-        """Return after how long a request counts as slow: twice what 19 of 20 take."""
+        """Return after how long a request counts as slow: twice the 95th percentile."""
         usual = sorted(self._trips)
         if len(usual) < _TRIPS // 8:
             return _SLOW_US / SECOND_US
@@ -235,7 +235,7 @@ class BucketRequests:
 
 
 def let_go(tasks: Iterable[asyncio.Task[Any]]) -> None:
-    """Cancel the unfinished tasks without waiting: nobody needs their results or errors."""
+    """Cancel these tasks without waiting for them, and ignore their results and errors."""
     for task in tasks:
         task.cancel()
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
@@ -249,9 +249,9 @@ async def _answer(request: Awaitable[T]) -> T | Exception:
 
 
 def reason(error: CasqueError) -> str:
-    """Return what happened, from an error's message; with its remedy only after a refusal.
+    """Return the error's message, without its remedy if the outcome is unknown.
 
-    For a caller that gives its own advice: `try again` may be wrong there.
+    The caller adds its own remedy: `try again` may be wrong there.
     """
     while isinstance(error.cause, StorageError):
         error = error.cause

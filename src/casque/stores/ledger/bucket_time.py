@@ -1,9 +1,9 @@
 """BucketTime: a ledger's time. It is the bucket's time, never goes back and never stops.
 
-No process uses its own wall clock, because the clocks of fifty machines differ.
-It writes an object, reads the time that the bucket gave it, and counts on from
-there with its monotonic clock. The result is slightly late rather than early: by
-a round trip, and by the second that some buckets round down.
+No process uses its own wall clock, because the clocks of fifty machines differ. Each process writes
+an object, reads the time that the bucket gave to the object, and counts on from there with the
+monotonic clock. The result is late rather than early: by a round trip, and by up to a second where
+the bucket rounds down.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _SLOWER = 1_000
 
 
 class BucketTime:
-    """This process's estimate of the bucket's time and of the log's."""
+    """This process's estimate of the bucket's time and of the log's time."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -37,7 +37,7 @@ class BucketTime:
         """The last clock step that this process saw: a folder uses the machine's own clock."""
 
     def is_due(self) -> bool:
-        """True if the bucket was not asked yet, or not recently, or our clocks have diverged."""
+        """True if the bucket's time was never read, or long ago, or if our clocks have diverged."""
         if self._told is None:
             return True
         clock = self._clock
@@ -45,7 +45,7 @@ class BucketTime:
         return has_parted or clock.monotonic() - self._told[1] > ASK_EVERY_US
 
     def told(self, modified_us: int, written_at: int) -> None:
-        """Note that an object written by `written_at` (monotonic) has this bucket time."""
+        """Record the bucket's time of an object that was written before `written_at`, monotonic."""
         self._told = modified_us, written_at
         self._drift = self._clock.now() - self._clock.monotonic()
 
@@ -60,9 +60,9 @@ class BucketTime:
         self._seen, self._newest = (0, self._clock.monotonic()), 0
 
     def may_write(self) -> bool:
-        """True unless the log is too far ahead. While it is, its time stands still.
+        """True unless the log's time is too far ahead of the bucket's; then it stands still.
 
-        This process then writes nothing, and the bucket's time can catch up.
+        Then this process writes nothing, so that the bucket's time can catch up.
         """
         is_near = self.behind_us() <= BEHIND_US
         if self._stands or not is_near:
@@ -92,7 +92,7 @@ class BucketTime:
     def _counted(self) -> int:
         """Return the log's time, counted on slightly too slowly from the newest entry.
 
-        At full speed it would forever run as fast as the fastest clock of all writers.
+        At full speed the log's time would always follow the fastest clock of all writers.
         """
         seen, at = self._seen
         span = 0 if self._stands else self._clock.monotonic() - at

@@ -49,7 +49,7 @@ FIRST = bytes(_DIGEST_BYTES)
 
 
 class Guest(NamedTuple):
-    """A waiting process that may write the next entry: the others hold back for it."""
+    """A waiting process that the next entry is reserved for: the other processes hold back."""
 
     word: str
     """The id under which it waits: see `pacing`."""
@@ -77,7 +77,7 @@ class Entry(NamedTuple):
 
 
 class _Added(msgspec.Struct, frozen=True, tag=1, array_like=True, gc=False):
-    """A new job: all other fields are empty, and its times are the entry's."""
+    """A new job. Fields of a job that are not listed here are empty, or the entry's time."""
 
     id: bytes
     queue: str
@@ -262,7 +262,7 @@ def _from_stored(stored: _Stored, time: int) -> Event:
 
 
 def _packed(id: str) -> bytes:
-    """Pack a canonical UUID into 16 bytes after a NUL, which no other id contains."""
+    """Encode an id: a canonical UUID as a NUL, which no other id contains, and 16 bytes."""
     if len(id) == _UUID_LENGTH and id[8] == "-":
         with suppress(ValueError):
             raw = b"\0" + bytes.fromhex(id.replace("-", ""))

@@ -1,8 +1,8 @@
 """Format check: checks whether a place holds a ledger, or may become one.
 
-Every process that writes to a ledger tests its bucket first. A process that
-only reads needs just the time. Where the bucket's clock can be read, it writes
-nothing, so a folder on a full disk stays readable.
+Every process that writes to a ledger tests its bucket first. A process that only reads needs just
+the bucket's time. If the bucket has a readable clock, a reader writes nothing, so a folder on a
+full disk stays readable.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ async def open_ledger(
 ) -> str:
     """Return the identity of the ledger here; create one if there is none.
 
-    Raises as `find_ledger` does. When it creates a ledger, or with `racing`, the test of the
-    bucket includes racing creates.
+    Raises the errors of `find_ledger`. If it creates a ledger, or if `racing` is True, it also
+    tests the bucket with several creates of one object at once.
     """
     identity = await find_ledger(requests, watch)
     await prove(requests, time, watch, racing=racing or identity is None)

@@ -1,8 +1,8 @@
 """Ledger bucket: a bucket as one ledger sees it, with the ledger's objects in its own folder.
 
-The ledger's identity is the folder's name. When a ledger is wiped and another
-is made in its place, a process that has the old one open keeps using the old
-folder. So nothing that it sends can end up in the new ledger.
+The ledger's identity is the folder's name. When a ledger is wiped and another is made in its place,
+a process that has the old one open keeps using the old folder. So nothing that this process sends
+can end up in the new ledger.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def split_key(key: str) -> tuple[str, str]:
 
 
 class LedgerBucket:
-    """The mark and the probes are at the top level, all other keys in the ledger's folder."""
+    """A bucket that puts all keys in the ledger's folder, except the mark and the probes."""
 
     def __init__(self, bucket: Bucket) -> None:
         self.name = bucket.name
@@ -69,7 +69,7 @@ class LedgerBucket:
         await self._bucket.close()
 
     def path_of(self, key: str) -> str:
-        """Return the object's key in the bucket. Before the mark is read, there is no folder."""
+        """Return the object's key in the bucket. The folder is unknown before the mark is read."""
         if not key or not self.identity or key == MARKER or key.startswith(PROBES):
             return key
         return f"{self.identity}/{key}"

@@ -1,7 +1,6 @@
 """Log: numbered entries in a bucket, each created once and never changed.
 
-All agreement between processes comes from here: of all that try to write entry
-n, the bucket lets exactly one succeed.
+Processes agree because the bucket lets exactly one of them create entry n.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _KEY = re.compile(r"log/(\d{20})", re.ASCII)
 
 
 class MissingEntryError(Exception):
-    """An entry that existed is missing. Read the log again before reporting it."""
+    """An entry that must exist is missing. Read the log again before you report this error."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -51,9 +50,9 @@ class ListedEntries(NamedTuple):
     """Entries that are listed and not read yet."""
 
     last: int
-    """The number of the last listed entry; if there is none, of the entry before."""
+    """The number of the last listed entry; if none is listed, the number before the list."""
     largest: int
-    """The size of the largest."""
+    """The size of the largest listed entry."""
     is_end: bool
     """True if the list reached the end of the log."""
 
@@ -117,7 +116,7 @@ class Log:
     async def ahead(self, after: int, watch: Stopwatch) -> ListedEntries:
         """List the entries above `after`: `PAGES_AHEAD` pages, or to the end.
 
-        Raises MissingEntryError at a gap: nobody reads an entry behind one.
+        Raises MissingEntryError if an entry is missing: no process reads the entries after a gap.
         """
         last, largest, key, pages = after, 0, key_of(after), 0
         while pages < PAGES_AHEAD or last == after:
@@ -144,7 +143,7 @@ class Log:
     async def check_list(self, last: int) -> None:
         """Check that a list that ended with `last` was complete.
 
-        Raises StorageError if one more entry exists and a new list does not show it either.
+        Raises StorageError if the next entry exists, and a second list does not show it either.
         """
         watch = Stopwatch(self._requests.clock)
         if await self.read(last + 1, watch) is not None:
@@ -155,7 +154,7 @@ class Log:
     async def append(
         self, number: int, content: bytes, watch: Stopwatch, *, ahead: int
     ) -> list[bytes]:
-        """Create entry `number`. Returns [] if it is stored, else up to `ahead` of others' entries.
+        """Create entry `number`. Returns [] if stored, else up to `ahead` entries of others.
 
         Sends the same bytes again until the outcome is clear, and only while entry
         `number` is absent. So a request that lands late either creates this entry or

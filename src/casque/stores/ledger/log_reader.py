@@ -1,8 +1,7 @@
 """LogReader: follows a ledger's log and keeps the replica up to date.
 
-It checks that the place holds a ledger, and still the same one, reads the log to
-its end, and applies the entries that other processes append. The store calls the
-reader, never the other way round.
+It checks that the place still holds the same ledger. It reads the log to its end, and applies the
+entries that other processes append. The store calls the reader, never the other way round.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from casque.system.clock import SECOND_US, Stopwatch
 LOOK_EVERY_US = SECOND_US
 """How long a check of the mark stays valid, where a check costs a request."""
 IDLE_LOOK_US = 10 * SECOND_US
-"""The same, for an answer that there is nothing to do."""
+"""The same for a call that finds nothing new."""
 CHECK_EVERY_US = 30 * SECOND_US
 """How long a check of the last entry stays valid, where a check costs a request."""
 
@@ -41,7 +40,7 @@ T = TypeVar("T")
 
 
 class LogReader:
-    """Used by one call at a time, under the store's lock; `read_next` needs no lock."""
+    """Follows the log. Hold the store's lock to call its methods, except `read_next`."""
 
     def __init__(
         self,
@@ -141,10 +140,10 @@ class LogReader:
     async def mark_check(
         self, watch: Stopwatch, every_us: int = LOOK_EVERY_US
     ) -> list[Coroutine[Any, Any, None]]:
-        """Return checks, to run beside the next request, that the ledger is still the same one.
+        """Return checks that the ledger is still the same, to run in parallel with a request.
 
-        Empty if that was checked recently. In a folder the check runs at once: it costs almost
-        nothing, and a file written to a folder that is not mounted would be in the way later.
+        The list is empty if a check ran recently. In a folder the check runs at once, before any
+        write: it costs almost nothing, and an unmounted folder must not get files.
         """
         if self._bucket.blocking:
             await self._check_mark(watch)
@@ -201,7 +200,7 @@ class LogReader:
             is_end = ahead.is_end
 
     async def _check_known(self) -> None:
-        """Check that the log was not shortened before it was read again.
+        """After the log was read again, check that its old end is still there.
 
         The missing entries may hold commits that this process has acknowledged or shown.
         """
@@ -220,8 +219,8 @@ class LogReader:
     async def _check_head(self, replica: Replica, watch: Stopwatch) -> None:
         """Check at intervals that the last entry is still stored. Raises MissingEntryError if not.
 
-        An entry written after a gap would never be found. In a folder the check is
-        cheap, so there each call makes it.
+        No process would find an entry written after a gap. In a folder every call checks, because
+        the check is cheap there.
         """
         if self._bucket.blocking or self._checked.elapsed_us() > CHECK_EVERY_US:
             head = await self._log.read(replica.number, watch)
@@ -244,7 +243,7 @@ class LogReader:
     async def catch_up(self, replica: Replica, watch: Stopwatch) -> bool:
         """Read the log to the end it had at some point during this call. True if it had grown.
 
-        It does not read until nothing follows: for a slow process that may never happen.
+        Entries that are appended later are not read: a slow process might never reach the end.
         """
         content = await self.read_next(replica.number, watch, IDLE_LOOK_US)
         if content is None:
@@ -291,7 +290,7 @@ class LogReader:
         self._sent.settle(entry.number, content)
 
     async def learn_time(self, watch: Stopwatch, *, to_write: bool) -> None:
-        """Ask for the bucket's time if due. With `to_write`, raises if the log is too far ahead."""
+        """Read the bucket's time if due. If `to_write`, raise if the log is too far ahead of it."""
         if self._time.is_due() or self._time.behind_us() > BEHIND_US:
             await ask_time(self._requests, self._time, watch)
         if not self._time.may_write() and to_write:

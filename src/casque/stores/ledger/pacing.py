@@ -1,15 +1,14 @@
-"""Pacing: how the processes that write to one ledger let each other in.
+"""Pacing: how the processes that write to one ledger give each other a turn.
 
-The process with the newest replica wins the next entry too, and the one after it:
-letting another in costs a round trip or two. So where others write as well, a
-process writes a few entries in a row, and then holds back for a while.
+The process that wrote the last entry usually wins the next one too, because the others must first
+read that entry. A change of writer costs a round trip or two. So if several processes write, each
+writes a few entries in a row, and then holds back for a while.
 
-A process that is slower than all others may still lose every race, and then
-nothing in the log shows that it is there. It creates an object beside the log,
-`waiting/<word>`, where the word is a new id. Writers list these words from time
-to time, in parallel with a write. A writer that finds one names it in its next
-entry as the guest: the entry after that is reserved for the guest. Every process
-that could take that entry has read this, and holds back.
+The slowest process may still lose every race, and then nothing in the log shows that it waits. It
+creates an object beside the log, `waiting/<word>`, where the word is a new id. Writers list these
+words from time to time, in parallel with a write. A writer that finds a word names it in its next
+entry as the guest: the entry after that is reserved for the guest. The other processes have read
+this before they can write that entry, and hold back.
 """
 
 from __future__ import annotations
@@ -33,13 +32,13 @@ WAITING = "waiting/"
 _WORD = re.compile(WAITING + r"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})-(\d{1,10})", re.ASCII)
 
 _IN_A_ROW = 4
-"""How many entries a process writes before it lets another in."""
+"""How many entries a process writes in a row before it holds back for others."""
 _ASIDE_TRIPS = 2
 """How many round trips it then holds back, at least: as many as another needs."""
 _SPEAK_AFTER_US = 4 * SECOND_US
 """A process that has lost every race for this long creates its word."""
 _HOPELESS = 8
-"""So does a process that misses more entries than this in one try."""
+"""A process that misses more entries than this in one try creates its word too."""
 _SPEAK_AGAIN_US = 10 * SECOND_US
 """How often it rewrites its word while it waits."""
 _STALE_US = 3 * _SPEAK_AGAIN_US
@@ -51,11 +50,10 @@ _FRESH_US = SECOND_US
 _GUEST_TRIPS = 4
 """How many of its own round trips a guest gets."""
 _REST, _REST_OF_SEVERAL = 2, 3
-"""After a guest, no other is let in for this many times as long as the guest took, so that the
-others can work too. The second number is for when several wait: one comes after the other, and
-each turn costs the others more."""
+"""After a guest's turn, no guest is named for this many times the length of that turn, so that
+the other processes can write too. The second number applies while several processes wait."""
 _CHEAP_US = SECOND_US // 5
-"""How long a guest may take without a rest after it: about what letting anybody in costs."""
+"""How long a guest may take without a rest after it: about the cost of any change of writer."""
 _HOLD_TRIPS = 2
 """How many round trips a process that holds back waits between checks for the guest's entry."""
 _HOLDS = 32
@@ -67,9 +65,9 @@ _MANY = 1_000
 _BLINK_US = 5_000
 """The shortest pause between two checks."""
 _SHORTEST_US = SECOND_US // 2
-"""The shortest time a guest gets: it may be delayed, and costs nothing once it has written."""
+"""The shortest time a guest gets, since it may be delayed. Its time ends when it has written."""
 _LONGEST_US = 3 * SECOND_US
-"""The longest time anybody holds back: after a sleep, a round trip may seem to take hours."""
+"""The longest time a process holds back: after a sleep, a round trip may seem to take hours."""
 _TRIPS_KEPT = 8
 """How many round trips the median is taken from."""
 
@@ -124,7 +122,7 @@ class Pacing:
         self._last = number
 
     def saw(self, time_us: int, guest: Guest | None) -> None:
-        """Note the time of the newest entry, ours or another's, and the guest it names."""
+        """Record the time of the newest entry, and the guest that the entry names."""
         if self._served_since is not None:
             # Measured by the entry after the guest's: the guest's was dated before it was sent.
             took_us = min(time_us - self._served_since, _LONGEST_US)
@@ -142,8 +140,8 @@ class Pacing:
     ) -> None:
         """Hold back for a fair time before the entry after `replica` is decided.
 
-        `losing` is the time since the first lost race for this commit. `read_on` applies up to
-        that many following entries, and returns whether there were any.
+        `losing` is the time since the first lost race for this commit. `read_on(most)` applies up
+        to `most` of the following entries, and returns whether there were any.
         """
         self._losing = losing
         if losing is not None and replica.number - self._tried > _HOPELESS:
@@ -159,7 +157,7 @@ class Pacing:
         self._tried = replica.number
 
     async def _make_room(self, read_on: Callable[[int], Awaitable[bool]]) -> None:
-        """Hold back while the next entry is reserved for a guest; or read on until it is ours."""
+        """Hold back while the next entry is reserved for a guest. A guest reads on to its entry."""
         is_waiting, reads, guest, held_us = self._spoken is not None, 0, self._guest, 0
         while True:
             if self._guest is not guest:
@@ -179,7 +177,7 @@ class Pacing:
                 return
 
     def _trip_us(self) -> int:
-        """Return the median of the last round trips: one alone may have been delayed."""
+        """Return the median of the last round trips: a single round trip may be delayed."""
         return sorted(self._trips)[len(self._trips) // 2]
 
     def _reserved_us(self) -> int:
@@ -216,7 +214,7 @@ class Pacing:
         return None
 
     async def got_in(self) -> None:
-        """Note that the commit is done, and delete our word: nobody needs to hold back now."""
+        """Record that the commit is done, and delete our word, so that no process holds back."""
         self._is_hopeless = self._is_hopeless and self._losing is not None
         if self._key:  # the word may exist, whether its put was answered or not
             await self._requests.briefly(self._retract())

@@ -1,7 +1,7 @@
-"""Presence: ephemeral records. Each is an object outside the log; its owner overwrites it.
+"""Presence: ephemeral records, each an object outside the log that its owner overwrites.
 
-A worker renews its registry entry several times a minute. In the log, each renewal would
-be a log entry that every process has to read, for as long as the log is kept.
+A worker renews its registry entry several times a minute. In the log, each renewal would be an
+entry, which every process would have to read.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Presence:
     async def change(
         self, operation: PutRecord | DeleteRecord, now: int, *, briefly: bool = False
     ) -> Record | CasqueError | None:
-        """Return what `Store.commit` answers. `briefly` sets a short limit, since others wait."""
+        """Carry it out and return its result or error. `briefly` sets a short time limit."""
         bucket = self._requests.bucket
         if not briefly or bucket.blocking:
             return await self._change(operation, now)

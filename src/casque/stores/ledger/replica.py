@@ -1,7 +1,7 @@
 """Replica: a process's copy of a ledger: the end of its log, and usually the state.
 
-A producer that only adds jobs needs no state, so it reads none: a blind
-replica holds only the last entry.
+A producer that only adds jobs needs no state. It has a blind replica, which holds only the number
+and the digest of the last entry.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ RECENT = 32
 
 
 class MisplacedEntryError(Exception):
-    """An entry does not follow the one before it. Read the log again before reporting it."""
+    """An entry does not follow the previous one. Read the log again before you report this."""
 
 
 class Replica:
@@ -50,7 +50,7 @@ class Replica:
         return self.state is None
 
     def leap(self, number: int) -> None:
-        """Skip a blind replica to the position before entry `number`."""
+        """Move a blind replica to the position before entry `number`."""
         self._end = number - 1, None
 
     def take(self, content: bytes, name: str) -> Entry:
@@ -72,7 +72,7 @@ class Replica:
         state.end()
 
     def deciding(self) -> State:
-        """Return the state to decide a batch on. `decided` keeps it, `undo` reverts it."""
+        """Return the state to decide a batch on. Call `decided` or `undo` afterwards."""
         self.is_changing = True
         return State() if self.state is None else self.state
 

@@ -1,8 +1,8 @@
 """ReplicaLock: a lock on a ledger's memory, for threads or for tasks of several event loops.
 
-Tasks get it in the order they asked. asyncio's lock works in one loop only, and
-threading's would block the loop. In the child of a fork nobody holds it, because
-its holder is in the parent.
+Tasks get the lock in the order in which they asked. An asyncio.Lock works in one loop only, and a
+threading.Lock would block the loop. In the child of a fork the lock is free, because its holder is
+in the parent.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def new_lock(*, blocking: bool) -> AbstractAsyncContextManager[None]:
 
 
 class _ThreadLock:
-    """For threads. Its coroutines never suspend."""
+    """A lock for threads. Its coroutines never suspend."""
 
     def __init__(self) -> None:
         self.renew()
@@ -44,7 +44,7 @@ class _ThreadLock:
 
 
 class _TaskLock:
-    """For tasks of any loop. A task that leaves hands over to the task that waited longest."""
+    """A lock for tasks of any loop. A release passes it to the task that waited longest."""
 
     def __init__(self) -> None:
         self.renew()

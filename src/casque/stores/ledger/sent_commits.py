@@ -1,4 +1,4 @@
-"""Sent commits: those whose outcome is still unknown, and the answers to the stored ones."""
+"""Sent commits: the commits whose outcome is unknown, and the answers to stored commits."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from casque.stores.ledger.pacing import Pacing
 
 
 class Sent(NamedTuple):
-    """Decided batches. `content` may be, or become, entry `number`; if empty, nothing to store."""
+    """Decided batches. `content` may become entry `number`; empty if nothing is to be stored."""
 
     number: int
     content: bytes
@@ -48,7 +48,7 @@ class SentCommits:
         return None
 
     def add(self, sent: Sent) -> bool:
-        """Note a commit before it is sent. Returns False if the same one was sent before."""
+        """Record a commit before it is sent. Returns False if this commit was sent before."""
         writers = [batch.writer for batch in sent.batches]
         if any(self._unsettled.get(writer) is sent for writer in writers):
             return False

@@ -1,4 +1,4 @@
-"""LedgerStore: a queue in a bucket: a log of committed batches, and its state in memory.
+"""LedgerStore: a queue in a bucket, as a log of committed batches, with its state in memory.
 
 The store decides a commit on its own copy of the state, and creates it as the next
 entry. If another process created that entry first, the store reads it and decides
@@ -219,7 +219,7 @@ class LedgerStore(StateReads):
         return Sent(entry.number, encode(entry), batches, outcomes, done.stamps, now, guest, rings)
 
     async def _append(self, replica: Replica, sent: Sent, watch: Stopwatch) -> bool:
-        """Store a commit as the next entry. False: another was first, and has been applied."""
+        """Store a commit as the next entry; False if another's entry came first and was applied."""
         # Noted before it is sent: after any error or interrupt from here on, this commit is not
         # decided again until its outcome is known.
         is_new = self._sent.add(sent)
@@ -279,7 +279,7 @@ class LedgerStore(StateReads):
     # -- reading ---------------------------------------------------------------
 
     async def _read(self, look: Callable[[State, int], T]) -> T:
-        """Call `look` on the state after reading the log to its end, never on an old state."""
+        """Read the log to its end, then call `look` with the state and the time."""
 
         async def work() -> T:
             called = Stopwatch(self.clock)
@@ -320,7 +320,7 @@ def _lasting(batch: Batch) -> Batch:
 
 
 def _can_be_blind(batch: Batch) -> bool:
-    """True if no answer depends on the state: only new jobs with newly generated ids."""
+    """True if no answer depends on the state: the batch only adds jobs with generated ids."""
     return not batch.is_remote and all(
         isinstance(one, Enqueue) and all(request.minted for request in one.jobs)
         for one in batch.operations
@@ -328,7 +328,7 @@ def _can_be_blind(batch: Batch) -> bool:
 
 
 def _without_places(outcomes: list[list[Any]]) -> list[list[Any]]:
-    """Return the outcomes without job positions: a process that only adds jobs has none."""
+    """Return the outcomes without `seq`, which a process with a blind replica does not know."""
     return [
         [
             [replace(job, seq=0) for job in outcome] if isinstance(outcome, list) else outcome

@@ -4,9 +4,9 @@ With a bucket that ignores conditions, two writers would overwrite each other's
 jobs without an error. So every process that writes to a ledger tests the bucket
 first. The objects it writes for that also show the bucket's time.
 
-A second test sends several creates of one object at once. It detects a bucket that
-honours conditions, but does not check and write in one atomic step. Processes that
-create a ledger run this test, and workers do.
+A second test sends several creates of one object at once. It detects a bucket that honours
+conditions, but does not check and write in one atomic step. Workers run this test, and so does
+every process that creates a ledger.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ async def _winners(requests: BucketRequests, key: str, watch: Stopwatch) -> list
 
 
 async def _created(requests: BucketRequests, key: str, body: bytes, watch: Stopwatch) -> bytes:
-    """Return `body` if the bucket confirms the create, else an empty one."""
+    """Return `body` if the bucket confirms the create, otherwise empty bytes."""
     with suppress(CasqueError):
         await requests.put(key, body, ABSENT, watch)
         return body
@@ -200,7 +200,7 @@ async def _read_stamp(requests: BucketRequests, key: str, begun: int, watch: Sto
 
 
 async def put_surely(requests: BucketRequests, key: str, body: bytes, watch: Stopwatch) -> Version:
-    """Create an object that no other process writes with other content."""
+    """Create an object that all processes create with the same content, or find it created."""
     try:
         return await requests.put_until_answered(key, body, ABSENT, watch)
     except CASConflictError:

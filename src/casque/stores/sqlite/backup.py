@@ -1,7 +1,7 @@
 """Backup: a copy of a database at one instant, made while other processes write to it.
 
-One transaction reads everything, so the copy blocks no writer, and no writer can make it start
-over, as happens to `.backup` in SQLite's shell. The copy is checked before it gets its name.
+One transaction reads everything, so the copy blocks no writer. Unlike `.backup` in SQLite's shell,
+it never starts over because another process wrote. The copy is checked before it gets its name.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class Backup(msgspec.Struct, frozen=True):
 def back_up(
     database: Database, handle: ConnectionHandle, target: Path, *, replace: bool, progress: Progress
 ) -> Backup:
-    """Copy a database to the file `target`. It must not exist, unless `replace` is True.
+    """Copy a database to the file `target`, which must not exist unless `replace` is True.
 
-    Call it with the handle's lock held: it opens the handle.
+    The caller holds the handle's lock, because this opens the handle.
     """
     target = Path(os.path.abspath(target))  # noqa: PTH100 - a link is replaced, not followed
     _check_free(database, target, replace=replace)

@@ -15,7 +15,7 @@ from casque.stores.sqlite.transaction import Transaction
 def carry_out(
     transaction: Transaction, operations: Sequence[Operation], *, careful: bool
 ) -> list[Any]:
-    """The outcome of each operation. Consecutive operations of one kind go together."""
+    """Return the outcome of each operation. Consecutive operations of one kind run together."""
     changes = Changes(transaction, careful=careful)
     if len(operations) == 1:
         return _carry_out_run(transaction, changes, type(operations[0]), operations)

@@ -60,22 +60,22 @@ class Cache:
         self.token = 0
         """The last token issued."""
         self.reserved = 0
-        """The last token issued according to the file. The tokens up to it belong to this handle
-        while the file is unchanged: another handle takes its tokens from above and changes it."""
+        """The last token issued according to the file. The tokens up to this one belong to this
+        handle while the file has this value: another handle takes higher tokens and changes it."""
         self._is_crowded = False
         self.is_alone = False
         """True if this handle was the last to take tokens from the file."""
         self.turn = 0
         """The last turn given to a line."""
         self.turns = 0
-        """As `reserved`, for turns."""
+        """The last turn given according to the file; reserved like tokens."""
         self.turns_alone = False
         self.identity = ""
         """The identity of the store."""
         self.reread(execute, data_version)
 
     def reread(self, execute: Any, data_version: int) -> None:
-        """Another connection has written: read the counters again, and drop the rest."""
+        """Read the counters again and drop the rest, because another connection has written."""
         self.data_version = data_version
         reserved, turns, self.identity = execute(SQL["counters"]).fetchone()
         if reserved != self.reserved:
@@ -88,7 +88,7 @@ class Cache:
         self.forget_lines()
 
     def look(self, execute: Any) -> None:
-        """Read the lines in the ring, if they are few, and when the next line becomes due."""
+        """Read the lines in the ring, unless they are many, and when the next line becomes due."""
         if self.ring is None and not self._is_crowded:
             rows = execute(SQL["ring"], (_RING_CACHED + 1,)).fetchall()
             self._is_crowded = len(rows) > _RING_CACHED
@@ -112,7 +112,7 @@ class Cache:
                 self.ring, self._is_crowded = None, True
 
     def rotate(self, executemany: Any, lines: Sequence[CachedLine]) -> None:
-        """Move lines that had their turn, and are still due, to the back."""
+        """Move lines that had their turn, and are still due, to the end of the ring."""
         assert self.ring is not None
         ring, rows = [line for line in self.ring if line not in lines], []
         for line in lines:
@@ -164,7 +164,7 @@ def earliest(execute: Execute, line_id: int) -> int | None:
 
 
 def first_due(execute: Execute, line_id: int, limit: int, now: int) -> tuple[list[HeadRow], bool]:
-    """The first due jobs of a line, in order; and True if jobs not yet due were skipped."""
+    """Return the first due jobs of a line, in order, and whether jobs not yet due were skipped."""
     heads: list[HeadRow] = execute(SQL["heads"], (line_id, limit)).fetchall()
     for _, due_us, _, _ in heads:
         if due_us > now:

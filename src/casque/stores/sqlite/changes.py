@@ -1,9 +1,9 @@
 """Changes: every operation except dequeue, in a transaction.
 
-Adds and acks are SQL. An ack deletes a job that is not retained. It updates a
-retained job as `casque.rules.transitions.completed` does, without reading its
-history. For rarer operations the rules decide on a State that holds only the jobs
-and records concerned, and the changes are written back. Sweeps are SQL again.
+Adds, acks and sweeps are SQL. An ack deletes a job that is not retained. It updates a retained job
+like `casque.rules.transitions.completed`, but without reading its history. For rarer operations the
+rules decide on a State that holds only the jobs and records concerned. Then the changes are written
+back.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ _as_json = msgspec.json.Encoder().encode
 
 
 class Clash(Exception):  # noqa: N818 - not an error: the commit is retried differently
-    """The order of a minted id is taken. Roll the transaction back and retry with `careful`."""
+    """An existing job has the order of a new id. Roll back and retry with `careful`."""
 
 
 class Changes:
-    """The operations of one transaction. `careful`: use a savepoint, to undo an add."""
+    """The operations of one transaction. `careful` adds with a savepoint, to undo an add."""
 
     def __init__(self, transaction: Transaction, *, careful: bool = False) -> None:
         self._transaction = transaction
@@ -76,7 +76,7 @@ class Changes:
         return [list(islice(rest, len(one.jobs))) for one in run]
 
     def _add_new(self, requests: Sequence[Request], run: Sequence[Enqueue]) -> list[Job] | None:
-        """Add all jobs; None, without a change, unless every id is new and no job is too deep."""
+        """Add all jobs. If an id exists or a job is too deep, change nothing and return None."""
         for one in run:
             for request in one.jobs:
                 if request.depth > one.max_depth:
@@ -131,7 +131,7 @@ class Changes:
         return outcomes
 
     def _ack_held(self, run: Sequence[Ack]) -> Collection[int]:
-        """Ack at once all jobs whose token matches; returns their places in the run."""
+        """Ack together all jobs whose token matches. Returns their positions in `run`."""
         transaction = self._transaction
         places: dict[str, int] = {}
         """By job id, the place of the first ack."""
@@ -286,7 +286,7 @@ def _ids_in(operation: Operation) -> Iterable[str]:
 
 
 def held(execute: Execute, ids: Collection[str]) -> list[HeldRow]:
-    """The jobs in progress with these ids, and maybe others: check the id of each."""
+    """Return the jobs in progress with these ids. It may include others: check the ids."""
     orders = [order for order in map(order_of, ids) if order is not None]
     rows: list[HeldRow] = []
     if orders:

@@ -1,9 +1,9 @@
 """Close alone: closes a connection so that nothing changes for other processes.
 
-The last connection to a file moves the log into the file and deletes the log. A
-connection that was inherited by a fork, or whose log was removed, may seem to be the
-last one: its log is gone, and the log at the path belongs to others. So a lock, which
-also holds against this process itself, keeps SQLite from locking the file.
+The last connection to a file moves the log into the file and deletes the log. A connection that was
+inherited by a fork, or whose log was removed, may seem to be the last one. But its log is gone, and
+the log at the path belongs to others. So this module holds a lock that keeps SQLite, even in this
+process, from locking the file.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _LOCK_BYTES = 0x40000000, 512
 
 
 def close_alone(connection: sqlite3.Connection, path: Path, identity: Identity | None) -> bool:
-    """Close a connection to the file that was at the path; False if it must stay open.
+    """Close a connection to the file that was at the path. Returns False if that is not safe.
 
-    Then it stays open until the process is gone: not even the end of Python closes it.
+    Then the connection stays open until the process ends: Python's exit does not close it.
     """
     try:
         is_closed = sys.platform == "linux" and _close(connection, path, identity)
@@ -41,7 +41,7 @@ def close_alone(connection: sqlite3.Connection, path: Path, identity: Identity |
 
 
 def keep_for_ever(connection: sqlite3.Connection) -> None:
-    """Never close the connection, not even at exit: closing could wait for ever, or do harm."""
+    """Never close this connection, not even at exit: to close it could hang or do harm."""
     import ctypes  # noqa: PLC0415 - slow to load, and rarely needed
 
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))

@@ -75,7 +75,7 @@ class Database:
         self._open: set[sqlite3.Connection] = set()
 
     def connect(self) -> sqlite3.Connection:
-        """A connection to a database with a queue, which is created if there is none.
+        """Open the database. Creates the file and the queue in it if there is none.
 
         If `must_exist` is True, neither the file nor its folder is created.
         """
@@ -138,7 +138,7 @@ class Database:
             self.files.let_go()
 
     def let_go(self) -> None:
-        """In a child: its parent's connections are not open here."""
+        """Forget the connections of the parent, in the child of a fork."""
         self._open.clear()
 
     def is_lost(self) -> bool:
@@ -200,9 +200,9 @@ class Database:
             connection.execute("ROLLBACK")
 
     def patiently(self, attempt: Callable[[], T], what: str = _LOCKED) -> T:
-        """Retry while another process holds a lock, for as long as a commit may take.
+        """Call `attempt` until no other process holds a lock, for as long as a commit may take.
 
-        After that, raise StorageError; `what` says what was in the way, and what to do.
+        After that, raise StorageError; `what` names the cause and the remedy.
         """
         give_up: int | None = None
         while True:
@@ -222,7 +222,7 @@ class Database:
 
     @contextmanager
     def translating(self, verb: str) -> Iterator[None]:
-        """Translate SQLite's errors into ours. Only for code that has stored nothing."""
+        """Translate SQLite's errors into ours. Use it only while nothing is stored yet."""
         try:
             yield
         except sqlite3.Error as error:
@@ -308,7 +308,7 @@ class Database:
         )
 
     def _wait_for_log(self) -> list[Identity] | None:
-        """The log to open the file with; None for a new log, if no process has another one open.
+        """Return the log to open the file with. None: create one, since no process has a log open.
 
         If the log in use was deleted, SQLite would create a second one. A process that still uses
         the deleted log holds a read lock on the file, so an exclusive lock fails.

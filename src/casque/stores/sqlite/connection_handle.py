@@ -20,7 +20,7 @@ class ConnectionHandle:
         """The connection, if it is open."""
 
     def connection(self) -> tuple[sqlite3.Connection, bool]:
-        """The connection, and True if this call opened it. Call it with the lock held."""
+        """Return the connection, and True if this call opened it. The caller holds the lock."""
         if self.opened is None:
             return self.open(), True
         if self._database.is_lost():

@@ -41,7 +41,7 @@ LineRow = tuple[int, str, str, int | None, int, int]
 
 
 class Head(NamedTuple):
-    """A due job as it is in the index; sorts in the order of claims."""
+    """A due job as it is in the index. Heads sort in the order in which jobs are claimed."""
 
     priority: int
     due_us: int
@@ -64,7 +64,7 @@ class PickedRows(NamedTuple):
     """Jobs whose lease is over by `now`, but not by `judged_us`."""
 
     def leaves(self) -> set[int]:
-        """The lines that still have a due job."""
+        """Return the lines that still have a due job."""
         taken = Counter(head.line for head in (*self.jobs, *self.spent))
         return {line for line, count in self.seen.items() if count > taken[line]}
 
@@ -84,7 +84,7 @@ class Picker:
     def pick(
         self, entrypoints: Collection[str] | None, queue: str | None, limit: int
     ) -> PickedRows:
-        """Up to `limit` due jobs. Spent jobs found on the way are listed too and do not count."""
+        """Find up to `limit` due jobs. Spent jobs found before them are listed too, not counted."""
         picked = PickedRows([], [], [], [], {}, [])
         for name in self._due_queues(entrypoints, queue, limit, picked.early):
             lines = self._lines(name, entrypoints)
@@ -116,7 +116,7 @@ class Picker:
         return list(dict.fromkeys(line[1] for line in sorted(due, key=_turn)))
 
     def _is_held(self, head: Head) -> bool:
-        """As in `casque.rules.picking`."""
+        """The same as `casque.rules.picking._is_held`."""
         if head.due_us > self.judged_us:
             return True
         if self._step is NO_STEP:
@@ -125,7 +125,7 @@ class Picker:
         return self._step.spares(heartbeat_us, head.due_us, self._now)
 
     def next_due(self, entrypoints: Collection[str] | None, queue: str | None) -> int | None:
-        """When the first such job is due; None if there is none, or its queue is paused."""
+        """Return when the first matching job is due; None if there is none in a running queue."""
         if queue is not None:
             asked = self._lines_of_queue(queue, entrypoints)
             return self.first_due_of([line for line in asked if not line[5]])
@@ -135,7 +135,7 @@ class Picker:
     def next_after(
         self, picked: PickedRows, entrypoints: Collection[str] | None, queue: str | None
     ) -> int | None:
-        """As `next_due`, if nothing was picked."""
+        """Return the same as `next_due`, after `pick` has found no job."""
         if queue is None and not picked.early and not picked.spent:
             return self._waiting_us  # the ring was empty
         return self.next_due(entrypoints, queue)
@@ -233,7 +233,7 @@ class Picker:
         return [line for line in lines if not line[5] and (line[3] is None or line[3] <= self._now)]
 
     def _due_jobs(self, line_id: int, share: int, seen: dict[int, int]) -> Iterator[Head]:
-        """The due jobs of a line; reads `share` of them at once, for the reason above."""
+        """Yield the due jobs of a line; reads `share` of them at once."""
         read = 0
         while True:
             due, _ = first_due(self._execute, line_id, share, self._now)
@@ -394,7 +394,7 @@ class Dequeues:
 def claim_queued(
     execute: Execute, heads: Sequence[HeadRow], first_token: int, by: tuple[str, int, int]
 ) -> list[tuple[Any, ...]]:
-    """Lease queued jobs in one statement. Tokens rise in the order of `heads`; rows do not.
+    """Lease queued jobs in one statement. Tokens rise in the order of `heads`; rows have no order.
 
     `by` is the worker, the time, and the end of the lease.
     """
@@ -408,7 +408,7 @@ def claim_queued(
 
 
 def _alike(run: Sequence[Dequeue]) -> Sequence[Dequeue]:
-    """The first dequeue, and those right after it that differ at most in their limit."""
+    """Return the first dequeue, and those right after it that differ only in their limit."""
     first = run[0]
     for place, one in enumerate(run):
         if one is not first and (

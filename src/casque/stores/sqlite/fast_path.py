@@ -59,7 +59,7 @@ def commit(
 def enqueue(
     connection: sqlite3.Connection, cache: Cache, operation: Enqueue, now: int
 ) -> list[Any] | None:
-    """One statement, its own transaction, which checks that the line is as cached."""
+    """Enqueue in one statement, its own transaction, which checks that the line is as cached."""
     if len(operation.jobs) != 1:
         return None
     request = operation.jobs[0]
@@ -99,7 +99,7 @@ def enqueue(
 
 
 def ack(connection: sqlite3.Connection, operation: Ack, now: int) -> list[Any] | None:
-    """One statement, as for `enqueue`."""
+    """Ack in one statement, its own transaction."""
     if operation.enqueue:
         return None
     order = order_of(operation.id)
@@ -112,7 +112,7 @@ def ack(connection: sqlite3.Connection, operation: Ack, now: int) -> list[Any] |
 def claim(
     connection: sqlite3.Connection, cache: Cache, operation: Dequeue, now: int
 ) -> list[Any] | None:
-    """One statement, as for `enqueue`: the first job of the only due line, if more are due."""
+    """Claim the first job of the only due line in one statement, if the line has more due jobs."""
     lines = _take_tokens(cache, operation, now)
     if lines is None:
         return None
@@ -128,7 +128,7 @@ def claim(
 def acks_then_claim(
     connection: sqlite3.Connection, cache: Cache, operations: Sequence[Operation], now: int
 ) -> list[Any] | None:
-    """Acks, a claim, or acks and then a claim, which a busy worker sends again and again.
+    """Carry out acks, a claim, or acks and then a claim: the usual commit of a busy worker.
 
     Runs in a transaction, where the cache is valid if no other connection has written. It reads
     before it writes, so that the slow path can continue in the same transaction.
@@ -243,7 +243,7 @@ def unsure_claim_of(cache: Cache, operations: Sequence[Operation], now: int) -> 
 
 
 def landed(execute: Execute, tried: UnsureClaim) -> list[Any] | None:
-    """The answer to an unsure claim, read from the file; None if it was not stored."""
+    """Return the answer to an unsure claim, read from the file; None if it is not stored."""
     lines, first_token, last_token, worker, now, until, acks = tried
     rows: list[Any] = []
     for line in lines:

@@ -51,9 +51,9 @@ class OpenFiles:
         return found if len(found) == len(self._names) - 1 else None
 
     def take(self, log: list[Identity] | None = None) -> bool:
-        """Record the files at the path as those just opened. False if they are not the same.
+        """Record the files at the path as the open ones. False if others are open.
 
-        `log` is the log before opening.
+        `log` is the log that was there before the files were opened.
         """
         if not self.are_there():
             self._resolve()
@@ -72,7 +72,7 @@ class OpenFiles:
         return True
 
     def are_there(self) -> bool:
-        """True if the open files are still those at the path. Fast: runs after each commit."""
+        """True if the open files are still those at the path. Fast: each commit checks this."""
         try:
             changed_ns = os.fstat(self._folder).st_ctime_ns
         except OSError:
@@ -80,17 +80,17 @@ class OpenFiles:
         return changed_ns == self._quiet_ns or self._compare(changed_ns)
 
     def are_replaced(self) -> bool:
-        """True if a file was replaced, so others may use another log. False if only removed."""
+        """True if a file was replaced: others may use another log. False if only removed."""
         pairs = zip(self._found(), self._held, strict=False)
         return any(found not in (None, held) for found, held in pairs)
 
     def forget(self) -> None:
-        """The queue was closed and its claims are over: the next opened file may be another."""
+        """Accept any file at the next opening: the queue was closed, and its claims are over."""
         self.file, self.is_lost = None, False
         self.let_go()
 
     def let_go(self) -> None:
-        """Close the folder, because no file is open here."""
+        """Close the descriptor of the folder."""
         self._folder = self._quiet_ns = -1
         with suppress(OSError, IndexError):
             os.close(self._opened.pop())  # pop: only one thread closes it
@@ -113,7 +113,7 @@ class OpenFiles:
         return True
 
     def _resolve(self) -> None:
-        """The log is beside the file itself, not beside a link to it."""
+        """Set the names: SQLite puts the log beside the file itself, not beside a link to it."""
         real = os.path.realpath(self._path)
         self._names = (self._path, f"{real}-wal", f"{real}-shm")
 

@@ -1,14 +1,13 @@
 """Forks: a child must not use its parent's connections, nor SQLite's list of them.
 
-SQLite keeps a list of the files that are open in the process, and of the locks it
-holds on them. A child inherits the list but not the locks, and would rely on them.
-So every store closes its connections before a fork, and parent and child open new
-ones when they need them.
+SQLite keeps a list of the files that are open in the process, and of the locks it holds on them. A
+child inherits the list but not the locks, and its SQLite would rely on those locks. So every store
+closes its connections before a fork, and parent and child open new ones when they need them.
 
-A fork in C leaves the connections open. Then the child closes them before it opens
-new ones, so that SQLite drops the list. If another thread was in the middle of a
-call, the child cannot do that: SQLite's internal locks stay taken there for ever. So
-the child rejects every call, for any file.
+A fork in C leaves the connections open. Then the child closes them before it opens new ones, so
+that SQLite drops the list. The child cannot close them if another thread was in a call at the fork:
+SQLite's internal locks then stay taken in the child for ever. So the child rejects every call, for
+any file.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ PATIENCE_SECONDS = 5.0
 
 
 class Closable(Protocol):
-    """A connection that may be open; used with the lock held."""
+    """A connection that may be open. Its users hold the lock."""
 
     lock: Any
     opened: sqlite3.Connection | None
@@ -159,10 +158,11 @@ def _let_go(handles: list[Closable]) -> None:
 
 
 def _deny() -> None:
-    """Block writes by calls that continue in the thread that forked: they would write twice.
+    """Block the writes of a call that continues in the child: the parent makes them too.
 
     This runs last, when the current thread is known to be the one that forked. A new thread can
-    reuse the id of an ended one; blocked by mistake, it would hold SQLite's lock forever.
+    reuse the id of an ended one. If this blocked the new thread by mistake, that thread would hold
+    SQLite's lock forever.
     """
     for connection in _mine:
         connection.set_authorizer(lambda *_: sqlite3.SQLITE_DENY)

@@ -1,7 +1,7 @@
 """Known lines: the simple case of a dequeue, which uses the cached due lines of a handle.
 
-In this case all due lines are cached, and each visited line stays due after its jobs
-are taken. Then the only reads are the first jobs of those lines.
+In this case all due lines are cached, and each visited line stays due after its jobs are taken.
+Then it reads only the first jobs of those lines.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ def lines_at_turn(cache: Cache, one: Dequeue, now: int) -> list[CachedLine] | No
 def first_of(
     execute: Execute, cache: Cache, lines: Sequence[CachedLine], limit: int, now: int
 ) -> list[HeadRow] | None:
-    """The jobs to claim; None unless there are enough, none was lost, and each line stays due.
+    """Return the jobs to claim; None if too few, if one was lost, or if a line would not stay due.
 
-    The caller must claim them or drop the cache: they are removed from `front`.
+    The caller must claim these jobs or drop the cache, because this removes them from `front`.
     """
     if len(lines) == 1:
         heads = _first_few(execute, cache, lines[0], limit + 1, now)
@@ -64,7 +64,7 @@ def first_of(
 
 
 def is_another_due(execute: Execute, cache: Cache, queue: str, now: int) -> bool:
-    """True if a line of another queue is due: then the visited lines go behind it."""
+    """True if a line of another queue is due. Then the visited lines go to the back."""
     return any(
         line.queue != queue and _first_few(execute, cache, line, 1, now)
         for line in cache.ring or ()

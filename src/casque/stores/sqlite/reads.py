@@ -1,4 +1,4 @@
-"""Reads: what a reader sees of the database at an instant: `casque.rules.views` in SQL."""
+"""Reads: the queries of a reader at one instant. They are `casque.rules.views` in SQL."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Reads:
         return [shown(job_of(row), self._judged_us) for row in rows]
 
     def held(self, seqs: Sequence[int], tokens: Sequence[int]) -> list[Job]:
-        """The jobs of these `seq` that are in progress under these tokens."""
+        """Return the jobs with these `seq` that are in progress with these tokens."""
         rows = (self._execute(SQL["job_by_seq"], (seq,)).fetchone() for seq in seqs)
         jobs = [None if row is None else job_of(row) for row in rows]
         return [
@@ -64,7 +64,7 @@ class Reads:
     def nothing_due(
         self, entrypoints: Collection[str] | None, queue: str | None
     ) -> int | Literal[False] | None:
-        """False if there is something to do; otherwise the time until a job is due, or None."""
+        """Return False if a dequeue has work; else the time until a job is due, or None."""
         picked = self._picker.pick(entrypoints, queue, 1)
         if picked.jobs or picked.spent or picked.early:
             return False

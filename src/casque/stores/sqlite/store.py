@@ -190,7 +190,7 @@ class SqliteStore:
     def _refuse_the_rest(
         self, answers: list[Answer], done: list[tuple[Batch, list[Any]]], error: StorageError
     ) -> list[Answer]:
-        """The answers to batches that were already stored, and the error for the others."""
+        """Return the answers to batches that were stored before, and the error for the others."""
         if len(done) == len(answers):
             raise error
         refused = [outcomes for _, outcomes in done]
@@ -226,9 +226,9 @@ class SqliteStore:
         return outcomes
 
     def _commit_fast(self, batch: Batch) -> tuple[list[Answer], bool] | None:
-        """Commit a batch on the fast path. If it has no fast path: change nothing, return None.
+        """Commit a batch on the fast path. If it has none, change nothing and return None.
 
-        After None a transaction may be open, in which nothing was written.
+        If it returns None, a transaction may be open, in which nothing was written.
         """
         writer, number, operations = batch.writer, batch.number, batch.operations
         claims = type(operations[-1]) is Dequeue
@@ -421,7 +421,7 @@ class SqliteStore:
             return read(Reads(connection.execute, now, self._time.step))
 
     def _tell(self, verb: str, error: BaseException, here: ConnectionHandle) -> None:
-        """Raise an error of SQLite as ours. Called with the lock of `here` held."""
+        """Raise SQLite's error as one of ours. The caller holds the lock of `here`."""
         trouble: BaseException = error
         if isinstance(error, sqlite3.Error):
             trouble = self._database.trouble(verb, error)
@@ -430,7 +430,7 @@ class SqliteStore:
             raise trouble from error
 
     def _let_go(self, here: ConnectionHandle | None = None) -> None:
-        """Close the connections if their files are gone, so that others can open the new ones."""
+        """Close the connections if their files are gone, so that others can open the new files."""
         if not self._files.is_lost:
             return
         for handle in (self._writer, self._reader):

@@ -87,7 +87,7 @@ class Transaction:
         return number
 
     def stamp(self, batch: Batch, outcomes: Sequence[Any], upkeep: Upkeep) -> None:
-        """Record that a batch is stored, if that is needed."""
+        """Store the batch's number for its writer, if that is needed."""
         cache, now, writer, number = self.cache, self.now, batch.writer, batch.number
         is_due = writer not in upkeep.seen or now - upkeep.seen[writer] > SEEN_EVERY_US
         if not (self.stamps or is_due or batch.is_remote):
@@ -142,14 +142,14 @@ class Transaction:
         return line
 
     def came(self, line: CachedLine, due_us: int) -> None:
-        """A job that is due at `due_us` was added: the line is visited no later than that."""
+        """Update a line that got a job due at `due_us`: visit the line no later than that."""
         line.front = []
         if line.visit_us is not None:
             first = min(due_us, line.visit_us)
             self.place(line, first if first > self.now else None, line.turn)
 
     def left(self, line: CachedLine, due_us: int) -> None:
-        """A job that was due at `due_us` left: if it was the first, the line is visited later."""
+        """Update a line that a job due at `due_us` left: visit the line later, or drop it."""
         if due_us <= (self.now if line.visit_us is None else line.visit_us):
             self.settle(line)
         elif line.visit_us is None and not self.execute(SQL["heads"], (line.id, 1)).fetchone():
@@ -165,7 +165,7 @@ class Transaction:
             self.place(line, first if first > self.now else None, turn or line.turn)
 
     def serve(self, line: CachedLine, *, is_due: bool) -> None:
-        """The line had its turn: move it to the back. `is_due`: it certainly is still due."""
+        """Move a line that had its turn to the back. `is_due`: the line is certainly still due."""
         self.cache.turn += 1
         if is_due:
             self.place(line, None, self.cache.turn)
@@ -224,9 +224,9 @@ class Transaction:
             seq, named = self._new_order(), True
 
     def add_all(self, requests: Sequence[Request]) -> list[int] | None:
-        """Insert new jobs in order, and return the `seq` of each; None unless every id is new.
+        """Insert new jobs in order, and return the `seq` of each; None if an id exists.
 
-        After None some rows may be inserted: the caller must roll back.
+        If it returns None, some rows may be inserted: the caller must roll back.
         """
         now, lines = self.now, self.cache.lines
         rows: list[tuple[Any, ...] | None] = []
@@ -319,8 +319,8 @@ class Transaction:
     def prune(self, upkeep: Upkeep) -> None:
         """Delete a bounded number of expired jobs and records.
 
-        This runs when something that this handle has seen expires, and otherwise
-        once a second: other processes may have stored things that expire.
+        It runs when a job or record that this handle has seen expires, and otherwise once a second,
+        because other processes may have stored some that expire.
         """
         now = self.now
         self.execute(SQL["delete_expired_jobs"], (now, PRUNED_AT_ONCE))

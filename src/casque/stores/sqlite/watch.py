@@ -1,8 +1,8 @@
 """Watch: notices that another process wrote, and wakes the waiting dequeues of this one.
 
-A thread reads SQLite's data version every few milliseconds, on a separate
-connection, and only while a dequeue waits. That reads shared memory only: no
-file access, and no lock that blocks a writer.
+A thread reads SQLite's data version every few milliseconds, on a separate connection, and only
+while a dequeue waits. The read uses shared memory only: no file access, and no lock that blocks a
+writer.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Watch:
             _end(stopped)
 
     def close(self) -> None:
-        """Release the file. If callers still wait, on a shared store, the thread starts again."""
+        """Release the file. If other callers of the store still wait, the thread starts again."""
         if reentry.is_mine(self._lock):
             return  # a signal handler closes the store: the call that it interrupted releases it
         with self._lock:
