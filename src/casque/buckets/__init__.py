@@ -1,7 +1,7 @@
 """casque.buckets: `Bucket` and its values; public, for authors of a new bucket.
 
 aws_profile     The keys that `aws configure` wrote, which obstore does not read.
-daemon_threads  Threads for the requests of obstore; the end of the process does not wait for them.
+daemon_threads  Threads for the requests of obstore; Python does not wait for them at exit.
 disk            The disk operations of `FolderBucket`, so that a simulated disk can replace them.
 folder          `FolderBucket`: a local folder; temporary file, sync, link, sync.
 memory          A bucket in the memory of this process, for tests.

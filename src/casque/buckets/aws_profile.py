@@ -23,11 +23,11 @@ _KEYS = {
 
 
 def profile_options() -> dict[str, str]:
-    """Return the profile's keys and region as options for obstore, as far as it has them.
+    """Return the profile's keys and region, where set, as options for obstore.
 
-    AWS_PROFILE names the profile; the default is `default`. The environment takes
-    precedence over it. Raises InvalidError if AWS_PROFILE names a profile without
-    keys: a profile that fetches its keys needs AWS's own tools.
+    AWS_PROFILE names the profile; the default is `default`. Environment variables take precedence
+    over the profile. Raises InvalidError if AWS_PROFILE names a profile without keys: only AWS's
+    own tools support profiles that fetch their keys.
     """
     named = os.environ.get("AWS_PROFILE")
     profile = named or "default"

@@ -1,8 +1,7 @@
 """Disk: the disk operations that FolderBucket uses; and LocalDisk, the disk of this machine.
 
-A separate interface, so that a simulation can run the real bucket on a disk whose
-power is cut (`casque.testing.disk`). Paths are absolute. Each method raises the
-OSError that `os` would.
+`Disk` is an interface, so that a simulation can run the real bucket on a disk whose power is cut
+(`casque.testing.disk`). Paths are absolute. Each method raises the same OSError as `os`.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ class Stamp(NamedTuple):
 
 
 class Disk(Protocol):
-    """A disk as a bucket needs it. Data is durable at once, a name once its folder is synced."""
+    """A disk. Written data is durable at once; a new name is durable once its folder is synced."""
 
     def write_synced(self, path: str, body: bytes, mtime_ns: int) -> Stamp:
         """Create a file with the modification time `mtime_ns`, and sync its data to disk."""
@@ -66,7 +65,7 @@ class Disk(Protocol):
         ...
 
     def locked(self, path: str) -> AbstractContextManager[None]:
-        """Lock by files beside `path`. Raises StorageError if waiting takes too long."""
+        """Hold a lock on files beside `path`. Raises StorageError if the wait takes too long."""
         ...
 
     def network_drive(self, path: str) -> str | None:

@@ -1,9 +1,9 @@
 """FolderBucket: objects as files in a folder of this machine.
 
-A create writes and syncs a temporary file, links it to its name, which fails if the
-name is taken, and syncs the folder; only then does the put return. An update does the
-same with a rename: under a lock, it compares the old file, then replaces it. A delete
-takes the same lock, so it cannot remove the file between the two steps.
+A create writes and syncs a temporary file, links it to its name, and syncs the folder; then the put
+returns. The link fails if the name is taken. An update takes a lock, compares the old file, and
+renames the temporary file over it. A delete takes the same lock, so it cannot remove the file
+between the comparison and the rename.
 """
 
 from __future__ import annotations
@@ -39,16 +39,15 @@ _NOBODY_WRITES = {errno.EROFS, errno.EINVAL}
 class FolderBucket:
     """A folder on a local disk of this machine, shared by all its processes.
 
-    The first put creates it, with the folders above it. It needs hard links and
-    times in nanoseconds, which every usual local file system has.
+    The first put creates the folder and its parents. The file system must have hard links and times
+    in nanoseconds, as every usual local file system does.
 
-    A version is the file's inode number, modification time and size. No two
-    contents of one key share a version. The file of an update exists beside the
-    file it replaces, so its inode differs, and its time is always later, whatever
-    the clock says. Only after a delete can a new file get the same inode number.
-    Then its time is read again from the clock. The same microsecond can come back
-    only if the clock was set back, so the nanoseconds are random. The change time
-    (ctime) is not part of the version: removing a second link changes it too.
+    A version is the file's inode number, modification time and size. No two contents of one key
+    share a version. An update writes a new file beside the old one, so the inode differs, and sets
+    a later time, whatever the clock says. Only after a delete can a new file get the same inode
+    number. Then its time comes from the clock. If the clock was set back, the same microsecond can
+    come again, so the nanoseconds are random. The change time (ctime) is not part of the version,
+    because removing a second link changes it too.
     """
 
     blocking = True
@@ -149,7 +148,7 @@ class FolderBucket:
             raise _trouble("sync", path, error, unknown=True) from error
 
     async def close(self) -> None:
-        """Nothing is held open between calls."""
+        """Do nothing: no file is open between calls."""
 
     def time_us(self) -> int:
         return self._clock.now()  # the clock that dates every file
@@ -179,7 +178,7 @@ class FolderBucket:
         self._is_local = True
 
     def _is_below_an_object(self, error: OSError) -> bool:
-        """True if `a/b` is missing because `a` is an object. Then it is absent, not an error."""
+        """True if `a/b` is missing because `a` is an object. Then `a/b` is absent, not an error."""
         if not isinstance(error, NotADirectoryError):
             return False
         try:
@@ -279,7 +278,7 @@ class FolderBucket:
     # -- get, list and delete --------------------------------------------------
 
     def _believe(self, found: dict[str, Stamp]) -> None:
-        """Sync the names that other processes made, before returning these objects."""
+        """Sync the names of these objects to disk, except those that are known to be synced."""
         unsure = [
             path for path, stamp in found.items() if not self._synced_names.knows(path, stamp)
         ]

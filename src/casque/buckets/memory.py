@@ -53,7 +53,7 @@ class MemoryBucket:
             self._objects.pop(key, None)
 
     async def close(self) -> None:
-        """Nothing to release."""
+        """Do nothing: there is nothing to release."""
 
     def _here(self) -> threading.Lock:
         """Return the lock. Raises in a forked child: the objects belong to its parent."""

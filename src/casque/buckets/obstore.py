@@ -1,11 +1,10 @@
 """ObstoreBucket: a bucket on S3, Google Cloud Storage or Azure, through obstore.
 
-Requests are obstore's blocking calls, made on the bucket's own threads. Its
-coroutines would need no threads, but they pass a result to Python from a Rust
-thread. If that happens while the interpreter is ending, the process aborts. This
-happened to 1 in 80 short programs, and to 3 in 13 of those that met errors. A
-blocking call that is answered at that point does not return, and its thread ends
-with the process.
+Requests are obstore's blocking calls, made on the bucket's own threads. obstore's coroutines would
+need no threads, but they pass a result to Python from a Rust thread. If that happens while the
+interpreter is ending, the process aborts. This happened to 1 in 80 short programs, and to 3 in 13
+of those that met errors. A blocking call that gets its answer at that point does not return, and
+its thread ends with the process.
 """
 
 from __future__ import annotations
@@ -165,7 +164,7 @@ class ObstoreBucket:
 
 
 class _Unordered(Exception):  # noqa: N818 - it never leaves this module
-    """A key was listed after one that sorts behind it."""
+    """The server listed a key after a key that sorts after it."""
 
 
 def _page(store: _Client, root: str, prefix: str, after: str) -> list[Listed]:
@@ -195,7 +194,7 @@ def _page(store: _Client, root: str, prefix: str, after: str) -> list[Listed]:
 
 
 def _just_before(prefix: str) -> str:
-    """Return a string that sorts closely before every key with that prefix."""
+    """Return a string that sorts just before every key with this prefix."""
     if not prefix or prefix.endswith("/"):
         return ""
     # No character of a key sorts above a tilde, and obstore accepts no two slashes in a row.

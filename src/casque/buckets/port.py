@@ -21,7 +21,7 @@ version. A caller that relies on compare-and-set must write new content each tim
 
 
 class Expect(Enum):
-    """What `put` requires if no version is given: that the object does not exist."""
+    """The condition of a `put` without a version: the object does not exist."""
 
     ABSENT = auto()
 
@@ -58,19 +58,18 @@ class Timed(Protocol):
 
 @runtime_checkable
 class Bucket(Protocol):
-    """Named objects, each read whole and written whole. Many may use one bucket at once.
+    """Named objects, each read and written as a whole. Many processes may use one bucket at once.
 
     A key is relative to the bucket's own prefix. It is made of words separated by
     slashes; each word has letters, digits and `-_.`, and does not begin with a dot.
     Callers never put both `a` and `a/b`: in a folder, `a` would be a file and a folder.
 
-    Every method may raise StorageError. With `outcome_unknown=False` the
-    request was refused and changed nothing: no permission, no such bucket, a
-    full disk. The message names the object and the remedy. With
-    `outcome_unknown=True` there was no usable answer (a timeout, a broken
-    connection, a 409, 429 or 5xx). A `put` or `delete` may then still be carried
-    out: now, later or never, but at most once. A bucket does not repeat a request
-    by itself, and gives up on each within a time limit.
+    Every method may raise StorageError. With `outcome_unknown=False` the request was refused and
+    changed nothing: no permission, no such bucket, a full disk. The message names the object and
+    the remedy. With `outcome_unknown=True` there was no usable answer (a timeout, a broken
+    connection, a 409, 429 or 5xx). A `put` or `delete` may have taken effect, or may do so later,
+    but at most once. A bucket does not repeat a request by itself, and gives up on each within a
+    time limit.
     """
 
     name: str
@@ -88,17 +87,16 @@ class Bucket(Protocol):
     ) -> Version:
         """Write the whole object durably if it is as expected, and return its new version.
 
-        Raises CASConflictError, and changes nothing, if it is not: the object
-        exists, or has another version, or does not exist. If several puts expect
-        the same, one succeeds.
+        If the object is not as expected, raises CASConflictError and changes nothing. If several
+        puts expect the same version, or absence, one succeeds.
         """
         ...
 
     async def list(self, prefix: str = "", *, after: str = "") -> list[Listed]:
         """Return the first objects whose key begins with `prefix` and sorts after `after`.
 
-        They are sorted by key, by code point: `PAGE` of them, or fewer if there
-        are no more. The list may include objects of other programs.
+        Returns `PAGE` objects, or fewer if there are no more, sorted by the code points of their
+        keys. The list may include objects of other programs.
         """
         ...
 

@@ -1,8 +1,8 @@
 """Replies: turns the replies of storage servers into errors.
 
-S3, Google Cloud Storage and Azure use different error codes, and obstore, aioboto3
-and google-cloud-storage report them differently. This module turns them into one
-`Reply`, and that into an error which names the object and the remedy.
+S3, Google Cloud Storage and Azure use different error codes, and obstore, aioboto3 and
+google-cloud-storage report them differently. This module turns each into a `Reply`, and a `Reply`
+into an error that names the object and the remedy.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ _ASKED = re.compile(r"performing [A-Z]+ (https?://[^/ ]+)")
 
 
 def reply_in(message: str) -> Reply:
-    """Parse the reply out of an obstore error, which has no fields, only this text."""
+    """Parse the reply from the text of an obstore error, which has no other fields."""
     told = message.partition("\n\nDebug source:")[0]
     source = _CREDENTIALS_REFUSED.search(told)
     if source is not None:
@@ -177,9 +177,8 @@ def _of_batch(text: str, status: int) -> Reply:
 def says_absent(reply: Reply) -> bool:
     """True if the reply to a read or a delete means that the object does not exist.
 
-    A 404 without the storage's own code does not count: the page of a proxy or of
-    a wrong endpoint, or the empty page of an ingress without a route, must not be
-    taken for an empty queue.
+    A 404 counts only with the storage's own error code. A proxy, a wrong endpoint or an ingress
+    without a route also replies with a 404, which does not mean that the queue is empty.
     """
     return reply.status == 404 and reply.code in _NO_OBJECT  # noqa: PLR2004
 

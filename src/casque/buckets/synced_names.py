@@ -1,7 +1,7 @@
 """Synced names: remembers which names are on disk, and syncs the others.
 
-Visible is not durable. The process that made a name may have died before it synced the
-folder. So a process syncs each name that it did not sync itself once, before it uses it.
+A visible name may not be durable yet: the process that made the name may have died before it synced
+the folder. So a process syncs every name of another process once, before it uses the name.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class SyncedNames:
         self._stamps.pop(path, None)
 
     def sync(self, folders: Collection[str]) -> None:
-        """Sync the names in these folders; and the folders' own names, once.
+        """Sync the names in these folders, and once the names of the folders themselves.
 
         Once is enough, because a bucket removes no folder.
         """

@@ -1,9 +1,8 @@
 """LocalFileSystemStorage: one file, replaced whole and durably.
 
-A write creates and syncs a temporary file, renames it over the old one, and syncs the
-folder: a crash at any point leaves the old file or the new one, never a partial one.
-Writers take turns by locks on two files beside it, which the system releases when a
-process dies.
+A write creates and syncs a temporary file, renames it over the old one, and syncs the folder. A
+crash at any point leaves the old file or the new one, never a partial one. Writers take turns with
+locks on two files beside it; the system releases these locks when a process dies.
 """
 
 from __future__ import annotations
@@ -110,7 +109,7 @@ class LocalFileSystemStorage:
 async def _on_a_thread(work: Callable[[], T]) -> T:
     """Run `work` on a thread, to keep the event loop free.
 
-    While the interpreter is ending, no thread can start; then run it here.
+    While the interpreter is ending, no thread can start, so `work` runs on the caller's thread.
     """
     started = False
 

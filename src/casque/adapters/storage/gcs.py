@@ -1,6 +1,6 @@
 """GCSStorage: one object on Google Cloud Storage.
 
-Through obstore; or through a google-cloud-storage client, if one is given.
+It uses obstore, or the google-cloud-storage client that the caller passes.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def _bounds() -> dict[str, Any]:
 
 
 def _failures() -> tuple[type[Exception], ...]:
-    """Return the errors that the client raises. Its packages are installed: a client was given."""
+    """Return the errors that the client raises. A client exists, so its packages do too."""
     from google.api_core.exceptions import GoogleAPIError  # noqa: PLC0415
     from google.auth.exceptions import GoogleAuthError  # noqa: PLC0415
     from google.cloud.storage.exceptions import InvalidResponse  # noqa: PLC0415

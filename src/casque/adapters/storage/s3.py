@@ -1,6 +1,6 @@
 """S3Storage: one object on S3, or on an S3-compatible server.
 
-Through obstore; or through an aioboto3 session, if one is given.
+It uses obstore, or the aioboto3 session that the caller passes.
 """
 
 from __future__ import annotations
