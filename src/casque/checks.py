@@ -26,7 +26,7 @@ _NO_TIME, _LONGEST_SPAN = timedelta(0), timedelta(microseconds=LONGEST_SPAN_US)
 
 
 def name(value: object, what: str) -> str:
-    """A valid name as a plain str; a str subclass, such as an enum, becomes its text."""
+    """Return a valid name as a plain str, also for a str subclass such as an enum."""
     if (
         type(value) is str
         and value.isascii()
@@ -43,14 +43,14 @@ def name(value: object, what: str) -> str:
 
 
 def whole_text(value: object, what: str) -> tuple[str, int]:
-    """Text that is stored unchanged, as a plain str, and its size in bytes."""
+    """Return text that must be stored unchanged, as a plain str, and its size in bytes."""
     if not isinstance(value, str):
         raise InvalidError(f"`{what}` must be text, not {kind_of(value)}.")
     return _storable(value, f"`{what}`")
 
 
 def _storable(value: str, what: str) -> tuple[str, int]:
-    """Text that every store can hold, as a plain str, and its size in bytes."""
+    """Return text that every store can hold, as a plain str, and its size in bytes."""
     # Not `str(value)`: for `class E(str, Enum)` that is not the value. And the codecs accept
     # only an exact str.
     value = str.__str__(value)
@@ -160,7 +160,7 @@ def instant(value: object, what: str) -> int:
 def failure(error: object) -> Failure:
     """The stored form of a text or an exception, cut to the size limits.
 
-    Code of the exception, such as its `__str__`, may raise: that raises nothing here.
+    It raises nothing, even if code of the exception, such as its `__str__`, raises.
     """
     if isinstance(error, BaseException):
         kind = type(error).__name__
@@ -175,7 +175,7 @@ def failure(error: object) -> Failure:
 
 
 def kept(failure: Failure) -> Failure:
-    """A failure from another source, cut to the size limits."""
+    """Return a failure from another process, cut to the size limits."""
     return Failure(_head(failure.kind), _head(failure.text), _tail(failure.traceback))
 
 

@@ -34,7 +34,7 @@ class JobStatus(StrEnum):
 
 
 class Lease(NamedTuple):
-    """A worker's claim on a job: the worker, the token, and the end. Tokens only ever rise."""
+    """A worker's claim on a job: the worker, the token, and when it ends. Tokens only ever rise."""
 
     worker: str
     token: int
@@ -116,7 +116,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False, repr_omit_default
 
     @property
     def headers(self) -> dict[str, str]:
-        """Text that the producer added, such as a trace context. A copy: jobs do not change."""
+        """Text that the producer added, such as a trace context. Returns a copy."""
         return dict(self.header_pairs)
 
     @property
@@ -159,7 +159,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False, repr_omit_default
 
     @property
     def due_us(self) -> int | None:
-        """When the job becomes claimable: one time for schedules, retries and lost leases."""
+        """When the job becomes claimable: by its schedule, by a retry, or when its lease ends."""
         if self.status is JobStatus.QUEUED:
             return self.run_us
         return self.lease_until_us if self.status is JobStatus.IN_PROGRESS else None
@@ -175,17 +175,17 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False, repr_omit_default
 
     @property
     def lease_span_us(self) -> int | None:
-        """The length of the current lease, as taken or last renewed."""
+        """The length of the current lease, when it was taken or last renewed."""
         if self.lease_until_us is None or self.heartbeat_us is None:
             return None
         return self.lease_until_us - self.heartbeat_us
 
     def is_gone(self, now: int) -> bool:
-        """True once the record has expired, pruned or not."""
+        """True once the record has expired, even if it is not pruned yet."""
         return self.expires_us is not None and self.expires_us <= now
 
     def is_spent(self, now: int) -> bool:
-        """True if the last allowed attempt was lost: dead, even if that is not written yet."""
+        """True if the last allowed attempt was lost. The job is dead, even if not marked so yet."""
         return (
             self.status is JobStatus.IN_PROGRESS
             and self.attempts >= self.max_attempts
@@ -210,5 +210,5 @@ class Stats(msgspec.Struct, frozen=True):
 
     @property
     def total(self) -> int:
-        """All of them."""
+        """The number of all jobs."""
         return sum(getattr(self, name) for name in self.__struct_fields__)

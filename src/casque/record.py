@@ -1,8 +1,8 @@
 """Records: small named values in the store, changed by the same commits as jobs.
 
-Config, worker registry, schedules, pauses, locks and queue leases are kinds of
-record, not six mechanisms. A version comes from the store's token counter, so
-it only ever rises, even when a record is deleted and created again.
+Config, worker registry, schedules, pauses, locks and queue leases are kinds of record. A version
+comes from the store's token counter, so it only ever rises, even when a record is deleted and
+created again.
 """
 
 from __future__ import annotations
@@ -45,5 +45,5 @@ class Record(msgspec.Struct, frozen=True):
         return None if self.expires_us is None else to_datetime(self.expires_us)
 
     def is_gone(self, now: int) -> bool:
-        """True once the record has expired, pruned or not."""
+        """True once the record has expired, even if it is not pruned yet."""
         return self.expires_us is not None and self.expires_us <= now

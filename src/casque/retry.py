@@ -1,4 +1,4 @@
-"""Retry: backoff, and the exceptions by which a task decides about its own job. No I/O."""
+"""Retry: backoff, and the exceptions that a task raises to decide about its own job. No I/O."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ from casque.errors import InvalidError
 
 
 class Backoff(msgspec.Struct, frozen=True, kw_only=True):
-    """How long to wait after a failed attempt: `base`, then `factor` times more, at most `cap`.
+    """The wait after a failed attempt: `base`, then `factor` times the last wait, at most `cap`.
 
-    The `jitter` part of each wait is random, so that jobs that failed together
-    are not retried together.
+    `jitter` is the random share of each wait: jobs that failed together are retried apart.
     """
 
     base: timedelta = timedelta(seconds=2)
@@ -36,7 +35,7 @@ class Backoff(msgspec.Struct, frozen=True, kw_only=True):
             raise InvalidError(f"`jitter` must be a number from 0 to 1, not {self.jitter!r}.")
 
     def delay_us(self, attempts: int, chance: float) -> int:
-        """The wait after `attempts` attempts; `chance`, in [0, 1), sets the random part."""
+        """Return the wait after `attempts` attempts; `chance`, in [0, 1), sets the random part."""
         base, cap = checks.span(self.base, "base"), checks.span(self.cap, "cap")
         try:
             wait = min(float(cap), base * float(self.factor) ** (attempts - 1))
@@ -46,7 +45,7 @@ class Backoff(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Retry(Exception):  # noqa: N818 - not an error but an answer
-    """Raised by a task: this attempt failed, try again after `delay` (None: by the backoff)."""
+    """Raised by a task: this attempt failed; try again after `delay`, or by the backoff if None."""
 
     delay: timedelta | None = None
     reason: str = ""
@@ -99,7 +98,7 @@ def delay_of(answer: Retry | Snooze) -> int | None:
 
 
 def reason_of(answer: Retry | Discard) -> str:
-    """The reason as text that can be stored, whatever type it has."""
+    """Return the reason, of any type, as text that can be stored."""
     reason: object = answer.reason
     return checks.text(reason if isinstance(reason, str) else describe(reason), "reason")
 

@@ -1,9 +1,9 @@
 """Access to the machine: time, ids, forks, locks, disks, the terminal.
 
-bell_asyncio   A bell that a task of an event loop waits on.
-clock          Time and randomness, for all other modules. And `drive`.
+bell_asyncio   A wake-up signal (`Bell`) that a task of an event loop waits for.
+clock          Time and randomness for all other modules; `drive`, which runs coroutines.
 durations      Durations as people write them: `90`, `30s`, `5m`.
-forks          Detects forks, those in C too; one registry of fork callbacks for all modules.
+forks          Detects forks, also those in C; one registry of fork callbacks for all modules.
 ids            Ids that rise within a process, and their order.
 local_disk     Durable folders; locks between processes; detection of network drives.
 reentry        Rejects calls that a signal handler makes in the middle of another call.

@@ -1,4 +1,4 @@
-"""LoopBell: a bell that a task of an event loop waits on."""
+"""LoopBell: a wake-up signal (`Bell`) that a task of an event loop waits for."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from casque.system.clock import SECOND_US
 
 
 class LoopBell:
-    """A bell that suspends its task. Create and wait in one event loop; ring from any thread."""
+    """A Bell that suspends its task. Create and wait in one event loop; ring from any thread."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()

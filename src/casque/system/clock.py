@@ -55,10 +55,10 @@ def drive(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 class Bell(Protocol):
-    """Something to wait on until another thread or task rings it, or time passes."""
+    """A wake-up signal: one caller waits until another thread or task rings, or time passes."""
 
     def ring(self) -> None:
-        """Wake the waiter; if there is none, the next wait returns at once. From any thread."""
+        """Wake the caller that waits; if none does, the next wait returns at once. Thread-safe."""
         ...
 
     async def wait(self, timeout_us: int | None) -> bool:
@@ -94,7 +94,7 @@ class Clock(Protocol):
         ...
 
     def bell(self, *, blocking: bool) -> Bell:
-        """A bell whose wait blocks the thread (`blocking`), or suspends the running task."""
+        """Return a Bell whose wait blocks the thread (`blocking`), or suspends the running task."""
         ...
 
     async def sleep(self, span: int, *, blocking: bool) -> None:
@@ -145,7 +145,7 @@ class SystemClock:
 
 
 class ThreadBell:
-    """A bell that blocks its thread. Its coroutine never suspends."""
+    """A Bell whose wait blocks the thread. Its coroutine never suspends."""
 
     def __init__(self) -> None:
         self._event = threading.Event()
@@ -161,9 +161,9 @@ class ThreadBell:
 
 
 class Stopwatch:
-    """Measures elapsed time by the clock that moved most, so a sleep is never missed.
+    """Measures elapsed time by the clock that moved most, so it counts a sleep of the machine.
 
-    `since_us` is the start by the monotonic clock; the default is now.
+    `since_us` is the start on the monotonic clock; the default is now.
     """
 
     def __init__(self, clock: Clock, since_us: int | None = None) -> None:
@@ -189,19 +189,19 @@ class Step(NamedTuple):
     """How far a wall clock that was set back is behind the store's time, which never goes back."""
 
     def judged_us(self, now: int, lease_us: int) -> int:
-        """The time that decides whether leases have ended, for a dequeue that asks for `lease_us`.
+        """Return the time that decides, for a dequeue with this lease, whether leases have ended.
 
-        For the length of one lease after the step this is the earlier time: meanwhile every live
-        holder renews its lease by the later time.
+        For the length of one lease after a step forward, this is the time without the step.
+        Meanwhile every live holder renews its lease, by the time with the step.
         """
         return now - self.ahead_us if now < self.seen_us + max(lease_us, _LEAST_US) else now
 
     def spares(self, heartbeat_us: int, lease_until_us: int, now: int) -> bool:
-        """True if the holder keeps this lease although it has ended by `judged_us`.
+        """True if the holder keeps a lease that has ended by the time `judged_us`.
 
-        After a step forward the holder keeps the lease for the lease's own length. After a step
-        back it keeps the lease if its process started after the step: that process uses the wall
-        clock, which stays behind the time of this process.
+        After a step forward, the holder keeps the lease for the lease's own length. After a step
+        back, the holder keeps the lease if its process started after the step: that process uses
+        the wall clock, which is behind the time of this process.
         """
         if self.behind_us > 0 and heartbeat_us <= now - self.behind_us < lease_until_us:
             return True
@@ -256,7 +256,7 @@ class StoreTime:
         self._lock = threading.RLock()
 
     def saw(self, instant: int) -> None:
-        """Another process wrote at `instant`: from now on, time is at least that."""
+        """Note that another process wrote at `instant`: from now on, time is at least that."""
         self.now(instant)
 
     def now(self, instant: int = 0) -> int:

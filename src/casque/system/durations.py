@@ -20,7 +20,7 @@ _UNITS_US = {
 
 
 def duration_us(text: str, what: str = "", *, at_least_us: int = 0) -> int:
-    """The microseconds of a duration. Raises InvalidError, its message prefixed with `what`."""
+    """Parse a duration to microseconds. Raises InvalidError, its message prefixed with `what`."""
     of = f"{what}: " if what else ""
     found = _DURATION.fullmatch(text.strip())
     if found is None:
@@ -34,7 +34,7 @@ def duration_us(text: str, what: str = "", *, at_least_us: int = 0) -> int:
 
 
 def told(us: int) -> str:
-    """A span as text, in the largest unit that divides it evenly."""
+    """Return a span as text, in the largest unit that divides it evenly."""
     for unit in ("d", "h", "m", "s", "ms"):
         if us and not us % _UNITS_US[unit]:
             return f"{us // _UNITS_US[unit]}{unit}"

@@ -1,9 +1,8 @@
 """Forks: detects that this process is a fork, and keeps the one registry of fork callbacks.
 
-Python's own hooks are not enough: a server that forks in C, such as uWSGI, does
-not run them. So there is a byte that the kernel clears in every child. The first
-call of `generation` in a child first runs everything that was registered with
-`renew_in_child` and `in_child`.
+Python's own hooks are not enough: a server that forks in C, such as uWSGI, does not run them. So
+this module has a byte that the kernel clears in every child. The first call of `generation` in a
+child runs the callbacks registered with `renew_in_child` and `in_child`.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _NO_ADVICE = -1
 
 
 class Renewable(Protocol):
-    """An object with locks: in a child, a thread that does not exist there may hold them."""
+    """An object with locks, replaced in a child because their holders exist only in the parent."""
 
     def renew(self) -> None:
         """Replace the locks, and drop state that two processes must not share."""
@@ -35,7 +34,7 @@ class Renewable(Protocol):
 
 
 class _ByteOfThisProcess:
-    """Replaces the byte where the kernel cannot clear one: set only in the process that set it."""
+    """Used instead of the byte if the kernel cannot clear one: true in the process that set it."""
 
     def __init__(self) -> None:
         self._pid = 0
@@ -48,7 +47,7 @@ class _ByteOfThisProcess:
 
 
 def _byte_cleared_in_children() -> mmap.mmap | _ByteOfThisProcess:
-    """A byte at index 0. Reading it takes a sixth of the time of `os.getpid`."""
+    """Return an object whose byte 0 the kernel clears: six times as fast to read as `os.getpid`."""
     try:
         page = mmap.mmap(-1, mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         page.madvise(_WIPE_ON_FORK)
@@ -86,7 +85,7 @@ def generation() -> int:
 
 
 def refuse_in_child(made_in: int, what: str, instead: str) -> None:
-    """Raise StorageError if `what`, made in memory in generation `made_in`, is a parent's."""
+    """Raise StorageError if this is a fork of the process that made the in-memory object `what`."""
     if made_in != generation():
         raise StorageError(
             f"{what} lives in the process that made it, and this process is a fork of that one: no "
@@ -114,7 +113,7 @@ def around_fork(*, before: Callback, in_parent: Callback, last_in_child: Callbac
 
 
 def own_lock() -> threading.RLock:
-    """The lock of this process. Unlike other locks, it is never held in a new child."""
+    """Return the lock of this process. A new child gets a new lock, which is free."""
     return _locks.setdefault(os.getpid(), threading.RLock())
 
 

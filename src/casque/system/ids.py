@@ -62,7 +62,7 @@ def draw(count: int) -> list[int]:
 
 
 def next_uuid7(last: int, now_ms: int, drawn: int) -> tuple[str, int]:
-    """A new id for `now_ms` from `drawn`, 64 random bits; and its order, above `last`.
+    """Make an id for `now_ms` from `drawn`, 64 random bits. Its order is higher than `last`.
 
     Within a millisecond (or when the clock goes back) the order rises by small
     random steps from `last`, so the ids of one process sort by age. All bits
@@ -81,7 +81,7 @@ def next_uuid7(last: int, now_ms: int, drawn: int) -> tuple[str, int]:
 
 
 def mint_uuid7(last: int, now_ms: int, chances: Sequence[int]) -> Minted:
-    """A new id for each of `chances`, as in `next_uuid7`; and their orders."""
+    """Make an id with `next_uuid7` for each of `chances`. Returns the ids and their orders."""
     ids: list[str] = []
     orders: list[int] = []
     for drawn in chances:

@@ -76,10 +76,10 @@ def network_filesystem(path: Path) -> str | None:
 
 
 def has_other_names(path: Path) -> bool:
-    """True if a file has another name in a folder that lacks the files beside it.
+    """True if a file has another name, in a folder without the files that belong beside it.
 
-    That is the case with a hard link, and with a file that is mounted by itself, as containers
-    do. False if there is no such file.
+    A hard link is another name, and so is a mount of a single file, which is usual in containers.
+    False if the file does not exist.
     """
     try:
         links = path.stat().st_nlink
@@ -102,7 +102,7 @@ def _mounts() -> Iterator[tuple[str, str]]:
 
 @contextmanager
 def locked(path: Path, clock: Clock) -> Iterator[None]:
-    """Hold a lock: one process and thread at a time, none twice in a row while another waits.
+    """Hold a lock between processes and threads. None gets it twice in a row while another waits.
 
     It locks two files beside `path`: the lock itself and a gate. A process takes the gate
     first and holds the gate while it waits for the lock. So a process that has just released

@@ -1,9 +1,9 @@
 """Reentry: calls by a signal handler or a finalizer during another call on the same thread.
 
-The outer call cannot continue before the inner one returns, so the inner call must
-not wait for its locks. Stores and committers use RLocks, which record their owner,
-and call `refuse` before they take one. `refuse` is not part of a lock's `__enter__`:
-that would be Python code, and Ctrl-C could end it after the lock is taken.
+The outer call cannot continue before the inner call returns, so the inner call must not wait for
+locks of the outer one. Stores and committers use RLocks, which record their owner, and call
+`refuse` before they take one. `refuse` is not part of a lock's `__enter__`: that would be Python
+code, and Ctrl-C could end it after the lock is taken.
 """
 
 from __future__ import annotations

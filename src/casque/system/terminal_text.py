@@ -11,7 +11,7 @@ def plain(text: str) -> str:
 
 
 def plain_lines(text: str) -> str:
-    """As `plain`, but keeps the line breaks."""
+    """Like `plain`, but keeps the line breaks."""
     return "\n".join(map(plain, text.expandtabs().splitlines()))
 
 
