@@ -1,6 +1,6 @@
 """The rules of a queue: pure, no I/O. The specification, and the model that SQL is checked against.
 
-answers      The answers stored with a remote batch, from which a repeat is answered.
+answers      The data stored with a remote batch, to answer a repeat of it.
 counts       Counts per status, updated with every change.
 decide       `decide`: all queue semantics.
 evolve       `evolve`: applies an event to the state.
@@ -9,7 +9,7 @@ operations   Operations (`Enqueue` …, in a `Batch`) and events (`Added` …).
 picking      Which jobs a dequeue takes, and in which order.
 sorted_keys  A sorted set that stays fast at a million keys.
 state        `State`: everything a store holds, indexed, with undo. `QueueState`, the frozen view.
-transaction  `transact`: batches, decided and evolved as one.
+transaction  `transact`: decides batches and applies their events, as one transaction.
 transitions  Applies an event to one job.
 views        What a reader sees of a state.
 """

@@ -61,7 +61,7 @@ class JobReads(NamedTuple):
 
 
 class _Kept(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """For one operation: the class of its refusal, or the numbers in its answer."""
+    """The stored answer to one operation: the class of its refusal, or the numbers in it."""
 
     index: int
     refusal: str
@@ -73,7 +73,7 @@ _decode = msgspec.msgpack.Decoder(list[_Kept] | None).decode
 
 
 def kept_answers(operations: Sequence[Operation], outcomes: Sequence[Any]) -> bytes:
-    """The part of these outcomes to store."""
+    """Encode the part of these outcomes that must be stored."""
     kept = [
         _Kept(index, type(outcome).__name__ if isinstance(outcome, CasqueError) else "", numbers)
         for index, (operation, outcome) in enumerate(zip(operations, outcomes, strict=True))
@@ -166,9 +166,9 @@ def _beat(reads: JobReads, hold: Hold, *, is_lost: bool) -> Job | CasqueError:
 
 
 def _record(operation: PutRecord, version: int, time_us: int, reads: JobReads) -> Any:
-    """The record as it was put; a CASConflictError if it had an expiry and is not there now.
+    """Return the record as it was put, or a CASConflictError if it could expire and has changed.
 
-    A record that expires is a claim, such as a lock: another process may have it by now.
+    A record that can expire is a claim, such as a lock: another process may hold it by now.
     """
     until = None if operation.ttl_us is None else time_us + operation.ttl_us
     record = Record(operation.kind, operation.name, operation.value, version, until)

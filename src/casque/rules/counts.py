@@ -1,8 +1,8 @@
 """Counts: the number of jobs in each state, updated with every change.
 
-Two of the numbers also change with time alone: a scheduled job becomes pending, and
-a job whose last lease ran out is dead before that is written. Those jobs are sorted
-by that instant, so counting does not walk over all jobs.
+Two of the numbers also change with time alone: a scheduled job becomes pending, and a job dies when
+its last lease ends. Jobs that can change so are sorted by the instant of the change, so counting
+does not walk over all jobs.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Tally:
             self.last_attempts.discard((job.lease_until_us, job.seq))
 
     def stats(self, now: int, judged_us: int) -> Stats:
-        """The counts at `now`; leases that end by `judged_us` have ended."""
+        """Return the counts at `now`. A lease has ended if it ends by `judged_us`."""
         after_now = (now + 1, -1)
         scheduled = spent = 0
         if self.scheduled is not None:

@@ -1,8 +1,7 @@
 """decide: all queue semantics, as one pure function. The specification, and the oracle.
 
-`decide(state, operation, now)` returns the events that must happen, and a function
-that reads the result from the state after them. Or it raises a `CasqueError`, and
-nothing happens.
+`decide(state, operation, now)` returns the events that must happen, and a function that reads the
+result from the state after these events. To refuse the operation, it raises a `CasqueError`.
 """
 
 from __future__ import annotations
@@ -89,7 +88,7 @@ def decide(state: State, operation: Operation, now: int) -> Decision:
 
 
 def shown(job: Job, now: int) -> Job:
-    """The job as readers see it: dead if its last attempt was lost, written or not."""
+    """Return the job as readers see it: dead if its last attempt was lost, even if not stored."""
     if not job.is_spent(now):
         return job
     assert job.lease_until_us is not None
@@ -102,12 +101,12 @@ def _job_now(job_id: str, now: int) -> Answer:
 
 
 def _one(event: Died | Failed | Cancelled | Released, now: int) -> Decision:
-    """A decision with one event of one job, answered with that job."""
+    """Return a decision with one event of one job. Its result is that job."""
     return Decision([event], _job_now(event.id, now))
 
 
 def _held(state: State, job_id: str, token: int, now: int) -> Job:
-    """The job, if `token` is the token of its current claim."""
+    """Return the job if `token` is the token of its current claim; raise otherwise."""
     job = state.find(job_id, now)
     if job is None:
         raise JobNotFoundError(
@@ -161,9 +160,9 @@ def _additions(
     *,
     leaving: str | None = None,
 ) -> tuple[list[Event], list[tuple[str, bool]]]:
-    """The events that add `requests`; and for each request its id, and True if that id existed.
+    """Return the events that add `requests`, and for each its id and whether that id existed.
 
-    `leaving` is a job that the same operation removes: its id is free again.
+    `leaving` is the id of a job that the same operation removes: the id may be used again.
     """
     events: list[Event] = []
     answers: list[tuple[str, bool]] = []
@@ -255,9 +254,10 @@ def _dequeue(state: State, operation: Dequeue, now: int) -> Decision:
 
 
 def next_token(last: int, now: int) -> int:
-    """The next token: higher than `last`, and than every token issued before `now`.
+    """Return the next token, which is higher than `last` and than all tokens issued before `now`.
 
-    So no earlier store in this place issued it, nor this store before it was restored.
+    So it differs from all tokens of earlier stores in this place, and of this store before a
+    restore.
     """
     return max(last, now) + 1
 
@@ -278,9 +278,9 @@ def _is_asked_for(job: Job, operation: Dequeue) -> bool:
 
 
 def _served(state: State, picked: Pick, now: int) -> tuple[tuple[str, str], ...] | None:
-    """The lines that go to the back; None if they are the lines of the picked jobs.
+    """Return the lines that go to the back; None if they are the lines of the picked jobs.
 
-    None of them moves if no other queue has a due line.
+    No line moves if no other queue has a due line.
     """
     if not picked.visited or not is_another_due(state, picked.visited, now):
         return ()

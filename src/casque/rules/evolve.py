@@ -50,7 +50,7 @@ def _added(state: State, event: Added) -> None:
 
 
 def _claimed(state: State, event: Claimed) -> tuple[LineKey, ...]:
-    """Returns the lines that were served: they go to the back."""
+    """Lease the jobs of the event. Returns the lines that were served, which go to the back."""
     now, token = state.time_us, event.first_token
     lines: dict[LineKey, None] = {}
     for job_id in event.ids:

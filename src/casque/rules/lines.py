@@ -1,9 +1,9 @@
 """Lines: the jobs of one queue and one entrypoint, and the rotation in which lines take turns.
 
-A line can return the earliest instant at which one of its jobs is due. The cost grows
-with its distinct priorities, not with its length. The rotation returns the due lines
-in the order of their `turn`: the line that was served longest ago comes first. So a
-line with a million jobs delays the single job of another line by one visit.
+A line can return the earliest instant at which one of its jobs is due. The cost grows with the
+number of distinct priorities, not of jobs. The rotation returns the due lines in the order of their
+`turn`: the line that was served longest ago comes first. So a line with a million jobs delays the
+only job of another line by one visit.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Line:
         return min((rank.first[0] for rank in ranks.values()), default=None)
 
     def visit_at(self, now: int) -> int | None:
-        """When the line becomes due; None: it is due now, or empty."""
+        """Return when the line becomes due; None if it is due now, or empty."""
         earliest = self.earliest()
         return None if earliest is None or earliest <= now else earliest
 
@@ -83,7 +83,7 @@ class Line:
 
 
 class _Places(Generic[P]):
-    """The places of lines in order, of all lines and by entrypoint."""
+    """The sorted places of lines: of all lines, and of the lines of each entrypoint."""
 
     def __init__(self) -> None:
         self.all: SortedKeys[P] = SortedKeys()
@@ -116,9 +116,9 @@ class Rotation:
     """The lines that may be due. Each line is in one of two indexes, or in none while paused.
 
     The ring has the lines that were due at the last check, by `turn`. The waiting index has the
-    others, by the instant at which their first job is due: this is exact and depends on no
-    clock. So a wrong clock can put a line into the ring too early, where it costs one more
-    check, but it never hides a line.
+    others, by the instant at which their first job is due. That instant depends on no clock. So a
+    wrong clock can put a line into the ring too early, which costs one more check, but it never
+    hides a line.
     """
 
     def __init__(self) -> None:

@@ -1,9 +1,8 @@
-"""Operations, which callers ask of a store, and events, which have happened: plain values.
+"""Operations, which callers send to a store, and events, which have happened: plain values.
 
-An operation can be batched, retried and sent over a network. An event is a fact:
-replaying events never depends on the code that decided them, so an event
-contains every choice that was made (times, tokens, how long a record is kept).
-The instant of an event is the instant of its commit. A ledger identifies events
+An operation can be batched, retried and sent over a network. An event contains every choice that
+was made (times, tokens, how long a record is kept). So a replay of events never depends on the code
+that decided them. The instant of an event is the instant of its commit. A ledger identifies events
 by their tag, so tags never change.
 """
 
@@ -116,7 +115,7 @@ class Release(msgspec.Struct, frozen=True, gc=False):
 
 
 class Cancel(msgspec.Struct, frozen=True, gc=False):
-    """Do not run the job (again), held or not."""
+    """Never run the job (again), even if a worker holds it."""
 
     id: str
     reason: str = ""
@@ -186,7 +185,7 @@ Operation = (
 
 
 class Batch(msgspec.Struct, frozen=True, gc=False):
-    """The operations of one commit number of one writer: applied once, or not at all."""
+    """The operations of one commit of one writer, applied once or not at all."""
 
     writer: str
     number: int
@@ -257,20 +256,20 @@ class Died(msgspec.Struct, frozen=True, tag=6, array_like=True, gc=False):
 
 
 class Buried(msgspec.Struct, frozen=True, tag=7, array_like=True, gc=False):
-    """The lease of the last attempt of each of these jobs ended without a report."""
+    """The last attempt of each of these jobs never reported back, and its lease ended."""
 
     ids: tuple[str, ...]
     expires_us: int
 
 
 class Requeued(msgspec.Struct, frozen=True, tag=8, array_like=True, gc=False):
-    """Taken back from holders that sent no heartbeat; queued again at once."""
+    """The jobs were taken back from holders without a heartbeat, and are queued again at once."""
 
     ids: tuple[str, ...]
 
 
 class Released(msgspec.Struct, frozen=True, tag=9, array_like=True, gc=False):
-    """Given back; the attempt is not counted."""
+    """The holder gave the job back; the attempt is not counted."""
 
     id: str
     run_us: int

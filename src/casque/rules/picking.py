@@ -1,9 +1,8 @@
 """picking: which jobs a dequeue takes, and in which order. Reads the state, changes nothing.
 
-Due lines are visited in the order of their turns. The due lines of one queue
-are visited together, and their jobs merged by priority, due time and enqueue
-order. Inside a line only the first job of each priority is checked, so a million
-future jobs of a better priority cost one check.
+Due lines are visited in the order of their turns. The due lines of one queue are visited together,
+and their jobs merged by priority, due time and enqueue order. Inside a line, a priority is skipped
+if its first job is not due. So a million future jobs with a better priority cost one check.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ def pick(
     *,
     judged_us: int,
 ) -> Pick:
-    """Up to `limit` due jobs. Spent jobs found on the way are listed too and do not count.
+    """Find up to `limit` due jobs. Spent jobs found before them are listed too, not counted.
 
     `judged_us` is the time that decides whether leases have ended.
     """
@@ -76,7 +75,7 @@ def pick_one(state: State, job_id: str, now: int, judged_us: int) -> Pick:
 
 
 def is_another_due(state: State, visited: Collection[LineKey], now: int) -> bool:
-    """True if a line of a queue that was not visited is due: the visited ones go behind it."""
+    """True if a queue that was not visited has a due line: the visited lines go behind it."""
     queues = {queue for queue, _ in visited}
     for _, queue, entrypoint in state.rotation.due(None, now, 0):
         state.touched += 1
@@ -94,7 +93,7 @@ def due_queues(state: State, now: int) -> list[str]:
 
 
 def _is_held(state: State, job: Job, now: int, judged_us: int) -> bool:
-    """True if the lease is over by the store's time, but its holder keeps it after a clock step."""
+    """True if a lease ended by the store's time, but its holder keeps it after a clock step."""
     until_us = job.lease_until_us
     if until_us is None:
         return False
@@ -103,7 +102,7 @@ def _is_held(state: State, job: Job, now: int, judged_us: int) -> bool:
 
 
 def next_due(state: State, entrypoints: Collection[str] | None, queue: str | None) -> int | None:
-    """When the first such job is due; None if there is none, or its queue is paused."""
+    """Return when the first matching job is due; None if there is none. Ignores paused queues."""
     if queue is None:
         lines = (state.queues[name].lines[own] for _, name, own in state.rotation.ring(entrypoints))
         first = state.rotation.first_waiting(entrypoints)

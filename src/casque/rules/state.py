@@ -1,8 +1,8 @@
-"""State: everything a store holds, indexed: no operation costs more with more jobs.
+"""State: everything a store holds, with indexes, so that no operation slows down with more jobs.
 
-Only `evolve` (evolve.py) changes it; `decide` reads it. All changes since `begin`
-can be rolled back, which undoes a batch if another writer was faster. `QueueState`
-is the frozen view that callers get.
+Only `evolve` (evolve.py) changes the state; `decide` reads it. All changes since `begin` can be
+rolled back, to undo a batch if another writer was faster. `QueueState` is the frozen view that
+callers get.
 """
 
 from __future__ import annotations
@@ -180,7 +180,7 @@ class State:
         self.time_us = now
 
     def end(self) -> None:
-        """The batch is complete; it can still be rolled back."""
+        """Mark the batch as complete. It can still be rolled back."""
         self.is_whole = True
 
     def stamp(self, stamps: Iterable[BatchStamp]) -> None:
@@ -194,14 +194,14 @@ class State:
                 self._set_writer(name, None)
 
     def changed_jobs(self) -> dict[str, Job | None]:
-        """The jobs changed since `begin`, as they were before; None: it did not exist."""
+        """Return the jobs changed since `begin`, as they were before; None for a new job."""
         before: dict[str, Job | None] = {}
         for job_id, old in self._undo.jobs:
             before.setdefault(job_id, old)
         return before
 
     def changed_records(self) -> dict[RecordKey, Record | None]:
-        """The records changed since `begin`, as they are now; None: it does not exist."""
+        """Return the records changed since `begin`, as they are now; None for a deleted one."""
         return {key: self.records.get(key) for key, _ in self._undo.records}
 
     def rollback(self) -> None:
@@ -230,9 +230,9 @@ class State:
     def repaired(self) -> State:
         """The state as it was at `begin`, rebuilt after an interruption.
 
-        An exception can come at any instruction, for example by Ctrl-C, and leave
-        the indexes half changed. The jobs, the records and the undo list change in
-        single steps, the undo list first; this rebuilds everything from them.
+        An exception can come at any instruction, for example by Ctrl-C, and leave the indexes half
+        changed. The jobs, the records and the undo list change in single steps, the undo list
+        first. This method rebuilds the state from them.
         """
         undo = self._undo
         jobs, records, writers = dict(self.jobs), dict(self.records), dict(self.writers)
@@ -296,7 +296,7 @@ class State:
             self._place(line, turn, None if is_known or earliest <= now else earliest)
 
     def put_right(self, lines: Iterable[Line]) -> None:
-        """Move lines that are not due yet from the ring to the waiting index. Turns stay."""
+        """Move lines that are not due yet from the ring to the waiting index, with their turns."""
         for line in lines:
             self._place(line, line.turn, line.earliest())
 

@@ -1,7 +1,7 @@
-"""transact: batches of operations, decided and evolved as one.
+"""transact: decides batches of operations and applies their events, as one transaction.
 
-Each operation is decided on the state after those before it, and a refused
-operation fails alone. Until the events are stored, everything can be rolled back.
+Each operation is decided on the state after the operations before it. A refused operation does not
+affect the others. Until the events are stored, everything can be rolled back.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Decided(NamedTuple):
 
 
 def transact(state: State, batches: Sequence[Batch], now: int) -> Decided:
-    """Decide and evolve batches. The caller stores the events, or calls `state.rollback()`.
+    """Decide batches and apply their events. The caller stores them or calls `state.rollback()`.
 
     If this is interrupted, `state.is_whole` stays False: see `State.repaired`.
     """
@@ -82,7 +82,7 @@ def _carry_out(
 
 
 def prune(state: State, now: int) -> list[Event]:
-    """Events that remove a bounded number of expired jobs and records."""
+    """Return events that remove a bounded number of expired jobs and records."""
     events: list[Event] = []
     if ids := tuple(job.id for job in islice(state.gone_jobs(now), PRUNED_AT_ONCE)):
         events.append(Removed(ids))

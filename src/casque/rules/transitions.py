@@ -44,7 +44,7 @@ def claimed(job: Job, *, worker: str, token: int, now: int, lease_until: int) ->
 
 
 def renewed(job: Job, event: Renewed, *, now: int, lease_until: int) -> Job:
-    """Fields that the heartbeat does not set stay unchanged."""
+    """Renew the lease. Fields that the heartbeat does not set stay unchanged."""
     return replace(
         job,
         heartbeat_us=now,
@@ -86,7 +86,7 @@ def died(job: Job, event: Died, now: int) -> Job:
 
 
 def buried(job: Job, *, now: int, expires: int) -> Job:
-    """Dead because the last attempt did not report back; finished when its lease ended."""
+    """Mark a job dead whose last attempt sent no report. It finished when its lease ended."""
     assert job.lease_until_us is not None
     finished = min(job.lease_until_us, now)
     changes = {"error": describe(lost(job)), "history": _with_lost(job, now)}
@@ -94,7 +94,7 @@ def buried(job: Job, *, now: int, expires: int) -> Job:
 
 
 def requeued(job: Job, *, now: int) -> Job:
-    """Taken back from a holder that sent no heartbeat; the attempt counts."""
+    """Take a job back from a holder that sent no heartbeat. The attempt counts."""
     changes = {"error": describe(lost(job)), "history": _with_lost(job, now)}
     return _let_go(job, JobStatus.QUEUED, now, run_us=now, **changes)
 
@@ -119,14 +119,14 @@ def retried(job: Job, _: Retried, now: int) -> Job:
 
 
 def _let_go(job: Job, status: JobStatus, now: int, **changes: Any) -> Job:
-    """The job without a holder."""
+    """Return the job without a holder, with this status and these changes."""
     return replace(
         job, status=status, lease_until_us=None, heartbeat_us=None, updated_us=now, **changes
     )
 
 
 def lost(job: Job) -> Failure:
-    """The failure of an attempt whose worker went silent."""
+    """Return the failure of an attempt whose worker sends no more heartbeats."""
     assert job.heartbeat_us is not None
     heard = to_datetime(job.heartbeat_us)
     return Failure(
@@ -135,7 +135,7 @@ def lost(job: Job) -> Failure:
 
 
 def describe(failure: Failure) -> str:
-    """The failure in one line."""
+    """Return the failure as one line of text."""
     return (
         f"{failure.kind}: {failure.text}"
         if failure.kind and failure.text

@@ -45,7 +45,7 @@ class JobFilter(msgspec.Struct, frozen=True):
 
 
 def view_of(job: Job, now: int) -> View:
-    """The view of a job that was passed through `shown`."""
+    """Return the state of a job, for people. The job must have been passed through `shown`."""
     if job.status is JobStatus.QUEUED:
         if job.attempts:
             return "failed"
@@ -58,7 +58,7 @@ def view_of(job: Job, now: int) -> View:
 
 
 def reads(state: State, now: int) -> JobReads:
-    """The reads that the answer to a repeated batch needs."""
+    """Return the reads that are needed to answer a repeated batch."""
 
     def held(_: Sequence[int], tokens: Sequence[int]) -> list[Job]:
         jobs = map(state.jobs.__getitem__, state.in_progress)
@@ -78,7 +78,7 @@ def job(state: State, job_id: str, now: int) -> Job | None:
 
 
 def jobs(state: State, wanted: JobFilter, limit: int, after: int, now: int) -> list[Job]:
-    """Up to `limit` jobs in enqueue order, those with `seq` above `after`."""
+    """Return up to `limit` jobs in enqueue order, with a `seq` above `after`."""
     judged_us = state.judged_us(now)
     matching = (
         seen

@@ -125,7 +125,7 @@ class Picker:
         return self._step.spares(heartbeat_us, head.due_us, self._now)
 
     def next_due(self, entrypoints: Collection[str] | None, queue: str | None) -> int | None:
-        """Return when the first matching job is due; None if there is none in a running queue."""
+        """Return when the first matching job is due, or None. Ignores paused lines."""
         if queue is not None:
             asked = self._lines_of_queue(queue, entrypoints)
             return self.first_due_of([line for line in asked if not line[5]])
