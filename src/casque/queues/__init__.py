@@ -12,7 +12,7 @@ lineage         Whether this code runs inside a job, and how deep.
 lock            `Lock`: one holder or n, over a store.
 operators       The methods for operators: cancel, retry, purge, pause …, and reading.
 runner          Runs our coroutines for sync code, without an event loop.
-runner_asyncio  The same with an event loop, on a thread.
+runner_asyncio  Runs our coroutines for sync code, with an event loop on a thread.
 session         One open use of a store: its writer, its worker name, and whether it is open.
-sync_queue      `Queue`: the same without `await`, a facade.
+sync_queue      `Queue`: the methods of `async_queue` without `await`.
 """

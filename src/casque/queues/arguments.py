@@ -59,7 +59,7 @@ class NewJob(_Positional, frozen=True, kw_only=True):
 
 
 def request(new: NewJob, lineage: Lineage, minted: str, order: int) -> Request:
-    """The checked form of a new job. A job without an id gets the minted one."""
+    """Return the checked form of a new job. A job without an id gets `minted`."""
     if type(new) is not NewJob and not isinstance(new, NewJob):
         raise InvalidError(f"expected a NewJob, got {kind_of(new)}: write NewJob('name', b'…').")
     id, payload, priority, max_attempts = new.id, new.payload, new.priority, new.max_attempts
@@ -93,7 +93,7 @@ def request(new: NewJob, lineage: Lineage, minted: str, order: int) -> Request:
 
 
 def checked(new: NewJob) -> NewJob:
-    """The same job. Raises InvalidError if one of its fields is wrong."""
+    """Return the job unchanged. Raises InvalidError if one of its fields is wrong."""
     request(new, OUTSIDE, "", 0)
     return new
 
@@ -135,14 +135,14 @@ def _too_much(what: str) -> InvalidError:
 
 
 def several(values: Iterable[T], of: str) -> Iterable[T]:
-    """The values, if they are several; a single one or a text is a mistake."""
+    """Return the values. Raises InvalidError for a single value or a text: it must be a list."""
     if isinstance(values, str | bytes | Job | NewJob) or not isinstance(values, Iterable):
         raise InvalidError(f"expected a list of {of}, got {kind_of(values)}: write [{of.lower()}].")
     return values
 
 
 def entrypoints(value: str | Collection[str] | None) -> tuple[str, ...] | None:
-    """One name, several, or None for all."""
+    """Return the names as a tuple, from one name or several; None for all entrypoints."""
     if value is None:
         return None
     if type(value) is str:
@@ -160,5 +160,5 @@ def entrypoints(value: str | Collection[str] | None) -> tuple[str, ...] | None:
 
 @lru_cache(maxsize=1_000)
 def _one_entrypoint(value: str) -> tuple[str]:
-    """Cached, because a consumer passes the same name every time."""
+    """Check one name. Cached, because a consumer passes the same name every time."""
     return (name(value, "entrypoint"),)

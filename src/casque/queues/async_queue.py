@@ -1,9 +1,8 @@
 """DirectQueue and BrokerQueue: the queues for producers and consumers.
 
-Both have every method; they differ in how operations reach the store. A
-DirectQueue makes one commit per operation, a BrokerQueue commits the operations
-of all its callers together. `Queue` (sync_queue.py) is the same without `await`.
-The methods for operators are in operators.py.
+Both have every method; they differ in how operations reach the store. A DirectQueue makes one
+commit per operation, a BrokerQueue commits the operations of all its callers together. `Queue`
+(sync_queue.py) has the same methods without `await`. The methods for operators are in operators.py.
 """
 
 from __future__ import annotations
@@ -126,15 +125,14 @@ class AsyncQueue(OperatorMethods):
         headers: Mapping[str, str] | None = None,
         connection: object = None,
     ) -> Job:
-        """Add a job; when this returns, it is stored.
+        """Add a job. When this returns, the job is stored.
 
-        Lower priority numbers run first. If a job with this `id` exists, nothing
-        is added and that job is returned, with `duplicate` set. `retain` keeps the
-        record that long after success. `timeout` limits one attempt; workers enforce
-        it, the queue does not. `headers` are up to 1 KiB of text stored with the job,
-        such as trace context. With `connection`, a sqlite3.Connection to the queue's
-        file, the job joins the transaction that is open there: it is stored if, and
-        only if, that transaction commits.
+        Lower priority numbers run first. If a job with this `id` exists, nothing is added and that
+        job is returned, with `duplicate` set. `retain` keeps the record that long after success.
+        `timeout` limits one attempt; workers enforce it, the queue does not. `headers` are up to 1
+        KiB of text stored with the job, such as trace context. With `connection`, a
+        sqlite3.Connection to the queue's file, the job joins the transaction that is open there:
+        the job is stored only if that transaction commits.
         """
         new = NewJob(
             entrypoint,
@@ -184,10 +182,10 @@ class AsyncQueue(OperatorMethods):
     ) -> list[Job]:
         """Lease up to `batch_size` due jobs, lowest priority number first, then oldest.
 
-        Returns at once, with fewer or none if fewer are due; with `wait`, as
-        soon as there is one, or empty when that time is over. A job has one
-        holder at a time, but a lease that expires makes the job due again: work
-        slower than its lease may run twice. `ack` checks the token.
+        Returns at once, with fewer jobs or none if fewer are due. With `wait`, returns as soon as a
+        job is due, or an empty list when that time is over. A job has one holder at a time, but a
+        lease that expires makes the job due again: work slower than its lease may run twice. `ack`
+        checks the token.
         """
         operation = self._to_dequeue(entrypoint, queue, id, batch_size, lease)
         if wait is not None:
@@ -213,7 +211,7 @@ class AsyncQueue(OperatorMethods):
                 await self._sleep(bell, min(us for us in sleeps if us is not None), steps)
 
     async def _sleep(self, bell: Bell, span_us: int, steps: StepWatch) -> None:
-        """Sleep until the bell rings, the time is over, or a clock step may make jobs due."""
+        """Sleep until `bell` rings, the time is over, or a clock step may make jobs due."""
         clock = self._session.clock
         end = clock.monotonic() + span_us
         while not await bell.wait(max(min(span_us, LOOK_US), 1)):
@@ -230,7 +228,7 @@ class AsyncQueue(OperatorMethods):
         self._held_claims.drop(hold)
 
     async def ack_many(self, jobs: Iterable[Job | str]) -> None:
-        """Ack several. Raises LeaseLostError for those that were lost; the others are acked."""
+        """Ack several jobs. Raises LeaseLostError if some were lost; the others are acked."""
         holds = [self._held_claims.hold_of(job) for job in arguments.several(jobs, "Job")]
         self._session.check_open()
         if not holds:
@@ -268,7 +266,7 @@ class AsyncQueue(OperatorMethods):
         return await self._finish(hold, Fail(*hold, checks.failure(error)))
 
     async def discard(self, job: Job | str, *, reason: str = "") -> Job:
-        """Cancel a job that its holder decides not to do. The reason is stored with it."""
+        """Cancel a job that its holder decides not to do. The reason is stored with the job."""
         hold = self._held_claims.hold_of(job)
         return await self._finish(hold, Discard(*hold, checks.text(reason, "reason")))
 
@@ -313,7 +311,7 @@ class AsyncQueue(OperatorMethods):
     async def heartbeat_many(
         self, jobs: Iterable[Job | str], *, lease: timedelta | None = None
     ) -> None:
-        """Renew several leases in one operation. Raises LeaseLostError for those that are lost."""
+        """Renew several leases in one operation. Raises LeaseLostError if some were lost."""
         holds = tuple(self._held_claims.hold_of(job) for job in arguments.several(jobs, "Job"))
         lease_us = None if lease is None else checks.positive_span(lease, "lease")
         if not holds:

@@ -1,4 +1,4 @@
-"""Group commit: operations that arrive during a commit wait, then go as one batch.
+"""Group commit: operations that arrive during a commit wait, then are committed together.
 
 One fsync, one PUT or one transaction serves every caller that waited. This module
 holds the part that threads and tasks share. `ThreadCommitter` (commit_threads.py) is
@@ -51,7 +51,7 @@ _LIGHT = (1, 0)
 
 
 def _weigh(operation: Operation) -> tuple[int, int]:
-    """The number of operations that this counts as, and its bytes."""
+    """Return how many operations this one counts as, and its size in bytes."""
     if isinstance(operation, Enqueue):
         jobs = operation.jobs
         if len(jobs) == 1:
@@ -80,7 +80,7 @@ class BatchWriter:
         return len(self._waiting)
 
     def _join(self, entries: Sequence[PendingOperation]) -> None:
-        """Add all of them to the waiting operations, or none."""
+        """Add all entries to the waiting operations, or none."""
         if len(self._waiting) + len(entries) > WAITING_CALLERS:
             raise StorageError(
                 f"{self._store.name}: {len(self._waiting):,} operations are waiting, and the "
@@ -91,7 +91,7 @@ class BatchWriter:
         self._waiting.extend(entries)
 
     def _next_batch(self, batch: list[PendingOperation]) -> list[PendingOperation]:
-        """Fill `batch` with as many as fit into one commit; at least one, however large."""
+        """Fill `batch` with as many operations as fit into one commit; at least one of any size."""
         count = size = 0
         while self._waiting:
             entry = self._waiting[0]
@@ -106,7 +106,7 @@ class BatchWriter:
         return batch
 
     async def _commit(self, operations: Sequence[Operation], *, blocking: bool) -> list[Any]:
-        """One commit, repeated while its outcome is unknown; its number makes that safe."""
+        """Commit; repeat while the outcome is unknown. The commit's number makes that safe."""
         self._number += 1
         # Started before the store's own deadline, so that this one ends no later.
         watch = Stopwatch(self._store.clock)
@@ -147,7 +147,7 @@ class BatchWriter:
 
 
 def to_give_back(outcome: Any) -> list[Operation]:
-    """The operations that give back claims whose caller will never see them."""
+    """Return the operations that give back the claims in an outcome that no caller will get."""
     if isinstance(outcome, Leased):
         return [Release(job.id, job.token) for job in outcome.jobs]
     if isinstance(outcome, Record) and outcome.expires_us is not None:
@@ -157,7 +157,7 @@ def to_give_back(outcome: Any) -> list[Operation]:
 
 
 def copied_error(error: Exception) -> Exception:
-    """A copy for one caller: a shared exception would collect the tracebacks of all callers."""
+    """Return a copy for one caller: a shared exception would collect all callers' tracebacks."""
     try:
         own = copy.copy(error)
     except Exception:  # noqa: BLE001 - a user's exception may not allow copies
@@ -182,7 +182,7 @@ def is_unanswered(error: Exception) -> bool:
 
 
 def not_sent_error(name: str, error: Exception) -> StorageError:
-    """The error for a caller that waited behind a commit without an answer."""
+    """Return the error for a caller that waited for a commit that got no answer."""
     return StorageError(
         f"{name}: the storage does not answer: the commit before this one was abandoned after "
         f"{COMMIT_DEADLINE_US // SECOND_US} s. Nothing was written; try again when the storage "

@@ -35,7 +35,7 @@ class LoopCommitter:
         self._by_loop = WeakKeyDictionary()
 
     def commit(self, operations: Sequence[Operation]) -> Coroutine[Any, Any, list[Any]]:
-        """Commit these with all waiting operations. Returns the result or error of each."""
+        """Commit these together with waiting operations. Returns the result or error of each."""
         return self._own().commit(operations)
 
     async def drain(self) -> None:

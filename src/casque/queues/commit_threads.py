@@ -27,7 +27,7 @@ CommitNow = Callable[[Sequence[Batch]], list[Answer]]
 
 
 class ThreadCommitter(BatchWriter):
-    """Group commit for threads: the thread that has the lock commits for all that wait for it."""
+    """Group commit for threads: the thread with the lock commits for all that wait for it."""
 
     def __init__(self, store: Store, *, one_by_one: bool, max_conflicts: int | None) -> None:
         super().__init__(store, one_by_one=one_by_one, max_conflicts=max_conflicts)
@@ -38,7 +38,7 @@ class ThreadCommitter(BatchWriter):
         self._commit_now = _commit_now_of(store, max_conflicts)
 
     def commit(self, operations: Sequence[Operation]) -> list[Any]:
-        """Commit these with all waiting operations. Returns the result or error of each."""
+        """Commit these together with waiting operations. Returns the result or error of each."""
         is_long = len(operations) > 1 and (self._one_by_one or len(operations) > _FEW)
         if self._is_busy or self._waiting or is_long:
             return self._commit_in_turn(operations)
@@ -64,7 +64,7 @@ class ThreadCommitter(BatchWriter):
                 self._is_busy = False
 
     def _commit_in_turn(self, operations: Sequence[Operation]) -> list[Any]:
-        """Wait for the lock. The thread that holds it may commit these meanwhile."""
+        """Wait for the lock, then commit, unless another thread has committed these meanwhile."""
         reentry.refuse(self._lock)
         entries = [PendingOperation(operation) for operation in operations]
         self._join(entries)
@@ -109,7 +109,7 @@ class ThreadCommitter(BatchWriter):
             self._is_closed = True
 
     def _withdraw(self, entries: Sequence[PendingOperation]) -> None:
-        """Withdraw operations of an interrupted caller. Those that have not started are dropped."""
+        """Withdraw operations of an interrupted caller. Operations not yet sent are dropped."""
         for entry in entries:
             entry.is_withdrawn = True
             if entry.is_done:
@@ -142,7 +142,7 @@ class ThreadCommitter(BatchWriter):
 
 
 def _commit_now_of(store: Store, max_conflicts: int | None) -> CommitNow:
-    """The commits of a store that never suspends."""
+    """Return a plain function that commits to a store that never suspends."""
 
     def driven(batches: Sequence[Batch]) -> list[Answer]:
         return drive(store.commit(batches, max_conflicts=max_conflicts))

@@ -18,17 +18,17 @@ BEATS_PER_LEASE = 3
 
 
 class Beating(Protocol):
-    """Any object that can renew a lease: one of our queues, or another with this method."""
+    """An object that can renew a lease: one of our queues, or any object with this method."""
 
     def heartbeat(self, job: Any, /) -> Any: ...
 
 
 class HeartbeatManager:
-    """Beats for one job every `interval`, or three times per lease if that is sooner.
+    """Renews the lease of one job every `interval`, or three times per lease if that is sooner.
 
-    Use `async with` for the async queues: if the lease is lost, the body is
-    cancelled and LeaseLostError is raised. Use `with` for the sync `Queue`: a
-    thread beats, the body can check `lost`, and LeaseLostError is raised at the end.
+    Use `async with` for the async queues: if the lease is lost, the body is cancelled and
+    LeaseLostError is raised. Use `with` for the sync `Queue`: a thread renews the lease, the body
+    can check `lost`, and LeaseLostError is raised at the end.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ def _check_order(queue: object, job: object) -> None:
 
 
 def _held_claim(queue: Beating, job: Job | str) -> HeldClaim | None:
-    """The queue's claim on the job; None if it has none or is not one of our queues."""
+    """Return the queue's claim on the job; None if it has none, or is not one of our queues."""
     find = getattr(queue, "_held_claim", None)
     held: HeldClaim | None = None if find is None else find(job)
     return held

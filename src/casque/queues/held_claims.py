@@ -17,7 +17,7 @@ NO_TOKEN = 0
 
 
 class HeldClaim(msgspec.Struct, frozen=True, gc=False):
-    """A claim: its token, the length of its lease, and its monotonic time of request."""
+    """A claim: its token, the length of its lease, and when it was requested (monotonic)."""
 
     token: int
     lease_us: int
@@ -40,14 +40,14 @@ class HeldClaims:
                 claims.pop(next(iter(claims)), None)
 
     def drop(self, hold: Hold) -> None:
-        """Remove a claim that is over. A newer one on the same job stays."""
+        """Remove a claim that has ended. A newer claim on the same job stays."""
         job_id, token = hold
         held = self._held_claims.get(job_id)
         if held is not None and held.token == token:
             self._held_claims.pop(job_id, None)
 
     def hold_of(self, job: Job | str) -> Hold:
-        """The claim that a caller means by a Job, or by an id."""
+        """Return the id and the token of the claim that a caller means by a Job or by an id."""
         if isinstance(job, Job):
             return job.id, job.token
         if not isinstance(job, str):
@@ -57,7 +57,7 @@ class HeldClaims:
         return job_id, NO_TOKEN if held is None else held.token
 
     def find(self, job: Job | str) -> HeldClaim | None:
-        """The claim that a caller means; None if this queue object does not hold it."""
+        """Return the claim that a caller means; None if this queue object does not hold it."""
         job_id, token = self.hold_of(job)
         held = self._held_claims.get(job_id)
         return None if held is None or held.token != token else held

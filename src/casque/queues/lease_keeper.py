@@ -18,10 +18,10 @@ Beat = Callable[[], Awaitable[bool]]
 
 
 class Keeper:
-    """Beats every `every_us` until stopped, from a task or from a thread.
+    """Renews the claim every `every_us` until stopped, in a task or in a thread.
 
-    If the storage does not answer, the claim is not lost yet: the beat is repeated,
-    sooner, until the lease has expired without a successful beat.
+    A renewal is called a beat. If the storage does not answer, the claim is not lost yet: beats
+    follow at a shorter interval, until the lease has expired without a successful beat.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Keeper:
 
     @property
     def is_lost(self) -> bool:
-        """True if it is lost, or must count as lost: no beat got through for a whole lease."""
+        """True if the claim is lost, or counts as lost: no beat succeeded for a whole lease."""
         return self.loss is not None or (
             not self._is_given_up
             and self._lease_us is not None
@@ -65,11 +65,11 @@ class Keeper:
 
     @property
     def reason(self) -> Exception:
-        """Why it is lost."""
+        """Why the claim is lost."""
         return self.loss or self._trouble or StorageError("no heartbeat got through for a lease")
 
     def start(self) -> None:
-        """Beat beside the current task; cancel it when the claim is lost."""
+        """Beat in a new task; cancel the current task when the claim is lost."""
         body = asyncio.current_task()
         assert body is not None
         self._cancelling = body.cancelling()
@@ -77,9 +77,9 @@ class Keeper:
         self._task = asyncio.create_task(self._watch_over(body))
 
     async def stop(self, *, raised: BaseException | None) -> bool:
-        """Stop beating. True if the body ended, or should have, because the claim was lost.
+        """Stop beating. True if the body ended, or should have ended, because the claim was lost.
 
-        A beat in flight is awaited: the caller must know the renewed claim to give it up.
+        It waits for a beat in flight: the caller must know the renewed claim to give it up.
         """
         assert self._task is not None
         assert self._stop is not None
@@ -101,7 +101,7 @@ class Keeper:
         return raised is None or (isinstance(raised, asyncio.CancelledError) and was_ours)
 
     def start_thread(self) -> None:
-        """Beat from a thread. It cannot stop the caller's code, which checks `is_lost`."""
+        """Beat in a thread, which cannot stop the caller's code: that code checks `is_lost`."""
         self._stop = self._clock.bell(blocking=True)
         self._thread = threading.Thread(
             target=lambda: drive(self._keep()), name="casque-keeper", daemon=True
@@ -151,7 +151,7 @@ class Keeper:
                 self._is_beating = False
 
     async def _is_stopped_within(self, span_us: int) -> bool:
-        """Wait this long, or until the clock steps: then the lease may look expired to others."""
+        """Wait this long, or until the clock steps: others may then see the lease as expired."""
         assert self._stop is not None
         self._beat_us = self._clock.monotonic() + span_us
         while not await self._stop.wait(min(span_us, LOOK_US)):
@@ -161,7 +161,7 @@ class Keeper:
         return True
 
     async def _beat_within_lease(self) -> bool:
-        """One beat. In a task, a beat that hangs is abandoned when the lease is over."""
+        """Make one beat. In a task, a beat that hangs is abandoned when the lease ends."""
         if self._task is None or self._lease_us is None:
             return await self._beat()
         bell = self._clock.bell(blocking=False)

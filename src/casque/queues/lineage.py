@@ -1,9 +1,8 @@
 """Lineage: whether this code runs inside a job, and how deep.
 
 A worker sets the lineage with `tasks/current.py:become`, and passes it, in the variables
-`CASQUE_JOB_ID` and `CASQUE_DEPTH`, to the programs that the worker starts. Every enqueue
-checks the lineage, so that jobs that enqueue each other in a loop are refused instead of
-running forever.
+`CASQUE_JOB_ID` and `CASQUE_DEPTH`, to the programs that the worker starts. Every enqueue checks the
+lineage. So jobs that enqueue each other in a loop are refused instead of running forever.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _LONGEST_DEPTH = 9
 
 
 class Lineage(NamedTuple):
-    """The data that a new job inherits: the number of jobs above it, and their entrypoints."""
+    """The data that a new job inherits: the number and the entrypoints of the jobs above it."""
 
     depth: int
     chain: tuple[str, ...]

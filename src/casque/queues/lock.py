@@ -1,8 +1,8 @@
 """Lock: one holder (or n) over a store, for any process on any host.
 
-A lock is a record with an expiry: it is renewed while it is held, and expires after
-its holder has died. `token` rises from holder to holder, so that the resource behind the
-lock can reject late writes from a holder that lost it.
+A lock is a record with an expiry. Its holder renews it, and it expires after the holder has died.
+`token` rises from holder to holder, so that the resource behind the lock can reject late writes
+from a holder that lost the lock.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ log = logging.getLogger("casque")
 
 
 class Lock:
-    """`with` or `async with`; waits up to `timeout` (None: forever) for a free slot.
+    """Use it with `with` or `async with`. It waits up to `timeout` for a slot (None: forever).
 
-    Raises CASConflictError if none came free in time. If the lock is lost while
-    it is held (the storage did not answer for a whole `lease`), an async body is
-    cancelled and LeaseLostError is raised. A sync body can check `lost`, and
-    LeaseLostError is raised at its end. Not reentrant; make one object per holder.
+    Raises CASConflictError if no slot became free in time. If the lock is lost while it is held
+    (the storage did not answer for a whole `lease`), an async body is cancelled and LeaseLostError
+    is raised. A sync body can check `lost`, and LeaseLostError is raised at its end. Not reentrant;
+    make one object per holder.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Lock:
 
     @property
     def token(self) -> int:
-        """The fencing token of this holder; higher than that of every holder before."""
+        """The fencing token of this holder, which is higher than that of every earlier holder."""
         if self._record is None:
             raise InvalidError(f"lock {self._name!r} is not held.")
         return self._token

@@ -45,8 +45,8 @@ class OperatorMethods:
     async def requeue_stale(self, timeout: timedelta) -> int:
         """Requeue jobs in progress whose last heartbeat is older than `timeout`, expired or not.
 
-        Their holders are fenced. Not needed in general: a job whose lease expires
-        is due again by itself. Returns how many were requeued.
+        Later writes of their holders are rejected. Usually not needed: a job whose lease expires is
+        due again by itself. Returns how many were requeued.
         """
         count: int = await self._session.submit(RequeueStale(checks.span(timeout, "timeout")))
         return count
@@ -79,9 +79,9 @@ class OperatorMethods:
     async def lease_queue(
         self, queue: str, *, lease: timedelta = timedelta(seconds=5)
     ) -> AsyncIterator[Lease | None]:
-        """A short exclusive claim on a whole queue; None if another caller has it.
+        """Claim a whole queue exclusively for a short time; None if another caller has the claim.
 
-        Advisory: `dequeue` ignores it. It ends with the context or by time.
+        The claim is advisory: `dequeue` ignores it. It ends with the context or when it expires.
         """
         held = await self._take_queue(queue, lease)
         try:

@@ -1,7 +1,7 @@
 """Runner: runs our coroutines for code without an event loop.
 
-On a store that never suspends, the caller's thread steps through them, at the cost
-of a function call. On any other store, a thread with its own event loop runs them.
+On a store that never suspends, the caller's thread runs a coroutine at the cost of a function call.
+On any other store, a thread with its own event loop runs it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Runner(Protocol):
 
 
 class InlineRunner:
-    """For stores that never suspend."""
+    """Runs coroutines on the caller's thread, for stores that never suspend."""
 
     run = staticmethod(drive)
     commit = staticmethod(Session.commit)

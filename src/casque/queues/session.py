@@ -1,4 +1,4 @@
-"""Session: one open use of a store, with a writer and a worker name, until it is closed."""
+"""Session: the use of a store by one queue or lock, with a writer and a worker name."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Session:
         self._is_entered = True
 
     def woken_by_close(self, bell: Bell) -> AbstractContextManager[None]:
-        """In this context `close` rings `bell`: a waiting caller then finds the session closed."""
+        """In this context `close` rings `bell`, so that a waiting caller sees the close."""
         return self._bells.listening(bell)
 
     async def close(self) -> None:
@@ -99,7 +99,7 @@ class Session:
             await self.store.close()
 
     def check_open(self) -> None:
-        """Raise InvalidError, with the remedy, unless it can be used now in this process."""
+        """Raise InvalidError, with the remedy, unless this process can use the session now."""
         if self._is_closed or (self._must_enter and not self._is_entered):
             raise self._not_open()
         if self._generation != forks.generation():
@@ -121,14 +121,14 @@ class Session:
         return outcome
 
     async def submit_all(self, operations: Sequence[Operation]) -> list[Any]:
-        """Commit several. Returns the result or the error of each."""
+        """Commit several operations. Returns the result or the error of each."""
         self.check_open()
         if isinstance(self._committer, ThreadCommitter):
             return self._committer.commit(operations)
         return await self._committer.commit(operations)
 
     def commit(self, operation: Operation) -> Any:
-        """As `submit`, without a coroutine: the fast path of a `blocking` session."""
+        """Do the same as `submit` without a coroutine: the fast path of a `blocking` session."""
         if self._is_closed or self._generation != forks.noticed:  # the queue has checked for forks
             self.check_open()
         [outcome] = self._commit((operation,))
@@ -156,7 +156,7 @@ class Session:
         return await self.readable.records(kind)
 
     async def take(self, kind: str, name: str, lease_us: int) -> Record | None:
-        """Claim a name with a record that expires. None if another caller has it."""
+        """Claim a name with a record that expires. None if another caller has the name."""
         operation = PutRecord(kind, name, self.worker.encode(), ABSENT, lease_us)
         try:
             record: Record = await self.submit(operation)

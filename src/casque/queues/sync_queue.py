@@ -1,7 +1,7 @@
-"""Queue: the same queue without `await`.
+"""Queue: a queue for code without `await`.
 
-Its methods run those of an `AsyncQueue`. The three that are called most, enqueue,
-dequeue and ack, commit without a coroutine: driving one costs 8% of an enqueue.
+Its methods run those of an `AsyncQueue`. The methods that are called most, enqueue, dequeue and
+ack, commit without a coroutine, which would cost 8% of an enqueue.
 """
 
 # ruff: noqa: SLF001 - Queue and AsyncQueue are two parts of one class
@@ -105,7 +105,7 @@ class Queue:
             self._open_again()
 
     def _open_again(self) -> None:
-        """In a forked child: open a new writer, thread and connection."""
+        """Open a new writer, thread and connection, in a forked child."""
         with forks.own_lock():
             if self._generation != forks.generation():
                 self._queue, self._runner = self._open()
@@ -116,7 +116,7 @@ class Queue:
 
     @property
     def _live(self) -> AsyncQueue:
-        """The queue underneath, open and of this process."""
+        """Return the queue underneath. Opens it again in a forked child; raises if it is closed."""
         if self._is_closed or not forks.is_noticed[0] or self._generation != forks.noticed:
             self._check_open()
         if asyncio._get_running_loop() is not None:  # the quick check
@@ -141,7 +141,7 @@ class Queue:
         headers: Mapping[str, str] | None = None,
         connection: object = None,
     ) -> Job:
-        """Add a job; when this returns, it is stored. See `BrokerQueue.enqueue`."""
+        """Add a job. When this returns, the job is stored. See `BrokerQueue.enqueue`."""
         new = NewJob(
             entrypoint,
             payload,
@@ -204,7 +204,7 @@ class Queue:
         live._held_claims.drop(hold)
 
     def ack_many(self, jobs: Iterable[Job | str]) -> None:
-        """Ack several. Raises LeaseLostError for those that were lost; the others are acked."""
+        """Ack several jobs. Raises LeaseLostError if some were lost; the others are acked."""
         return self._run(self._live.ack_many(jobs))
 
     def nack(
@@ -218,7 +218,7 @@ class Queue:
         return self._run(self._live.fail(job, error=error))
 
     def discard(self, job: Job | str, *, reason: str = "") -> Job:
-        """Cancel a job that its holder decides not to do. The reason is stored with it."""
+        """Cancel a job that its holder decides not to do. The reason is stored with the job."""
         return self._run(self._live.discard(job, reason=reason))
 
     def release(self, job: Job | str, *, delay: timedelta | None = None) -> Job:
@@ -240,7 +240,7 @@ class Queue:
         )
 
     def heartbeat_many(self, jobs: Iterable[Job | str], *, lease: timedelta | None = None) -> None:
-        """Renew several leases in one operation. Raises LeaseLostError for those that are lost."""
+        """Renew several leases in one operation. Raises LeaseLostError if some were lost."""
         return self._run(self._live.heartbeat_many(jobs, lease=lease))
 
     def _held_claim(self, job: Job | str) -> HeldClaim | None:
@@ -280,7 +280,7 @@ class Queue:
     def lease_queue(
         self, queue: str, *, lease: timedelta = timedelta(seconds=5)
     ) -> Iterator[Lease | None]:
-        """A short exclusive claim on a whole queue; None if another caller has it. Advisory."""
+        """Claim a whole queue exclusively; None if taken. See `BrokerQueue.lease_queue`."""
         held = self._run(self._live._take_queue(queue, lease))
         try:
             yield None if held is None else as_lease(held)
