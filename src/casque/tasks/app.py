@@ -64,17 +64,17 @@ class TaskApp:
 
     @property
     def store(self) -> Store:
-        """The store, opened at the first use; one per process."""
+        """The store of this process, opened at the first use."""
         return self.app_store.store
 
     @property
     def queue(self) -> Queue:
-        """The queue of this app, for sync code: methods for jobs instead of tasks."""
+        """The queue of this app, for sync code. Its methods work on jobs instead of tasks."""
         return self.app_store.queue
 
     @property
     def async_queue(self) -> AsyncQueue:
-        """The same with `await`, and group commit. It works without being entered."""
+        """The queue of this app for async code, with group commit. Works without being entered."""
         return self.app_store.async_queue
 
     def close(self) -> None:
@@ -134,10 +134,10 @@ class TaskApp:
         give_up_on: tuple[type[BaseException], ...] = (),
         run_in: RunIn | None = None,
     ) -> Any:
-        """Make a task of a function; as `@app.task`, or with options as `@app.task(…)`.
+        """Make a task of a function: use `@app.task`, or `@app.task(…)` to set options.
 
-        Its entrypoint is `name`, by default the function's name. Raises InvalidError
-        if the function cannot be a task, or the name is taken.
+        The entrypoint of the task is `name`, by default the function's name. Raises InvalidError if
+        the function cannot be a task, or if the name is taken.
         """
 
         def register(function: Callable[..., Any]) -> Task[..., Any]:
@@ -179,9 +179,9 @@ class TaskApp:
         arguments: Mapping[str, object] | None = None,
         **options: Unpack[JobOptions],
     ) -> Handle[Any]:
-        """Enqueue by name, for producers that do not have the task's code.
+        """Enqueue a job by its task's name, for producers that do not have the task's code.
 
-        If the task is registered here, its options apply and its arguments are checked.
+        If the task is registered in this app, its options apply and the arguments are checked.
         """
         new = changed(self._named(entrypoint, arguments), options)
         return self.enqueue_many([new])[0]
@@ -192,12 +192,12 @@ class TaskApp:
         arguments: Mapping[str, object] | None = None,
         **options: Unpack[JobOptions],
     ) -> Handle[Any]:
-        """As `enqueue`, without blocking the event loop."""
+        """Like `enqueue`, without blocking the event loop."""
         new = changed(self._named(entrypoint, arguments), options)
         return (await self.aenqueue_many([new]))[0]
 
     def enqueue_many(self, jobs: Iterable[NewJob]) -> list[Handle[Any]]:
-        """Store up to 10,000 jobs, made by `task.job(…)`: all or none, in order."""
+        """Store up to 10,000 jobs that `task.job(…)` made: all or none, in order."""
         if self.immediate:
             clock = self.store.clock
             return [
@@ -207,7 +207,7 @@ class TaskApp:
         return [self._handle(job) for job in self.queue.enqueue_many(jobs)]
 
     async def aenqueue_many(self, jobs: Iterable[NewJob]) -> list[Handle[Any]]:
-        """As `enqueue_many`, without blocking the event loop."""
+        """Like `enqueue_many`, without blocking the event loop."""
         if self.immediate:
             clock = self.store.clock
             return [
@@ -217,11 +217,11 @@ class TaskApp:
         return [self._handle(job) for job in await self.async_queue.enqueue_many(jobs)]
 
     def handle(self, id: str) -> Handle[Any]:
-        """The handle of a job that was enqueued elsewhere. JobNotFoundError if there is none."""
+        """Return the handle of a job that was enqueued elsewhere, or raise JobNotFoundError."""
         return self._handle(_found(self.queue.get(id), id))
 
     async def ahandle(self, id: str) -> Handle[Any]:
-        """As `handle`, without blocking the event loop."""
+        """Like `handle`, without blocking the event loop."""
         return self._handle(_found(await self.async_queue.get(id), id))
 
     def _named(self, entrypoint: str, given: Mapping[str, object] | None) -> NewJob:

@@ -18,7 +18,7 @@ from casque.system.clock import drive
 
 
 class AppStore:
-    """The store at an address, in this process. Thread-safe; after a fork it opens again."""
+    """The store at an address, in this process. Thread-safe; opens the store again after a fork."""
 
     def __init__(self, address: StoreAddress) -> None:
         self._address = anchored(address)  # so that a later change of folder does not matter
@@ -47,17 +47,17 @@ class AppStore:
         return str(address) if isinstance(address, str | Path) else None
 
     def apart(self) -> Store:
-        """A second store that does not wait for callers of `store`; `store` itself if it blocks.
+        """Return a second store, which does not wait for callers of `store`; or a blocking `store`.
 
-        A store that suspends serves one caller at a time: a caller whose event loop
-        is blocked would block the others.
+        A store that suspends serves one caller at a time. So a caller whose event loop is blocked
+        would block the other callers.
         """
         if self._owns_store and not self.store.blocking:
             return self._bound(open_store(self._address))
         return self.store
 
     def require_existing(self) -> None:
-        """Create no store from now on: one existed, and a new one would replace it."""
+        """Create no store from now on: a store existed, and a new one would replace it."""
         self._must_exist = True
         if self._store is not None:
             self._bound(self._store)
@@ -97,7 +97,7 @@ class AppStore:
             raise InvalidError("this App is closed; make a new one.")
 
     def _open_again(self) -> None:
-        """In a forked child: open stores and their threads belong to the parent."""
+        """Drop the open stores in a forked child: their threads belong to the parent."""
         with forks.own_lock():
             if self._generation != forks.generation():
                 self._lock = threading.Lock()  # a thread of the parent may have held it
@@ -122,7 +122,7 @@ class AppStore:
 
 
 def _run_aside(coroutine: Coroutine[Any, Any, None]) -> None:
-    """Run it on a separate thread, because an event loop may run on this one."""
+    """Run the coroutine on a separate thread, because this thread may run an event loop."""
     runner = LoopRunner()
     runner.run(coroutine)
     runner.close()

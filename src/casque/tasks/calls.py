@@ -83,15 +83,15 @@ class Call:
     # -- to JSON ---------------------------------------------------------------
 
     def encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
-        """The payload of this call. Raises InvalidError that names the wrong argument."""
+        """Return the payload of this call. Raises InvalidError that names the wrong argument."""
         return self._encode(self._bind(args, kwargs), is_certain=self._is_plain)
 
     def encode_named(self, payload: Mapping[str, Any]) -> bytes:
-        """As `encode`, from a dict in the form of the payload."""
+        """Like `encode`, from a dict in the form of the payload."""
         return self._encode(payload, is_certain=False)
 
     def _encode(self, given: Mapping[str, Any], *, is_certain: bool) -> bytes:
-        """With `is_certain`, the values are known to fit the parameters, apart from their types."""
+        """Encode arguments. `is_certain`: they fit the parameters, and only types need a check."""
         fields = self._fields or self._known()
         named = fields.named
         for name, value in given.items():
@@ -119,7 +119,7 @@ class Call:
         return self._bind_any(args, kwargs)
 
     def _bind_any(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """The same for parameters of every kind. Raises InvalidError that names the argument."""
+        """Bind arguments to parameters of any kind. Raises InvalidError that names a wrong one."""
         try:
             bound = self._signature.bind(*args, **kwargs).arguments
         except TypeError as error:
@@ -145,7 +145,7 @@ class Call:
     # -- from JSON -------------------------------------------------------------
 
     def decode(self, payload: bytes) -> tuple[list[Any], dict[str, Any]]:
-        """The positional and named arguments in a payload. InvalidError names a wrong one."""
+        """Return the positional and named arguments of a payload. InvalidError names a bad one."""
         fields = self._fields or self._known()
         starred, named = self._take(payload, fields)
         if len(starred) <= len(self._first):
@@ -158,7 +158,7 @@ class Call:
         return args + starred[len(self._first) :], named
 
     def _take(self, payload: bytes, fields: _Fields) -> tuple[list[Any], dict[str, Any]]:
-        """The positional arguments, and the keyword arguments."""
+        """Return the positional arguments and the keyword arguments of a payload."""
         try:
             raws = _OBJECT.decode(payload) if payload else {}
         except msgspec.DecodeError as error:
@@ -218,7 +218,7 @@ class Call:
     # -- the result ------------------------------------------------------------
 
     def encode_result(self, value: object) -> bytes | None:
-        """The result as JSON; None for no result. InvalidError if it cannot be stored."""
+        """Return the result as JSON; None for None. Raises InvalidError if it cannot be stored."""
         if value is None:
             return None
         try:
@@ -240,7 +240,7 @@ class Call:
         return result
 
     def decode_result(self, result: bytes | None) -> Any:
-        """The result, as the type of the return annotation."""
+        """Return the result, converted to the type of the return annotation."""
         if result is None:
             return None
         fields = self._fields or self._known()
@@ -322,7 +322,7 @@ class Call:
 
 
 def encode_unchecked(task: str, given: Mapping[str, Any]) -> bytes:
-    """The payload of a call of a task that is not registered here: any JSON is accepted."""
+    """Return the payload for a task that is not registered here: any JSON is accepted."""
     try:
         payload = json_types.encode(given)
     except Exception as error:  # the caller's types may raise anything
@@ -346,7 +346,7 @@ def encode_unchecked(task: str, given: Mapping[str, Any]) -> bytes:
 
 
 class _Written(str):
-    """An annotation as it was written; `inspect` would put it in quotes."""
+    """An annotation in the form of the source; `inspect` would put quotes around a plain str."""
 
     __slots__ = ()
 

@@ -76,14 +76,14 @@ class RunningJob:
         return None if self._deadline_us is None else to_datetime(self._deadline_us)
 
     def progress(self, fraction: float, note: str | None = None) -> None:
-        """Report how far the work is, from 0 to 1. It is stored soon, not at once."""
+        """Report the progress of the work, from 0 to 1. It is stored soon, not at once."""
         self._report(checks.fraction(fraction), None if note is None else checks.text(note, "note"))
 
     # -- for the worker itself -------------------------------------------------
 
     @property
     def output(self) -> bytes | None:
-        """The end of its output, if kept: stored with heartbeats and when the attempt ends."""
+        """The end of the job's output, if kept. Heartbeats and the end of the attempt store it."""
         return self._output
 
     @output.setter
@@ -91,7 +91,7 @@ class RunningJob:
         self._output = None if output is None else checks.tail(output)
 
     def beat(self) -> None:
-        """Send a heartbeat soon: it stores the output, if any, and notices a lost job."""
+        """Send a heartbeat soon, which stores the output, if any, and notices a lost job."""
         self._report(None, None)
 
     def __repr__(self) -> str:
@@ -110,13 +110,13 @@ def current_job() -> RunningJob:
 
 
 def become(job: RunningJob) -> None:
-    """Make `job` the current one in this context, which must be used for this job only."""
+    """Make `job` the current job of this context, which must be used for this job only."""
     lineage.running.set(job)
 
 
 @contextmanager
 def running_as(job: RunningJob) -> Iterator[None]:
-    """In this context, `job` is the current one, and the parent of jobs that are enqueued."""
+    """In this context, `job` is the current job, and the parent of jobs that are enqueued."""
     token = lineage.running.set(job)
     try:
         yield

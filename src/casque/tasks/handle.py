@@ -43,7 +43,7 @@ class Handle(Generic[R_co]):
 
     @property
     def duplicate(self) -> bool:
-        """True if a job with this id existed already: then this is the handle of that job."""
+        """True if a job with this id existed already. Then this is the handle of that job."""
         return self._job.duplicate
 
     # -- the result ------------------------------------------------------------
@@ -51,8 +51,8 @@ class Handle(Generic[R_co]):
     def result(self, timeout: timedelta | None = None) -> R_co:
         """Wait for the job to finish and return the result of the task.
 
-        Raises TimeoutError if `timeout` is over first, CasqueError if the job is
-        dead or cancelled, and JobNotFoundError if its record was deleted.
+        Raises TimeoutError if the job has not finished within `timeout`, CasqueError if it is dead
+        or cancelled, and JobNotFoundError if its record was deleted.
         """
         looks = self._looks(timeout)
         if not self._done:
@@ -68,11 +68,11 @@ class Handle(Generic[R_co]):
         return self._value(job)
 
     def __await__(self) -> Generator[Any, None, R_co]:
-        """The result, without blocking the event loop; use `asyncio.timeout` to limit the wait."""
+        """Wait for the result in an event loop; use `asyncio.timeout` to limit the wait."""
         return self._aresult().__await__()
 
     def _looks(self, timeout: timedelta | None) -> Iterator[int]:
-        """How long to sleep before each read: longer each time, up to a limit."""
+        """Return how long to sleep before each read: longer each time, up to a limit."""
         limit = None if timeout is None else checks.span(timeout, "timeout")
         if self._job.retain_us is None and not self._done:
             raise InvalidError(
@@ -117,7 +117,7 @@ class Handle(Generic[R_co]):
         return self._job if self._done else self._found(self._app_store.queue.get(self.id))
 
     async def ajob(self) -> Job:
-        """As `job`, without blocking the event loop."""
+        """Like `job`, without blocking the event loop."""
         if self._done:
             return self._job
         return self._found(await self._app_store.async_queue.get(self.id))
@@ -127,7 +127,7 @@ class Handle(Generic[R_co]):
         return self.job().status
 
     async def astatus(self) -> JobStatus:
-        """As `status`, without blocking the event loop."""
+        """Like `status`, without blocking the event loop."""
         return (await self.ajob()).status
 
     def cancel(self, *, reason: str = "") -> Job:
@@ -136,7 +136,7 @@ class Handle(Generic[R_co]):
         return self._app_store.queue.cancel(self.id, reason=reason)
 
     async def acancel(self, *, reason: str = "") -> Job:
-        """As `cancel`, without blocking the event loop."""
+        """Like `cancel`, without blocking the event loop."""
         self._refuse_done()
         return await self._app_store.async_queue.cancel(self.id, reason=reason)
 

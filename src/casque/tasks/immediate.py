@@ -29,7 +29,7 @@ WORKER = "immediate"
 
 
 def run_now(task: Task[..., Any], new: NewJob, clock: Clock) -> Job:
-    """Run it on this thread and return the job as it would be stored. Its errors are raised."""
+    """Run the job on this thread and return it as it would be stored. Raises the task's errors."""
     job, running, args, kwargs = _begun(task, new, clock)
     with running_as(running):
         value = task.function(*args, **kwargs)
@@ -39,7 +39,7 @@ def run_now(task: Task[..., Any], new: NewJob, clock: Clock) -> Job:
 
 
 async def arun_now(task: Task[..., Any], new: NewJob, clock: Clock) -> Job:
-    """As `run_now`; an async function runs in the caller's event loop."""
+    """Like `run_now`, but an async function runs in the caller's event loop."""
     job, running, args, kwargs = _begun(task, new, clock)
     with running_as(running):
         value = task.function(*args, **kwargs)
@@ -83,7 +83,7 @@ def _finished(task: Task[..., Any], job: Job, value: object, clock: Clock) -> Jo
 
 
 def _without_loop(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine from plain code: on this thread, or on another if this one runs a loop."""
+    """Run a coroutine from plain code: on this thread, or on another if this thread runs a loop."""
     if asyncio._get_running_loop() is None:  # noqa: SLF001 - the quick check
         return asyncio.run(coroutine)
     # Copy the caller's context variables: one of them holds the current job.

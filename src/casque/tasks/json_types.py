@@ -61,9 +61,9 @@ def decoder(hint: Any) -> Callable[[Any], Any]:
 
 
 def unfit(hint: Any) -> str | None:
-    """Why no value of this type can be JSON, and what to do; None when it can.
+    """Return why no value of this type can be JSON, and the remedy; None if values can be JSON.
 
-    Raises NameError or AttributeError when it refers to something that is not defined yet.
+    Raises NameError or AttributeError if the type refers to something that is not defined yet.
     """
     # Imported late: `import casque` does not need it, and it is used once per parameter.
     from msgspec import inspect  # noqa: PLC0415
@@ -95,10 +95,10 @@ def _walk(root: Any) -> Iterator[Any]:
 
 
 def exact(hint: Any) -> tuple[type, ...] | None:
-    """The classes that a plain hint accepts.
+    """Return the classes that a plain hint accepts; None if the hint is not plain.
 
-    A datetime becomes text in JSON, and `str` accepts text: only the value itself
-    shows that the caller passed another type.
+    The value is checked before it is encoded: a datetime becomes text in JSON, which the hint `str`
+    would accept.
     """
     if get_origin(hint) is Annotated:
         return exact(get_args(hint)[0])
@@ -114,12 +114,12 @@ def exact(hint: Any) -> tuple[type, ...] | None:
 
 
 def certain(hint: Any) -> type | None:
-    """The class whose instances all fit the hint, so that no value needs a check; or None."""
+    """Return the class whose instances all fit the hint without a check, or None."""
     return hint if isinstance(hint, type) and hint in _EXACT else None
 
 
 def mismatch(expected: tuple[type, ...], value: object) -> str:
-    """The message that msgspec would give, for a value before it is encoded."""
+    """Return msgspec's message for a wrong type, for a value that is not encoded yet."""
     names = " | ".join(dict.fromkeys(_json_name(kind) for kind in expected))
     return f"Expected `{names}`, got `{_json_name(type(value))}`"
 
@@ -129,7 +129,7 @@ def _json_name(kind: type) -> str:
 
 
 def why_not(value: object, error: Exception) -> str:
-    """Why this value could not be encoded."""
+    """Return why this value could not be encoded."""
     if isinstance(error, RecursionError):
         return "it contains itself, or is nested too deeply"
     if isinstance(error, UnicodeEncodeError):
@@ -138,7 +138,7 @@ def why_not(value: object, error: Exception) -> str:
 
 
 def non_finite(value: object) -> float | None:
-    """The first NaN or infinity in a value that was encoded: it became a null in JSON."""
+    """Return the first NaN or infinity in a value, which becomes null in JSON; None if none."""
     waiting = [msgspec.to_builtins(value, enc_hook=_plain)]
     while waiting:
         one = waiting.pop()

@@ -62,9 +62,9 @@ class TaskWithOptions(Generic[P, R]):
         self._template = template
 
     def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
-        """Store a job that calls the function with these arguments. It is stored on return.
+        """Store a job that calls the function with these arguments. On return, it is stored.
 
-        Raises InvalidError, and stores nothing, if they do not fit the function.
+        Raises InvalidError, and stores nothing, if the arguments do not fit the function.
         """
         task, new = self._task, self._template
         payload = task.call.encode(args, kwargs)
@@ -80,7 +80,7 @@ class TaskWithOptions(Generic[P, R]):
         return Handle(app_store, job, task.call)
 
     async def aenqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
-        """As `enqueue`, without blocking the event loop; concurrent calls are stored together."""
+        """Like `enqueue`, without blocking the event loop. Concurrent calls are stored together."""
         task, new = self._task, self._template
         payload = task.call.encode(args, kwargs)
         app_store = task.app.app_store
@@ -92,16 +92,16 @@ class TaskWithOptions(Generic[P, R]):
         return Handle(app_store, job, task.call)
 
     def job(self, /, *args: P.args, **kwargs: P.kwargs) -> NewJob:
-        """The job that `enqueue` would store, for `enqueue_many` and `ack(enqueue=[…])`."""
+        """Return the job that `enqueue` would store, for `enqueue_many` and `ack(enqueue=[…])`."""
         return replace(self._template, payload=self._task.call.encode(args, kwargs))
 
     def using(self, **options: Unpack[JobOptions]) -> TaskWithOptions[P, R]:
-        """The same task with other job options: a delay, another queue, an id."""
+        """Return the same task with other job options, such as a delay, a queue or an id."""
         return TaskWithOptions(self._task, changed(self._template, options))
 
 
 def changed(template: NewJob, options: JobOptions) -> NewJob:
-    """The template with these options instead of its own; checked."""
+    """Return the template with these options instead of its own. Checks them."""
     for name in options:
         if name not in JobOptions.__annotations__:
             raise TypeError(f"got an unexpected keyword argument {name!r}")
@@ -149,7 +149,7 @@ class Task(TaskWithOptions[P, R]):
         return replace(self._template, payload=payload)
 
     def __reduce__(self) -> str:
-        """Pickle it by name, as a function: unpickling gives the task of that name."""
+        """Pickle the task by name, like a function: unpickling returns the task of that name."""
         return self.__qualname__
 
     def __repr__(self) -> str:
@@ -191,7 +191,7 @@ def where(function: Callable[..., Any]) -> str:
 
 
 def check_function(function: object) -> None:
-    """Raise InvalidError unless a worker can find the function by name, and it returns once."""
+    """Raise InvalidError unless a worker can find the function by name and call it once."""
     what = getattr(function, "__qualname__", None) or repr(function)
     if isinstance(function, Task):
         raise InvalidError(f"{what} is already a task; decorate the function once.")
