@@ -1,16 +1,16 @@
 """Workers claim jobs, run them and settle them. Begin reading at `attempt`.
 
 __main__      The command `python -m casque.worker`.
-app           `App`: a `TaskApp` that runs workers. Users create this one.
+app           `App`: a `TaskApp` that runs workers. Users create an `App`.
 attempt       One run of a job, start to finish.
 claim_policy  When a worker asks for jobs, from which queue, and how many.
-loading       From `module:app` to an App, and back.
+loading       Finds the App at `module:app`, and the `module:app` of an App.
 messages      The messages from the store thread to the event loop.
 options       The options of a worker.
 runtime       The process of a worker: event loop, thread switching, memory, exit.
 store_thread  The thread that calls the store: claims, settlements, heartbeats.
-running       The running attempts: started, timed, settled.
-worker        `Worker`: from its start to a clean end.
+running       Starts, times and settles the attempts of a worker.
+worker        `Worker`: claims jobs and runs them, from its start to a clean end.
 executors/    Where the function of a task runs.
 logging/      What a worker writes to its log.
 registry/     Which workers and supervisors a store has.

@@ -118,7 +118,7 @@ class TaskError(Exception):
 
 
 class GivenBack(Exception):  # noqa: N818 - not an error but an answer
-    """Raised when a signal that stops the worker also ended the job's command: release the job."""
+    """Raised if the signal that stops the worker also ended the job's command: release the job."""
 
 
 class AttemptContext(Protocol):
@@ -131,7 +131,7 @@ class AttemptContext(Protocol):
     def save(self, attempt: RunningAttempt, outcome: Outcome, operation: Operation | None) -> None:
         """Store the outcome, then log it. If `operation` is None, there is nothing to store.
 
-        This frees the slot if the function has ended.
+        If the function has ended, this also frees the slot.
         """
         ...
 
@@ -170,7 +170,7 @@ async def call_task(attempt: RunningAttempt, context: AttemptContext) -> Outcome
 
 
 def from_its_own_code(error: BaseException) -> BaseException:
-    """The error, with a traceback that starts at the task's own code. Never raises."""
+    """Return the error with a traceback that starts at the task's own code. Never raises."""
     # Not by the error's own methods: a user's class may override them and raise anything.
     with suppress(BaseException):
         part = error.__traceback__
@@ -195,7 +195,7 @@ def settle(attempt: RunningAttempt, outcome: Outcome, context: AttemptContext) -
 
 
 def settlement(outcome: Outcome, job: Job, task: Task[..., Any], chance: float) -> Operation | None:
-    """The operation that stores an outcome; None if the job belongs to another worker."""
+    """Return the operation that stores an outcome; None if this worker lost the job."""
     match outcome:
         case Returned(result):
             return Ack(job.id, job.token, result)
@@ -210,7 +210,7 @@ def settlement(outcome: Outcome, job: Job, task: Task[..., Any], chance: float) 
 
 
 def _of_error(error: BaseException, job: Job, task: Task[..., Any], chance: float) -> Operation:
-    """Apply `retry_on` and `give_up_on`, unless the exception itself decides."""
+    """Return the operation for an error: the exception decides, or `retry_on` and `give_up_on`."""
     hold = job.id, job.token
     error = sound(error)
     if isinstance(error, Snooze):
@@ -228,7 +228,7 @@ def _of_error(error: BaseException, job: Job, task: Task[..., Any], chance: floa
 
 
 def sound(error: BaseException) -> BaseException:
-    """The error of a task; for an invalid Retry, Snooze or Discard, the reason it is invalid."""
+    """Return the error; for an invalid Retry, Snooze or Discard, return why it is invalid."""
     try:
         if isinstance(error, Retry | Snooze):
             delay_of(error)
@@ -240,7 +240,7 @@ def sound(error: BaseException) -> BaseException:
 
 
 def _backoff(task: Task[..., Any], attempts: int, chance: float) -> int:
-    """How long to wait. InvalidError if a user's backoff returns an invalid time."""
+    """Return how long to wait. Raises InvalidError if a user's backoff returns an invalid time."""
     delay = int(task.backoff.delay_us(attempts, chance))
     if not 0 <= delay <= LONGEST_SPAN_US:
         raise InvalidError(
@@ -260,14 +260,14 @@ def gives_up(error: BaseException, task: Task[..., Any]) -> bool:
 
 
 def failure_of(error: BaseException) -> Failure:
-    """The error as it is stored with the job."""
+    """Return the error in the form that is stored with the job."""
     if isinstance(error, TaskError):
         return checks.kept(error.failure)
     return checks.failure(error)
 
 
 def _without_traceback(error: BaseException) -> Failure:
-    """The failure without its traceback if our own checks raised it: our frames help nobody."""
+    """Return the failure; without its traceback if our own checks raised the error."""
     failure = failure_of(error)
     is_ours = isinstance(error, InvalidError) and error.__cause__ is None
     return Failure(failure.kind, failure.text) if is_ours else failure

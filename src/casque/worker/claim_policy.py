@@ -1,6 +1,6 @@
 """Claim policy: when a worker asks for jobs, from which queue, and for how many.
 
-It does no I/O and takes no lock: the store thread does both.
+This module does no I/O and takes no lock: the store thread does both.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class NextClaim(NamedTuple):
 
 
 class ClaimPolicy:
-    """Tracks which queues may have jobs, and when they will have some."""
+    """Tracks which queues may have jobs, and when jobs will be due."""
 
     def __init__(self, queues: tuple[str, ...] | None) -> None:
         self._queues: tuple[str | None, ...] = queues or (None,)
@@ -49,7 +49,7 @@ class ClaimPolicy:
         self.expect_jobs()
 
     def next_claim(self, free: int, now: int) -> NextClaim | None:
-        """The next claim, if there is room: from all queues, or from the next of several."""
+        """Return the next claim, from any queue or from the next one; None if there is none."""
         # Do not restart a round that is under way: on a slow store, `ask_us` has always passed.
         if not self._unasked and self.ask_us is not None and now >= self.ask_us:
             self.expect_jobs()
@@ -64,10 +64,10 @@ class ClaimPolicy:
     def answered(
         self, asked: int, leased: Leased, sent: int, now: int, longest_us: int | None
     ) -> None:
-        """Note the answer to a claim; `longest_us` is how long the store may fail to ring.
+        """Note the answer to a claim. Ask again after `longest_us` even if the store does not ring.
 
-        An empty answer says when the next job is due. An answer with fewer jobs
-        than asked does not, and there may be more.
+        An answer without jobs says when the next job is due. An answer with fewer jobs than asked
+        does not say that, and more jobs may be due.
         """
         self._turn += 1
         is_emptied = len(leased.jobs) < asked and self._rings == self._heard_rings

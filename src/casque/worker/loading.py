@@ -1,4 +1,4 @@
-"""Loading: from `module:app` to an App, and back to an address that another process can load."""
+"""Loading: finds the App at `module:app`, and the address by which another process loads an App."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ FORM = "write `module:app`, or the path of a file as in `jobs/tasks.py:app`"
 class WorkReached(BaseException):
     """Raised by `App.work` while a worker loads the script that calls it.
 
-    By then the script has defined everything. To run the call would start
-    workers in a worker; to return would run the code that follows the call.
+    By then the script has defined its tasks. If the call ran, it would start workers in a worker.
+    If it returned, the code after the call would run.
     """
 
 
@@ -40,11 +40,10 @@ def is_loading() -> bool:
 def load_app(
     target: str | None, *, store: str | None = None, modules: Sequence[str] = ()
 ) -> TaskApp:
-    """The App at `module:name`, or the only App of a module. InvalidError if there is none.
+    """Return the App at `module:name`, or the only App of a module. InvalidError if there is none.
 
-    `store` replaces the store that the App's code names. `modules` are imported
-    too: they define its tasks. Without a target, it is an App on that store with
-    no tasks yet.
+    `store` replaces the store that the App's code names. `modules` are imported too, because they
+    define tasks of the App. Without a target, returns a new App on `store`.
 
     The current folder comes first on the path, as with `python -m`. A module may
     be named by the path of its file. Then the folder of the file comes first, as
@@ -85,7 +84,7 @@ def refuse_memory(store: Store) -> None:
 
 
 def path_of(app: TaskApp) -> str:
-    """The `module:name` at which another process finds this App. InvalidError if there is none."""
+    """Return the `module:name` by which another process finds this App. InvalidError if none."""
     modules = {name: module for name, module in sys.modules.items() if name != "__main__"}
     for name, module in modules.items():
         spec = getattr(module, "__spec__", None)
@@ -108,13 +107,13 @@ def path_of(app: TaskApp) -> str:
 
 
 def modules_of(app: TaskApp) -> list[str]:
-    """The modules in which its tasks are defined, as another process can import them."""
+    """Return the modules that define the App's tasks, as another process can import them."""
     names = dict.fromkeys(task.function.__module__ for task in app.tasks.values())
     return [found for name in names if (found := _importable(name)) is not None]
 
 
 def _importable(name: str) -> str | None:
-    """The name or the file by which another process can import a module; None if it cannot."""
+    """Return the name or file by which another process can import a module; None if it cannot."""
     module = sys.modules.get(name)
     spec, file = getattr(module, "__spec__", None), getattr(module, "__file__", None)
     if name != "__main__":
@@ -144,7 +143,7 @@ def _here() -> str:
 
 
 def _name_of_file(file: Path) -> str:
-    """The module name of a file. Puts its folder on the path."""
+    """Return the module name of a file. Puts the file's folder on the path."""
     if not file.is_file():
         raise InvalidError(f"there is no file {file} in {_here()}.")
     if file.suffix != ".py" or "." in file.stem:
@@ -182,7 +181,7 @@ def _import(name: str) -> ModuleType:
 
 
 def _execute(name: str) -> ModuleType:
-    """Import a module. If it reaches its `app.work()`, stop there and keep what it defined."""
+    """Import a module. If the module calls `app.work()`, stop there and keep what it defined."""
     try:
         spec = importlib.util.find_spec(name)
     except ValueError:  # an impossible name: "a..b"
@@ -204,7 +203,7 @@ def _execute(name: str) -> ModuleType:
 
 
 def _failed(name: str, error: BaseException) -> InvalidError:
-    """The error with the user's own frames: those of the import before them explain nothing."""
+    """Return the error with the user's own frames, without those of the import machinery."""
     shown = traceback.TracebackException.from_exception(error)
     frames = [one for one in shown.stack if not _is_ours(one.filename)]
     shown.stack = traceback.StackSummary.from_list(frames)

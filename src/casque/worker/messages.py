@@ -1,7 +1,7 @@
 """Messages from the store thread to the event loop, through one queue.
 
-The event loop calls the store thread (`settle`, `finish` …). The store thread
-never calls back: it posts one of these, and the event loop takes them in order.
+The event loop calls the store thread (`settle`, `finish` …). The store thread never calls back: it
+posts one of these messages, and the event loop takes them in order.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Registered(msgspec.Struct, frozen=True):
 
 
 class StoreReplaced(msgspec.Struct, frozen=True):
-    """This store will never accept another write, however long the worker waits."""
+    """The store was replaced: it will never accept another write."""
 
     error: Exception
 
@@ -48,7 +48,7 @@ class Dismissed(msgspec.Struct, frozen=True):
 
 
 class StoreThreadEnded(msgspec.Struct, frozen=True):
-    """The last message: nothing is due, the thread was asked to end, or it has failed."""
+    """The last message: no job is due, the thread was asked to end, or the thread has failed."""
 
     error: BaseException | None
     is_stuck: bool
@@ -71,7 +71,7 @@ def is_no_answer(operation: Operation, outcome: object) -> bool:
 
 
 def answered(one: Settlement, outcome: object) -> tuple[Settlement, object]:
-    """A settlement with its answer. If a repeat is refused, the first try was stored."""
+    """Return a settlement with its answer. If a repeat is refused, the first try was stored."""
     if one.is_unsure and isinstance(outcome, JobNotFoundError | LeaseLostError):
         outcome = None
     return one, outcome

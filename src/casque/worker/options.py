@@ -34,5 +34,5 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_recycled(self) -> bool:
-        """True if its process is replaced now and then, which needs a supervisor."""
+        """True if the worker's process is replaced now and then, which needs a supervisor."""
         return self.max_jobs is not None or self.max_mib is not None

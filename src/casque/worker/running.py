@@ -37,7 +37,7 @@ replaces this."""
 class RunningAttempts:
     """The attempts of a worker whose outcome is not stored yet, and the context of each.
 
-    It calls the store thread, and is called by the worker and by the attempts.
+    The worker and the attempts call it, and it calls the store thread.
     """
 
     def __init__(self, app: TaskApp, clock: Clock, report: Report, store: StoreThread) -> None:
@@ -90,7 +90,7 @@ class RunningAttempts:
         self._switching.look(now - attempt.begun_us for attempt in plain)
 
     def stop(self, *, is_told: bool) -> None:
-        """Start no more attempts. `is_told`: tasks see that their worker is stopping."""
+        """Start no more attempts. With `is_told`, tasks see that their worker is stopping."""
         self._is_stopping = True
         for attempt in self._attempts:
             attempt.running.is_stopping |= is_told
@@ -157,7 +157,7 @@ class RunningAttempts:
         return True
 
     def _count_time(self, attempt: RunningAttempt) -> None:
-        """Start the timeout: the function starts now."""
+        """Start the timeout of an attempt whose function starts now."""
         if attempt.job.timeout_us is not None and not (attempt.is_settled or attempt.ending):
             seconds = attempt.job.timeout_us / SECOND_US
             self._set_timer(attempt, seconds, f"timed out after {seconds:g} s")
@@ -184,7 +184,7 @@ class RunningAttempts:
             self._report.lost(attempt, loss, goes_on=not can_end)
 
     def _end_early(self, attempt: RunningAttempt, outcome: Outcome, why: str) -> bool:
-        """End the function if possible. If not, settle the attempt without it and return False."""
+        """End the function early. If impossible, settle the attempt meanwhile and return False."""
         attempt.ending = outcome
         assert attempt.work is not None
         attempt.work.add_done_callback(lambda _: self._settle_ended(attempt))
@@ -198,8 +198,8 @@ class RunningAttempts:
     def _settle_ended(self, attempt: RunningAttempt) -> None:
         """Settle an attempt whose asyncio task ended before it could settle the job itself.
 
-        A task that is cancelled before its first step never begins. Any other
-        end is a failed attempt.
+        An asyncio task that is cancelled before its first step never runs. Any other end is a
+        failed attempt.
         """
         if attempt.is_over and attempt.is_settled:
             return
@@ -210,7 +210,7 @@ class RunningAttempts:
             settle(attempt, attempt.ending or Raised(_end_of(attempt)), self)
 
     def _leave_behind(self, attempt: RunningAttempt, why: str) -> None:
-        """Settle the job of a function that does not end."""
+        """Settle the job of a function that keeps running."""
         if attempt.is_over or attempt.is_settled or attempt.ending is None:
             return
         attempt.is_left = attempt.running.is_lost = True

@@ -24,7 +24,7 @@ _LAST_SECONDS = 1.0
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
-    """Run `main` as asyncio.run does, except that no task can interrupt it or delay its end.
+    """Run `main` like asyncio.run, except that no task can interrupt it or delay its end.
 
     Raises OSError if a task has closed the descriptors of the event loop.
     """
@@ -48,7 +48,7 @@ def _run_through(
     work: asyncio.Task[Any],
     when_interrupted: Callable[[BaseException], None],
 ) -> None:
-    """Run the loop until `work` is done, whatever interrupts it."""
+    """Run the loop until `work` is done, even if something interrupts the loop."""
     while not work.done():
         try:
             loop.run_until_complete(work)
@@ -119,11 +119,10 @@ _LONG_US = SECOND_US // 2
 class Switching:
     """The switch interval that one worker needs, from its first check until it is closed.
 
-    With Python's default of 5 ms and 32 plain functions that compute, the store
-    thread waits a sixth of a second for each turn. A heartbeat needs dozens of
-    turns, which can take longer than a lease. So turns are short, unless the plain
-    functions are short themselves: short turns would cost those a quarter of their
-    rate, and they end before it matters.
+    With Python's default of 5 ms and 32 plain functions that compute, the store thread waits a
+    sixth of a second for each turn. A heartbeat needs dozens of turns, which can take longer than a
+    lease. So turns are short, unless the plain functions are short themselves. Short turns would
+    cost short functions a quarter of their rate, and these functions end soon anyway.
     """
 
     _lock = threading.Lock()
@@ -182,7 +181,7 @@ _STATM = Path("/proc/self/statm")
 
 
 def resident_mib() -> int:
-    """MiB of memory in use now; the peak if the system does not report that."""
+    """Return the MiB of memory in use now, or the peak if the system does not report the former."""
     try:
         pages = int(_STATM.read_text("ascii").split()[1])
     except OSError:
@@ -200,11 +199,11 @@ _PATIENCE_SECONDS = 2.0
 
 
 def leave(code: int) -> int:
-    """Return the exit code, and end the process soon after, whatever still runs.
+    """Return the exit code, and end the process soon after, even if threads still run.
 
-    At exit Python joins every thread that is not a daemon. Most end by then, for
-    example those of an idle executor. A thread that a task left in an endless loop
-    would keep the process for ever: this logs its name and ends the process.
+    At exit Python joins every thread that is not a daemon. Most threads end by then, for example
+    those of an idle executor. A thread that a task left in an endless loop would keep the process
+    for ever. So this logs the thread's name and ends the process.
     """
     main = threading.current_thread()
 
@@ -224,7 +223,7 @@ def leave(code: int) -> int:
 
 
 def leave_at_once(code: int) -> NoReturn:
-    """End the process, whatever its threads do."""
+    """End the process at once, without waiting for its threads."""
     logging.shutdown()
     flush_output()
     os._exit(code)

@@ -1,8 +1,8 @@
 """Store thread: a worker's claims, settlements, heartbeats and entry, on a separate thread.
 
-On a separate thread, so that nothing a task does to the event loop can delay a
-heartbeat. Each commit writes everything that is ready: the outcomes of the jobs
-that ended, and the claim of the next ones.
+The thread is separate so that a task that blocks the event loop cannot delay a heartbeat. Each
+commit writes everything that is ready: the outcomes of the jobs that ended, and the claim of the
+next ones.
 
 The module is long because one lock guards everything that both threads share.
 """
@@ -115,7 +115,7 @@ class StoreThread:
         self._is_ready.wait()
 
     def settle(self, one: Settlement, *, frees: bool) -> None:
-        """Store an outcome with the next commit, which also claims for the slot if `frees`."""
+        """Store an outcome with the next commit. If `frees`, that commit may also fill the slot."""
         with self._lock:
             self._busy -= frees
             self._settlements.append(one)
@@ -135,13 +135,13 @@ class StoreThread:
             self._bell.ring()
 
     def forget(self, attempt: RunningAttempt) -> None:
-        """Send no more heartbeats: this worker no longer holds the job."""
+        """Send no more heartbeats for a job that this worker no longer holds."""
         with self._lock:
             self._held.pop(attempt, None)
             self._progress.pop(attempt, None)
 
     def taken(self) -> None:
-        """Claim again: the event loop has taken the jobs that were claimed last."""
+        """Allow the next claim: the event loop has taken the jobs that were claimed last."""
         with self._lock:
             self._is_taken = True
             if self._claim_policy.may_find_jobs:
@@ -150,7 +150,7 @@ class StoreThread:
     def report_progress(
         self, attempt: RunningAttempt, progress: float | None, note: str | None
     ) -> None:
-        """Store the progress and the output of a job. From any thread."""
+        """Store the progress and the output of a job. Thread-safe."""
         with self._lock:
             if attempt in self._held:
                 self._progress[attempt] = progress, note
@@ -174,11 +174,11 @@ class StoreThread:
         self._stop_us = until if self._stop_us is None else min(until, self._stop_us)
 
     def stop_within(self, grace_us: int) -> None:
-        """The same, after the grace and the time that functions take to clean up."""
+        """Call `stop_by` with the grace plus the time that functions may take to clean up."""
         self.stop_by(grace_us + int((CANCEL_SECONDS + 1) * SECOND_US))
 
     def finish(self) -> None:
-        """Store the remaining outcomes and end: every attempt is settled."""
+        """Store the remaining outcomes, then end. Call it when every attempt is settled."""
         self._finish_by = self._clock.monotonic() + LAST_WORDS_US
         with self._lock:
             self._is_claiming, self._is_finishing = False, True
@@ -254,7 +254,7 @@ class StoreThread:
             return self._options.until_idle and is_idle
 
     def _give_back_if_late(self) -> None:
-        """Release the held jobs if a task has kept the event loop from doing so in time."""
+        """Release the held jobs if a task has kept the event loop from releasing them in time."""
         late = self._stop_us is not None and self._clock.monotonic() >= self._stop_us
         if not late or self._is_finishing:
             return
@@ -268,13 +268,13 @@ class StoreThread:
         self.finish()
 
     async def _pause(self) -> None:
-        """Wait before the next try while the storage does not answer. A ring does not end this."""
+        """Wait before the next try while the storage does not answer. A ring does not end it."""
         until = self._clock.monotonic() + self._pause_us
         while self._pause_us and (left := until - self._clock.monotonic()) > 0:
             await self._bell.wait(left)
 
     def _next_commit(self) -> tuple[list[Settlement], list[Operation]]:
-        """Everything to write now: settlements first, the claim of the next jobs last."""
+        """Return the operations to commit now: settlements first, the claim of more jobs last."""
         now = self._clock.monotonic()
         operations: list[Operation] = []
         with self._lock:
@@ -318,7 +318,7 @@ class StoreThread:
         return Dequeue(self._session.worker, lease_us, claim.limit, entrypoints, claim.queue)
 
     def _free(self) -> int:
-        """How many more jobs the worker can take now."""
+        """Return how many more jobs the worker can take now."""
         # An event loop that a task blocks gets no more jobs: other workers could run them.
         if not self._is_claiming or not self._is_taken:
             return 0
@@ -328,7 +328,7 @@ class StoreThread:
         return max(free, 0)
 
     def _sleep_us(self) -> int:
-        """How long the thread may sleep if nobody rings."""
+        """Return how long the thread may sleep if nothing wakes it."""
         now = self._clock.monotonic()
         times = [self._beat_us]
         with self._lock:
@@ -374,7 +374,7 @@ class StoreThread:
             await self._look_for_orders()
 
     def _note(self, trouble: Exception | None, sent: int, kept: list[Settlement]) -> None:
-        """Note whether the storage answers; the next commit repeats what was not stored."""
+        """Note whether the storage answers. The next commit repeats the settlements in `kept`."""
         if trouble is None:
             if self._silent_since is not None:
                 silent_us = self._clock.monotonic() - self._silent_since

@@ -1,8 +1,8 @@
 """Worker: claims jobs, runs an attempt of each in a slot, and ends cleanly.
 
-It has two threads. The thread that called `run` runs the event loop, with the
-attempts; the store thread calls the store. Calls go one way, Worker →
-RunningAttempts → StoreThread; answers come back as messages, in one queue.
+A worker has two threads. The thread that called `run` runs the event loop, with the attempts. The
+store thread calls the store. Calls go one way, Worker → RunningAttempts → StoreThread; answers come
+back as messages, in one queue.
 """
 
 from __future__ import annotations
@@ -198,7 +198,7 @@ class Worker:
         """True if it ended before every outcome was stored."""
 
     def _look(self) -> None:
-        """Check leases, signals and memory. Repeats itself."""
+        """Check leases, signals and memory, and schedule the next check."""
         self._running.look()
         # An async task can ignore SIGTERM, or run a server that installs its own handler.
         if self._restore_signals is not None and (taken := self._restore_signals()):
@@ -251,7 +251,7 @@ class Worker:
             self._fail(error)
 
     def _fail(self, error: Exception) -> None:
-        """End as if killed: nothing more can be stored through this store."""
+        """End as if killed, because the store accepts no more writes."""
         self._is_unheard = True
         self._ended.set_exception(error)
 
@@ -264,7 +264,7 @@ class Worker:
             self._stop(Ended.STOPPED)
 
     def _stop(self, why: Ended) -> None:
-        """Claim no more jobs. End when all have ended, within the grace if it was asked to stop."""
+        """Claim no more jobs. End after the running jobs; if asked to stop, within the grace."""
         is_told = why in (Ended.STOPPED, Ended.DISMISSED)
         is_first, self._why = self._why is None, self._why or why
         if is_first:
@@ -292,7 +292,7 @@ class Worker:
         asyncio.get_running_loop().call_later(_LAST_WORDS_SECONDS, self._end_unheard)
 
     def _end_unheard(self) -> None:
-        """End as if killed: the storage does not answer, leases end, and the jobs run again."""
+        """End as if killed: the storage does not answer. Jobs run again after their leases."""
         if not self._ended.done():
             self._is_unheard = True
             self._report.own(WorkerEvent.UNHEARD, len(self._running))

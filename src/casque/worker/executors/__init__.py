@@ -3,6 +3,6 @@
 in_process       Functions on the event loop, and in threads.
 middleware       The hooks of an app, called around each function.
 protocol         The messages between a worker and its subprocesses.
-subprocess       Functions in subprocesses: the worker's end.
-subprocess_main  Functions in subprocesses: the other end.
+subprocess       Functions in subprocesses: the code in the worker.
+subprocess_main  Functions in subprocesses: the code in the subprocess.
 """

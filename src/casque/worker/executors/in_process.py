@@ -21,7 +21,7 @@ from casque.worker.runtime import Switching, flush_output
 
 
 def leave_if_forked(pid: int) -> None:
-    """End this process if it is a fork of `pid`: the child of a task must not settle its job."""
+    """End this process if it is a fork of `pid`: only the worker may settle the job."""
     if os.getpid() != pid:
         flush_output()
         os._exit(0)
@@ -57,7 +57,7 @@ def run_plain(
 
 
 class LoopExecutor:
-    """Async functions, each in the asyncio task of its attempt."""
+    """Runs async functions, each in the asyncio task of its attempt."""
 
     def __init__(self, middleware: Middleware | None) -> None:
         self._middleware = middleware
@@ -142,7 +142,7 @@ class ThreadExecutor:
             work()
 
     def close(self) -> None:
-        """End the threads. A thread whose function still runs ends after it."""
+        """End the threads. A thread whose function still runs ends after that function."""
         for _ in range(self._threads):
             self._work.put(None)
 
@@ -165,7 +165,7 @@ class ThreadExecutor:
 
 
 class _Ending(asyncio.Future["_Result"]):
-    """The end of a thread's function. It cannot be cancelled before the attempt is settled."""
+    """A future for a thread's result. It cannot be cancelled before the attempt is settled."""
 
     def __init__(self, attempt: RunningAttempt, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(loop=loop)

@@ -12,14 +12,14 @@ from casque.worker.logging.events import Report
 
 
 class Middleware:
-    """The middleware of an app, called around each function, where the function runs."""
+    """The middleware of an app, called around each function, in the function's thread."""
 
     def __init__(self, middleware: Sequence[object], report: Report) -> None:
         self._middleware = middleware
         self._report = report
 
     def call(self, attempt: RunningAttempt, function: Callable[[], Any]) -> Any:
-        """Call a plain function with its hooks. Coroutines of hooks run to their end here."""
+        """Call a plain function with its hooks. Runs the coroutines of async hooks to their end."""
         for one in self._middleware:
             _run(one, "before", attempt.job)
         try:

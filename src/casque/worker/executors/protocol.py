@@ -17,7 +17,7 @@ LENGTH_BYTES = 4
 
 
 class AppSetup(msgspec.Struct, frozen=True):
-    """The first message: where the app is, and the store that the worker works on."""
+    """The first message: the address of the app, and the store that the worker uses."""
 
     target: str
     modules: list[str]
@@ -36,7 +36,7 @@ class RunOrder(msgspec.Struct, frozen=True):
 
 
 class BegunReply(msgspec.Struct, frozen=True, tag=True):
-    """The order has arrived: if the process dies from now on, the attempt has failed."""
+    """The order has arrived. If the process dies from now on, the attempt has failed."""
 
 
 class ProgressReply(msgspec.Struct, frozen=True, tag=True):
@@ -82,7 +82,7 @@ def frame(message: AppSetup | RunOrder | Reply) -> bytes:
 
 
 def read_frame(stream: IO[bytes]) -> bytes | None:
-    """The body of the next frame; None when the other end is gone."""
+    """Return the body of the next frame; None if the other process is gone."""
     length = stream.read(LENGTH_BYTES)
     if len(length) < LENGTH_BYTES:
         return None

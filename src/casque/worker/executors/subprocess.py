@@ -1,8 +1,8 @@
 """Functions in subprocesses of the worker, for tasks that need their own processor.
 
-A child runs one job after another, and is killed when one of them must end.
-It gets the job, finds the task in its own copy of the app, and answers over a
-socket, with plain values and never with pickles.
+A child runs one job after another, and is killed when a job must end early. It gets a job over a
+socket, finds the task in its own copy of the app, and answers with plain values, never with
+pickles.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ _STARTS = 3
 
 
 class ProcessExecutor:
-    """Plain functions, each in a separate process while it runs."""
+    """Runs plain functions, each in a separate process while it runs."""
 
     def __init__(self, app: TaskApp, when_begun: Callable[[RunningAttempt], None]) -> None:
-        """`when_begun` is called when a function starts: starting its process takes a while."""
+        """`when_begun` is called when a function starts, which is later than its process."""
         self._app = app
         self._when_begun = when_begun
         self._idle: list[_Child] = []
@@ -193,7 +193,7 @@ class _Child:
 
 
 def _result(reply: protocol.Reply) -> bytes | None:
-    """The result in a reply, or the exception that it stands for."""
+    """Return the result in a reply, or raise the exception that the reply stands for."""
     match reply:
         case protocol.ReturnedReply(result):
             return result

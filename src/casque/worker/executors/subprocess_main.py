@@ -1,7 +1,7 @@
-"""The process that runs functions for a worker: the other end of `subprocess.py`.
+"""The process that runs functions for a worker, which `subprocess.py` starts.
 
 `python -m casque.worker.executors.subprocess_main FD`. It ends when the worker ends, even in the
-middle of a function: the job's lease ends, and another worker runs it.
+middle of a function. Then the job's lease ends, and another worker runs the job.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def _of_error(error: BaseException, task: Task[..., Any]) -> protocol.Reply:
 
 
 class _Elsewhere(AppStore):
-    """Stands in for a store in memory, which only the worker's process has."""
+    """Replaces a store in memory, which only the worker's process has."""
 
     @property
     def store(self) -> Store:

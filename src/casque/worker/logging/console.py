@@ -1,6 +1,6 @@
 """Console: a worker's log for a person who watches it in a terminal.
 
-The field `event` of a record selects its line. A record without one is shown as it is.
+The field `event` of a record selects its line. A record without this field is shown as is.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class ConsoleLines(logging.Formatter):
 
 
 def shown(level: int) -> Callable[[logging.LogRecord], bool]:
-    """A filter for records of `level` or above, plus those that a person waits for."""
+    """Return a filter for records of `level` or above, plus those that a person waits for."""
 
     def is_shown(record: logging.LogRecord) -> bool:
         event = _event(record)

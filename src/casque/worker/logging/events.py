@@ -31,7 +31,7 @@ LOGGER = logging.getLogger(WORKER_LOGGER)
 
 
 class WorkerEvent(enum.Enum):
-    """Events of the worker itself: level and message. The name becomes the field `event`."""
+    """Events of the worker itself, with level and message. The name becomes the field `event`."""
 
     STARTING = logging.INFO, "works on %s, %d at a time"
     REGISTERED = logging.DEBUG, "registered in the store"
@@ -94,7 +94,7 @@ class Report:
         fields: dict[str, Any],
         error: BaseException | None = None,
     ) -> None:
-        """Log. No job may fail because a handler or filter of the user raises something."""
+        """Log a record. Ignores errors of the user's handlers and filters: no job may fail."""
         try:
             exc_info = None if error is None else (type(error), error, error.__traceback__)
             if LOGGER.isEnabledFor(level):
@@ -133,7 +133,7 @@ class Report:
     ) -> None:
         """Log the outcome of an attempt, once it is stored or refused.
 
-        With `lines`, a plain success is written there without making a log record.
+        If `lines` is given, a plain success is written to it without a log record.
         """
         if lines is not None and type(outcome) is Returned and answer is None:
             job, took_us = attempt.job, self._clock.monotonic() - attempt.begun_us

@@ -24,10 +24,9 @@ _LAST_MS = 500
 class NonblockingStream:
     """A stream for the log of a worker.
 
-    A pipe whose reader hangs, or a terminal stopped by Ctrl-S, would block the
-    event loop, with all its timeouts. So a write first checks for room. If there
-    is none, the text is kept, and a thread waits for room. Beyond a limit, lines
-    are dropped and counted.
+    A pipe whose reader hangs, or a terminal stopped by Ctrl-S, would block the event loop, with all
+    its timeouts. So a write first checks whether the stream has room. If it has none, the text is
+    kept, and a thread waits for room. Beyond a limit, lines are dropped and counted.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -43,7 +42,7 @@ class NonblockingStream:
         self._is_waiting = False
 
     def write(self, text: str) -> None:
-        """Write it now or later. Raises the errors of the stream."""
+        """Write the text now or later. Raises the errors of the stream."""
         if self._descriptor is None:
             self._stream.write(text)
             self._stream.flush()
@@ -83,7 +82,7 @@ class NonblockingStream:
             self._stream.flush()
 
     def _has_room(self, patience_ms: int | None) -> bool:
-        """True if a write of one piece returns, or fails, at once."""
+        """True if a write of one piece will not wait: it returns or fails at once."""
         assert self._descriptor is not None
         poll = select.poll()
         poll.register(self._descriptor, select.POLLOUT)
@@ -103,7 +102,7 @@ class NonblockingStream:
 
 
 def _that_may_block(stream: TextIO) -> int | None:
-    """Its descriptor, if that is a pipe, a socket or a terminal."""
+    """Return the descriptor of the stream if it is a pipe, a socket or a terminal; else None."""
     try:
         descriptor = stream.fileno()
         mode = os.fstat(descriptor).st_mode

@@ -28,7 +28,7 @@ FORMATS = ("text", "json")
 
 
 class LogOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How to log: a plain value that can be sent to another process."""
+    """The log options: a plain value that can be sent to another process."""
 
     level: int = logging.INFO
     format: Literal["text", "json", "console"] = "text"
@@ -48,7 +48,7 @@ def current() -> LogOptions | None:
 
 
 def set_up(options: LogOptions) -> None:
-    """Write everything that this process logs, unless `yields` is set and a handler exists."""
+    """Add a handler for all logs of this process, unless `yields` is set and a handler exists."""
     _current.append(options)
     root = logging.getLogger()
     if options.yields and root.handlers:
@@ -71,15 +71,15 @@ def set_up(options: LogOptions) -> None:
 def enable_loggers() -> None:
     """Enable our loggers again after the import of a user's modules.
 
-    `dictConfig` and `fileConfig` disable every existing logger by default. Levels
-    stay as they were set.
+    `dictConfig` and `fileConfig` disable every existing logger by default. Log levels do not
+    change.
     """
     for name in ("casque", WORKER_LOGGER, SUPERVISOR_LOGGER):
         logging.getLogger(name).disabled = False
 
 
 class LineHandler(logging.StreamHandler[TextIO]):
-    """Writes lines to a stream; the lines of a batch in one write.
+    """Writes lines to a stream, and all lines of a batch in one write.
 
     With one write per line, a busy worker would release the GIL for each line and
     wait for it again, which takes longer than the job.
@@ -122,7 +122,7 @@ class LineHandler(logging.StreamHandler[TextIO]):
         self._stream_out = NonblockingStream(self.stream)  # with a lock that nobody holds
 
     def is_all(self, logger: logging.Logger) -> bool:
-        """True if this handler gets all records of `logger`, unfiltered, and no other gets any."""
+        """True if this handler, and no other, gets all records of `logger`, unfiltered."""
         above: logging.Logger | None = logger
         while above is not None and above is not logger.root:
             if above.handlers or not above.propagate:
@@ -135,7 +135,7 @@ class LineHandler(logging.StreamHandler[TextIO]):
         return is_plain and is_usual and logger.root.handlers == [self]
 
     def say(self, message: str, fields: dict[str, Any]) -> None:
-        """Write a line of level INFO as its record would be written, but without the record.
+        """Write a line of level INFO without making a log record, in the same form as with one.
 
         Most lines of a log are of this kind.
         """
@@ -190,10 +190,10 @@ def batched(logger: logging.Logger) -> Iterator[LineHandler | None]:
 
 
 class TextLines(logging.Formatter):
-    """For people: the time, level, process, message, and its fields. A traceback follows."""
+    """Formats records for people: time, level, process, message, fields, then the traceback."""
 
     def line(self, time: str, message: str, fields: dict[str, Any]) -> str:
-        """A worker's own line of level INFO, which names the job."""
+        """Return a worker's own line of level INFO, which names the job."""
         details = f"queue={fields['queue']} worker={fields['worker']}"
         return f"{time} INFO    [{_pid()}] {message} ({details})"
 
@@ -216,7 +216,7 @@ class TextLines(logging.Formatter):
 
 
 class JsonLines(logging.Formatter):
-    """For programs: one JSON object per line, which includes the fields of `extra=`."""
+    """Formats records for programs: one JSON object per line, with the fields of `extra=`."""
 
     def line(self, time: str, message: str, fields: dict[str, Any]) -> str:
         """A worker's own line of level INFO."""

@@ -1,4 +1,4 @@
-"""Entries: the workers and supervisors of a store; an entry expires unless it is renewed.
+"""Entries: the registered workers and supervisors of a store. An entry expires unless renewed.
 
 An entry is an ephemeral record, which only its owner writes. Orders to a worker
 are records of another kind, which the worker reads after each renewal.
@@ -56,7 +56,7 @@ class ProcessEntry(msgspec.Struct, frozen=True, kw_only=True):
     """The `place_of` that store."""
 
     def is_of(self, store: str) -> bool:
-        """False if it came with a copy of a store, and its process works on the other store.
+        """False if the entry came with a copy of a store, and its process uses the original.
 
         A process on another host may see the same store under another name.
         """
@@ -74,12 +74,12 @@ class ProcessEntry(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_gone(self) -> bool:
-        """True if its process has ended. On other hosts, only an expired entry shows that."""
+        """True if its process has ended. On other hosts, only an expired entry shows the end."""
         return self.is_here and process_identity.has_ended(self.pid, self.birth)
 
 
 class WorkerEntry(ProcessEntry, frozen=True, kw_only=True):
-    """One worker as of its last renewal, at most a third of a lease ago."""
+    """One worker as of its last renewal, which is usually at most a third of a lease ago."""
 
     beat_at: datetime
     concurrency: int
@@ -102,14 +102,14 @@ class WorkerEntry(ProcessEntry, frozen=True, kw_only=True):
 
 
 class SupervisorEntry(ProcessEntry, frozen=True, kw_only=True):
-    """One supervisor. If it has no worker now, it will start the next one."""
+    """One supervisor. Even if it has no worker now, it may start one soon."""
 
 
 E = TypeVar("E", bound=ProcessEntry)
 
 
 def place_of(store: str) -> str:
-    """Identifies the place of a store, which a bind mount may show under other paths too."""
+    """Identify the place of a store, which may have several paths because of bind mounts."""
     if "://" in store and not store.startswith("file://"):
         return store
     path = Path(store.removeprefix("file://"))
@@ -135,7 +135,7 @@ def entry_of(record: Record, kind: type[E]) -> E | None:
 
 
 def supervisor_entry(pid: int, options: WorkerOptions, clock: Clock) -> SupervisorEntry:
-    """The entry of a supervisor in a process of this machine, which stops at SIGTERM."""
+    """Return the entry of a supervisor process on this machine, which stops at SIGTERM."""
     process = _registered(pid, options, clock)
     name = f"{process['host']}:{pid}:{process['birth']}"
     return SupervisorEntry(name=name, obeys_signals=True, **process)
@@ -155,22 +155,22 @@ def _registered(pid: int, options: WorkerOptions, clock: Clock) -> dict[str, Any
 
 
 def supervisor_put(entry: SupervisorEntry, store: str) -> PutRecord:
-    """The operation that writes the entry to the store of this name."""
+    """Return the operation that writes the entry to the store of this name."""
     ttl = ENTRY_LEASES * entry.lease_us + _UNHEARD_US
     value = msgspec.json.encode(msgspec.structs.replace(entry, store=store, place=place_of(store)))
     return PutRecord(SUPERVISOR, entry.name, value, None, ttl)
 
 
 def ends_us(record: Record) -> int:
-    """When an entry from another host counts as gone unless it is renewed."""
+    """Return when a process on another host counts as gone, unless it renews its entry."""
     assert record.expires_us is not None
     return record.expires_us - (_UNHEARD_US if record.kind == SUPERVISOR else 0)
 
 
 def dismissal(one: ProcessEntry) -> PutRecord:
-    """An order to a worker to stop without being replaced; or to a supervisor, with its workers.
+    """Return an order to a worker to stop for good, or to a supervisor to stop with its workers.
 
-    They check for it when they renew their entries, every third of a lease.
+    Workers and supervisors check for it when they renew their entries, every third of a lease.
     """
     ttl = ENTRY_LEASES * one.lease_us + _LATE_US
     if isinstance(one, SupervisorEntry):

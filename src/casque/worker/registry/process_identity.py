@@ -1,7 +1,7 @@
 """Process identity: whether a process is still the one that wrote an entry.
 
-A PID alone is not enough: the system gives it to another process later, and in
-a container the same PID is another process.
+A PID alone is not enough: the system may later give it to another process, and in another container
+the same PID is another process.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Vitals(NamedTuple):
 
 @lru_cache(maxsize=1)
 def machine() -> str:
-    """Names the scope in which a PID means one process; empty if the system does not show it.
+    """Return the name of the scope in which a PID is unique; empty if the system shows none.
 
     Two containers or machines may share a host name. They never share both a
     kernel and a PID namespace.
@@ -41,7 +41,7 @@ def machine() -> str:
 
 
 def vitals(pid: int) -> Vitals | None:
-    """The process as /proc shows it; None if it is not there, has ended, or there is no /proc."""
+    """Return the process as /proc shows it; None if it is absent or ended, or without /proc."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -74,7 +74,7 @@ def has_ended(pid: int, birth: int | None) -> bool:
 
 
 def send(pid: int, birth: int | None, number: signal.Signals) -> bool:
-    """Send a signal to the process that started at `birth`, and to no other. False if not sent.
+    """Send a signal only to the process that started at `birth`. Returns False if not sent.
 
     If the process is stopped by Ctrl-Z, it is also continued (SIGCONT), so that it can
     handle the signal. Nothing is sent if the process has ended, belongs to another user,

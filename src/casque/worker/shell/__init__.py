@@ -2,9 +2,9 @@
 
 command     A command line as a session: its start, its output, its end.
 groups      The process groups of a session that still have a living process.
-guard       The worker's end of the process that kills commands when the worker dies.
-guard_main  That process.
+guard       Starts and talks to the guard: a process that kills commands when the worker dies.
+guard_main  The program of the guard process.
 job         The payload and the result of a shell job.
-settings    What an operator sets for a store, as records.
+settings    The settings that an operator makes for a store, as records.
 task        The task that runs shell jobs.
 """

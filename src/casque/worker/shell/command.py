@@ -37,8 +37,8 @@ _REPORTED_BYTES_PER_SECOND = 8_192
 class Command:
     """One run of a command line by `sh -c`, in its own session and process group.
 
-    In its own session, a terminal's Ctrl-C reaches only the worker, and a program
-    that asks the terminal for a password fails instead of being stopped for ever.
+    Because of the session, a terminal's Ctrl-C reaches only the worker. A program that asks the
+    terminal for a password fails instead of being stopped for ever.
     """
 
     def __init__(
@@ -48,9 +48,9 @@ class Command:
         folder: str | None,
         report: Callable[[bytes], None],
     ) -> None:
-        """Start it, behind its gate. Raises OSError or ValueError if it cannot start.
+        """Start the command; it waits for `run`. Raises OSError or ValueError if it cannot start.
 
-        `report` gets its output from time to time while it runs.
+        While the command runs, `report` gets its output from time to time.
         """
         self._loop = asyncio.get_running_loop()
         self._report = report
@@ -82,10 +82,10 @@ class Command:
         self._watch()
 
     async def run(self, guard: Guard, when_guarded: Callable[[], None]) -> int:
-        """Run it to its end. Returns its exit code, negative for the signal that killed it.
+        """Run the command to its end. Returns its exit code, negative for a signal that killed it.
 
-        When this returns or raises, no process of its session is left, unless `is_left`.
-        Cancelling this ends the command.
+        When this returns or raises, no process of the command's session is left, unless `is_left`.
+        Cancelling this coroutine ends the command.
         """
         try:
             await guard.add(self.group)
@@ -127,12 +127,11 @@ class Command:
         self._has_ended.set()
 
     async def _clear_away(self) -> None:
-        """End the rest of the session. A cancellation hurries this but does not stop it.
+        """End the remaining processes of the session. A cancellation makes it kill them at once.
 
-        Once the `sh` is reaped, only the remaining processes keep the session's
-        number from being used again. So the session is checked often, and never
-        again once it was empty. The system gives out numbers in turn, and does not
-        get through all of them between two checks.
+        Once the `sh` is reaped, only the remaining processes keep the session's number from being
+        used again. So the session is checked often, and never again once it was empty. The system
+        assigns numbers in ascending order, and does not use all of them between two checks.
         """
         begun = self._loop.time()
         ask_after = _LEAVE_SECONDS if self._has_ended.is_set() else 0.0
@@ -157,7 +156,7 @@ class Command:
             self._signal(signal.SIGKILL)
 
     def _is_gone(self, begun: float) -> bool:
-        """True if none of its processes is alive; a check from before `begun` does not count."""
+        """True if no process of the session is alive. A check before `begun` does not count."""
         if not self._has_ended.is_set():
             return False
         self._process.poll()
@@ -171,7 +170,7 @@ class Command:
                 os.killpg(group, number)
 
     def _close(self) -> None:
-        """Read what is in the pipe, without waiting for processes that still hold it."""
+        """Read the rest of the output, without waiting for processes that still hold the pipe."""
         self._loop.remove_reader(self._output)
         for _ in range(_LAST_READS):
             if not self._take():
@@ -194,7 +193,7 @@ class Command:
 
     @property
     def output(self) -> bytes:
-        """The last part of its output so far."""
+        """The last part of the output so far."""
         return bytes(self._tail[-OUTPUT_BYTES:])
 
     def _read(self) -> None:

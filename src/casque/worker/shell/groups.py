@@ -15,12 +15,12 @@ _PROCESSES = Path("/proc")
 class LivingGroups:
     """The process groups of a session that have a living process; one scan serves many commands.
 
-    Processes stay in the session of their command, but not in its group:
-    `timeout` makes a group, and so does each job of a shell with job control.
+    Processes stay in the session of their command, but may leave its group: `timeout` creates a
+    group, and so does each job of a shell with job control.
 
-    For the system, a group exists while it has zombies, and zombies stay for ever
-    if process 1 does not reap orphans. So zombies are left out, if there is a /proc
-    that shows them. Without /proc, only the group of the session's leader is seen.
+    For the system, a group exists while it has zombies, and zombies stay for ever if process 1 does
+    not reap orphans. So zombies are left out if /proc shows them. Without /proc, only the group of
+    the session's leader is found.
     """
 
     def __init__(self) -> None:
@@ -28,7 +28,7 @@ class LivingGroups:
         self._seen_at = float("-inf")
 
     def of(self, session: int, now: float, *, since: float) -> frozenset[int]:
-        """The groups of a session, as of `since` or later."""
+        """Return the groups of a session, from a scan that is not older than `since`."""
         if not (_PROCESSES / "self" / "stat").exists():
             return frozenset({session} if is_there(session) else ())
         if self._seen_at < since:

@@ -1,4 +1,4 @@
-"""Guard: the worker's end of the process that kills its commands when the worker dies."""
+"""Guard: starts and talks to the process that kills a worker's commands when the worker dies."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ class UnguardedError(Exception):
 
 
 class Guard:
-    """The guard, a helper process. Each event loop of this process keeps one running.
+    """The guard process. Each event loop of this process keeps one running.
 
-    Only this process may hold its pipes: a command does not inherit them, and the
-    child of a fork closes them.
+    Only this process may hold the guard's pipes: a command does not inherit them, and the child of
+    a fork closes them.
     """
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ class Guard:
         return None if self._process is None else self._process.pid
 
     async def add(self, group: int) -> None:
-        """Guard a process group. It is guarded once this returns. Raises UnguardedError."""
+        """Guard a process group from then on. Raises UnguardedError if no guard can start."""
         asking = self._asking[group] = self._loop.create_future()
         self._groups[group] = None
         try:
@@ -77,9 +77,9 @@ class Guard:
         )
 
     def extend(self, group: int, seconds: float) -> None:
-        """Let a group run for this long, or until the next call extends that. From any thread.
+        """Let a group run for this long from now, unless the next call extends that. Thread-safe.
 
-        It does not use the loop: a task that blocks the loop does not block heartbeats.
+        It does not use the loop, because heartbeats continue while a task blocks the loop.
         """
         self._tell(b"=%d %.3f\n" % (group, seconds))
 
@@ -134,7 +134,7 @@ class Guard:
         self._loop.call_later(_AGAIN_SECONDS, self._start)
 
     def _tell(self, line: bytes) -> None:
-        """Send a line to the guard, if there is one. From any thread."""
+        """Send a line to the guard, if there is one. Thread-safe."""
         with self._lock:
             process = self._process
             if process is None or process.stdin is None:
@@ -168,7 +168,7 @@ class Guard:
                 asking.set_result(None)
 
     def _replace(self, process: subprocess.Popen[bytes] | None) -> None:
-        """Start another guard, which gets all running groups, unless that was done already."""
+        """Start another guard for all running groups, unless `process` was replaced already."""
         if process is not self._process:
             return
         self._let_go()
@@ -194,7 +194,7 @@ class Guard:
         return process
 
     def renew(self) -> None:
-        """Close the pipes in the child of a fork, or the guard would miss the worker's end."""
+        """Close the pipes in the child of a fork, so that the guard notices the worker's end."""
         if self._process is not None:
             _close(self._process.stdin)
             _close(self._process.stdout)

@@ -1,10 +1,10 @@
 """Guard: kills the sessions of a worker's commands when the worker dies, however it dies.
 
-A separate program, run by its path, so that it is small and starts fast. It reads
-lines from the worker: `+N` adds a session and is acknowledged, `-N` drops one. The
-worker holds the only other end of that pipe: when it dies, the system closes it.
-A frozen worker does not die, but its lease ends: `=N SECONDS` limits how long a
-session may run, unless the worker extends it again.
+The guard is a separate program, run by its path, so that it is small and starts fast. It reads
+lines from the worker: `+N` adds a session and is acknowledged, `-N` drops one. Only the worker
+holds the other end of that pipe: when the worker dies, the system closes the pipe. A frozen worker
+does not die, but its lease ends: `=N SECONDS` limits how long a session may run, unless the worker
+extends the limit again.
 """
 
 import os
@@ -90,7 +90,7 @@ def _kill(groups: set[int]) -> None:
 
 
 def _groups(sessions: set[int]) -> Iterator[int]:
-    """The process groups of the sessions that have a living process, if there is a /proc."""
+    """Return the process groups of the sessions that have a living process, as /proc shows them."""
     if not os.path.exists("/proc/self/stat"):  # noqa: PTH110 - importing pathlib takes time
         return
     for name in os.listdir("/proc"):  # noqa: PTH208 - as above
@@ -100,7 +100,7 @@ def _groups(sessions: set[int]) -> Iterator[int]:
 
 
 def _lives(pid: str) -> bool:
-    """False for a zombie; the states are those of `process_identity`, not importable here."""
+    """False for a zombie. Copies the states of `process_identity`, which is not importable here."""
     with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123 - as above
         return file.read().rpartition(b")")[2].split()[0] not in (b"Z", b"X", b"x")
 

@@ -21,7 +21,7 @@ _COMMAND_BYTES = 8_000
 
 
 class ShellCall(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """The payload: a command for `sh -c`, variables to add to the worker's own, and a folder."""
+    """The payload: a command for `sh -c`, further environment variables, and a folder."""
 
     command: str
     env: dict[str, str] = {}
@@ -36,7 +36,7 @@ def encode(call: ShellCall) -> bytes:
 
 
 def decode(payload: bytes) -> ShellCall:
-    """The command in a payload. InvalidError if the payload is not that of a shell job."""
+    """Return the command in a payload. Raises InvalidError if it is not that of a shell job."""
     try:
         return _DECODER.decode(payload)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -46,7 +46,7 @@ def decode(payload: bytes) -> ShellCall:
 
 
 class ShellResult(msgspec.Struct, frozen=True):
-    """The result of a command that succeeded. The ack drops the payload, so this names it."""
+    """The result of a command that succeeded. It names the command: the ack drops the payload."""
 
     command: str
     exit_code: int = 0
@@ -83,7 +83,7 @@ def exit_failure(code: int) -> Failure:
 
 
 def exit_code_of(job: Job) -> int | None:
-    """The exit code of the latest attempt, as a shell reports it; None if there is none."""
+    """Return the exit code of the latest attempt, as a shell reports it, or None."""
     if job.entrypoint != SHELL:
         return None
     if job.status is JobStatus.COMPLETED:

@@ -1,4 +1,4 @@
-"""Settings that an operator makes for a store: records, so every process sees the same.
+"""Settings that an operator makes for a store, as records, so that all processes see the same.
 
 They are the defaults of `queuectl` and of shell jobs. A job keeps the settings
 that it was enqueued with. Only the backoff is read when an attempt fails.
@@ -152,7 +152,7 @@ SETTINGS: Mapping[str, Setting] = {
 
 
 def setting(key: str) -> Setting:
-    """The setting of that name. InvalidError, with the list of names, if there is none."""
+    """Return the setting of that name. InvalidError, with the list of names, if there is none."""
     found = SETTINGS.get(key)
     if found is None:
         raise InvalidError(f"there is no setting {key!r}; choose one of {', '.join(SETTINGS)}.")
@@ -160,7 +160,7 @@ def setting(key: str) -> Setting:
 
 
 def encoded(key: str, text: str) -> bytes:
-    """The value of a record of kind CONFIG. InvalidError if it is invalid for the setting."""
+    """Encode a value for a record of kind CONFIG. InvalidError if it is invalid for the setting."""
     one = setting(key)
     try:
         return msgspec.json.encode(one.parse(text.strip()))
@@ -175,7 +175,7 @@ def settings_of(records: Iterable[Record]) -> Settings:
 
 
 def unfit(records: Iterable[Record]) -> list[str]:
-    """The settings whose record is invalid, for example because somebody wrote it by hand."""
+    """Return the settings with an invalid record, for example one that was written by hand."""
     return [key for key, value in _values(records) if not _fits(key, value)]
 
 
@@ -205,7 +205,7 @@ class LiveSettings:
         """The invalid settings of the last read, which are logged once."""
 
     async def refresh(self) -> None:
-        """Read them again if they are old; keep the old ones if the storage does not answer."""
+        """Read the settings again if they are old; keep them if the storage does not answer."""
         import asyncio  # noqa: PLC0415 - `queuectl` reads settings without it
 
         now = self._app.store.clock.monotonic()

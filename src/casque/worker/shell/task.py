@@ -59,7 +59,7 @@ _log = logging.getLogger("casque.worker")
 
 
 class _Payload(Call):
-    """How the task is called: the error for an invalid payload is that of shell jobs."""
+    """Decodes the payload of a shell job, with the errors of shell jobs for an invalid payload."""
 
     def decode(self, payload: bytes) -> tuple[list[Any], dict[str, Any]]:
         call = decode(payload)
@@ -67,7 +67,7 @@ class _Payload(Call):
 
 
 class _OperatorsBackoff(Backoff, frozen=True, kw_only=True):
-    """The backoff of the store's settings at the time when the attempt fails."""
+    """The backoff that the store's settings have when the attempt fails."""
 
     settings: LiveSettings
 
@@ -98,7 +98,7 @@ def add_shell(app: TaskApp) -> None:
         env: dict[str, str] = {},  # noqa: B006 - decoded for each call
         cwd: str | None = None,
     ) -> ShellResult:
-        """Run a command line by `sh -c`. It has succeeded when its exit code is 0."""
+        """Run a command line by `sh -c`. The job has succeeded if the exit code is 0."""
         await settings.refresh()
         loop = asyncio.get_running_loop()
         if loop not in by_loop or by_loop[loop].is_over:
@@ -113,7 +113,7 @@ def add_shell(app: TaskApp) -> None:
 class RunningCommands:
     """The shell jobs of one event loop, with their guard and a check for cancelled jobs.
 
-    Guard and check end with the loop.
+    The guard and the check end with the event loop.
     """
 
     def __init__(self, app: TaskApp, settings: LiveSettings) -> None:
@@ -167,7 +167,7 @@ class RunningCommands:
             renewed(running.lease_end_us - self._app.store.clock.monotonic())
 
     def _put_off(self, error: Exception) -> Snooze:
-        """Delay the job without counting the attempt: a shortage is not the job's fault."""
+        """Delay the job without counting the attempt, because a shortage is not the job's fault."""
         now = asyncio.get_running_loop().time()
         if now >= self._say_short_at:
             self._say_short_at = now + _SHORT_AGAIN_SECONDS
@@ -183,7 +183,7 @@ class RunningCommands:
         return None if self._app.store.instant else self._app.app_store.address
 
     async def _look_after(self) -> None:
-        """Check the running jobs until the loop ends and cancels this."""
+        """Check the running jobs for cancellation, until the loop ends and cancels this."""
         never: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         try:
             while True:
@@ -196,7 +196,7 @@ class RunningCommands:
             self._guard.close()
 
     def _next(self) -> Iterator[RunningJob]:
-        """Some of the running jobs; the next call yields others."""
+        """Yield some of the running jobs. The next call yields others."""
         share = max(_LOOKED_AT, -(-len(self._running) // 3))
         for running in list(islice(self._running, share)):
             if running in self._running:
@@ -219,7 +219,7 @@ class _ShortageError(Exception):
 
 
 async def _is_stopping(running: RunningJob) -> bool:
-    """True if the worker was asked to stop. Waits: a signal to all may reach the worker last."""
+    """True if the worker was asked to stop. Waits a little: the worker may get the signal last."""
     if not running.is_stopping:
         await pause(_STOP_SECONDS)
     return running.is_stopping

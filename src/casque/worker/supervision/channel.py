@@ -1,7 +1,7 @@
 """Channel: the socket between a supervisor and a child, for orders, complaints and exit codes.
 
-The supervisor holds the only other end. When it dies, however it dies, the
-system closes that end, and the child reads the end of the stream.
+Only the supervisor holds the other end of a child's socket. When the supervisor dies in any way,
+the system closes that end, and the child reads the end of the stream.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _COMPLAINT_BYTES = 4_000
 class Orders(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that a child needs to start.
 
-    Sent over the socket: every user can read a command line, and a store's address
-    may contain a password.
+    Orders are sent over the socket, because every user can read a command line, and a store's
+    address may contain a password.
     """
 
     target: str | None
@@ -60,7 +60,7 @@ def send_orders(line: socket.socket, orders: Orders) -> None:
 
 
 def receive_orders(line: socket.socket) -> Orders | None:
-    """The orders for this child; None if the supervisor died before it sent them."""
+    """Return the orders for this child; None if the supervisor died before it sent them."""
     line.settimeout(None)
     with line.makefile("rb") as stream:
         received = stream.readline()
@@ -93,7 +93,7 @@ def complain(line: socket.socket, text: str) -> None:
 
 
 def complaint(line: socket.socket) -> str:
-    """The complaint of a child that has ended; empty if it sent none."""
+    """Return the complaint of a child that has ended; empty if it sent none."""
     line.settimeout(0)
     try:
         said = line.recv(len(_OPENED) + _COMPLAINT_BYTES)

@@ -1,4 +1,4 @@
-"""Child processes: started, watched, signalled and reaped by a supervisor."""
+"""Child processes, which a supervisor starts, watches, signals and reaps."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from casque.worker.supervision import channel
 
 
 def running(module: str) -> list[str]:
-    """The command that runs one of our modules with the same Python, in any folder.
+    """Return the command that runs one of our modules with the same Python, in any folder.
 
     `-P` keeps the current folder off the path: a `queue.py` there would replace
     Python's own.
@@ -37,10 +37,10 @@ def _is_from_here() -> bool:
 class ChildProcess:
     """One running `python -m casque.worker`, and this end of its channel.
 
-    The process has its own group, so that a terminal's Ctrl-C reaches only the
-    supervisor. `when_it_ends` is called on another thread when the process has
-    ended. Only `ended`, on the supervisor's thread, reaps it, so that a signal
-    can never reach another process with the same number.
+    The process has its own group, so that a terminal's Ctrl-C reaches only the supervisor.
+    `when_it_ends` is called on another thread when the process has ended. Only `ended`, on the
+    supervisor's thread, reaps the process, so that a signal can never reach another process with
+    the same number.
     """
 
     def __init__(self, orders: channel.Orders, when_it_ends: Callable[[], None]) -> None:
@@ -61,7 +61,7 @@ class ChildProcess:
         watcher.start()
 
     def ended(self) -> int | None:
-        """Its exit code, negative for the signal that killed it; None while it runs."""
+        """Return its exit code, negative for the signal that killed it; None while it runs."""
         return self._process.poll()
 
     def send(self, number: signal.Signals) -> None:
@@ -71,7 +71,7 @@ class ChildProcess:
         )  # a process stopped by SIGSTOP must run to handle it
 
     def kill(self) -> None:
-        """Kill it, and everything that its tasks left in its process group."""
+        """Kill the child, and everything that its tasks left in its process group."""
         if self.ended() is not None:
             return
         try:
@@ -89,7 +89,7 @@ class ChildProcess:
 
 
 def reap_orphans(own: dict[int, ChildProcess]) -> list[int]:
-    """Reap every ended process that is not in `own`. Only PID 1 does: it inherits orphans."""
+    """Reap every ended process that is not in `own`. Only PID 1 calls this: it inherits orphans."""
     reaped: list[int] = []
     while True:
         try:
@@ -107,5 +107,5 @@ def reap_orphans(own: dict[int, ChildProcess]) -> list[int]:
 
 
 def exit_text(code: int) -> str:
-    """How a process ended, in words."""
+    """Return how a process ended, in words."""
     return f"ended with exit code {code}" if code >= 0 else f"was killed by {signal_name(-code)}"

@@ -76,13 +76,12 @@ class Supervisor:
 
     With `shell` they run shell jobs too; without a target, shell jobs only.
 
-    A child that dies is replaced. If children keep dying soon after their start,
-    the pauses grow. Every stop signal is forwarded as SIGTERM; a SIGINT after
-    that makes the children release their jobs at once.
+    A child that dies is replaced. If children keep dying soon after their start, the pauses grow.
+    Every stop signal is forwarded as SIGTERM. A SIGINT after a stop signal makes the children
+    release their jobs at once.
 
-    Once a child has opened the store, later children must not create it. If the
-    store is gone, as when its folder is not mounted, children refuse to work until
-    it is back.
+    Once a child has opened the store, later children must not create it. If the store is gone, for
+    example because its folder is not mounted, children refuse to work until it is back.
     """
 
     def __init__(
@@ -98,7 +97,7 @@ class Supervisor:
         log: LogOptions = _LOG,
         restart: RestartPolicy = _RESTART_POLICY,
     ) -> None:
-        """`registered_in`: where `queuectl worker stop` finds it even without workers."""
+        """`registered_in` is the store that gets the supervisor's entry."""
         self._orders = channel.Orders(
             target=target,
             modules=list(modules),
@@ -154,7 +153,7 @@ class Supervisor:
         return not self._has_killed
 
     def _register(self) -> Registration | None:
-        """Store its entry before the first child starts, without waiting long for the storage."""
+        """Store the entry before the first child starts, without waiting long for the storage."""
         if self._registered_in is None or not can_handle_signals():
             return None
         entry = supervisor_entry(os.getpid(), self._orders.options, self._clock)
@@ -169,11 +168,11 @@ class Supervisor:
         return registration
 
     def stop(self) -> None:
-        """Stop as at SIGTERM. From any thread."""
+        """Stop in the same way as at SIGTERM. Thread-safe."""
         self._wakeups.ring(signal.SIGTERM)
 
     def _idle_us(self) -> int | None:
-        """How long to wait if nothing happens; None: for ever."""
+        """Return how long to wait if nothing happens; None to wait for ever."""
         times = [slot.start_at_us for slot in self._slots if slot.start_at_us is not None]
         if self._kill_at_us is not None:
             times.append(self._kill_at_us)
@@ -229,7 +228,7 @@ class Supervisor:
             self._kill_at_us = self._clock.monotonic() + self._restart.beyond_grace_us
 
     def _ended(self, slot: _WorkerSlot, child: ChildProcess, code: int) -> None:
-        """Decide whether and when another child replaces it."""
+        """Decide whether and when another child replaces a child that has ended."""
         if self._kill_at_us is not None:
             event = "died_stopping" if code else "ended"
             _say(logging.INFO, event, "worker process %d %s", child.pid, exit_text(code))
@@ -300,7 +299,7 @@ class Supervisor:
 
 
 def _say(level: int, event: str, message: str, *args: object, **fields: object) -> None:
-    """Log an event. The console format words it by `event`, not by `message`."""
+    """Log an event. The console format uses `event`, not `message`, to choose its text."""
     _log.log(level, message, *args, extra={"event": event, **fields})
 
 

@@ -20,9 +20,8 @@ _LONGEST_MS = 24 * 60 * 60 * 1000
 class Wakeups:
     """A pipe that signals and threads write to. Its one reader sleeps until they do.
 
-    Python runs a signal's handler only between two bytecode steps: a signal just
-    before the sleep begins would be handled after it. The system writes to the
-    pipe at once.
+    Python runs a signal handler only between two bytecode steps. So the handler of a signal that
+    comes just before the sleep would run after the sleep. The pipe is written to at once.
     """
 
     def __init__(self) -> None:
@@ -35,7 +34,7 @@ class Wakeups:
         self._is_closed = False
 
     def ring(self, number: int = 0) -> None:
-        """Wake the reader, with a signal's number or with none. From any thread."""
+        """Wake the reader, with a signal's number or with none. Thread-safe."""
         with self._lock:
             if not self._is_closed:
                 try:
@@ -58,7 +57,7 @@ class Wakeups:
         """Let these signals wake the reader and do nothing else. No effect off the main thread."""
 
         def nothing(_number: int, _frame: FrameType | None) -> None:
-            """A handler that does nothing. SIG_IGN would not do: an ignored signal ends no wait."""
+            """Do nothing. SIG_IGN would not work instead: an ignored signal ends no wait."""
 
         with handling(dict.fromkeys(numbers, nothing)):
             if threading.current_thread() is not threading.main_thread():
