@@ -6,7 +6,7 @@ app         All commands, defined with Typer.
 options     The options that every command accepts.
 store       Finds the store of a command and keeps it open while the command runs.
 output      Exit codes, the line on stderr, JSON for programs, tables for people.
-interrupts  SIGINT, SIGTERM and SIGHUP, held back while ending would leave a process behind.
+interrupts  Delays SIGINT, SIGTERM and SIGHUP while an exit would leave a process behind.
 enqueue/    `enqueue`: one job from its arguments, or many from stdin.
 status      `status`: the jobs by state, and the workers.
 list        `list` and `queues`: the jobs and the queues of a store.

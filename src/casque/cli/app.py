@@ -24,7 +24,7 @@ _UsageError: type[Exception] = typer.BadParameter.__mro__[2]
 
 
 class _PassedThroughError(Exception):
-    """Carries an error past Typer, which has its own handling of Ctrl-C and closed pipes."""
+    """Carries an error past Typer, which would handle Ctrl-C and closed pipes itself."""
 
     def __init__(self, error: BaseException) -> None:
         super().__init__()

@@ -92,7 +92,7 @@ def list_(context: typer.Context) -> int:
 
 
 def _read(context: typer.Context) -> tuple[Settings, set[str]]:
-    """The settings, and the keys that are set in the store."""
+    """Return the settings, and the keys that are set in the store."""
     with open_for_reading(context) as access:
         records = access.records(CONFIG)
     return settings_of(records), {record.name for record in records}
@@ -106,7 +106,7 @@ def path(context: typer.Context) -> int:
 
 
 def _object(key: str, settings: Settings, *, is_set: bool) -> JsonObject:
-    """A setting for `--json`. Durations are in seconds."""
+    """Return a setting for `--json`. Durations are in seconds."""
     one = setting(key)
     value = one.value_of(settings)
     if value is not None and one.field.endswith("_us"):

@@ -1,4 +1,4 @@
-"""Interrupts: signals that end a command, held back while ending would leave a process behind."""
+"""Interrupts: delays signals that end a command while an exit would leave a process behind."""
 
 from __future__ import annotations
 

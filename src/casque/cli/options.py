@@ -59,7 +59,7 @@ def command_group(name: str, explained: str, *examples: str) -> Commands:
 
 
 def epilog(*examples: str) -> str:
-    """The end of a command's help: a line for each example."""
+    """Return the end of a command's help: a line for each example."""
     return "\n\n".join(("Examples:", *(f"  $ {example}" for example in examples)))
 
 
@@ -77,7 +77,7 @@ _COMMON = list(inspect.signature(keep_common, eval_str=True).parameters.values()
 
 
 def _with_common(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The command with the common options as its last parameters."""
+    """Return the command with the common options as its last parameters."""
 
     @functools.wraps(command)
     def run(context: typer.Context, store: str | None, json: bool, **given: Any) -> Any:
@@ -96,12 +96,12 @@ def _common(context: typer.Context) -> CommonOptions:
 
 
 def address_of(context: typer.Context) -> str:
-    """The store of a command: from its options, else the variable, else the default."""
+    """Return the store of a command: from its options, else from CASQUE_STORE, else the default."""
     return address_from(_common(context).store)
 
 
 def address_if_named(context: typer.Context) -> str | None:
-    """The store that an option or the variable names; None when neither does."""
+    """Return the store that an option or CASQUE_STORE names; None if neither does."""
     if _common(context).store is None and not os.environ.get(STORE_VARIABLE):
         return None
     return address_of(context)
@@ -121,5 +121,5 @@ def is_json(context: typer.Context) -> bool:
 
 
 def queue_name(queue: str | None) -> str | None:
-    """The value of `--queue`. InvalidError when no queue can have that name."""
+    """Check and return the value of `--queue`. InvalidError if no queue can have that name."""
     return None if queue is None else name(queue, "queue")

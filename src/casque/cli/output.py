@@ -131,19 +131,19 @@ def print_json_line(value: object) -> None:
 
 
 def _printable(text: str) -> str:
-    """Escape, as JSON does, the characters that stdout may not be able to encode."""
+    """Escape the characters that stdout may not be able to encode, in the way of JSON."""
     if codecs.lookup(sys.stdout.encoding or "ascii").name == "utf-8":
         return text
     return re.sub("[^\x00-\x7f]+", lambda letters: json.dumps(letters[0])[1:-1], text)
 
 
 def utc_time(us: int | None) -> str | None:
-    """ISO 8601 in UTC, always to the microsecond, so that it sorts as text."""
+    """Return ISO 8601 in UTC, always to the microsecond, so that times sort as text."""
     return None if us is None else f"{to_datetime(us):%Y-%m-%dT%H:%M:%S.%fZ}"
 
 
 def job_object(job: Job, now: int) -> JsonObject:
-    """A job as lists show it."""
+    """Return a job for `--json`, with the fields that lists show."""
     return {
         "id": job.id,
         "queue": job.queue,
@@ -166,7 +166,7 @@ def job_object(job: Job, now: int) -> JsonObject:
 
 
 def whole_job_object(job: Job, now: int) -> JsonObject:
-    """A job with all its stored fields."""
+    """Return a job for `--json`, with all its stored fields."""
     return job_object(job, now) | {
         "heartbeat_at": utc_time(job.heartbeat_us),
         "lease_until": utc_time(job.lease_until_us),
@@ -208,7 +208,7 @@ def _decoded(data: bytes | None) -> str | None:
 
 
 def console() -> Console:
-    """A console on stdout, terminal or not."""
+    """Return a console on stdout, even if stdout is not a terminal."""
     from rich.console import Console
 
     class Quiet(Console):
@@ -263,7 +263,7 @@ def job_table(title: str, jobs: Sequence[Job]) -> Table:
 
 
 def _work_of(job: Job) -> str:
-    """The work of a job on one line: its command, or its entrypoint and payload."""
+    """Return the work of a job on one line: its command, or its entrypoint and payload."""
     command = command_of(job)
     if command is not None:
         return cut(plain(command), _LONGEST_COMMAND)

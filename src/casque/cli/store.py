@@ -45,7 +45,7 @@ def default_address() -> str:
 
 
 def require_shared(store: Store) -> None:
-    """Raise InvalidError for a store in memory: it ends with this command."""
+    """Raise InvalidError for a store in memory, which would end with this command."""
     if store.name.startswith("memory:") or store.instant:
         raise InvalidError(
             "a store in memory ends with this command, and workers cannot see its jobs. Use a "
@@ -76,7 +76,7 @@ def _require_sensible(address: str, store: Store) -> None:
 
 
 def _path(name: str) -> Path | None:
-    """The file or folder of a store, by name; None if it is not on this machine."""
+    """Return the file or folder of a store, by name; None if the store is not local."""
     if "://" in name and not name.startswith("file://"):
         return None
     return Path(name.removeprefix("file://"))
@@ -86,7 +86,7 @@ def _path(name: str) -> Path | None:
 
 
 class Access:
-    """An open store, one queue on it, and the calls that only tools make. A context manager."""
+    """An open store, one queue on it, and the calls that only tools need. A context manager."""
 
     def __init__(self, address: StoreAddress) -> None:
         self.store = open_store(address)
@@ -125,11 +125,11 @@ class Access:
         return self.run(self.queue._session.submit(operation))  # noqa: SLF001 - our own class
 
     def submit_all(self, operations: Sequence[Operation]) -> list[Any]:
-        """Commit several together. Returns the result or the error of each."""
+        """Commit several operations together. Returns the result or the error of each."""
         return self.run(self.queue._session.submit_all(operations))  # noqa: SLF001 - as above
 
     def live_workers(self) -> list[WorkerEntry]:
-        """The workers of this store, without those that are known to have ended."""
+        """Return the workers of this store, without those that are known to have ended."""
         from casque.worker.registry.entries import worker_entries
 
         entries = worker_entries(self.records(WORKER))

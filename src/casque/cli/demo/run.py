@@ -45,7 +45,7 @@ _QUEUE, _DIARY, _LOG = "jobs.db", "diary", "workers.log"
 
 
 def jobs_to_do() -> list[NewJob]:
-    """Nine jobs of twelve succeed, two succeed after one or two failures, and one never does."""
+    """Return the jobs: of twelve, nine succeed, two succeed after failures, and one never does."""
     jobs: list[NewJob] = []
     for number in range(JOBS):
         work = f"sleep {0.2 + 0.08 * (number % 5):.2f}"
@@ -94,7 +94,7 @@ def demo() -> int:
 
 
 def _run(folder: Path, screen: Screen, interrupts: Interrupts) -> bool:
-    """Enqueue, work, show. True if the numbers add up at the end."""
+    """Enqueue the jobs, run workers and show the progress. True if the final numbers add up."""
     store = SqliteStore(folder / _QUEUE)
     with Queue(store) as queue:
         value = encoded("backoff_base", "1")
@@ -114,7 +114,7 @@ def _run(folder: Path, screen: Screen, interrupts: Interrupts) -> bool:
 
 @contextmanager
 def _workers(folder: Path, interrupts: Interrupts) -> Iterator[subprocess.Popen[bytes]]:
-    """Worker processes under a supervisor, started as a user would; stopped at the end."""
+    """Start worker processes under a supervisor, as a user would; stop them at the end."""
     command = [sys.executable, "-m", "casque.cli", "worker", "start", "--foreground"]
     command += [f"--count={WORKERS}", f"--concurrency={SLOTS}"]
     command += [f"--lease={LEASE_SECONDS}s", f"--grace={GRACE_SECONDS}s"]
@@ -134,7 +134,7 @@ def _workers(folder: Path, interrupts: Interrupts) -> Iterator[subprocess.Popen[
 
 
 def _stop(process: subprocess.Popen[bytes], interrupts: Interrupts) -> None:
-    """Let running jobs end; on another Ctrl-C, give them back at once."""
+    """Stop the workers after their running jobs; on another Ctrl-C, give the jobs back at once."""
     process.send_signal(signal.SIGTERM)  # has no effect if Ctrl-C has reached it too
     while True:
         try:
@@ -161,7 +161,7 @@ def _watch(queue: Queue, folder: Path, screen: Screen, process: subprocess.Popen
 
 
 def _report(state: QueueState, ran: Sequence[str]) -> bool:
-    """Print the outcome of the jobs. True if the store agrees with the jobs' own file."""
+    """Print the outcome of the jobs. True if the store agrees with the file that the jobs wrote."""
     print(f"\n  {'kind':<14}{'jobs':>6}{'completed':>12}{'dead':>7}{'attempts':>11}")
     for kind in KINDS:
         print(_row(kind, [job for job in state.jobs if job.id.startswith(kind)]))
@@ -194,7 +194,7 @@ def _fate(failure: Failure | None) -> str:
 
 
 def _as_they_say(state: QueueState, ran: Sequence[str]) -> bool:
-    """True if no attempt ran twice, and the jobs' own file fits the attempts in the store."""
+    """True if no attempt ran twice, and the file that the jobs wrote fits the stored attempts."""
     recorded = {f"{job.id} {one.number}": one for job in state.jobs for one in job.history}
     succeeded = {name for name, one in recorded.items() if one.failure is None}
     return len(ran) == len(set(ran)) and succeeded <= set(ran) <= set(recorded)
@@ -208,7 +208,7 @@ def _row(title: str, jobs: Sequence[Job]) -> str:
 
 
 def _whereabouts(stats: Stats) -> str:
-    """The jobs that an interrupted run has left."""
+    """Return a text about the jobs that an interrupted run has left."""
     left = stats.total - stats.completed - stats.dead
     if not left:
         return "."

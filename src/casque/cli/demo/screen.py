@@ -55,7 +55,7 @@ class Screen:
             self._live.stop()
 
     def update(self, jobs: Sequence[Job]) -> None:
-        """Update from the current jobs: which are running, and which attempts failed since."""
+        """Update from the current jobs: which ones run, and which attempts failed meanwhile."""
         self._running = [job for job in jobs if job.status is JobStatus.IN_PROGRESS]
         for job in jobs:
             for attempt in job.history:
@@ -77,7 +77,7 @@ class Screen:
             print(f"        {news}", flush=True)
 
     def show(self, stats: Stats, *, is_last: bool = False) -> None:
-        """Draw the counts; on a terminal also workers and failures, except in the last call."""
+        """Draw the counts; on a terminal also the workers and failures, except in the last call."""
         self.last = stats
         counts = (
             f"completed {stats.completed}   dead {stats.dead}   processing {stats.processing}   "
@@ -105,7 +105,7 @@ class Screen:
         return Group(head, *below)
 
     def _slots(self) -> list[Text]:
-        """A line for each slot of each worker process, in the order of their first job."""
+        """Return a line for each slot of each worker process, in the order of their first job."""
         now = {job.id: job for job in self._running}
         for worker, slots in list(self._workers.items()):
             slots[:] = [job_id if job_id in now else None for job_id in slots]

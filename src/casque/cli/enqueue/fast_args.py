@@ -1,7 +1,7 @@
 """Fast arguments: reads the arguments of `queuectl enqueue` without Typer.
 
-It handles only that command. It leaves arguments that it does not fully understand
-to Typer, including wrong ones and `--help`; Typer then prints the error or the help.
+It handles only that command. If it does not fully understand the arguments, Typer reads them and
+prints the error or the help.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _LONGEST_NUMBER = 10
 
 
 def read_arguments(arguments: Sequence[str]) -> EnqueueRequest | None:
-    """The request, or None if Typer must read the arguments."""
+    """Return the request, or None if Typer must read the arguments."""
     flags: set[str] = set()
     fields: dict[str, object] = {}
     words: list[str] = []

@@ -34,7 +34,7 @@ _HASH_DIGITS = 32
 
 
 def decoded(text: str | bytes) -> Fields:
-    """The fields of a JSON object. Raises InvalidError if it is not one or has unknown fields."""
+    """Return the fields of a JSON object. Raises InvalidError for other JSON or unknown fields."""
     try:
         fields = msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
@@ -49,7 +49,7 @@ def decoded(text: str | bytes) -> Fields:
 
 
 def new_job(written: Fields, settings: Settings, *, id_from_content: bool = False) -> NewJob:
-    """The job with these fields; the settings fill in what is missing."""
+    """Return the job with these fields; the settings supply missing fields."""
     given = _by_name(written)
     call = ShellCall(_command(given), _env(given), _cwd(given))
     queue = given.get("queue", DEFAULT_QUEUE)
@@ -76,7 +76,7 @@ def new_job(written: Fields, settings: Settings, *, id_from_content: bool = Fals
 
 
 def _by_name(written: Fields) -> dict[str, Any]:
-    """The fields that are not null, without aliases."""
+    """Return the fields that are not null, with aliases replaced by the real names."""
     given: dict[str, Any] = {}
     for key, value in written.items():
         name = _ALIASES.get(key, key)
@@ -115,7 +115,7 @@ def _env(given: Fields) -> dict[str, str]:
 
 
 def _cwd(given: Fields) -> str | None:
-    """The folder as an absolute path, because workers start in any folder."""
+    """Return the folder as an absolute path, because workers start in any folder."""
     if "cwd" not in given:
         return None
     cwd, _ = whole_text(given["cwd"], "cwd")
@@ -143,7 +143,7 @@ def _span(
 
 
 def _instant(given: Fields) -> datetime | None:
-    """A time in ISO 8601; without a zone it is local time."""
+    """Parse a time in ISO 8601. A time without a zone is local time."""
     if "run_at" not in given:
         return None
     value = given["run_at"]
@@ -158,7 +158,7 @@ def _instant(given: Fields) -> datetime | None:
 
 
 def _hash(queue: str, call: ShellCall) -> str:
-    """The same id for the same work, every time."""
+    """Return an id that is always the same for the same work."""
     from hashlib import sha256
 
     content = [queue, call.command, sorted(call.env.items()), call.cwd]

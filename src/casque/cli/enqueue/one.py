@@ -1,4 +1,4 @@
-"""One: enqueues one job, whichever module read its arguments."""
+"""One: enqueues one job, after `fast_args` or `typer_args` has read its arguments."""
 
 from __future__ import annotations
 

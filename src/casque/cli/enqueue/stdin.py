@@ -120,7 +120,7 @@ def _refused(where: str, error: InvalidError, tally: _Tally) -> InvalidError:
 
 
 def _numbered(stream: BinaryIO) -> Iterator[tuple[int, bytes] | None]:
-    """The lines that are not blank, with their numbers; None when input pauses."""
+    """Yield the lines that are not blank, with their numbers; None when the input pauses."""
     number = 0
     for line in _lines(stream):
         if line is None:
@@ -135,7 +135,7 @@ def _numbered(stream: BinaryIO) -> Iterator[tuple[int, bytes] | None]:
 
 
 def _lines(stream: BinaryIO) -> Iterator[bytes | None]:
-    """Line by line; None when no input has come for a moment."""
+    """Yield the lines, and None whenever the lines so far should be stored."""
     rest = b""
     clock = SystemClock()
     stored_us = clock.monotonic()
@@ -159,7 +159,7 @@ def _lines(stream: BinaryIO) -> Iterator[bytes | None]:
 def _batches(
     lines: Iterator[tuple[int, bytes] | None],
 ) -> Iterator[list[tuple[int, bytes]]]:
-    """Batches of lines: as many as fit into one commit, or all that came before a pause."""
+    """Yield batches of lines: as many as fit into one commit, or all that came before a pause."""
     batch: list[tuple[int, bytes]] = []
     size = 0
     for line in lines:
@@ -175,6 +175,6 @@ def _batches(
 
 
 def _size(stream: BinaryIO) -> int | None:
-    """The number of bytes to read, if it is known."""
+    """Return the number of bytes to read, if known."""
     status = os.fstat(stream.fileno())
     return status.st_size if stat.S_ISREG(status.st_mode) else None

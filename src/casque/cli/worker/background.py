@@ -43,7 +43,7 @@ class Started(NamedTuple):
 
 
 class NotStartedError(Exception):
-    """The workers did not register, and none of their processes is left."""
+    """The workers did not register. None of their processes is running any more."""
 
     def __init__(self, reason: str, code: int, log: Path) -> None:
         super().__init__(reason)
@@ -120,7 +120,7 @@ def _renamed(log: Path, pid: int) -> Path:
 
 
 def open_log(path: Path) -> int:
-    """A descriptor that appends to the file, which only its owner can read."""
+    """Return a descriptor that appends to the file, which only its owner can read."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)

@@ -61,7 +61,7 @@ def registered_supervisors(access: Access) -> list[SupervisorEntry]:
 
 
 def warn_of_silent_supervisors(access: Access) -> None:
-    """Name the supervisors that run on this host but have not renewed their entries in time."""
+    """Warn of the supervisors that run on this host but have not renewed their entries in time."""
     silent = [one for one, is_silent in _supervisors(access) if is_silent and one.is_here]
     if running := [one for one in silent if not one.is_gone]:
         complain(
@@ -72,7 +72,7 @@ def warn_of_silent_supervisors(access: Access) -> None:
 
 
 def _supervisors(access: Access) -> Iterator[tuple[SupervisorEntry, bool]]:
-    """Each supervisor, and True if it has not renewed its entry in time."""
+    """Yield each supervisor, and True if it has not renewed its entry in time."""
     now = access.store.clock.now()
     for record in access.records(SUPERVISOR):
         entry = entry_of(record, SupervisorEntry)
@@ -96,7 +96,7 @@ def _warn_once(message: str) -> None:
 
 
 def running_by(access: Access) -> dict[str, list[str]]:
-    """The ids of claimed jobs by worker name. Newer than the workers' entries."""
+    """Return the ids of claimed jobs by worker name. They are newer than the workers' entries."""
     found: dict[str, list[str]] = {}
     for job in access.jobs(JobFilter("processing"), limit=_JOBS_LOOKED_AT):
         found.setdefault(job.worker or "", []).append(job.id)
@@ -125,7 +125,7 @@ def worker_object(entry: WorkerEntry, running: Sequence[str]) -> JsonObject:
 
 
 def print_workers(entries: Sequence[WorkerEntry], running: Mapping[str, Sequence[str]]) -> None:
-    """Print a table with a row for each. `running` holds job ids by worker name."""
+    """Print a table with a row for each worker. `running` holds job ids by worker name."""
     now = SystemClock().now()
     made = table(
         "Workers", "#PID", "Host", "#Supervisor", "Queues", "Running", "Started", "Last beat"
@@ -146,7 +146,7 @@ def print_workers(entries: Sequence[WorkerEntry], running: Mapping[str, Sequence
 
 
 def health_of(access: Access, max_age_us: int | None) -> Health:
-    """Check the workers here. A beat may be `max_age_us` old, or as old as the worker's lease."""
+    """Check this host's workers. A last beat may be `max_age_us` old; by default, one lease."""
     now = SystemClock().now()
     entries = registered_workers(access)
     here = [entry for entry in entries if entry.is_here]
@@ -178,12 +178,12 @@ def _state_of(entry: WorkerEntry) -> Literal["working", "stopping", "gone"]:
 
 
 def _age_us(entry: WorkerEntry, now: int) -> int:
-    """The time since its last beat."""
+    """Return the time since the worker's last heartbeat."""
     return max(now - to_us(entry.beat_at), 0)
 
 
 def ago(us: int) -> str:
-    """A duration in one unit, for people."""
+    """Return a duration in one unit, for people."""
     seconds = us // SECOND_US
     for unit, length in (("d", 86_400), ("h", 3_600), ("m", 60)):
         if seconds >= length:
@@ -192,7 +192,7 @@ def ago(us: int) -> str:
 
 
 def named(entries: Sequence[ProcessEntry]) -> str:
-    """Their PIDs, with the host of those on other hosts."""
+    """Return the PIDs of the processes, with the host of those on other hosts."""
     return ", ".join(
         str(entry.pid) if entry.is_here else f"{entry.pid} on {plain(entry.host)}"
         for entry in entries

@@ -56,7 +56,7 @@ class Targets(msgspec.Struct, frozen=True):
 
     @property
     def named(self) -> list[ProcessEntry]:
-        """The processes to report: workers, and supervisors without any of these workers."""
+        """Return the processes to report: workers, and supervisors without any of these workers."""
         kept = {one.supervisor_process for one in self.workers}
         return [*self.workers, *(one for one in self.supervisors if one.process not in kept)]
 
@@ -89,9 +89,9 @@ def choose(
 def _unregistered(
     workers: Sequence[WorkerEntry], supervisors: Sequence[SupervisorEntry]
 ) -> list[SupervisorEntry]:
-    """The supervisors on this host without an entry, such as that of `App.work(count=2)`.
+    """Return the supervisors on this host without an entry, such as that of `App.work(count=2)`.
 
-    Their workers' entries name them. Dead workers count: the supervisor would replace them.
+    The entries of their workers name them. Dead workers count: a supervisor would replace them.
     """
     known = {one.process for one in supervisors}
     found: dict[int, SupervisorEntry] = {}
@@ -106,7 +106,7 @@ def _unregistered(
 
 
 def unknown_message(unknown: Sequence[int], workers: Sequence[WorkerEntry]) -> str:
-    """The error for PIDs that no worker has. It lists the workers of this host."""
+    """Return the error for PIDs that no worker has. It lists the workers of this host."""
     pids = ", ".join(map(str, unknown))
     here = [entry for entry in workers if entry.is_here]
     if not here:
@@ -133,7 +133,7 @@ def is_inside_job(targets: Targets) -> bool:
 
 
 def order(access: Access, targets: Targets, pids: Collection[int]) -> list[ProcessEntry]:
-    """Order them to stop. Returns the processes that only the store can reach.
+    """Order the targets to stop. Returns the processes that only the store can reach.
 
     Signals go first: they need no storage. A worker in `pids` is also dismissed:
     otherwise its supervisor would replace it.
@@ -153,7 +153,7 @@ def order(access: Access, targets: Targets, pids: Collection[int]) -> list[Proce
 
 
 def _signal(one: ProcessEntry) -> bool:
-    """Send SIGTERM to a process on this host that obeys it. False if it was not sent."""
+    """Send SIGTERM to a process on this host that obeys signals. False if it was not sent."""
     can_be = one.is_here and one.obeys_signals
     return can_be and process_identity.send(one.pid, one.birth, signal.SIGTERM)
 
@@ -161,7 +161,7 @@ def _signal(one: ProcessEntry) -> bool:
 def wait(
     access: Access, targets: Targets, by_store: Sequence[ProcessEntry], timeout_us: int | None
 ) -> list[ProcessEntry]:
-    """Wait until all have ended: at most `timeout_us`, by default as long as they may take.
+    """Wait for the targets to end: at most `timeout_us`, by default as long as they may take.
 
     Returns the processes that may still be running.
     """
@@ -197,7 +197,7 @@ class _Watch:
         """When each entry expires unless it is renewed, as of the last check."""
 
     def look(self) -> list[ProcessEntry]:
-        """The workers that are left; when there are none, the supervisors."""
+        """Return the workers that are left; if there are none, the supervisors."""
         for one in [one for one in self._left.values() if one.is_gone]:
             del self._left[one.name]
             self._ended.add(one.process)
@@ -221,7 +221,7 @@ class _Watch:
                 self._ended.add(one.process)
 
     def unsure(self) -> list[ProcessEntry]:
-        """Processes that may still run. A supervisor ends last: if it has, so have its workers."""
+        """Return processes that may still run. If a supervisor has ended, so have its workers."""
         return [
             one
             for one in self._silent
@@ -230,7 +230,7 @@ class _Watch:
 
 
 def _is_own_process(one: ProcessEntry) -> bool:
-    """True for a supervisor on this host in its own process, which ends after its entry."""
+    """True for a supervisor process on this host. It still runs when it has deleted its entry."""
     return not isinstance(one, WorkerEntry) and one.is_here and one.obeys_signals
 
 
@@ -292,7 +292,7 @@ def _object(one: ProcessEntry) -> JsonObject:
 
 
 def _grouped(entries: Sequence[ProcessEntry]) -> Iterator[tuple[str, str]]:
-    """How many workers, and their PIDs; then the same for supervisors."""
+    """Return the number and the PIDs of the workers, then of the supervisors."""
     workers: list[ProcessEntry] = [one for one in entries if isinstance(one, WorkerEntry)]
     others = [one for one in entries if not isinstance(one, WorkerEntry)]
     for ones, what in ((workers, "worker(s)"), (others, "supervisor(s) without workers")):
