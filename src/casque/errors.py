@@ -15,8 +15,8 @@ from __future__ import annotations
 class CasqueError(Exception):
     """The base class of all errors of casque. The message says what happened and what to do.
 
-    `job_id` is the id of the job that the error is about, and `cause` is the
-    exception of the storage or of another library, if there is one.
+    `job_id` is the id of the job that the error is about. `cause` is the exception of the storage
+    or of another library, if any.
     """
 
     def __init__(

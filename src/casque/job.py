@@ -1,10 +1,9 @@
 """Job and the values that belong to it, as frozen structs.
 
-They are msgspec structs rather than dataclasses because a queue makes one or
-two of them for every operation and may hold a million: a struct is built and
-copied about ten times as fast, and the garbage collector does not track it.
-Instants are stored as microseconds and shown as aware datetimes. Headers are
-stored as pairs, so that a job can be hashed, and shown as a dict.
+A queue makes one or two of these values for every operation, and may hold a million. They are
+msgspec structs because a struct is built and copied about ten times as fast as a dataclass, and the
+garbage collector does not track it. Instants are stored as microseconds and shown as aware
+datetimes. Headers are stored as pairs, so that a job can be hashed, and shown as a dict.
 """
 
 from __future__ import annotations

@@ -60,9 +60,9 @@ class Timed(Protocol):
 class Bucket(Protocol):
     """Named objects, each read and written as a whole. Many processes may use one bucket at once.
 
-    A key is relative to the bucket's own prefix. It is made of words separated by
-    slashes; each word has letters, digits and `-_.`, and does not begin with a dot.
-    Callers never put both `a` and `a/b`: in a folder, `a` would be a file and a folder.
+    A key is relative to the bucket's own prefix. It consists of parts separated by slashes. Each
+    part has letters, digits and `-_.`, and does not begin with a dot. Callers never put both `a`
+    and `a/b`: in a folder, `a` would be a file and a folder.
 
     Every method may raise StorageError. With `outcome_unknown=False` the request was refused and
     changed nothing: no permission, no such bucket, a full disk. The message names the object and

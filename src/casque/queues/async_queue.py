@@ -131,8 +131,8 @@ class AsyncQueue(OperatorMethods):
         job is returned, with `duplicate` set. `retain` keeps the record that long after success.
         `timeout` limits one attempt; workers enforce it, the queue does not. `headers` are up to 1
         KiB of text stored with the job, such as trace context. With `connection`, a
-        sqlite3.Connection to the queue's file, the job joins the transaction that is open there:
-        the job is stored only if that transaction commits.
+        sqlite3.Connection to the queue's file, the job joins the transaction that is open there.
+        The job is stored only if that transaction commits.
         """
         new = NewJob(
             entrypoint,

@@ -97,8 +97,8 @@ class ThreadCommitter(BatchWriter):
     async def drain(self) -> None:
         """Wait until all operations have an outcome. Later operations are refused.
 
-        A signal handler that closes the queue during a call does not wait: the call continues
-        when the handler returns, or ends with the handler's exception.
+        A signal handler that closes the queue during a call does not wait. The call continues when
+        the handler returns, or ends with the handler's exception.
         """
         if reentry.is_mine(self._lock):
             self._is_closed = True
@@ -116,7 +116,7 @@ class ThreadCommitter(BatchWriter):
                 self._waiting.extend(map(PendingOperation, to_give_back(entry.outcome)))
 
     def _give_back(self, batch: Sequence[PendingOperation]) -> None:
-        """Give back the claims of callers that were interrupted: nobody will use them."""
+        """Give back the claims of callers that were interrupted and will not use them."""
         outcomes = [entry.outcome for entry in batch if entry.is_withdrawn]
         if operations := [one for outcome in outcomes for one in to_give_back(outcome)]:
             with suppress(Exception):  # then it is due again when its lease ends

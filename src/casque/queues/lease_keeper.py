@@ -20,7 +20,7 @@ Beat = Callable[[], Awaitable[bool]]
 class Keeper:
     """Renews the claim every `every_us` until stopped, in a task or in a thread.
 
-    A renewal is called a beat. If the storage does not answer, the claim is not lost yet: beats
+    A renewal is called a beat. If the storage does not answer, the claim is not lost yet. Beats
     follow at a shorter interval, until the lease has expired without a successful beat.
     """
 

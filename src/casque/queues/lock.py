@@ -31,8 +31,8 @@ log = logging.getLogger("casque")
 class Lock:
     """Use it with `with` or `async with`. It waits up to `timeout` for a slot (None: forever).
 
-    Raises CASConflictError if no slot became free in time. If the lock is lost while it is held
-    (the storage did not answer for a whole `lease`), an async body is cancelled and LeaseLostError
+    Raises CASConflictError if no slot became free in time. A held lock is lost, for example, if the
+    storage does not answer for a whole `lease`. Then an async body is cancelled and LeaseLostError
     is raised. A sync body can check `lost`, and LeaseLostError is raised at its end. Not reentrant;
     make one object per holder.
     """

@@ -1,8 +1,8 @@
 """Time and randomness. Only this module and `ids` read them from the machine.
 
-Inside casque an instant is an int, microseconds since 1970 UTC, and a span
-is an int of microseconds: both are exact, compare fast and fit every store.
-`datetime` and `timedelta` are for the caller.
+Inside casque an instant is an int, microseconds since 1970 UTC, and a span is an int of
+microseconds. Both are exact, compare fast and fit every store. `datetime` and `timedelta` are for
+the caller.
 """
 
 from __future__ import annotations
@@ -200,7 +200,7 @@ class Step(NamedTuple):
         """True if the holder keeps a lease that has ended by the time `judged_us`.
 
         After a step forward, the holder keeps the lease for the lease's own length. After a step
-        back, the holder keeps the lease if its process started after the step: that process uses
+        back, the holder keeps the lease if its process started after the step. That process uses
         the wall clock, which is behind the time of this process.
         """
         if self.behind_us > 0 and heartbeat_us <= now - self.behind_us < lease_until_us:

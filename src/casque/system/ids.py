@@ -64,9 +64,9 @@ def draw(count: int) -> list[int]:
 def next_uuid7(last: int, now_ms: int, drawn: int) -> tuple[str, int]:
     """Make an id for `now_ms` from `drawn`, 64 random bits. Its order is higher than `last`.
 
-    Within a millisecond (or when the clock goes back) the order rises by small
-    random steps from `last`, so the ids of one process sort by age. All bits
-    below the order are random each time, so the next id cannot be guessed.
+    Within a millisecond, or when the clock goes back, the order rises by small random steps from
+    `last`. So the ids of one process sort by age. All bits below the order are random each time, so
+    the next id cannot be guessed.
     """
     start = now_ms << _ORDER_BITS
     if last < start:

@@ -1,9 +1,9 @@
 """Calls: the arguments and the result of a function as JSON, checked by its type hints.
 
-The arguments of a call become a JSON object, by argument name. Positional-only
-and starred arguments cannot be passed by name; they are in a list under "*". The
-encoded arguments are decoded again by the hints before they are stored, so that a
-job that does not fit its task is refused where it is enqueued.
+The arguments of a call become a JSON object, by argument name. Positional-only and starred
+arguments cannot be passed by name; they are in a list under "*". Before the encoded arguments are
+stored, they are decoded again by the hints. So a job that does not fit its task is refused where it
+is enqueued.
 """
 
 from __future__ import annotations

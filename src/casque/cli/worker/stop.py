@@ -183,7 +183,7 @@ def wait(
 class _Watch:
     """Checks which processes are left.
 
-    A process has ended when it has deleted its entry, which is its last step, or
+    A process has ended when it has deleted its entry, which is its last step. It has also ended
     when the operating system of this host reports its end.
     """
 

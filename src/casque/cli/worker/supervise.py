@@ -1,8 +1,8 @@
 """Supervise: the process that keeps workers running.
 
-With `--foreground` that is the command itself. In the background it is
-`python -m casque.cli.worker.supervise`, which reads its plan from stdin: a
-store's address may hold a password, and everyone can see command lines.
+With `--foreground` that is the command itself. In the background it is `python -m
+casque.cli.worker.supervise`. That program reads its plan from stdin, because a store's address may
+hold a password, and everyone can see command lines.
 """
 
 from __future__ import annotations

@@ -2,9 +2,10 @@
 
 A process that writes without pause wins every race against a slower one. As long as the slower
 process never writes, nothing in the object shows that it waits. So the first few of every `PERIOD`
-versions are reserved for processes that have not written recently: the others pause long enough for
-a process ten times as slow to read and write. Only the version number decides when they pause, so
-the processes need not know each other. A process that is the only writer pauses once in a period.
+versions are reserved for processes that have not written recently. At these versions the other
+processes pause. The pause is long enough for a process ten times as slow to read and write. Only
+the version number decides when they pause, so the processes need not know each other. A process
+that is the only writer pauses once in a period.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Entry: encodes one commit, with its events, as bytes, and decodes it.
 
-An entry holds the writers of its batches, its time, and the entry it follows: `previous`
-is the digest at the end of the entry before it. So a log is a chain, and an entry from
-another log does not fit in. An entry ends with its own digest, which detects truncated
-or changed bytes. A golden file in tests/ledger pins the format.
+An entry holds the writers of its batches and its time. `previous` is the digest at the end of the
+entry before it. So a log is a chain, and an entry from another log does not fit in. An entry ends
+with its own digest, which detects truncated or changed bytes. A golden file in tests/ledger pins
+the format.
 """
 
 from __future__ import annotations

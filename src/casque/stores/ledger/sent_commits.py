@@ -30,7 +30,7 @@ class Sent(NamedTuple):
 
 
 class SentCommits:
-    """For each writer, the commit that it sent and whose outcome is unknown."""
+    """The commits whose outcome is unknown, by writer."""
 
     def __init__(self, pacing: Pacing) -> None:
         self.answers = LastAnswers()

@@ -275,7 +275,7 @@ class Dequeues:
         return answers
 
     def _dequeue_at_turn(self, one: Dequeue) -> Leased | None:
-        """One dequeue in the simple case; None if it is not simple."""
+        """Carry out one dequeue in the simple case; None if the case is not simple."""
         transaction, cache = self._transaction, self._transaction.cache
         lines = lines_at_turn(cache, one, transaction.now)
         self.touched += 2
@@ -319,7 +319,7 @@ class Dequeues:
         return [Leased(list(islice(jobs, one.limit)), None) for one in run[:filled]]
 
     def _dequeue(self, one: Dequeue) -> Leased:
-        """One dequeue in the general case, as in `casque.rules.picking`."""
+        """Carry out one dequeue in the general case, by the rules of `casque.rules.picking`."""
         transaction = self._transaction
         picker = Picker(transaction.execute, transaction.now, transaction.step, one.lease_us)
         picked = picker.pick(one.entrypoints, one.queue, one.limit)

@@ -5,8 +5,8 @@ child inherits the list but not the locks, and its SQLite would rely on those lo
 closes its connections before a fork, and parent and child open new ones when they need them.
 
 A fork in C leaves the connections open. Then the child closes them before it opens new ones, so
-that SQLite drops the list. The child cannot close them if another thread was in a call at the fork:
-SQLite's internal locks then stay taken in the child for ever. So the child rejects every call, for
+that SQLite drops the list. The child cannot close them if another thread was in a call at the fork.
+Then SQLite's internal locks stay taken in the child for ever. So the child rejects every call, for
 any file.
 """
 

@@ -319,8 +319,8 @@ class Transaction:
     def prune(self, upkeep: Upkeep) -> None:
         """Delete a bounded number of expired jobs and records.
 
-        It runs when a job or record that this handle has seen expires, and otherwise once a second,
-        because other processes may have stored some that expire.
+        It runs when a job or record that this handle has seen expires. Otherwise it runs once a
+        second, for jobs and records of other processes.
         """
         now = self.now
         self.execute(SQL["delete_expired_jobs"], (now, PRUNED_AT_ONCE))

@@ -81,8 +81,8 @@ def enable_loggers() -> None:
 class LineHandler(logging.StreamHandler[TextIO]):
     """Writes lines to a stream, and all lines of a batch in one write.
 
-    With one write per line, a busy worker would release the GIL for each line and
-    wait for it again, which takes longer than the job.
+    With one write per line, a busy worker would release the GIL for each line and wait for it
+    again. That takes longer than the job.
     """
 
     held: ClassVar[int] = 0

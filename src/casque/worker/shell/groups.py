@@ -15,8 +15,8 @@ _PROCESSES = Path("/proc")
 class LivingGroups:
     """The process groups of a session that have a living process; one scan serves many commands.
 
-    Processes stay in the session of their command, but may leave its group: `timeout` creates a
-    group, and so does each job of a shell with job control.
+    Processes stay in the session of their command, but may leave its group. For example, `timeout`
+    creates a group, and so does each job of a shell with job control.
 
     For the system, a group exists while it has zombies, and zombies stay for ever if process 1 does
     not reap orphans. So zombies are left out if /proc shows them. Without /proc, only the group of

@@ -1,10 +1,10 @@
-"""Guard: kills the sessions of a worker's commands when the worker dies, however it dies.
+"""Guard: kills the sessions of a worker's commands when the worker dies in any way.
 
 The guard is a separate program, run by its path, so that it is small and starts fast. It reads
 lines from the worker: `+N` adds a session and is acknowledged, `-N` drops one. Only the worker
 holds the other end of that pipe: when the worker dies, the system closes the pipe. A frozen worker
-does not die, but its lease ends: `=N SECONDS` limits how long a session may run, unless the worker
-extends the limit again.
+does not die, but its lease ends. So `=N SECONDS` limits how long a session may run, unless the
+worker extends the limit again.
 """
 
 import os

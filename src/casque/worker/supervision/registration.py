@@ -34,7 +34,7 @@ _log = logging.getLogger(SUPERVISOR_LOGGER)
 
 
 class Registration:
-    """Keeps the entry on a separate thread, so that a storage that does not answer delays nobody.
+    """Renews the entry on a separate thread, so that a storage without answers delays nothing else.
 
     `when_answered` is called once, when the storage has taken the entry or has
     failed; `when_dismissed` when a record orders the supervisor to stop.

@@ -34,10 +34,9 @@ def stopping_on_signals(
     Yields a function that installs the handlers again if a task has replaced them. Yields None
     on any thread but the main one, where signals do not stop the worker.
 
-    A SIGINT counts as the second if any of these signals came before. In the child
-    of a supervisor every SIGINT counts as the second: a terminal's Ctrl-C does not
-    reach the child, and two signals in quick succession may arrive in any order, or
-    as one.
+    A SIGINT counts as the second if any of these signals came before. In the child of a supervisor
+    every SIGINT counts as the second. A terminal's Ctrl-C does not reach the child, and two signals
+    in quick succession may arrive in any order, or as one.
     """
     asked = is_child
 

@@ -59,7 +59,7 @@ _RESTART_POLICY = RestartPolicy()
 
 
 class _WorkerSlot:
-    """One of `count` worker processes: the child that runs, or when the next one starts."""
+    """One of `count` worker processes: the running child, or the time when the next one starts."""
 
     def __init__(self) -> None:
         self.child: ChildProcess | None = None
