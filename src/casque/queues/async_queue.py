@@ -132,7 +132,7 @@ class AsyncQueue(OperatorMethods):
         `timeout` limits one attempt; workers enforce it, the queue does not. `headers` are up to 1
         KiB of text stored with the job, such as trace context. With `connection`, a
         sqlite3.Connection to the queue's file, the job joins the transaction that is open there.
-        The job is stored only if that transaction commits.
+        The job is stored if, and only if, that transaction commits.
         """
         new = NewJob(
             entrypoint,
