@@ -39,8 +39,7 @@ def at(*indexes: str) -> Plan:
 
 DUE, NAME, EXPIRY = "casque_job_due", "casque_job_name", "casque_job_expiry"
 LINE = "casque_line_name"
-RING, RING_OWN = "casque_ring", "casque_ring_entrypoint"
-WAITING, WAITING_OWN = "casque_waiting", "casque_waiting_entrypoint"
+NEXT, NEXT_OWN = "casque_line_next", "casque_line_entrypoint"
 SEEN, RECORD_EXPIRY = "casque_counter_seen", "casque_record_expiry"
 
 FEW = "no more rows than its LIMIT, or the first one"
@@ -63,13 +62,13 @@ PLANS: dict[str, Plan] = {
     "delete_line": at(ROWID),
     "delete_lines_of_queue": at(LINE),
     "pause_lines": at(LINE),
-    "ring": Plan((RING,), walks=FEW),
-    "ring_of_entrypoint": at(RING_OWN),
-    "come_due": Plan((WAITING,), walks=FEW),
-    "come_due_of_entrypoint": Plan((WAITING_OWN,), walks=FEW),
+    "ring": at(NEXT),
+    "ring_of_entrypoint": at(NEXT_OWN),
+    "come_due": Plan((NEXT,), walks=FEW),
+    "come_due_of_entrypoint": Plan((NEXT_OWN,), walks=FEW),
     "lines_of_queue": at(LINE),
-    "first_waiting": Plan((WAITING,), walks=FEW),
-    "first_waiting_of_entrypoint": Plan((WAITING_OWN,), walks=FEW),
+    "first_waiting": Plan((NEXT,), walks=FEW),
+    "first_waiting_of_entrypoint": Plan((NEXT_OWN,), walks=FEW),
     "heads": at(DUE),
     "next_rank": Plan((DUE,), walks=FEW),
     "due_of_rank": Plan((DUE,), walks=FEW),
@@ -77,7 +76,7 @@ PLANS: dict[str, Plan] = {
     "claim_all": at(ROWID),
     "add_fast": at(ROWID),
     "add_plain_fast": at(ROWID),
-    "claim_fast": Plan((ROWID, DUE, RING, WAITING, PRIMARY), walks=FEW),
+    "claim_fast": Plan((ROWID, DUE, NEXT, PRIMARY), walks=FEW),
     "held_until": at(ROWID, DUE),
     "ack_fast": at(ROWID, DUE),
     "holds": at(ROWID),

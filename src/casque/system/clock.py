@@ -265,7 +265,10 @@ class StoreTime:
             wall, monotonic = self._moment()
             passed = monotonic - self._monotonic
             carried = self._last + passed
-            now = max(carried, wall, instant)
+            # Not `max`, which takes three times as long.
+            now = carried if carried > wall else wall  # noqa: FURB136
+            if instant > now:  # noqa: PLR1730
+                now = instant
             if now - carried > STEP_US or not -STEP_US <= wall - self._wall - passed <= STEP_US:
                 behind = now - wall if now - wall > STEP_US else 0
                 self.step = Step(now, now - carried + self.step.ahead_us, behind)

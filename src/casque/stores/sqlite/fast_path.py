@@ -47,7 +47,8 @@ def commit(
         [one] = operations
         if type(one) is Enqueue:
             return enqueue(connection, cache, one, now)
-        if type(one) is Dequeue and one.limit == 1 and _is_simple(cache):
+        ring = cache.ring
+        if type(one) is Dequeue and one.limit == 1 and ring and len(ring) == 1 and not cache.leaps:
             return claim(connection, cache, one, now)
         if type(one) is Ack:
             done = ack(connection, one, now)
@@ -113,16 +114,26 @@ def claim(
     connection: sqlite3.Connection, cache: Cache, operation: Dequeue, now: int
 ) -> list[Any] | None:
     """Claim the first job of the only due line in one statement, if the line has more due jobs."""
-    lines = _take_tokens(cache, operation, now)
-    if lines is None:
+    assert cache.ring is not None
+    [line] = cache.ring
+    token, queue, names = cache.token + 1, operation.queue, operation.entrypoints
+    if (
+        token > cache.reserved
+        or now >= cache.next_us
+        or operation.id is not None
+        or (queue is not None and queue != line.queue)
+        or (names is not None and line.entrypoint not in names)
+    ):
         return None
-    [line] = lines
+    cache.token = token  # even if the claim fails: a token is never used twice
     line.front = []
     by = worker, _, until = operation.worker, now, now + operation.lease_us
-    token, reserved = cache.token, cache.reserved
-    how = (line.id, token, worker, now, until, reserved, line.queue, line.entrypoint)
+    how = (line.id, token, worker, now, until, cache.reserved, line.queue, line.entrypoint)
     rows = connection.execute(_CLAIM, how).fetchall()
-    return [Leased([claimed_of(rows[0], by)], None)] if rows else None
+    if not rows:
+        return None
+    row = (token, line.queue, line.entrypoint, *rows[0])
+    return [Leased([claimed_of(row, by)], None)]
 
 
 def acks_then_claim(
@@ -191,11 +202,6 @@ def _may_leave(
         if len(execute(_HEADS, (line_id, count + 1)).fetchall()) <= count:
             return False
     return len(rows) == len(acks)
-
-
-def _is_simple(cache: Cache) -> bool:
-    """True if only one line may be due, and the last claim took its first job."""
-    return cache.ring is not None and len(cache.ring) == 1 and not cache.leaps
 
 
 def _take_tokens(cache: Cache, operation: Dequeue, now: int) -> list[CachedLine] | None:

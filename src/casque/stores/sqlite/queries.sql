@@ -51,21 +51,21 @@ DELETE FROM casque_line INDEXED BY casque_line_name WHERE queue = ?1;
 UPDATE casque_line INDEXED BY casque_line_name SET paused = ?2 WHERE queue = ?1;
 
 -- name: ring
-SELECT id, queue, entrypoint, visit_us, turn, paused FROM casque_line INDEXED BY casque_ring
+SELECT id, queue, entrypoint, visit_us, turn, paused FROM casque_line INDEXED BY casque_line_next
 WHERE visit_us IS NULL AND paused = 0 ORDER BY turn LIMIT ?1;
 
 -- name: ring_of_entrypoint
 SELECT id, queue, entrypoint, visit_us, turn, paused
-FROM casque_line INDEXED BY casque_ring_entrypoint
+FROM casque_line INDEXED BY casque_line_entrypoint
 WHERE visit_us IS NULL AND paused = 0 AND entrypoint = ?2 ORDER BY turn LIMIT ?1;
 
 -- name: come_due
-SELECT id, queue, entrypoint, visit_us, turn, paused FROM casque_line INDEXED BY casque_waiting
+SELECT id, queue, entrypoint, visit_us, turn, paused FROM casque_line INDEXED BY casque_line_next
 WHERE paused = 0 AND visit_us <= ?1 ORDER BY visit_us LIMIT ?2;
 
 -- name: come_due_of_entrypoint
 SELECT id, queue, entrypoint, visit_us, turn, paused
-FROM casque_line INDEXED BY casque_waiting_entrypoint
+FROM casque_line INDEXED BY casque_line_entrypoint
 WHERE paused = 0 AND entrypoint = ?3 AND visit_us <= ?1 ORDER BY visit_us LIMIT ?2;
 
 -- name: lines_of_queue
@@ -73,11 +73,11 @@ SELECT id, queue, entrypoint, visit_us, turn, paused FROM casque_line INDEXED BY
 WHERE queue = ?1;
 
 -- name: first_waiting
-SELECT min(visit_us) FROM casque_line INDEXED BY casque_waiting
+SELECT min(visit_us) FROM casque_line INDEXED BY casque_line_next
 WHERE visit_us IS NOT NULL AND paused = 0;
 
 -- name: first_waiting_of_entrypoint
-SELECT min(visit_us) FROM casque_line INDEXED BY casque_waiting_entrypoint
+SELECT min(visit_us) FROM casque_line INDEXED BY casque_line_entrypoint
 WHERE visit_us IS NOT NULL AND paused = 0 AND entrypoint = ?1;
 
 -- The first jobs of a line, due or not: usually a claim takes these.
@@ -132,7 +132,8 @@ ON CONFLICT DO NOTHING;
 
 -- Claims the first job of a line if it is queued and due, another due job stays behind it, no other
 -- line may be due, and no other handle has taken a token since this one reserved some. A pause
--- takes a token too, so the queue is not paused either.
+-- takes a token too, so the queue is not paused either. The line is in the index, so a second line
+-- in it that may be due is another one.
 -- name: claim_fast
 UPDATE casque_job SET token = ?2, {lease}
 WHERE seq = (
@@ -145,14 +146,11 @@ AND (
     ORDER BY priority, due_us, seq LIMIT 1 OFFSET 1
 )
 AND (SELECT token = ?6 FROM casque_counter WHERE writer = '')
-AND NOT EXISTS (
-    SELECT 1 FROM casque_line INDEXED BY casque_ring
-    WHERE visit_us IS NULL AND paused = 0 AND id <> ?1
-)
-AND NOT EXISTS (
-    SELECT 1 FROM casque_line INDEXED BY casque_waiting WHERE paused = 0 AND visit_us <= ?4
-)
-RETURNING {claimed};
+AND coalesce((
+    SELECT visit_us IS NOT NULL AND visit_us > ?4 FROM casque_line INDEXED BY casque_line_next
+    WHERE paused = 0 ORDER BY visit_us, turn LIMIT 1 OFFSET 1
+), 1)
+RETURNING {claimed_fast};
 
 -- The jobs of one priority of a line that are leased until ?3, under tokens ?4 to ?5.
 -- name: held_until

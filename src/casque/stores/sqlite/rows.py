@@ -23,11 +23,13 @@ COLUMNS = (
 )
 
 CLAIMED_COLUMNS = (
-    *("seq", "token", "id", "queue", "entrypoint", "priority", "attempts", "max_attempts"),
+    *("token", "queue", "entrypoint", "seq", "id", "priority", "attempts", "max_attempts"),
     *("created_us", "run_us", "retain_us", "timeout_us", "depth", "chain", "headers", "error"),
     *("history", "payload"),
 )
 """The columns of a claimed job that the claim itself does not set."""
+_KNOWN_COLUMNS = 3
+"""The fast claim knows the first of them: the token and the line."""
 
 _LEASE = (
     "stage = CASE WHEN attempts + 1 >= max_attempts THEN 3 ELSE 2 END, attempts = attempts + 1, "
@@ -88,6 +90,7 @@ def _load() -> dict[str, str]:
         .strip()
         .replace("{columns}", columns)
         .replace("{claimed}", claimed)
+        .replace("{claimed_fast}", ", ".join(CLAIMED_COLUMNS[_KNOWN_COLUMNS:]))
         .replace("{lease}", _LEASE)
         for name, _, body in named
     }
@@ -156,7 +159,7 @@ def claimed_of(row: tuple[Any, ...], by: tuple[str, int, int]) -> Job:
     """The job in a row of a claim. `by` is the worker, the time, and the end of the lease."""
     # fmt: off
     (
-        seq, token, id_, queue, entrypoint, priority, attempts, max_attempts, created_us, run_us,
+        token, queue, entrypoint, seq, id_, priority, attempts, max_attempts, created_us, run_us,
         retain_us, timeout_us, depth, chain, headers, error, history, payload,
     ) = row
     # fmt: on

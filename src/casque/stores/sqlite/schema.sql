@@ -13,16 +13,12 @@ CREATE TABLE casque_line (
     visit_us INTEGER,                    -- when the first of its jobs is due; NULL: it is in the
                                          -- ring, because it was due at the last check
     turn INTEGER NOT NULL,               -- the line that was served last has the highest
-    paused INTEGER NOT NULL DEFAULT 0    -- 1: in neither the ring nor the waiting index
+    paused INTEGER NOT NULL DEFAULT 0    -- 1: it is neither in the ring nor waiting
 );
 CREATE UNIQUE INDEX casque_line_name ON casque_line (queue, entrypoint);
-CREATE INDEX casque_ring ON casque_line (turn) WHERE visit_us IS NULL AND paused = 0;
-CREATE INDEX casque_ring_entrypoint ON casque_line (entrypoint, turn)
-    WHERE visit_us IS NULL AND paused = 0;
-CREATE INDEX casque_waiting ON casque_line (visit_us)
-    WHERE visit_us IS NOT NULL AND paused = 0;
-CREATE INDEX casque_waiting_entrypoint ON casque_line (entrypoint, visit_us)
-    WHERE visit_us IS NOT NULL AND paused = 0;
+-- NULL sorts first: the ring in the order of its turns, then the waiting lines by their time.
+CREATE INDEX casque_line_next ON casque_line (visit_us, turn) WHERE paused = 0;
+CREATE INDEX casque_line_entrypoint ON casque_line (entrypoint, visit_us, turn) WHERE paused = 0;
 
 -- Instants and spans are microseconds; instants count from 1970 UTC.
 CREATE TABLE casque_job (
