@@ -130,6 +130,17 @@ def test_a_stale_word_is_ignored_and_deleted(waiter: Waiter) -> None:
     assert waiter.words() == []
 
 
+def test_a_word_keeps_its_place_when_it_is_rewritten(waiter: Waiter) -> None:
+    first, second = OTHER, OTHER.replace("0", "1", 1)
+    version = drive(waiter.bucket.put(first, b"", expect=ABSENT))
+    waiter.clock.advance(timedelta(seconds=1))
+    drive(waiter.bucket.put(second, b"", expect=ABSENT))
+    guest = found(waiter.pacing)
+    waiter.clock.advance(timedelta(seconds=1))
+    drive(waiter.bucket.put(first, b"again", expect=version))
+    assert found(waiter.pacing) == guest
+
+
 def found(pacing: Pacing) -> object:
     """Return the guest that it would name after listing the words."""
     drive(pacing._look())

@@ -102,6 +102,8 @@ class Pacing:
         self._found: tuple[int, Guest] | None = None
         """The process that has waited longest, and when its word was seen."""
         self._do_several_wait = False
+        self._since: dict[str, int] = {}
+        """By word, when it was first written: rewriting it does not cost its place."""
         # While this process loses races:
         self._losing: Stopwatch | None = None
         self._word = self._key = ""
@@ -239,12 +241,14 @@ class Pacing:
 
     async def _look(self) -> None:
         now, waiting = self._time.now(), []
+        before, self._since = self._since, {}
         for one in await self._requests.bucket.list(WAITING):
             if now - one.modified_us > _STALE_US:
                 await self._requests.bucket.delete(one.key)
             elif (match := _WORD.fullmatch(one.key)) is not None and match[1] != self._served:
+                since = self._since[match[1]] = before.get(match[1], one.modified_us)
                 span_us = min(max(_GUEST_TRIPS * int(match[2]), _SHORTEST_US), _LONGEST_US)
-                waiting.append((one.modified_us, Guest(match[1], span_us)))
+                waiting.append((since, Guest(match[1], span_us)))
         self._found = (now, min(waiting)[1]) if waiting else None
         self._do_several_wait = len(waiting) > 1
         if self._do_several_wait:
