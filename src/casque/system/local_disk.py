@@ -136,7 +136,7 @@ def _take(path: Path, clock: Clock, give_up: int) -> int:
             os.close(descriptor)
             raise StorageError(
                 f"{path} has been locked by other processes for 30 s; nothing was written. Check "
-                "whether one of them is stopped.",
+                "whether one of them is suspended.",
                 outcome_unknown=False,
             ) from None
         except BaseException:

@@ -163,7 +163,7 @@ def _start_in_background(
 def _opened(target: str | None, address: str | None) -> tuple[Access, str | None]:
     """Open the store for the workers: the one at `address`, or else the app's own.
 
-    Also returns the address of the store; None if the app has created the store itself.
+    Also returns its address; None if the app was given a store object instead of an address.
     """
     if address is not None:
         return Access(address), address

@@ -27,7 +27,7 @@ _JOBS_LOOKED_AT = 10_000
 
 
 class Health(msgspec.Struct, frozen=True):
-    """The result of `worker check`. These keys do not change, for `--json`."""
+    """The result of `worker check`. `--json` prints these names, so they do not change."""
 
     is_healthy: bool
     workers: list[int]

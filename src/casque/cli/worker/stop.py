@@ -230,7 +230,7 @@ class _Watch:
 
 
 def _is_own_process(one: ProcessEntry) -> bool:
-    """True for a supervisor process on this host. It still runs when it has deleted its entry."""
+    """True for a supervisor process on this host: it deletes its entry a moment before it ends."""
     return not isinstance(one, WorkerEntry) and one.is_here and one.obeys_signals
 
 

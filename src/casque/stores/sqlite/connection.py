@@ -50,7 +50,7 @@ _SHARE_OF_FREE_SPACE = 20
 
 _LOCKED = (
     "locked by another program for {} s; nothing was written. Check for a transaction left open "
-    "or a stopped process. To enqueue inside your own transaction, pass `connection=`."
+    "or a suspended process. To enqueue inside your own transaction, pass `connection=`."
 )
 _LOG_REMOVED = (
     "open in another program for {} s, but its log (-wal, -shm) is missing: it seems that someone "
