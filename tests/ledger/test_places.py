@@ -76,7 +76,7 @@ def test_a_log_that_is_cut_before_its_damage_is_as_it_was_then(tmp_path: Path) -
 def test_an_entry_of_another_log_does_not_fit_in(tmp_path: Path) -> None:
     log, other = filled(tmp_path / "queue"), filled(tmp_path / "other")
     shutil.copy(entry(other, 4), entry(log, 4))
-    with pytest.raises(CorruptError, match=f"{4:020} does not follow the entry before it"):
+    with pytest.raises(CorruptError, match=f"{4:020} does not fit the entry before it"):
         pending(tmp_path / "queue")
 
 

@@ -216,7 +216,7 @@ def test_a_file_in_the_place_of_the_folder_is_left_alone(
     flavour: Flavour, tmp_path: Path, below: str
 ) -> None:
     (tmp_path / "file").write_text("kept")
-    refuses(flavour, tmp_path / "file" / below, "Check that its folder is a folder", StorageError)
+    refuses(flavour, tmp_path / "file" / below, "Check that its parent is a folder", StorageError)
     assert disk(tmp_path) == {"file": b"kept"}
 
 

@@ -28,7 +28,7 @@ class DaemonThreads:
         self.close.atexit = False  # an exit handler that runs later may have calls to make
 
     def submit(self, work: Callable[[], T]) -> Future[T]:
-        """Run `work` on an idle thread or a new one; if all `most` threads are busy, queue it."""
+        """Run `work` on an idle thread or a new one; if `most` threads are busy, queue it."""
         done: Future[T] = Future()
 
         def call() -> None:

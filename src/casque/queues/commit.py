@@ -84,7 +84,7 @@ class BatchWriter:
         if len(self._waiting) + len(entries) > WAITING_CALLERS:
             raise StorageError(
                 f"{self._store.name}: {len(self._waiting):,} operations are waiting, and the "
-                f"limit is {WAITING_CALLERS:,}; the storage is too slow, or a list is too long. "
+                f"limit is {WAITING_CALLERS:,}; the storage is too slow, or one call has too many. "
                 "Nothing was written; slow down and try again.",
                 outcome_unknown=False,
             )

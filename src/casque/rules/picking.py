@@ -39,7 +39,7 @@ def pick(
     *,
     judged_us: int,
 ) -> Pick:
-    """Find up to `limit` due jobs. Spent jobs found before them are listed too, not counted.
+    """Find up to `limit` due jobs. Spent jobs before them are returned too, beyond the limit.
 
     `judged_us` is the time that decides whether leases have ended.
     """

@@ -86,7 +86,7 @@ def died(job: Job, event: Died, now: int) -> Job:
 
 
 def buried(job: Job, *, now: int, expires: int) -> Job:
-    """Mark a job dead whose last attempt sent no report. It finished when its lease ended."""
+    """Mark a job dead whose last attempt sent no report. Its end is the end of its lease."""
     assert job.lease_until_us is not None
     finished = min(job.lease_until_us, now)
     changes = {"error": describe(lost(job)), "history": _with_lost(job, now)}

@@ -62,7 +62,7 @@ class Bell(Protocol):
         ...
 
     async def wait(self, timeout_us: int | None) -> bool:
-        """Wait for a ring. Returns False if `timeout_us` passed first. Clears the ring."""
+        """Wait for `ring`. Returns False if `timeout_us` passed first. Resets the bell."""
         ...
 
 
@@ -192,7 +192,7 @@ class Step(NamedTuple):
         """Return the time that decides, for a dequeue with this lease, whether leases have ended.
 
         For the length of one lease after a step forward, this is the time without the step.
-        Meanwhile every live holder renews its lease, by the time with the step.
+        Meanwhile every live holder renews its lease, which then ends by the time with the step.
         """
         return now - self.ahead_us if now < self.seen_us + max(lease_us, _LEAST_US) else now
 

@@ -26,7 +26,7 @@ _NO_ADVICE = -1
 
 
 class Renewable(Protocol):
-    """An object with locks, replaced in a child because their holders exist only in the parent."""
+    """An object whose locks are replaced in a child: their holders exist only in the parent."""
 
     def renew(self) -> None:
         """Replace the locks, and drop state that two processes must not share."""
@@ -34,7 +34,7 @@ class Renewable(Protocol):
 
 
 class _ByteOfThisProcess:
-    """Used instead of the byte if the kernel cannot clear one: true in the process that set it."""
+    """Used where the kernel cannot clear a byte at a fork: true in the process that set it."""
 
     def __init__(self) -> None:
         self._pid = 0
@@ -101,7 +101,7 @@ def renew_in_child(owner: Renewable) -> None:
 
 
 def in_child(callback: Callback) -> None:
-    """Call `callback` once in every child, before `generation` first returns there."""
+    """Call `callback` once in every child process, before `generation()` first returns there."""
     _callbacks.append(callback)
 
 

@@ -81,7 +81,7 @@ def next_uuid7(last: int, now_ms: int, drawn: int) -> tuple[str, int]:
 
 
 def mint_uuid7(last: int, now_ms: int, chances: Sequence[int]) -> Minted:
-    """Make an id with `next_uuid7` for each of `chances`. Returns the ids and their orders."""
+    """Make an id from each random number in `chances`. Returns the ids and their sort keys."""
     ids: list[str] = []
     orders: list[int] = []
     for drawn in chances:

@@ -346,7 +346,7 @@ def encode_unchecked(task: str, given: Mapping[str, Any]) -> bytes:
 
 
 class _Written(str):
-    """An annotation in the form of the source; `inspect` would put quotes around a plain str."""
+    """An annotation as the source has it: `inspect` would put quotes around a plain str."""
 
     __slots__ = ()
 

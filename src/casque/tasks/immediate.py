@@ -54,7 +54,7 @@ def _begun(
     lineage = inherited()
     if lineage.depth > DEFAULT_MAX_DEPTH:
         raise InvalidError(
-            f"{task.name}: {lineage.depth} jobs stand above this one, each enqueued by the one "
+            f"{task.name}: {lineage.depth} jobs led to this one, each enqueued by the one "
             f"before ({' > '.join(lineage.chain)}); at most {DEFAULT_MAX_DEPTH} are allowed."
         )
     now = clock.now()

@@ -97,8 +97,8 @@ def _walk(root: Any) -> Iterator[Any]:
 def exact(hint: Any) -> tuple[type, ...] | None:
     """Return the classes that a plain hint accepts; None if the hint is not plain.
 
-    The value is checked before it is encoded: a datetime becomes text in JSON, which the hint `str`
-    would accept.
+    A value is checked before it is encoded: as JSON, a datetime would be text, which the hint
+        `str` accepts.
     """
     if get_origin(hint) is Annotated:
         return exact(get_args(hint)[0])

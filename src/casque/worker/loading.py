@@ -107,7 +107,7 @@ def path_of(app: TaskApp) -> str:
 
 
 def modules_of(app: TaskApp) -> list[str]:
-    """Return the modules that define the App's tasks, as another process can import them."""
+    """Return the modules that define the App's tasks, by names that another process can import."""
     names = dict.fromkeys(task.function.__module__ for task in app.tasks.values())
     return [found for name in names if (found := _importable(name)) is not None]
 

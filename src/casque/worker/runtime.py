@@ -152,7 +152,7 @@ class Switching:
             self._want(often=False)
 
     def close(self) -> None:
-        """Give up the interval. The last worker of the process restores the original one."""
+        """Give up this interval. The last worker of the process restores the first interval."""
         self._is_closed = True
         with Switching._lock:
             if self._workers.pop(self, None) is not None:

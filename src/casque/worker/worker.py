@@ -264,7 +264,7 @@ class Worker:
             self._stop(Ended.STOPPED)
 
     def _stop(self, why: Ended) -> None:
-        """Claim no more jobs. End after the running jobs; if asked to stop, within the grace."""
+        """Claim no more jobs, and end after the running ones: for a stop, within the grace."""
         is_told = why in (Ended.STOPPED, Ended.DISMISSED)
         is_first, self._why = self._why is None, self._why or why
         if is_first:

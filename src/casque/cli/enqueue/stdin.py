@@ -48,7 +48,7 @@ class _Tally(msgspec.Struct):
 def enqueue_lines(request: EnqueueRequest) -> int:
     """Enqueue a job for each line of stdin. Returns the exit code."""
     if request.fields:
-        raise InvalidError("with -, each line is a complete job: put these options into its JSON.")
+        raise InvalidError("with `-` each line is a complete job: put these options into its JSON.")
     if request.skip_inside_job and inherited().depth:
         nothing = _Tally().as_json()
         return answer(nothing, "Inside a job: nothing enqueued.", as_json=request.is_json)

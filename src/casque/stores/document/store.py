@@ -285,7 +285,7 @@ class DocumentStore(StateReads):
                 except StorageError:
                     continue
             if now_at != etag:
-                raise CASConflictError(f"{self.name} changed during a write in doubt.") from doubt
+                raise CASConflictError(f"{self.name} changed after an unanswered write.") from doubt
 
     async def _pause_after(self, conflicts: int) -> None:
         longest = min(_FIRST_PAUSE_US * conflicts, _LONGEST_PAUSE_US)

@@ -61,10 +61,9 @@ class BucketRequests:
     def begin(self, called: Stopwatch) -> Stopwatch:
         """Return a stopwatch for a call that now holds the lock; the limit is COMMIT_DEADLINE_US.
 
-        While the storage does not answer, the stopwatch starts at the call or at the first
-        unanswered request, whichever is later. So every caller gets its error after the same time,
-        even if many calls wait for the lock. Raises StorageError if too little time is left for a
-        request.
+        While requests are unanswered, it counts from the call or from the first such request,
+        whichever is later. So every caller gets its error after the same time, even if many calls
+        wait for the lock. Raises StorageError if too little time is left for a request.
         """
         if self._silent is None:
             return Stopwatch(self.clock)

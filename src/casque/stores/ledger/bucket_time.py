@@ -60,7 +60,7 @@ class BucketTime:
         self._seen, self._newest = (0, self._clock.monotonic()), 0
 
     def may_write(self) -> bool:
-        """True unless the log's time is too far ahead of the bucket's; then it stands still.
+        """False if the log's time is too far ahead of the bucket's, and so stands still.
 
         Then this process writes nothing, so that the bucket's time can catch up.
         """

@@ -77,7 +77,7 @@ class Entry(NamedTuple):
 
 
 class _Added(msgspec.Struct, frozen=True, tag=1, array_like=True, gc=False):
-    """A new job. Fields of a job that are not listed here are empty, or the entry's time."""
+    """A new job. Its other fields are empty or, if they are times, the entry's time."""
 
     id: bytes
     queue: str

@@ -115,9 +115,9 @@ class LogReader:
             ) from error
         except MisplacedEntryError as error:
             raise CorruptError(
-                f"{error} does not follow the entry before it: it belongs to another log, or one "
-                "of the two was replaced, by somebody or by a server that lets two writers create "
-                "one object. Stop all writers, and restore both from a copy."
+                f"{error} does not fit the entry before it: it belongs to another log, or one of "
+                "these two entries was replaced, by hand or by a server that lets two writers "
+                "create one object. Stop all writers, and restore both entries from a copy."
             ) from error
 
     async def enter(self, watch: Stopwatch, *, to_write: bool) -> bool:
@@ -140,7 +140,7 @@ class LogReader:
     async def mark_check(
         self, watch: Stopwatch, every_us: int = LOOK_EVERY_US
     ) -> list[Coroutine[Any, Any, None]]:
-        """Return checks that the ledger is still the same, to run in parallel with a request.
+        """Return coroutines that check the ledger's identity, to run in parallel with a request.
 
         The list is empty if a check ran recently. In a folder the check runs at once, before any
         write: it costs almost nothing, and an unmounted folder must not get files.

@@ -50,7 +50,7 @@ class Replica:
         return self.state is None
 
     def leap(self, number: int) -> None:
-        """Move a blind replica to the position before entry `number`."""
+        """Move a replica that has no state to the position before entry `number`."""
         self._end = number - 1, None
 
     def take(self, content: bytes, name: str) -> Entry:

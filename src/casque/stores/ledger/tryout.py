@@ -129,7 +129,7 @@ async def _race(requests: BucketRequests, watch: Stopwatch) -> None:
             raise unsteady(requests, key)
         if won and found is not None and found.body != won[0]:
             raise _is_not_atomic(
-                requests, f"a create of {key} succeeded, and another replaced its object"
+                requests, f"a create of {key} succeeded, then another create replaced it"
             )
         if won:
             return

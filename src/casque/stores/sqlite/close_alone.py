@@ -1,9 +1,9 @@
 """Close alone: closes a connection so that nothing changes for other processes.
 
 The last connection to a file moves the log into the file and deletes the log. A connection that was
-inherited by a fork, or whose log was removed, may seem to be the last one. But its log is gone, and
-the log at the path belongs to others. So this module holds a lock that keeps SQLite, even in this
-process, from locking the file.
+inherited by a fork, or whose log was removed, may seem to be the last one. But the
+log at the path is in use by others. So this module holds a lock: without that lock SQLite, in any
+process, cannot act as the last connection.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _LOCK_BYTES = 0x40000000, 512
 
 
 def close_alone(connection: sqlite3.Connection, path: Path, identity: Identity | None) -> bool:
-    """Close a connection to the file that was at the path. Returns False if that is not safe.
+    """Close a connection to the file that was once at the path, if that is safe.
 
-    Then the connection stays open until the process ends: Python's exit does not close it.
+    Otherwise returns False, and the connection stays open until the process has ended.
     """
     try:
         is_closed = sys.platform == "linux" and _close(connection, path, identity)

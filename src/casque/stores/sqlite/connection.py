@@ -270,7 +270,7 @@ class Database:
         except OSError as error:
             raise StorageError(
                 f"cannot open {self.name}: {error.strerror or error} ({error.filename}); nothing "
-                "was written. Check that its folder is a folder and is writable.",
+                "was written. Check that its parent is a folder and is writable.",
                 cause=error,
                 outcome_unknown=False,
             ) from error

@@ -84,7 +84,7 @@ class Picker:
     def pick(
         self, entrypoints: Collection[str] | None, queue: str | None, limit: int
     ) -> PickedRows:
-        """Find up to `limit` due jobs. Spent jobs found before them are listed too, not counted."""
+        """Find up to `limit` due jobs. Also returns spent jobs before them, uncounted."""
         picked = PickedRows([], [], [], [], {}, [])
         for name in self._due_queues(entrypoints, queue, limit, picked.early):
             lines = self._lines(name, entrypoints)
@@ -106,7 +106,7 @@ class Picker:
         return picked
 
     def is_another_due(self, visited: Collection[LineRow]) -> bool:
-        """True if a line of a queue that was not visited is due."""
+        """True if a line is due in a queue that was not visited."""
         queues = {line[1] for line in visited}
         return any(line[1] not in queues and self._is_due(line) for line in self._places(None, 0))
 

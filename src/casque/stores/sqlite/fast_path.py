@@ -217,7 +217,7 @@ def _take_tokens(cache: Cache, operation: Dequeue, now: int) -> list[CachedLine]
 def _lease(
     execute: Execute, cache: Cache, heads: Sequence[HeadRow], operation: Dequeue, now: int
 ) -> Leased:
-    """Claim these jobs with the tokens that were taken last."""
+    """Claim these jobs with the tokens that were just taken."""
     by = operation.worker, now, now + operation.lease_us
     rows = claim_queued(execute, heads, cache.token - len(heads) + 1, by)
     return Leased(claimed_jobs(rows, by), None)

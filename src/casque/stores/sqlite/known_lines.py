@@ -64,7 +64,7 @@ def first_of(
 
 
 def is_another_due(execute: Execute, cache: Cache, queue: str, now: int) -> bool:
-    """True if a line of another queue is due. Then the visited lines go to the back."""
+    """True if another queue has a due line: then the visited lines must go to the back."""
     return any(
         line.queue != queue and _first_few(execute, cache, line, 1, now)
         for line in cache.ring or ()

@@ -142,7 +142,7 @@ class Transaction:
         return line
 
     def came(self, line: CachedLine, due_us: int) -> None:
-        """Update a line that got a job due at `due_us`: visit the line no later than that."""
+        """Note that a line got a job due at `due_us`, so that the line is visited by then."""
         line.front = []
         if line.visit_us is not None:
             first = min(due_us, line.visit_us)

@@ -37,7 +37,7 @@ class ProcessExecutor:
     """Runs plain functions, each in a separate process while it runs."""
 
     def __init__(self, app: TaskApp, when_begun: Callable[[RunningAttempt], None]) -> None:
-        """`when_begun` is called when a function starts, which is later than its process."""
+        """`when_begun` is called when a function starts, not when its process starts."""
         self._app = app
         self._when_begun = when_begun
         self._idle: list[_Child] = []

@@ -1,4 +1,4 @@
-"""The process that runs functions for a worker, which `subprocess.py` starts.
+"""The process, started by `subprocess.py`, that runs functions for a worker.
 
 `python -m casque.worker.executors.subprocess_main FD`. It ends when the worker ends, even in the
 middle of a function. Then the job's lease ends, and another worker runs the job.

@@ -219,7 +219,7 @@ class _ShortageError(Exception):
 
 
 async def _is_stopping(running: RunningJob) -> bool:
-    """True if the worker was asked to stop. Waits a little: the worker may get the signal last."""
+    """True if the worker must stop. Waits a little: the command may get the signal first."""
     if not running.is_stopping:
         await pause(_STOP_SECONDS)
     return running.is_stopping

@@ -63,7 +63,8 @@ def handling(
 ) -> Iterator[RestoreHandlers]:
     """Install handlers, and restore the previous ones at the end. Off the main thread, do nothing.
 
-    Yields a function that installs replaced handlers again and returns the names of their signals.
+    Yields a function that installs these handlers again where other code has replaced them, and
+    returns the names of those signals.
 
     A signal that the process was started to ignore (SIGHUP by nohup, SIGINT by
     a shell's `&`) stays ignored unless `even_ignored`. SIGTERM is always handled.
