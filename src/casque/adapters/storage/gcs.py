@@ -12,6 +12,9 @@ from casque.buckets.port import ABSENT, Bucket, Version
 from casque.buckets.replies import GCS, ObjectRequest, Reply, Verb, error_for, says_absent
 from casque.errors import CasqueError, InvalidError, StorageError
 
+NO_OBJECT = 0
+"""The generation that a first write expects."""
+
 _CONNECT_SECONDS = 5
 _READ_SECONDS = 20
 
@@ -29,9 +32,7 @@ class GCSStorage:
         self.name = f"gs://{bucket_name}/{blob_name}"
         self._blob_name = blob_name
         self._bucket = (
-            _opened(bucket_name, blob_name)
-            if client is None
-            else _ClientBucket(client, bucket_name)
+            _opened(bucket_name, blob_name) if client is None else ClientBucket(client, bucket_name)
         )
 
     async def read(self) -> tuple[bytes, str | None]:
@@ -59,7 +60,7 @@ def _opened(bucket_name: str, blob_name: str) -> Bucket:
     return gcs_bucket(bucket_name)
 
 
-class _ClientBucket:
+class ClientBucket:
     """The part of a bucket that a document needs, through google-cloud-storage, on a thread."""
 
     def __init__(self, client: Any, bucket: str) -> None:
@@ -67,12 +68,13 @@ class _ClientBucket:
         self._name = bucket
 
     async def get(self, key: str) -> tuple[bytes, str] | None:
-        return await asyncio.to_thread(self._get, key)
+        return await asyncio.to_thread(self.get_now, key)
 
     async def put(self, key: str, body: bytes, *, expect: Any) -> str:
-        return await asyncio.to_thread(self._put, key, body, 0 if expect is ABSENT else int(expect))
+        generation = NO_OBJECT if expect is ABSENT else int(expect)
+        return await asyncio.to_thread(self.put_now, key, body, generation)
 
-    def _get(self, key: str) -> tuple[bytes, str] | None:
+    def get_now(self, key: str) -> tuple[bytes, str] | None:
         blob = self._bucket.blob(key)
         try:
             body: bytes = blob.download_as_bytes(**_bounds())
@@ -83,7 +85,7 @@ class _ClientBucket:
             raise self._error("read", key, reply, error) from error
         return body, self._generation_of(blob, key)
 
-    def _put(self, key: str, body: bytes, generation: int) -> str:
+    def put_now(self, key: str, body: bytes, generation: int) -> str:
         blob = self._bucket.blob(key)
         try:
             blob.upload_from_string(

@@ -16,7 +16,8 @@ class InMemoryStorage:
     def __init__(self, initial_content: bytes = b"") -> None:
         self._lock = threading.Lock()
         self._content = initial_content
-        self._writes = 1 if initial_content else 0
+        self._writes = 0
+        self._exists = bool(initial_content)
         self._generation = forks.generation()
 
     async def read(self) -> tuple[bytes, str | None]:
@@ -29,7 +30,7 @@ class InMemoryStorage:
                 raise CASConflictError(
                     f"the object was changed: expected etag {if_match}, got {self._etag()}."
                 )
-            self._content = content
+            self._content, self._exists = content, True
             self._writes += 1
             return str(self._writes)
 
@@ -39,4 +40,4 @@ class InMemoryStorage:
         return self._lock
 
     def _etag(self) -> str | None:
-        return str(self._writes) if self._writes else None
+        return str(self._writes) if self._exists else None

@@ -1,0 +1,4 @@
+"""Adapters.
+
+storage/  The storages of one object.
+"""

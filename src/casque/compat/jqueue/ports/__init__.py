@@ -1,0 +1,4 @@
+"""The interface of a storage.
+
+storage  ObjectStoragePort.
+"""
