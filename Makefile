@@ -5,6 +5,8 @@ PYTHON ?= python3
 WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n > 9 ? n : 9)))
 SECONDS ?= 60
 PYTEST_ARGS ?=
+JQUEUE ?= ../jqueue
+PAGES ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -51,7 +53,7 @@ endif
 
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help demo test quick servers check format bench torture coverage clean
+.PHONY: help demo test quick servers check format bench torture jqueue coverage clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -90,6 +92,9 @@ torture: servers ## run the tests under real and simulated faults for as long as
 		CASQUE_MODEL_EXAMPLES=$$(($(SECONDS) / 10 + 3)) $(PYTEST) \
 		tests/torture tests/model/test_machine.py \
 		--timeout=$$(($(SECONDS) * 2 + 120)) $(PYTEST_ARGS)
+
+jqueue: $(DEV) ## run jqueue's own tests and examples on casque.compat.jqueue (JQUEUE=a clone of jqueue)
+	@$(BIN)/python -m tests.compat.upstream $(JQUEUE) $(PAGES)
 
 coverage: servers ## measure branch coverage; the pure modules must reach 100%
 	@$(PYTEST) -n $(WORKERS) --cov --cov-report= --cov-fail-under=0 $(PYTEST_ARGS)
