@@ -137,9 +137,16 @@ def test_a_broker_opens_and_closes_a_store_from_its_address(tmp_path: Path) -> N
     asyncio.run(test())
 
 
+class Slow(InMemoryStorage):
+    async def write(self, content: bytes, if_match: str | None = None) -> str:
+        for _ in range(3):
+            await asyncio.to_thread(int)
+        return await super().write(content, if_match)
+
+
 def test_leaving_the_context_stores_calls_that_are_under_way() -> None:
     async def test() -> None:
-        q = BrokerQueue(InMemoryStorage())
+        q = BrokerQueue(Slow())
         async with q:
             calls_under_way = [asyncio.create_task(q.enqueue("mail", b"1")) for _ in range(5)]
             ready = asyncio.Event()

@@ -308,6 +308,45 @@ def test_casques_names_and_those_of_jqueue_share_a_store(place: Place) -> None:
     asyncio.run(test())
 
 
+def test_a_broker_requeues_jobs_of_casques_names_too(place: Place) -> None:
+    async def test() -> None:
+        main = casque.DirectQueue(place.store)
+        await main.enqueue("a")
+        [held] = await main.dequeue(lease=timedelta(hours=1))
+        async with BrokerQueue(place.store, stale_timeout=2 * MINUTE) as broker:
+            place.clock.advance(MINUTE)
+            assert await broker.dequeue() == []
+            await main.heartbeat(held)
+            place.clock.advance(MINUTE)
+            assert await broker.dequeue() == []
+            place.clock.advance(MINUTE)
+            assert [job.id for job in await broker.dequeue()] == [held.id]
+
+    asyncio.run(test())
+
+
+def test_each_queue_object_has_one_row_in_the_file() -> None:
+    async def rows(storage: InMemoryStorage) -> int:
+        content, _ = await storage.read()
+        return len(json.loads(content)["casque"]["writers"])
+
+    async def test() -> None:
+        storage, clock = InMemoryStorage(), FakeClock()
+        store = DocumentStore(storage, clock)
+        q = DirectQueue(store)
+        for _ in range(3):
+            await q.enqueue("a", b"1")
+        assert await rows(storage) == 1
+        for _ in range(3):
+            await DirectQueue(store).enqueue("a", b"1")
+        assert await rows(storage) == 4
+        clock.advance(timedelta(minutes=16))
+        await q.enqueue("a", b"1")
+        assert await rows(storage) == 1
+
+    asyncio.run(test())
+
+
 def test_the_jobs_that_go_back_are_the_unfinished_and_the_dead(place: Place) -> None:
     async def test() -> None:
         main = casque.DirectQueue(place.store)

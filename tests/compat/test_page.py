@@ -104,9 +104,11 @@ PROOFS: dict[str, str] = {
     "So the same program can use SQLite": CODE_RUNS,
     "Programs with casque's own names": "test_casques_names_and_those_of_jqueue_share_a_store",
     "Their leases end": "test_casques_names_and_those_of_jqueue_share_a_store",
+    "A jqueue `BrokerQueue` also requeues": "test_a_broker_requeues_jobs_of_casques_names_too",
     "`read_state` leaves out": "test_jobs_with_a_status_that_jqueue_lacks_are_not_shown",
     "casque keeps jqueue's fields": "test_jqueue_fields_are_written_as_jqueue_writes_them",
     "[Every field is documented]": "test_every_field_of_the_document_is_described",
+    "Each queue object that writes": "test_each_queue_object_has_one_row_in_the_file",
     "**Once casque has written": INSTRUCTION,
     "jqueue keeps only its own": (
         "test_jqueue_drops_the_fields_of_casque_and_an_open_queue_then_refuses"

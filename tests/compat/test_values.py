@@ -114,6 +114,8 @@ def test_only_stale_jobs_are_requeued() -> None:
     assert after.find("old") == old.with_status(JobStatus.QUEUED).with_heartbeat(None)
     assert after.version == 8
     assert after.requeue_stale(NOON) is after
+    at_the_cutoff = QueueState(jobs=(old,))
+    assert at_the_cutoff.requeue_stale(NOON) is at_the_cutoff
 
 
 def test_the_codec_keeps_every_field() -> None:
@@ -220,6 +222,8 @@ def test_a_program_can_claim_a_job_and_the_claim_lasts_five_minutes() -> None:
     there = Document()
     with there.queue as q:
         q.enqueue("a", b"1", id="one")
+        [before] = q.dequeue("a")
+        q.nack(before)
 
         def claim(state: QueueState) -> QueueState:
             [job] = state.queued_jobs("a")
@@ -228,6 +232,8 @@ def test_a_program_can_claim_a_job_and_the_claim_lasts_five_minutes() -> None:
 
         there.change(claim)
         assert q.dequeue("a") == []
+        with pytest.raises(LeaseLostError):
+            q.ack(before)
         there.clock.advance(timedelta(minutes=5, seconds=1))
         assert [job.id for job in q.dequeue("a")] == ["one"]
 
