@@ -12,8 +12,10 @@ from casque.compat.jqueue import (
     BrokerQueue,
     CorruptError,
     DirectQueue,
+    HeartbeatManager,
     InMemoryStorage,
     InvalidError,
+    Job,
     JobNotFoundError,
     JobStatus,
     LeaseLostError,
@@ -200,6 +202,10 @@ def test_a_nacked_job_waits_behind_the_others_of_its_priority(document: Place) -
         await q.dequeue()
         await q.nack(bad.id)
         assert [job.payload for job in await q.dequeue(batch_size=2)] == [b"good", b"bad"]
+        await q.enqueue("mail", b"new")
+        document.clock.advance(MINUTE)
+        assert await q.requeue_stale(timedelta(0)) == 2
+        assert [job.payload for job in await q.dequeue()] == [b"new"]
 
     asyncio.run(test())
 
@@ -221,6 +227,21 @@ def test_wrong_arguments_are_refused_and_nothing_is_stored(
             assert (await q.read_state()).version == 0
 
     asyncio.run(test())
+
+
+def test_wrong_times_and_counts_are_refused_with_a_remedy() -> None:
+    storage = InMemoryStorage()
+    with pytest.raises(InvalidError, match=r"write timedelta\(seconds=5\)"):
+        BrokerQueue(storage, stale_timeout=5)  # type: ignore[arg-type]
+    with pytest.raises(InvalidError, match="`max_retries` must be a whole number"):
+        DirectQueue(storage, max_retries="3")  # type: ignore[arg-type]
+    with pytest.raises(InvalidError, match=r"write timedelta\(seconds=5\)"):
+        asyncio.run(DirectQueue(storage).requeue_stale(5))  # type: ignore[arg-type]
+    with pytest.raises(InvalidError, match="`id` must be text"):
+        asyncio.run(DirectQueue(storage).ack(Job.new("mail", b"")))  # type: ignore[arg-type]
+    wrong = HeartbeatManager(DirectQueue(storage), "one", interval=5)  # type: ignore[arg-type]
+    with pytest.raises(InvalidError, match=r"write timedelta\(seconds=5\)"):
+        asyncio.run(wrong.__aenter__())
 
 
 def test_what_is_no_storage_is_refused() -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from datetime import timedelta
 from typing import TypeVar
 
-from casque import errors
-from casque.checks import LARGEST_INT
+from casque import checks, errors
 from casque.compat.jqueue.domain.errors import JobNotFoundError, LeaseLostError, jqueue_errors
 from casque.compat.jqueue.domain.models import Job, JobStatus, QueueState
 from casque.job import Job as StoredJob
@@ -17,7 +17,7 @@ from casque.stores.port import Store
 from casque.system.clock import drive
 
 CLAIMS_KEPT = 100_000
-UNLIMITED_ATTEMPTS = LARGEST_INT
+UNLIMITED_ATTEMPTS = checks.LARGEST_INT
 """jqueue tries a job again for ever."""
 
 T = TypeVar("T")
@@ -116,6 +116,14 @@ class JobCalls:
         )
         while len(self._claims) > CLAIMS_KEPT:
             del self._claims[next(iter(self._claims))]
+
+
+def stale_after(timeout: timedelta, what: str) -> timedelta:
+    """The time without a heartbeat that makes a job stale; a negative one counts as none."""
+    if isinstance(timeout, timedelta):
+        timeout = max(timeout, timedelta(0))
+    checks.span(timeout, what)
+    return timeout
 
 
 async def read_state(store: Store) -> QueueState:

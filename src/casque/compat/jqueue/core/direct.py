@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 from datetime import timedelta
 
-from casque.compat.jqueue.core.calls import JobCalls, read_state
+from casque import checks
+from casque.compat.jqueue.core.calls import JobCalls, read_state, stale_after
 from casque.compat.jqueue.domain.errors import jqueue_errors
 from casque.compat.jqueue.domain.models import Job, QueueState
 from casque.queues import async_queue
@@ -30,9 +31,8 @@ class DirectQueue:
     def __post_init__(self) -> None:
         self._calls = JobCalls()
         with jqueue_errors():
-            self._queue = async_queue.DirectQueue(
-                self.storage, lease=NO_END, max_retries=max(self.max_retries - 1, 0)
-            )
+            tries = max(checks.whole(self.max_retries, "max_retries", 0), 1)
+            self._queue = async_queue.DirectQueue(self.storage, lease=NO_END, max_retries=tries - 1)
 
     async def enqueue(self, entrypoint: str, payload: bytes, priority: int = 0) -> Job:
         """Add a job; when this returns, it is stored."""
@@ -57,7 +57,7 @@ class DirectQueue:
     async def requeue_stale(self, timeout: timedelta) -> int:
         """Queue the jobs in progress without a heartbeat for `timeout`. Returns how many."""
         with jqueue_errors():
-            return await self._queue.requeue_stale(max(timeout, timedelta(0)))
+            return await self._queue.requeue_stale(stale_after(timeout, "timeout"))
 
     async def read_state(self) -> QueueState:
         """All jobs as they are now."""

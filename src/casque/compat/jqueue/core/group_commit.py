@@ -7,7 +7,7 @@ import dataclasses
 from datetime import timedelta
 from typing import Any
 
-from casque.compat.jqueue.core.calls import JobCalls, read_state
+from casque.compat.jqueue.core.calls import JobCalls, read_state, stale_after
 from casque.compat.jqueue.domain.errors import InvalidError, jqueue_errors
 from casque.compat.jqueue.domain.models import Job, QueueState
 from casque.job import Job as StoredJob
@@ -17,8 +17,6 @@ from casque.rules.operations import Operation, RequeueStale
 from casque.stores.port import Store
 from casque.stores.url import StoreAddress, open_store
 from casque.system.clock import MICROSECOND, drive, span_us
-
-_NO_TIME = timedelta(0)
 
 
 @dataclasses.dataclass
@@ -36,6 +34,7 @@ class GroupCommitLoop:
         self._calls = JobCalls()
         self._queue: _SweepingQueue | None = None
         with jqueue_errors():
+            stale_after(self.stale_timeout, "stale_timeout")
             self._store = open_store(self.storage)
 
     async def start(self) -> None:
@@ -103,7 +102,7 @@ class _SweepingQueue(async_queue.BrokerQueue):
     """
 
     def __init__(self, store: Store, stale_timeout: timedelta) -> None:
-        stale_timeout = max(stale_timeout, _NO_TIME)
+        stale_timeout = stale_after(stale_timeout, "stale_timeout")
         super().__init__(store, lease=max(stale_timeout, MICROSECOND), _owner="BrokerQueue")
         self._sweep = RequeueStale(span_us(stale_timeout))
         self._is_sweeping = False

@@ -7,8 +7,14 @@ import dataclasses
 from datetime import timedelta
 from typing import Protocol, Self
 
-from casque.compat.jqueue.domain.errors import CASConflictError, JQueueError, StorageError
-from casque.system.clock import SystemClock, span_us
+from casque import checks
+from casque.compat.jqueue.domain.errors import (
+    CASConflictError,
+    JQueueError,
+    StorageError,
+    jqueue_errors,
+)
+from casque.system.clock import SystemClock
 
 
 class Beating(Protocol):
@@ -34,7 +40,9 @@ class HeartbeatManager:
     _task: asyncio.Task[None] | None = dataclasses.field(default=None, init=False, repr=False)
 
     async def __aenter__(self) -> Self:
-        self._task = asyncio.create_task(self._beat())
+        with jqueue_errors():
+            pause_us = checks.span(self.interval, "interval")
+        self._task = asyncio.create_task(self._beat(pause_us))
         return self
 
     async def __aexit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
@@ -47,10 +55,10 @@ class HeartbeatManager:
         if failure is not None and error is None:
             raise failure
 
-    async def _beat(self) -> None:
-        clock, pause = SystemClock(), span_us(self.interval)
+    async def _beat(self, pause_us: int) -> None:
+        clock = SystemClock()
         while True:
-            await clock.sleep(pause, blocking=False)
+            await clock.sleep(pause_us, blocking=False)
             try:
                 await self.queue.heartbeat(self.job_id)
             except (StorageError, CASConflictError):
