@@ -33,7 +33,7 @@ class JobStatus(StrEnum):
 
 
 class Lease(NamedTuple):
-    """A worker's claim on a job: the worker, the token, and when it ends. Tokens only ever rise."""
+    """A worker's claim on a job, which ends at `until`. Each new claim gets a higher token."""
 
     worker: str
     token: int
@@ -158,7 +158,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False, repr_omit_default
 
     @property
     def due_us(self) -> int | None:
-        """When the job becomes claimable: by its schedule, by a retry, or when its lease ends."""
+        """When the job becomes claimable: at `run_us`, or if in progress, when its lease ends."""
         if self.status is JobStatus.QUEUED:
             return self.run_us
         return self.lease_until_us if self.status is JobStatus.IN_PROGRESS else None
@@ -184,7 +184,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False, repr_omit_default
         return self.expires_us is not None and self.expires_us <= now
 
     def is_spent(self, now: int) -> bool:
-        """True if the last allowed attempt was lost. The job is dead, even if not marked so yet."""
+        """True if the last allowed attempt's lease ended: the job is dead, even if not marked."""
         return (
             self.status is JobStatus.IN_PROGRESS
             and self.attempts >= self.max_attempts
@@ -194,7 +194,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False, repr_omit_default
 
 
 class Stats(msgspec.Struct, frozen=True):
-    """The number of jobs in each state, in the terms that people use."""
+    """The number of jobs in each state. Pending, scheduled and failed jobs are all queued."""
 
     pending: int = 0
     """Queued, due, never attempted."""

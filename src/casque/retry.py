@@ -13,9 +13,9 @@ from casque.errors import InvalidError
 
 
 class Backoff(msgspec.Struct, frozen=True, kw_only=True):
-    """The wait after a failed attempt: `base`, then `factor` times the last wait, at most `cap`.
+    """The wait after a failed attempt: `base`, then each time `factor` times as long, up to `cap`.
 
-    `jitter` is the random share of each wait: jobs that failed together are retried apart.
+    `jitter` is the random share of each wait, to spread out jobs that failed together.
     """
 
     base: timedelta = timedelta(seconds=2)
@@ -45,7 +45,7 @@ class Backoff(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Retry(Exception):  # noqa: N818 - not an error but an answer
-    """Raised by a task: this attempt failed; try again after `delay`, or by the backoff if None."""
+    """Raised by a task: this attempt failed; try again after `delay` (None: the backoff)."""
 
     delay: timedelta | None = None
     reason: str = ""
@@ -91,7 +91,7 @@ class Discard(Exception):  # noqa: N818 - not an error but an answer
 
 
 def delay_of(answer: Retry | Snooze) -> int | None:
-    """The delay in microseconds. Raises InvalidError if it is not a valid delay."""
+    """The delay in microseconds; None for the backoff. Raises InvalidError if invalid."""
     if isinstance(answer, Retry) and answer.delay is None:
         return None
     return checks.span(answer.delay, "delay")

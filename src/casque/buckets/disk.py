@@ -24,7 +24,7 @@ def holder(path: str) -> str:
 
 
 class Stamp(NamedTuple):
-    """Identifies a file among all files that have had its name; see `FolderBucket`."""
+    """Tells a file from all others that have had the same name; see `FolderBucket`."""
 
     inode: int
     mtime_ns: int
@@ -65,7 +65,7 @@ class Disk(Protocol):
         ...
 
     def locked(self, path: str) -> AbstractContextManager[None]:
-        """Hold a lock on files beside `path`. Raises StorageError if the wait takes too long."""
+        """Hold the lock of `path` (files beside it). Raises StorageError after a long wait."""
         ...
 
     def network_drive(self, path: str) -> str | None:

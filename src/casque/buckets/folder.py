@@ -1,7 +1,7 @@
 """FolderBucket: objects as files in a folder of this machine.
 
-A create writes and syncs a temporary file, links it to its name, and syncs the folder; then the put
-returns. The link fails if the name is taken. An update takes a lock, compares the old file, and
+A create writes and syncs a temporary file, links it to its name, and syncs the folder before
+it returns. The link fails if the name is taken. An update takes a lock, compares the old file, and
 renames the temporary file over it. A delete takes the same lock, so it cannot remove the file
 between the comparison and the rename.
 """
@@ -45,8 +45,8 @@ class FolderBucket:
     A version is the file's inode number, modification time and size. No two contents of one key
     share a version. An update writes a new file beside the old one, so the inode differs, and sets
     a later time, whatever the clock says. Only after a delete can a new file get the same inode
-    number. Then its time comes from the clock. If the clock was set back, the same microsecond can
-    come again, so the nanoseconds are random. The change time (ctime) is not part of the version,
+    number. A created file gets its time from the clock, which can be set back and repeat a
+    microsecond, so the nanoseconds are random. The change time (ctime) is not part of the version,
     because removing a second link changes it too.
     """
 
@@ -178,7 +178,7 @@ class FolderBucket:
         self._is_local = True
 
     def _is_below_an_object(self, error: OSError) -> bool:
-        """True if `a/b` is missing because `a` is an object. Then `a/b` is absent, not an error."""
+        """True if `a/b` cannot exist because `a` is an object: it is absent; that is no error."""
         if not isinstance(error, NotADirectoryError):
             return False
         try:
@@ -190,7 +190,7 @@ class FolderBucket:
     # -- put -------------------------------------------------------------------
 
     def _placed(self, path: str, body: bytes, expect: Literal[Expect.ABSENT] | Version) -> Stamp:
-        """Make the file visible under its name. The name is not synced to disk yet."""
+        """Write the file under its name. The caller must still sync the name to disk."""
         if isinstance(expect, Expect):
             place = partial(self._created, path, body)
         else:

@@ -3,8 +3,8 @@
 Requests are obstore's blocking calls, made on the bucket's own threads. obstore's coroutines would
 need no threads, but they pass a result to Python from a Rust thread. If that happens while the
 interpreter is ending, the process aborts. This happened to 1 in 80 short programs, and to 3 in 13
-of those that met errors. A blocking call that gets its answer at that point does not return, and
-its thread ends with the process.
+of those that met errors. A blocking call that is answered while the interpreter is ending does
+not return, and its thread ends with the process.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class ObstoreBucket:
             threads.close()
 
     async def _ask(self, verb: Verb, key: str, request: Callable[[], T]) -> T | None:
-        """Return the answer; None if the object does not exist."""
+        """Return the result of `request`; None if the object does not exist."""
         self._check_process()
         about = ObjectRequest(self.service, self.name, verb, key)
         try:
@@ -164,7 +164,7 @@ class ObstoreBucket:
 
 
 class _Unordered(Exception):  # noqa: N818 - it never leaves this module
-    """The server listed a key after a key that sorts after it."""
+    """The server listed two keys in the wrong order."""
 
 
 def _page(store: _Client, root: str, prefix: str, after: str) -> list[Listed]:

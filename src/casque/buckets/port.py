@@ -21,7 +21,7 @@ version. A caller that relies on compare-and-set must write new content each tim
 
 
 class Expect(Enum):
-    """The condition of a `put` without a version: the object does not exist."""
+    """What a `put` expects instead of a version: that the object does not exist."""
 
     ABSENT = auto()
 
@@ -79,7 +79,7 @@ class Bucket(Protocol):
     """True if no coroutine of this bucket ever suspends: each does its work and returns."""
 
     async def get(self, key: str) -> Found | None:
-        """Return the object, or None. The result is durable: see `put`."""
+        """Return the object, or None. A returned object is durable."""
         ...
 
     async def put(

@@ -18,7 +18,7 @@ Verb = Literal["read", "write", "list", "delete"]
 
 
 class Service(NamedTuple):
-    """A kind of object storage, in the terms of its own documentation."""
+    """The words that one kind of object storage uses, for messages."""
 
     scheme: str
     holder: str
@@ -64,7 +64,7 @@ AZURE = Service(
 
 
 class Reply(NamedTuple):
-    """A status with the server's own code for it; or no status, and the reason."""
+    """The HTTP status and the server's error code; or status None, and the reason in `text`."""
 
     status: int | None
     code: str

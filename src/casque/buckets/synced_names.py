@@ -40,9 +40,9 @@ class SyncedNames:
         self._stamps.pop(path, None)
 
     def sync(self, folders: Collection[str]) -> None:
-        """Sync the names in these folders, and once the names of the folders themselves.
+        """Sync the names in these folders, and each folder's own name if not yet synced.
 
-        Once is enough, because a bucket removes no folder.
+        Once is enough for that, because a bucket removes no folder.
         """
         outside = holder(self._root)
         unknown: dict[str, None] = {}

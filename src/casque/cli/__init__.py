@@ -5,7 +5,7 @@ main        From the arguments to the exit code: every error becomes one line an
 app         All commands, defined with Typer.
 options     The options that every command accepts.
 store       Finds the store of a command and keeps it open while the command runs.
-output      Exit codes, the line on stderr, JSON for programs, tables for people.
+output      Exit codes, lines on stderr, JSON for programs, tables for people.
 interrupts  Delays SIGINT, SIGTERM and SIGHUP while an exit would leave a process behind.
 enqueue/    `enqueue`: one job from its arguments, or many from stdin.
 status      `status`: the jobs by state, and the workers.

@@ -73,7 +73,7 @@ def retry(
     all_: Annotated[bool, typer.Option("--all", help="All dead jobs, or all in --queue.")] = False,
     queue: QueueOption = None,
 ) -> int:
-    """Put dead jobs back into their queues, due now, with all their attempts."""
+    """Put dead jobs back into their queues, due now, with no attempts used."""
     if bool(ids) == all_:
         raise InvalidError("name the jobs, or pass --all.")
     if queue is not None and not all_:

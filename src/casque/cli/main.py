@@ -73,7 +73,7 @@ def _dispatch(arguments: Sequence[str]) -> int:
 
 
 def _open_streams() -> None:
-    """Open closed streams on /dev/null; escape characters that their encoding lacks."""
+    """Replace a closed stdout or stderr by /dev/null; escape unencodable characters."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:
@@ -83,7 +83,7 @@ def _open_streams() -> None:
 
 
 def _flushed(code: int) -> int:
-    """Flush stdout and return the exit code. At exit, Python would print its own error."""
+    """Flush stdout; at exit Python would print the error itself. Returns the exit code."""
     try:
         sys.stdout.flush()
     except BrokenPipeError:

@@ -59,7 +59,7 @@ def change_each(
 ) -> int:
     """Change these jobs, then print a line for each. Returns the highest exit code.
 
-    With `others_too`, it is no error if another process has changed a job already.
+    With `others_too`, skip jobs that another process changed or deleted already.
     """
     wanted = [name(id, "id") for id in dict.fromkeys(ids)]
     worst = DONE
@@ -96,7 +96,7 @@ def cancel(
 
 
 def retry(context: typer.Context, ids: IdsArgument) -> int:
-    """Put dead jobs back into their queues, due now, with all their attempts."""
+    """Put dead jobs back into their queues, due now, with no attempts used."""
     with open_for_writing(context) as access:
         as_json = is_json(context)
         return change_each(access, ids, Retry, "Job {id} is pending again.", as_json=as_json)

@@ -30,7 +30,7 @@ QueueOption = Annotated[
 
 
 class CommonOptions(msgspec.Struct, frozen=True):
-    """The common options given so far; the last `--store` wins."""
+    """`--store` and `--json` so far; the last `--store` wins."""
 
     store: str | None = None
     is_json: bool = False

@@ -1,4 +1,4 @@
-"""Output: exit codes, the line on stderr, JSON for programs, tables for people.
+"""Output: exit codes, lines on stderr, JSON for programs, tables for people.
 
 Text from jobs is never parsed as markup, and no control character reaches the
 terminal. Times are local in tables and UTC in JSON. The keys of the JSON are
@@ -131,7 +131,7 @@ def print_json_line(value: object) -> None:
 
 
 def _printable(text: str) -> str:
-    """Escape the characters that stdout may not be able to encode, in the way of JSON."""
+    """Use JSON escapes for the characters that stdout may not be able to encode."""
     if codecs.lookup(sys.stdout.encoding or "ascii").name == "utf-8":
         return text
     return re.sub("[^\x00-\x7f]+", lambda letters: json.dumps(letters[0])[1:-1], text)

@@ -76,7 +76,7 @@ def _require_sensible(address: str, store: Store) -> None:
 
 
 def _path(name: str) -> Path | None:
-    """Return the file or folder of a store, by name; None if the store is not local."""
+    """Return the path of the store with this name; None if the store is not local."""
     if "://" in name and not name.startswith("file://"):
         return None
     return Path(name.removeprefix("file://"))
@@ -86,7 +86,7 @@ def _path(name: str) -> Path | None:
 
 
 class Access:
-    """An open store, one queue on it, and the calls that only tools need. A context manager."""
+    """A context manager: an open store, one queue on it, and reads and commits for commands."""
 
     def __init__(self, address: StoreAddress) -> None:
         self.store = open_store(address)

@@ -1,7 +1,7 @@
-"""Queues: the objects that users hold, and the path of an operation to the store.
+"""Queues: the classes for users, and how their operations reach the store.
 
 arguments       `NewJob`, and its checked form.
-async_queue     `DirectQueue` and `BrokerQueue`: every method, as operations.
+async_queue     `DirectQueue` and `BrokerQueue`: the queues for async code.
 commit          Group commit: the part that threads and tasks share.
 commit_asyncio  Group commit for the tasks of an event loop.
 commit_threads  Group commit for plain threads.
@@ -9,10 +9,10 @@ heartbeat       `HeartbeatManager`: keep a job's lease alive.
 held_claims     The claims that a queue object got, so that callers can pass a job's id.
 lease_keeper    Renews a lease for `HeartbeatManager` and `Lock`, and notices a loss.
 lineage         Whether this code runs inside a job, and how deep.
-lock            `Lock`: one holder or n, over a store.
+lock            `Lock`: a lock kept in a store.
 operators       The methods for operators: cancel, retry, purge, pause …, and reading.
 runner          Runs our coroutines for sync code, without an event loop.
 runner_asyncio  Runs our coroutines for sync code, with an event loop on a thread.
-session         One open use of a store: its writer, its worker name, and whether it is open.
+session         A queue's or lock's connection to its store, with a writer and a worker name.
 sync_queue      `Queue`: the methods of `async_queue` without `await`.
 """

@@ -59,7 +59,7 @@ class NewJob(_Positional, frozen=True, kw_only=True):
 
 
 def request(new: NewJob, lineage: Lineage, minted: str, order: int) -> Request:
-    """Return the checked form of a new job. A job without an id gets `minted`."""
+    """Return a new job in checked form. If it has no id, its id is `minted`."""
     if type(new) is not NewJob and not isinstance(new, NewJob):
         raise InvalidError(f"expected a NewJob, got {kind_of(new)}: write NewJob('name', b'…').")
     id, payload, priority, max_attempts = new.id, new.payload, new.priority, new.max_attempts
@@ -101,7 +101,7 @@ def checked(new: NewJob) -> NewJob:
 def requests(
     jobs: Iterable[NewJob], lineage: Lineage, mint: Callable[[int], Minted]
 ) -> tuple[Request, ...]:
-    """The checked form of a list of new jobs, which is stored all or none."""
+    """Return a list of new jobs in checked form. Raises if one is invalid."""
     # Read no more than needed to refuse the list: a generator may be endless.
     several_jobs = list(islice(several(jobs, "NewJob"), ENQUEUE_MANY_JOBS + 1))
     if not several_jobs:

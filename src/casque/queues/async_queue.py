@@ -48,7 +48,7 @@ DEFAULT_MAX_DEPTH = 16
 
 
 class AsyncQueue(OperatorMethods):
-    """Every method of a queue, on a store and a committer for it."""
+    """Base of `DirectQueue` and `BrokerQueue`: all their methods."""
 
     _must_enter = False
     _one_by_one = False
@@ -182,10 +182,10 @@ class AsyncQueue(OperatorMethods):
     ) -> list[Job]:
         """Lease up to `batch_size` due jobs, lowest priority number first, then oldest.
 
-        Returns at once, with fewer jobs or none if fewer are due. With `wait`, returns as soon as a
-        job is due, or an empty list when that time is over. A job has one holder at a time, but a
-        lease that expires makes the job due again: work slower than its lease may run twice. `ack`
-        checks the token.
+        Returns at once, perhaps with fewer jobs or none. With `wait`, returns as soon as a job is
+        due, or an empty list after that time. A job has one holder at a time, but a lease that
+        expires makes the job due again: work slower than its lease may run twice. An earlier
+        holder's `ack` is rejected.
         """
         operation = self._to_dequeue(entrypoint, queue, id, batch_size, lease)
         if wait is not None:
@@ -365,7 +365,7 @@ class AsyncQueue(OperatorMethods):
 class DirectQueue(AsyncQueue):
     """One commit per operation: the shortest path from a call to the store.
 
-    Works without being entered. `max_retries` limits how often a write may lose
+    `async with` is optional. `max_retries` limits how often a write may lose
     against other writers before `CASConflictError`; by default only time limits it.
     """
 
@@ -375,7 +375,7 @@ class DirectQueue(AsyncQueue):
 class BrokerQueue(AsyncQueue):
     """Group commit: operations of concurrent callers are stored together.
 
-    Must be entered; leaving it commits pending operations.
+    Needs `async with`; its end commits pending operations.
     """
 
     _must_enter = True

@@ -2,7 +2,7 @@
 
 One fsync, one PUT or one transaction serves every caller that waited. This module
 holds the part that threads and tasks share. `ThreadCommitter` (commit_threads.py) is
-for plain threads on a store that never suspends, `LoopCommitter` (commit_asyncio.py)
+for plain threads on a `blocking` store, `LoopCommitter` (commit_asyncio.py)
 for the tasks of an event loop.
 """
 
@@ -106,7 +106,7 @@ class BatchWriter:
         return batch
 
     async def _commit(self, operations: Sequence[Operation], *, blocking: bool) -> list[Any]:
-        """Commit; repeat while the outcome is unknown. The commit's number makes that safe."""
+        """Commit; repeat if the outcome is unknown: a store applies a commit number once."""
         self._number += 1
         # Started before the store's own deadline, so that this one ends no later.
         watch = Stopwatch(self._store.clock)
@@ -147,7 +147,7 @@ class BatchWriter:
 
 
 def to_give_back(outcome: Any) -> list[Operation]:
-    """Return the operations that give back the claims in an outcome that no caller will get."""
+    """Return the operations that release the claims in an outcome whose caller is gone."""
     if isinstance(outcome, Leased):
         return [Release(job.id, job.token) for job in outcome.jobs]
     if isinstance(outcome, Record) and outcome.expires_us is not None:
@@ -182,7 +182,7 @@ def is_unanswered(error: Exception) -> bool:
 
 
 def not_sent_error(name: str, error: Exception) -> StorageError:
-    """Return the error for a caller that waited for a commit that got no answer."""
+    """Return the error for operations that waited behind an unanswered commit."""
     return StorageError(
         f"{name}: the storage does not answer: the commit before this one was abandoned after "
         f"{COMMIT_DEADLINE_US // SECOND_US} s. Nothing was written; try again when the storage "

@@ -1,4 +1,4 @@
-"""ThreadCommitter: group commit for plain threads, on a store that never suspends."""
+"""ThreadCommitter: group commit for plain threads, on a `blocking` store."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ class ThreadCommitter(BatchWriter):
             self._is_closed = True
 
     def _withdraw(self, entries: Sequence[PendingOperation]) -> None:
-        """Withdraw operations of an interrupted caller. Operations not yet sent are dropped."""
+        """Withdraw an interrupted caller's operations: send no more, and give back claims."""
         for entry in entries:
             entry.is_withdrawn = True
             if entry.is_done:
@@ -142,7 +142,7 @@ class ThreadCommitter(BatchWriter):
 
 
 def _commit_now_of(store: Store, max_conflicts: int | None) -> CommitNow:
-    """Return a plain function that commits to a store that never suspends."""
+    """Return a plain function that commits to a `blocking` store."""
 
     def driven(batches: Sequence[Batch]) -> list[Answer]:
         return drive(store.commit(batches, max_conflicts=max_conflicts))

@@ -112,7 +112,7 @@ def _check_order(queue: object, job: object) -> None:
 
 
 def _held_claim(queue: Beating, job: Job | str) -> HeldClaim | None:
-    """Return the queue's claim on the job; None if it has none, or is not one of our queues."""
+    """Return the queue's claim on the job; None if there is none, or `queue` is not ours."""
     find = getattr(queue, "_held_claim", None)
     held: HeldClaim | None = None if find is None else find(job)
     return held

@@ -25,7 +25,7 @@ class HeldClaim(msgspec.Struct, frozen=True, gc=False):
 
 
 class HeldClaims:
-    """The last token that this queue object got for each job. The oldest are dropped first."""
+    """This queue object's newest claim on each job. Beyond a limit, the oldest are dropped."""
 
     def __init__(self) -> None:
         self._held_claims: dict[str, HeldClaim] = {}

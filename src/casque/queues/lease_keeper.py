@@ -79,7 +79,7 @@ class Keeper:
     async def stop(self, *, raised: BaseException | None) -> bool:
         """Stop beating. True if the body ended, or should have ended, because the claim was lost.
 
-        It waits for a beat in flight: the caller must know the renewed claim to give it up.
+        It waits for a running beat, because only the renewed claim can be given up.
         """
         assert self._task is not None
         assert self._stop is not None
@@ -151,7 +151,7 @@ class Keeper:
                 self._is_beating = False
 
     async def _is_stopped_within(self, span_us: int) -> bool:
-        """Wait this long, or until the clock steps: others may then see the lease as expired."""
+        """Wait until stopped (True), or until the time is over or the clock jumps (False)."""
         assert self._stop is not None
         self._beat_us = self._clock.monotonic() + span_us
         while not await self._stop.wait(min(span_us, LOOK_US)):

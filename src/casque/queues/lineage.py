@@ -38,7 +38,7 @@ running: ContextVar[Any] = ContextVar("casque_running", default=None)
 
 
 def inherited() -> Lineage:
-    """The lineage of a job that is enqueued here."""
+    """The lineage of jobs this code enqueues."""
     inside = running.get()
     if inside is not None:
         return below(inside.job)

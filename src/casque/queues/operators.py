@@ -38,12 +38,12 @@ class OperatorMethods:
         return job
 
     async def retry(self, id: str | Job) -> Job:
-        """Put a dead job back into its queue, due now, with all its attempts."""
+        """Put a dead job back into its queue, due now, with no attempt used."""
         job: Job = await self._session.submit(Retry(_id(id)))
         return job
 
     async def requeue_stale(self, timeout: timedelta) -> int:
-        """Requeue jobs in progress whose last heartbeat is older than `timeout`, expired or not.
+        """Requeue jobs in progress without a heartbeat for `timeout`, even with a valid lease.
 
         Later writes of their holders are rejected. Usually not needed: a job whose lease expires is
         due again by itself. Returns how many were requeued.
@@ -71,7 +71,7 @@ class OperatorMethods:
         await self._session.submit(DeleteRecord(PAUSE, checks.name(queue, "queue"), None))
 
     async def drop(self, queue: str) -> int:
-        """Delete every job of this queue, running ones too. Returns how many. A pause stays."""
+        """Delete all jobs of this queue, even running ones; a pause stays. Returns how many."""
         count: int = await self._session.submit(Drop(checks.name(queue, "queue")))
         return count
 

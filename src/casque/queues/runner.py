@@ -1,6 +1,6 @@
 """Runner: runs our coroutines for code without an event loop.
 
-On a store that never suspends, the caller's thread runs a coroutine at the cost of a function call.
+On a `blocking` store, no coroutine suspends, so the caller's thread runs it like a function.
 On any other store, a thread with its own event loop runs it.
 """
 
@@ -31,7 +31,7 @@ class Runner(Protocol):
 
 
 class InlineRunner:
-    """Runs coroutines on the caller's thread, for stores that never suspend."""
+    """Runs coroutines on the caller's thread, for `blocking` stores."""
 
     run = staticmethod(drive)
     commit = staticmethod(Session.commit)

@@ -1,4 +1,4 @@
-"""Session: the use of a store by one queue or lock, with a writer and a worker name."""
+"""Session: a queue's or lock's connection to its store, with writer and worker name."""
 
 from __future__ import annotations
 

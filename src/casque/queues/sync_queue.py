@@ -33,7 +33,7 @@ T = TypeVar("T")
 class Queue:
     """A queue for plain code and threads; the calls of several threads are stored together.
 
-    Works without being entered. In a forked child it opens again by itself.
+    `with` is optional. In a forked child it opens again by itself.
     """
 
     def __init__(
@@ -253,7 +253,7 @@ class Queue:
         return self._run(self._live.cancel(id, reason=reason))
 
     def retry(self, id: str | Job) -> Job:
-        """Put a dead job back into its queue, due now, with all its attempts."""
+        """Put a dead job back into its queue, due now, with no attempt used."""
         return self._run(self._live.retry(id))
 
     def requeue_stale(self, timeout: timedelta) -> int:
@@ -273,7 +273,7 @@ class Queue:
         return self._run(self._live.resume(queue))
 
     def drop(self, queue: str) -> int:
-        """Delete every job of this queue, running ones too. Returns how many. A pause stays."""
+        """Delete all jobs of this queue, even running ones; a pause stays. Returns how many."""
         return self._run(self._live.drop(queue))
 
     @contextmanager

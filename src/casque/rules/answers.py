@@ -50,7 +50,7 @@ _REFUSALS: dict[str, type[CasqueError]] = {
 
 
 class JobReads(NamedTuple):
-    """The reads of a store that an answer needs."""
+    """The reads of a store that are needed to rebuild a stored answer."""
 
     job: Callable[[str], Job | None]
     """Returns the job with this id, as a reader sees it now."""
@@ -61,7 +61,7 @@ class JobReads(NamedTuple):
 
 
 class _Kept(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The stored answer to one operation: the class of its refusal, or the numbers in it."""
+    """The stored answer to one operation: its error class if refused, else its numbers."""
 
     index: int
     refusal: str

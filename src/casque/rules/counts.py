@@ -69,7 +69,7 @@ class Tally:
             self.last_attempts.discard((job.lease_until_us, job.seq))
 
     def stats(self, now: int, judged_us: int) -> Stats:
-        """Return the counts at `now`. A lease has ended if it ends by `judged_us`."""
+        """Return the counts at `now`. Leases that end at `judged_us` or before have ended."""
         after_now = (now + 1, -1)
         scheduled = spent = 0
         if self.scheduled is not None:

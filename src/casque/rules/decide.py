@@ -1,4 +1,4 @@
-"""decide: all queue semantics, as one pure function. The specification, and the oracle.
+"""decide: all queue semantics, as one pure function. The specification; SQL is tested against it.
 
 `decide(state, operation, now)` returns the events that must happen, and a function that reads the
 result from the state after these events. To refuse the operation, it raises a `CasqueError`.
@@ -71,7 +71,7 @@ Answer = Callable[[State], Any]
 
 
 class Leased(msgspec.Struct, frozen=True, gc=False):
-    """The answer to a dequeue: the jobs, or the time until one may be due (None: unknown)."""
+    """The answer to a dequeue: jobs; or none, and the time until one may be due, if known."""
 
     jobs: list[Job]
     next_in_us: int | None
@@ -88,7 +88,7 @@ def decide(state: State, operation: Operation, now: int) -> Decision:
 
 
 def shown(job: Job, now: int) -> Job:
-    """Return the job as readers see it: dead if its last attempt was lost, even if not stored."""
+    """Return the job as readers see it: a spent job is dead, even if not stored as dead yet."""
     if not job.is_spent(now):
         return job
     assert job.lease_until_us is not None
@@ -256,8 +256,7 @@ def _dequeue(state: State, operation: Dequeue, now: int) -> Decision:
 def next_token(last: int, now: int) -> int:
     """Return the next token, which is higher than `last` and than all tokens issued before `now`.
 
-    So it differs from all tokens of earlier stores in this place, and of this store before a
-    restore.
+    So no token is issued twice, even if the store is restored from a backup or made again.
     """
     return max(last, now) + 1
 
@@ -278,7 +277,7 @@ def _is_asked_for(job: Job, operation: Dequeue) -> bool:
 
 
 def _served(state: State, picked: Pick, now: int) -> tuple[tuple[str, str], ...] | None:
-    """Return the lines that go to the back; None if they are the lines of the picked jobs.
+    """Return the lines to move to the end of the rotation; None: those of the picked jobs.
 
     No line moves if no other queue has a due line.
     """

@@ -83,7 +83,7 @@ class Line:
 
 
 class _Places(Generic[P]):
-    """The sorted places of lines: of all lines, and of the lines of each entrypoint."""
+    """Sorted positions of lines: a set of all lines, and a set for each entrypoint."""
 
     def __init__(self) -> None:
         self.all: SortedKeys[P] = SortedKeys()
@@ -116,7 +116,7 @@ class Rotation:
     """The lines that may be due. Each line is in one of two indexes, or in none while paused.
 
     The ring has the lines that were due at the last check, by `turn`. The waiting index has the
-    others, by the instant at which their first job is due. That instant depends on no clock. So a
+    others, by the instant at which their first job is due. That instant comes from the job. So a
     wrong clock can put a line into the ring too early, which costs one more check, but it never
     hides a line.
     """

@@ -96,7 +96,7 @@ class Discard(msgspec.Struct, frozen=True, gc=False):
 
 
 class Heartbeat(msgspec.Struct, frozen=True, gc=False):
-    """Renew all of `holds`; the answer names those that are lost."""
+    """Renew the leases in `holds`; the answer names those that are lost."""
 
     holds: tuple[Hold, ...]
     lease_us: int | None
@@ -134,7 +134,7 @@ class RequeueStale(msgspec.Struct, frozen=True, gc=False):
 
 
 class Purge(msgspec.Struct, frozen=True, gc=False):
-    """Delete the finished jobs older than `older_than_us`, or only the dead ones."""
+    """Delete the jobs, or only the dead ones, that finished `older_than_us` ago or earlier."""
 
     older_than_us: int
     queue: str | None = None
@@ -215,7 +215,7 @@ class Added(msgspec.Struct, frozen=True, tag=1, array_like=True, gc=False):
 class Claimed(msgspec.Struct, frozen=True, tag=2, array_like=True, gc=False):
     """The jobs are leased, under consecutive tokens from `first_token` on.
 
-    `served` are the lines that go to the back; None means the lines of `ids`.
+    `served` are the lines that go to the end of the rotation; None: those of `ids`.
     """
 
     ids: tuple[str, ...]

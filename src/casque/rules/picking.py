@@ -39,7 +39,7 @@ def pick(
     *,
     judged_us: int,
 ) -> Pick:
-    """Find up to `limit` due jobs. Spent jobs before them are returned too, beyond the limit.
+    """Find up to `limit` due jobs, and all spent jobs before them.
 
     `judged_us` is the time that decides whether leases have ended.
     """
@@ -75,7 +75,7 @@ def pick_one(state: State, job_id: str, now: int, judged_us: int) -> Pick:
 
 
 def is_another_due(state: State, visited: Collection[LineKey], now: int) -> bool:
-    """True if a queue that was not visited has a due line: the visited lines go behind it."""
+    """True if a queue that was not visited has a due line: then visited lines go last."""
     queues = {queue for queue, _ in visited}
     for _, queue, entrypoint in state.rotation.due(None, now, 0):
         state.touched += 1
@@ -93,7 +93,7 @@ def due_queues(state: State, now: int) -> list[str]:
 
 
 def _is_held(state: State, job: Job, now: int, judged_us: int) -> bool:
-    """True if a lease ended by the store's time, but its holder keeps it after a clock step."""
+    """True if the lease of a due job has not really ended: the clock was stepped."""
     until_us = job.lease_until_us
     if until_us is None:
         return False
@@ -128,7 +128,7 @@ def _due_queues(
     *,
     early: list[Line],
 ) -> Iterator[str]:
-    """The queues that have a due line, in the order of their turns."""
+    """Yield `queue`; or the queues with a due line, by turn. Lines not due go to `early`."""
     if queue is not None:
         if queue in state.queues and not state.is_paused(queue):
             yield queue

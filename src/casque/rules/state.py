@@ -128,7 +128,7 @@ class State:
         return queue in self._paused
 
     def judged_us(self, now: int, lease_us: int = READER_LEASE_US) -> int:
-        """The time that decides whether leases have ended, for a dequeue with this lease."""
+        """The time to compare the ends of leases with: see `Step.judged_us`."""
         return self.step.judged_us(now, lease_us)
 
     def stats(self, queue: str | None, now: int) -> Stats:
@@ -271,7 +271,7 @@ class State:
             self._swap(job_id, None)
 
     def settle(self, served: tuple[LineKey, ...] = ()) -> None:
-        """Move the lines of the changed jobs to their places, and `served` lines to the back."""
+        """Reposition the lines of the changed jobs; `served` lines take the last turns."""
         now, changed = self.time_us, self._changed
         for key in served:
             line = self._line(*key)
@@ -296,7 +296,7 @@ class State:
             self._place(line, turn, None if is_known or earliest <= now else earliest)
 
     def put_right(self, lines: Iterable[Line]) -> None:
-        """Move lines that are not due yet from the ring to the waiting index, with their turns."""
+        """Move lines that are not due yet from the ring to the waiting index."""
         for line in lines:
             self._place(line, line.turn, line.earliest())
 

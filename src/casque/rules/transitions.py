@@ -86,7 +86,7 @@ def died(job: Job, event: Died, now: int) -> Job:
 
 
 def buried(job: Job, *, now: int, expires: int) -> Job:
-    """Mark a job dead whose last attempt sent no report. Its end is the end of its lease."""
+    """Mark a job dead whose last attempt sent no report. It finished when its lease ended."""
     assert job.lease_until_us is not None
     finished = min(job.lease_until_us, now)
     changes = {"error": describe(lost(job)), "history": _with_lost(job, now)}
@@ -119,7 +119,7 @@ def retried(job: Job, _: Retried, now: int) -> Job:
 
 
 def _let_go(job: Job, status: JobStatus, now: int, **changes: Any) -> Job:
-    """Return the job without a holder, with this status and these changes."""
+    """Return the job without a holder, with `status` and `changes` applied."""
     return replace(
         job, status=status, lease_until_us=None, heartbeat_us=None, updated_us=now, **changes
     )

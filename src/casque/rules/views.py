@@ -45,7 +45,7 @@ class JobFilter(msgspec.Struct, frozen=True):
 
 
 def view_of(job: Job, now: int) -> View:
-    """Return the state of a job, for people. The job must have been passed through `shown`."""
+    """Return the state of a job, as in `Stats`. Pass the job through `shown` first."""
     if job.status is JobStatus.QUEUED:
         if job.attempts:
             return "failed"

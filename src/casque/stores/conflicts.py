@@ -8,10 +8,10 @@ from casque.system.clock import SECOND_US, Stopwatch
 
 
 def check_conflicts(name: str, count: int, max_conflicts: int | None, watch: Stopwatch) -> None:
-    """Raise if a commit to the store `name`, started with `watch`, lost the race too often.
+    """Raise if a commit to the store `name` lost the race too often or for too long.
 
-    It raises CASConflictError after more than `max_conflicts` losses, or StorageError after
-    COMMIT_DEADLINE_US.
+    It raises CASConflictError after more than `max_conflicts` losses, or StorageError when
+    `watch`, started with the commit, passes COMMIT_DEADLINE_US.
     """
     if max_conflicts is not None and count > max_conflicts:
         raise CASConflictError(

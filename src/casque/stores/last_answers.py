@@ -17,7 +17,7 @@ _WRITERS_KEPT = 128
 
 
 class KeptAnswer(NamedTuple):
-    """The stored row of a writer's last commit, and the reads that complete its answer."""
+    """The stored row of a writer's last commit, and the reads to rebuild its answer."""
 
     row: WriterRow
     reads: JobReads

@@ -120,7 +120,7 @@ def _open_url(url: str, clock: Clock | None) -> Store:
 
 
 def _open_local(url: str, parts: SplitResult, clock: Clock | None) -> Store:
-    """A file or a folder on this machine."""
+    """The store in a file or a folder on this machine."""
     scheme = parts.scheme
     if parts.netloc or len(parts.path) < 2:  # noqa: PLR2004 - a slash and a name
         suffix = "json" if scheme == "json" else "db"
@@ -184,7 +184,7 @@ def _is_folder(path: str) -> bool:
 
 
 def _open_bucket(bucket: object, clock: Clock | None) -> Store:
-    """A bucket that the caller created."""
+    """The store in a bucket that the caller created."""
     from casque.stores.ledger.store import LedgerStore
 
     # Check its attributes too: otherwise a missing one fails much later, in other code.

@@ -161,7 +161,7 @@ class ThreadBell:
 
 
 class Stopwatch:
-    """Measures elapsed time by the clock that moved most, so it counts a sleep of the machine.
+    """Measures elapsed time: the larger of wall and monotonic, to count a sleep of the machine.
 
     `since_us` is the start on the monotonic clock; the default is now.
     """
@@ -192,12 +192,12 @@ class Step(NamedTuple):
         """Return the time that decides, for a dequeue with this lease, whether leases have ended.
 
         For the length of one lease after a step forward, this is the time without the step.
-        Meanwhile every live holder renews its lease, which then ends by the time with the step.
+        Meanwhile every live holder renews its lease, with an end that includes the step.
         """
         return now - self.ahead_us if now < self.seen_us + max(lease_us, _LEAST_US) else now
 
     def spares(self, heartbeat_us: int, lease_until_us: int, now: int) -> bool:
-        """True if the holder keeps a lease that has ended by the time `judged_us`.
+        """True if the holder keeps its lease although it ended at `judged_us` or before.
 
         After a step forward, the holder keeps the lease for the lease's own length. After a step
         back, the holder keeps the lease if its process started after the step. That process uses

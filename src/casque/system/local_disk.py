@@ -76,7 +76,7 @@ def network_filesystem(path: Path) -> str | None:
 
 
 def has_other_names(path: Path) -> bool:
-    """True if a file has another name, in a folder without the files that belong beside it.
+    """True if a file has another name, beside which its companion files would be missing.
 
     A hard link is another name, and so is a mount of a single file, which is usual in containers.
     False if the file does not exist.
@@ -102,7 +102,7 @@ def _mounts() -> Iterator[tuple[str, str]]:
 
 @contextmanager
 def locked(path: Path, clock: Clock) -> Iterator[None]:
-    """Hold a lock between processes and threads. None gets it twice in a row while another waits.
+    """Hold a lock between processes and threads. No one gets it twice in a row if another waits.
 
     It locks two files beside `path`: the lock itself and a gate. A process takes the gate
     first and holds the gate while it waits for the lock. So a process that has just released

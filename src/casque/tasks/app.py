@@ -74,7 +74,7 @@ class TaskApp:
 
     @property
     def async_queue(self) -> AsyncQueue:
-        """The queue of this app for async code, with group commit. Works without being entered."""
+        """The queue of this app for async code, with group commit. `async with` is optional."""
         return self.app_store.async_queue
 
     def close(self) -> None:

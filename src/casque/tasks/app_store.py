@@ -42,22 +42,22 @@ class AppStore:
 
     @property
     def address(self) -> str | None:
-        """The address for another process; None if the app was given an object instead."""
+        """The address, for other processes; None if the app was given a store object."""
         address = self._address
         return str(address) if isinstance(address, str | Path) else None
 
     def apart(self) -> Store:
-        """Return a second store, which does not wait for callers of `store`; or a blocking `store`.
+        """Return a second store, which callers of `store` cannot delay, or `store` itself.
 
-        A store that suspends serves one caller at a time. So a caller whose event loop is blocked
-        would block the other callers.
+        A store that is not `blocking` serves one caller at a time. So a caller whose event loop
+        is blocked would block the other callers.
         """
         if self._owns_store and not self.store.blocking:
             return self._bound(open_store(self._address))
         return self.store
 
     def require_existing(self) -> None:
-        """Create no store from now on: a store existed, and a new one would replace it."""
+        """From now on, raise if the store is gone, instead of creating it."""
         self._must_exist = True
         if self._store is not None:
             self._bound(self._store)

@@ -28,7 +28,7 @@ _LIST = msgspec.json.Decoder(list[msgspec.Raw])
 
 
 class _Slot:
-    """The values that one parameter accepts."""
+    """Checks and decodes one parameter."""
 
     __slots__ = ("certain", "declared", "decode", "exact")
 
@@ -87,11 +87,11 @@ class Call:
         return self._encode(self._bind(args, kwargs), is_certain=self._is_plain)
 
     def encode_named(self, payload: Mapping[str, Any]) -> bytes:
-        """Like `encode`, from a dict in the form of the payload."""
+        """Like `encode`, from the payload as a dict."""
         return self._encode(payload, is_certain=False)
 
     def _encode(self, given: Mapping[str, Any], *, is_certain: bool) -> bytes:
-        """Encode arguments. `is_certain`: they fit the parameters, and only types need a check."""
+        """Encode arguments. With `is_certain`, their names fit, and only types need a check."""
         fields = self._fields or self._known()
         named = fields.named
         for name, value in given.items():
@@ -346,7 +346,7 @@ def encode_unchecked(task: str, given: Mapping[str, Any]) -> bytes:
 
 
 class _Written(str):
-    """An annotation as the source has it: `inspect` would put quotes around a plain str."""
+    """A string annotation that `inspect` prints as in the source, without quotes."""
 
     __slots__ = ()
 

@@ -83,7 +83,7 @@ class RunningJob:
 
     @property
     def output(self) -> bytes | None:
-        """The end of the job's output, if kept. Heartbeats and the end of the attempt store it."""
+        """The end of the job's output, or None. Heartbeats and the end of the attempt store it."""
         return self._output
 
     @output.setter

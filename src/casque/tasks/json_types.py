@@ -1,6 +1,6 @@
 """JSON types: which Python types can be JSON, and how values are encoded and decoded.
 
-msgspec does most of it. Pydantic models are recognised by their two methods, so that
+msgspec does most of it. Pydantic models are recognised by two methods, so that
 pydantic works where the user has it and is never imported here.
 """
 
@@ -26,7 +26,7 @@ _REMEDY = (
 
 
 def is_model(kind: object) -> bool:
-    """True for a pydantic model, or a class with the same two methods."""
+    """True if it has pydantic's `model_dump` and `model_validate`."""
     return callable(getattr(kind, "model_dump", None)) and callable(
         getattr(kind, "model_validate", None)
     )
@@ -95,10 +95,9 @@ def _walk(root: Any) -> Iterator[Any]:
 
 
 def exact(hint: Any) -> tuple[type, ...] | None:
-    """Return the classes that a plain hint accepts; None if the hint is not plain.
+    """Return the classes that fit a hint of str, int, float, bool or their union; else None.
 
-    A value is checked before it is encoded: as JSON, a datetime would be text, which the hint
-        `str` accepts.
+    Values are checked before they become JSON, where a datetime is text and fits `str`.
     """
     if get_origin(hint) is Annotated:
         return exact(get_args(hint)[0])
@@ -119,7 +118,7 @@ def certain(hint: Any) -> type | None:
 
 
 def mismatch(expected: tuple[type, ...], value: object) -> str:
-    """Return msgspec's message for a wrong type, for a value that is not encoded yet."""
+    """Return a message, in msgspec's words, for a value of a wrong type."""
     names = " | ".join(dict.fromkeys(_json_name(kind) for kind in expected))
     return f"Expected `{names}`, got `{_json_name(type(value))}`"
 

@@ -101,7 +101,7 @@ class TaskWithOptions(Generic[P, R]):
 
 
 def changed(template: NewJob, options: JobOptions) -> NewJob:
-    """Return the template with these options instead of its own. Checks them."""
+    """Return the template with these options changed, after a check."""
     for name in options:
         if name not in JobOptions.__annotations__:
             raise TypeError(f"got an unexpected keyword argument {name!r}")
@@ -191,7 +191,7 @@ def where(function: Callable[..., Any]) -> str:
 
 
 def check_function(function: object) -> None:
-    """Raise InvalidError unless a worker can find the function by name and call it once."""
+    """Raise InvalidError unless a worker can find the function by name and get a result."""
     what = getattr(function, "__qualname__", None) or repr(function)
     if isinstance(function, Task):
         raise InvalidError(f"{what} is already a task; decorate the function once.")

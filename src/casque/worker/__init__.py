@@ -1,16 +1,16 @@
-"""Workers claim jobs, run them and settle them. Begin reading at `attempt`.
+"""Workers claim and run jobs, and settle them: store the outcome. Begin reading at `attempt`.
 
 __main__      The command `python -m casque.worker`.
 app           `App`: a `TaskApp` that runs workers. Users create an `App`.
 attempt       One run of a job, start to finish.
 claim_policy  When a worker asks for jobs, from which queue, and how many.
-loading       Finds the App at `module:app`, and the `module:app` of an App.
+loading       Finds an App by its `module:app`, and the reverse.
 messages      The messages from the store thread to the event loop.
 options       The options of a worker.
 runtime       The process of a worker: event loop, thread switching, memory, exit.
 store_thread  The thread that calls the store: claims, settlements, heartbeats.
 running       Starts, times and settles the attempts of a worker.
-worker        `Worker`: claims jobs and runs them, from its start to a clean end.
+worker        `Worker`: claims and runs jobs, until a clean end.
 executors/    Where the function of a task runs.
 logging/      What a worker writes to its log.
 registry/     Which workers and supervisors a store has.

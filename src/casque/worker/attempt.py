@@ -210,7 +210,7 @@ def settlement(outcome: Outcome, job: Job, task: Task[..., Any], chance: float) 
 
 
 def _of_error(error: BaseException, job: Job, task: Task[..., Any], chance: float) -> Operation:
-    """Return the operation for an error: the exception decides, or `retry_on` and `give_up_on`."""
+    """Return the operation for an error: by Retry, Snooze or Discard, or by the task's options."""
     hold = job.id, job.token
     error = sound(error)
     if isinstance(error, Snooze):
@@ -228,7 +228,7 @@ def _of_error(error: BaseException, job: Job, task: Task[..., Any], chance: floa
 
 
 def sound(error: BaseException) -> BaseException:
-    """Return the error; for an invalid Retry, Snooze or Discard, return why it is invalid."""
+    """Return the error; for an invalid Retry, Snooze or Discard, the error about that."""
     try:
         if isinstance(error, Retry | Snooze):
             delay_of(error)
@@ -240,7 +240,7 @@ def sound(error: BaseException) -> BaseException:
 
 
 def _backoff(task: Task[..., Any], attempts: int, chance: float) -> int:
-    """Return how long to wait. Raises InvalidError if a user's backoff returns an invalid time."""
+    """Return how long to wait before the next attempt. InvalidError if that time is invalid."""
     delay = int(task.backoff.delay_us(attempts, chance))
     if not 0 <= delay <= LONGEST_SPAN_US:
         raise InvalidError(

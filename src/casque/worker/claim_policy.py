@@ -49,7 +49,7 @@ class ClaimPolicy:
         self.expect_jobs()
 
     def next_claim(self, free: int, now: int) -> NextClaim | None:
-        """Return the next claim, from any queue or from the next one; None if there is none."""
+        """Return the next claim; None if no slot is free or no queue may have jobs."""
         # Do not restart a round that is under way: on a slow store, `ask_us` has always passed.
         if not self._unasked and self.ask_us is not None and now >= self.ask_us:
             self.expect_jobs()
@@ -64,7 +64,7 @@ class ClaimPolicy:
     def answered(
         self, asked: int, leased: Leased, sent: int, now: int, longest_us: int | None
     ) -> None:
-        """Note the answer to a claim. Ask again after `longest_us` even if the store does not ring.
+        """Note the answer to a claim. Ask again after `longest_us` even if `ring` is not called.
 
         An answer without jobs says when the next job is due. An answer with fewer jobs than asked
         does not say that, and more jobs may be due.

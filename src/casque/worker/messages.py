@@ -71,7 +71,7 @@ def is_no_answer(operation: Operation, outcome: object) -> bool:
 
 
 def answered(one: Settlement, outcome: object) -> tuple[Settlement, object]:
-    """Return a settlement with its answer. If a repeat is refused, the first try was stored."""
+    """Return the settlement and its answer: success (None) if only a repeat was refused."""
     if one.is_unsure and isinstance(outcome, JobNotFoundError | LeaseLostError):
         outcome = None
     return one, outcome

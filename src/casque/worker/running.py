@@ -35,7 +35,7 @@ replaces this."""
 
 
 class RunningAttempts:
-    """The attempts of a worker whose outcome is not stored yet, and the context of each.
+    """A worker's attempts without a stored outcome, and their `AttemptContext`.
 
     The worker and the attempts call it, and it calls the store thread.
     """
@@ -103,7 +103,7 @@ class RunningAttempts:
                 self._end_early(attempt, Stopped(), "the worker is stopping")
 
     def leave_switching(self) -> None:
-        """Restore the original switch interval of the process."""
+        """Give up this worker's thread switch interval."""
         self._switching.close()
 
     def close(self) -> None:
@@ -184,7 +184,7 @@ class RunningAttempts:
             self._report.lost(attempt, loss, goes_on=not can_end)
 
     def _end_early(self, attempt: RunningAttempt, outcome: Outcome, why: str) -> bool:
-        """End the function early. If impossible, settle the attempt meanwhile and return False."""
+        """End the function early. If that is impossible, settle its job now and return False."""
         attempt.ending = outcome
         assert attempt.work is not None
         attempt.work.add_done_callback(lambda _: self._settle_ended(attempt))

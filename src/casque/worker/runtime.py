@@ -117,7 +117,7 @@ _LONG_US = SECOND_US // 2
 
 
 class Switching:
-    """The switch interval that one worker needs, from its first check until it is closed.
+    """The thread switch interval that one worker needs, until it is closed.
 
     With Python's default of 5 ms and 32 plain functions that compute, the store thread waits a
     sixth of a second for each turn. A heartbeat needs dozens of turns, which can take longer than a
@@ -152,7 +152,7 @@ class Switching:
             self._want(often=False)
 
     def close(self) -> None:
-        """Give up this interval. The last worker of the process restores the first interval."""
+        """Give up this interval. The last worker to close restores the original one."""
         self._is_closed = True
         with Switching._lock:
             if self._workers.pop(self, None) is not None:

@@ -115,7 +115,7 @@ class StoreThread:
         self._is_ready.wait()
 
     def settle(self, one: Settlement, *, frees: bool) -> None:
-        """Store an outcome with the next commit. If `frees`, that commit may also fill the slot."""
+        """Store an outcome with the next commit. If `frees`, it may claim a job for the slot."""
         with self._lock:
             self._busy -= frees
             self._settlements.append(one)
@@ -167,7 +167,7 @@ class StoreThread:
     def stop_by(self, span_us: int) -> None:
         """Claim no more jobs. After `span_us`, release those that the event loop still holds.
 
-        Signal-safe: it takes no lock and rings no bell. The thread checks once a second.
+        Signal-safe: takes no lock and wakes no thread. The thread checks once a second.
         """
         until = self._clock.monotonic() + span_us
         self._is_claiming = False
@@ -268,7 +268,7 @@ class StoreThread:
         self.finish()
 
     async def _pause(self) -> None:
-        """Wait before the next try while the storage does not answer. A ring does not end it."""
+        """Wait before the next try while the storage does not answer. `ring` does not end it."""
         until = self._clock.monotonic() + self._pause_us
         while self._pause_us and (left := until - self._clock.monotonic()) > 0:
             await self._bell.wait(left)

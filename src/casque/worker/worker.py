@@ -98,10 +98,10 @@ class Worker:
     # -- from any thread -------------------------------------------------------
 
     def run(self, *, restore_signals: RestoreHandlers | None = None) -> Ended:
-        """Work until asked to stop, or until the options end it. Blocks.
+        """Work until asked to stop; with such options, until idle or at a limit. Blocks.
 
-        `restore_signals` puts the handlers of SIGTERM and similar signals back in place; it is
-        None if signals do not stop this worker.
+        `restore_signals` installs the handlers of SIGTERM and others again; None if signals do
+        not stop this worker.
         """
         self._restore_signals = restore_signals
         if asyncio._get_running_loop() is not None:  # noqa: SLF001 - the quick check
@@ -264,7 +264,7 @@ class Worker:
             self._stop(Ended.STOPPED)
 
     def _stop(self, why: Ended) -> None:
-        """Claim no more jobs, and end after the running ones: for a stop, within the grace."""
+        """Claim no more jobs; end after the running ones, within the grace if told to stop."""
         is_told = why in (Ended.STOPPED, Ended.DISMISSED)
         is_first, self._why = self._why is None, self._why or why
         if is_first:

@@ -2,7 +2,7 @@
 
 A write creates and syncs a temporary file, renames it over the old one, and syncs the folder. A
 crash at any point leaves the old file or the new one, never a partial one. Writers take turns with
-locks on two files beside it; the system releases these locks when a process dies.
+locks on two files in that folder; the system releases them when a process dies.
 """
 
 from __future__ import annotations

@@ -20,10 +20,10 @@ _READ_SECONDS = 20
 
 
 class GCSStorage:
-    """An object in a bucket, with jqueue's signature. Its etag is the object's generation.
+    """An object in a bucket. The parameters are those of `GCSStorage` in the library jqueue.
 
-    Without a `client`, it uses the application default credentials. A `client` is
-    a `google.cloud.storage.Client`; its credentials are used.
+    Its etag is the object's generation. Without a `client`, a `google.cloud.storage.Client`,
+    it uses the application default credentials.
     """
 
     def __init__(self, bucket_name: str, blob_name: str, client: Any = None) -> None:
@@ -61,7 +61,7 @@ def _opened(bucket_name: str, blob_name: str) -> Bucket:
 
 
 class ClientBucket:
-    """The part of a bucket that a document needs, through google-cloud-storage, on a thread."""
+    """Reads and writes a bucket's objects with google-cloud-storage, on other threads."""
 
     def __init__(self, client: Any, bucket: str) -> None:
         self._bucket = client.bucket(bucket)
@@ -116,7 +116,7 @@ def _bounds() -> dict[str, Any]:
 
 
 def _failures() -> tuple[type[Exception], ...]:
-    """Return the errors that the client raises. A client exists, so its packages do too."""
+    """Return the errors that a client raises. A user with a client has these packages."""
     from google.api_core.exceptions import GoogleAPIError  # noqa: PLC0415
     from google.auth.exceptions import GoogleAuthError  # noqa: PLC0415
     from google.cloud.storage.exceptions import InvalidResponse  # noqa: PLC0415
@@ -125,7 +125,7 @@ def _failures() -> tuple[type[Exception], ...]:
 
 
 def _reply_in(error: Exception) -> Reply:
-    """Return the reply in a google-cloud-storage error, without a status if none came."""
+    """Return the server's reply from an error; its status is None if no reply came."""
     status = getattr(error, "code", None)
     if not isinstance(status, int):
         is_auth = type(error).__module__.startswith("google.auth")

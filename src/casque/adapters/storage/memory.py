@@ -35,7 +35,7 @@ class InMemoryStorage:
             return str(self._writes)
 
     def _here(self) -> threading.Lock:
-        """Return the lock. Raises in a forked child: the object belongs to its parent."""
+        """Return the lock. Raises in a forked child, which has only a copy."""
         forks.refuse_in_child(self._generation, "this object", "a file")
         return self._lock
 

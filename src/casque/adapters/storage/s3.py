@@ -19,10 +19,10 @@ _READ_SECONDS = 20
 
 
 class S3Storage:
-    """An object in a bucket, with jqueue's signature.
+    """An object in a bucket. The parameters are those of `S3Storage` in the library jqueue.
 
-    Without a `session`, credentials come from the usual environment or from the
-    machine's role. A `session` is an `aioboto3.Session`; its credentials are used.
+    Without a `session`, an `aioboto3.Session`, credentials come from the usual environment
+    or from the machine's role.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ def _opened(bucket: str, key: str, region: str | None, endpoint: str | None) -> 
 
 
 class _SessionBucket:
-    """The part of a bucket that a document needs, through aioboto3."""
+    """Reads and writes a bucket's objects with aioboto3."""
 
     def __init__(self, session: Any, bucket: str, region: str | None, endpoint: str | None) -> None:
         self._session = session
@@ -121,7 +121,7 @@ def _config() -> Config:
 
 
 def _reply_in(error: Exception) -> Reply:
-    """Return the reply in an aioboto3 error, without a status if none came."""
+    """Return the server's reply in an error; status None if no reply came."""
     response: dict[str, Any] = getattr(error, "response", None) or {}
     told = response.get("Error", {})
     status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")

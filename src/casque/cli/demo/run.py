@@ -208,7 +208,7 @@ def _row(title: str, jobs: Sequence[Job]) -> str:
 
 
 def _whereabouts(stats: Stats) -> str:
-    """Return a text about the jobs that an interrupted run has left."""
+    """Describe what became of the jobs of an interrupted demo."""
     left = stats.total - stats.completed - stats.dead
     if not left:
         return "."

@@ -55,7 +55,7 @@ class Screen:
             self._live.stop()
 
     def update(self, jobs: Sequence[Job]) -> None:
-        """Update from the current jobs: which ones run, and which attempts failed meanwhile."""
+        """Note which of these jobs run, and which attempts failed since the last update."""
         self._running = [job for job in jobs if job.status is JobStatus.IN_PROGRESS]
         for job in jobs:
             for attempt in job.history:
@@ -105,7 +105,7 @@ class Screen:
         return Group(head, *below)
 
     def _slots(self) -> list[Text]:
-        """Return a line for each slot of each worker process, in the order of their first job."""
+        """Return a line per slot of each worker. Workers are in the order of their first jobs."""
         now = {job.id: job for job in self._running}
         for worker, slots in list(self._workers.items()):
             slots[:] = [job_id if job_id in now else None for job_id in slots]

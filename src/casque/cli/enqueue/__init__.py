@@ -8,5 +8,5 @@ stdin       Enqueues many jobs, one JSON object per line.
 
 Two modules read the arguments because Typer and Rich are slow to import, and hooks and scripts call
 `enqueue` all day. A call takes 120 ms of CPU time with `fast_args` and 200 ms with Typer (Python
-3.11, SQLite). A test checks that both modules read the same.
+3.11, SQLite). A test checks that both give the same result.
 """

@@ -175,6 +175,6 @@ def _batches(
 
 
 def _size(stream: BinaryIO) -> int | None:
-    """Return the number of bytes to read, if known."""
+    """Return a file's size; None for other streams."""
     status = os.fstat(stream.fileno())
     return status.st_size if stat.S_ISREG(status.st_mode) else None

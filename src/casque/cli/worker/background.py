@@ -62,7 +62,7 @@ class NotStartedError(Exception):
 
 
 def start(plan: StartPlan, access: Access, log_file: str | None) -> Started:
-    """Return when all workers are registered. Raises NotStartedError if that fails."""
+    """Start workers and wait until all are registered, or raise NotStartedError."""
     with Interrupts() as interrupts:
         interrupts.hold()
         process, log = _launch(log_file)
@@ -107,7 +107,7 @@ def _default_log(name: str) -> Path:
 
 
 def _renamed(log: Path, pid: int) -> Path:
-    """Rename the log after the supervisor's PID. No other log is overwritten."""
+    """Name the log by the supervisor's PID, without overwriting another log."""
     number, name = 1, _default_log(str(pid))
     while name.exists():
         number += 1

@@ -27,7 +27,7 @@ _JOBS_LOOKED_AT = 10_000
 
 
 class Health(msgspec.Struct, frozen=True):
-    """The result of `worker check`. `--json` prints these names, so they do not change."""
+    """The result of `worker check`. Keep the field names: `--json` prints them."""
 
     is_healthy: bool
     workers: list[int]
@@ -53,9 +53,9 @@ def registered_workers(access: Access) -> list[WorkerEntry]:
 
 
 def registered_supervisors(access: Access) -> list[SupervisorEntry]:
-    """All supervisors with an entry, with workers or without.
+    """All supervisors with an entry, even those without workers.
 
-    On this host a supervisor counts while its process runs, even if its entry has expired.
+    A supervisor on this host is included even if its entry has expired.
     """
     return [one for one, is_silent in _supervisors(access) if one.is_here or not is_silent]
 
@@ -96,7 +96,7 @@ def _warn_once(message: str) -> None:
 
 
 def running_by(access: Access) -> dict[str, list[str]]:
-    """Return the ids of claimed jobs by worker name. They are newer than the workers' entries."""
+    """Map worker names to ids of claimed jobs, read now: the entries of workers are older."""
     found: dict[str, list[str]] = {}
     for job in access.jobs(JobFilter("processing"), limit=_JOBS_LOOKED_AT):
         found.setdefault(job.worker or "", []).append(job.id)
@@ -192,7 +192,7 @@ def ago(us: int) -> str:
 
 
 def named(entries: Sequence[ProcessEntry]) -> str:
-    """Return the PIDs of the processes, with the host of those on other hosts."""
+    """Return the PIDs as text, such as `12, 34 on other-host`."""
     return ", ".join(
         str(entry.pid) if entry.is_here else f"{entry.pid} on {plain(entry.host)}"
         for entry in entries

@@ -91,7 +91,7 @@ def _unregistered(
 ) -> list[SupervisorEntry]:
     """Return the supervisors on this host without an entry, such as that of `App.work(count=2)`.
 
-    The entries of their workers name them. Dead workers count: a supervisor would replace them.
+    Found through the entries of their workers, even dead ones, which they would replace.
     """
     known = {one.process for one in supervisors}
     found: dict[int, SupervisorEntry] = {}
@@ -133,7 +133,7 @@ def is_inside_job(targets: Targets) -> bool:
 
 
 def order(access: Access, targets: Targets, pids: Collection[int]) -> list[ProcessEntry]:
-    """Order the targets to stop. Returns the processes that only the store can reach.
+    """Order the targets to stop. Returns those that must find the order in the store.
 
     Signals go first: they need no storage. A worker in `pids` is also dismissed:
     otherwise its supervisor would replace it.
@@ -161,7 +161,7 @@ def _signal(one: ProcessEntry) -> bool:
 def wait(
     access: Access, targets: Targets, by_store: Sequence[ProcessEntry], timeout_us: int | None
 ) -> list[ProcessEntry]:
-    """Wait for the targets to end: at most `timeout_us`, by default as long as they may take.
+    """Wait for the targets to end, at most `timeout_us`; if None, as long as a stop may take.
 
     Returns the processes that may still be running.
     """
@@ -230,7 +230,7 @@ class _Watch:
 
 
 def _is_own_process(one: ProcessEntry) -> bool:
-    """True for a supervisor process on this host: it deletes its entry a moment before it ends."""
+    """True for a supervisor process on this host: it deletes its entry before it has ended."""
     return not isinstance(one, WorkerEntry) and one.is_here and one.obeys_signals
 
 

@@ -37,7 +37,7 @@ class Pace:
         self._held_period = -1
 
     def made_trip(self, trip_us: int) -> None:
-        """Record the time of one request."""
+        """Record how long one request took."""
         self._trips.append(trip_us)
 
     def wrote(self, version: int) -> None:

@@ -100,7 +100,7 @@ class DocumentStore(StateReads):
     async def _commit(
         self, batches: Sequence[Batch], answers: dict[str, Answer], max_conflicts: int | None
     ) -> None:
-        """Add the answer to each batch, by its writer."""
+        """Add the answer to each batch to `answers`, by its writer."""
         watch = Stopwatch(self.clock)
         decided_us = self._sent_before(batches)
         doubt: BaseException | None = None
@@ -156,7 +156,7 @@ class DocumentStore(StateReads):
             return
 
     def _sent_before(self, batches: Sequence[Batch]) -> int | None:
-        """Return when the first of these batches was decided; None if none was decided before."""
+        """Return the earliest time at which one of these batches was decided; None if none was."""
         times = [self._answers.decided_us(batch.writer, batch.number) for batch in batches]
         return min((time for time in times if time is not None), default=None)
 
@@ -318,7 +318,7 @@ class DocumentStore(StateReads):
 
 
 def _are_remote(batches: Sequence[Batch]) -> bool:
-    """True if a batch comes from another process, so that its answer may depend on the state."""
+    """True if a batch is from another process: the answer to its repeat needs the state."""
     return any(batch.is_remote for batch in batches)
 
 

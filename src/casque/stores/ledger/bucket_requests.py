@@ -61,9 +61,9 @@ class BucketRequests:
     def begin(self, called: Stopwatch) -> Stopwatch:
         """Return a stopwatch for a call that now holds the lock; the limit is COMMIT_DEADLINE_US.
 
-        While requests are unanswered, it counts from the call or from the first such request,
-        whichever is later. So every caller gets its error after the same time, even if many calls
-        wait for the lock. Raises StorageError if too little time is left for a request.
+        It starts now; but while requests go unanswered, it starts at the call or at the first
+        such request, whichever is later. So every caller gets its error after the same time, even
+        if many calls wait for the lock. Raises StorageError if too little time is left for one.
         """
         if self._silent is None:
             return Stopwatch(self.clock)
@@ -147,7 +147,7 @@ class BucketRequests:
     async def pause(self, place: int, watch: Stopwatch, error: StorageError | None = None) -> None:
         """Wait between two tries: longer each time, and at least as long as the storage asks.
 
-        A pause that would pass the call's deadline ends at it, and one last try is made.
+        No pause goes beyond the call's deadline; the caller then tries one last time.
         """
         longest = min(_FIRST_PAUSE_US << min(place, 10), _LONGEST_PAUSE_US)
         span = int(longest * (0.5 + self.clock.random() / 2))
@@ -250,7 +250,7 @@ async def _answer(request: Awaitable[T]) -> T | Exception:
 def reason(error: CasqueError) -> str:
     """Return the error's message, without its remedy if the outcome is unknown.
 
-    The caller adds its own remedy: `try again` may be wrong there.
+    The caller adds its own remedy, because `try again` may be wrong for it.
     """
     while isinstance(error.cause, StorageError):
         error = error.cause

@@ -37,7 +37,7 @@ class BucketTime:
         """The last clock step that this process saw: a folder uses the machine's own clock."""
 
     def is_due(self) -> bool:
-        """True if the bucket's time was never read, or long ago, or if our clocks have diverged."""
+        """True if the bucket's time was not read lately, or wall and monotonic clock diverged."""
         if self._told is None:
             return True
         clock = self._clock
@@ -45,7 +45,7 @@ class BucketTime:
         return has_parted or clock.monotonic() - self._told[1] > ASK_EVERY_US
 
     def told(self, modified_us: int, written_at: int) -> None:
-        """Record the bucket's time of an object that was written before `written_at`, monotonic."""
+        """Record a time of the bucket; `written_at` is our monotonic clock after it."""
         self._told = modified_us, written_at
         self._drift = self._clock.now() - self._clock.monotonic()
 
@@ -60,9 +60,9 @@ class BucketTime:
         self._seen, self._newest = (0, self._clock.monotonic()), 0
 
     def may_write(self) -> bool:
-        """False if the log's time is too far ahead of the bucket's, and so stands still.
+        """False if the log's time is too far ahead of the bucket's.
 
-        Then this process writes nothing, so that the bucket's time can catch up.
+        Then the log's time stands still, and this process lets the bucket's time catch up.
         """
         is_near = self.behind_us() <= BEHIND_US
         if self._stands or not is_near:
@@ -90,7 +90,7 @@ class BucketTime:
         return modified + self._clock.monotonic() - at
 
     def _counted(self) -> int:
-        """Return the log's time, counted on slightly too slowly from the newest entry.
+        """Return the log's time: an entry's time plus slightly less than the time since.
 
         At full speed the log's time would always follow the fastest clock of all writers.
         """

@@ -77,7 +77,7 @@ class Entry(NamedTuple):
 
 
 class _Added(msgspec.Struct, frozen=True, tag=1, array_like=True, gc=False):
-    """A new job. Its other fields are empty or, if they are times, the entry's time."""
+    """A new job. Fields of `Job` not listed here are the default or the entry's time."""
 
     id: bytes
     queue: str
@@ -262,7 +262,7 @@ def _from_stored(stored: _Stored, time: int) -> Event:
 
 
 def _packed(id: str) -> bytes:
-    """Encode an id: a canonical UUID as a NUL, which no other id contains, and 16 bytes."""
+    """Encode an id. A canonical UUID becomes a NUL, which no other id contains, and 16 bytes."""
     if len(id) == _UUID_LENGTH and id[8] == "-":
         with suppress(ValueError):
             raw = b"\0" + bytes.fromhex(id.replace("-", ""))

@@ -91,7 +91,7 @@ class Log:
     ) -> None:
         """Read the entries from `first` to `last`, and pass them to `take` in order.
 
-        `at_once` reads run in parallel, not in batches: a slow one delays only those after it.
+        Up to `at_once` reads run in parallel: when the first ends, another one starts.
         Each has its own time limit, because a long log takes long. Raises MissingEntryError if
         an entry is missing.
         """
@@ -154,7 +154,7 @@ class Log:
     async def append(
         self, number: int, content: bytes, watch: Stopwatch, *, ahead: int
     ) -> list[bytes]:
-        """Create entry `number`. Returns [] if stored, else up to `ahead` entries of others.
+        """Create entry `number`. Returns [] if stored; else up to `ahead` entries from `number` on.
 
         Sends the same bytes again until the outcome is clear, and only while entry
         `number` is absent. So a request that lands late either creates this entry or

@@ -79,7 +79,7 @@ class LogReader:
         """The time since the mark was last checked."""
 
     def race_next_time(self) -> None:
-        """Test the bucket again at the next call, with racing creates."""
+        """Make the next call test the bucket again, also with concurrent creates."""
         self._is_to_race, self._is_open = True, False
 
     def close(self) -> None:
@@ -142,8 +142,8 @@ class LogReader:
     ) -> list[Coroutine[Any, Any, None]]:
         """Return coroutines that check the ledger's identity, to run in parallel with a request.
 
-        The list is empty if a check ran recently. In a folder the check runs at once, before any
-        write: it costs almost nothing, and an unmounted folder must not get files.
+        The list is empty if a check ran recently. In a folder this method itself checks, before
+        any write: it costs almost nothing, and an unmounted folder must not get files.
         """
         if self._bucket.blocking:
             await self._check_mark(watch)

@@ -140,7 +140,7 @@ class Pacing:
     async def wait(
         self, replica: Replica, losing: Stopwatch | None, read_on: Callable[[int], Awaitable[bool]]
     ) -> None:
-        """Hold back for a fair time before the entry after `replica` is decided.
+        """Let other writers have their turn before the entry after `replica` is decided.
 
         `losing` is the time since the first lost race for this commit. `read_on(most)` applies up
         to `most` of the following entries, and returns whether there were any.
@@ -159,7 +159,7 @@ class Pacing:
         self._tried = replica.number
 
     async def _make_room(self, read_on: Callable[[int], Awaitable[bool]]) -> None:
-        """Hold back while the next entry is reserved for a guest. A guest reads on to its entry."""
+        """Wait while the next entry is reserved for another process, and apply new entries."""
         is_waiting, reads, guest, held_us = self._spoken is not None, 0, self._guest, 0
         while True:
             if self._guest is not guest:
@@ -216,7 +216,7 @@ class Pacing:
         return None
 
     async def got_in(self) -> None:
-        """Record that the commit is done, and delete our word, so that no process holds back."""
+        """Record that the commit is done, and delete our word, so that no process waits for us."""
         self._is_hopeless = self._is_hopeless and self._losing is not None
         if self._key:  # the word may exist, whether its put was answered or not
             await self._requests.briefly(self._retract())

@@ -59,7 +59,7 @@ class Presence:
     async def change(
         self, operation: PutRecord | DeleteRecord, now: int, *, briefly: bool = False
     ) -> Record | CasqueError | None:
-        """Carry it out and return its result or error. `briefly` sets a short time limit."""
+        """Apply `operation`; return its result or error. `briefly` sets a short time limit."""
         bucket = self._requests.bucket
         if not briefly or bucket.blocking:
             return await self._change(operation, now)

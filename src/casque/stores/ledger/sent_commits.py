@@ -12,7 +12,7 @@ from casque.stores.ledger.pacing import Pacing
 
 
 class Sent(NamedTuple):
-    """Decided batches. `content` may become entry `number`; empty if nothing is to be stored."""
+    """Decided batches, encoded as entry `number` in `content`; empty if nothing to store."""
 
     number: int
     content: bytes

@@ -113,7 +113,7 @@ class LedgerStore(StateReads):
     async def _with_ephemeral(
         self, batch: Batch, stored: Answer | None, now: int, *, briefly: bool
     ) -> Answer:
-        """Carry out the ephemeral operations, and combine their answers with the stored ones."""
+        """Carry out the ephemeral operations; merge in `stored`, the answers to the others."""
         lasting = iter(stored) if isinstance(stored, list) else repeat(stored)
         return [
             await self._presence.change(one, now, briefly=briefly)
@@ -328,7 +328,7 @@ def _can_be_blind(batch: Batch) -> bool:
 
 
 def _without_places(outcomes: list[list[Any]]) -> list[list[Any]]:
-    """Return the outcomes without `seq`, which a process with a blind replica does not know."""
+    """Return the outcomes with `seq` set to 0: a blind replica does not know it."""
     return [
         [
             [replace(job, seq=0) for job in outcome] if isinstance(outcome, list) else outcome

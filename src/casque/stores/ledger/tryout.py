@@ -57,7 +57,7 @@ async def ask_time(requests: BucketRequests, time: BucketTime, watch: Stopwatch)
 async def prove(
     requests: BucketRequests, time: BucketTime, watch: Stopwatch, *, racing: bool
 ) -> None:
-    """Test the bucket, and leave nothing behind. `racing` adds racing creates."""
+    """Test the bucket, and leave nothing behind. `racing` adds concurrent creates."""
     begun = Stopwatch(requests.clock)
     one, other = (PROBES + requests.clock.new_id() for _ in range(2))
     try:
@@ -79,10 +79,10 @@ async def prove(
 async def _try_out(
     requests: BucketRequests, time: BucketTime, one: str, other: str, watch: Stopwatch
 ) -> _Stamp:
-    """Test the conditions one by one, and return the stamp of the first object.
+    """Test each promise of the bucket, and return the stamp of the object `one`.
 
     It creates one object twice, updates it with a wrong version, reads a missing object, and
-    lists from the middle.
+    lists the keys after a given one.
     """
     missing, begun = PROBES + requests.clock.new_id(), requests.clock.monotonic()
     low, high = sorted((one, other))
@@ -200,7 +200,7 @@ async def _read_stamp(requests: BucketRequests, key: str, begun: int, watch: Sto
 
 
 async def put_surely(requests: BucketRequests, key: str, body: bytes, watch: Stopwatch) -> Version:
-    """Create an object that all processes create with the same content, or find it created."""
+    """Create an object, and return its version; if it exists, return that version."""
     try:
         return await requests.put_until_answered(key, body, ABSENT, watch)
     except CASConflictError:

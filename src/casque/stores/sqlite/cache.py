@@ -88,7 +88,7 @@ class Cache:
         self.forget_lines()
 
     def look(self, execute: Any) -> None:
-        """Read the lines in the ring, unless they are many, and when the next line becomes due."""
+        """Read the ring, unless it is too long to cache, and when the next line is due."""
         if self.ring is None and not self._is_crowded:
             rows = execute(SQL["ring"], (_RING_CACHED + 1,)).fetchall()
             self._is_crowded = len(rows) > _RING_CACHED
@@ -99,7 +99,7 @@ class Cache:
             self.next_us = _NEVER if first_us is None else first_us
 
     def place(self, line: CachedLine, visit_us: int | None, turn: int) -> None:
-        """Record the new place of a line."""
+        """Put a line in the ring, or let it wait until `visit_us`."""
         self.take_out(line)
         line.visit_us, line.turn = visit_us, turn
         if line.paused:

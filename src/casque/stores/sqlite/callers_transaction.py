@@ -30,7 +30,7 @@ _SHADOWS = (
 
 
 class Borrowed:
-    """A connection of the caller, used as if it had our settings."""
+    """A connection of the caller, used without its cursor class and row factory."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection

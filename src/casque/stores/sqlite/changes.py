@@ -52,11 +52,11 @@ _as_json = msgspec.json.Encoder().encode
 
 
 class Clash(Exception):  # noqa: N818 - not an error: the commit is retried differently
-    """An existing job has the order of a new id. Roll back and retry with `careful`."""
+    """A new job's `seq`, from its id, is taken. Roll back and retry with `careful`."""
 
 
 class Changes:
-    """The operations of one transaction. `careful` adds with a savepoint, to undo an add."""
+    """The operations of one transaction. `careful`: add jobs in a savepoint that can be undone."""
 
     def __init__(self, transaction: Transaction, *, careful: bool = False) -> None:
         self._transaction = transaction
@@ -76,7 +76,7 @@ class Changes:
         return [list(islice(rest, len(one.jobs))) for one in run]
 
     def _add_new(self, requests: Sequence[Request], run: Sequence[Enqueue]) -> list[Job] | None:
-        """Add all jobs. If an id exists or a job is too deep, change nothing and return None."""
+        """Add all jobs; or, if an id exists or a job exceeds `max_depth`, nothing: None."""
         for one in run:
             for request in one.jobs:
                 if request.depth > one.max_depth:
@@ -286,7 +286,7 @@ def _ids_in(operation: Operation) -> Iterable[str]:
 
 
 def held(execute: Execute, ids: Collection[str]) -> list[HeldRow]:
-    """Return the jobs in progress with these ids. It may include others: check the ids."""
+    """Return the jobs in progress with these ids, and perhaps others: check each id."""
     orders = [order for order in map(order_of, ids) if order is not None]
     rows: list[HeldRow] = []
     if orders:

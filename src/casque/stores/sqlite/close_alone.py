@@ -1,9 +1,9 @@
 """Close alone: closes a connection so that nothing changes for other processes.
 
 The last connection to a file moves the log into the file and deletes the log. A connection that was
-inherited by a fork, or whose log was removed, may seem to be the last one. But the
-log at the path is in use by others. So this module holds a lock: without that lock SQLite, in any
-process, cannot act as the last connection.
+inherited by a fork, or whose log was removed, may seem to be the last one while others use the log
+at the path. So this module holds a read lock: no SQLite can then take the exclusive lock that the
+last connection needs.
 """
 
 from __future__ import annotations

@@ -308,10 +308,10 @@ class Database:
         )
 
     def _wait_for_log(self) -> list[Identity] | None:
-        """Return the log to open the file with. None: create one, since no process has a log open.
+        """Return the log beside the file. None: SQLite may create one, as no process uses one.
 
         If the log in use was deleted, SQLite would create a second one. A process that still uses
-        the deleted log holds a read lock on the file, so an exclusive lock fails.
+        the deleted log holds a read lock on the file, so this waits for an exclusive lock.
         """
 
         def ask() -> list[Identity] | None:

@@ -41,7 +41,7 @@ LineRow = tuple[int, str, str, int | None, int, int]
 
 
 class Head(NamedTuple):
-    """A due job as it is in the index. Heads sort in the order in which jobs are claimed."""
+    """The index entry of a due job. Heads sort in the order in which jobs are claimed."""
 
     priority: int
     due_us: int
@@ -64,7 +64,7 @@ class PickedRows(NamedTuple):
     """Jobs whose lease is over by `now`, but not by `judged_us`."""
 
     def leaves(self) -> set[int]:
-        """Return the lines that still have a due job."""
+        """Return the lines that have a due job left after this pick."""
         taken = Counter(head.line for head in (*self.jobs, *self.spent))
         return {line for line, count in self.seen.items() if count > taken[line]}
 
@@ -84,7 +84,7 @@ class Picker:
     def pick(
         self, entrypoints: Collection[str] | None, queue: str | None, limit: int
     ) -> PickedRows:
-        """Find up to `limit` due jobs. Also returns spent jobs before them, uncounted."""
+        """Find up to `limit` due jobs, and all spent jobs before them."""
         picked = PickedRows([], [], [], [], {}, [])
         for name in self._due_queues(entrypoints, queue, limit, picked.early):
             lines = self._lines(name, entrypoints)
@@ -157,7 +157,7 @@ class Picker:
         limit: int,
         early: list[LineRow],
     ) -> Iterator[str]:
-        """The queues that have a due line, in the order of their turns."""
+        """Yield `queue`; or the queues with a due line, by turn. Lines not due go to `early`."""
         if queue is not None:
             yield queue
             return
@@ -233,7 +233,7 @@ class Picker:
         return [line for line in lines if not line[5] and (line[3] is None or line[3] <= self._now)]
 
     def _due_jobs(self, line_id: int, share: int, seen: dict[int, int]) -> Iterator[Head]:
-        """Yield the due jobs of a line; reads `share` of them at once."""
+        """Yield the due jobs of a line; the first read fetches `share` of them."""
         read = 0
         while True:
             due, _ = first_due(self._execute, line_id, share, self._now)
@@ -292,7 +292,7 @@ class Dequeues:
         return Leased(jobs, None)
 
     def _from_the_only_line(self, run: Sequence[Dequeue]) -> list[Leased]:
-        """Answer as many of the run as the only due line can fill; empty if others are due."""
+        """Answer the dequeues that the only due line can fill; [] if other lines may be due."""
         transaction, first = self._transaction, run[0]
         lines = lines_at_turn(transaction.cache, first, transaction.now)
         self.touched += 2
@@ -373,7 +373,7 @@ class Dequeues:
         return jobs
 
     def _take_over(self, seq: int, one: Dequeue, token: int, until: int) -> Job:
-        """Claim a job whose holder was lost."""
+        """Claim a job whose previous lease has ended."""
         lost = self._job(seq)
         job = transitions.claimed(
             lost, worker=one.worker, token=token, now=self._transaction.now, lease_until=until
@@ -394,7 +394,7 @@ class Dequeues:
 def claim_queued(
     execute: Execute, heads: Sequence[HeadRow], first_token: int, by: tuple[str, int, int]
 ) -> list[tuple[Any, ...]]:
-    """Lease queued jobs in one statement. Tokens rise in the order of `heads`; rows have no order.
+    """Lease queued jobs, tokens in the order of `heads`. The returned rows are unordered.
 
     `by` is the worker, the time, and the end of the lease.
     """

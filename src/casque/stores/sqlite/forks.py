@@ -30,7 +30,7 @@ PATIENCE_SECONDS = 5.0
 
 
 class Closable(Protocol):
-    """A connection that may be open. Its users hold the lock."""
+    """A connection that may be open. Hold `lock` to use it."""
 
     lock: Any
     opened: sqlite3.Connection | None
@@ -158,7 +158,7 @@ def _let_go(handles: list[Closable]) -> None:
 
 
 def _deny() -> None:
-    """Block the writes of a call that continues in the child: the parent makes them too.
+    """Block the child's copy of a call that ran at the fork: the parent makes its writes.
 
     This runs last, when the current thread is known to be the one that forked. A new thread can
     reuse the id of an ended one. If this blocked the new thread by mistake, that thread would hold

@@ -1,7 +1,7 @@
 """Known lines: the simple case of a dequeue, which uses the cached due lines of a handle.
 
 In this case all due lines are cached, and each visited line stays due after its jobs are taken.
-Then it reads only the first jobs of those lines.
+So only the first jobs of those lines are read.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def lines_at_turn(cache: Cache, one: Dequeue, now: int) -> list[CachedLine] | No
 def first_of(
     execute: Execute, cache: Cache, lines: Sequence[CachedLine], limit: int, now: int
 ) -> list[HeadRow] | None:
-    """Return the jobs to claim; None if too few, if one was lost, or if a line would not stay due.
+    """Return the jobs to claim; None if one is in progress, or if a line may not stay due.
 
     The caller must claim these jobs or drop the cache, because this removes them from `front`.
     """
@@ -64,7 +64,7 @@ def first_of(
 
 
 def is_another_due(execute: Execute, cache: Cache, queue: str, now: int) -> bool:
-    """True if another queue has a due line: then the visited lines must go to the back."""
+    """True if another queue has a due line: then the visited lines must go last."""
     return any(
         line.queue != queue and _first_few(execute, cache, line, 1, now)
         for line in cache.ring or ()

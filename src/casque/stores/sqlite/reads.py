@@ -64,7 +64,7 @@ class Reads:
     def nothing_due(
         self, entrypoints: Collection[str] | None, queue: str | None
     ) -> int | Literal[False] | None:
-        """Return False if a dequeue has work; else the time until a job is due, or None."""
+        """Return False if a dequeue has work; else how long until it may (None: no job)."""
         picked = self._picker.pick(entrypoints, queue, 1)
         if picked.jobs or picked.spent or picked.early:
             return False

@@ -68,7 +68,7 @@ def encode_headers(pairs: HeaderPairs) -> str:
 
 
 class Connection(Protocol):
-    """The methods used here of a connection: ours, or the caller's."""
+    """The methods that we use of our connection or the caller's."""
 
     def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor: ...
 
@@ -279,7 +279,7 @@ def plain_addition_of(request: Request, line: int, now: int) -> tuple[Any, ...] 
 
 
 def find_job(execute: Callable[..., Any], job_id: str) -> Job | None:
-    """The job with this id, minted or named."""
+    """The job with this id, whether generated or chosen by a caller."""
     row, order = None, order_of(job_id)
     if order is not None:
         row = execute(STATEMENTS["job_minted"], (job_id, order)).fetchone()

@@ -421,7 +421,7 @@ class SqliteStore:
             return read(Reads(connection.execute, now, self._time.step))
 
     def _tell(self, verb: str, error: BaseException, here: ConnectionHandle) -> None:
-        """Raise SQLite's error as one of ours. The caller holds the lock of `here`."""
+        """Raise SQLite's error as one of ours; return if it is another. Hold the lock of `here`."""
         trouble: BaseException = error
         if isinstance(error, sqlite3.Error):
             trouble = self._database.trouble(verb, error)

@@ -105,7 +105,7 @@ class Transaction:
         cache.numbers[writer] = number
 
     def count(self) -> None:
-        """Write the store's counters, unless the file already has them."""
+        """Write the token and turn counters, unless the reserved ones suffice."""
         cache = self.cache
         if cache.token <= cache.reserved and cache.turn <= cache.turns:
             return
@@ -261,7 +261,7 @@ class Transaction:
         return [row[0] for row in rows]
 
     def _is_minted(self, job_id: str) -> bool:
-        """True if a job with this minted id exists."""
+        """True if a job with this generated id exists."""
         order = order_of(job_id)
         if order is None:
             return False

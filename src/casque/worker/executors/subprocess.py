@@ -34,7 +34,7 @@ _STARTS = 3
 
 
 class ProcessExecutor:
-    """Runs plain functions, each in a separate process while it runs."""
+    """Runs plain functions in subprocesses, one at a time in each."""
 
     def __init__(self, app: TaskApp, when_begun: Callable[[RunningAttempt], None]) -> None:
         """`when_begun` is called when a function starts, not when its process starts."""

@@ -44,7 +44,7 @@ _sending = threading.Lock()
 
 
 def serve(app: TaskApp, line: socket.socket, stream: IO[bytes]) -> None:
-    """Run the ordered jobs one after another. Never returns: the process ends with the worker."""
+    """Run the jobs that the worker sends. Never returns: the process ends with the worker."""
     orders: SimpleQueue[protocol.RunOrder] = SimpleQueue()
     # A separate thread reads, and so notices the end of the worker while a function runs.
     reader = threading.Thread(
@@ -109,7 +109,7 @@ def _of_error(error: BaseException, task: Task[..., Any]) -> protocol.Reply:
 
 
 class _Elsewhere(AppStore):
-    """Replaces a store in memory, which only the worker's process has."""
+    """Raises on use: only the worker's process has the memory store."""
 
     @property
     def store(self) -> Store:

@@ -94,7 +94,7 @@ class Report:
         fields: dict[str, Any],
         error: BaseException | None = None,
     ) -> None:
-        """Log a record. Ignores errors of the user's handlers and filters: no job may fail."""
+        """Log a record. Errors in the user's handlers or filters must not fail a job."""
         try:
             exc_info = None if error is None else (type(error), error, error.__traceback__)
             if LOGGER.isEnabledFor(level):

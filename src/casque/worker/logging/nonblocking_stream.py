@@ -36,7 +36,7 @@ class NonblockingStream:
         self.forget()
 
     def forget(self) -> None:
-        """Drop the text that is kept."""
+        """Drop the unwritten text."""
         self._kept: deque[str] = deque()
         self._length = self._dropped = 0
         self._is_waiting = False
@@ -62,7 +62,7 @@ class NonblockingStream:
                     self._is_waiting = True
 
     def close(self) -> None:
-        """Write the text that is kept; drop it if nobody reads it soon."""
+        """Write the rest of the text; drop it if nobody reads it soon."""
         if self._descriptor is not None:
             with self._lock:
                 try:

@@ -135,9 +135,9 @@ class LineHandler(logging.StreamHandler[TextIO]):
         return is_plain and is_usual and logger.root.handlers == [self]
 
     def say(self, message: str, fields: dict[str, Any]) -> None:
-        """Write a line of level INFO without making a log record, in the same form as with one.
+        """Write the line that a log record of level INFO would give, without making a record.
 
-        Most lines of a log are of this kind.
+        Most lines of a log come from here.
         """
         formatter = self.formatter
         assert isinstance(formatter, TextLines | JsonLines)

@@ -56,9 +56,9 @@ class ProcessEntry(msgspec.Struct, frozen=True, kw_only=True):
     """The `place_of` that store."""
 
     def is_of(self, store: str) -> bool:
-        """False if the entry came with a copy of a store, and its process uses the original.
+        """False if this store is a copy, and the process of the entry uses the original.
 
-        A process on another host may see the same store under another name.
+        True for other hosts, where the same store may have another name.
         """
         return not self.is_here or self.store == store or self.place == place_of(store)
 
@@ -69,12 +69,12 @@ class ProcessEntry(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_here(self) -> bool:
-        """True if `pid` is a process that this process can see."""
+        """True if it runs on this host, in our PID namespace."""
         return self.host == socket.gethostname() and self.machine == process_identity.machine()
 
     @property
     def is_gone(self) -> bool:
-        """True if its process has ended. On other hosts, only an expired entry shows the end."""
+        """True if its process, on this host, has ended. Always False for other hosts."""
         return self.is_here and process_identity.has_ended(self.pid, self.birth)
 
 
@@ -109,7 +109,7 @@ E = TypeVar("E", bound=ProcessEntry)
 
 
 def place_of(store: str) -> str:
-    """Identify the place of a store, which may have several paths because of bind mounts."""
+    """Return an id of the storage, the same for all paths to it, such as bind mounts."""
     if "://" in store and not store.startswith("file://"):
         return store
     path = Path(store.removeprefix("file://"))
@@ -225,6 +225,6 @@ class OwnEntry:
         return PutRecord(WORKER, self.name, msgspec.json.encode(value), None, ttl)
 
     def removal(self) -> list[Operation]:
-        """The operations that remove the entry, and the order that was carried out."""
+        """The operations that delete the entry, and the dismissal if it was obeyed."""
         order = [DeleteRecord(DISMISSAL, self.name, None)] if self.is_dismissed else []
         return [DeleteRecord(WORKER, self.name, None), *order]

@@ -28,7 +28,7 @@ class Vitals(NamedTuple):
 
 @lru_cache(maxsize=1)
 def machine() -> str:
-    """Return the name of the scope in which a PID is unique; empty if the system shows none.
+    """Identify the kernel and PID namespace, in which a PID is unique; empty if unknown.
 
     Two containers or machines may share a host name. They never share both a
     kernel and a PID namespace.

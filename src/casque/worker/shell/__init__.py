@@ -5,6 +5,6 @@ groups      The process groups of a session that still have a living process.
 guard       Starts and talks to the guard: a process that kills commands when the worker dies.
 guard_main  The program of the guard process.
 job         The payload and the result of a shell job.
-settings    The settings that an operator makes for a store, as records.
+settings    The settings of a store, which operators change, as records.
 task        The task that runs shell jobs.
 """

@@ -48,7 +48,7 @@ class Command:
         folder: str | None,
         report: Callable[[bytes], None],
     ) -> None:
-        """Start the command; it waits for `run`. Raises OSError or ValueError if it cannot start.
+        """Start `sh`, which waits for a call of `run`. OSError or ValueError if it cannot start.
 
         While the command runs, `report` gets its output from time to time.
         """

@@ -28,7 +28,7 @@ class LivingGroups:
         self._seen_at = float("-inf")
 
     def of(self, session: int, now: float, *, since: float) -> frozenset[int]:
-        """Return the groups of a session, from a scan that is not older than `since`."""
+        """Return the groups of a session, from a scan made at `since` or later."""
         if not (_PROCESSES / "self" / "stat").exists():
             return frozenset({session} if is_there(session) else ())
         if self._seen_at < since:

@@ -56,7 +56,7 @@ class Guard:
         return None if self._process is None else self._process.pid
 
     async def add(self, group: int) -> None:
-        """Guard a process group from then on. Raises UnguardedError if no guard can start."""
+        """Return when a group is guarded. Raises UnguardedError if no guard can start."""
         asking = self._asking[group] = self._loop.create_future()
         self._groups[group] = None
         try:
@@ -77,7 +77,7 @@ class Guard:
         )
 
     def extend(self, group: int, seconds: float) -> None:
-        """Let a group run for this long from now, unless the next call extends that. Thread-safe.
+        """Make the guard kill a group after `seconds`, unless called again before. Thread-safe.
 
         It does not use the loop, because heartbeats continue while a task blocks the loop.
         """

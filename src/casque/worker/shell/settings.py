@@ -1,4 +1,4 @@
-"""Settings that an operator makes for a store, as records, so that all processes see the same.
+"""Settings of a store, which operators change: kept as records that all processes see.
 
 They are the defaults of `queuectl` and of shell jobs. A job keeps the settings
 that it was enqueued with. Only the backoff is read when an attempt fails.

@@ -183,7 +183,7 @@ class RunningCommands:
         return None if self._app.store.instant else self._app.app_store.address
 
     async def _look_after(self) -> None:
-        """Check the running jobs for cancellation, until the loop ends and cancels this."""
+        """Check the running jobs for cancellation, until the event loop ends."""
         never: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         try:
             while True:
@@ -219,7 +219,7 @@ class _ShortageError(Exception):
 
 
 async def _is_stopping(running: RunningJob) -> bool:
-    """True if the worker must stop. Waits a little: the command may get the signal first."""
+    """True if the worker is stopping. Waits a little: the command may get a signal first."""
     if not running.is_stopping:
         await pause(_STOP_SECONDS)
     return running.is_stopping
@@ -255,7 +255,7 @@ def _cannot_start(text: str, *, gives_up: bool = False) -> TaskError:
 
 
 def _environment(call: ShellCall, running: RunningJob, store: str | None) -> dict[bytes, bytes]:
-    """The variables of the worker, then those of the job, then ours, which override both."""
+    """The worker's variables, overridden by the job's, and both by casque's own."""
     environment = dict(os.environb)
     environment.pop(STORE_VARIABLE.encode(), None)  # it may name another store than the worker's
     given = {} if store is None else {STORE_VARIABLE: store}

@@ -74,7 +74,7 @@ def say_opened(line: socket.socket) -> None:
 
 
 def has_opened(line: socket.socket) -> bool:
-    """True if the child has reported that the store is open. The byte stays in the socket."""
+    """True if the child has reported that the store is open. The report stays unread."""
     line.settimeout(0)
     try:
         return line.recv(1, socket.MSG_PEEK) == _OPENED

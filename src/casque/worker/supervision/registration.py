@@ -34,7 +34,7 @@ _log = logging.getLogger(SUPERVISOR_LOGGER)
 
 
 class Registration:
-    """Renews the entry on a separate thread, so that a storage without answers delays nothing else.
+    """Renews the entry on a separate thread, so that a hanging storage delays nothing else.
 
     `when_answered` is called once, when the storage has taken the entry or has
     failed; `when_dismissed` when a record orders the supervisor to stop.

@@ -27,7 +27,7 @@ def can_handle_signals() -> bool:
 def stopping_on_signals(
     stop: Callable[[], None], stop_now: Callable[[], None], *, is_child: bool = False
 ) -> Iterator[RestoreHandlers | None]:
-    """Call `stop` at SIGTERM, SIGHUP, SIGQUIT or a first SIGINT; call `stop_now` at a second one.
+    """Call `stop` at SIGTERM, SIGHUP, SIGQUIT or a first SIGINT, `stop_now` at a second SIGINT.
 
     Signal handlers make these calls, so neither may take a lock.
 

@@ -20,8 +20,8 @@ _LONGEST_MS = 24 * 60 * 60 * 1000
 class Wakeups:
     """A pipe that signals and threads write to. Its one reader sleeps until they do.
 
-    Python runs a signal handler only between two bytecode steps. So the handler of a signal that
-    comes just before the sleep would run after the sleep. The pipe is written to at once.
+    Python runs a signal handler only between two bytecode steps. For a signal just before the
+    sleep, that is after the sleep. But a byte in the pipe ends the sleep at once.
     """
 
     def __init__(self) -> None:
