@@ -197,11 +197,10 @@ class Step(NamedTuple):
         return now - self.ahead_us if now < self.seen_us + max(lease_us, _LEAST_US) else now
 
     def spares(self, heartbeat_us: int, lease_until_us: int, now: int) -> bool:
-        """True if the holder keeps its lease although it ended at `judged_us` or before.
+        """True if a holder keeps a lease that has ended by the time of `judged_us()`.
 
-        After a step forward, the holder keeps the lease for the lease's own length. After a step
-        back, the holder keeps the lease if its process started after the step. That process uses
-        the wall clock, which is behind the time of this process.
+        After a step forward, it keeps the lease for the lease's own length. After a step back, a
+        holder that started later keeps its lease: its clock is behind the time of this process.
         """
         if self.behind_us > 0 and heartbeat_us <= now - self.behind_us < lease_until_us:
             return True

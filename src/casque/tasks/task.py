@@ -197,8 +197,8 @@ def check_function(function: object) -> None:
         raise InvalidError(f"{what} is already a task; decorate the function once.")
     if inspect.isclass(function) or not inspect.isfunction(function):
         raise InvalidError(
-            f"{what} is not a function: a task needs one defined with `def` or `async def`. "
-            "Define one that calls it."
+            f"{what} is not a function. Define a function that calls it, with `def` or `async "
+            "def`, and make that function the task."
         )
     if function.__name__ == "<lambda>":
         raise InvalidError(

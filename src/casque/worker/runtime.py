@@ -140,7 +140,7 @@ class Switching:
         self._is_closed = False
 
     def look(self, ages_us: Iterable[int]) -> None:
-        """Choose the interval by how long plain functions have been running."""
+        """Choose the switch interval from how long each non-async function has been running."""
         self._is_long = any(age > _LONG_US for age in ages_us)
         self._want(often=self._is_long or not self._has_ended)
         self._has_ended = False

@@ -226,9 +226,9 @@ class SqliteStore:
         return outcomes
 
     def _commit_fast(self, batch: Batch) -> tuple[list[Answer], bool] | None:
-        """Commit a batch on the fast path. If it has none, change nothing and return None.
+        """Commit a batch if the fast path can; otherwise change nothing and return None.
 
-        If it returns None, a transaction may be open, in which nothing was written.
+        After None, a transaction may be open in which nothing was written.
         """
         writer, number, operations = batch.writer, batch.number, batch.operations
         claims = type(operations[-1]) is Dequeue

@@ -193,7 +193,7 @@ class TextLines(logging.Formatter):
     """Formats records for people: time, level, process, message, fields, then the traceback."""
 
     def line(self, time: str, message: str, fields: dict[str, Any]) -> str:
-        """Return a worker's own line of level INFO, which names the job."""
+        """Return the line for a record of level INFO whose fields name a job."""
         details = f"queue={fields['queue']} worker={fields['worker']}"
         return f"{time} INFO    [{_pid()}] {message} ({details})"
 

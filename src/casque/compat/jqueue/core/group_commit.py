@@ -84,7 +84,7 @@ class GroupCommitLoop:
 
     @property
     def _task(self) -> object:
-        """What runs between `start` and `stop`, by the name that it has in jqueue."""
+        """The queue that runs between `start` and `stop`. jqueue's own tests read this name."""
         return self._queue
 
     def _open(self) -> _SweepingQueue:
