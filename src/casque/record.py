@@ -23,6 +23,8 @@ WORKER = "worker"
 SUPERVISOR = "supervisor"
 CONFIG = "config"
 DISMISSAL = "dismissal"
+TRANSFER = "transfer"
+"""The jobs that came from elsewhere: see casque.transfer.taking."""
 
 EPHEMERAL = frozenset({WORKER, SUPERVISOR})
 """Kinds that only the owner of a record writes, without expecting a version.

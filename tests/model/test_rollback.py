@@ -11,10 +11,12 @@ from typing import Any, NamedTuple
 
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from casque.job import Failure
+from casque.job import Failure, JobStatus
 from casque.record import ABSENT, PAUSE
 from casque.rules.counts import Tally
+from casque.rules.decide import new_job
 from casque.rules.evolve import evolve
 from casque.rules.operations import (
     Ack,
@@ -27,6 +29,7 @@ from casque.rules.operations import (
     Enqueue,
     Fail,
     Heartbeat,
+    Insert,
     Nack,
     Operation,
     Purge,
@@ -84,6 +87,18 @@ requests = one_request()
 some_requests = st.lists(requests, max_size=2).map(tuple)
 
 
+copies = st.builds(
+    lambda request, status: replace(
+        new_job(request, START),
+        status=status,
+        expires_us=None if status is JobStatus.QUEUED else START + 10 * SECOND,
+        finished_us=None if status is JobStatus.QUEUED else START,
+    ),
+    requests,
+    st.sampled_from([JobStatus.QUEUED, JobStatus.DEAD, JobStatus.COMPLETED]),
+)
+
+
 class ByHolder(NamedTuple):
     """An operation on a claim that is chosen only when the operation runs."""
 
@@ -134,6 +149,7 @@ asked: st.SearchStrategy[Asked] = st.one_of(
     st.builds(Cancel, ids),
     st.builds(Retry, ids),
     st.builds(RequeueStale, spans),
+    st.builds(Insert, st.lists(copies, min_size=1, max_size=3).map(tuple), st.sampled_from(SPANS)),
     st.builds(Purge, spans, some_queue),
     st.builds(Drop, queues),
     st.builds(OnRecord, st.tuples(st.just(PAUSE), queues), st.booleans(), ttls),

@@ -85,6 +85,7 @@ PLANS: dict[str, Plan] = {
     "complete": at(ROWID),
     "add": at(),
     "add_plain": at(),
+    "insert_job": at(),
     "update_job": at(ROWID),
     "delete_job": at(ROWID),
     "job_minted": at(ROWID),

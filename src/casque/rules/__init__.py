@@ -4,6 +4,7 @@ answers      The data stored with a remote batch, to answer a repeat of it.
 counts       Counts per status, updated with every change.
 decide       `decide`: all queue semantics.
 evolve       `evolve`: applies an event to the state.
+insertion    Which jobs of another store are added.
 lines        Lines, and the rotation in which they take turns.
 operations   Operations (`Enqueue` …, in a `Batch`) and events (`Added` …).
 picking      Which jobs a dequeue takes, and in which order.

@@ -34,6 +34,7 @@ from casque.rules.operations import (
     Enqueue,
     Heartbeat,
     Hold,
+    Insert,
     Operation,
     Purge,
     PutRecord,
@@ -95,6 +96,8 @@ def _numbers(operation: Operation, outcome: Any) -> tuple[int, ...]:
             return tuple(n for n, one in enumerate(outcome) if isinstance(one, CasqueError))
         case PutRecord():
             return (outcome.version,)
+        case Insert():
+            return tuple(place for place, is_new in enumerate(outcome) if not is_new)
         case RequeueStale() | Purge() | Drop():
             return (outcome,)
         case _:
@@ -133,6 +136,8 @@ def _outcome(operation: Any, kept: _Kept | None, time_us: int, reads: JobReads) 
                 else new_job(request, time_us)
                 for place, request in enumerate(operation.jobs)
             ]
+        case Insert():
+            return [place not in numbers for place in range(len(operation.jobs))]
         case Dequeue():
             return Leased(reads.held(numbers[::2], numbers[1::2]), None)
         case Ack() | DeleteRecord():

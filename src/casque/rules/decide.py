@@ -22,6 +22,7 @@ from casque.errors import (
 from casque.job import Job, JobStatus
 from casque.record import ABSENT, Record
 from casque.rules import transitions
+from casque.rules.insertion import insertion
 from casque.rules.lines import LOOK
 from casque.rules.operations import (
     Ack,
@@ -42,6 +43,7 @@ from casque.rules.operations import (
     Fail,
     Failed,
     Heartbeat,
+    Insert,
     Nack,
     Operation,
     Purge,
@@ -438,6 +440,11 @@ def _drop(state: State, operation: Drop, now: int) -> Decision:
     )
 
 
+def _insert(state: State, operation: Insert, now: int) -> Decision:
+    events, is_new = insertion(state, operation, now)
+    return Decision(events, lambda _: is_new)
+
+
 # -- records -------------------------------------------------------------------
 
 
@@ -485,6 +492,7 @@ _DECIDE: dict[type[Operation], Callable[[State, Any, int], Decision]] = {
     RequeueStale: _requeue_stale,
     Purge: _purge,
     Drop: _drop,
+    Insert: _insert,
     PutRecord: _put_record,
     DeleteRecord: _delete_record,
 }

@@ -19,6 +19,7 @@ from casque.rules.operations import (
     Dropped,
     Event,
     Failed,
+    Inserted,
     Purged,
     RecordPut,
     RecordsDeleted,
@@ -47,6 +48,13 @@ def _one_changed(state: State, event: _OfOneJob) -> None:
 def _added(state: State, event: Added) -> None:
     state.seq += 1
     state.put(replace(event.job, seq=state.seq))
+
+
+def _inserted(state: State, event: Inserted) -> None:
+    state.token = max(state.token, event.token)
+    for job in event.jobs:
+        state.seq += 1
+        state.put(replace(job, seq=state.seq, duplicate=False))
 
 
 def _claimed(state: State, event: Claimed) -> tuple[LineKey, ...]:
@@ -124,6 +132,7 @@ _OF_ONE_JOB: dict[type[_OfOneJob], Callable[[Job, Any, int], Job]] = {
 
 _EVOLVE: dict[type[Event], Callable[[State, Any], tuple[LineKey, ...] | None]] = {
     Added: _added,
+    Inserted: _inserted,
     Claimed: _claimed,
     Removed: _removed,
     Buried: _buried,

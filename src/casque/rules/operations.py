@@ -147,6 +147,17 @@ class Drop(msgspec.Struct, frozen=True, gc=False):
     queue: str
 
 
+class Insert(msgspec.Struct, frozen=True, gc=False):
+    """Add jobs from another store as they are, finished ones too. No job is in progress.
+
+    A job whose id exists is not added. Tokens that are issued later are above `token`, and above
+    the tokens of the jobs.
+    """
+
+    jobs: tuple[Job, ...]
+    token: int = 0
+
+
 class PutRecord(msgspec.Struct, frozen=True, gc=False):
     """Write a record if it is at version `expect` (`ABSENT`: if none exists; None: always)."""
 
@@ -179,6 +190,7 @@ Operation = (
     | RequeueStale
     | Purge
     | Drop
+    | Insert
     | PutRecord
     | DeleteRecord
 )
@@ -323,6 +335,13 @@ class RecordsDeleted(msgspec.Struct, frozen=True, tag=16, array_like=True, gc=Fa
     keys: tuple[tuple[str, str], ...]
 
 
+class Inserted(msgspec.Struct, frozen=True, tag=20, array_like=True, gc=False):
+    """Jobs were added as they are. The state assigns each `seq`. No token up to `token` is free."""
+
+    jobs: tuple[Job, ...]
+    token: int
+
+
 Event = (
     Added
     | Claimed
@@ -340,4 +359,5 @@ Event = (
     | Dropped
     | RecordPut
     | RecordsDeleted
+    | Inserted
 )

@@ -9,6 +9,7 @@ from casque.rules.operations import (
     Added,
     Event,
     Failed,
+    Inserted,
     RecordsDeleted,
     Released,
     Renewed,
@@ -18,7 +19,7 @@ from casque.rules.operations import (
 from casque.system.clock import Bell
 
 # A renewed lease may end sooner than before.
-_MAKES_CLAIMABLE = (Added, Failed, Released, Renewed, Requeued, Retried, RecordsDeleted)
+_MAKES_CLAIMABLE = (Added, Failed, Inserted, Released, Renewed, Requeued, Retried, RecordsDeleted)
 
 
 def makes_claimable(event: Event) -> bool:

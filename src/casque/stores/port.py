@@ -148,6 +148,15 @@ class Creatable(Protocol):
 
 
 @runtime_checkable
+class Counted(Protocol):
+    """A store that tells how far its tokens are."""
+
+    async def last_token(self) -> int:
+        """A number such that no higher token was issued."""
+        ...
+
+
+@runtime_checkable
 class Joinable(Protocol):
     """A store that can add jobs inside the caller's open transaction."""
 

@@ -46,5 +46,8 @@ class StateReads:
     async def records(self, kind: str) -> list[Record]:
         return await self._read(lambda state, now: views.records(state, kind, now))
 
+    async def last_token(self) -> int:
+        return await self._read(lambda state, _: state.token)
+
     async def picture(self) -> QueueState:
         return await self._read(views.picture)

@@ -30,6 +30,9 @@ JQUEUE_LEASE_US = 5 * MINUTE_US
 """jqueue stores no lease; it takes a job back this long after its last heartbeat."""
 
 _JQUEUE_WORKER = "jqueue"
+_JQUEUE_FIELDS = (
+    *("id", "entrypoint", "payload", "status", "priority", "created_at", "heartbeat_at"),
+)
 
 
 class _Attempt(msgspec.Struct, omit_defaults=True):
@@ -118,6 +121,7 @@ class _Header(msgspec.Struct):
 
 _decoder = msgspec.json.Decoder(_Document)
 _header_decoder = msgspec.json.Decoder(_Header)
+_job_decoder = msgspec.json.Decoder(_Job)
 _encoder = msgspec.json.Encoder()
 
 
@@ -158,6 +162,25 @@ def decode(content: bytes, name: str) -> State:
             "and restore it from a backup.",
             cause=error,
         ) from error
+
+
+def encode_job(job: Job) -> bytes:
+    """One job on one line, with the fields that it has in a document."""
+    return _encoder.encode(_from_job(job))
+
+
+def encode_job_for_jqueue(job: Job) -> bytes:
+    """One job on one line, with the seven fields that jqueue knows."""
+    whole = _from_job(job)
+    return _encoder.encode({name: getattr(whole, name) for name in _JQUEUE_FIELDS})
+
+
+def decode_job(line: bytes) -> Job:
+    """The job in a line. Raises CorruptError if it is invalid."""
+    try:
+        return _to_job(_job_decoder.decode(line))
+    except (msgspec.DecodeError, ValueError, OverflowError, RecursionError) as error:
+        raise CorruptError(f"it is not a job: {error}", cause=error) from error
 
 
 def _check_format(content: bytes, name: str) -> None:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import msgspec
 
 from casque.errors import CorruptError
-from casque.job import HeaderPairs, Job
+from casque.job import Attempt, HeaderPairs, Job, JobStatus
 from casque.rules.operations import (
     Added,
     BatchStamp,
@@ -27,6 +27,7 @@ from casque.rules.operations import (
     Dropped,
     Event,
     Failed,
+    Inserted,
     Purged,
     RecordPut,
     RecordsDeleted,
@@ -105,6 +106,47 @@ class _Removed(msgspec.Struct, frozen=True, tag=4, array_like=True, gc=False):
     ids: tuple[bytes, ...]
 
 
+class _Job(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True, gc=False):
+    """A job of another store, with its own times. Trailing fields that are empty are left out."""
+
+    id: bytes
+    entrypoint: str
+    payload: bytes
+    queue: str
+    priority: int
+    status: JobStatus
+    attempts: int
+    max_attempts: int
+    token: int
+    created_us: int
+    run_us: int
+    updated_us: int
+    worker: str | None = None
+    claimed_us: int | None = None
+    heartbeat_us: int | None = None
+    finished_us: int | None = None
+    expires_us: int | None = None
+    retain_us: int | None = None
+    timeout_us: int | None = None
+    error: str | None = None
+    result: bytes | None = None
+    progress: float | None = None
+    note: str | None = None
+    output: bytes | None = None
+    history: tuple[Attempt, ...] = ()
+    depth: int = 0
+    chain: tuple[str, ...] = ()
+    header_pairs: HeaderPairs = ()
+
+
+_JOB_FIELDS = _Job.__struct_fields__[1:]
+
+
+class _Inserted(msgspec.Struct, frozen=True, tag=20, array_like=True, gc=False):
+    jobs: tuple[_Job, ...]
+    token: int
+
+
 _Stored = (
     _Added
     | _Claimed
@@ -122,6 +164,7 @@ _Stored = (
     | Dropped
     | RecordPut
     | RecordsDeleted
+    | _Inserted
 )
 
 
@@ -230,7 +273,18 @@ def _to_stored(event: Event, time: int) -> _Stored:
         )
     if isinstance(event, Removed):
         return _Removed(tuple(map(_packed, event.ids)))
+    if isinstance(event, Inserted):
+        return _Inserted(tuple(map(_to_stored_job, event.jobs)), event.token)
     return event
+
+
+def _to_stored_job(job: Job) -> _Job:
+    return _Job(_packed(job.id), *(getattr(job, name) for name in _JOB_FIELDS))
+
+
+def _from_stored_job(stored: _Job) -> Job:
+    values = {name: getattr(stored, name) for name in _JOB_FIELDS}
+    return Job(id=_unpacked(stored.id), **values)
 
 
 def _from_stored(stored: _Stored, time: int) -> Event:
@@ -258,6 +312,8 @@ def _from_stored(stored: _Stored, time: int) -> Event:
         return Claimed(ids, stored.worker, stored.first_token, until, stored.served)
     if isinstance(stored, _Removed):
         return Removed(tuple(map(_unpacked, stored.ids)))
+    if isinstance(stored, _Inserted):
+        return Inserted(tuple(map(_from_stored_job, stored.jobs)), stored.token)
     return stored
 
 

@@ -28,6 +28,8 @@ from casque.rules.operations import (
     Enqueue,
     Event,
     Heartbeat,
+    Insert,
+    Inserted,
     Operation,
     Purge,
     PutRecord,
@@ -215,8 +217,12 @@ class Changes:
             new = state.jobs.get(job_id)
             if old is None:
                 assert new is not None
-                request = requests[job_id]
-                seq = transaction.add_one(replace(request, depth=new.depth, chain=new.chain))
+                seq: int | None
+                if isinstance(event, Inserted):
+                    seq = transaction.insert(new)
+                else:
+                    request = requests[job_id]
+                    seq = transaction.add_one(replace(request, depth=new.depth, chain=new.chain))
                 assert seq is not None, "the rules add only new ids"
                 state.put(replace(new, seq=seq))
             else:
@@ -278,6 +284,8 @@ def _ids_in(operation: Operation) -> Iterable[str]:
         ids = [request.id for request in operation.jobs]
     elif isinstance(operation, Ack):
         ids = [operation.id, *(request.id for request in operation.enqueue)]
+    elif isinstance(operation, Insert):
+        ids = [job.id for job in operation.jobs]
     elif isinstance(operation, PutRecord | DeleteRecord | RequeueStale | Purge | Drop):
         ids = []
     else:

@@ -221,6 +221,19 @@ INSERT INTO casque_job (
 ) VALUES (?1, ?2, 0, ?3, ?4, ?5, ?6, 0, ?7, ?8, ?7, ?9)
 ON CONFLICT DO NOTHING;
 
+-- A job of another store. The first 20 parameters are those of update_job.
+-- name: insert_job
+INSERT INTO casque_job (
+    seq, line, stage, due_us, attempts, token, run_us, updated_us, worker, claimed_us,
+    heartbeat_us, finished_us, expires_us, error, result, progress, note, output, history, payload,
+    id, queue, entrypoint, priority, max_attempts, created_us, retain_us, timeout_us, depth, chain,
+    headers, named
+) VALUES (
+    ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?,
+    ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1
+)
+ON CONFLICT (seq) DO NOTHING;
+
 -- name: update_job
 UPDATE casque_job SET
     line = ?2, stage = ?3, due_us = ?4, attempts = ?5, token = ?6, run_us = ?7, updated_us = ?8,

@@ -111,6 +111,10 @@ class Reads:
     def records(self, kind: str) -> list[Record]:
         return list(map(record_of, self._execute(SQL["records"], (kind, self._now))))
 
+    def last_token(self) -> int:
+        token: int = self._execute(SQL["counters"]).fetchone()[0]
+        return token
+
     def picture(self) -> QueueState:
         jobs = self.jobs(JobFilter(), _ALL, 0)
         [version] = self._execute(SQL["data_version"]).fetchone()

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import msgspec
+from msgspec.structs import replace
 
 from casque.job import Attempt, HeaderPairs, Job, JobStatus
 from casque.record import Record
@@ -250,6 +251,24 @@ def addition_of(
         encode_chain(request.chain) if request.chain else None,
         encode_headers(request.header_pairs) if request.header_pairs else None,
         request.payload,
+    )
+
+
+def copy_of(job: Job, seq: int, line: int | None) -> tuple[Any, ...]:
+    """The parameters of `insert_job` for a job of another store."""
+    return (
+        *update_of(replace(job, seq=seq), line),
+        job.id,
+        job.queue,
+        job.entrypoint,
+        job.priority,
+        job.max_attempts,
+        job.created_us,
+        job.retain_us,
+        job.timeout_us,
+        job.depth,
+        encode_chain(job.chain) if job.chain else None,
+        encode_headers(job.header_pairs) if job.header_pairs else None,
     )
 
 

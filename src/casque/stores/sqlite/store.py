@@ -398,6 +398,9 @@ class SqliteStore:
     async def records(self, kind: str) -> list[Record]:
         return self._read(lambda reads: reads.records(kind))
 
+    async def last_token(self) -> int:
+        return self._read(lambda reads: reads.last_token())
+
     async def picture(self) -> QueueState:
         return self._read(lambda reads: reads.picture())
 

@@ -16,6 +16,7 @@ from casque.stores.sqlite.rows import STATEMENTS as SQL
 from casque.stores.sqlite.rows import (
     Connection,
     addition_of,
+    copy_of,
     find_job,
     plain_addition_of,
     record_of,
@@ -222,6 +223,21 @@ class Transaction:
             if there is None or there[0] == request.id:
                 return None
             seq, named = self._new_order(), True
+
+    def insert(self, job: Job) -> int:
+        """Insert a job of another store as it is, with a new id in the enqueue order."""
+        due, line = job.due_us, None
+        if due is not None:
+            line = self.line(job.queue, job.entrypoint)
+            if line is None:
+                line = self.new_line(job.queue, job.entrypoint, due)
+            else:
+                self.came(line, due)
+        while True:
+            seq = self._new_order()
+            row = copy_of(job, seq, None if line is None else line.id)
+            if self.execute(SQL["insert_job"], row).rowcount:
+                return seq
 
     def add_all(self, requests: Sequence[Request]) -> list[int] | None:
         """Insert new jobs in order, and return the `seq` of each; None if an id exists.

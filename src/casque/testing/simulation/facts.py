@@ -28,6 +28,8 @@ from casque.rules.operations import (
     Fail,
     Failed,
     Heartbeat,
+    Insert,
+    Inserted,
     Nack,
     Operation,
     Purge,
@@ -209,6 +211,8 @@ def _unasked(state: State, entry: Entry, event: Event, operations: Sequence[Oper
             kinds = (Purge,)
         case Dropped():
             kinds = (Drop,)
+        case Inserted():
+            kinds = (Insert,)
         case RecordsDeleted():
             gone = all(
                 key not in state.records or state.records[key].is_gone(entry.time_us)
