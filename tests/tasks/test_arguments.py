@@ -352,6 +352,20 @@ def test_a_payload_from_elsewhere_may_leave_defaults_out_before_starred_ones() -
     assert every.call.decode(b'{"*": [1, 2, 0.5]}') == ([1, 2, 3, 0.5], {})
 
 
+def test_a_payload_from_elsewhere_may_give_arguments_by_position() -> None:
+    @App("memory://").task
+    def add(a: int, b: int, *rest: int, c: int = 0) -> None: ...
+
+    positional = b'{"*": ["x", "y"], "urgent": true}'
+    assert plain.call.decode(positional) == ([], {"to": "x", "subject": "y", "urgent": True})
+    assert add.call.decode(b'{"*": [1, 2], "c": 3}') == ([], {"a": 1, "b": 2, "c": 3})
+    assert add.call.decode(b'{"*": [1, 2, 3, 4]}') == ([1, 2, 3, 4], {})
+    with pytest.raises(InvalidError, match="too many positional values"):
+        plain.call.decode(b'{"*": ["x", "y", "z"], "urgent": true}')
+    with pytest.raises(InvalidError, match="argument `to`: Expected `str`, got `int`"):
+        plain.call.decode(b'{"*": [1], "urgent": true}')
+
+
 def test_a_parameter_may_have_any_name() -> None:
     @App("memory://").task
     def work(self: int, task: str = "", *, id: int, queue: str = "") -> None: ...

@@ -166,6 +166,8 @@ class Call:
                 f"{self._task}: the payload is not a JSON object of arguments ({error}); the "
                 f"signature is {self}."
             ) from error
+        if STARRED in raws:
+            raws = self._spread(raws, fields)
         starred: list[Any] = []
         named: dict[str, Any] = {}
         for name, raw in raws.items():
@@ -184,11 +186,29 @@ class Call:
             self._refuse_missing(starred, named)
         return starred, named
 
+    def _spread(self, raws: dict[str, msgspec.Raw], fields: _Fields) -> dict[str, msgspec.Raw]:
+        """Name the positional values of a producer that does not know the signature.
+
+        Our own payloads need no change: they name every parameter before *args that was given.
+        """
+        if not self._middle or self._middle[0] in raws:
+            return raws
+        if fields.rest is not None and self._middle[0] not in self._required:
+            return raws  # its default holds
+        values = self._raw_list(raws[STARRED])
+        surplus = values[len(fields.first) :]
+        names = self._middle[: len(surplus)]
+        if not names or any(name in raws for name in names):
+            return raws
+        rest = [*values[: len(fields.first)], *surplus[len(names) :]]
+        spread = {**dict(zip(names, surplus, strict=False)), **raws}
+        spread.pop(STARRED)
+        if rest:
+            spread[STARRED] = msgspec.Raw(msgspec.json.encode(rest))
+        return spread
+
     def _take_starred(self, raw: msgspec.Raw, fields: _Fields) -> list[Any]:
-        try:
-            raws = _LIST.decode(raw)
-        except msgspec.DecodeError as error:
-            raise InvalidError(f"{self._task}: argument `{STARRED}`: {error}.") from error
+        raws = self._raw_list(raw)
         values = [
             self._value(name, one, slot)
             for (name, slot), one in zip(fields.first, raws, strict=False)
@@ -200,6 +220,12 @@ class Call:
             )
         rest = fields.rest
         return values + [self._value(STARRED, one, rest) for one in left if rest is not None]
+
+    def _raw_list(self, raw: msgspec.Raw) -> list[msgspec.Raw]:
+        try:
+            return _LIST.decode(raw)
+        except msgspec.DecodeError as error:
+            raise InvalidError(f"{self._task}: argument `{STARRED}`: {error}.") from error
 
     def _value(self, name: str, raw: msgspec.Raw, slot: _Slot) -> Any:
         try:
