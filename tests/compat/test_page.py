@@ -120,6 +120,7 @@ PROOFS: dict[str, str] = {
         "test_the_jobs_that_go_back_are_the_unfinished_and_the_dead"
     ),
     "jqueue has no delays": "test_the_jobs_that_go_back_are_the_unfinished_and_the_dead",
+    "[`queuectl export --format jqueue`]": "test_an_export_for_jqueue_has_its_fields_alone",
 }
 
 

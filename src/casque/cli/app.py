@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from casque.cli import backup, completion, manage, show, status
+from casque.cli import backup, completion, manage, show, status, transfer
 from casque.cli import list as listing
 from casque.cli.completion import COMPLETE_VARIABLE
 from casque.cli.config import config
@@ -67,6 +67,9 @@ app.add_typer(workers)
 app.add_typer(dlq)
 app.add_typer(config)
 app.add(*backup.EXAMPLES)(backup.backup)
+app.add(*transfer.IMPORT_EXAMPLES, name="import")(transfer.import_jobs)
+app.add(*transfer.EXPORT_EXAMPLES, name="export")(transfer.export_jobs)
+app.add(*transfer.COPY_EXAMPLES, name="copy")(transfer.copy_jobs)
 app.add(*manage.RESET_EXAMPLES)(manage.reset)
 
 

@@ -29,7 +29,7 @@ from casque.cli.output import (
 from casque.cli.store import Access
 from casque.errors import InvalidError, JobNotFoundError
 from casque.job import Job
-from casque.record import CONFIG, PAUSE
+from casque.record import CONFIG, PAUSE, TRANSFER
 from casque.rules.operations import Cancel, DeleteRecord, Operation, Retry
 from casque.system.durations import duration_us
 from casque.system.terminal_text import counted, plain
@@ -143,7 +143,7 @@ def reset(context: typer.Context, yes: YesOption = False) -> int:
         dropped = sum(
             access.run(access.queue.drop(name)) for name in access.run(access.queue.queues())
         )
-        for kind in (CONFIG, PAUSE):
+        for kind in (CONFIG, PAUSE, TRANSFER):
             for record in access.records(kind):
                 access.submit(DeleteRecord(kind, record.name, None))
         workers = len(access.live_workers())

@@ -53,7 +53,7 @@ def require_shared(store: Store) -> None:
         )
 
 
-def _require_sensible(address: str, store: Store) -> None:
+def require_sensible(address: str, store: Store) -> None:
     """Raise InvalidError if the address is probably a mistake."""
     require_shared(store)
     path = _path(store.name)
@@ -91,7 +91,7 @@ class Access:
     def __init__(self, address: StoreAddress) -> None:
         self.store = open_store(address)
         if isinstance(address, str):
-            _require_sensible(address, self.store)
+            require_sensible(address, self.store)
         self._runner = runner_for(self.store)
         self._queue: AsyncQueue | None = None
         self.is_absent = False
@@ -154,7 +154,7 @@ class Access:
 def open_without_creating(address: str) -> Access:
     """Open a store for reading. If it does not exist yet, it is not created."""
     store = open_store(address)
-    _require_sensible(address, store)
+    require_sensible(address, store)
     path = _path(store.name)
     if path is not None and not path.exists():
         from casque.stores.memory import MemoryStore

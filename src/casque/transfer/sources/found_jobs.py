@@ -1,0 +1,93 @@
+"""Found jobs: the options and checks that all formats share."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import msgspec
+from msgspec.structs import replace
+
+from casque import checks
+from casque.errors import InvalidError
+from casque.job import Job, JobStatus
+from casque.rules import transitions
+from casque.rules.decide import DEAD_RETENTION_US
+from casque.system.clock import DAY_US, SECOND_US, to_us
+from casque.transfer.report import NotTaken
+from casque.transfer.taking import FoundJob
+
+
+class ImportOptions(msgspec.Struct, frozen=True):
+    """What the caller of an import chose, and the time of the import."""
+
+    now: int
+    entrypoint: str | None = None
+    """The entrypoint of all jobs; None: as the source says."""
+    queue: str | None = None
+    """The queue of all jobs; None: as the source says."""
+    take_running: bool = False
+    """True to take also the jobs that are in progress in the source, as queued ones."""
+    retention_us: int = 7 * DAY_US
+    """How long completed jobs are kept."""
+
+    def named(self, what: str) -> str:
+        """The entrypoint for items that have no name. Raises InvalidError if none was given."""
+        if self.entrypoint is None:
+            raise InvalidError(
+                f"the items of {what} have no names: pass --entrypoint NAME, the task or "
+                "entrypoint that will handle them."
+            )
+        return self.entrypoint
+
+
+def checked(job: Job, key: str, options: ImportOptions) -> FoundJob | NotTaken:
+    """The job with the caller's names, if every store can hold it."""
+    try:
+        job = replace(
+            job,
+            id=checks.name(job.id, "id"),
+            entrypoint=checks.name(options.entrypoint or job.entrypoint, "entrypoint"),
+            queue=checks.name(options.queue or job.queue, "queue"),
+            payload=checks.data(job.payload, "payload", checks.PAYLOAD_BYTES),
+            priority=checks.whole(job.priority, "priority", checks.SMALLEST_INT),
+            max_attempts=checks.whole(job.max_attempts, "max_attempts", 1),
+            attempts=checks.whole(job.attempts, "attempts", 0),
+            header_pairs=checks.headers(dict(job.header_pairs)),
+            duplicate=False,
+        )
+    except InvalidError as error:
+        return NotTaken(str(job.id)[: checks.NAME_BYTES], str(error))
+    if job.status is JobStatus.IN_PROGRESS:
+        return _let_go(job, key, options)
+    return FoundJob(job, key)
+
+
+def running(name: str) -> NotTaken:
+    """A job that a worker of the source may be running now."""
+    return NotTaken(
+        name, "it is in progress there; stop its workers, then import again with --take-running"
+    )
+
+
+def _let_go(job: Job, key: str, options: ImportOptions) -> FoundJob | NotTaken:
+    assert job.lease_until_us is not None
+    if job.lease_until_us > options.now and not options.take_running:
+        return running(job.id)
+    if job.attempts >= job.max_attempts:
+        expires = options.now + DEAD_RETENTION_US
+        return FoundJob(transitions.buried(job, now=options.now, expires=expires), key)
+    return FoundJob(transitions.requeued(job, now=options.now), key)
+
+
+def instant_us(value: object, otherwise: int) -> int:
+    """A time as ISO text (UTC if it names no zone) or seconds since 1970; else `otherwise`."""
+    try:
+        if isinstance(value, int | float):
+            return int(value * SECOND_US)
+        if isinstance(value, str):
+            value = datetime.fromisoformat(value)
+        if isinstance(value, datetime):
+            return to_us(value if value.tzinfo else value.replace(tzinfo=UTC))
+    except (ValueError, OverflowError):
+        pass
+    return otherwise
