@@ -21,7 +21,7 @@ from casque.system import local_disk
 from casque.system.clock import DAY_US, LONGEST_SPAN_US, MINUTE_US, SECOND_US
 from casque.tasks import app
 from casque.worker import __main__, options, store_thread
-from casque.worker.supervision import supervisor
+from casque.worker.supervision import registration, supervisor
 from tests.docs.following import ROOT
 from tests.docs.pages import DOCS, GUARANTEES, named, section
 
@@ -135,6 +135,18 @@ def test_what_the_pages_on_workers_say_is_so() -> None:
     assert f"by default {lease} after" in " ".join(GUARANTEES.read_text().split())
     there = set(re.findall(r"--[a-z][a-z-]+", __main__._parser().format_help())) - {"--help"}
     assert {option for option in there if option not in text} == set()
+
+
+def test_what_idle_workers_write_is_as_the_pages_say() -> None:
+    beats = MINUTE_US // options.DEFAULT_LEASE_US * store_thread.BEATS_PER_LEASE
+    assert (beats, registration._RENEWALS_PER_LEASE) == (3, store_thread.BEATS_PER_LEASE)
+    for page, words in (
+        (ROOT / "README.md", "three times a minute"),
+        (GUARANTEES, "three times a minute"),
+        (DOCS / "how-to" / "use-sqlite.md", f"{beats} commits a minute each"),
+        (DOCS / "how-to" / "use-a-bucket.md", f"{beats} PUTs and {beats} GETs a minute"),
+    ):
+        assert words in " ".join(page.read_text().split()), page.name
 
 
 @pytest.mark.parametrize("page", [GUARANTEES, DOCS / "how-to" / "use-sqlite.md"], ids=named)

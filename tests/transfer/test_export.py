@@ -82,6 +82,19 @@ def test_wrong_arguments_are_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "none.db").exists()
 
 
+def test_a_line_whose_numbers_no_store_can_hold_is_listed(tmp_path: Path) -> None:
+    fill(f"{tmp_path}/jobs.db")
+    file = BytesIO()
+    export(tmp_path / "jobs.db", file)
+    path = tmp_path / "jobs.jsonl"
+    for field in ("token", "depth", "retain_us", "attempts"):
+        job = json.loads(file.getvalue().splitlines()[1]) | {"id": field, field: 2**63}
+        path.write_text(json.dumps(job))
+        [left] = import_file(path, tmp_path / "target.db").not_taken
+        assert left.name in {field, "line 1"}
+    assert jobs_in(f"{tmp_path}/target.db") == []
+
+
 def test_a_damaged_line_is_listed_and_the_others_are_taken(tmp_path: Path) -> None:
     fill(f"{tmp_path}/jobs.db")
     file = BytesIO()

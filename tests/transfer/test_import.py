@@ -277,7 +277,7 @@ def test_another_format_than_the_wanted_one_is_refused(tmp_path: Path, target: s
         import_file(path, target, format="huey")
     with pytest.raises(InvalidError, match="there is no format 'celery'; choose one of jqueue"):
         import_file(path, target, format="celery")
-    with pytest.raises(InvalidError, match="there is no file"):
+    with pytest.raises(InvalidError, match="does not exist"):
         import_file(tmp_path / "none", target)
 
 

@@ -15,7 +15,7 @@ import typer
 from casque.cli.interrupts import Interrupts
 from casque.cli.options import QueueOption, address_of, is_json
 from casque.cli.output import DONE, NOT_SO, complain, print_json, progress_bar
-from casque.cli.store import require_sensible
+from casque.cli.store import require_sensible, require_shared
 from casque.errors import InvalidError
 from casque.stores.url import open_store
 from casque.system.terminal_text import counted, cut, plain
@@ -150,6 +150,7 @@ def copy_jobs(
 def _source(address: str) -> str:
     if not address.strip():
         raise InvalidError("--from is empty: name a store.")
+    require_shared(open_store(address))
     return address
 
 

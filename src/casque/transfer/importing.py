@@ -67,6 +67,8 @@ def import_file(
         "queue": None if queue is None else checks.name(queue, "queue"),
     }
     with _recognised(Path(path), format) as source, OpenedStore(target) as there:
+        if there.path is not None and there.path.resolve() == Path(path).resolve():
+            raise InvalidError(f"{path} is the store itself. Import it into another store.")
         options = ImportOptions(
             there.now(),
             take_running=take_running,
@@ -87,8 +89,9 @@ def _recognised(path: Path, wanted: str | None) -> Iterator[_Source]:
         if path.is_dir():
             with _in_folder(path) as source:
                 yield _required(path, source, wanted)
-        elif not path.exists():
-            raise InvalidError(f"there is no file {path}.")
+        elif not path.is_file():
+            what = "is not a file" if path.exists() else "does not exist"
+            raise InvalidError(f"{path} {what}. Name the file to import, or its folder.")
         elif _begins(path, HEADER):
             with opened(path) as file:
                 yield _required(path, _in_database(file), wanted)

@@ -32,8 +32,9 @@ class OpenedStore:
     def __init__(self, address: StoreAddress, *, must_exist: bool = False) -> None:
         self.store = open_store(address)
         self._owns_store = self.store is not address
-        path = _path(self.store.name)
-        if must_exist and path is not None and not path.exists():
+        self.path = _path(self.store.name)
+        """The file or folder of the store; None if it is not on this machine."""
+        if must_exist and self.path is not None and not self.path.exists():
             raise self._missing()
         self._runner = runner_for(self.store)
         self._session = Session(self.store, owner="transfer", blocking=self.store.blocking)

@@ -16,6 +16,9 @@ from casque.system.clock import DAY_US, SECOND_US, to_us
 from casque.transfer.report import NotTaken
 from casque.transfer.taking import FoundJob
 
+_LARGEST = 2**62
+"""Tokens count upwards from the largest one, so none may be close to what a store can hold."""
+
 
 class ImportOptions(msgspec.Struct, frozen=True):
     """What the caller of an import chose, and the time of the import."""
@@ -57,9 +60,19 @@ def checked(job: Job, key: str, options: ImportOptions) -> FoundJob | NotTaken:
         )
     except InvalidError as error:
         return NotTaken(str(job.id)[: checks.NAME_BYTES], str(error))
+    if not _fits(job):
+        return NotTaken(job.id, "one of its numbers is too large")
     if job.status is JobStatus.IN_PROGRESS:
         return _let_go(job, key, options)
     return FoundJob(job, key)
+
+
+def _fits(job: Job) -> bool:
+    """True if every store can hold the numbers of a job."""
+    values = [getattr(job, name) for name in Job.__struct_fields__]
+    for attempt in job.history:
+        values += [attempt.number, attempt.started_us, attempt.ended_us]
+    return all(abs(value) <= _LARGEST for value in values if isinstance(value, int))
 
 
 def running(name: str) -> NotTaken:
