@@ -91,6 +91,14 @@ def test_inserted_jobs_are_counted_claimed_and_retried(store: str | Store) -> No
         assert [one.id for one in queue.dequeue(batch_size=9)] == ["c"]
 
 
+def test_a_due_job_of_a_line_that_waits_is_claimable_at_once(store: str | Store) -> None:
+    insert(store, job("later", run_us=FAR))
+    with Queue(store) as queue:
+        assert queue.dequeue() == []
+        insert(store, job("now"))
+        assert [one.id for one in queue.dequeue(batch_size=9)] == ["now"]
+
+
 def test_an_insert_into_a_paused_queue_waits_for_its_resumption(store: str | Store) -> None:
     with Queue(store) as queue:
         queue.pause("default")
