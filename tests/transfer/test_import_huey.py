@@ -158,7 +158,7 @@ def test_nothing_in_a_hostile_pickle_runs(path: Path, target: str, tmp_path: Pat
         Hostile(os.system, f"touch {proof}"),
         Hostile(eval, f"open({str(proof)!r}, 'w')"),
         Hostile(exec, f"open({str(proof)!r}, 'w')"),
-        Hostile(__import__, "antigravity"),
+        Hostile(__import__, "this"),
         Hostile(getattr, 1, "real"),
         Hostile(Path.touch, proof),
     ]
