@@ -12,6 +12,7 @@ from signal import SIGKILL
 import pytest
 
 from casque import InvalidError, JobStatus, NewJob, Queue, open_store
+from casque.buckets.memory import MemoryBucket
 from casque.record import ABSENT, CONFIG, LOCK, PAUSE, WORKER
 from casque.rules.operations import Insert, PutRecord
 from casque.stores.memory import MemoryStore
@@ -43,6 +44,21 @@ def test_jobs_in_every_state_arrive_as_they_were(kind: str, to: str, tmp_path: P
     report = copy(here, there, pause=True)
     assert (report.added, report.known, report.not_taken) == (32, 0, [])
     assert jobs_in(there) == before == jobs_in(here)
+
+
+class SuspendingBucket(MemoryBucket):
+    """A bucket as on a network: its calls need an event loop."""
+
+    blocking = False
+
+
+def test_a_bucket_is_copied_to_and_from(source: str, target: str) -> None:
+    fill(source, 25)
+    before, bucket = jobs_in(source), SuspendingBucket()
+    assert copy(source, bucket, pause=True).added == 32
+    assert copy(source, bucket).known == 32
+    assert copy(bucket, target).added == 32
+    assert jobs_in(target) == before
 
 
 KILLED = """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine, Iterator, Sequence
+from os import PathLike
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -32,8 +33,8 @@ class OpenedStore:
     def __init__(self, address: StoreAddress, *, must_exist: bool = False) -> None:
         self.store = open_store(address)
         self._owns_store = self.store is not address
-        self.path = _path(self.store.name)
-        """The file or folder of the store; None if it is not on this machine."""
+        self.path = _path(self.store.name) if isinstance(address, str | PathLike) else None
+        """The file or folder of the store; None if its address is not on this machine."""
         if must_exist and self.path is not None and not self.path.exists():
             raise self._missing()
         self._runner = runner_for(self.store)
