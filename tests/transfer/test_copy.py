@@ -179,19 +179,18 @@ def test_a_source_that_does_not_exist_is_refused(name: str, target: str, tmp_pat
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("count", [0, 2_000], ids=["at the end", "in the middle"])
 def test_a_queue_that_appears_during_the_copy_is_paused_before_its_jobs_are_read(
-    source: str, target: str
+    count: int, source: str, target: str
 ) -> None:
-    fill(source, 2_000)
+    fill(source, count)
 
     def enqueue_once(done: int, _: int | None) -> None:
         with Queue(source) as queue:
             queue.enqueue("late", id="late", queue="new")
 
-    assert copy(source, target, pause=True, progress=enqueue_once).paused[-2:] == [
-        "tenant/1",
-        "ünï",
-    ]
+    report = copy(source, target, pause=True, progress=enqueue_once)
+    assert report.paused == ["default", "new", "tenant/1", "ünï"]
     assert "new" in {record.name for record in drive(open_store(target).records(PAUSE))}
     assert jobs_in(target) == jobs_in(source)
     with pytest.raises(InvalidError, match="queue other is not paused"):

@@ -80,28 +80,36 @@ class _Copy:
         report = TransferReport(self._source.name)
         taker = Taker(self._target, report, self._progress, self._source.count())
         self._copy_records(report)
-        after = 0
-        while True:
-            for page in self._source.pages(JobFilter(), after):
-                if not {job.queue for job in page} <= self._paused:
-                    break  # a new queue: its jobs are read again when it is paused
-                taker.token = self._source.last_token()
-                taker.take(map(self._found, page))
-                after = page[-1].seq
-            else:
-                break
-            self._require_still()
+        after, is_whole = 0, False
+        while not is_whole:
+            after, is_whole = self._take_after(after, taker)
+            taker.flush()
+            is_whole &= not self._require_still()
             self._copy_records(report)
-        taker.flush()
-        self._require_still()
         self._target.submit_all([Insert((), self._source.last_token())])
         report.paused = sorted(self._paused)
         return report
 
+    def _take_after(self, after: int, taker: Taker) -> tuple[int, bool]:
+        """Take the jobs after this place. Returns the last place, and True if none is left.
+
+        It stops at a job of a queue that appeared meanwhile and may not be paused.
+        """
+        for page in self._source.pages(JobFilter(), after):
+            if not {job.queue for job in page} <= self._paused:
+                return after, False
+            taker.token = self._source.last_token()
+            taker.take(map(self._found, page))
+            after = page[-1].seq
+        return after, True
+
     # -- the source ------------------------------------------------------------
 
-    def _require_still(self) -> None:
-        """Raise InvalidError unless nothing can change the jobs of the source."""
+    def _require_still(self) -> bool:
+        """Raise InvalidError unless nothing can change the jobs of the source.
+
+        Returns True if it has paused queues.
+        """
         self._paused = {record.name for record in self._source.records(PAUSE)}
         unpaused = [name for name in self._source.queues() if name not in self._paused]
         if unpaused and not self._may_pause:
@@ -113,6 +121,7 @@ class _Copy:
             self._source.try_all([PutRecord(PAUSE, name, b"", ABSENT)])
         self._paused.update(unpaused)
         self._require_no_lease()
+        return bool(unpaused)
 
     def _require_no_lease(self) -> None:
         now = self._source.now()
