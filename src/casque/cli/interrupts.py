@@ -1,4 +1,4 @@
-"""Interrupts: delays signals that end a command while an exit would leave a process behind."""
+"""Interrupts: delays SIGINT, SIGTERM and SIGHUP while an exit would leave a process behind."""
 
 from __future__ import annotations
 

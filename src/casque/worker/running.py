@@ -198,8 +198,7 @@ class RunningAttempts:
     def _settle_ended(self, attempt: RunningAttempt) -> None:
         """Settle an attempt whose asyncio task ended before it could settle the job itself.
 
-        An asyncio task that is cancelled before its first step never runs. Any other end is a
-        failed attempt.
+        If the worker cancelled the task, `ending` says why. Otherwise the attempt has failed.
         """
         if attempt.is_over and attempt.is_settled:
             return

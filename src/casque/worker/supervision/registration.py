@@ -1,7 +1,7 @@
 """Registration: a supervisor's own entry in the store, from before its first child until its end.
 
 At times a supervisor has no worker. `queuectl worker stop` must find the supervisor even then,
-because it would start another worker.
+because the supervisor would start another worker.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ def decode(data: bytes) -> QueueState:
 
 
 def _casque_document(data: bytes) -> dict[str, Any] | None:
-    """The document, if casque has written it. The jobs of any other are left to pydantic."""
+    """Return the document if casque has written it; otherwise None, and pydantic reads its jobs."""
     try:
         document: Any = msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError):
