@@ -221,7 +221,7 @@ class _Watch:
                 self._ended.add(one.process)
 
     def unsure(self) -> list[ProcessEntry]:
-        """Return processes that may still run. If a supervisor has ended, so have its workers."""
+        """Return processes that may still run. A supervisor ends its workers before itself."""
         return [
             one
             for one in self._silent

@@ -424,7 +424,7 @@ class SqliteStore:
             return read(Reads(connection.execute, now, self._time.step))
 
     def _tell(self, verb: str, error: BaseException, here: ConnectionHandle) -> None:
-        """Raise SQLite's error as one of ours; return if it is another. Hold the lock of `here`."""
+        """Raise an error of SQLite as one of ours; return if it is not from SQLite. Hold the lock of `here`."""
         trouble: BaseException = error
         if isinstance(error, sqlite3.Error):
             trouble = self._database.trouble(verb, error)

@@ -26,10 +26,10 @@ T = TypeVar("T")
 class JobCalls:
     """The calls of one jqueue queue object, and the claims that it got.
 
-    The claims are kept here and not in the casque queue, because a BrokerQueue may be entered
-    again, each time with a new one. A claim that this object got is fenced: once another worker
-    has the job, every call raises LeaseLostError, so a claim that is over is kept too. If this
-    object never claimed the job, a call means the current claim of any worker, as in jqueue.
+    The claims are kept here, because a BrokerQueue that is entered again opens a new casque queue.
+    A claim that is over is kept too: once another worker has the job, every call here must raise
+    LeaseLostError. If this object never claimed the job, a call means the current claim of any
+    worker, as in jqueue.
     """
 
     def __init__(self) -> None:
