@@ -62,10 +62,10 @@ def draw(count: int) -> list[int]:
 
 
 def next_uuid7(last: int, now_ms: int, drawn: int) -> tuple[str, int]:
-    """Make an id for `now_ms` from `drawn`, 64 random bits. Its order is higher than `last`.
+    """Make an id for `now_ms` from `drawn`, 64 random bits. Returns it and its upper bits.
 
-    Within a millisecond, or when the clock goes back, the order rises by small random steps from
-    `last`. So the ids of one process sort by age. All bits below the order are random each time, so
+    The upper bits are higher than `last`: within a millisecond, or when the clock goes back, they
+    rise by small random steps. So the ids of one process sort by age. All lower bits are random, so
     the next id cannot be guessed.
     """
     start = now_ms << _ORDER_BITS

@@ -1,4 +1,4 @@
-"""Presence: ephemeral records, each an object outside the log that its owner overwrites.
+"""Presence: ephemeral records. Each is an object beside the log, and its owner overwrites it.
 
 A worker renews its registry entry several times a minute. In the log, each renewal would be an
 entry, which every process would have to read.

@@ -424,7 +424,10 @@ class SqliteStore:
             return read(Reads(connection.execute, now, self._time.step))
 
     def _tell(self, verb: str, error: BaseException, here: ConnectionHandle) -> None:
-        """Raise an error of SQLite as one of ours; return if it is not from SQLite. Hold the lock of `here`."""
+        """Raise an error of SQLite as one of ours. Return if the error is not from SQLite.
+
+        The caller must hold the lock of `here`.
+        """
         trouble: BaseException = error
         if isinstance(error, sqlite3.Error):
             trouble = self._database.trouble(verb, error)
