@@ -28,7 +28,13 @@ class CasqueError(Exception):
 
 
 class InvalidError(CasqueError, ValueError):
-    """The call is wrong and nothing was written. Fix the call."""
+    """The call is wrong and nothing was written. Fix the call.
+
+    `is_too_deep` is True when the loop guard refused a job: the jobs that enqueued
+    each other, down to this one, are more than `max_depth`.
+    """
+
+    is_too_deep = False
 
 
 class JobNotFoundError(CasqueError):

@@ -136,7 +136,7 @@ def test_tasks_may_enqueue_tasks_up_to_a_depth(app: App) -> None:
         return 0 if n == 0 else 1 + down.enqueue(n - 1).result()
 
     assert down.enqueue(16).result() == 16
-    with pytest.raises(CasqueError, match="jobs led to this one"):
+    with pytest.raises(CasqueError, match="17 jobs deep, and max_depth is 16: down -> "):
         down.enqueue(17)
 
 

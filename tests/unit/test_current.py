@@ -9,7 +9,7 @@ import pytest
 from casque import InvalidError, Job, current_job
 from casque.checks import OUTPUT_BYTES
 from casque.queues.lineage import inherited
-from casque.tasks.current import RunningJob, running_as
+from casque.queues.running_job import RunningJob, running_as
 
 JOB = Job(
     id="a",

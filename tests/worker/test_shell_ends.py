@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from casque import App, JobStatus
+from casque.queues.running_job import RunningJob
 from casque.stores.memory import MemoryStore
-from casque.tasks.current import RunningJob
 from casque.testing import FakeClock
 from casque.worker.options import WorkerOptions
 from casque.worker.shell import command as commands

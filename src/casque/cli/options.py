@@ -13,7 +13,7 @@ import typer
 
 from casque.checks import name
 from casque.cli.store import Access, address_from, open_without_creating
-from casque.worker.shell.job import STORE_VARIABLE
+from casque.queues.lineage import STORE_VARIABLE
 
 StoreOption = Annotated[
     str | None,

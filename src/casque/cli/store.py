@@ -12,13 +12,13 @@ from casque.cli.output import complain
 from casque.errors import InvalidError
 from casque.job import Job
 from casque.queues.async_queue import DEFAULT_MAX_DEPTH, AsyncQueue
+from casque.queues.lineage import STORE_VARIABLE
 from casque.queues.runner import runner_for
 from casque.record import CONFIG, WORKER, Record
 from casque.rules.operations import Operation
 from casque.rules.views import JobFilter
 from casque.stores.port import Store
 from casque.stores.url import StoreAddress, open_store
-from casque.worker.shell.job import STORE_VARIABLE
 from casque.worker.shell.settings import Settings, settings_of, unfit
 
 if TYPE_CHECKING:

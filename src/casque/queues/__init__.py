@@ -11,8 +11,10 @@ lease_keeper    Renews a lease for `HeartbeatManager` and `Lock`, and notices a 
 lineage         Whether this code runs inside a job, and how deep.
 lock            `Lock`: a lock kept in a store.
 operators       The methods for operators: cancel, retry, purge, pause …, and reading.
+refusals        How an enqueue that the loop guard refused tells the worker of its shell job.
 runner          Runs our coroutines for sync code, without an event loop.
 runner_asyncio  Runs our coroutines for sync code, with an event loop on a thread.
+running_job     `RunningJob`: the job that this code runs in.
 session         A queue's or lock's connection to its store, with a writer and a worker name.
 sync_queue      `Queue`: the methods of `async_queue` without `await`.
 """

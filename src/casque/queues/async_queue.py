@@ -8,6 +8,7 @@ commit per operation, a BrokerQueue commits the operations of all its callers to
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
 from typing import Self
 
@@ -20,13 +21,14 @@ from casque.errors import (
     StorageError,
 )
 from casque.job import DEFAULT_MAX_ATTEMPTS, DEFAULT_QUEUE, Job
-from casque.queues import arguments
+from casque.queues import arguments, refusals
 from casque.queues.arguments import NewJob
 from casque.queues.held_claims import HeldClaim, HeldClaims
 from casque.queues.lineage import inherited
 from casque.queues.operators import OperatorMethods
+from casque.queues.running_job import RunningJob, consuming
 from casque.queues.session import Session
-from casque.rules.decide import Leased
+from casque.rules.decide import Leased, too_deep
 from casque.rules.operations import (
     Ack,
     Dequeue,
@@ -38,6 +40,7 @@ from casque.rules.operations import (
     Nack,
     Operation,
     Release,
+    Request,
 )
 from casque.stores.port import Store
 from casque.stores.url import StoreAddress
@@ -64,6 +67,7 @@ class AsyncQueue(OperatorMethods):
         max_retries: int | None = None,
         _blocking: bool = False,
         _owner: str | None = None,
+        _address: str | None = None,
     ) -> None:
         if lease is not None and stale_timeout is not None:
             raise InvalidError("`stale_timeout` is another name for `lease`: give one of them.")
@@ -81,6 +85,7 @@ class AsyncQueue(OperatorMethods):
             one_by_one=self._one_by_one,
             must_enter=self._must_enter,
             max_conflicts=max_retries,
+            shared_address=_address,
         )
         self._held_claims = HeldClaims()
 
@@ -162,7 +167,7 @@ class AsyncQueue(OperatorMethods):
         if not requests:
             self._session.check_open()
             return []
-        operation = Enqueue(requests, self._max_depth)
+        operation = self._allowed(requests)
         if connection is not None:
             return self._session.enqueue_within(connection, operation)
         added: list[Job] = await self._session.submit(operation)
@@ -324,6 +329,15 @@ class AsyncQueue(OperatorMethods):
         ]
         return _raise_lost(lost, len(holds), "renewed")
 
+    def running(self, job: Job) -> AbstractContextManager[RunningJob]:
+        """In this context, code runs inside `job`, which `dequeue` returned.
+
+        `current_job()` returns the job, jobs that are enqueued here are one level deeper, and a
+        program that is started with `env=current_job().environ()` knows its job. This renews no
+        lease and settles nothing.
+        """
+        return consuming(job, self._session.address)
+
     def _held_claim(self, job: Job | str) -> HeldClaim | None:
         return self._held_claims.find(job)
 
@@ -332,7 +346,15 @@ class AsyncQueue(OperatorMethods):
     def _to_enqueue(self, new: NewJob) -> Enqueue:
         [minted], [order] = self._session.clock.mint(1)
         request = arguments.request(new, inherited(), minted, order)
-        return Enqueue((request,), self._max_depth)
+        return self._allowed((request,))
+
+    def _allowed(self, requests: tuple[Request, ...]) -> Enqueue:
+        """The operation, unless the loop guard refuses it: the store would refuse it too."""
+        if requests[0].depth > self._max_depth:  # all have the same
+            error = too_deep(requests[0], self._max_depth)
+            refusals.write(str(error))
+            raise error
+        return Enqueue(requests, self._max_depth)
 
     def _to_dequeue(
         self,

@@ -15,7 +15,7 @@ from casque.record import ABSENT, Record
 from casque.rules.operations import DeleteRecord, Enqueue, Operation, PutRecord
 from casque.stores.listeners import Listeners
 from casque.stores.port import Joinable, Store
-from casque.stores.url import StoreAddress, open_store
+from casque.stores.url import StoreAddress, open_store, shared_address_of
 from casque.system import forks
 from casque.system.clock import Bell, Clock, drive
 
@@ -36,8 +36,11 @@ class Session:
         one_by_one: bool = False,
         must_enter: bool = False,
         max_conflicts: int | None = None,
+        shared_address: str | None = None,
     ) -> None:
         self.store = open_store(address)
+        self.address = shared_address or shared_address_of(address, self.store)
+        """The address at which another process finds the store; None if it cannot."""
         self.clock: Clock = self.store.clock
         self.worker = _new_name(self.clock) if worker is None else checks.name(worker, "worker")
         self.blocking = blocking

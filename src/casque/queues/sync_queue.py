@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime, timedelta
 from typing import Any, NoReturn, Self, TypeVar
 
@@ -21,10 +21,17 @@ from casque.queues.async_queue import DEFAULT_MAX_DEPTH, AsyncQueue
 from casque.queues.held_claims import HeldClaim
 from casque.queues.operators import as_lease
 from casque.queues.runner import Runner, runner_for, warn_inside_loop
+from casque.queues.running_job import RunningJob
 from casque.rules.decide import Leased
 from casque.rules.state import QueueState
 from casque.stores.port import Store
-from casque.stores.url import StoreAddress, anchored, is_store, open_store
+from casque.stores.url import (
+    StoreAddress,
+    anchored,
+    is_store,
+    open_store,
+    shared_address_of,
+)
 from casque.system import forks
 
 T = TypeVar("T")
@@ -44,6 +51,7 @@ class Queue:
         worker: str | None = None,
         max_depth: int = DEFAULT_MAX_DEPTH,
         stale_timeout: timedelta | None = None,
+        _address: str | None = None,
     ) -> None:
         address = anchored(store)  # a forked child may change its folder before it opens it
 
@@ -58,6 +66,7 @@ class Queue:
                 stale_timeout=stale_timeout,
                 _blocking=at.blocking,
                 _owner="Queue",
+                _address=_address or shared_address_of(address, at),
             )
             return queue, runner
 
@@ -242,6 +251,10 @@ class Queue:
     def heartbeat_many(self, jobs: Iterable[Job | str], *, lease: timedelta | None = None) -> None:
         """Renew several leases in one operation. Raises LeaseLostError if some were lost."""
         return self._run(self._live.heartbeat_many(jobs, lease=lease))
+
+    def running(self, job: Job) -> AbstractContextManager[RunningJob]:
+        """In this context, code runs inside `job`. See `BrokerQueue.running`."""
+        return self._queue.running(job)
 
     def _held_claim(self, job: Job | str) -> HeldClaim | None:
         return self._queue._held_claim(job)

@@ -171,7 +171,7 @@ def _additions(
     added: dict[str, Request] = {}
     for request in requests:
         if request.depth > max_depth:
-            raise InvalidError(_too_deep(request, max_depth), job_id=request.id)
+            raise too_deep(request, max_depth)
         first = added.get(request.id) or (
             None if request.id == leaving else state.find(request.id, now)
         )
@@ -213,13 +213,17 @@ def new_job(request: Request, now: int, seq: int = 0) -> Job:
     )
 
 
-def _too_deep(request: Request, max_depth: int) -> str:
+def too_deep(request: Request, max_depth: int) -> InvalidError:
+    """The error for a job that the loop guard refuses. It names the jobs above it."""
     chain = " -> ".join((*request.chain, request.entrypoint))
-    return (
+    error = InvalidError(
         f"job {request.id} was refused: it is {request.depth} jobs deep, and max_depth is "
         f"{max_depth}: {chain}. Jobs that enqueue jobs in a loop never end; break the loop, or "
-        "raise max_depth."
+        "raise max_depth.",
+        job_id=request.id,
     )
+    error.is_too_deep = True
+    return error
 
 
 # -- dequeue -------------------------------------------------------------------

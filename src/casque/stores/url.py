@@ -79,6 +79,17 @@ def anchored(address: StoreAddress) -> StoreAddress:
     return address
 
 
+def shared_address_of(address: StoreAddress, store: Store) -> str | None:
+    """The address at which another process finds the store that was opened at `address`.
+
+    None if it cannot: the store is in memory, or the caller passed an object.
+    """
+    if store.instant or not isinstance(address, str | os.PathLike):
+        return None
+    anchor = anchored(address)
+    return anchor if isinstance(anchor, str) else os.fspath(cast("Path", anchor))
+
+
 def is_store(address: object) -> TypeGuard[Store]:
     """True if this is a store. Checks for methods, so a wrapper of a store is one too."""
     return _has(address, "commit", "listen")

@@ -13,7 +13,7 @@ from casque.errors import InvalidError, JobNotFoundError
 from casque.job import DEFAULT_QUEUE, Job
 from casque.queues import arguments
 from casque.queues.arguments import NewJob
-from casque.queues.async_queue import AsyncQueue
+from casque.queues.async_queue import DEFAULT_MAX_DEPTH, AsyncQueue
 from casque.queues.sync_queue import Queue
 from casque.retry import Backoff
 from casque.stores.port import Store
@@ -46,9 +46,14 @@ class TaskApp:
     """Registers tasks and enqueues their jobs, on one store: an `App` without its workers."""
 
     def __init__(
-        self, store: StoreAddress, *, immediate: bool = False, middleware: Iterable[object] = ()
+        self,
+        store: StoreAddress,
+        *,
+        immediate: bool = False,
+        middleware: Iterable[object] = (),
+        max_depth: int = DEFAULT_MAX_DEPTH,
     ) -> None:
-        self.app_store = AppStore(store)
+        self.app_store = AppStore(store, max_depth=max_depth)
         self.immediate = immediate
         self.middleware = tuple(middleware)
         for one in self.middleware:
@@ -199,9 +204,8 @@ class TaskApp:
     def enqueue_many(self, jobs: Iterable[NewJob]) -> list[Handle[Any]]:
         """Store up to 10,000 jobs that `task.job(…)` made: all or none, in order."""
         if self.immediate:
-            clock = self.store.clock
             return [
-                self._handle(run_now(self._known(new), new, clock))
+                self._handle(run_now(self._known(new), new, self.app_store))
                 for new in arguments.several(jobs, "NewJob")
             ]
         return [self._handle(job) for job in self.queue.enqueue_many(jobs)]
@@ -209,9 +213,8 @@ class TaskApp:
     async def aenqueue_many(self, jobs: Iterable[NewJob]) -> list[Handle[Any]]:
         """Like `enqueue_many`, without blocking the event loop."""
         if self.immediate:
-            clock = self.store.clock
             return [
-                self._handle(await arun_now(self._known(new), new, clock))
+                self._handle(await arun_now(self._known(new), new, self.app_store))
                 for new in arguments.several(jobs, "NewJob")
             ]
         return [self._handle(job) for job in await self.async_queue.enqueue_many(jobs)]

@@ -7,12 +7,19 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
+from casque import checks
 from casque.errors import InvalidError
-from casque.queues.async_queue import AsyncQueue
+from casque.queues.async_queue import DEFAULT_MAX_DEPTH, AsyncQueue
 from casque.queues.runner_asyncio import LoopRunner
 from casque.queues.sync_queue import Queue
 from casque.stores.port import Creatable, Store
-from casque.stores.url import StoreAddress, anchored, is_store, open_store
+from casque.stores.url import (
+    StoreAddress,
+    anchored,
+    is_store,
+    open_store,
+    shared_address_of,
+)
 from casque.system import forks
 from casque.system.clock import drive
 
@@ -20,9 +27,11 @@ from casque.system.clock import drive
 class AppStore:
     """The store at an address, in this process. Thread-safe; opens the store again after a fork."""
 
-    def __init__(self, address: StoreAddress) -> None:
+    def __init__(self, address: StoreAddress, *, max_depth: int = DEFAULT_MAX_DEPTH) -> None:
         self._address = anchored(address)  # so that a later change of folder does not matter
         self._owns_store = not is_store(address)
+        self.max_depth = checks.whole(max_depth, "max_depth", 0)
+        """How deep jobs may enqueue jobs through its queues."""
         self._lock = threading.Lock()
         self._generation = forks.generation()
         self._is_closed = False
@@ -45,6 +54,11 @@ class AppStore:
         """The address, for other processes; None if the app was given a store object."""
         address = self._address
         return str(address) if isinstance(address, str | Path) else None
+
+    @property
+    def shared_address(self) -> str | None:
+        """The address for programs that a job starts; None if they cannot open the store."""
+        return shared_address_of(self._address, self.store)
 
     def apart(self) -> Store:
         """Return a second store, which callers of `store` cannot delay, or `store` itself.
@@ -77,7 +91,11 @@ class AppStore:
         if queue is None:
             store = self.store
             with self._lock:
-                queue = self._queue = self._queue or Queue(store)
+                queue = self._queue = self._queue or Queue(
+                    store,
+                    max_depth=self.max_depth,
+                    _address=shared_address_of(self._address, store),
+                )
         return queue
 
     @property
@@ -87,7 +105,12 @@ class AppStore:
         if queue is None:
             store = self.store
             with self._lock:
-                queue = self._async_queue = self._async_queue or AsyncQueue(store, _owner="App")
+                queue = self._async_queue = self._async_queue or AsyncQueue(
+                    store,
+                    max_depth=self.max_depth,
+                    _owner="App",
+                    _address=shared_address_of(self._address, store),
+                )
         return queue
 
     def _check(self) -> None:

@@ -10,17 +10,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec.structs import replace
 
-from casque.errors import InvalidError
 from casque.job import Job, JobStatus
 from casque.queues import arguments
 from casque.queues.arguments import NewJob
-from casque.queues.async_queue import DEFAULT_MAX_DEPTH
 from casque.queues.lineage import inherited
-from casque.rules.decide import new_job
+from casque.queues.running_job import RunningJob, running_as
+from casque.rules.decide import new_job, too_deep
 from casque.system.clock import Clock
-from casque.tasks.current import RunningJob, running_as
 
 if TYPE_CHECKING:
+    from casque.tasks.app_store import AppStore
     from casque.tasks.task import Task
 
 T = TypeVar("T")
@@ -28,38 +27,36 @@ T = TypeVar("T")
 WORKER = "immediate"
 
 
-def run_now(task: Task[..., Any], new: NewJob, clock: Clock) -> Job:
+def run_now(task: Task[..., Any], new: NewJob, store: AppStore) -> Job:
     """Run the job on this thread and return it as it would be stored. Raises the task's errors."""
-    job, running, args, kwargs = _begun(task, new, clock)
+    job, running, args, kwargs = _begun(task, new, store)
     with running_as(running):
         value = task.function(*args, **kwargs)
         if task.is_async:
             value = _without_loop(value)
-    return _finished(task, job, value, clock)
+    return _finished(task, job, value, store.store.clock)
 
 
-async def arun_now(task: Task[..., Any], new: NewJob, clock: Clock) -> Job:
+async def arun_now(task: Task[..., Any], new: NewJob, store: AppStore) -> Job:
     """Like `run_now`, but an async function runs in the caller's event loop."""
-    job, running, args, kwargs = _begun(task, new, clock)
+    job, running, args, kwargs = _begun(task, new, store)
     with running_as(running):
         value = task.function(*args, **kwargs)
         if task.is_async:
             value = await value
-    return _finished(task, job, value, clock)
+    return _finished(task, job, value, store.store.clock)
 
 
 def _begun(
-    task: Task[..., Any], new: NewJob, clock: Clock
+    task: Task[..., Any], new: NewJob, store: AppStore
 ) -> tuple[Job, RunningJob, list[Any], dict[str, Any]]:
-    lineage = inherited()
-    if lineage.depth > DEFAULT_MAX_DEPTH:
-        raise InvalidError(
-            f"{task.name}: {lineage.depth} jobs led to this one, each enqueued by the one "
-            f"before ({' > '.join(lineage.chain)}); at most {DEFAULT_MAX_DEPTH} are allowed."
-        )
+    clock, lineage = store.store.clock, inherited()
+    request = arguments.request(new, lineage, clock.new_id(), 0)
+    if lineage.depth > store.max_depth:
+        raise too_deep(request, store.max_depth)
     now = clock.now()
     job = replace(
-        new_job(arguments.request(new, lineage, clock.new_id(), 0), now),
+        new_job(request, now),
         status=JobStatus.IN_PROGRESS,
         attempts=1,
         worker=WORKER,
@@ -67,7 +64,12 @@ def _begun(
         claimed_us=now,
     )
     deadline = None if job.timeout_us is None else now + job.timeout_us
-    running = RunningJob(job, deadline, lambda *_: None)  # no other code can read its progress
+    running = RunningJob(
+        job,
+        deadline,
+        lambda *_: None,  # no other code can read its progress
+        store=store.shared_address,
+    )
     return job, running, *task.call.decode(new.payload)
 
 

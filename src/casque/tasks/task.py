@@ -70,7 +70,7 @@ class TaskWithOptions(Generic[P, R]):
         payload = task.call.encode(args, kwargs)
         app_store = task.app.app_store
         if task.app.immediate:
-            job = run_now(task, replace(new, payload=payload), app_store.store.clock)
+            job = run_now(task, replace(new, payload=payload), app_store)
             return Handle(app_store, job, task.call, is_done=True)
         if asyncio._get_running_loop() is not None:  # noqa: SLF001 - the quick check
             warn_inside_loop("`enqueue` of a task", "`await task.aenqueue(…)`")
@@ -85,7 +85,7 @@ class TaskWithOptions(Generic[P, R]):
         payload = task.call.encode(args, kwargs)
         app_store = task.app.app_store
         if task.app.immediate:
-            job = await arun_now(task, replace(new, payload=payload), app_store.store.clock)
+            job = await arun_now(task, replace(new, payload=payload), app_store)
             return Handle(app_store, job, task.call, is_done=True)
         queue = app_store.async_queue
         job = await queue._enqueue(replace(new, payload=payload))  # noqa: SLF001 - no list

@@ -22,10 +22,10 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeVar, cast
 
 from casque.job import Job
 from casque.queues.async_queue import AsyncQueue, BrokerQueue, DirectQueue
+from casque.queues.running_job import RunningJob, running_as
 from casque.queues.sync_queue import Queue
 from casque.stores.port import Store
 from casque.system.clock import Clock
-from casque.tasks.current import RunningJob, running_as
 from casque.testing.fakeclock import FakeClock
 from casque.testing.processes import in_processes, in_threads
 

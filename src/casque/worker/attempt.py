@@ -13,11 +13,11 @@ import msgspec
 from casque import checks
 from casque.errors import InvalidError
 from casque.job import Failure, Job
+from casque.queues.running_job import RunningJob
 from casque.retry import Discard, Retry, Snooze, delay_of, reason_of
 from casque.rules import operations
 from casque.rules.operations import Ack, Fail, Nack, Operation, Release
 from casque.system.clock import LONGEST_SPAN_US, Clock
-from casque.tasks.current import RunningJob
 from casque.tasks.task import Task
 
 _OUR_FOLDER = str(Path(__file__).parent)
@@ -253,6 +253,8 @@ def gives_up(error: BaseException, task: Task[..., Any]) -> bool:
     """True if the task is not tried again after this error."""
     if isinstance(error, TaskError):
         return error.gives_up
+    if isinstance(error, InvalidError) and error.is_too_deep:
+        return True  # the next attempt is as deep as this one
     if isinstance(error, task.give_up_on):
         return True
     # SystemExit and the like are not Exceptions, but from a task they are ordinary failures.

@@ -70,7 +70,7 @@ def load_app(
         _import(_name_of_file(Path(one)) if one.endswith(".py") else one)
     enable_loggers()
     if store is not None:
-        app.app_store = AppStore(store)
+        app.app_store = AppStore(store, max_depth=app.app_store.max_depth)
     return app
 
 

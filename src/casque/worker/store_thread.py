@@ -17,12 +17,12 @@ from functools import partial
 from typing import Any
 
 from casque.errors import CasqueError, CorruptError, StorageError
+from casque.queues.running_job import RunningJob
 from casque.queues.session import Session
 from casque.record import DISMISSAL, Record
 from casque.rules.decide import Leased
 from casque.rules.operations import Dequeue, Heartbeat, Operation, PutRecord, Release
 from casque.system.clock import LOOK_US, SECOND_US, Bell, Clock, StepWatch, drive
-from casque.tasks.current import RunningJob
 from casque.tasks.task import Task
 from casque.worker.attempt import RunningAttempt, Stopped
 from casque.worker.claim_policy import ClaimPolicy
@@ -402,7 +402,9 @@ class StoreThread:
         for job in leased.jobs:
             attempt = RunningAttempt(job, self._tasks[job.entrypoint], self._clock)
             report = partial(self.report_progress, attempt)
-            attempt.running = RunningJob(job, attempt.deadline_us, report)
+            attempt.running = RunningJob(
+                job, attempt.deadline_us, report, store=self._session.address
+            )
             attempt.lease_end_us = attempt.running.lease_end_us = sent + asked.lease_us
             message.claimed.append(attempt)
         with self._lock:

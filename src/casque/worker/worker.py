@@ -167,7 +167,12 @@ class Worker:
                 await store.close()
 
     def _set_up(self, store: Store, loop: asyncio.AbstractEventLoop) -> None:
-        session = Session(store, owner="Worker", blocking=store.blocking)
+        session = Session(
+            store,
+            owner="Worker",
+            blocking=store.blocking,
+            shared_address=self._app.app_store.shared_address,
+        )
         self._report = Report(session.worker, store.clock)
         supervisor, supervisor_birth = self._supervisor
         self._entry = OwnEntry(

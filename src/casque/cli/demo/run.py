@@ -24,13 +24,14 @@ from casque.cli.output import DONE, INTERRUPTED, NOT_SO
 from casque.errors import CasqueError
 from casque.job import Failure, Job, JobStatus, Stats
 from casque.queues.arguments import NewJob
+from casque.queues.lineage import STORE_VARIABLE
 from casque.queues.sync_queue import Queue
 from casque.record import ABSENT, CONFIG
 from casque.rules.operations import Batch, PutRecord
 from casque.rules.state import QueueState
 from casque.stores.sqlite.store import SqliteStore
 from casque.system.clock import SystemClock, drive
-from casque.worker.shell.job import SHELL, STORE_VARIABLE, ShellCall, encode
+from casque.worker.shell.job import SHELL, ShellCall, encode
 from casque.worker.shell.settings import encoded
 
 JOBS = 60

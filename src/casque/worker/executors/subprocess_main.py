@@ -17,12 +17,14 @@ from typing import IO, Any
 from casque import checks
 from casque.checks import describe
 from casque.errors import InvalidError
+from casque.job import Job
+from casque.queues.lineage import VARIABLES, variables
+from casque.queues.running_job import RunningJob
 from casque.retry import Discard, Retry, Snooze, delay_of, reason_of
 from casque.stores.port import Store
 from casque.system.clock import SystemClock
 from casque.tasks.app import TaskApp
 from casque.tasks.app_store import AppStore
-from casque.tasks.current import RunningJob
 from casque.tasks.task import Task
 from casque.worker.attempt import (
     InvalidResult,
@@ -86,7 +88,9 @@ def _run(app: TaskApp, order: protocol.RunOrder, line: socket.socket) -> protoco
         if fraction is not None:
             _send(line, protocol.ProgressReply(job_id, fraction, note))
 
-    attempt.running = RunningJob(order.job, attempt.deadline_us, report)
+    store = app.app_store.shared_address
+    attempt.running = RunningJob(order.job, attempt.deadline_us, report, store=store)
+    _set_variables(order.job, store)
     middleware = Middleware(app.middleware, Report(order.job.worker or "", clock))
     try:
         arguments = task.call.decode(order.job.payload)
@@ -95,6 +99,17 @@ def _run(app: TaskApp, order: protocol.RunOrder, line: socket.socket) -> protoco
         return protocol.UnfitReply(checks.text(describe(unfit.args[0]), "error"))
     except BaseException as error:  # noqa: BLE001 - whatever a task does, this process lives
         return _of_error(error, task)
+
+
+def _set_variables(job: Job, store: str | None) -> None:
+    """Tell the programs that the function starts in which job they run.
+
+    This process runs one job at a time and belongs to the worker, so its environment may change.
+    The variables stay until the next job, for threads that the function leaves behind.
+    """
+    for name in VARIABLES:
+        os.environ.pop(name, None)
+    os.environ.update(variables(job, store))
 
 
 def _of_error(error: BaseException, task: Task[..., Any]) -> protocol.Reply:
@@ -110,6 +125,10 @@ def _of_error(error: BaseException, task: Task[..., Any]) -> protocol.Reply:
 
 class _Elsewhere(AppStore):
     """Raises on use: only the worker's process has the memory store."""
+
+    @property
+    def shared_address(self) -> str | None:
+        return None
 
     @property
     def store(self) -> Store:

@@ -12,8 +12,6 @@ from casque.system.terminal_text import signal_name
 
 SHELL = "shell"
 """Their entrypoint."""
-STORE_VARIABLE = "CASQUE_STORE"
-"""The variable that names the store for `queuectl`. A command gets the store of its job."""
 
 _CODE = re.compile(r"exit code (\d+)")
 _COMMAND_BYTES = 8_000
@@ -75,11 +73,15 @@ def command_of(job: Job) -> str | None:
         return None
 
 
-def exit_failure(code: int) -> Failure:
-    """The failure of a command that ended with `code`, negative for a signal."""
-    if code >= 0:
-        return Failure(text=f"exit code {code}")
-    return Failure(text=f"exit code {128 - code} (killed by {signal_name(-code)})")
+def exit_failure(code: int, refusal: str | None = None) -> Failure:
+    """The failure of a command that ended with `code`, negative for a signal.
+
+    `refusal` is what the loop guard said when it refused a job of the command.
+    """
+    text = f"exit code {code}"
+    if code < 0:
+        text = f"exit code {128 - code} (killed by {signal_name(-code)})"
+    return Failure(text=text if refusal is None else f"{text}, after {refusal}")
 
 
 def exit_code_of(job: Job) -> int | None:

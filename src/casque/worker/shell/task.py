@@ -7,6 +7,7 @@ import errno
 import logging
 import os
 import signal
+import tempfile
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from functools import partial
@@ -14,19 +15,20 @@ from itertools import islice
 from typing import Any
 
 from casque.job import Failure, JobStatus
-from casque.queues.lineage import DEPTH_VARIABLE, JOB_ID_VARIABLE
+from casque.queues import refusals
+from casque.queues.lineage import REFUSAL_VARIABLE, STORE_VARIABLE, VARIABLES, variables
+from casque.queues.running_job import RunningJob
 from casque.retry import Backoff, Snooze
 from casque.system.clock import SECOND_US
 from casque.tasks.app import TaskApp
 from casque.tasks.calls import Call
-from casque.tasks.current import RunningJob, current_job
+from casque.tasks.current import current_job
 from casque.tasks.task import where
 from casque.worker.attempt import GivenBack, TaskError
 from casque.worker.shell.command import Command, pause
 from casque.worker.shell.guard import Guard, UnguardedError
 from casque.worker.shell.job import (
     SHELL,
-    STORE_VARIABLE,
     ShellCall,
     ShellResult,
     decode,
@@ -35,7 +37,6 @@ from casque.worker.shell.job import (
 )
 from casque.worker.shell.settings import LiveSettings
 
-ATTEMPT_VARIABLE = "CASQUE_ATTEMPT"
 CANNOT_START = "CannotStart"
 """The kind of failure of a command that could not start."""
 
@@ -133,8 +134,10 @@ class RunningCommands:
             running.output = output
             running.beat()
 
+        refusal_path = refusals.new_path(tempfile.gettempdir(), self._app.store.clock)
+        environment = _environment(call, running, self._app.app_store.shared_address, refusal_path)
         try:
-            command = _started(call, _environment(call, running, self._address()), report)
+            command = _started(call, environment, report)
         except _ShortageError as error:
             raise self._put_off(error) from None
         self._running[running] = None
@@ -143,6 +146,7 @@ class RunningCommands:
         except UnguardedError as error:
             raise self._put_off(error) from None
         finally:
+            refusal = refusals.take(refusal_path)
             running.when_renewed = None
             del self._running[running]
             running.output = command.output or None
@@ -154,7 +158,8 @@ class RunningCommands:
         if code in _TERMINATED and await _is_stopping(running):
             raise GivenBack
         await self._settings.refresh()
-        raise TaskError(exit_failure(code), gives_up=False)
+        # The next attempt would be as deep as this one, so the guard would refuse it again.
+        raise TaskError(exit_failure(code, refusal), gives_up=refusal is not None)
 
     def _bound(self, running: RunningJob, group: int) -> None:
         """Make the guard kill the command when the lease ends, even if this process is frozen."""
@@ -177,10 +182,6 @@ class RunningCommands:
                 error,
             )
         return Snooze(_SHORT_DELAY)
-
-    def _address(self) -> str | None:
-        """The address by which a command finds the store; None for a store in memory."""
-        return None if self._app.store.instant else self._app.app_store.address
 
     async def _look_after(self) -> None:
         """Check the running jobs for cancellation, until the event loop ends."""
@@ -254,15 +255,16 @@ def _cannot_start(text: str, *, gives_up: bool = False) -> TaskError:
     return TaskError(Failure(CANNOT_START, text), gives_up=gives_up)
 
 
-def _environment(call: ShellCall, running: RunningJob, store: str | None) -> dict[bytes, bytes]:
-    """The worker's variables, overridden by the job's, and both by casque's own."""
+def _environment(
+    call: ShellCall, running: RunningJob, store: str | None, refusal_path: str
+) -> dict[bytes, bytes]:
+    """The worker's variables, overridden by the job's, and both by casque's own.
+
+    A job may name another store for its command.
+    """
     environment = dict(os.environb)
-    environment.pop(STORE_VARIABLE.encode(), None)  # it may name another store than the worker's
-    given = {} if store is None else {STORE_VARIABLE: store}
-    given |= call.env
-    given |= {
-        JOB_ID_VARIABLE: running.id,
-        ATTEMPT_VARIABLE: str(running.attempt),
-        DEPTH_VARIABLE: str(running.job.depth),
-    }
-    return environment | {name.encode(): value.encode() for name, value in given.items()}
+    for name in VARIABLES:
+        environment.pop(name.encode(), None)  # of the worker: it may run inside another job
+    ours = variables(running.job, store) | {REFUSAL_VARIABLE: refusal_path}
+    given = {**ours, **call.env, **{name: ours[name] for name in ours if name != STORE_VARIABLE}}
+    return environment | {name.encode(): os.fsencode(value) for name, value in given.items()}
