@@ -25,6 +25,8 @@ CONFIG = "config"
 DISMISSAL = "dismissal"
 TRANSFER = "transfer"
 """The jobs that came from elsewhere: see casque.transfer.taking."""
+WATCH = "watch"
+"""The contents that jobs left in watched files: see casque.watch.own_jobs."""
 
 EPHEMERAL = frozenset({WORKER, SUPERVISOR})
 """Kinds that only the owner of a record writes, without expecting a version.

@@ -40,7 +40,8 @@ def test_of_a_long_chain_the_end_is_passed_on(monkeypatch: pytest.MonkeyPatch) -
         depth, passed = inherited()
         assert depth == len(chain) + 1
         assert passed[0] == "…"
-        assert passed[1:-1] == chain[-len(passed) + 2 :]
+        is_the_end = passed[1:-1] == chain[-len(passed) + 2 :]
+        assert is_the_end  # not compared here: pytest would explain the difference for minutes
         assert passed[-1] == "job a"
 
 

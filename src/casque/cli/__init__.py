@@ -16,6 +16,7 @@ dlq         `dlq list|show|retry|purge`: dead jobs.
 config      `config set|get|list|unset|path`: the settings of a store.
 backup      `backup`: a copy of a SQLite queue, while it is in use.
 transfer    `import`, `export`, `copy`: jobs from elsewhere, to elsewhere, between stores.
+watch/      `watch`: files that change become jobs.
 worker/     `worker start|list|stop|check`: worker processes.
 demo/       `demo`: good, flaky and failing jobs, two workers, and a report at the end.
 completion  `completion`: the script that makes a shell complete our commands.

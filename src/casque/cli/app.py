@@ -17,6 +17,7 @@ from casque.cli.dlq import dlq
 from casque.cli.enqueue import typer_args
 from casque.cli.options import Commands, JsonOption, StoreOption, epilog, keep_common
 from casque.cli.output import DONE, INTERRUPTED, INVALID, complain
+from casque.cli.watch import command as watch
 from casque.cli.worker.commands import workers
 
 # click's UsageError: newer versions of Typer contain a copy of click, older ones import it.
@@ -63,6 +64,7 @@ app.add(*manage.PURGE_EXAMPLES)(manage.purge)
 app.add(*manage.PAUSE_EXAMPLES)(manage.pause)
 app.add(*manage.PAUSE_EXAMPLES)(manage.resume)
 app.add(*listing.QUEUES_EXAMPLES)(listing.queues)
+app.add(*watch.EXAMPLES)(watch.watch)
 app.add_typer(workers)
 app.add_typer(dlq)
 app.add_typer(config)

@@ -10,6 +10,7 @@ options       The options of a worker.
 runtime       The process of a worker: event loop, thread switching, memory, exit.
 store_thread  The thread that calls the store: claims, settlements, heartbeats.
 running       Starts, times and settles the attempts of a worker.
+watching      `app.watch`: files that change become the jobs of a task.
 worker        `Worker`: claims and runs jobs, until a clean end.
 executors/    Where the function of a task runs.
 logging/      What a worker writes to its log.

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Collection
 from datetime import timedelta
+from typing import Any
 
 from casque import checks
 from casque.errors import InvalidError
 from casque.tasks.app import TaskApp
+from casque.tasks.task import TaskWithOptions
 from casque.worker.options import DEFAULT_CONCURRENCY, SHORTEST_LEASE_US, WorkerOptions
 
 
@@ -46,6 +50,38 @@ class App(TaskApp):
         from casque.worker.supervision import supervisor  # noqa: PLC0415
 
         supervisor.work(self, options, processes)
+
+    def watch(
+        self,
+        folder: str | os.PathLike[str],
+        task: TaskWithOptions[[str], Any],
+        *,
+        pattern: str | Collection[str] = "*",
+        debounce: timedelta = timedelta(seconds=1),
+        recursive: bool = False,
+        existing: bool = False,
+        stop: threading.Event | None = None,
+    ) -> None:
+        """Enqueue `task` with the path of a file for each new content of a file. Blocks.
+
+        It ends when `stop` is set; on the main thread also at SIGTERM and SIGINT. A file gets its
+        job when it did not change for `debounce`. The same content of the same file is one job
+        while its record exists; the content that is there when a job of the file ends counts
+        as seen. Needs the extra `watch`. Raises InvalidError for a wrong argument.
+        """
+        # Imported here, so that a process that only enqueues does not load it.
+        from casque.worker import watching  # noqa: PLC0415
+
+        watching.watch(
+            self,
+            folder,
+            task,
+            patterns=(pattern,) if isinstance(pattern, str) else pattern,
+            debounce=debounce,
+            is_recursive=recursive,
+            takes_existing=existing,
+            stop=stop,
+        )
 
 
 def _lease(value: timedelta) -> int:

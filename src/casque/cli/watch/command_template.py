@@ -1,0 +1,72 @@
+"""Command template: a command line with `{path}` in it, filled so that no name can break out.
+
+The path is quoted for `sh`. Quoting is only safe at a place where a new word or a part of
+one may stand. So a template is refused if `{path}` stands anywhere else.
+"""
+
+from __future__ import annotations
+
+import re
+from shlex import quote
+
+from casque.errors import InvalidError
+
+PLACE = "{path}"
+
+_HERE_DOCUMENT = re.compile(r"<<-?[^<\n]*\n")
+_WORD_ENDS = frozenset(" \t\n;&|()")
+
+
+def checked_template(template: str) -> str:
+    """The template. InvalidError if it has no `{path}`, or one where a name could break out."""
+    if PLACE not in template:
+        raise InvalidError(
+            f"the command has no {PLACE}: write it where the path of the file belongs, as in "
+            f"'process {PLACE}'."
+        )
+    for place in (one.start() for one in re.finditer(re.escape(PLACE), template)):
+        if (where := _unsafe(template[:place])) is not None:
+            raise InvalidError(
+                f"{PLACE} stands {where} in the command, where the name of a file could run other "
+                f"commands. Write {PLACE} by itself: it is quoted for you."
+            )
+    return template
+
+
+def filled(template: str, path: str) -> str:
+    """The command for a path."""
+    return template.replace(PLACE, quote(path))
+
+
+def _unsafe(before: str) -> str | None:
+    """Where a place is, if quoting is not safe there. `before` is the command up to that place."""
+    quote_mark, is_comment, in_backticks = "", False, False
+    previous, skip = "\n", False
+    for character in before:
+        if skip:
+            skip, previous = False, "x"
+            continue
+        if is_comment:
+            is_comment = character != "\n"
+        elif quote_mark == "'":
+            quote_mark = "" if character == "'" else quote_mark
+        elif character == "\\":
+            skip = True
+        elif character == "`":
+            in_backticks = not in_backticks
+        elif quote_mark:
+            quote_mark = "" if character == quote_mark else quote_mark
+        elif character in "'\"":
+            quote_mark = character
+        elif character == "#" and previous in _WORD_ENDS:
+            is_comment = True
+        previous = character
+    found = {
+        "inside quotes": bool(quote_mark),
+        "inside backticks": in_backticks,
+        "inside a comment": is_comment,
+        "after a backslash": skip,
+        "after $": before.endswith("$"),
+        "after the start of a here-document": _HERE_DOCUMENT.search(before) is not None,
+    }
+    return next((where for where, is_there in found.items() if is_there), None)
