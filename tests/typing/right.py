@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Coroutine
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any, assert_type
 
 from casque import App, Backoff, Discard, Handle, NewJob, Retry, Snooze, Task, current_job
@@ -99,6 +100,17 @@ def hands_them_on() -> None:
     takes_any_task(send_email)
     takes_any_task(add)
     takes_a_handle(add.enqueue(1))
+
+
+def watches() -> None:
+    app.watch("inbox", send_email, existing=True)
+    app.watch(Path("inbox"), send_email.using(priority=1), pattern=["*.md", "*.txt"])
+
+
+def starts_programs() -> None:
+    assert_type(current_job().environ(), dict[str, str])
+    with app.queue.running(app.queue.dequeue()[0]) as job:
+        assert_type(job.environ(), dict[str, str])
 
 
 def works() -> None:

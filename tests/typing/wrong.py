@@ -58,6 +58,9 @@ def options() -> None:
     app.enqueue("add", [1])  # wrong
     app.enqueue_many([("add", b"")])  # wrong
     app.work(lease=60)  # wrong
+    app.watch("inbox", add)  # wrong
+    app.watch("inbox", print)  # wrong
+    app.watch("inbox", send_email, debounce=1)  # wrong
     Backoff(base=2)  # wrong
 
 

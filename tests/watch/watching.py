@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from casque import App, Job, Queue
-from casque.tasks.task import TaskWithOptions
+from casque.tasks.task import PathTask
 from casque.watch.report import LogReport
 from casque.worker import watching
 from tests.worker.apps import PATIENCE, wait_for
@@ -114,9 +114,7 @@ class Said(LogReport):
 
 
 @contextmanager
-def app_watch(
-    app: App, folder: Path, task: TaskWithOptions[[str], Any], **options: Any
-) -> Iterator[Said]:
+def app_watch(app: App, folder: Path, task: PathTask, **options: Any) -> Iterator[Said]:
     """Run `app.watch` on a thread; what goes wrong there is raised at the end."""
     said, stop = Said(), threading.Event()
     errors: list[BaseException] = []

@@ -54,6 +54,12 @@ class JobOptions(TypedDict, total=False):
     headers: Mapping[str, str] | None
 
 
+class PathTask(Protocol):
+    """A task, perhaps with options, that can be called with the path of a file alone."""
+
+    def job(self, path: str, /) -> NewJob: ...
+
+
 class TaskWithOptions(Generic[P, R]):
     """A task and the options for its next jobs."""
 

@@ -6,12 +6,11 @@ import os
 import threading
 from collections.abc import Collection
 from datetime import timedelta
-from typing import Any
 
 from casque import checks
 from casque.errors import InvalidError
 from casque.tasks.app import TaskApp
-from casque.tasks.task import TaskWithOptions
+from casque.tasks.task import PathTask
 from casque.worker.options import DEFAULT_CONCURRENCY, SHORTEST_LEASE_US, WorkerOptions
 
 
@@ -54,7 +53,7 @@ class App(TaskApp):
     def watch(
         self,
         folder: str | os.PathLike[str],
-        task: TaskWithOptions[[str], Any],
+        task: PathTask,
         *,
         pattern: str | Collection[str] = "*",
         debounce: timedelta = timedelta(seconds=1),

@@ -6,13 +6,12 @@ import os
 import threading
 from collections.abc import Collection
 from datetime import timedelta
-from typing import Any
 
 from casque import checks
 from casque.errors import InvalidError
 from casque.system.durations import told
 from casque.tasks.app import TaskApp
-from casque.tasks.task import TaskWithOptions
+from casque.tasks.task import PathTask, TaskWithOptions
 from casque.watch.contents import Names
 from casque.watch.folders import Folder, files_of_store
 from casque.watch.notifications import load_watchfiles
@@ -25,7 +24,7 @@ from casque.worker.supervision.signals import stopping_on_signals
 def watch(
     app: TaskApp,
     folder: str | os.PathLike[str],
-    task: TaskWithOptions[[str], Any],
+    task: PathTask,
     *,
     patterns: Collection[str],
     debounce: timedelta,
@@ -58,7 +57,7 @@ def watch(
     watcher = Watcher(
         app.queue,
         [watched],
-        lambda path: task.job(path),  # noqa: PLW0108 - not bound yet: it has the task's parameters
+        task.job,
         Names(example.entrypoint, example.queue),
         report=LogReport(),
         debounce_us=debounce_us,
