@@ -18,7 +18,7 @@ from casque.stores.sqlite.store import SqliteStore
 from casque.testing.relays import Relay
 from casque.watch import contents, watcher
 from casque.worker.loading import load_app
-from tests.watch.watching import Said, app_watch
+from tests.watch.watching import Said, app_watch, put
 from tests.worker.apps import beside, run_until_idle, wait_for
 from tests.worker.shells import job_of
 
@@ -50,7 +50,7 @@ def names(said: Said) -> list[str]:
 def test_a_task_gets_the_path_of_each_file(app: App, inbox: Path) -> None:
     convert = watched(app)
     with app_watch(app, inbox, convert.using(priority=4)) as said:
-        (inbox / "a.txt").write_text("content of a")
+        put(inbox / "a.txt", "content of a")
         wait_for("a job", lambda: said.jobs)
     run_until_idle(app)
     [job] = app.queue.read_state().jobs
@@ -62,7 +62,7 @@ def test_many_files_are_stored_in_one_commit(app: App, inbox: Path) -> None:
     convert = watched(app)
     with app_watch(app, inbox, convert) as said:
         for number in range(50):
-            (inbox / f"{number}").write_text("x")
+            put(inbox / f"{number}", "x")
         wait_for("all jobs", lambda: len(said.jobs) == 50)
         commits = {job.created_us for job in app.queue.read_state().jobs}
     assert len(commits) < 10
@@ -73,16 +73,16 @@ def test_only_wanted_files_get_jobs(app: App, inbox: Path) -> None:
     os.mkfifo(inbox / "pipe.txt")
     with app_watch(app, inbox, watched(app), recursive=True, pattern=["*.txt", "in/*.md"]) as said:
         for path in ("a.txt", "b.pdf", ".hidden.txt", "deep/c.txt", "deep/.git/d.txt", "deep/e.md"):
-            (inbox / path).write_text(path)
+            put(inbox / path, path)
         (inbox.parent / "new").mkdir()
-        (inbox.parent / "new" / "f.txt").write_text("f")
+        put(inbox.parent / "new" / "f.txt", "f")
         (inbox.parent / "new").rename(inbox / "in")  # a folder with files appears at once
-        (inbox / "in" / "g.md").write_text("g")
+        put(inbox / "in" / "g.md", "g")
         (inbox / "h\udcff.txt").write_text("not UTF-8")
         (inbox / "link.txt").symlink_to(inbox / "b.pdf")
         (inbox / "dangling.txt").symlink_to(inbox / "nowhere")
         wait_for("the wanted ones", lambda: len(said.jobs) >= 5)
-        (inbox / "last.txt").write_text("last")
+        put(inbox / "last.txt", "last")
         wait_for("the last one", lambda: "last.txt" in names(said))
     assert sorted(names(said)) == ["a.txt", "c.txt", "f.txt", "g.md", "last.txt", "link.txt"]
     reasons = {one.partition(": ")[2] for one in said.trouble}
@@ -92,20 +92,20 @@ def test_only_wanted_files_get_jobs(app: App, inbox: Path) -> None:
 def test_without_recursive_inner_folders_are_left_out(app: App, inbox: Path) -> None:
     (inbox / "deep").mkdir()
     with app_watch(app, inbox, watched(app), existing=True) as said:
-        (inbox / "deep" / "a").write_text("a")
-        (inbox / "b").write_text("b")
+        put(inbox / "deep" / "a", "a")
+        put(inbox / "b", "b")
         wait_for("one", lambda: said.jobs)
     assert names(said) == ["b"]
 
 
 def test_a_file_that_was_there_gets_a_job_when_its_content_changes(app: App, inbox: Path) -> None:
     for name in ("a", "b", "c"):
-        (inbox / name).write_text(name)
+        put(inbox / name, name)
     with app_watch(app, inbox, watched(app)) as said:
         (inbox / "a").chmod(0o600)
-        (inbox / "b").write_text("changed")
+        put(inbox / "b", "changed")
         wait_for("one", lambda: said.jobs)
-        (inbox / "later").write_text("later")
+        put(inbox / "later", "later")
         wait_for("two", lambda: len(said.jobs) == 2)
     assert names(said) == ["b", "later"]
 
@@ -122,10 +122,10 @@ def test_a_file_that_cannot_be_read_is_skipped_until_it_changes(
 
     monkeypatch.setattr(watcher, "content_of", refuse)  # root may read everything
     with app_watch(app, inbox, watched(app)) as said:
-        (inbox / "secret").write_text("x")
+        put(inbox / "secret", "x")
         wait_for("it is skipped", lambda: said.trouble)
         monkeypatch.setattr(watcher, "content_of", original)
-        (inbox / "secret").write_text("y")
+        put(inbox / "secret", "y")
         wait_for("its job", lambda: said.jobs)
     assert said.trouble == [f"skipped {inbox}/secret: it cannot be read: Permission denied"]
 
@@ -136,9 +136,9 @@ def test_changes_that_the_kernel_did_not_report_are_found(
     monkeypatch.setattr(watcher.Watcher, "_touch", lambda *_: None)
     monkeypatch.setattr(watcher, "_SWEEP_US", 100_000)
     with app_watch(app, inbox, watched(app)) as said:
-        (inbox / "a").write_text("a")
+        put(inbox / "a", "a")
         wait_for("a job", lambda: said.jobs)
-        (inbox / "a").write_text("another")
+        put(inbox / "a", "another")
         wait_for("another", lambda: len(said.jobs) == 2)
 
 
@@ -155,16 +155,16 @@ def test_changes_while_a_job_runs_count_as_seen_at_its_end(app: App, inbox: Path
         Path(path).write_text("rewritten")
 
     with beside(app), app_watch(app, inbox, rewrite) as said:
-        (inbox / "a").write_text("a")
+        put(inbox / "a", "a")
         assert begun.wait(100)
-        (inbox / "a").write_text("from outside, missed")
-        (inbox / "b").write_text("b")
+        put(inbox / "a", "from outside, missed")
+        put(inbox / "b", "b")
         wait_for("the other file has a job", lambda: len(said.jobs) == 2)
         end.set()
         wait_for("both have ended", lambda: app.queue.stats().completed == 2)
-        (inbox / "c").write_text("c")
+        put(inbox / "c", "c")
         wait_for("a later change has its job", lambda: app.queue.stats().completed == 3)
-        (inbox / "a").write_text("from outside")
+        put(inbox / "a", "from outside")
         wait_for("a change after the end too", lambda: app.queue.stats().completed == 4)
     assert sorted(names(said)) == ["a", "a", "b", "c"]
     rewritten = [one.name for one in app.queue._run(app.store.records(WATCH))]
@@ -174,11 +174,11 @@ def test_changes_while_a_job_runs_count_as_seen_at_its_end(app: App, inbox: Path
 def test_a_change_after_a_job_that_wrote_nothing_gets_a_job(app: App, inbox: Path) -> None:
     convert = watched(app)
     with beside(app), app_watch(app, inbox, convert) as said:
-        (inbox / "a").write_text("a")
+        put(inbox / "a", "a")
         wait_for("it has run", lambda: app.queue.stats().completed == 1)
-        (inbox / "b").write_text("b")
+        put(inbox / "b", "b")
         wait_for("a later change has its job", lambda: len(said.jobs) == 2)
-        (inbox / "a").write_text("another")
+        put(inbox / "a", "another")
         wait_for("the change has its job", lambda: len(said.jobs) == 3)
     assert names(said) == ["a", "b", "a"]
 
@@ -186,7 +186,7 @@ def test_a_change_after_a_job_that_wrote_nothing_gets_a_job(app: App, inbox: Pat
 def test_a_new_content_gets_a_job_while_the_first_job_waits(app: App, inbox: Path) -> None:
     with app_watch(app, inbox, watched(app)) as said:
         for number in range(3):
-            (inbox / "a").write_text(f"content {number}")
+            put(inbox / "a", f"content {number}")
             wait_for("its job", lambda n=number: len(said.jobs) > n)  # type: ignore[misc]
     assert names(said) == ["a", "a", "a"]
 
@@ -194,31 +194,31 @@ def test_a_new_content_gets_a_job_while_the_first_job_waits(app: App, inbox: Pat
 def test_a_job_that_failed_and_waits_for_its_retry_has_not_ended(app: App, inbox: Path) -> None:
     convert = watched(app)
     with app_watch(app, inbox, convert) as said:
-        (inbox / "a").write_text("a")
+        put(inbox / "a", "a")
         wait_for("its job", lambda: said.jobs)
         [job] = app.queue.dequeue()
-        (inbox / "a").write_text("half of it rewritten")
+        put(inbox / "a", "half of it rewritten")
         app.queue.nack(job, delay=timedelta(hours=1), error="broken")
-        (inbox / "b").write_text("b")
+        put(inbox / "b", "b")
         wait_for("the other file has a job", lambda: len(said.jobs) == 2)
         app.queue.cancel(job.id)
-        (inbox / "c").write_text("c")
+        put(inbox / "c", "c")
         wait_for("the third file has a job", lambda: len(said.jobs) == 3)
     assert names(said) == ["a", "b", "c"]
 
 
 def test_the_next_watcher_knows_the_jobs_of_the_one_before(app: App, inbox: Path) -> None:
     convert = watched(app)
-    (inbox / "a").write_text("a")
+    put(inbox / "a", "a")
     with app_watch(app, inbox, convert, existing=True) as first:
         wait_for("its job", lambda: first.jobs)
     [job] = app.queue.dequeue()
-    (inbox / "a").write_text("rewritten by its job")
+    put(inbox / "a", "rewritten by its job")
     with app_watch(app, inbox, convert, existing=True) as second:
-        (inbox / "b").write_text("b")
+        put(inbox / "b", "b")
         wait_for("the other file has a job", lambda: second.jobs)
         app.queue.ack(job)
-        (inbox / "c").write_text("c")
+        put(inbox / "c", "c")
         wait_for("the third file has a job", lambda: len(second.jobs) == 2)
     assert names(second) == ["b", "c"]
     with app_watch(app, inbox, convert, existing=True) as third:
@@ -239,7 +239,7 @@ def test_a_content_that_its_job_left_is_forgotten_with_the_file(
         return app.queue._run(app.store.records(WATCH))
 
     with beside(app), app_watch(app, inbox, rewrite):
-        (inbox / "a").write_text("a")
+        put(inbox / "a", "a")
         wait_for("it is remembered", left)
         (inbox / "a").unlink()
         wait_for("it is forgotten", lambda: not left())
@@ -266,7 +266,7 @@ def test_a_store_that_does_not_answer_is_asked_again(
     store = Outage(SqliteStore(tmp_path / "jobs.db"))
     with App(store) as app, app_watch(app, inbox, watched(app)) as said:
         store.is_down = True
-        (inbox / "a").write_text("a")
+        put(inbox / "a", "a")
         wait_for("it says so", lambda: said.trouble)
         store.is_down = False
         wait_for("its job", lambda: said.jobs)
@@ -284,10 +284,10 @@ def test_watching_works_on_every_store(place: str, inbox: Path, tmp_path: Path) 
             Path(path).write_text("rewritten")
 
         with app_watch(app, inbox, rewrite) as said:
-            (inbox / "a").write_text("a")
+            put(inbox / "a", "a")
             wait_for("its job", lambda: said.jobs)
             run_until_idle(app)
-            (inbox / "b").write_text("b")
+            put(inbox / "b", "b")
             wait_for("its job", lambda: len(said.jobs) == 2)
         assert names(said) == ["a", "b"]
 
@@ -341,12 +341,12 @@ def test_a_worker_can_load_a_script_that_watches(
 
 def test_a_dead_job_has_ended(app: App, inbox: Path) -> None:
     with app_watch(app, inbox, watched(app)) as said:
-        (inbox / "a").write_text("a")
+        put(inbox / "a", "a")
         wait_for("its job", lambda: said.jobs)
         [job] = app.queue.dequeue()
-        (inbox / "a").write_text("rewritten")
+        put(inbox / "a", "rewritten")
         app.queue.fail(job, error="broken")
-        (inbox / "b").write_text("b")
+        put(inbox / "b", "b")
         wait_for("the other file has a job", lambda: len(said.jobs) == 2)
     assert names(said) == ["a", "b"]
     assert job_of(app, job.id).status is JobStatus.DEAD

@@ -15,7 +15,7 @@ import pytest
 from casque import App
 from casque.cli.main import run
 from casque.worker.shell.job import command_of
-from tests.watch.watching import jobs_in, queuectl_watch
+from tests.watch.watching import jobs_in, put, queuectl_watch
 from tests.worker.apps import beside, run_until_idle, wait_for
 from tests.worker.shells import shell_app
 
@@ -45,6 +45,14 @@ def store(tmp_path: Path) -> Path:
     return tmp_path / "jobs.db"
 
 
+def write_in_steps(path: Path) -> None:
+    """Several changes, which settle as one content."""
+    with path.open("w") as file:
+        for _ in range(3):
+            file.write(f"first {path.name}")
+            file.flush()
+
+
 def test_a_hundred_files_in_bursts_get_one_job_for_each_settled_content(
     inbox: Path, store: Path, tmp_path: Path
 ) -> None:
@@ -54,19 +62,18 @@ def test_a_hundred_files_in_bursts_get_one_job_for_each_settled_content(
         store, tmp_path, "inbox", "-c", f"printf '%s\\0' {{path}} >> {tmp_path}/ran"
     ) as watch:
         for burst in range(4):
-            for name in names[burst::4]:
-                with (inbox / name).open("w") as file:
-                    for _ in range(3):  # several changes, which settle once
-                        file.write(f"first {name}")
-                        file.flush()
+            with watch.suspended():
+                for name in names[burst::4]:
+                    write_in_steps(inbox / name)
         wait_for("all have a job", lambda: watch.enqueued >= 100)
-        for name in twice:
-            (inbox / name).write_text("half")
-            (inbox / name).write_text(f"second {name}")
+        with watch.suspended():
+            for name in twice:
+                (inbox / name).write_text("half")
+                (inbox / name).write_text(f"second {name}")
         for name in names[20:30]:
             (inbox / name).touch()  # no other content
         wait_for("the second contents have a job", lambda: watch.enqueued >= 120)
-        (inbox / "last.txt").write_text("last")
+        put(inbox / "last.txt", "last")
         wait_for("what came before has settled", lambda: watch.enqueued >= 121)
         assert watch.stop() == 0
         assert watch.lines[-1] == "Stopped: 121 jobs enqueued."
@@ -95,19 +102,19 @@ def test_a_job_that_rewrites_its_own_input_does_not_loop(
         beside(app),
     ):
         for name in ("a", "b", "c"):
-            (inbox / name).write_text(name)
+            put(inbox / name, name)
         wait_for("all have run", lambda: has_run(app, 3))
         assert (inbox / "a").read_text() == "aagain\n"
-        (inbox / "later").write_text("later")
+        put(inbox / "later", "later")
         wait_for("a later change has its job", lambda: has_run(app, 4))
-        (inbox / "much later").write_text("much later")
+        put(inbox / "much later", "much later")
         wait_for("an even later change has its job", lambda: has_run(app, 5))
         assert watch.enqueued == 5
-        (inbox / "a").write_text("from outside")
+        put(inbox / "a", "from outside")
         wait_for("a change from outside has its job", lambda: has_run(app, 6))
     assert (inbox / "a").read_text() == "from outsideagain\n"
     # The next watcher knows the contents that the jobs left, and those that had jobs.
-    (inbox / "new").write_text("new")
+    put(inbox / "new", "new")
     with queuectl_watch(
         store, tmp_path, "inbox", "--existing", "-c", "echo again >> {path}"
     ) as next_:
@@ -117,22 +124,22 @@ def test_a_job_that_rewrites_its_own_input_does_not_loop(
 
 
 def test_a_folder_may_vanish_and_return(inbox: Path, store: Path, tmp_path: Path) -> None:
-    (inbox / "old").write_text("old")
+    put(inbox / "old", "old")
     with queuectl_watch(store, tmp_path, "inbox", "-c", "cat {path}") as watch:
-        (inbox / "one").write_text("one")
+        put(inbox / "one", "one")
         wait_for("a job", lambda: watch.enqueued == 1)
         inbox.rename(tmp_path / "away")
         wait_for("the folder is missed", lambda: watch.said("queuectl: the folder") == 1)
-        (tmp_path / "away" / "two").write_text("two")
+        put(tmp_path / "away" / "two", "two")
         (tmp_path / "away").rename(inbox)
         wait_for("what changed has a job", lambda: watch.enqueued == 2)
-        (inbox / "three").write_text("three")
+        put(inbox / "three", "three")
         wait_for("changes are seen again", lambda: watch.enqueued == 3)
         shutil.rmtree(inbox)
         wait_for("the folder is missed", lambda: watch.said("queuectl: the folder") == 3)
         inbox.mkdir()
-        (inbox / "four").write_text("four")
-        (inbox / "one").write_text("one, changed")
+        put(inbox / "four", "four")
+        put(inbox / "one", "one, changed")
         wait_for("a new folder is watched", lambda: watch.enqueued == 5)
     names = sorted(Path(str(command_of(job)).split()[1]).name for job in jobs_in(store))
     assert names == ["four", "one", "one", "three", "two"]
@@ -143,7 +150,7 @@ def test_the_files_of_the_store_are_not_watched(place: str, tmp_path: Path) -> N
     store = tmp_path / place
     with queuectl_watch(f"{tmp_path}/{place}", tmp_path, ".", "-r", "-c", "cat {path}") as watch:
         for number in range(1, 4):
-            (tmp_path / f"file-{number}").write_text("x")
+            put(tmp_path / f"file-{number}", "x")
             wait_for("a job", lambda n=number: watch.enqueued >= n)  # type: ignore[misc]
         assert watch.stop(signal.SIGINT) == 0
     names = sorted(Path(str(command_of(job)).split()[1]).name for job in jobs_in(store))

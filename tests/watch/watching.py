@@ -62,6 +62,21 @@ class WatchProcess:
     def enqueued(self) -> int:
         return sum(line.startswith("Job ") and " enqueued: " in line for line in self.lines)
 
+    @property
+    def _state(self) -> str:
+        stat = Path(f"/proc/{self.process.pid}/stat").read_text()
+        return stat.rpartition(")")[2].split()[0]
+
+    @contextmanager
+    def suspended(self) -> Iterator[None]:
+        """Let nothing settle meanwhile, however slow this machine is."""
+        self.process.send_signal(signal.SIGSTOP)
+        wait_for("it is suspended", lambda: self._state == "T")
+        try:
+            yield
+        finally:
+            self.process.send_signal(signal.SIGCONT)
+
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
         """Stop it. Returns its exit code."""
         self.process.send_signal(number)
@@ -138,6 +153,13 @@ def app_watch(app: App, folder: Path, task: PathTask, **options: Any) -> Iterato
             stop.set()
             thread.join(PATIENCE)
     assert not errors
+
+
+def put(path: Path, text: str) -> None:
+    """Write a file at once: on a busy machine, a half-written one could settle."""
+    hidden = path.with_name(f".{path.name}.new")
+    hidden.write_text(text)
+    hidden.rename(path)
 
 
 def jobs_in(store: Path) -> list[Job]:
