@@ -178,7 +178,7 @@ class FolderBucket:
         self._is_local = True
 
     def _is_below_an_object(self, error: OSError) -> bool:
-        """True if `a/b` cannot exist because `a` is an object: it is absent; that is no error."""
+        """True if the object `a/b` cannot exist because `a` is an object; so `a/b` is absent."""
         if not isinstance(error, NotADirectoryError):
             return False
         try:

@@ -123,7 +123,8 @@ def _open_url(url: str, clock: Clock | None) -> Store:
         )
     if parts.netloc or parts.path.strip("/"):
         raise InvalidError(
-            f"{without_password(url)}: memory:// takes no path; each one is a separate store."
+            f"{without_password(url)}: memory:// takes no path: each use of this address makes a "
+            "separate store."
         )
     from casque.stores.memory import MemoryStore
 

@@ -178,7 +178,7 @@ def _let_go(job: Job, now: int) -> Job:
 
 
 def _listed(what: str, names: Sequence[str]) -> str:
-    """`queues a, b and 3 more are`."""
+    """Return a text such as `queues a, b and 3 more are`."""
     shown = ", ".join(names[:_NAMES_SHOWN])
     more = len(names) - _NAMES_SHOWN
     rest = f" and {more} more" if more > 0 else ""

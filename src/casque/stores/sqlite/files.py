@@ -51,7 +51,7 @@ class OpenFiles:
         return found if len(found) == len(self._names) - 1 else None
 
     def take(self, log: list[Identity] | None = None) -> bool:
-        """Record the files at the path as the open ones. False if they are not, or were replaced.
+        """Record that the open files are those at the path. False if they are others.
 
         `log` is the log that was there before the files were opened.
         """
