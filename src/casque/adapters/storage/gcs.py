@@ -116,7 +116,7 @@ def _bounds() -> dict[str, Any]:
 
 
 def _failures() -> tuple[type[Exception], ...]:
-    """Return the errors that a client raises. Whoever made a client has installed its package."""
+    """Return the errors that a client raises. A user who made a client has its package."""
     from google.api_core.exceptions import GoogleAPIError  # noqa: PLC0415
     from google.auth.exceptions import GoogleAuthError  # noqa: PLC0415
     from google.cloud.storage.exceptions import InvalidResponse  # noqa: PLC0415
