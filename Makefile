@@ -13,7 +13,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 CODE := $(wildcard src tests benchmarks examples docs/images)
 PURE := queues/lineage retry $(addprefix rules/,counts decide evolve insertion lines operations picking sorted_keys state \
-	transaction transitions)
+	ticks transaction transitions)
 QUICK := tests/unit tests/tasks tests/memory tests/model/test_rollback.py tests/typing/test_at_run_time.py \
 	$(addprefix tests/conformance/test_,memory.py sqlite.py statements.py)
 # One kind of queue, and not the statements that take 100,000 jobs to show.

@@ -1,4 +1,4 @@
-"""The suite proves every statement of the contract that needs neither a bucket nor a schedule."""
+"""The suite proves every statement of the contract that needs no bucket."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ STATEMENTS = {
     *(f"K{n}" for n in range(1, 5)),
     *(f"G{n}" for n in range(1, 14)),
     "G4b",
+    *(f"S{n}" for n in range(1, 6)),
 }
 
 

@@ -10,6 +10,7 @@ operations   Operations (`Enqueue` …, in a `Batch`) and events (`Added` …).
 picking      Which jobs a dequeue takes, and in which order.
 sorted_keys  A sorted set that stays fast at a million keys.
 state        `State`: everything a store holds, indexed, with undo. `QueueState`, the frozen view.
+ticks        Whether a tick of a schedule may fire, and the schedule after it.
 transaction  `transact`: decides batches and applies their events, as one transaction.
 transitions  Applies an event to one job.
 views        What a reader sees of a state.

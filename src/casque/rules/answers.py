@@ -23,7 +23,7 @@ from casque.errors import (
     StorageError,
 )
 from casque.job import Job
-from casque.record import Record
+from casque.record import SCHEDULE, Record
 from casque.rules.decide import Leased, new_job
 from casque.rules.operations import (
     Ack,
@@ -39,6 +39,7 @@ from casque.rules.operations import (
     Purge,
     PutRecord,
     RequeueStale,
+    Tick,
 )
 
 ANSWERS_BYTES = 4096
@@ -94,7 +95,7 @@ def _numbers(operation: Operation, outcome: Any) -> tuple[int, ...]:
             return tuple(number for job in outcome.jobs for number in (job.seq, job.token))
         case Heartbeat():
             return tuple(n for n, one in enumerate(outcome) if isinstance(one, CasqueError))
-        case PutRecord():
+        case PutRecord() | Tick():
             return (outcome.version,)
         case Insert():
             return tuple(place for place, is_new in enumerate(outcome) if not is_new)
@@ -146,6 +147,8 @@ def _outcome(operation: Any, kept: _Kept | None, time_us: int, reads: JobReads) 
             return numbers[0] if numbers else 0
         case PutRecord():
             return _record(operation, numbers[0], time_us, reads)
+        case Tick():
+            return _schedule(operation, numbers[0], reads)
         case Heartbeat():
             return [
                 _beat(reads, hold, is_lost=place in numbers)
@@ -181,6 +184,16 @@ def _record(operation: PutRecord, version: int, time_us: int, reads: JobReads) -
         return record
     return CASConflictError(
         f"{record.kind} {record.name!r} was put, but has since expired or changed. Read it again."
+    )
+
+
+def _schedule(operation: Tick, version: int, reads: JobReads) -> Record | CasqueError:
+    record = reads.record(SCHEDULE, operation.name)
+    if record is not None and record.version == version:
+        return record
+    return CASConflictError(
+        f"schedule {operation.name!r}: the tick has fired, and the schedule has changed since. "
+        "Read it again."
     )
 
 

@@ -20,8 +20,8 @@ from casque.errors import (
     LeaseLostError,
 )
 from casque.job import Job, JobStatus
-from casque.record import ABSENT, Record
-from casque.rules import transitions
+from casque.record import ABSENT, SCHEDULE, Record
+from casque.rules import ticks, transitions
 from casque.rules.insertion import insertion
 from casque.rules.lines import LOOK
 from casque.rules.operations import (
@@ -60,9 +60,11 @@ from casque.rules.operations import (
     RequeueStale,
     Retried,
     Retry,
+    Tick,
 )
 from casque.rules.picking import Pick, is_another_due, next_due, pick, pick_one
-from casque.rules.state import State
+from casque.rules.state import RecordKey, State
+from casque.schedule import decode, encode
 from casque.system.clock import DAY_US, LOOK_US
 
 DEAD_RETENTION_US = 30 * DAY_US
@@ -453,7 +455,7 @@ def _insert(state: State, operation: Insert, now: int) -> Decision:
 
 
 def _put_record(state: State, operation: PutRecord, now: int) -> Decision:
-    _expect(state, operation, now)
+    _expect(state, (operation.kind, operation.name), operation.expect, now)
     record = Record(
         operation.kind,
         operation.name,
@@ -465,21 +467,41 @@ def _put_record(state: State, operation: PutRecord, now: int) -> Decision:
 
 
 def _delete_record(state: State, operation: DeleteRecord, now: int) -> Decision:
-    _expect(state, operation, now)
-    if state.record((operation.kind, operation.name), now) is None:
+    key = operation.kind, operation.name
+    if _expect(state, key, operation.expect, now) is None:
         return Decision([], lambda _: None)
-    return Decision([RecordsDeleted(((operation.kind, operation.name),))], lambda _: None)
+    return Decision([RecordsDeleted((key,))], lambda _: None)
 
 
-def _expect(state: State, operation: PutRecord | DeleteRecord, now: int) -> None:
-    current = state.record((operation.kind, operation.name), now)
+def _expect(state: State, key: RecordKey, expect: int | None, now: int) -> Record | None:
+    """The record, if it is at version `expect`."""
+    current = state.record(key, now)
     version = ABSENT if current is None else current.version
-    if operation.expect not in (None, version):
+    if expect not in (None, version):
         found = "is not there" if version == ABSENT else f"is at version {version}"
         raise CASConflictError(
-            f"{operation.kind} {operation.name!r} {found}, expected version {operation.expect}: "
-            "another caller changed it. Read it again and decide again."
+            f"{key[0]} {key[1]!r} {found}, expected version {expect}: another caller changed it. "
+            "Read it again and decide again."
         )
+    return current
+
+
+# -- schedules -----------------------------------------------------------------
+
+
+def _tick(state: State, operation: Tick, now: int) -> Decision:
+    record = _expect(state, (SCHEDULE, operation.name), operation.expect, now)
+    if record is None:
+        raise CASConflictError(f"there is no schedule {operation.name!r}.")
+    schedule = decode(record)
+    ticks.check_tick(schedule, operation, now)
+    last = state.find(schedule.last_job, now)
+    is_open = last is not None and shown(last, state.judged_us(now)).finished_us is None
+    is_skipped = ticks.skips(schedule, operation, is_last_job_open=is_open)
+    events, _ = _additions(state, () if is_skipped else (operation.job,), operation.job.depth, now)
+    value = encode(ticks.advanced(schedule, operation, is_skipped=is_skipped))
+    new = replace(record, value=value, version=next_token(state.token, now))
+    return Decision([*events, RecordPut(new)], lambda _: new)
 
 
 _DECIDE: dict[type[Operation], Callable[[State, Any, int], Decision]] = {
@@ -499,4 +521,5 @@ _DECIDE: dict[type[Operation], Callable[[State, Any, int], Decision]] = {
     Insert: _insert,
     PutRecord: _put_record,
     DeleteRecord: _delete_record,
+    Tick: _tick,
 }

@@ -176,6 +176,20 @@ class DeleteRecord(msgspec.Struct, frozen=True, gc=False):
     expect: int | None
 
 
+class Tick(msgspec.Struct, frozen=True, gc=False):
+    """Fire one tick of a schedule: add `job` and advance the record, in one step.
+
+    Refused unless the schedule's record is at version `expect`. So of all workers that
+    offer a tick, one succeeds, also if the job of the tick is long gone.
+    """
+
+    name: str
+    expect: int
+    tick_us: int | None
+    """The instant of the tick. None adds the job now, and fires no tick."""
+    job: Request
+
+
 Operation = (
     Enqueue
     | Dequeue
@@ -193,6 +207,7 @@ Operation = (
     | Insert
     | PutRecord
     | DeleteRecord
+    | Tick
 )
 
 

@@ -1,15 +1,17 @@
-"""Listeners: the waiting dequeues to wake when a job may have become claimable."""
+"""Listeners: what to wake when a job may have become claimable, or a schedule changed."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
+from casque.record import SCHEDULE
 from casque.rules.operations import (
     Added,
     Event,
     Failed,
     Inserted,
+    RecordPut,
     RecordsDeleted,
     Released,
     Renewed,
@@ -23,7 +25,9 @@ _MAKES_CLAIMABLE = (Added, Failed, Inserted, Released, Renewed, Requeued, Retrie
 
 
 def makes_claimable(event: Event) -> bool:
-    """True if the event may have made a job claimable."""
+    """True if the event may have made a job claimable, or changed a schedule."""
+    if isinstance(event, RecordPut):
+        return event.record.kind == SCHEDULE
     return isinstance(event, _MAKES_CLAIMABLE)
 
 

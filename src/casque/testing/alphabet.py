@@ -13,6 +13,7 @@ IDS = ("a", "b", "c", "d", "e")
 WORKERS = ("ann", "bob", "cat")
 NOTE = "note"
 NOTES = ("one", "two")
+SCHEDULES = ("hourly", "nightly")
 MAX_DEPTH = 1
 
 Order = dict[str, Any]
@@ -75,6 +76,10 @@ def _deeds(method: str, **options: st.SearchStrategy[Any]) -> st.SearchStrategy[
 
 
 _backs = st.integers(0, 2)
+_schedules = st.sampled_from(SCHEDULES)
+_schedule_options = st.sampled_from([{}, {}, {"overlap": "skip"}, {"is_paused": True}])
+_aways = st.sampled_from([0, 0, 0, -10, 1, None])
+"""How many seconds a tick is away from now; None is a run by hand."""
 
 management = st.one_of(
     _deeds("cancel", worker=workers, place=places, reason=reasons),
@@ -89,6 +94,8 @@ management = st.one_of(
 accidents = st.one_of(
     _deeds("put_record", name=notes, back=_backs, ttl=st.none() | seconds(10, 60)),
     _deeds("delete_record", name=notes, back=_backs),
+    _deeds("put_schedule", name=_schedules, back=_backs, options=_schedule_options),
+    _deeds("tick", name=_schedules, back=_backs, away=_aways, order=any_orders),
     _deeds("lease_queue", worker=workers, queue=queues, lease=leases),
     _deeds("die", worker=workers),
     _deeds("reopen", worker=workers),

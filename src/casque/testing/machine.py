@@ -17,10 +17,23 @@ from msgspec.structs import replace
 
 from casque.errors import CasqueError
 from casque.job import Job
-from casque.queues.arguments import NewJob
-from casque.rules.operations import DeleteRecord, PutRecord
+from casque.queues.arguments import NewJob, request
+from casque.queues.lineage import OUTSIDE
+from casque.record import SCHEDULE
+from casque.rules.operations import DeleteRecord, PutRecord, Tick
+from casque.schedule import Schedule, encode
+from casque.system.clock import to_us
 from casque.testing import alphabet
-from casque.testing.alphabet import ENTRYPOINTS, NOTE, NOTES, WORKERS, Deed, Order, seconds
+from casque.testing.alphabet import (
+    ENTRYPOINTS,
+    NOTE,
+    NOTES,
+    SCHEDULES,
+    WORKERS,
+    Deed,
+    Order,
+    seconds,
+)
 from casque.testing.modeljob import ModelJob, ModelRecord
 from casque.testing.oracle import PAUSE, Hold
 from casque.testing.rig import Flavour, Harness
@@ -54,8 +67,8 @@ class StoreMachine(RuleBasedStateMachine):
         self.claims: list[Claim] = []
         """Every claim ever made: a worker that lost its job may still use an old claim."""
         self.queue_leases: list[tuple[QueueUser, Any, str, int]] = []
-        self.versions: dict[str, list[int]] = {name: [0] for name in NOTES}
-        """The oracle's versions of each note, the newest last."""
+        self.versions: dict[str, list[int]] = {name: [0] for name in (*NOTES, *SCHEDULES)}
+        """The oracle's versions of each note and schedule, the newest last."""
 
     def teardown(self) -> None:
         for worker, context, _, _ in self.queue_leases:
@@ -302,20 +315,46 @@ class StoreMachine(RuleBasedStateMachine):
         self._do(what)
 
     def put_record(self, name: str, back: int, ttl: timedelta | None) -> None:
-        expect, value = self._version(name, back), b"%d" % self.oracle.tokens
-        ttl_us = None if ttl is None else ttl // MICROSECOND
-        operation = PutRecord(NOTE, name, value, self.pair.tokens[expect], ttl_us)
+        self._put((NOTE, name), b"%d" % self.oracle.tokens, back, ttl)
 
-        def put() -> Stored:
-            record = self.pair.commit(operation)
-            return Stored(record.value, record.version, record.expires_at)
+    def put_schedule(self, name: str, back: int, options: dict[str, Any]) -> None:
+        schedule = Schedule(entrypoint="mail", every_us=1_000_000, **options)
+        self._put((SCHEDULE, name), encode(schedule), back, None)
+
+    def _put(self, key: tuple[str, str], value: bytes, back: int, ttl: timedelta | None) -> None:
+        expect = self._version(key[1], back)
+        ttl_us = None if ttl is None else ttl // MICROSECOND
+        operation = PutRecord(*key, value, self.pair.tokens[expect], ttl_us)
 
         def model(now: datetime, stored: Any) -> ModelRecord:
-            record = self.oracle.put_record(now, (NOTE, name), value, expect=expect, ttl=ttl)
-            self.versions[name].append(record.version)
-            return self._matched(record, stored)
+            record = self.oracle.put_record(now, key, value, expect=expect, ttl=ttl)
+            return self._new_version(key[1], record, stored)
 
-        self.pair.both(put, model)
+        self.pair.both(lambda: self._stored(operation), model)
+
+    def tick(self, name: str, back: int, away: int | None, order: Order) -> None:
+        expect, new, clock = self._version(name, back), self._new(order), self.pair.harness.clock
+        [job_id], [place] = clock.mint(1)
+        job = request(new, OUTSIDE, job_id, place)
+        tick_at = None if away is None else self.pair.now() + timedelta(seconds=away)
+        tick_us = None if tick_at is None else to_us(tick_at)
+        operation = Tick(name, self.pair.tokens[expect], tick_us, job)
+
+        def model(now: datetime, stored: Any) -> ModelRecord:
+            record = self.oracle.tick(
+                now, name, replace(new, id=job.id), expect=expect, tick_at=tick_at
+            )
+            return self._new_version(name, record, stored)
+
+        self.pair.both(lambda: self._stored(operation), model)
+
+    def _stored(self, operation: PutRecord | Tick) -> Stored:
+        record = self.pair.commit(operation)
+        return Stored(record.value, record.version, record.expires_at)
+
+    def _new_version(self, name: str, record: ModelRecord, stored: Any) -> ModelRecord:
+        self.versions[name].append(record.version)
+        return self._matched(record, stored)
 
     def delete_record(self, name: str, back: int) -> None:
         expect = self._version(name, back)
@@ -356,7 +395,7 @@ class StoreMachine(RuleBasedStateMachine):
         return record
 
     def _version(self, name: str, back: int) -> int:
-        """The current version of the note, or an older one."""
+        """The current version of the note or schedule, or an older one."""
         versions = self.versions[name]
         return versions[-1 - back % len(versions)]
 

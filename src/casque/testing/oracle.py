@@ -10,11 +10,12 @@ whole contract can be read in one piece.
 from __future__ import annotations
 
 import copy
+import json
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
 from casque.errors import CASConflictError, InvalidError, JobNotFoundError, LeaseLostError
@@ -23,6 +24,13 @@ from casque.testing.modeljob import DEAD_STAYS, LineName, ModelJob, ModelRecord
 
 PAUSE = "pause"
 QUEUE_LEASE = "queue_lease"
+SCHEDULE = "schedule"
+SCHEDULE_FIELDS = (
+    *("entrypoint", "every_us", "overlap", "is_paused"),
+    *("since_us", "last_tick_us", "last_job", "skipped_us"),
+)
+"""The fields of a schedule that the machine uses, in the order in which they are stored."""
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 Hold = tuple[str, int]
 """A job's id and the oracle's token of a claim on it."""
@@ -380,6 +388,35 @@ class Oracle:
         if expect:
             del self.records[key]
             self._change()
+
+    def tick(
+        self, now: datetime, name: str, job: NewJob, *, expect: int, tick_at: datetime | None
+    ) -> ModelRecord:
+        """Fire a tick of a schedule, or run its job by hand: with `tick_at=None`."""
+        self._expect(now, (SCHEDULE, name), expect)
+        if not expect:
+            raise CASConflictError("there is no such schedule")
+        schedule = json.loads(self.records[SCHEDULE, name].value)
+        last = self.seen(now).get(schedule.get("last_job", ""))
+        is_open = last is not None and last.finished_at is None
+        is_skipped = False
+        if tick_at is not None:
+            tick_us = (tick_at - EPOCH) // timedelta(microseconds=1)
+            late = tick_at > now or tick_us <= schedule.get("since_us", 0)
+            if late or schedule.get("is_paused"):
+                raise CASConflictError("this tick may not fire")
+            is_skipped = is_open and schedule.get("overlap") == "skip"
+            schedule |= {"since_us": tick_us, "last_tick_us": tick_us}
+            schedule |= {"skipped_us": tick_us} if is_skipped else {}
+        if not is_skipped:
+            self.enqueue(now, [job])
+            schedule["last_job"] = job.id
+        self.tokens += 1
+        value = {name: schedule[name] for name in SCHEDULE_FIELDS if name in schedule}
+        content = json.dumps(value, separators=(",", ":")).encode()
+        self.records[SCHEDULE, name] = ModelRecord(content, self.tokens, None)
+        self._change()
+        return self.records[SCHEDULE, name]
 
     def _expect(self, now: datetime, key: tuple[str, str], version: int) -> None:
         record = self.records_of(now, key[0]).get(key[1])

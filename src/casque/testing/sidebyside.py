@@ -22,7 +22,7 @@ from casque.rules.operations import Batch, Operation
 from casque.rules.state import WRITER_MEMORY_US
 from casque.testing.alphabet import ENTRYPOINTS, IDS, MAX_DEPTH, NOTE, QUEUES
 from casque.testing.modeljob import Lost, ModelJob, ModelRecord
-from casque.testing.oracle import PAUSE, QUEUE_LEASE, Oracle
+from casque.testing.oracle import PAUSE, QUEUE_LEASE, SCHEDULE, Oracle
 from casque.testing.rig import Flavour, Harness
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -220,7 +220,7 @@ class SideBySide:
         assert set(reader.call("queues", due=True)) == self.oracle.due_queues(now)
 
     def _records_agree(self) -> None:
-        for kind in (NOTE, PAUSE, QUEUE_LEASE):
+        for kind in (NOTE, PAUSE, QUEUE_LEASE, SCHEDULE):
             records = self._loop.run_until_complete(self._store.records(kind))
             expected = self.oracle.records_of(self.now(), kind)
             assert [record.name for record in records] == sorted(expected)

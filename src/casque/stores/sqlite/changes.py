@@ -9,15 +9,16 @@ back.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from itertools import groupby, islice
 from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
-from casque.errors import CasqueError
+from casque.errors import CasqueError, InvalidError
 from casque.job import Job
-from casque.record import PAUSE
+from casque.record import PAUSE, SCHEDULE
 from casque.rules.decide import decide, new_job
 from casque.rules.evolve import evolve
 from casque.rules.operations import (
@@ -35,8 +36,10 @@ from casque.rules.operations import (
     PutRecord,
     Request,
     RequeueStale,
+    Tick,
 )
 from casque.rules.state import READER_LEASE_US, State
+from casque.schedule import decode
 from casque.stores.listeners import makes_claimable
 from casque.stores.sqlite.cache import Execute
 from casque.stores.sqlite.rows import DEAD, Connection, job_of
@@ -185,13 +188,15 @@ class Changes:
         jobs = (
             self._stale_jobs(operation.timeout_us)
             if isinstance(operation, RequeueStale)
-            else filter(None, map(transaction.job, _ids_in(operation)))
+            else filter(None, map(transaction.job, self._ids_for(operation)))
         )
         for job in jobs:
             state.put(job)
         state.settle()
         if isinstance(operation, PutRecord | DeleteRecord):
             keys = [(operation.kind, operation.name)]
+        elif isinstance(operation, Tick):
+            keys = [(SCHEDULE, operation.name)]
         elif isinstance(operation, Dequeue):
             keys = [(PAUSE, queue) for queue in state.queues]
         else:
@@ -202,6 +207,14 @@ class Changes:
                 state.put_record(record)
         state.token = transaction.cache.token
         return state
+
+    def _ids_for(self, operation: Operation) -> Iterable[str]:
+        if isinstance(operation, Tick):
+            record = self._transaction.record(SCHEDULE, operation.name)
+            with suppress(InvalidError):  # the rules raise it
+                last = "" if record is None else decode(record).last_job
+                return dict.fromkeys((operation.job.id, last))
+        return _ids_in(operation)
 
     def _stale_jobs(self, timeout_us: int) -> Iterable[Job]:
         unheard = self._transaction.now - timeout_us
@@ -273,6 +286,8 @@ def _requests_in(operation: Operation) -> Sequence[Request]:
     """The jobs that an operation would add."""
     if isinstance(operation, Enqueue):
         return operation.jobs
+    if isinstance(operation, Tick):
+        return (operation.job,)
     return operation.enqueue if isinstance(operation, Ack) else ()
 
 
@@ -286,6 +301,8 @@ def _ids_in(operation: Operation) -> Iterable[str]:
         ids = [operation.id, *(request.id for request in operation.enqueue)]
     elif isinstance(operation, Insert):
         ids = [job.id for job in operation.jobs]
+    elif isinstance(operation, Tick):
+        ids = [operation.job.id]
     elif isinstance(operation, PutRecord | DeleteRecord | RequeueStale | Purge | Drop):
         ids = []
     else:

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from casque.errors import CasqueError
 from casque.job import Job, JobStatus
+from casque.record import SCHEDULE
 from casque.rules.operations import (
     Ack,
     Added,
@@ -41,10 +42,12 @@ from casque.rules.operations import (
     Released,
     Removed,
     Renewed,
+    Request,
     Requeued,
     RequeueStale,
     Retried,
     Retry,
+    Tick,
 )
 from casque.rules.state import State
 from casque.stores.ledger.entry import Entry
@@ -111,12 +114,7 @@ class Facts:
     ) -> str:
         if event.job.id in state.jobs:
             return "the job exists twice"
-        asked = (
-            request.id
-            for one in operations
-            if isinstance(one, Enqueue | Ack)
-            for request in (one.jobs if isinstance(one, Enqueue) else one.enqueue)
-        )
+        asked = (request.id for one in operations for request in _requests(one))
         if event.job.id not in asked:
             return "nobody requested this job"
         self.added.setdefault(event.job.id, []).append(entry.number)
@@ -142,9 +140,10 @@ class Facts:
         if event.record.version <= self.token:
             return f"a version does not rise above {self.token}"
         self.token = event.record.version
-        asked = [one for one in operations if isinstance(one, PutRecord)]
+        asked = [(one.kind, one.name) for one in operations if isinstance(one, PutRecord)]
+        asked += [(SCHEDULE, one.name) for one in operations if isinstance(one, Tick)]
         key = event.record.kind, event.record.name
-        return "" if any((one.kind, one.name) == key for one in asked) else "nobody requested it"
+        return "" if key in asked else "nobody requested it"
 
     def _wrong_removal(
         self, state: State, entry: Entry, event: Removed, operations: Sequence[Operation]
@@ -162,6 +161,19 @@ class Facts:
                 return "one claim is acked twice"
             self.acked[job_id, job.token] = entry.number
         return ""
+
+
+def _requests(operation: Operation) -> Sequence[Request]:
+    """The jobs that an operation adds."""
+    match operation:
+        case Enqueue():
+            return operation.jobs
+        case Ack():
+            return operation.enqueue
+        case Tick():
+            return (operation.job,)
+        case _:
+            return ()
 
 
 def _wrong_holder(

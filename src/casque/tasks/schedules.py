@@ -1,0 +1,124 @@
+"""Schedules: the operations that fire them, and that store those which an app declares."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from casque.errors import InvalidError
+from casque.record import ABSENT, SCHEDULE, Record
+from casque.rules.operations import PutRecord, Request, Tick
+from casque.schedule import Schedule, decode, encode
+from casque.system.clock import to_datetime
+from casque.system.ids import Minted
+from casque.tasks import ticks
+
+NAME_HEADER = "casque-schedule"
+TICK_HEADER = "casque-tick"
+
+_TIMING = ("line", "every_us", "tz")
+_DEFINITION = (
+    *_TIMING,
+    *("entrypoint", "payload", "queue", "priority", "max_attempts", "retain_us", "timeout_us"),
+    *("catch_up", "window_us", "overlap", "app"),
+)
+
+
+def readable(records: Sequence[Record]) -> dict[str, tuple[Record, Schedule]]:
+    """The schedules in these records, by name, without those that cannot be decoded."""
+    found: dict[str, tuple[Record, Schedule]] = {}
+    for record in records:
+        try:
+            found[record.name] = record, decode(record)
+        except InvalidError:
+            continue
+    return found
+
+
+def tick_of(
+    record: Record, schedule: Schedule, tick_us: int | None, mint: Callable[[int], Minted]
+) -> Tick:
+    """The operation that fires this tick; or that runs the job once by hand, for None."""
+    [job_id], [order] = mint(1)
+    headers = [(NAME_HEADER, record.name)]
+    if tick_us is not None:
+        headers.append((TICK_HEADER, to_datetime(tick_us).isoformat()))
+    job = Request(
+        id=job_id,
+        queue=schedule.queue,
+        entrypoint=schedule.entrypoint,
+        payload=schedule.payload,
+        priority=schedule.priority,
+        max_attempts=schedule.max_attempts,
+        retain_us=schedule.retain_us,
+        timeout_us=schedule.timeout_us,
+        order=order,
+        minted=True,
+        header_pairs=tuple(headers),
+    )
+    return Tick(record.name, record.version, tick_us, job)
+
+
+def due_tick(
+    record: Record, schedule: Schedule, now: int, mint: Callable[[int], Minted]
+) -> Tick | None:
+    """The operation that fires the oldest due tick; None if no tick is due.
+
+    The record changes with each tick, so the next one needs the new record.
+    """
+    due = ticks.due_ticks(schedule, now, 1)
+    return tick_of(record, schedule, due[0], mint) if due else None
+
+
+def changed(old: Schedule, new: Schedule, now: int) -> Schedule:
+    """`old` with the definition of `new`. If the timing differs, the new one holds from now on."""
+    merged = replace(old, **{name: getattr(new, name) for name in _DEFINITION})
+    if any(getattr(old, name) != getattr(new, name) for name in _TIMING):
+        return restarted(merged, now)
+    return merged
+
+
+def restarted(schedule: Schedule, now: int) -> Schedule:
+    """The schedule with no ticks before now, and none that has fired already."""
+    return replace(schedule, since_us=max(now, schedule.since_us))
+
+
+class Sync(NamedTuple):
+    """The changes that make the stored schedules equal to those in the code."""
+
+    puts: list[PutRecord]
+    stopped: list[str]
+    """The names of those that left the code."""
+    clashes: list[str]
+    """The names in the code that an operator's schedule has, which stays as it is."""
+
+
+def synchronised(
+    declared: Mapping[str, Schedule], records: Sequence[Record], app: str, now: int
+) -> Sync:
+    """Compare what the code of `app` declares with the stored schedules, by name."""
+    sync = Sync([], [], [])
+    stored = readable(records)
+    for name, schedule in declared.items():
+        mine = replace(schedule, app=app)
+        if name not in stored:
+            new, version = replace(mine, since_us=now), ABSENT
+        else:
+            record, old = stored[name]
+            if not old.app:
+                sync.clashes.append(name)
+                continue
+            version, new = record.version, changed(old, mine, now)
+            if old.is_stopped:
+                new = replace(restarted(new, now), is_stopped=False)
+            if new == old:
+                continue
+        sync.puts.append(PutRecord(SCHEDULE, name, encode(new), version))
+    for name, (record, old) in stored.items():
+        if old.app == app and name not in declared and not old.is_stopped:
+            stopped = encode(replace(old, is_stopped=True))
+            sync.puts.append(PutRecord(SCHEDULE, name, stopped, record.version))
+            sync.stopped.append(name)
+    return sync
