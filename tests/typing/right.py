@@ -65,6 +65,23 @@ def enqueues() -> None:
     assert_type(app.enqueue("add", {"a": 1}, delay=timedelta(1)), Handle[Any])
 
 
+@app.cron("@daily", tz="Europe/Berlin", catch_up=timedelta(hours=1))
+def daily(day: int = 1) -> str:
+    return str(day)
+
+
+@app.every(timedelta(minutes=5), name="often", overlap="skip", catch_up="skip")
+async def often() -> int:
+    return 1
+
+
+def declares_schedules() -> None:
+    assert_type(daily.enqueue(2), Handle[str])
+    assert_type(often.enqueue(), Handle[int])
+    again = app.cron("@hourly", name="again", arguments={"a": 1})(add)
+    assert_type(again.enqueue(1), Handle[int])
+
+
 async def enqueues_in_a_loop() -> None:
     handle = await send_email.aenqueue("a")
     assert_type(handle, Handle[int])

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from datetime import timedelta
 from types import MappingProxyType
-from typing import Any, NoReturn, Self, Unpack, overload
+from typing import Any, Literal, NoReturn, Self, Unpack, overload
 
 from casque import checks
 from casque.errors import InvalidError, JobNotFoundError
@@ -16,6 +16,7 @@ from casque.queues.arguments import NewJob
 from casque.queues.async_queue import DEFAULT_MAX_DEPTH, AsyncQueue
 from casque.queues.sync_queue import Queue
 from casque.retry import Backoff
+from casque.schedule import Overlap, Schedule
 from casque.stores.port import Store
 from casque.stores.url import StoreAddress
 from casque.tasks.app_store import AppStore
@@ -30,6 +31,7 @@ from casque.tasks.task import (
     PlainTask,
     R,
     RunIn,
+    ScheduleDecorator,
     Task,
     changed,
     check_function,
@@ -64,6 +66,9 @@ class TaskApp:
                 )
         self._tasks: dict[str, Task[..., Any]] = {}
         self.tasks: Mapping[str, Task[..., Any]] = MappingProxyType(self._tasks)
+        self._schedules: dict[str, Schedule] = {}
+        self.schedules: Mapping[str, Schedule] = MappingProxyType(self._schedules)
+        """What `cron` and `every` declare. A worker stores them when it starts."""
 
     # -- life ------------------------------------------------------------------
 
@@ -175,6 +180,77 @@ class TaskApp:
             return made
 
         return register if function is None else register(function)
+
+    # -- schedules -------------------------------------------------------------
+
+    def cron(
+        self,
+        line: str,
+        *,
+        tz: str = "UTC",
+        name: str | None = None,
+        arguments: Mapping[str, object] | None = None,
+        catch_up: Literal["skip", "one"] | timedelta = "one",
+        overlap: Overlap = "allow",
+    ) -> ScheduleDecorator:
+        """Enqueue a job of the task at each tick of a cron line; once, however many workers.
+
+        The line has five fields, or is a name such as `@daily`. It holds in the time zone
+        `tz`. It decorates a task, or a function, which becomes a task with default options.
+        The schedule has the name of the task unless `name` is given. `catch_up` says which
+        ticks fire that were missed: none (`"skip"`), the newest (`"one"`), or all of the last
+        timedelta. With `overlap="skip"`, a tick adds no job while the last one is not finished.
+        """
+        from casque.tasks.ticks import check_line, check_zone  # noqa: PLC0415 - it loads cronsim
+
+        timing = {"line": check_line(line), "tz": check_zone(tz)}
+        return self._scheduled(timing, name, arguments, catch_up, overlap)
+
+    def every(
+        self,
+        interval: timedelta,
+        *,
+        name: str | None = None,
+        arguments: Mapping[str, object] | None = None,
+        catch_up: Literal["skip", "one"] | timedelta = "one",
+        overlap: Overlap = "allow",
+    ) -> ScheduleDecorator:
+        """As `cron`, with an interval of at least one second.
+
+        Its ticks are the multiples of the interval since 1970 UTC: with five minutes, at
+        12:00, 12:05, 12:10.
+        """
+        from casque.tasks.ticks import check_interval  # noqa: PLC0415 - it loads cronsim
+
+        timing = {"every_us": check_interval(checks.positive_span(interval, "interval"))}
+        return self._scheduled(timing, name, arguments, catch_up, overlap)
+
+    def _scheduled(
+        self,
+        timing: Mapping[str, Any],
+        name: str | None,
+        given: Mapping[str, object] | None,
+        catch_up: object,
+        overlap: object,
+    ) -> ScheduleDecorator:
+        from casque.tasks.schedules import definition  # noqa: PLC0415 - it loads cronsim
+
+        def declare(function: Any) -> Any:
+            task = function if isinstance(function, Task) else self.task(function)
+            if task.app is not self:
+                raise InvalidError(f"{task!r} belongs to another App: declare its schedule there.")
+            called = checks.name(task.name if name is None else name, "schedule")
+            new = self._named(task.name, given)
+            schedule = definition(new, catch_up=catch_up, overlap=overlap, **timing)
+            if called in self._schedules:
+                raise InvalidError(
+                    f"two schedules have the name {called!r}. Give the second another name: "
+                    "name='…'."
+                )
+            self._schedules[called] = schedule
+            return task
+
+        return declare
 
     # -- producing -------------------------------------------------------------
 

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from datetime import timedelta
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
+from casque import checks
 from casque.errors import InvalidError
+from casque.queues.arguments import NewJob, request
+from casque.queues.lineage import OUTSIDE
 from casque.record import ABSENT, SCHEDULE, Record
 from casque.rules.operations import PutRecord, Request, Tick
-from casque.schedule import Schedule, decode, encode
+from casque.schedule import CatchUp, Schedule, decode, encode
 from casque.system.clock import to_datetime
 from casque.system.ids import Minted
 from casque.tasks import ticks
@@ -24,6 +28,38 @@ _DEFINITION = (
     *("entrypoint", "payload", "queue", "priority", "max_attempts", "retain_us", "timeout_us"),
     *("catch_up", "window_us", "overlap", "app"),
 )
+
+
+def definition(new: NewJob, *, catch_up: object, overlap: object, **timing: Any) -> Schedule:
+    """The schedule of a job with this timing. InvalidError if a field is wrong."""
+    policy, window_us = _catch_up(catch_up)
+    if overlap not in ("allow", "skip"):
+        raise InvalidError(f"`overlap` must be 'allow' or 'skip', got {overlap!r}.")
+    job = request(new, OUTSIDE, "", 0)
+    return Schedule(
+        entrypoint=job.entrypoint,
+        payload=job.payload,
+        queue=job.queue,
+        priority=job.priority,
+        max_attempts=job.max_attempts,
+        retain_us=job.retain_us,
+        timeout_us=job.timeout_us,
+        catch_up=policy,
+        window_us=window_us,
+        overlap="skip" if overlap == "skip" else "allow",
+        **timing,
+    )
+
+
+def _catch_up(value: object) -> tuple[CatchUp, int]:
+    if isinstance(value, timedelta):
+        return "all", checks.positive_span(value, "catch_up")
+    if value in ("skip", "one"):
+        return ("skip" if value == "skip" else "one"), 0
+    raise InvalidError(
+        "`catch_up` must be 'skip', 'one', or a timedelta: all missed ticks of that time; got "
+        f"{value!r}."
+    )
 
 
 def readable(records: Sequence[Record]) -> dict[str, tuple[Record, Schedule]]:

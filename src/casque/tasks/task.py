@@ -178,8 +178,28 @@ class AsyncTask(Task[P, R]):
         return begun
 
 
+AnyTask = TypeVar("AnyTask", bound=Task[..., Any])
+
+
 class Decorator(Protocol):
     """The decorator that `@app.task(…)` makes."""
+
+    @overload
+    def __call__(  # type: ignore[overload-overlap] # the first match wins
+        self, function: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> AsyncTask[P, R]: ...
+
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> PlainTask[P, R]: ...
+
+
+class ScheduleDecorator(Protocol):
+    """The decorator that `@app.cron(…)` and `@app.every(…)` make."""
+
+    @overload
+    def __call__(  # type: ignore[overload-overlap] # the first match wins
+        self, function: AnyTask, /
+    ) -> AnyTask: ...
 
     @overload
     def __call__(  # type: ignore[overload-overlap] # the first match wins

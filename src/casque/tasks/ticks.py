@@ -65,6 +65,15 @@ def check_line(line: object) -> str:
     return text
 
 
+def check_interval(interval_us: int) -> int:
+    """The interval. InvalidError if it is too short."""
+    if interval_us < SHORTEST_US:
+        raise InvalidError(
+            f"the interval must be at least {told(SHORTEST_US)}, got {told(interval_us)}."
+        )
+    return interval_us
+
+
 def check_zone(tz: object) -> str:
     """The name of the time zone. InvalidError if there is none of that name."""
     if not isinstance(tz, str):

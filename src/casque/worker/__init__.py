@@ -8,6 +8,7 @@ loading       Finds an App by its `module:app`, and the reverse.
 messages      The messages from the store thread to the event loop.
 options       The options of a worker.
 runtime       The process of a worker: event loop, thread switching, memory, exit.
+schedule_ticks  The schedules of a store as a worker knows them, and their due ticks.
 store_thread  The thread that calls the store: claims, settlements, heartbeats.
 running       Starts, times and settles the attempts of a worker.
 watching      `app.watch`: files that change become the jobs of a task.

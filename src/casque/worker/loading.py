@@ -106,6 +106,15 @@ def path_of(app: TaskApp) -> str:
     )
 
 
+def name_of(app: TaskApp) -> str | None:
+    """The `module:name` of an App, the same in every process; None if no module has it."""
+    try:
+        where, _, name = path_of(app).rpartition(":")
+    except InvalidError:
+        return None
+    return f"{_module_of(Path(where))[0] if where.endswith('.py') else where}:{name}"
+
+
 def modules_of(app: TaskApp) -> list[str]:
     """Return the modules that define the App's tasks, by names that another process can import."""
     names = dict.fromkeys(task.function.__module__ for task in app.tasks.values())
@@ -148,12 +157,18 @@ def _name_of_file(file: Path) -> str:
         raise InvalidError(f"there is no file {file} in {_here()}.")
     if file.suffix != ".py" or "." in file.stem:
         raise InvalidError(f"Python cannot import the file {file}: {FORM}.")
+    name, folder = _module_of(file)
+    _first_on_path(folder)
+    return name
+
+
+def _module_of(file: Path) -> tuple[str, Path]:
+    """The module name of a file, and the folder from which it can be imported."""
     whole = file.resolve()
     parts, folder = [whole.stem], whole.parent
     while (folder / "__init__.py").is_file():
         parts, folder = [folder.name, *parts], folder.parent
-    _first_on_path(folder)
-    return ".".join(parts)
+    return ".".join(parts), folder
 
 
 def _is_of(module: ModuleType, file: Path) -> bool:

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from casque.errors import InvalidError, JobNotFoundError, LeaseLostError
-from casque.rules.operations import Dequeue, Heartbeat, Operation, PutRecord
+from casque.errors import CASConflictError, InvalidError, JobNotFoundError, LeaseLostError
+from casque.rules.operations import Dequeue, Heartbeat, Operation, PutRecord, Tick
 from casque.worker.attempt import Outcome, RunningAttempt
 
 
@@ -67,6 +67,8 @@ def is_no_answer(operation: Operation, outcome: object) -> bool:
         return False
     if isinstance(operation, PutRecord | Dequeue | Heartbeat):
         return True
+    if isinstance(operation, Tick):
+        return not isinstance(outcome, CASConflictError | InvalidError)
     return not isinstance(outcome, LeaseLostError | JobNotFoundError | InvalidError)
 
 

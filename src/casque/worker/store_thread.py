@@ -1,4 +1,4 @@
-"""Store thread: a worker's claims, settlements, heartbeats and entry, on a separate thread.
+"""Store thread: a worker's claims, settlements, heartbeats, ticks and entry, on its own thread.
 
 The thread is separate so that a task that blocks the event loop cannot delay a heartbeat. Each
 commit writes everything that is ready: the outcomes of the jobs that ended, and the claim of the
@@ -21,7 +21,7 @@ from casque.queues.running_job import RunningJob
 from casque.queues.session import Session
 from casque.record import DISMISSAL, Record
 from casque.rules.decide import Leased
-from casque.rules.operations import Dequeue, Heartbeat, Operation, PutRecord, Release
+from casque.rules.operations import Dequeue, Heartbeat, Operation, PutRecord, Release, Tick
 from casque.system.clock import LOOK_US, SECOND_US, Bell, Clock, StepWatch, drive
 from casque.tasks.task import Task
 from casque.worker.attempt import RunningAttempt, Stopped
@@ -40,6 +40,7 @@ from casque.worker.messages import (
 )
 from casque.worker.options import WorkerOptions
 from casque.worker.registry.entries import OwnEntry
+from casque.worker.schedule_ticks import ScheduleTicks
 
 BEATS_PER_LEASE = 3
 PROGRESS_EVERY_US = SECOND_US
@@ -65,6 +66,7 @@ class StoreThread:
         options: WorkerOptions,
         tasks: Mapping[str, Task[..., Any]],
         entry: OwnEntry,
+        schedules: ScheduleTicks,
         *,
         report: Report,
         post: Callable[[Message], None],
@@ -74,6 +76,7 @@ class StoreThread:
         self._clock: Clock = session.clock
         self._options = options
         self._entry = entry
+        self._schedules = schedules
         self._tasks = tasks
         self._report = report
         self._post = post
@@ -187,9 +190,10 @@ class StoreThread:
     # -- called by the store ---------------------------------------------------
 
     def ring(self) -> None:
-        """Wake up: a job may have become claimable."""
+        """Wake up: a job may have become claimable, or a schedule may have changed."""
         with self._lock:
             self._claim_policy.ring()
+            self._schedules.ring()
             self._is_asleep = False
         self._bell.ring()
 
@@ -218,6 +222,9 @@ class StoreThread:
             self._longest_us = min(pauses, default=None)
             while not self._is_over():
                 self._give_back_if_late()
+                if self._has_to_read_schedules():
+                    await self._read_schedules()
+                    continue  # it may be over: if no job and no tick is due
                 settlements, operations = self._next_commit()
                 if operations:
                     await self._commit(settlements, operations)
@@ -231,6 +238,15 @@ class StoreThread:
         if self._is_registered and self._silent_since is None:
             await self._look_for_orders()
             await self._session.submit_all(self._entry.removal())
+
+    def _has_to_read_schedules(self) -> bool:
+        return self._is_registered and self._is_claiming and self._schedules.is_to_read
+
+    async def _read_schedules(self) -> None:
+        try:
+            await self._schedules.read()
+        except Exception as error:  # noqa: BLE001 - no answer; it reads them again later
+            self._report.own(WorkerEvent.SCHEDULES_UNREAD, error)
 
     async def _look_for_orders(self) -> None:
         try:
@@ -251,7 +267,7 @@ class StoreThread:
             if self._is_finishing:
                 return is_done or self._clock.monotonic() >= self._finish_by
             is_idle = is_done and not (self._claim_policy.may_find_jobs or self._busy)
-            return self._options.until_idle and is_idle
+            return self._options.until_idle and is_idle and self._schedules.is_done
 
     def _give_back_if_late(self) -> None:
         """Release the held jobs if a task has kept the event loop from releasing them in time."""
@@ -289,6 +305,9 @@ class StoreThread:
                 operations += self._beat(now)  # before the claim, which then sees them renewed
             if self._progress and (operations or now >= self._progress_us):
                 operations += self._progress_beats(now)
+            if self._is_claiming and (ticks := self._schedules.due()):
+                operations += ticks
+                self._claim_policy.expect_jobs()
             claim = self._claim(now)
             if claim is not None:
                 operations.append(claim)
@@ -336,10 +355,12 @@ class StoreThread:
                 times.append(self._progress_us)
             if self._claim_policy.ask_us is not None and self._free():
                 times.append(self._claim_policy.ask_us)
+            if self._is_claiming and (wait_us := self._schedules.wait_us()) is not None:
+                times.append(now + wait_us)
         return min(max(min(times) - now, 1), _LONGEST_SLEEP_US)
 
     async def _commit(self, settlements: list[Settlement], operations: list[Operation]) -> None:
-        sent = self._clock.monotonic()
+        sent, sent_at = self._clock.monotonic(), self._clock.now()
         # Outputs first: once a job is settled, its output can no longer be stored. Their own
         # answers are dropped: the settlement's answer says whether the job was still held.
         outputs = _outputs(settlements)
@@ -359,8 +380,11 @@ class StoreThread:
                 self._receive(operation, outcome, sent, message)
             elif isinstance(operation, Heartbeat):
                 self._renew(operation, outcome, sent, message)
+            elif isinstance(operation, Tick):
+                self._schedules.answered(operation, outcome)
             elif isinstance(operation, PutRecord):
                 is_renewed = True
+                self._learn_time(operation, outcome, sent_at)
                 if not self._is_registered and isinstance(outcome, Record):
                     self._is_registered = True
                     self._report.own(WorkerEvent.REGISTERED)
@@ -372,6 +396,12 @@ class StoreThread:
             self._post(message)
         if is_renewed:
             await self._look_for_orders()
+
+    def _learn_time(self, renewal: PutRecord, outcome: object, sent_at: int) -> None:
+        """The expiry of the worker's own entry shows the time of the store."""
+        if isinstance(outcome, Record) and outcome.expires_us and renewal.ttl_us:
+            stored_at = outcome.expires_us - renewal.ttl_us
+            self._schedules.saw_time(stored_at, sent_at, self._clock.now())
 
     def _note(self, trouble: Exception | None, sent: int, kept: list[Settlement]) -> None:
         """Note whether the storage answers. The next commit repeats the settlements in `kept`."""

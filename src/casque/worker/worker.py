@@ -19,6 +19,7 @@ from casque.stores.port import Doubtful, Store
 from casque.system.clock import SECOND_US
 from casque.tasks.app import TaskApp
 from casque.worker import runtime
+from casque.worker.loading import name_of
 from casque.worker.logging.events import Report, WorkerEvent
 from casque.worker.messages import (
     Committed,
@@ -31,6 +32,7 @@ from casque.worker.messages import (
 from casque.worker.options import WorkerOptions
 from casque.worker.registry.entries import OwnEntry
 from casque.worker.running import RunningAttempts
+from casque.worker.schedule_ticks import NO_APP, ScheduleTicks
 from casque.worker.store_thread import LAST_WORDS_US, StoreThread
 from casque.worker.supervision.signals import RestoreHandlers
 
@@ -189,6 +191,7 @@ class Worker:
             self._options,
             self._app.tasks,
             self._entry,
+            ScheduleTicks(session, self._app.schedules, name_of(self._app) or NO_APP, self._report),
             report=self._report,
             post=partial(self._post, loop),
         )

@@ -53,6 +53,21 @@ class WorkerEvent(enum.Enum):
         logging.ERROR,
         "a task blocks the event loop, and the grace is over; the worker released its jobs",
     )
+    TICK = logging.INFO, "schedule %s: the tick of %s added job %s"
+    TICK_SKIPPED = (
+        logging.INFO,
+        "schedule %s: the tick of %s added no job, because the last one is not finished",
+    )
+    SCHEDULE_STOPPED = logging.INFO, "schedule %s is no longer in the code of %s: stopped"
+    SCHEDULE_CLASHES = (
+        logging.ERROR,
+        (
+            "schedule %s of this app is not stored: an operator's schedule has this name. Rename "
+            "one of the two, or remove the other with `queuectl schedule remove`"
+        ),
+    )
+    SCHEDULES_UNREAD = logging.DEBUG, "the schedules cannot be read; trying again. (%s)"
+    SCHEDULE_UNUSABLE = logging.ERROR, "schedule %s does not fire from this worker: %s"
     UNHEARD = (
         logging.WARNING,
         (
