@@ -18,6 +18,7 @@ from casque.system.clock import drive
 from casque.tasks.schedules import readable
 
 PATIENCE = 100.0
+QUEUECTL = (sys.executable, "-m", "casque.cli")
 SECOND = timedelta(seconds=1)
 
 BEATING = """
@@ -107,3 +108,31 @@ def test_a_schedule_is_changed_renamed_and_removed_by_deploys(tmp_path: Path) ->
     assert deploy(tmp_path, "@yearly", "b") == renamed
     back = {"a": ("@yearly", True), "b": ("@yearly", False)}
     assert deploy(tmp_path, "@yearly", "a") == back
+
+
+def test_a_running_worker_takes_up_an_operators_schedule_at_once(tmp_path: Path) -> None:
+    def queuectl(*arguments: str) -> str:
+        command = [*QUEUECTL, "--store", "jobs.db", *arguments]
+        ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+        return ran.stdout
+
+    def until_ticks(count: int) -> None:
+        end = time.monotonic() + PATIENCE
+        while len(ran(tmp_path)) < count:
+            assert time.monotonic() < end
+            time.sleep(0.05)
+
+    note = "queuectl_now=$(date -u +%Y-%m-%dT%H:%M:%S+00:00); echo $queuectl_now >> ran"
+    command = [*QUEUECTL, "--store", "jobs.db", "worker", "start", "--foreground"]
+    worker = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL)
+    try:
+        queuectl("enqueue", "--id", "first", "--command", note)
+        until_ticks(1)
+        queuectl("schedule", "add", "beat", "--every", "1s", "--command", note)
+        until_ticks(4)
+        assert "completed" in queuectl("schedule", "list")
+        queuectl("schedule", "remove", "beat")
+    finally:
+        worker.terminate()
+        worker.wait(PATIENCE)
+    assert queuectl("schedule", "list") == "No schedules.\n"

@@ -13,6 +13,7 @@ list        `list` and `queues`: the jobs and the queues of a store.
 show        `show`: everything about one job.
 manage      `cancel`, `retry`, `purge`, `pause`, `resume`, `reset`: changes to jobs and queues.
 dlq         `dlq list|show|retry|purge`: dead jobs.
+schedule/   `schedule add|list|show|pause|resume|run|remove`: jobs enqueued again and again.
 config      `config set|get|list|unset|path`: the settings of a store.
 backup      `backup`: a copy of a SQLite queue, while it is in use.
 transfer    `import`, `export`, `copy`: jobs from elsewhere, to elsewhere, between stores.

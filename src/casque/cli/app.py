@@ -17,6 +17,7 @@ from casque.cli.dlq import dlq
 from casque.cli.enqueue import typer_args
 from casque.cli.options import Commands, JsonOption, StoreOption, epilog, keep_common
 from casque.cli.output import DONE, INTERRUPTED, INVALID, complain
+from casque.cli.schedule.commands import schedule
 from casque.cli.watch import command as watch
 from casque.cli.worker.commands import workers
 
@@ -67,6 +68,7 @@ app.add(*listing.QUEUES_EXAMPLES)(listing.queues)
 app.add(*watch.EXAMPLES)(watch.watch)
 app.add_typer(workers)
 app.add_typer(dlq)
+app.add_typer(schedule)
 app.add_typer(config)
 app.add(*backup.EXAMPLES)(backup.backup)
 app.add(*transfer.IMPORT_EXAMPLES, name="import")(transfer.import_jobs)

@@ -29,7 +29,7 @@ from casque.cli.output import (
 from casque.cli.store import Access
 from casque.errors import InvalidError, JobNotFoundError
 from casque.job import Job
-from casque.record import CONFIG, PAUSE, TRANSFER
+from casque.record import CONFIG, PAUSE, SCHEDULE, TRANSFER
 from casque.rules.operations import Cancel, DeleteRecord, Operation, Retry
 from casque.system.durations import duration_us
 from casque.system.terminal_text import counted, plain
@@ -136,14 +136,14 @@ def _set_paused(context: typer.Context, queue: str, *, paused: bool) -> int:
 
 
 def reset(context: typer.Context, yes: YesOption = False) -> int:
-    """Delete everything in the store: jobs of all queues, settings and pauses."""
+    """Delete everything in the store: jobs of all queues, settings, schedules and pauses."""
     with open_for_writing(context) as access:
         if not yes and not confirmed(f"Delete all jobs and settings in {access.store.name}?"):
             return INVALID
         dropped = sum(
             access.run(access.queue.drop(name)) for name in access.run(access.queue.queues())
         )
-        for kind in (CONFIG, PAUSE, TRANSFER):
+        for kind in (CONFIG, PAUSE, SCHEDULE, TRANSFER):
             for record in access.records(kind):
                 access.submit(DeleteRecord(kind, record.name, None))
         workers = len(access.live_workers())

@@ -110,8 +110,8 @@ def enqueue(
         "run_at": run_at,
         "delay": delay,
         "timeout": timeout,
-        "env": _pairs("--env", "NAME=VALUE", env) if env else None,
-        "headers": _pairs("--header", "KEY=VALUE", header) if header else None,
+        "env": pairs("--env", "NAME=VALUE", env) if env else None,
+        "headers": pairs("--header", "KEY=VALUE", header) if header else None,
         "cwd": cwd,
         "retain": retain,
     }
@@ -132,7 +132,7 @@ def enqueue(
     return enqueue_one(request)
 
 
-def _pairs(option: str, form: str, given: list[str]) -> dict[str, str]:
+def pairs(option: str, form: str, given: list[str]) -> dict[str, str]:
     pairs: dict[str, str] = {}
     for one in given:
         name, has_value, value = one.partition("=")
