@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from casque import App, current_job
-from casque.record import ABSENT, SCHEDULE
+from casque.record import ABSENT, SCHEDULE, Record
 from casque.rules.operations import DeleteRecord, PutRecord
 from casque.schedule import Schedule, encode
 from casque.stores.memory import MemoryStore
@@ -98,6 +98,36 @@ def test_a_schedule_that_is_added_later_wakes_the_workers(app: App, clock: FakeC
         drive(commit_batch(app.store, "operator", 1, [delete]))
         clock.advance(timedelta(seconds=2))
         wait_for("it knows that there is none", lambda: not thread._schedules._next)
+
+
+class CountingStore(MemoryStore):
+    """Counts the reads of schedules."""
+
+    reads = 0
+
+    async def records(self, kind: str) -> list[Record]:
+        self.reads += kind == SCHEDULE
+        return await super().records(kind)
+
+
+def test_an_idle_worker_reads_the_schedules_once(clock: FakeClock) -> None:
+    store = CountingStore(clock)
+    app = App(store)
+    ran, note = noting(app)
+    app.cron("@daily")(note)
+    with beside(app) as worker:
+        wait_for("it has begun to read", lambda: store.reads)
+        thread = worker.worker._store_thread
+        wait_for("it knows the tick", lambda: thread._schedules._next)
+        clock.advance(timedelta(seconds=5))
+        wait_for("it has read what it stored", lambda: not thread._schedules._is_rung)
+        reads = store.reads
+        for _ in range(30):
+            before = thread._beat_us
+            clock.advance(timedelta(seconds=20))
+            wait_for("it renews its entry", lambda: thread._beat_us != before)  # noqa: B023
+        assert store.reads == reads
+    assert ran == []
 
 
 def test_a_worker_until_idle_runs_the_ticks_that_are_due(app: App, clock: FakeClock) -> None:

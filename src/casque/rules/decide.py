@@ -13,14 +13,13 @@ import msgspec
 from msgspec.structs import replace
 
 from casque.errors import (
-    CASConflictError,
     CasqueError,
     InvalidError,
     JobNotFoundError,
     LeaseLostError,
 )
 from casque.job import Job, JobStatus
-from casque.record import ABSENT, SCHEDULE, Record
+from casque.record import SCHEDULE, Record
 from casque.rules import ticks, transitions
 from casque.rules.insertion import insertion
 from casque.rules.lines import LOOK
@@ -63,7 +62,8 @@ from casque.rules.operations import (
     Tick,
 )
 from casque.rules.picking import Pick, is_another_due, next_due, pick, pick_one
-from casque.rules.state import RecordKey, State
+from casque.rules.records import expected, present
+from casque.rules.state import State
 from casque.schedule import decode, encode
 from casque.system.clock import DAY_US, LOOK_US
 
@@ -455,7 +455,7 @@ def _insert(state: State, operation: Insert, now: int) -> Decision:
 
 
 def _put_record(state: State, operation: PutRecord, now: int) -> Decision:
-    _expect(state, (operation.kind, operation.name), operation.expect, now)
+    expected(state, (operation.kind, operation.name), operation.expect, now)
     record = Record(
         operation.kind,
         operation.name,
@@ -468,39 +468,24 @@ def _put_record(state: State, operation: PutRecord, now: int) -> Decision:
 
 def _delete_record(state: State, operation: DeleteRecord, now: int) -> Decision:
     key = operation.kind, operation.name
-    if _expect(state, key, operation.expect, now) is None:
+    if expected(state, key, operation.expect, now) is None:
         return Decision([], lambda _: None)
     return Decision([RecordsDeleted((key,))], lambda _: None)
-
-
-def _expect(state: State, key: RecordKey, expect: int | None, now: int) -> Record | None:
-    """The record, if it is at version `expect`."""
-    current = state.record(key, now)
-    version = ABSENT if current is None else current.version
-    if expect not in (None, version):
-        found = "is not there" if version == ABSENT else f"is at version {version}"
-        raise CASConflictError(
-            f"{key[0]} {key[1]!r} {found}, expected version {expect}: another caller changed it. "
-            "Read it again and decide again."
-        )
-    return current
 
 
 # -- schedules -----------------------------------------------------------------
 
 
 def _tick(state: State, operation: Tick, now: int) -> Decision:
-    record = _expect(state, (SCHEDULE, operation.name), operation.expect, now)
-    if record is None:
-        raise CASConflictError(f"there is no schedule {operation.name!r}.")
+    record = present(state, (SCHEDULE, operation.name), operation.expect, now)
     schedule = decode(record)
     ticks.check_tick(schedule, operation, now)
     last = state.find(schedule.last_job, now)
     is_open = last is not None and shown(last, state.judged_us(now)).finished_us is None
     is_skipped = ticks.skips(schedule, operation, is_last_job_open=is_open)
     events, _ = _additions(state, () if is_skipped else (operation.job,), operation.job.depth, now)
-    value = encode(ticks.advanced(schedule, operation, is_skipped=is_skipped))
-    new = replace(record, value=value, version=next_token(state.token, now))
+    after = ticks.advanced(schedule, operation, is_skipped=is_skipped)
+    new = replace(record, value=encode(after), version=next_token(state.token, now))
     return Decision([*events, RecordPut(new)], lambda _: new)
 
 
