@@ -120,6 +120,15 @@ def test_the_task_of_another_app_is_refused(app: App) -> None:
         app.cron("@daily")(report)
 
 
+def test_two_schedules_of_one_name_leave_the_first(app: App) -> None:
+    @app.every(MINUTES)
+    def report() -> None: ...
+
+    with pytest.raises(InvalidError):
+        app.every(2 * MINUTES)(report)
+    assert app.schedules["report"].every_us == 300_000_000
+
+
 @pytest.mark.parametrize("thing", [lambda: None, int, 5])
 def test_only_a_function_or_a_task_can_have_a_schedule(app: App, thing: Any) -> None:
     with pytest.raises(InvalidError):

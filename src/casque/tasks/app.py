@@ -23,6 +23,7 @@ from casque.tasks.app_store import AppStore
 from casque.tasks.calls import encode_unchecked
 from casque.tasks.handle import Handle
 from casque.tasks.immediate import arun_now, run_now
+from casque.tasks.schedules import definition
 from casque.tasks.task import (
     AsyncTask,
     Decorator,
@@ -233,8 +234,6 @@ class TaskApp:
         catch_up: object,
         overlap: object,
     ) -> ScheduleDecorator:
-        from casque.tasks.schedules import definition  # noqa: PLC0415 - it loads cronsim
-
         def declare(function: Any) -> Any:
             task = function if isinstance(function, Task) else self.task(function)
             if task.app is not self:

@@ -17,7 +17,6 @@ from casque.rules.operations import PutRecord, Request, Tick
 from casque.schedule import CatchUp, Schedule, decode, encode
 from casque.system.clock import to_datetime
 from casque.system.ids import Minted
-from casque.tasks import ticks
 
 NAME_HEADER = "casque-schedule"
 TICK_HEADER = "casque-tick"
@@ -104,6 +103,8 @@ def due_tick(
 
     The record changes with each tick, so the next one needs the new record.
     """
+    from casque.tasks import ticks  # noqa: PLC0415 - it loads cronsim
+
     due = ticks.due_ticks(schedule, now, 1)
     return tick_of(record, schedule, due[0], mint) if due else None
 

@@ -15,7 +15,6 @@ from casque.record import SCHEDULE, Record
 from casque.rules.operations import Tick
 from casque.schedule import Schedule, decode
 from casque.system.clock import SECOND_US, to_datetime
-from casque.tasks import ticks
 from casque.tasks.schedules import due_tick, synchronised
 from casque.worker.logging.events import Report, WorkerEvent
 
@@ -145,6 +144,8 @@ class ScheduleTicks:
     def _plan(self, name: str, schedule: Schedule) -> None:
         self._next.pop(name, None)
         if schedule.is_active:
+            from casque.tasks import ticks  # noqa: PLC0415 - it loads cronsim
+
             now = self._now()
             due = ticks.due_ticks(schedule, now, 1) or ticks.next_ticks(schedule, now, 1)
             self._next.update((name, tick) for tick in due)

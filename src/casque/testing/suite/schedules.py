@@ -106,7 +106,10 @@ class ScheduleStatements(Statements):
         await a.store.records(SCHEDULE)
         await refused(rig, a.writer, early)
         rig.advance(milliseconds=1)
-        assert isinstance((await a.writer.commit(early))[0], Record)
+        [record] = await a.writer.commit(early)
+        assert isinstance(record, Record)
+        await refused(rig, a.writer, replace(early, expect=record.version))
+        await refused(rig, a.writer, replace(early, name="nobody", expect=ABSENT))
 
     @statement("S2", in_every_flavour=False)
     async def test_a_daily_job_runs_once_when_the_clocks_change(self, rig: Rig) -> None:
