@@ -71,3 +71,11 @@ def decode(record: Record) -> Schedule:
             f"the record of schedule {record.name!r} cannot be read: {error}. Remove the schedule "
             "and add it again."
         ) from error
+
+
+def paused(value: bytes) -> bytes:
+    """The value of a record with its schedule paused; the same value if it cannot be read."""
+    try:
+        return encode(msgspec.structs.replace(_DECODER.decode(value), is_paused=True))
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return value

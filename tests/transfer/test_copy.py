@@ -10,15 +10,18 @@ from pathlib import Path
 from signal import SIGKILL
 
 import pytest
+from msgspec.structs import replace
 
 from casque import InvalidError, JobStatus, NewJob, Queue, open_store
 from casque.buckets.memory import MemoryBucket
-from casque.record import ABSENT, CONFIG, LOCK, PAUSE, WORKER
+from casque.record import ABSENT, CONFIG, LOCK, PAUSE, SCHEDULE, WORKER
 from casque.rules.operations import Insert, PutRecord
+from casque.schedule import Schedule, encode
 from casque.stores.memory import MemoryStore
 from casque.stores.sqlite.store import SqliteStore
 from casque.system.clock import DAY_US, SystemClock, drive
 from casque.testing import FakeClock
+from casque.testing.batches import commit_batch
 from casque.transfer import NotTaken, copy, taking
 from casque.transfer.opened_store import OpenedStore
 from tests.transfer.places import KINDS, fill, ids_of, jobs_in, pause_all, place
@@ -272,3 +275,16 @@ def test_progress_is_told_with_the_total(source: str, target: str) -> None:
     told: list[tuple[int, int | None]] = []
     copy(source, target, pause=True, progress=lambda *one: told.append(one))
     assert told[-1] == (7, 7)
+
+
+def test_schedules_arrive_paused(source: str, target: str) -> None:
+    hourly = Schedule(entrypoint="report", line="@hourly", since_us=5, last_tick_us=5)
+    put = [
+        PutRecord(SCHEDULE, "hourly", encode(hourly), ABSENT),
+        PutRecord(SCHEDULE, "odd", b"not JSON", ABSENT),
+    ]
+    drive(commit_batch(open_store(source), "operator", 1, put))
+    for _ in range(2):
+        copy(source, target, pause=True)
+        arrived = {one.name: one.value for one in drive(open_store(target).records(SCHEDULE))}
+        assert arrived == {"hourly": encode(replace(hourly, is_paused=True)), "odd": b"not JSON"}

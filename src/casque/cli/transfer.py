@@ -127,7 +127,7 @@ def copy_jobs(
         bool, typer.Option("--pause", help="Pause all queues of the source first.")
     ] = False,
 ) -> int:
-    """Copy all jobs, settings and pauses of a store to another one. Repeat it to continue."""
+    """Copy jobs, settings, schedules and pauses of a store to another. Repeat it to continue."""
     from casque.transfer import copy
 
     with _interruptible("copy"), _progress("Copying") as progress:

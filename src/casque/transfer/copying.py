@@ -15,11 +15,12 @@ from msgspec.structs import replace
 
 from casque.errors import CASConflictError, InvalidError
 from casque.job import Job, JobStatus
-from casque.record import ABSENT, CONFIG, PAUSE, Record
+from casque.record import ABSENT, CONFIG, PAUSE, SCHEDULE, Record
 from casque.rules import transitions
 from casque.rules.decide import DEAD_RETENTION_US
 from casque.rules.operations import Insert, PutRecord
 from casque.rules.views import JobFilter
+from casque.schedule import paused
 from casque.stores.url import StoreAddress
 from casque.system.clock import to_datetime
 from casque.system.terminal_text import counted
@@ -37,7 +38,7 @@ def _as_it_is(value: bytes) -> bytes:
 COPIED_RECORDS: Mapping[str, Callable[[bytes], bytes]] = {
     CONFIG: _as_it_is,
     PAUSE: _as_it_is,
-    # Schedules are added here, with a function that returns the value as paused.
+    SCHEDULE: paused,
 }
 """The kinds of record that are copied, and how the value of each arrives."""
 
@@ -49,12 +50,12 @@ def copy(
     pause: bool = False,
     progress: Progress = lambda _done, _total: None,
 ) -> TransferReport:
-    """Copy all jobs, settings and pauses of `source` into `target`.
+    """Copy all jobs, settings, schedules and pauses of `source` into `target`.
 
     Nothing is removed from the source. A job that an earlier copy has taken is not added
     again, so a copy that was interrupted continues when it is repeated. The tokens that the
     target issues afterwards are above those of the source. The queues are paused in the
-    target: resume them when the source is out of use.
+    target, and so are the schedules: resume them when the source is out of use.
 
     Raises InvalidError if a job of the source is in progress under a live lease, or if a queue
     of the source is not paused. With `pause` it pauses them first. Nothing is copied then.
