@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from casque.queues.arguments import NewJob as NewJob
     from casque.queues.async_queue import BrokerQueue as BrokerQueue
     from casque.queues.async_queue import DirectQueue as DirectQueue
+    from casque.queues.content_ids import content_id as content_id
     from casque.queues.heartbeat import HeartbeatManager as HeartbeatManager
     from casque.queues.lock import Lock as Lock
     from casque.queues.sync_queue import Queue as Queue
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
     from casque.tasks.handle import Handle as Handle
     from casque.tasks.task import Task as Task
     from casque.worker.app import App as App
+
+__version__ = "0.1.0"
 
 __all__ = [
     "App",
@@ -72,6 +75,7 @@ __all__ = [
     "StorageError",
     "Store",
     "Task",
+    "content_id",
     "current_job",
     "open_store",
 ]
@@ -107,6 +111,7 @@ _HOMES = {
     "StorageError": "casque.errors",
     "Store": "casque.stores.port",
     "Task": "casque.tasks.task",
+    "content_id": "casque.queues.content_ids",
     "current_job": "casque.tasks.current",
     "open_store": "casque.stores.url",
 }

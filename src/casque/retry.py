@@ -10,6 +10,7 @@ import msgspec
 from casque import checks
 from casque.checks import describe
 from casque.errors import InvalidError
+from casque.system.clock import chance
 
 
 class Backoff(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,6 +34,14 @@ class Backoff(msgspec.Struct, frozen=True, kw_only=True):
             )
         if not _is_number(self.jitter) or not 0 <= self.jitter <= 1:
             raise InvalidError(f"`jitter` must be a number from 0 to 1, not {self.jitter!r}.")
+
+    def delay(self, attempt: int) -> timedelta:
+        """The wait after the failed attempt with this number; the first is 1.
+
+        The random part differs from call to call, unless `jitter` is 0.
+        """
+        checks.whole(attempt, "attempt", 1, "pass `job.attempts`")
+        return timedelta(microseconds=self.delay_us(attempt, chance()))
 
     def delay_us(self, attempts: int, chance: float) -> int:
         """Return the wait after `attempts` attempts; `chance`, in [0, 1), sets the random part."""

@@ -60,6 +60,7 @@ def test_exported_names() -> None:
         "StorageError",
         "Store",
         "Task",
+        "content_id",
         "current_job",
         "open_store",
     ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib.metadata import version
 
 import pytest
 
@@ -33,3 +34,7 @@ print(*(name for name in sys.modules if name.startswith(("casque.", "msgspec", "
 """
     told = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
     assert told.stdout.split() == []
+
+
+def test_the_version_is_that_of_the_installed_package() -> None:
+    assert casque.__version__ == version("casque")

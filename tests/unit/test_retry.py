@@ -90,3 +90,20 @@ def test_a_reason_is_a_text_that_can_be_stored() -> None:
 def test_exceptions_for_tasks_check_their_arguments(kind: Any, wrong: tuple[Any, ...]) -> None:
     with pytest.raises(InvalidError):
         kind(*wrong)
+
+
+def test_delay_is_the_wait_after_an_attempt() -> None:
+    backoff = Backoff(base=SECOND, factor=3, cap=20 * SECOND, jitter=0)
+    assert [backoff.delay(n) for n in (1, 2, 3, 4)] == [SECOND, 3 * SECOND, 9 * SECOND, 20 * SECOND]
+
+
+def test_delay_draws_its_random_part_each_time() -> None:
+    waits = {Backoff(base=8 * SECOND, jitter=0.5).delay(1) for _ in range(50)}
+    assert len(waits) > 1
+    assert all(4 * SECOND <= wait <= 8 * SECOND for wait in waits)
+
+
+@pytest.mark.parametrize("attempt", [0, -1, 1.5, "1", None, True])
+def test_delay_refuses_what_is_no_attempt(attempt: Any) -> None:
+    with pytest.raises(InvalidError, match="attempt"):
+        Backoff().delay(attempt)

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from casque import __version__
 from casque.cli import backup, completion, manage, show, status, transfer
 from casque.cli import list as listing
 from casque.cli.completion import COMPLETE_VARIABLE
@@ -90,9 +91,7 @@ app.command(epilog=completion.EPILOG)(completion.completion)
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        from importlib.metadata import version
-
-        print(f"queuectl {version('casque')}")
+        print(f"queuectl {__version__}")
         raise typer.Exit
 
 

@@ -5,6 +5,7 @@ async_queue     `DirectQueue` and `BrokerQueue`: the queues for async code.
 commit          Group commit: the part that threads and tasks share.
 commit_asyncio  Group commit for the tasks of an event loop.
 commit_threads  Group commit for plain threads.
+content_ids     `content_id`: the same id for the same work.
 heartbeat       `HeartbeatManager`: keep a job's lease alive.
 held_claims     The claims that a queue object got, so that callers can pass a job's id.
 lease_keeper    Renews a lease for `HeartbeatManager` and `Lock`, and notices a loss.

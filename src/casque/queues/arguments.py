@@ -10,9 +10,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import datetime, timedelta
 from functools import lru_cache
 from itertools import islice
-from typing import TypeVar
+from typing import Self, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from casque.checks import (
     LARGEST_INT,
@@ -29,6 +30,7 @@ from casque.checks import (
 )
 from casque.errors import InvalidError
 from casque.job import DEFAULT_MAX_ATTEMPTS, DEFAULT_QUEUE, Job
+from casque.queues.content_ids import content_id
 from casque.queues.lineage import OUTSIDE, Lineage
 from casque.rules.operations import Request
 from casque.system.ids import Minted
@@ -56,6 +58,16 @@ class NewJob(_Positional, frozen=True, kw_only=True):
     retain: timedelta | None = None
     timeout: timedelta | None = None
     headers: Mapping[str, str] | None = None
+
+    def with_content_id(self, *parts: object) -> Self:
+        """The same job, with an id made of its queue, entrypoint and payload.
+
+        With `parts`, they take the place of the payload: see `content_id`.
+        """
+        if self.id is not None:
+            raise InvalidError(f"the job has the id {self.id!r} already: leave out `id`.")
+        content = parts or (self.payload,)
+        return replace(self, id=content_id(self.queue, self.entrypoint, *content))
 
 
 def request(new: NewJob, lineage: Lineage, minted: str, order: int) -> Request:

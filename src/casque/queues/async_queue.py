@@ -28,6 +28,7 @@ from casque.queues.lineage import inherited
 from casque.queues.operators import OperatorMethods
 from casque.queues.running_job import RunningJob, consuming
 from casque.queues.session import Session
+from casque.retry import Backoff
 from casque.rules.decide import Leased, too_deep
 from casque.rules.operations import (
     Ack,
@@ -258,12 +259,33 @@ class AsyncQueue(OperatorMethods):
         _raise_lost(lost, len(holds), "acked")
 
     async def nack(
-        self, job: Job | str, *, delay: timedelta | None = None, error: str | BaseException = ""
+        self,
+        job: Job | str,
+        *,
+        delay: timedelta | None = None,
+        backoff: Backoff | None = None,
+        error: str | BaseException = "",
     ) -> Job:
-        """Report a failed attempt. Returns the job as it is now: queued again, or dead."""
+        """Report a failed attempt. Returns the job as it is now: queued again, or dead.
+
+        It is due again after `delay`, or after the wait of `backoff` for this
+        attempt; without either, at once.
+        """
         hold = self._held_claims.hold_of(job)
-        delay_us = 0 if delay is None else checks.span(delay, "delay")
-        return await self._finish(hold, Nack(*hold, delay_us, checks.failure(error)))
+        operation = Nack(*hold, self._wait_us(job, delay, backoff), checks.failure(error))
+        return await self._finish(hold, operation)
+
+    def _wait_us(self, job: Job | str, delay: timedelta | None, backoff: Backoff | None) -> int:
+        if backoff is None:
+            return 0 if delay is None else checks.span(delay, "delay")
+        if delay is not None:
+            raise InvalidError("give `delay` or `backoff`, not both.")
+        if not isinstance(backoff, Backoff):
+            raise InvalidError(
+                f"`backoff` must be a Backoff, not {checks.kind_of(backoff)}: write "
+                "Backoff(base=timedelta(seconds=2))."
+            )
+        return backoff.delay_us(self._held_claims.attempts_of(job), self._session.clock.random())
 
     async def fail(self, job: Job | str, *, error: str | BaseException = "") -> Job:
         """Report a failed attempt and make the job dead now, without another attempt."""

@@ -22,6 +22,7 @@ class HeldClaim(msgspec.Struct, frozen=True, gc=False):
     token: int
     lease_us: int
     taken_us: int
+    attempts: int
 
 
 class HeldClaims:
@@ -34,7 +35,7 @@ class HeldClaims:
         claims = self._held_claims
         for job in jobs:
             claims.pop(job.id, None)  # the newest comes last
-            claims[job.id] = HeldClaim(job.token, lease_us, taken_us)
+            claims[job.id] = HeldClaim(job.token, lease_us, taken_us, job.attempts)
         while len(claims) > HELD_CLAIMS_KEPT:
             with suppress(RuntimeError):  # another thread changed the dict between these two calls
                 claims.pop(next(iter(claims)), None)
@@ -55,6 +56,13 @@ class HeldClaims:
         job_id = checks.name(job, "id")
         held = self._held_claims.get(job_id)
         return job_id, NO_TOKEN if held is None else held.token
+
+    def attempts_of(self, job: Job | str) -> int:
+        """The number of the attempt that a caller means; 1 if this queue object does not know."""
+        if isinstance(job, Job):
+            return max(job.attempts, 1)
+        held = self._held_claims.get(job)
+        return 1 if held is None else held.attempts
 
     def find(self, job: Job | str) -> HeldClaim | None:
         """Return the claim that a caller means; None if this queue object does not hold it."""

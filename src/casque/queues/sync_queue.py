@@ -22,6 +22,7 @@ from casque.queues.held_claims import HeldClaim
 from casque.queues.operators import as_lease
 from casque.queues.runner import Runner, runner_for, warn_inside_loop
 from casque.queues.running_job import RunningJob
+from casque.retry import Backoff
 from casque.rules.decide import Leased
 from casque.rules.state import QueueState
 from casque.stores.port import Store
@@ -217,10 +218,15 @@ class Queue:
         return self._run(self._live.ack_many(jobs))
 
     def nack(
-        self, job: Job | str, *, delay: timedelta | None = None, error: str | BaseException = ""
+        self,
+        job: Job | str,
+        *,
+        delay: timedelta | None = None,
+        backoff: Backoff | None = None,
+        error: str | BaseException = "",
     ) -> Job:
-        """Report a failed attempt. Returns the job as it is now: queued again, or dead."""
-        return self._run(self._live.nack(job, delay=delay, error=error))
+        """Report a failed attempt. See `BrokerQueue.nack`."""
+        return self._run(self._live.nack(job, delay=delay, backoff=backoff, error=error))
 
     def fail(self, job: Job | str, *, error: str | BaseException = "") -> Job:
         """Report a failed attempt and make the job dead now, without another attempt."""

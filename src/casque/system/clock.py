@@ -43,6 +43,11 @@ def span_us(span: timedelta) -> int:
     return timedelta.__floordiv__(span, MICROSECOND)
 
 
+def chance() -> float:
+    """A random number in [0, 1), from the machine."""
+    return (draw(1)[0] >> 11) * 2.0**-53
+
+
 def drive(coroutine: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine that never suspends, without an event loop."""
     try:
@@ -122,7 +127,7 @@ class SystemClock:
         return time.time_ns() // 1000, time.clock_gettime_ns(_STEADY) // 1000
 
     def random(self) -> float:
-        return (draw(1)[0] >> 11) * 2.0**-53
+        return chance()
 
     def new_id(self) -> str:
         return self.mint(1)[0][0]

@@ -13,6 +13,7 @@ from casque.checks import whole_text
 from casque.errors import InvalidError
 from casque.job import DEFAULT_QUEUE
 from casque.queues.arguments import NewJob, checked
+from casque.queues.content_ids import content_id
 from casque.system.clock import LONGEST_SPAN_US, SECOND_US
 from casque.system.durations import FORM, duration_us
 from casque.worker.shell.job import SHELL, ShellCall, encode
@@ -30,7 +31,6 @@ _KNOWN = {*FIELDS, *_ALIASES}
 _EXAMPLE = """'{"command": "sleep 2"}'"""
 COMMAND_BYTES = 131_071
 """The longest argument that Linux passes to a program."""
-_HASH_DIGITS = 32
 
 
 def decoded(text: str | bytes) -> Fields:
@@ -159,7 +159,4 @@ def _instant(given: Fields) -> datetime | None:
 
 def _hash(queue: str, call: ShellCall) -> str:
     """Return an id that is always the same for the same work."""
-    from hashlib import sha256
-
-    content = [queue, call.command, sorted(call.env.items()), call.cwd]
-    return sha256(msgspec.json.encode(content)).hexdigest()[:_HASH_DIGITS]
+    return content_id(queue, call.command, sorted(call.env.items()), call.cwd)
