@@ -24,6 +24,7 @@ from casque.cli.output import (
     table,
 )
 from casque.cli.store import Access
+from casque.errors import InvalidError
 from casque.record import PAUSE
 from casque.rules.views import VIEWS, JobFilter, View
 
@@ -52,7 +53,10 @@ def list_jobs(
     limit: LimitOption = DEFAULT_LIMIT,
 ) -> int:
     """List jobs in the order in which they were enqueued."""
-    wanted = JobFilter(cast("View | None", state and state.lower()), queue_name(queue))
+    view = state and state.lower()
+    if view == "queued":
+        raise InvalidError("queued jobs are pending, scheduled or failed: choose one of these.")
+    wanted = JobFilter(cast("View | None", view), queue_name(queue))
     with open_for_reading(context) as access:
         show_jobs(access, wanted, limit=limit, as_json=is_json(context))
     return DONE

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import datetime, timedelta
 from functools import lru_cache
 from itertools import islice
-from typing import Self, TypeVar
+from typing import Self, TypeVar, cast
 
 import msgspec
 from msgspec.structs import replace
@@ -29,14 +29,16 @@ from casque.checks import (
     whole,
 )
 from casque.errors import InvalidError
-from casque.job import DEFAULT_MAX_ATTEMPTS, DEFAULT_QUEUE, Job
+from casque.job import DEFAULT_MAX_ATTEMPTS, DEFAULT_QUEUE, Job, JobStatus
 from casque.queues.content_ids import content_id
 from casque.queues.lineage import OUTSIDE, Lineage
 from casque.rules.operations import Request
+from casque.rules.views import VIEWS, Selection
 from casque.system.ids import Minted
 
 ENQUEUE_MANY_JOBS = 10_000
 ENQUEUE_MANY_BYTES = 64 * 1024 * 1024
+_LARGEST_SEQ = 2**63 - 1
 
 T = TypeVar("T")
 
@@ -174,3 +176,29 @@ def entrypoints(value: str | Collection[str] | None) -> tuple[str, ...] | None:
 def _one_entrypoint(value: str) -> tuple[str]:
     """Check one name. Cached, because a consumer passes the same name every time."""
     return (name(value, "entrypoint"),)
+
+
+def selection(status: str | None) -> Selection | None:
+    """The jobs with this status: a `JobStatus`, the name of a field of `Stats`, or None for all."""
+    if status is None:
+        return None
+    if isinstance(status, str):
+        text = str.__str__(status)
+        if text == JobStatus.IN_PROGRESS:
+            return "processing"
+        if text in ("queued", *VIEWS):
+            return cast("Selection", text)
+    raise InvalidError(
+        f"there is no status {status!r}; choose one of {', '.join(JobStatus)}, or one that "
+        f"`Stats` counts: {', '.join(view for view in VIEWS if view not in tuple(JobStatus))}."
+    )
+
+
+def position(after: Job | int | None) -> int:
+    """Where a page of jobs begins: after this job, or after this `seq`."""
+    seq: object = 0 if after is None else after.seq if isinstance(after, Job) else after
+    if type(seq) is int and 0 <= seq <= _LARGEST_SEQ:
+        return seq
+    raise InvalidError(
+        f"`after` must be the last job of the page before, or its `seq`; got {after!r}."
+    )

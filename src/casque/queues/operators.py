@@ -22,6 +22,7 @@ from casque.rules.operations import (
     Retry,
 )
 from casque.rules.state import QueueState
+from casque.rules.views import JobFilter
 from casque.system.clock import to_datetime
 
 
@@ -108,6 +109,29 @@ class OperatorMethods:
             arguments.entrypoints(entrypoint),
             None if queue is None else checks.name(queue, "queue"),
             checks.whole(limit, "limit", 1),
+        )
+
+    async def jobs(
+        self,
+        *,
+        status: str | None = None,
+        queue: str | None = None,
+        entrypoint: str | None = None,
+        limit: int = 100,
+        after: Job | int | None = None,
+    ) -> list[Job]:
+        """Up to `limit` jobs in the order in which they were enqueued. No lease, no change.
+
+        `status` is a `JobStatus`, or the name of a field of `Stats`, such as "scheduled".
+        The next page begins after the last job of this one: pass that job as `after`.
+        """
+        wanted = JobFilter(
+            arguments.selection(status),
+            None if queue is None else checks.name(queue, "queue"),
+            None if entrypoint is None else checks.name(entrypoint, "entrypoint"),
+        )
+        return await self._session.readable.jobs(
+            wanted, limit=checks.whole(limit, "limit", 1), after=arguments.position(after)
         )
 
     async def get(self, id: str | Job) -> Job | None:

@@ -319,6 +319,22 @@ class Queue:
         """The jobs that a dequeue would take now. No lease, no change."""
         return self._run(self._live.peek(entrypoint, queue=queue, limit=limit))
 
+    def jobs(
+        self,
+        *,
+        status: str | None = None,
+        queue: str | None = None,
+        entrypoint: str | None = None,
+        limit: int = 100,
+        after: Job | int | None = None,
+    ) -> list[Job]:
+        """Up to `limit` jobs in the order in which they were enqueued. See `BrokerQueue.jobs`."""
+        return self._run(
+            self._live.jobs(
+                status=status, queue=queue, entrypoint=entrypoint, limit=limit, after=after
+            )
+        )
+
     def get(self, id: str | Job) -> Job | None:
         """The job as it is now, or None if no job has this id (any more)."""
         return self._run(self._live.get(id))

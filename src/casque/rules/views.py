@@ -22,16 +22,21 @@ View = Literal["pending", "scheduled", "failed", "processing", "completed", "dea
 
 VIEWS: tuple[View, ...] = get_args(View)
 
+Selection = View | Literal["queued"]
+"""The jobs of one view; or of all views of queued jobs: pending, scheduled and failed."""
+
+_QUEUED: tuple[View, ...] = ("pending", "scheduled", "failed")
+
 
 class JobFilter(msgspec.Struct, frozen=True):
     """Which jobs to list; None matches every job."""
 
-    view: View | None = None
+    view: Selection | None = None
     queue: str | None = None
     entrypoint: str | None = None
 
     def __post_init__(self) -> None:
-        if self.view is not None and self.view not in VIEWS:
+        if self.view is not None and self.view not in ("queued", *VIEWS):
             raise InvalidError(
                 f"there is no state {self.view!r}; choose one of {', '.join(VIEWS)}."
             )
@@ -40,8 +45,11 @@ class JobFilter(msgspec.Struct, frozen=True):
         return (
             self.queue in (None, job.queue)
             and self.entrypoint in (None, job.entrypoint)
-            and (self.view is None or self.view == view_of(job, now))
+            and (self.view is None or self._has_view(view_of(job, now)))
         )
+
+    def _has_view(self, view: View) -> bool:
+        return view in _QUEUED if self.view == "queued" else view == self.view
 
 
 def view_of(job: Job, now: int) -> View:

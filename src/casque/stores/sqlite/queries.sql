@@ -334,6 +334,7 @@ WHERE seq > ?1 AND (expires_us IS NULL OR expires_us > ?2)
 AND (?3 IS NULL OR queue = ?3) AND (?4 IS NULL OR entrypoint = ?4)
 AND (
     ?5 IS NULL
+    OR ?5 = 'queued' AND stage IN (0, 1)
     OR ?5 = 'pending' AND stage = 0 AND due_us <= ?2
     OR ?5 = 'scheduled' AND stage = 0 AND due_us > ?2
     OR ?5 = 'failed' AND stage = 1

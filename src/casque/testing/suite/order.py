@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from datetime import timedelta
 from itertools import islice
 
-from casque.job import Job
+from casque.job import Job, JobStatus
 from casque.queues.arguments import ENQUEUE_MANY_JOBS, NewJob
 from casque.queues.async_queue import AsyncQueue
 from casque.system.clock import SECOND_US, to_datetime
@@ -247,6 +247,7 @@ class OrderStatements(Statements):
                 for name in before.jobs:
                     assert await reader.get(name) == state.find(name)
                 assert await reader.get("unknown") is None
+                assert await reader.jobs() == list(state.jobs)
                 assert (await reader.stats()).total == len(before.jobs)
                 assert (await reader.stats("default")).total == len(before.jobs)
                 assert await reader.queues() == await reader.queues(due=True) == ["default"]
@@ -254,6 +255,33 @@ class OrderStatements(Statements):
         assert written() == 0
         assert rig.harness.raw() == before
         assert ids(await other.dequeue(batch_size=10)) == ["expired", "ready"]
+
+    @statement("O7")
+    async def test_jobs_are_listed_by_status_queue_and_entrypoint(self, rig: Rig) -> None:
+        q, other = await rig.worker(), await rig.worker()
+        await _one_job_of_every_kind(rig, q)
+        await q.enqueue("another", id="elsewhere", queue="tenant")
+        assert ids(await other.jobs(status="dead")) == ["dead", "spent"]
+        assert ids(await other.jobs(status=JobStatus.IN_PROGRESS)) == ["leased", "expired"]
+        assert ids(await other.jobs(status="queued")) == ["ready", "future", "elsewhere"]
+        assert ids(await other.jobs(status="scheduled")) == ["future"]
+        assert ids(await other.jobs(queue="tenant")) == ["elsewhere"]
+        assert ids(await other.jobs(entrypoint="another", queue="tenant")) == ["elsewhere"]
+        assert await other.jobs(entrypoint="another", queue="default") == []
+        assert await other.jobs(status="queued", queue="nowhere") == []
+        assert await other.jobs(status="dead", entrypoint="another") == []
+
+    @statement("O7")
+    async def test_pages_of_jobs_have_each_job_once_in_enqueue_order(self, rig: Rig) -> None:
+        q, other = await rig.worker(), await rig.worker()
+        await q.enqueue_many([NewJob("e", id=f"{n:02}", priority=-n) for n in range(25)])
+        listed, page = [], await other.jobs(limit=10)
+        while page:
+            listed += ids(page)
+            page = await other.jobs(limit=10, after=page[-1])
+        assert listed == [f"{n:02}" for n in range(25)]
+        [job] = await other.jobs(limit=1)
+        assert ids(await other.jobs(limit=2, after=job.seq)) == ["01", "02"]
 
     @statement("O7")
     async def test_a_dequeue_by_id_takes_that_job_or_nothing(self, rig: Rig) -> None:

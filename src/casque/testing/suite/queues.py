@@ -221,6 +221,13 @@ class QueueStatements(Statements):
                 assert _statuses(stats) == Counter(
                     job.status for job in state.jobs if queue in (None, job.queue)
                 )
+                for name in (*stats.__struct_fields__, *JobStatus):
+                    assert await observer.jobs(status=name, queue=queue) == [
+                        job
+                        for job in state.jobs
+                        if queue in (None, job.queue)
+                        and name in (job.status, _view(raw.jobs[job.id], job.max_attempts, now))
+                    ]
 
 
 def _stored(raw: Raw, state: QueueState, now: int, queue: str | None) -> Stats:
