@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
+
 import msgspec
 import pytest
 
@@ -179,8 +181,8 @@ def test_settings_are_set_shown_and_unset(anywhere: Control) -> None:
     assert anywhere.done("config", "get", "backoff_base") == "2\n"
     result = anywhere.done("config", "list")
     assert result.split("\n")[0].strip() == "System Configuration"
-    assert "│ max_retries   │ 4 " in result
-    assert "│ backoff_base  │ 2 (default) " in result
+    assert "│ max_retries    │ 4 " in result
+    assert "│ backoff_base   │ 2 (default) " in result
     for _ in range(2):
         result = anywhere.done("config", "unset", "max_retries")
         assert result == "Config updated: max_retries = 3 (default)\n"
@@ -236,3 +238,20 @@ def test_every_change_is_printed_as_json(control: Control) -> None:
     assert control("config", "unset", "max_retries", "--json").json["value"] == 3
     assert [one["state"] for one in control("cancel", "job1", "--json").json] == ["cancelled"]
     assert msgspec.json.decode(control.done("reset", "--yes", "--json")) == {"dropped": 1}
+
+
+def test_dead_retention_is_a_duration_or_none(control: Control) -> None:
+    assert control.done("config", "get", "dead_retention") == "30d\n"
+    control.done("config", "set", "dead_retention", "none")
+    assert control("config", "get", "dead_retention", "--json").json["value"] is None
+    control.done("enqueue", "-c", "a", "--id", "kept")
+    control.done("cancel", "kept")
+    assert control("show", "kept", "--json").json["expires_at"] is None
+    control.done("config", "set", "dead_retention", "1h")
+    control.done("enqueue", "-c", "a", "--id", "gone-in-an-hour")
+    control.done("cancel", "gone-in-an-hour")
+    job = control("show", "gone-in-an-hour", "--json").json
+    kept = datetime.fromisoformat(job["expires_at"]) - datetime.fromisoformat(job["finished_at"])
+    assert kept == timedelta(hours=1)
+    assert "forever" in control.refused("config", "set", "dead_retention", "forever")
+    assert control.done("config", "get", "dead_retention") == "1h\n"

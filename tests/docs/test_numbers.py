@@ -11,7 +11,7 @@ import pytest
 from casque import Backoff, checks
 from casque.buckets import PAGE, replies
 from casque.queues import arguments, async_queue, commit, held_claims
-from casque.rules import decide, state, transaction, transitions
+from casque.rules import retention, state, transaction, transitions
 from casque.stores import port, url
 from casque.stores.document import store
 from casque.stores.ledger import bucket_requests, bucket_time, log_reader, pacing
@@ -71,7 +71,7 @@ def seconds(us: int) -> str:
         ),
         ("claims", [f"{held_claims.HELD_CLAIMS_KEPT:,}"]),
         ("depth", [f"{async_queue.DEFAULT_MAX_DEPTH}"]),
-        ("dead", [f"{decide.DEAD_RETENTION_US // DAY_US} days"]),
+        ("dead", [f"{retention.DEAD_RETENTION_US // DAY_US} days"]),
         ("pruned", [f"{transaction.PRUNED_AT_ONCE} expired jobs"]),
     ],
 )

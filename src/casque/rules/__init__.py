@@ -9,6 +9,7 @@ lines        Lines, and the rotation in which they take turns.
 operations   Operations (`Enqueue` …, in a `Batch`) and events (`Added` …).
 picking      Which jobs a dequeue takes, and in which order.
 records      A change of a record names the version that it expects.
+retention    How long dead and cancelled jobs are kept.
 sorted_keys  A sorted set that stays fast at a million keys.
 state        `State`: everything a store holds, indexed, with undo. `QueueState`, the frozen view.
 ticks        Whether a tick of a schedule may fire, and the schedule after it.

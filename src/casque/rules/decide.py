@@ -63,12 +63,10 @@ from casque.rules.operations import (
 )
 from casque.rules.picking import Pick, is_another_due, next_due, pick, pick_one
 from casque.rules.records import expected, present
+from casque.rules.retention import dead_expiry
 from casque.rules.state import State
 from casque.schedule import decode, encode
-from casque.system.clock import DAY_US, LOOK_US
-
-DEAD_RETENTION_US = 30 * DAY_US
-"""How long a dead or cancelled job is kept, unless it is purged or retried."""
+from casque.system.clock import LOOK_US
 
 Answer = Callable[[State], Any]
 """Reads the operation's result from the state after its events."""
@@ -92,12 +90,14 @@ def decide(state: State, operation: Operation, now: int) -> Decision:
 
 
 def shown(job: Job, now: int) -> Job:
-    """Return the job as readers see it: a spent job is dead, even if not stored as dead yet."""
+    """Return the job as readers see it: a spent job is dead, even if not stored as dead yet.
+
+    Its retention begins when it is stored as dead.
+    """
     if not job.is_spent(now):
         return job
     assert job.lease_until_us is not None
-    ended = job.lease_until_us
-    return transitions.buried(job, now=ended, expires=ended + DEAD_RETENTION_US)
+    return transitions.buried(job, now=job.lease_until_us, expires=None)
 
 
 def _job_now(job_id: str, now: int) -> Answer:
@@ -244,7 +244,7 @@ def _dequeue(state: State, operation: Dequeue, now: int) -> Decision:
     events: list[Event] = []
     if picked.spent:
         ids = tuple(job.id for job in picked.spent)
-        events.append(Buried(ids, now + DEAD_RETENTION_US))
+        events.append(Buried(ids, dead_expiry(state, now)))
     if not picked.jobs:
         next_in = LOOK_US if picked.is_held else _next_in(state, operation, now)
         return Decision(events, lambda _: Leased([], next_in))
@@ -319,18 +319,18 @@ def _ack(state: State, operation: Ack, now: int) -> Decision:
 def _nack(state: State, operation: Nack, now: int) -> Decision:
     job = _held(state, operation.id, operation.token, now)
     if job.attempts >= job.max_attempts:
-        return _one(Died(job.id, operation.failure, now + DEAD_RETENTION_US), now)
+        return _one(Died(job.id, operation.failure, dead_expiry(state, now)), now)
     return _one(Failed(job.id, operation.failure, now + operation.delay_us), now)
 
 
 def _fail(state: State, operation: Fail, now: int) -> Decision:
     job = _held(state, operation.id, operation.token, now)
-    return _one(Died(job.id, operation.failure, now + DEAD_RETENTION_US), now)
+    return _one(Died(job.id, operation.failure, dead_expiry(state, now)), now)
 
 
 def _discard(state: State, operation: Discard, now: int) -> Decision:
     job = _held(state, operation.id, operation.token, now)
-    return _one(Cancelled(job.id, operation.reason, now + DEAD_RETENTION_US), now)
+    return _one(Cancelled(job.id, operation.reason, dead_expiry(state, now)), now)
 
 
 def _heartbeat(state: State, operation: Heartbeat, now: int) -> Decision:
@@ -376,14 +376,14 @@ def _cancel(state: State, operation: Cancel, now: int) -> Decision:
             "can be cancelled.",
             job_id=job.id,
         )
-    return _one(Cancelled(job.id, operation.reason, now + DEAD_RETENTION_US), now)
+    return _one(Cancelled(job.id, operation.reason, dead_expiry(state, now)), now)
 
 
 def _retry(state: State, operation: Retry, now: int) -> Decision:
     job = _known(state, operation.id, now)
     events: list[Event] = []
     if job.is_spent(state.judged_us(now)):
-        events.append(Buried((job.id,), now + DEAD_RETENTION_US))
+        events.append(Buried((job.id,), dead_expiry(state, now)))
     elif job.status is not JobStatus.DEAD:
         raise InvalidError(
             f"job {job.id} is {_whereabouts(job)}; only a dead job can be retried.", job_id=job.id
@@ -404,7 +404,7 @@ def _requeue_stale(state: State, operation: RequeueStale, now: int) -> Decision:
     if again:
         events.append(Requeued(tuple(again)))
     if spent:
-        events.append(Buried(tuple(spent), now + DEAD_RETENTION_US))
+        events.append(Buried(tuple(spent), dead_expiry(state, now)))
     count = len(again) + len(spent)
     return Decision(events, lambda _: count)
 
@@ -431,7 +431,7 @@ def _purge(state: State, operation: Purge, now: int) -> Decision:
     count = len(spent) + len(finished)
     events: list[Event] = []
     if spent:
-        events.append(Buried(spent, now + DEAD_RETENTION_US))
+        events.append(Buried(spent, dead_expiry(state, now)))
     if count:
         dead = Removed((*spent, *(job.id for job in finished)))
         events.append(dead if operation.only_dead else Purged(before, operation.queue))

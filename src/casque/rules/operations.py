@@ -279,14 +279,14 @@ class Died(msgspec.Struct, frozen=True, tag=6, array_like=True, gc=False):
 
     id: str
     failure: Failure | None
-    expires_us: int
+    expires_us: int | None
 
 
 class Buried(msgspec.Struct, frozen=True, tag=7, array_like=True, gc=False):
     """The last attempt of each of these jobs never reported back, and its lease ended."""
 
     ids: tuple[str, ...]
-    expires_us: int
+    expires_us: int | None
 
 
 class Requeued(msgspec.Struct, frozen=True, tag=8, array_like=True, gc=False):
@@ -316,7 +316,7 @@ class Cancelled(msgspec.Struct, frozen=True, tag=11, array_like=True, gc=False):
 
     id: str
     reason: str
-    expires_us: int
+    expires_us: int | None
 
 
 class Retried(msgspec.Struct, frozen=True, tag=12, array_like=True, gc=False):

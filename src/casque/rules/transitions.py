@@ -85,7 +85,7 @@ def died(job: Job, event: Died, now: int) -> Job:
     )
 
 
-def buried(job: Job, *, now: int, expires: int) -> Job:
+def buried(job: Job, *, now: int, expires: int | None) -> Job:
     """Mark a job dead whose last attempt sent no report. It finished when its lease ended."""
     assert job.lease_until_us is not None
     finished = min(job.lease_until_us, now)

@@ -96,6 +96,7 @@ accidents = st.one_of(
     _deeds("delete_record", name=notes, back=_backs),
     _deeds("put_schedule", name=_schedules, back=_backs, options=_schedule_options),
     _deeds("tick", name=_schedules, back=_backs, away=_aways, order=any_orders),
+    _deeds("keep_dead", stay=st.none() | seconds(0, 10, 30 * 86_400)),
     _deeds("lease_queue", worker=workers, queue=queues, lease=leases),
     _deeds("die", worker=workers),
     _deeds("reopen", worker=workers),

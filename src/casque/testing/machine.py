@@ -35,7 +35,7 @@ from casque.testing.alphabet import (
     seconds,
 )
 from casque.testing.modeljob import ModelJob, ModelRecord
-from casque.testing.oracle import PAUSE, Hold
+from casque.testing.oracle import CONFIG, DEAD_RETENTION, PAUSE, Hold
 from casque.testing.rig import Flavour, Harness
 from casque.testing.sidebyside import MICROSECOND, QueueUser, SideBySide, Stored, ids_of
 
@@ -355,6 +355,19 @@ class StoreMachine(RuleBasedStateMachine):
     def _new_version(self, name: str, record: ModelRecord, stored: Any) -> ModelRecord:
         self.versions[name].append(record.version)
         return self._matched(record, stored)
+
+    def keep_dead(self, stay: timedelta | None) -> None:
+        value = b"null" if stay is None else b"%d" % (stay // MICROSECOND)
+        operation = PutRecord(CONFIG, DEAD_RETENTION, value, None)
+
+        def put() -> Stored:
+            record = self.pair.commit(operation)
+            return Stored(record.value, record.version, record.expires_at)
+
+        def model(now: datetime, stored: Any) -> ModelRecord:
+            return self._matched(self.oracle.keep_dead(now, value, stay), stored)
+
+        self.pair.both(put, model)
 
     def delete_record(self, name: str, back: int) -> None:
         expect = self._version(name, back)

@@ -95,8 +95,9 @@ class ModelJob:
     def wait(self, run_at: datetime) -> None:
         self.status, self.run_at, self.lease_until = "queued", run_at, None
 
-    def finish(self, status: str, at: datetime, stays: timedelta) -> None:
-        self.status, self.finished_at, self.gone_at = status, at, at + stays
+    def finish(self, status: str, at: datetime, stays: timedelta | None) -> None:
+        self.status, self.finished_at = status, at
+        self.gone_at = None if stays is None else at + stays
         self.lease_until = None
 
     def fail_attempt(self, error: str | Exception) -> None:
@@ -104,18 +105,18 @@ class ModelJob:
         self.error = f"{kind}: {error}" if kind else str(error)
         self.end_attempt(kind)
 
-    def cancel(self, at: datetime, reason: str) -> None:
+    def cancel(self, at: datetime, reason: str, stays: timedelta | None) -> None:
         if self.status == "in_progress":
             self.end_attempt("cancelled")
         self.error = reason or None
-        self.finish("cancelled", at, DEAD_STAYS)
+        self.finish("cancelled", at, stays)
 
-    def bury(self, at: datetime) -> None:
+    def bury(self, at: datetime, stays: timedelta | None) -> None:
         """Make it dead: finished when its lease ended, and kept from `at` on."""
         assert self.lease_until is not None
         ended = min(self.lease_until, at)
         self.error = self.lose_attempt()
-        self.finish("dead", at, DEAD_STAYS)
+        self.finish("dead", at, stays)
         self.finished_at = ended
 
 

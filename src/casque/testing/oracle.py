@@ -31,6 +31,8 @@ SCHEDULE_FIELDS = (
 )
 """The fields of a schedule that the machine uses, in the order in which they are stored."""
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+CONFIG = "config"
+DEAD_RETENTION = "dead_retention"
 
 Hold = tuple[str, int]
 """A job's id and the oracle's token of a claim on it."""
@@ -57,6 +59,8 @@ class Oracle:
         """One counter for claims and record versions."""
         self.changes = 0
         """How often anything changed. A call that does not increase this must write nothing."""
+        self.dead_stay: timedelta | None = DEAD_STAYS
+        """How long a job stays after it is dead or cancelled; None: for ever."""
         self._places = 0
         self._turns = 0
 
@@ -140,7 +144,7 @@ class Oracle:
         visited = {queue for queue, _ in picked.visited}
         is_another_due = any(queue not in visited for queue, _ in self._due_lines(now))
         for job in picked.spent:
-            job.bury(now)
+            job.bury(now, self.dead_stay)
         for job in picked.jobs:
             if job.status == "in_progress":
                 job.lose_attempt()
@@ -224,12 +228,12 @@ class Oracle:
     def fail(self, now: datetime, job_id: str, token: int, *, error: str | Exception) -> ModelJob:
         job = self._held(now, job_id, token)
         job.fail_attempt(error)
-        job.finish("dead", now, DEAD_STAYS)
+        job.finish("dead", now, self.dead_stay)
         return self._changed(now, job)
 
     def discard(self, now: datetime, job_id: str, token: int, *, reason: str) -> ModelJob:
         job = self._held(now, job_id, token)
-        job.cancel(now, reason)
+        job.cancel(now, reason, self.dead_stay)
         return self._changed(now, job)
 
     def release(
@@ -288,13 +292,13 @@ class Oracle:
             return self._shown(job, now)
         if job.due_at is None or job.is_spent(now):
             raise InvalidError("finished already", job_id=job_id)
-        job.cancel(now, reason)
+        job.cancel(now, reason, self.dead_stay)
         return self._changed(now, job)
 
     def retry(self, now: datetime, job_id: str) -> ModelJob:
         job = self._known(now, job_id)
         if job.is_spent(now):
-            job.bury(now)
+            job.bury(now, self.dead_stay)
             self._change()
         if job.status != "dead":
             raise InvalidError("not dead", job_id=job_id)
@@ -312,7 +316,7 @@ class Oracle:
         ]
         for job in sorted(stale, key=lambda job: job.place):
             if job.attempts >= job.max_attempts:
-                job.bury(now)
+                job.bury(now, self.dead_stay)
             else:
                 job.error = job.lose_attempt()
                 job.wait(now)
@@ -353,6 +357,13 @@ class Oracle:
     def resume(self, now: datetime, queue: str) -> None:
         if self._is_paused(queue, now):
             self.delete_record(now, (PAUSE, queue), expect=self.records[PAUSE, queue].version)
+
+    def keep_dead(self, now: datetime, value: bytes, stay: timedelta | None) -> ModelRecord:
+        """Set how long jobs that end from now on stay."""
+        self.dead_stay = stay
+        there = self.records_of(now, CONFIG).get(DEAD_RETENTION)
+        expect = 0 if there is None else there.version
+        return self.put_record(now, (CONFIG, DEAD_RETENTION), value, expect=expect, ttl=None)
 
     def lease_queue(
         self, now: datetime, worker: str, queue: str, lease: timedelta
@@ -481,7 +492,7 @@ class Oracle:
         shown = replace(job)
         if job.is_spent(now):
             assert job.lease_until is not None
-            shown.bury(job.lease_until)
+            shown.bury(job.lease_until, self.dead_stay)
         return shown
 
     # -- changing --------------------------------------------------------------

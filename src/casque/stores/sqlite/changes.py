@@ -34,10 +34,12 @@ from casque.rules.operations import (
     Operation,
     Purge,
     PutRecord,
+    Release,
     Request,
     RequeueStale,
     Tick,
 )
+from casque.rules.retention import DEAD_RETENTION
 from casque.rules.state import READER_LEASE_US, State
 from casque.schedule import decode
 from casque.stores.listeners import makes_claimable
@@ -197,10 +199,12 @@ class Changes:
             keys = [(operation.kind, operation.name)]
         elif isinstance(operation, Tick):
             keys = [(SCHEDULE, operation.name)]
-        elif isinstance(operation, Dequeue):
-            keys = [(PAUSE, queue) for queue in state.queues]
-        else:
+        elif isinstance(operation, Enqueue | Ack | Heartbeat | Release):
             keys = []
+        else:
+            keys = [DEAD_RETENTION]
+            if isinstance(operation, Dequeue):
+                keys += [(PAUSE, queue) for queue in state.queues]
         for key in keys:
             record = transaction.record(*key)
             if record is not None:

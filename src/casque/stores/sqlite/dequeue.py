@@ -22,9 +22,10 @@ import msgspec
 
 from casque.job import Job
 from casque.rules import transitions
-from casque.rules.decide import DEAD_RETENTION_US, Leased, next_token
+from casque.rules.decide import Leased, next_token
 from casque.rules.lines import LOOK
 from casque.rules.operations import Dequeue
+from casque.rules.retention import DEAD_RETENTION, expiry_by
 from casque.stores.sqlite.cache import Execute, HeadRow, earliest, first_due, ranks
 from casque.stores.sqlite.known_lines import first_of, is_another_due, lines_at_turn
 from casque.stores.sqlite.rows import HELD, LAST_HELD, claimed_jobs, job_of
@@ -384,8 +385,8 @@ class Dequeues:
     def _bury(self, head: Head) -> None:
         self._transaction.wrote = self._transaction.stamps = True
         now, spent = self._transaction.now, self._job(head.seq)
-        dead = transitions.buried(spent, now=now, expires=now + DEAD_RETENTION_US)
-        self._transaction.change(spent, dead)
+        expires = expiry_by(self._transaction.record(*DEAD_RETENTION), now)
+        self._transaction.change(spent, transitions.buried(spent, now=now, expires=expires))
 
     def _job(self, seq: int) -> Job:
         return job_of(self._transaction.execute(SQL["job_by_seq"], (seq,)).fetchone())

@@ -52,6 +52,9 @@ _FINISHED = {
     JobStatus.CANCELLED: CANCELLED,
 }
 
+_FOREVER = 2**63 - 1
+"""The `expires_us` of a finished job that is kept for ever: NULL means that it is not finished."""
+
 _encode = msgspec.json.Encoder().encode
 _decode_history = msgspec.json.Decoder(tuple[Attempt, ...]).decode
 _decode_chain = msgspec.json.Decoder(tuple[str, ...]).decode
@@ -150,7 +153,7 @@ def job_of(row: tuple[Any, ...]) -> Job:
         heartbeat_us=heartbeat_us,
         lease_until_us=due_us if stage in (HELD, LAST_HELD) else None,
         finished_us=finished_us,
-        expires_us=expires_us,
+        expires_us=None if expires_us == _FOREVER else expires_us,
         retain_us=retain_us,
         timeout_us=timeout_us,
     )
@@ -218,7 +221,7 @@ def update_of(job: Job, line: int | None) -> tuple[Any, ...]:
         job.claimed_us,
         job.heartbeat_us,
         job.finished_us,
-        job.expires_us,
+        _FOREVER if job.expires_us is None and job.status in _FINISHED else job.expires_us,
         job.error,
         job.result,
         job.progress,

@@ -42,7 +42,8 @@ CREATE TABLE casque_job (
     claimed_us INTEGER,
     heartbeat_us INTEGER,
     finished_us INTEGER,
-    expires_us INTEGER,                  -- of a finished job: when its record is removed
+    expires_us INTEGER,                  -- of a finished job: when its record is removed; the
+                                         -- largest integer: never
     retain_us INTEGER,
     timeout_us INTEGER,
     depth INTEGER NOT NULL DEFAULT 0,

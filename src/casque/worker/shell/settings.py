@@ -18,6 +18,7 @@ from casque.checks import LARGEST_INT
 from casque.errors import CasqueError, InvalidError
 from casque.record import CONFIG, Record
 from casque.retry import Backoff
+from casque.rules.retention import DEAD_RETENTION_US
 from casque.system.clock import LONGEST_SPAN_US, SECOND_US
 from casque.system.durations import duration_us, told
 
@@ -49,6 +50,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     lease_us: int = 60 * SECOND_US
     retention_us: int = 7 * _DAY_US
     """How long a completed job is kept."""
+    dead_retention_us: int | None = DEAD_RETENTION_US
+    """How long a dead or cancelled job is kept; None: for ever. The store applies it."""
     poll_interval_us: int | None = None
     """The longest sleep of a worker before it asks for jobs; None: the store decides."""
     max_depth: int = 16
@@ -145,6 +148,7 @@ SETTINGS: Mapping[str, Setting] = {
         _span("timeout", 1, "how long one attempt may take", or_none=True),
         _span("lease", SECOND_US, "how long until a lost worker's jobs run again"),
         _span("retention", 0, "how long completed jobs are kept"),
+        _span("dead_retention", 0, "how long dead and cancelled jobs are kept", or_none=True),
         _span("poll_interval", 1_000, "how often idle workers check for jobs", or_none=True),
         _whole("max_depth", 0, "how deep jobs that enqueue jobs may nest"),
     )
