@@ -55,6 +55,14 @@ LISTS: list[list[str]] = [
     ["enqueue", "-c", "a", "--max-attempts=5", "--max-retries=6"],
     ["enqueue", "-c", "a", "--id-from-content", "--skip-inside-job"],
     ["enqueue", "-c", "a", "--id-from-content=yes"],
+    ["enqueue", "-c", "a", "--id", "x", "--if-exists", "fail"],
+    ["enqueue", "-c", "a", "--if-exists=replace", "--if-exists=skip"],
+    ["enqueue", "-c", "a", "--if-exists", "explode"],
+    ["enqueue", "-c", "a", "--if-exists"],
+    ["enqueue", "-c", "a", "--if-exists="],
+    ["enqueue", "-c", "a", "--if-exists", "FAIL"],
+    ["enqueue", JSON, "--if-exists", "replace"],
+    ["--if-exists", "skip", "enqueue", JSON],
     ["enqueue", "--", "-c"],
     ["enqueue", "-c", "a", "--", JSON],
     ["enqueue", JSON, "-q", "mail"],
@@ -73,6 +81,7 @@ PIECES = (
     *("enqueue", "enqueue", JSON, "--json", "-c", "--command", "--command=a", "-q", "mail"),
     *("--store", STORE, "--id", "x", "--env", "A=1", "-p", "3", "--priority=4", "--delay"),
     *("5m", "--skip-inside-job", "--id-from-content", "--", "--help", "", "=", "--store="),
+    *("--if-exists", "--if-exists=fail", "replace"),
 )
 
 
@@ -133,6 +142,8 @@ def test_the_fast_path_reads_arguments_as_typer_does(
         ["--store", STORE, "enqueue", "--id", "x", "-c", "a b", "--delay=5m", "-e", "A=1"],
         ["enqueue", "-c", "a", "--header", "traceparent=00-1-2-01", "-H", "a="],
         ["enqueue", "-c", "a", "-p", "3", "--skip-inside-job", "--id-from-content"],
+        ["enqueue", JSON, "--if-exists", "fail"],
+        ["enqueue", "-c", "a", "--id-from-content", "--if-exists=replace"],
     ],
 )
 def test_common_calls_take_the_fast_path(arguments: list[str]) -> None:

@@ -117,6 +117,7 @@ def test_every_exit_code_is_in_the_reference() -> None:
         output.NOT_SO,
         output.INTERRUPTED,
         output.NOWHERE,
+        output.EXISTS,
         *output._CODES.values(),
     }
     assert {int(code) for code in re.findall(r"^\| (\d+) \|", table, re.MULTILINE)} == codes

@@ -43,6 +43,8 @@ NOT_SO = 1
 INVALID = 2
 NOT_FOUND = 3
 NOT_OURS = 6
+EXISTS = 7
+"""A job with this id exists, and is not replaced: see `enqueue --if-exists`."""
 INTERRUPTED = 130
 NOWHERE = 141
 """The reader closed the pipe, as `head` does: 128 plus the number of SIGPIPE."""
@@ -78,6 +80,8 @@ def code_of(error: CasqueError) -> int:
 
     if isinstance(error, ForeignError):  # the same as for a file of another program
         return NOT_OURS
+    if isinstance(error, CASConflictError) and error.job_id is not None:
+        return EXISTS
     return next((code for kind, code in _CODES.items() if isinstance(error, kind)), NOT_SO)
 
 

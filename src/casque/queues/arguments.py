@@ -202,3 +202,9 @@ def position(after: Job | int | None) -> int:
     raise InvalidError(
         f"`after` must be the last job of the page before, or its `seq`; got {after!r}."
     )
+
+
+def check_named(requests: Collection[Request]) -> None:
+    """Raise InvalidError if a job that shall replace another has no id."""
+    if any(request.minted for request in requests):
+        raise InvalidError("`replace` needs an `id`: it names the job to replace.")

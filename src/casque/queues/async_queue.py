@@ -129,16 +129,18 @@ class AsyncQueue(OperatorMethods):
         retain: timedelta | None = None,
         timeout: timedelta | None = None,
         headers: Mapping[str, str] | None = None,
+        replace: bool = False,
         connection: object = None,
     ) -> Job:
         """Add a job. When this returns, the job is stored.
 
         Lower priority numbers run first. If a job with this `id` exists, nothing is added and that
-        job is returned, with `duplicate` set. `retain` keeps the record that long after success.
-        `timeout` limits one attempt; workers enforce it, the queue does not. `headers` are up to 1
-        KiB of text stored with the job, such as trace context. With `connection`, a
-        sqlite3.Connection to the queue's file, the job joins the transaction that is open there.
-        The job is stored if, and only if, that transaction commits.
+        job is returned, with `duplicate` set. With `replace`, the new job takes the place of that
+        job; a running job is not replaced: CASConflictError. `retain` keeps the record that long
+        after success. `timeout` limits one attempt; workers enforce it, the queue does not.
+        `headers` are up to 1 KiB of text stored with the job, such as trace context. With
+        `connection`, a sqlite3.Connection to the queue's file, the job joins the transaction that
+        is open there. The job is stored if, and only if, that transaction commits.
         """
         new = NewJob(
             entrypoint,
@@ -153,22 +155,26 @@ class AsyncQueue(OperatorMethods):
             timeout=timeout,
             headers=headers,
         )
-        return await self._enqueue(new, connection)
+        return await self._enqueue(new, connection, replace=replace)
 
-    async def _enqueue(self, new: NewJob, connection: object = None) -> Job:
-        operation = self._to_enqueue(new)
+    async def _enqueue(
+        self, new: NewJob, connection: object = None, *, replace: bool = False
+    ) -> Job:
+        operation = self._to_enqueue(new, replace=replace)
         if connection is not None:
             return self._session.enqueue_within(connection, operation)[0]
         added: list[Job] = await self._session.submit(operation)
         return added[0]
 
-    async def enqueue_many(self, jobs: Iterable[NewJob], *, connection: object = None) -> list[Job]:
+    async def enqueue_many(
+        self, jobs: Iterable[NewJob], *, replace: bool = False, connection: object = None
+    ) -> list[Job]:
         """Add up to 10,000 jobs (64 MiB of payload), all or none, in order."""
         requests = arguments.requests(jobs, inherited(), self._session.clock.mint)
         if not requests:
             self._session.check_open()
             return []
-        operation = self._allowed(requests)
+        operation = self._allowed(requests, replace=replace)
         if connection is not None:
             return self._session.enqueue_within(connection, operation)
         added: list[Job] = await self._session.submit(operation)
@@ -365,18 +371,20 @@ class AsyncQueue(OperatorMethods):
 
     # -- checked operations, for the sync Queue too ----------------------------
 
-    def _to_enqueue(self, new: NewJob) -> Enqueue:
+    def _to_enqueue(self, new: NewJob, *, replace: bool = False) -> Enqueue:
         [minted], [order] = self._session.clock.mint(1)
         request = arguments.request(new, inherited(), minted, order)
-        return self._allowed((request,))
+        return self._allowed((request,), replace=replace)
 
-    def _allowed(self, requests: tuple[Request, ...]) -> Enqueue:
+    def _allowed(self, requests: tuple[Request, ...], *, replace: bool) -> Enqueue:
         """The operation, unless the loop guard refuses it: the store would refuse it too."""
+        if replace:
+            arguments.check_named(requests)
         if requests[0].depth > self._max_depth:  # all have the same
             error = too_deep(requests[0], self._max_depth)
             refusals.write(str(error))
             raise error
-        return Enqueue(requests, self._max_depth)
+        return Enqueue(requests, self._max_depth, replace)
 
     def _to_dequeue(
         self,

@@ -149,6 +149,7 @@ class Queue:
         retain: timedelta | None = None,
         timeout: timedelta | None = None,
         headers: Mapping[str, str] | None = None,
+        replace: bool = False,
         connection: object = None,
     ) -> Job:
         """Add a job. When this returns, the job is stored. See `BrokerQueue.enqueue`."""
@@ -165,18 +166,22 @@ class Queue:
             timeout=timeout,
             headers=headers,
         )
-        return self._enqueue(self._live, new, connection)
+        return self._enqueue(self._live, new, connection, replace=replace)
 
-    def _enqueue(self, live: AsyncQueue, new: NewJob, connection: object = None) -> Job:
-        operation = live._to_enqueue(new)
+    def _enqueue(
+        self, live: AsyncQueue, new: NewJob, connection: object = None, *, replace: bool = False
+    ) -> Job:
+        operation = live._to_enqueue(new, replace=replace)
         if connection is not None:
             return live._session.enqueue_within(connection, operation)[0]
         added: list[Job] = self._runner.commit(live._session, operation)
         return added[0]
 
-    def enqueue_many(self, jobs: Iterable[NewJob], *, connection: object = None) -> list[Job]:
+    def enqueue_many(
+        self, jobs: Iterable[NewJob], *, replace: bool = False, connection: object = None
+    ) -> list[Job]:
         """Add up to 10,000 jobs (64 MiB of payload), all or none, in order."""
-        return self._run(self._live.enqueue_many(jobs, connection=connection))
+        return self._run(self._live.enqueue_many(jobs, replace=replace, connection=connection))
 
     # -- consuming -------------------------------------------------------------
 

@@ -143,7 +143,9 @@ def _known(state: State, job_id: str, now: int) -> Job:
 
 
 def _enqueue(state: State, operation: Enqueue, now: int) -> Decision:
-    events, answers = _additions(state, operation.jobs, operation.max_depth, now)
+    events, answers = _additions(
+        state, operation.jobs, operation.max_depth, now, replaces=operation.replace
+    )
 
     def answer(after: State) -> list[Job]:
         return [
@@ -163,10 +165,12 @@ def _additions(
     now: int,
     *,
     leaving: str | None = None,
+    replaces: bool = False,
 ) -> tuple[list[Event], list[tuple[str, bool]]]:
     """Return the events that add `requests`, and for each its id and whether that id existed.
 
-    `leaving` is the id of a job that the same operation removes: the id may be used again.
+    `leaving` is the id of a job that the same operation removes: the id may be used again. With
+    `replaces`, a request removes an existing job of its id, unless a worker holds that job.
     """
     events: list[Event] = []
     answers: list[tuple[str, bool]] = []
@@ -184,14 +188,26 @@ def _additions(
                     "ids are unique in a store. Choose another id.",
                     job_id=request.id,
                 )
-            answers.append((request.id, True))
-            continue
+            if not replaces or isinstance(first, Request):
+                answers.append((request.id, True))
+                continue
+            _check_not_held(first, state.judged_us(now))
         if request.id in state.jobs and request.id != leaving:
-            events.append(Removed((request.id,)))  # expired, but not pruned yet
+            events.append(Removed((request.id,)))  # replaced, or expired but not pruned yet
         added[request.id] = request
         events.append(Added(new_job(request, now)))
         answers.append((request.id, False))
     return events, answers
+
+
+def _check_not_held(job: Job, now: int) -> None:
+    """Raise CASConflictError if a worker holds the job: it would run beside its replacement."""
+    if job.lease_until_us is not None and job.lease_until_us > now:
+        raise CASConflictError(
+            f"job {job.id} is in progress at {job.worker}, and a running job is not replaced. Try "
+            "again when it has ended, or cancel it first.",
+            job_id=job.id,
+        )
 
 
 def new_job(request: Request, now: int, seq: int = 0) -> Job:

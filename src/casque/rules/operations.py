@@ -43,10 +43,11 @@ class Request(msgspec.Struct, frozen=True, gc=False):
 
 
 class Enqueue(msgspec.Struct, frozen=True, gc=False):
-    """Add all of `jobs`, or none."""
+    """Add all of `jobs`, or none. A job whose id exists is a duplicate, or replaces that job."""
 
     jobs: tuple[Request, ...]
     max_depth: int
+    replace: bool = False
 
 
 class Dequeue(msgspec.Struct, frozen=True, gc=False):

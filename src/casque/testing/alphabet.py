@@ -69,6 +69,8 @@ def orders(draw: st.DrawFn, ids: st.SearchStrategy[str | None]) -> Order:
 
 
 any_orders = orders(st.none() | st.sampled_from(IDS))
+named_orders = orders(st.sampled_from(IDS))
+rarely = st.sampled_from([False, False, False, True])
 
 
 def _deeds(method: str, **options: st.SearchStrategy[Any]) -> st.SearchStrategy[Deed]:

@@ -86,13 +86,22 @@ class StoreMachine(RuleBasedStateMachine):
         for order in orders:
             self.enqueue(0, order)
 
-    @rule(worker=alphabet.workers, order=alphabet.any_orders)
-    def enqueue(self, worker: int, order: Order) -> None:
+    @rule(worker=alphabet.workers, order=alphabet.any_orders, replaces=alphabet.rarely)
+    def enqueue(self, worker: int, order: Order, replaces: bool = False) -> None:  # noqa: FBT001, FBT002 - passed by name
         new = self._new(order)
         options = {name: getattr(new, name) for name in new.__struct_fields__}
+        options["replace"] = replaces = replaces and new.id is not None
         self.pair.both(
             lambda: [self.workers[worker].call("enqueue", **options)],
-            lambda now, jobs: self.oracle.enqueue(now, _with_ids([new], jobs)),
+            lambda now, jobs: self.oracle.enqueue(now, _with_ids([new], jobs), replace=replaces),
+        )
+
+    @rule(worker=alphabet.workers, orders=st.lists(alphabet.named_orders, min_size=1, max_size=3))
+    def replace_many(self, worker: int, orders: list[Order]) -> None:
+        new = [self._new(order) for order in orders]
+        self.pair.both(
+            lambda: self.workers[worker].call("enqueue_many", new, replace=True),
+            lambda now, _: self.oracle.enqueue(now, new, replace=True),
         )
 
     @rule(worker=alphabet.workers, orders=st.lists(alphabet.any_orders, min_size=1, max_size=4))

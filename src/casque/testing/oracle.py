@@ -66,19 +66,39 @@ class Oracle:
 
     # -- producing -------------------------------------------------------------
 
-    def enqueue(self, now: datetime, new: Sequence[NewJob]) -> list[ModelJob]:
+    def enqueue(
+        self, now: datetime, new: Sequence[NewJob], *, replace: bool = False
+    ) -> list[ModelJob]:
         """Add all or none. Returns each job as it is now, `duplicate` if it existed already."""
         with self._whole():
-            return self._add_all(now, new, depth=0, chain=())
+            return self._add_all(now, new, depth=0, chain=(), replaces=replace)
+
+    def _make_way(self, now: datetime, new: NewJob) -> None:
+        """Remove the job that the new one replaces. Raise if it is running."""
+        there = self._find(new.id or "", now)
+        if there is None or there.line != (new.queue, new.entrypoint):
+            return
+        if there.status == "in_progress" and not there.is_due(now):
+            raise CASConflictError("the job is running")
+        del self.jobs[there.id]
+        self._change()
 
     def _add_all(
-        self, now: datetime, new: Sequence[NewJob], *, depth: int, chain: tuple[str, ...]
+        self,
+        now: datetime,
+        new: Sequence[NewJob],
+        *,
+        depth: int,
+        chain: tuple[str, ...],
+        replaces: bool = False,
     ) -> list[ModelJob]:
         answers: list[tuple[str, bool]] = []
         for one in new:
             assert one.id is not None
             if depth > self.max_depth:
                 raise InvalidError("too deep")
+            if replaces and one.id not in dict(answers):
+                self._make_way(now, one)
             there = self._find(one.id, now)
             if there is None:
                 self._add(now, one, depth, chain)
@@ -502,7 +522,7 @@ class Oracle:
         before = copy.deepcopy(self.__dict__)
         try:
             yield
-        except (InvalidError, JobNotFoundError, LeaseLostError):
+        except (CASConflictError, InvalidError, JobNotFoundError, LeaseLostError):
             self.__dict__.update(before)
             raise
 

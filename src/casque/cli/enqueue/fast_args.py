@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from casque.cli.enqueue.one import EnqueueRequest
+from casque.cli.enqueue.one import EnqueueRequest, IfExists
 from casque.cli.store import address_from
 
 FLAGS = {"--json", "--id-from-content", "--skip-inside-job"}
+STORE, IF_EXISTS = "--store", "--if-exists"
 VALUES = {
     "--command": "command",
     "-c": "command",
@@ -42,8 +43,8 @@ def read_arguments(arguments: Sequence[str]) -> EnqueueRequest | None:
     """Return the request, or None if Typer must read the arguments."""
     flags: set[str] = set()
     fields: dict[str, object] = {}
+    others: dict[str, str] = {}
     words: list[str] = []
-    store: str | None = None
     left = iter(arguments)
     for argument in left:
         name, has_value, value = argument.partition("=")
@@ -51,31 +52,31 @@ def read_arguments(arguments: Sequence[str]) -> EnqueueRequest | None:
             words.append(argument)
         elif argument in FLAGS and (words or argument == "--json"):
             flags.add(argument)
-        elif name == "--store" or (words and name in VALUES):
+        elif name == STORE or (words and (name in VALUES or name == IF_EXISTS)):
             if not name.startswith("--") and has_value:
                 return None
             given = value if has_value else next(left, None)
             # A dash may start the next option, after an option whose value is missing.
             if not given or (given.startswith("-") and not has_value):
                 return None
-            if name == "--store":
-                store = given
+            if name not in VALUES:
+                others[name] = given
             elif not _add(fields, VALUES[name], given):
                 return None
         else:
             return None
-    if words == ["enqueue"] and fields:
-        text = None
-    elif len(words) == 2 and words[0] == "enqueue" and not fields:  # noqa: PLR2004 - and the JSON
-        text = words[1]
-    else:
+    is_one_job = words == ["enqueue"] and fields
+    is_json_job = len(words) == 2 and words[0] == "enqueue" and not fields  # noqa: PLR2004 - and the JSON
+    if_exists = others.get(IF_EXISTS)
+    if not (is_one_job or is_json_job) or if_exists not in (None, *IfExists):
         return None
     return EnqueueRequest(
-        address=address_from(store),
+        address=address_from(others.get(STORE)),
         is_json="--json" in flags,
-        text=text,
+        text=words[1] if is_json_job else None,
         fields=fields,
         id_from_content="--id-from-content" in flags,
+        if_exists=None if if_exists is None else IfExists(if_exists),
         skip_inside_job="--skip-inside-job" in flags,
     )
 

@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
+
 import msgspec
 
 from casque.cli.enqueue.fields import Fields, decoded, new_job
-from casque.cli.output import DONE, job_object, print_json
+from casque.cli.output import DONE, EXISTS, complain, job_object, print_json
 from casque.cli.store import Access
 from casque.errors import InvalidError
 from casque.job import Job
+from casque.queues.arguments import NewJob
 from casque.queues.lineage import inherited
 from casque.rules.views import view_of
 from casque.system.terminal_text import plain
 from casque.worker.shell.job import command_of
 
 STDIN = "-"
+
+
+class IfExists(StrEnum):
+    """What `enqueue` does if a job with the id of the new one exists."""
+
+    SKIP = "skip"
+    FAIL = "fail"
+    REPLACE = "replace"
 
 
 class EnqueueRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,6 +36,7 @@ class EnqueueRequest(msgspec.Struct, frozen=True, kw_only=True):
     text: str | None = None
     fields: dict[str, object] = {}
     id_from_content: bool = False
+    if_exists: IfExists | None = None
     skip_inside_job: bool = False
 
 
@@ -37,13 +49,26 @@ def enqueue_one(request: EnqueueRequest) -> int:
     with Access(request.address) as access:
         settings = access.settings()
         new = new_job(fields, settings, id_from_content=request.id_from_content)
+        check_id(new, request)
+        access.open_queue(settings.max_depth)
         try:
-            [job] = access.run(access.open_queue(settings.max_depth).enqueue_many([new]))
+            [job] = enqueue_as(access, [new], request)
         except KeyboardInterrupt:
             message = "interrupted: the job may be stored or not; with an id, it is safe to repeat."
             raise KeyboardInterrupt(message) from None
-        _say(job, access.store.clock.now(), is_json=request.is_json)
-    return DONE
+        return _say(job, access.store.clock.now(), request)
+
+
+def check_id(new: NewJob, request: EnqueueRequest) -> None:
+    """Raise InvalidError if `--if-exists` is given for a job without an id."""
+    if request.if_exists is not None and new.id is None:
+        raise InvalidError("--if-exists needs an id: give one, or use --id-from-content.")
+
+
+def enqueue_as(access: Access, jobs: list[NewJob], request: EnqueueRequest) -> list[Job]:
+    """Enqueue the jobs in one commit. Those that exist are replaced if the request says so."""
+    replaces = request.if_exists is IfExists.REPLACE
+    return access.run(access.queue.enqueue_many(jobs, replace=replaces))
 
 
 def _fields(request: EnqueueRequest) -> Fields:
@@ -56,10 +81,17 @@ def _fields(request: EnqueueRequest) -> Fields:
     return decoded(request.text)
 
 
-def _say(job: Job, now: int, *, is_json: bool) -> None:
-    if is_json:
+def _say(job: Job, now: int, request: EnqueueRequest) -> int:
+    """Print the job. Returns the exit code."""
+    is_failure = job.duplicate and request.if_exists is IfExists.FAIL
+    there = f"job {plain(job.id)} already exists ({view_of(job, now)}): nothing changed."
+    if request.is_json:
         print_json(job_object(job, now) | {"duplicate": job.duplicate})
-    elif job.duplicate:
-        print(f"Job {plain(job.id)} already exists ({view_of(job, now)}): nothing changed.")
-    else:
+    elif not job.duplicate:
         print(f"Job {plain(job.id)} enqueued: {plain(command_of(job) or '')}")
+    elif not is_failure:
+        print(f"J{there[1:]}")
+    if is_failure:
+        complain(there)
+        return EXISTS
+    return DONE

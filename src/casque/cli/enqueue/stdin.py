@@ -13,8 +13,8 @@ import msgspec
 
 from casque.checks import PAYLOAD_BYTES
 from casque.cli.enqueue.fields import decoded, new_job
-from casque.cli.enqueue.one import EnqueueRequest
-from casque.cli.output import JsonObject, answer, complain, progress_bar
+from casque.cli.enqueue.one import EnqueueRequest, IfExists, check_id, enqueue_as
+from casque.cli.output import EXISTS, JsonObject, answer, complain, progress_bar
 from casque.cli.store import Access
 from casque.errors import CasqueError, InvalidError
 from casque.queues.arguments import ENQUEUE_MANY_JOBS, NewJob
@@ -66,7 +66,9 @@ def enqueue_lines(request: EnqueueRequest) -> int:
         f" {counted(tally.already_there, 'job')} already existed." if tally.already_there else ""
     )
     text = f"{counted(tally.enqueued, 'job')} enqueued.{there}"
-    return answer(tally.as_json(), text, as_json=request.is_json)
+    code = answer(tally.as_json(), text, as_json=request.is_json)
+    is_failure = tally.already_there and request.if_exists is IfExists.FAIL
+    return EXISTS if is_failure else code
 
 
 def _enqueue_all(
@@ -86,20 +88,24 @@ def _enqueue_all(
             except InvalidError as error:
                 raise _refused(f"line {number}", error, tally) from None
             read += len(line)
-        _store(access, batch, tally, f"lines {lines[0][0]} to {lines[-1][0]}")
+        _store(access, batch, request, tally, f"lines {lines[0][0]} to {lines[-1][0]}")
         bar(read, size, counted(tally.enqueued, "job"))
 
 
 def _job(line: bytes, request: EnqueueRequest, settings: Settings) -> NewJob:
     if len(line) > PAYLOAD_BYTES:
         raise InvalidError(f"it is longer than {PAYLOAD_BYTES:,} bytes.")
-    return new_job(decoded(line), settings, id_from_content=request.id_from_content)
+    new = new_job(decoded(line), settings, id_from_content=request.id_from_content)
+    check_id(new, request)
+    return new
 
 
-def _store(access: Access, batch: list[NewJob], tally: _Tally, where: str) -> None:
+def _store(
+    access: Access, batch: list[NewJob], request: EnqueueRequest, tally: _Tally, where: str
+) -> None:
     tally.unsure = where
     try:
-        jobs = access.run(access.queue.enqueue_many(batch))
+        jobs = enqueue_as(access, batch, request)
     except InvalidError as error:
         raise _refused(where, error, tally) from None
     except CasqueError:

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from casque.cli.enqueue.fields import FIELDS
-from casque.cli.enqueue.one import STDIN, EnqueueRequest, enqueue_one
+from casque.cli.enqueue.one import STDIN, EnqueueRequest, IfExists, enqueue_one
 from casque.cli.enqueue.stdin import enqueue_lines
 from casque.cli.options import address_of, is_json
 from casque.errors import InvalidError
@@ -16,6 +16,7 @@ EXAMPLES = (
     """queuectl enqueue '{"id": "job1", "command": "sleep 2"}'""",
     "queuectl enqueue --command 'make backup' --id backup --delay 5m",
     "queuectl enqueue -c './report.sh' -q reports --run-at 2026-01-31T08:00:00Z",
+    "queuectl enqueue --id-from-content --if-exists fail -c 'make docs' || echo 'again'",
     "queuectl enqueue - < jobs.jsonl",
 )
 
@@ -91,6 +92,15 @@ def enqueue(
             help="Derive the id from queue, command, env and cwd: equal jobs are enqueued once.",
         ),
     ] = False,
+    if_exists: Annotated[
+        IfExists | None,
+        typer.Option(
+            "--if-exists",
+            help="What to do if the id exists: skip (the default) changes nothing and exits with "
+            "0, fail changes nothing and exits with 7, replace puts this job in its place, "
+            "unless it is running: then 7.",
+        ),
+    ] = None,
     skip_inside_job: Annotated[
         bool, typer.Option("--skip-inside-job", help="Do nothing if called inside a job.")
     ] = False,
@@ -121,6 +131,7 @@ def enqueue(
         text=job,
         fields={name: value for name, value in given.items() if value is not None},
         id_from_content=id_from_content,
+        if_exists=if_exists,
         skip_inside_job=skip_inside_job,
     )
     if job == STDIN:

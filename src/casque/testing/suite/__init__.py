@@ -14,6 +14,7 @@ order      Order and visibility: statements O1 to O3 and O5 to O7.
 outcomes   Statements R1 to R9.
 queues     Leases, pauses, drops and counts of a queue: statements Q7 to Q9.
 records    Records and locks: statements K1 to K4.
+replacing  A new job in the place of another: part of statement E3.
 retention  How long dead and cancelled jobs stay: part of statements R3, R6 and R7.
 schedules  Ticks of schedules: statements S1 to S5.
 turmoil    Random operations, for statements that must hold after each one.
@@ -32,6 +33,7 @@ from casque.testing.suite.order import OrderStatements
 from casque.testing.suite.outcomes import OutcomeStatements
 from casque.testing.suite.queues import QueueStatements
 from casque.testing.suite.records import RecordStatements
+from casque.testing.suite.replacing import ReplacingStatements
 from casque.testing.suite.retention import RetentionStatements
 from casque.testing.suite.schedules import ScheduleStatements
 from casque.testing.suite.waiting import WaitStatements
@@ -50,6 +52,7 @@ class StoreSuite(
     OutcomeStatements,
     QueueStatements,
     RecordStatements,
+    ReplacingStatements,
     RetentionStatements,
     ScheduleStatements,
     WaitStatements,
