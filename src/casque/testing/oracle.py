@@ -175,7 +175,7 @@ class Oracle:
             job.lease, job.lease_until = lease, now + lease
             job.progress = job.note = None
         if picked.jobs or picked.spent:
-            self._change(picked.visited if is_another_due else ())
+            self._change(picked.visited if picked.jobs and is_another_due else ())
         return [self._shown(job, now) for job in picked.jobs]
 
     def _pick(
