@@ -194,8 +194,10 @@ def test_an_example_is_run_here_and_uses_only_public_names(path: Path) -> None:
 @pytest.mark.timeout(300)
 def test_the_queuectl_session_passes_its_own_checks(tmp_path: Path) -> None:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    folder = tmp_path / "a folder"
+    folder.mkdir()
     done = subprocess.run(
-        [EXAMPLES / "queuectl-session.sh", f"sqlite:///{tmp_path}/jobs.db"],
+        [EXAMPLES.parent / "test.sh", folder],  # as in the image of the Dockerfile
         env=environment(tmp_path) | {"PATH": path},
         cwd=tmp_path,
         capture_output=True,
@@ -207,6 +209,7 @@ def test_the_queuectl_session_passes_its_own_checks(tmp_path: Path) -> None:
     assert done.stderr == ""
     said = done.stdout.splitlines()
     assert said[-1] == "--- All is as expected ---"
+    assert list(folder.iterdir()) == []
     assert said.count("Config updated: max_retries = 2") == 1
     assert "Job job-long enqueued: sleep 3 && echo Job 3: done at last" in said
     assert "Job job-fail moved from DLQ to 'pending'." in said
