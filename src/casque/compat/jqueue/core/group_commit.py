@@ -107,9 +107,11 @@ class _SweepingQueue(async_queue.BrokerQueue):
         self._sweep = RequeueStale(span_us(stale_timeout))
         self._is_sweeping = False
 
-    async def _enqueue(self, new: NewJob, connection: object = None) -> StoredJob:
+    async def _enqueue(
+        self, new: NewJob, connection: object = None, *, replace: bool = False
+    ) -> StoredJob:
         del connection  # jqueue has no transactions
-        added: list[StoredJob] = await self._swept(self._to_enqueue(new))
+        added: list[StoredJob] = await self._swept(self._to_enqueue(new, replace=replace))
         return added[0]
 
     async def dequeue(
