@@ -17,8 +17,8 @@ from casque.errors import CASConflictError, InvalidError
 from casque.job import Job, JobStatus
 from casque.record import ABSENT, CONFIG, PAUSE, SCHEDULE, Record
 from casque.rules import transitions
-from casque.rules.decide import DEAD_RETENTION_US
 from casque.rules.operations import Insert, PutRecord
+from casque.rules.retention import DEAD_RETENTION_US
 from casque.rules.views import JobFilter
 from casque.schedule import paused
 from casque.stores.url import StoreAddress

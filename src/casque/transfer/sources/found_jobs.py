@@ -11,7 +11,7 @@ from casque import checks
 from casque.errors import InvalidError
 from casque.job import Job, JobStatus
 from casque.rules import transitions
-from casque.rules.decide import DEAD_RETENTION_US
+from casque.rules.retention import DEAD_RETENTION_US
 from casque.system.clock import DAY_US, SECOND_US, to_us
 from casque.transfer.report import NotTaken
 from casque.transfer.taking import FoundJob

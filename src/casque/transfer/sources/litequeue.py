@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from casque.job import Job, JobStatus
-from casque.rules.decide import DEAD_RETENTION_US
+from casque.rules.retention import DEAD_RETENTION_US
 from casque.transfer.report import NotTaken
 from casque.transfer.sources.found_jobs import ImportOptions, checked, running
 from casque.transfer.sources.sqlite_file import SqliteFile

@@ -15,7 +15,7 @@ import msgspec
 
 from casque.errors import CorruptError, InvalidError
 from casque.job import Job, JobStatus
-from casque.rules.decide import DEAD_RETENTION_US
+from casque.rules.retention import DEAD_RETENTION_US
 from casque.tasks import json_types
 from casque.transfer.report import NotTaken
 from casque.transfer.sources import pickles

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from casque.job import Job, JobStatus
-from casque.rules.decide import DEAD_RETENTION_US
+from casque.rules.retention import DEAD_RETENTION_US
 from casque.transfer.report import NotTaken
 from casque.transfer.sources.found_jobs import ImportOptions, checked, instant_us, running
 from casque.transfer.sources.sqlite_file import SqliteFile
