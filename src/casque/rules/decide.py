@@ -13,6 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from casque.errors import (
+    CASConflictError,
     CasqueError,
     InvalidError,
     JobNotFoundError,
