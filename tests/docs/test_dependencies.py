@@ -13,8 +13,6 @@ from tests.docs.pages import DOCS
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
 SHIPPED = ["dependencies", *(name for name in EXTRAS if name not in {"all", "bench", "dev"})]
-ARRIVING = {"cronsim", "watchfiles"}
-"""Packages of features that are being built. Remove a name when its feature is there."""
 
 
 def packages(of: str) -> set[str]:
@@ -30,7 +28,7 @@ def imported() -> set[str]:
 
 @pytest.mark.parametrize("extra", SHIPPED)
 def test_every_package_that_users_install_is_imported(extra: str) -> None:
-    assert packages(extra) - ARRIVING - imported() == set()
+    assert packages(extra) - imported() == set()
 
 
 @pytest.mark.parametrize("extra", ["dependencies", *EXTRAS])
