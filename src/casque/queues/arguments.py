@@ -83,7 +83,7 @@ def request(new: NewJob, lineage: Lineage, minted: str, order: int) -> Request:
     # By position, and with a fast path for valid values: this runs for every job.
     return Request(
         minted if id is None else name(id, "id"),
-        name(new.queue, "queue"),
+        new.queue if new.queue is DEFAULT_QUEUE else name(new.queue, "queue"),
         name(new.entrypoint, "entrypoint"),
         payload
         if type(payload) is bytes and len(payload) <= PAYLOAD_BYTES

@@ -374,7 +374,9 @@ class AsyncQueue(OperatorMethods):
     def _to_enqueue(self, new: NewJob, *, replace: bool = False) -> Enqueue:
         [minted], [order] = self._session.clock.mint(1)
         request = arguments.request(new, inherited(), minted, order)
-        return self._allowed((request,), replace=replace)
+        if replace or request.depth > self._max_depth:
+            return self._allowed((request,), replace=replace)
+        return Enqueue((request,), self._max_depth)
 
     def _allowed(self, requests: tuple[Request, ...], *, replace: bool) -> Enqueue:
         """The operation, unless the loop guard refuses it: the store would refuse it too."""

@@ -166,15 +166,17 @@ class Queue:
             timeout=timeout,
             headers=headers,
         )
-        return self._enqueue(self._live, new, connection, replace=replace)
-
-    def _enqueue(
-        self, live: AsyncQueue, new: NewJob, connection: object = None, *, replace: bool = False
-    ) -> Job:
+        live = self._live
         operation = live._to_enqueue(new, replace=replace)
         if connection is not None:
             return live._session.enqueue_within(connection, operation)[0]
         added: list[Job] = self._runner.commit(live._session, operation)
+        return added[0]
+
+    def _enqueue(self, new: NewJob) -> Job:
+        """Add a job to a queue that is known to be open and of this process."""
+        session = self._queue._session
+        added: list[Job] = self._runner.commit(session, self._queue._to_enqueue(new))
         return added[0]
 
     def enqueue_many(

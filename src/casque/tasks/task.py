@@ -82,7 +82,7 @@ class TaskWithOptions(Generic[P, R]):
             warn_inside_loop("`enqueue` of a task", "`await task.aenqueue(…)`")
         # The fast path: `app_store` has checked that its queue is open and of this process.
         queue = app_store.queue
-        job = queue._enqueue(queue._queue, replace(new, payload=payload))  # noqa: SLF001 - above
+        job = queue._enqueue(replace(new, payload=payload))  # noqa: SLF001 - above
         return Handle(app_store, job, task.call)
 
     async def aenqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
