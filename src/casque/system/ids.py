@@ -25,6 +25,7 @@ _STEP_MASK = 2**3 - 1
 _VARIANT = 1 << 63
 _DRAWN_AT_ONCE = 64
 _LARGEST_ORDER = 2**63 - 1
+_PACK = struct.Struct(">QQ").pack
 
 
 class IdSource:
@@ -75,9 +76,11 @@ def next_uuid7(last: int, now_ms: int, drawn: int) -> tuple[str, int]:
     else:
         order = last + 1 + (drawn >> _TAIL_BITS & _STEP_MASK)
     # 48 bits of time, the version and 12 bits of the order; the variant, the other 9, the tail.
-    high = f"{order >> 9:015x}"
-    low = f"{_VARIANT | (order & 0x1FF) << _TAIL_BITS | drawn & _TAIL:x}"
-    return f"{high[:8]}-{high[8:12]}-7{high[12:]}-{low[:4]}-{low[4:]}", order
+    text = _PACK(
+        order >> _ORDER_BITS << 16 | 0x7000 | order >> 9 & 0xFFF,
+        _VARIANT | (order & 0x1FF) << _TAIL_BITS | drawn & _TAIL,
+    ).hex()
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}", order
 
 
 def mint_uuid7(last: int, now_ms: int, chances: Sequence[int]) -> Minted:
