@@ -12,7 +12,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 CODE := $(wildcard src tests benchmarks examples docs/images)
-PURE := queues/lineage retry $(addprefix rules/,counts decide evolve insertion lines operations picking records retention \
+PURE := queues/lineage retry $(addprefix rules/,additions counts decide evolve insertion lines operations picking records retention \
 	sorted_keys state ticks transaction transitions)
 QUICK := tests/unit tests/tasks tests/memory tests/model/test_rollback.py tests/typing/test_at_run_time.py \
 	$(addprefix tests/conformance/test_,memory.py sqlite.py statements.py)

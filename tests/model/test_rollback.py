@@ -15,8 +15,8 @@ from msgspec.structs import replace
 
 from casque.job import Failure, JobStatus
 from casque.record import ABSENT, PAUSE
+from casque.rules.additions import new_job
 from casque.rules.counts import Tally
-from casque.rules.decide import new_job
 from casque.rules.evolve import evolve
 from casque.rules.operations import (
     Ack,

@@ -29,7 +29,8 @@ from casque.queues.operators import OperatorMethods
 from casque.queues.running_job import RunningJob, consuming
 from casque.queues.session import Session
 from casque.retry import Backoff
-from casque.rules.decide import Leased, too_deep
+from casque.rules.additions import too_deep
+from casque.rules.decide import Leased
 from casque.rules.operations import (
     Ack,
     Dequeue,

@@ -1,5 +1,6 @@
 """The rules of a queue: pure, no I/O. The specification, and the model that SQL is checked against.
 
+additions    Which jobs an enqueue adds, and which of its ids existed.
 answers      The data stored with a remote batch, to answer a repeat of it.
 counts       Counts per status, updated with every change.
 decide       `decide`: all queue semantics.

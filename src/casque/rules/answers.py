@@ -24,7 +24,8 @@ from casque.errors import (
 )
 from casque.job import Job
 from casque.record import SCHEDULE, Record
-from casque.rules.decide import Leased, new_job
+from casque.rules.additions import new_job
+from casque.rules.decide import Leased
 from casque.rules.operations import (
     Ack,
     Batch,

@@ -6,14 +6,13 @@ result from the state after these events. To refuse the operation, it raises a `
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
 
 from casque.errors import (
-    CASConflictError,
     CasqueError,
     InvalidError,
     JobNotFoundError,
@@ -22,11 +21,11 @@ from casque.errors import (
 from casque.job import Job, JobStatus
 from casque.record import SCHEDULE, Record
 from casque.rules import ticks, transitions
+from casque.rules.additions import additions
 from casque.rules.insertion import insertion
 from casque.rules.lines import LOOK
 from casque.rules.operations import (
     Ack,
-    Added,
     Buried,
     Cancel,
     Cancelled,
@@ -55,7 +54,6 @@ from casque.rules.operations import (
     Released,
     Removed,
     Renewed,
-    Request,
     Requeued,
     RequeueStale,
     Retried,
@@ -144,7 +142,7 @@ def _known(state: State, job_id: str, now: int) -> Job:
 
 
 def _enqueue(state: State, operation: Enqueue, now: int) -> Decision:
-    events, answers = _additions(
+    events, answers = additions(
         state, operation.jobs, operation.max_depth, now, replaces=operation.replace
     )
 
@@ -157,92 +155,6 @@ def _enqueue(state: State, operation: Enqueue, now: int) -> Decision:
         ]
 
     return Decision(events, answer)
-
-
-def _additions(
-    state: State,
-    requests: Sequence[Request],
-    max_depth: int,
-    now: int,
-    *,
-    leaving: str | None = None,
-    replaces: bool = False,
-) -> tuple[list[Event], list[tuple[str, bool]]]:
-    """Return the events that add `requests`, and for each its id and whether that id existed.
-
-    `leaving` is the id of a job that the same operation removes: the id may be used again. With
-    `replaces`, a request removes an existing job of its id, unless a worker holds that job.
-    """
-    events: list[Event] = []
-    answers: list[tuple[str, bool]] = []
-    added: dict[str, Request] = {}
-    for request in requests:
-        if request.depth > max_depth:
-            raise too_deep(request, max_depth)
-        first = added.get(request.id) or (
-            None if request.id == leaving else state.find(request.id, now)
-        )
-        if first is not None:
-            if (first.queue, first.entrypoint) != (request.queue, request.entrypoint):
-                raise InvalidError(
-                    f"job {request.id}: this id belongs to a job of another queue or entrypoint; "
-                    "ids are unique in a store. Choose another id.",
-                    job_id=request.id,
-                )
-            if not replaces or isinstance(first, Request):
-                answers.append((request.id, True))
-                continue
-            _check_not_held(first, state.judged_us(now))
-        if request.id in state.jobs and request.id != leaving:
-            events.append(Removed((request.id,)))  # replaced, or expired but not pruned yet
-        added[request.id] = request
-        events.append(Added(new_job(request, now)))
-        answers.append((request.id, False))
-    return events, answers
-
-
-def _check_not_held(job: Job, now: int) -> None:
-    """Raise CASConflictError if a worker holds the job: it would run beside its replacement."""
-    if job.lease_until_us is not None and job.lease_until_us > now:
-        raise CASConflictError(
-            f"job {job.id} is in progress at {job.worker}, and a running job is not replaced. Try "
-            "again when it has ended, or cancel it first.",
-            job_id=job.id,
-        )
-
-
-def new_job(request: Request, now: int, seq: int = 0) -> Job:
-    """The job that a request adds."""
-    return Job(
-        id=request.id,
-        queue=request.queue,
-        entrypoint=request.entrypoint,
-        payload=request.payload,
-        priority=request.priority,
-        max_attempts=request.max_attempts,
-        created_us=now,
-        updated_us=now,
-        run_us=now + request.delay_us if request.run_us is None else request.run_us,
-        retain_us=request.retain_us,
-        timeout_us=request.timeout_us,
-        depth=request.depth,
-        chain=request.chain,
-        header_pairs=request.header_pairs,
-        seq=seq,
-    )
-
-
-def too_deep(request: Request, max_depth: int) -> InvalidError:
-    """The error for a job that the loop guard refuses. It names the jobs above it."""
-    chain = " -> ".join((*request.chain, request.entrypoint))
-    error = InvalidError(
-        f"job {request.id} was refused: it is {request.depth} jobs deep, and max_depth is "
-        f"{max_depth}: {chain}. Jobs that enqueue jobs in a loop never end; break the loop, or "
-        "raise max_depth.",
-        job_id=request.id,
-    )
-    error.is_too_deep = True
-    return error
 
 
 # -- dequeue -------------------------------------------------------------------
@@ -322,7 +234,7 @@ def _ack(state: State, operation: Ack, now: int) -> Decision:
         for request in operation.enqueue
     ]
     leaves = not job.retain_us  # a retention of zero keeps nothing: the id is free from here on
-    additions, _ = _additions(
+    added, _ = additions(
         state, requests, operation.max_depth, now, leaving=job.id if leaves else None
     )
     done: Event
@@ -330,7 +242,7 @@ def _ack(state: State, operation: Ack, now: int) -> Decision:
         done = Completed(job.id, operation.result, now + job.retain_us)
     else:
         done = Removed((job.id,))
-    return Decision([done, *additions], lambda _: None)
+    return Decision([done, *added], lambda _: None)
 
 
 def _nack(state: State, operation: Nack, now: int) -> Decision:
@@ -500,7 +412,7 @@ def _tick(state: State, operation: Tick, now: int) -> Decision:
     last = state.find(schedule.last_job, now)
     is_open = last is not None and shown(last, state.judged_us(now)).finished_us is None
     is_skipped = ticks.skips(schedule, operation, is_last_job_open=is_open)
-    events, _ = _additions(state, () if is_skipped else (operation.job,), operation.job.depth, now)
+    events, _ = additions(state, () if is_skipped else (operation.job,), operation.job.depth, now)
     after = ticks.advanced(schedule, operation, is_skipped=is_skipped)
     new = replace(record, value=encode(after), version=next_token(state.token, now))
     return Decision([*events, RecordPut(new)], lambda _: new)

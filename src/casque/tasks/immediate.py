@@ -15,7 +15,7 @@ from casque.queues import arguments
 from casque.queues.arguments import NewJob
 from casque.queues.lineage import inherited
 from casque.queues.running_job import RunningJob, running_as
-from casque.rules.decide import new_job, too_deep
+from casque.rules.additions import new_job, too_deep
 from casque.system.clock import Clock
 
 if TYPE_CHECKING:

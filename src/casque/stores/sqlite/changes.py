@@ -19,7 +19,8 @@ from msgspec.structs import replace
 from casque.errors import CasqueError, InvalidError
 from casque.job import Job
 from casque.record import PAUSE, SCHEDULE
-from casque.rules.decide import decide, new_job
+from casque.rules.additions import new_job
+from casque.rules.decide import decide
 from casque.rules.evolve import evolve
 from casque.rules.operations import (
     Ack,

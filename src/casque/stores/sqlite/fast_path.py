@@ -18,7 +18,8 @@ import sqlite3
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from casque.rules.decide import Leased, new_job
+from casque.rules.additions import new_job
+from casque.rules.decide import Leased
 from casque.rules.operations import Ack, Dequeue, Enqueue, Operation
 from casque.stores.sqlite.cache import Cache, CachedLine, Execute, HeadRow, ranks
 from casque.stores.sqlite.changes import HeldRow, end, held
