@@ -168,7 +168,7 @@ def test_an_entry_of_another_queue_does_not_fit_in(
             body = entry_of(place, number)
             place.write(key_of(number), entry_of(other, number))
             # A first entry has nothing before it to fit, so the second entry shows the error.
-            says = f"{key_of(max(number, 2))} does not follow.*restore both"
+            says = f"{key_of(max(number, 2))} does not fit.*restore both"
             refuses(place, says, uses=SEEING.values())
             place.write(key_of(number), body)
         goes_on(place, q, *first(4))
@@ -180,9 +180,9 @@ def test_swapped_entries_are_reported(place: Place, one: int, other: int) -> Non
         bodies = {number: entry_of(place, number) for number in (one, other)}
         place.write(key_of(one), bodies[other])
         place.write(key_of(other), bodies[one])
-        refuses(place, f"{key_of(one)} does not follow", uses=SEEING.values())
+        refuses(place, f"{key_of(one)} does not fit", uses=SEEING.values())
         if other == 4:  # the only entry that a producer reads
-            refuses(place, f"{key_of(4)} does not follow", uses=[USES[BLIND]])
+            refuses(place, f"{key_of(4)} does not fit", uses=[USES[BLIND]])
         for number, body in bodies.items():
             place.write(key_of(number), body)
         goes_on(place, q, *first(4))
