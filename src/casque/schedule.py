@@ -1,8 +1,7 @@
 """Schedule: when a job is enqueued again and again, as stored in a record of kind `schedule`.
 
 The record's name is the schedule's name, and its value is this struct as JSON. The
-rules compare the instants in it. Only `tasks.ticks` computes instants from a cron
-line.
+`rules` only compare its times. Only `tasks.ticks` computes times from a cron line.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     line: str = ""
     """A cron line of five fields, or a name such as `@daily`."""
     every_us: int = 0
-    """The interval. Its ticks are the multiples of it since 1970 UTC."""
+    """Ticks are at the multiples of this interval since 1970 UTC."""
     tz: str = "UTC"
     payload: bytes = b""
     queue: str = DEFAULT_QUEUE
@@ -35,7 +34,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     retain_us: int | None = None
     timeout_us: int | None = None
     catch_up: CatchUp = "one"
-    """Which ticks fire that were missed: none, the newest one, or all within `window_us`."""
+    """Which missed ticks fire: none, the newest one, or all within `window_us`."""
     window_us: int = 0
     overlap: Overlap = "allow"
     """`skip`: a tick adds no job while the job of an earlier tick is not finished."""
@@ -63,7 +62,7 @@ encode = msgspec.json.Encoder().encode
 
 
 def decode(record: Record) -> Schedule:
-    """The schedule in a record. InvalidError if another program wrote the record."""
+    """The schedule in a record. InvalidError if it cannot be decoded."""
     try:
         return _DECODER.decode(record.value)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

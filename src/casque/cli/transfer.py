@@ -1,4 +1,4 @@
-"""`queuectl import|export|copy`: jobs from elsewhere, to elsewhere, and between stores."""
+"""`queuectl import|export|copy`: jobs from files, to files, and between stores."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ EXPORT_EXAMPLES = (
 COPY_EXAMPLES = ("queuectl copy --from jobs.db --to s3://bucket/jobs --pause",)
 
 _LISTED = 20
-"""How many jobs that were not taken are listed, unless the output is JSON."""
+"""Text output lists at most this many jobs that were not taken."""
 _LONGEST_REASON = 300
 _QUEUES_SHOWN = 5
 
@@ -61,11 +61,11 @@ def import_jobs(
     take_running: Annotated[
         bool,
         typer.Option(
-            "--take-running", help="Also take jobs in progress there. Stop its workers first."
+            "--take-running", help="Also take jobs in progress. Stop their workers first."
         ),
     ] = False,
 ) -> int:
-    """Add the jobs of another queue's file. The file stays as it is; twice imports once."""
+    """Add the jobs of another queue's file. Repeating is safe; the file does not change."""
     from casque.transfer import import_file
 
     address = _target(address_of(context))
@@ -169,7 +169,7 @@ def _progress(title: str) -> Iterator[Progress]:
 
 @contextmanager
 def _interruptible(verb: str) -> Iterator[None]:
-    """Signals end the command between two commits, and the line on stderr says how to go on."""
+    """A signal ends the command between two commits. A line on stderr says how to continue."""
     try:
         with Interrupts():
             yield
@@ -181,7 +181,7 @@ def _interruptible(verb: str) -> Iterator[None]:
 
 @contextmanager
 def _written(path: Path | None, *, force: bool) -> Iterator[IO[bytes]]:
-    """Standard output; or a new file, which appears complete or not at all."""
+    """Yield standard output, or a file that appears only when complete."""
     if path is None:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()

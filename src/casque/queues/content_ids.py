@@ -18,7 +18,7 @@ def content_id(*parts: object) -> str:
     Equal parts give equal ids, in every process and version. A part is text, bytes,
     a number, None, a path, a date, or a list, dict or set of these. The order of the
     keys of a dict does not matter. An id is unique in a store, so include the names
-    of the queue and the entrypoint if equal parts may occur in several.
+    of the queue and the entrypoint if others may use equal parts.
     """
     from hashlib import sha256  # noqa: PLC0415 - most programs need no hash
 

@@ -1,9 +1,9 @@
-"""Refusals: how an enqueue that the loop guard refused tells the worker of its shell job.
+"""Refusals: how the worker of a shell job learns that `max_depth` refused an enqueue.
 
-The command of a shell job may hide the refusal: a hook prints nothing, a program between
-them exits with its own code. So the refused process writes the reason to a file, and the
-worker looks for it when the command has failed. The worker chooses a name that nobody can
-guess and creates nothing, so a command that is not refused costs nothing.
+The command of a shell job may hide the refusal: it may print nothing, or exit with its own
+code. So the refused process writes the reason to a file, and the worker reads this file
+after the command. The worker chooses a file name that nobody can guess, but does
+not create the file.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _LONGEST = 8_192
 
 
 def new_path(folder: str, clock: Clock) -> str:
-    """A path for the refusals of one command. There is no file yet."""
+    """A path for the refusal of one command. Creates no file."""
     return str(Path(folder).absolute() / f"casque-refusal-{clock.new_id()}")
 
 
@@ -36,7 +36,7 @@ def write(reason: str) -> None:
 
 
 def take(path: str) -> str | None:
-    """The reason, if an enqueue was refused; removes the file."""
+    """Read and remove the reason; None if there is no file."""
     try:
         with Path(path).open("rb") as stream:
             reason = stream.read(_LONGEST).decode(errors="replace")

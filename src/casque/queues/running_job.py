@@ -40,7 +40,7 @@ class RunningJob:
         self.job = job
         """The job as it was claimed."""
         self._store = store
-        """The address at which other processes find its store; None if they cannot."""
+        """The address of the job's store for other processes; None if it has none."""
         self._deadline_us = deadline_us
         self._report = report
         self.is_lost = False
@@ -49,7 +49,7 @@ class RunningJob:
         """True if its worker is stopping."""
         self._output: bytes | None = None
         self.lease_end_us: int | None = None
-        """The end of its lease as of the start of the attempt, by the monotonic clock."""
+        """The end of the lease on the monotonic clock. Each renewal moves it."""
         self.when_renewed: Callable[[int], None] | None = None
         """Called on another thread after a renewal, with the new lease in microseconds."""
 
@@ -93,7 +93,7 @@ class RunningJob:
 
         It is a copy of `os.environ` with `CASQUE_JOB_ID`, `CASQUE_ATTEMPT`, `CASQUE_DEPTH` and
         `CASQUE_STORE` of this job. So `queuectl` and casque in that program know that they run
-        inside a job, and the loop guard counts it. A store in memory has no address, so
+        inside this job, and `max_depth` applies. A store in memory has no address, so
         `CASQUE_STORE` is left out.
         """
         environment = {
@@ -113,7 +113,7 @@ class RunningJob:
         self._output = None if output is None else checks.tail(output)
 
     def beat(self) -> None:
-        """Send a heartbeat soon, which stores the output, if any, and notices a lost job."""
+        """Send a heartbeat soon. It stores any output, and notices a lost job."""
         self._report(None, None)
 
     def __repr__(self) -> str:
@@ -132,7 +132,7 @@ def running_as(job: RunningJob) -> Iterator[None]:
 
 @contextmanager
 def consuming(job: Job, store: str | None) -> Iterator[RunningJob]:
-    """In this context, code of a consumer without a worker runs inside `job`."""
+    """Make `job` the current job in a program that has no worker."""
     if not isinstance(job, Job):
         raise InvalidError(f"expected a Job, as `dequeue` returns it; got {type(job).__name__}.")
     if job.status is not JobStatus.IN_PROGRESS:

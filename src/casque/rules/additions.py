@@ -19,7 +19,7 @@ def additions(
     leaving: str | None = None,
     replaces: bool = False,
 ) -> tuple[list[Event], list[tuple[str, bool]]]:
-    """Return the events that add `requests`, and for each its id and whether that id existed.
+    """Return the events that add `requests`; and per request its id, and if the id existed.
 
     `leaving` is the id of a job that the same operation removes: the id may be used again. With
     `replaces`, a request removes an existing job of its id, unless a worker holds that job.
@@ -84,7 +84,7 @@ def new_job(request: Request, now: int, seq: int = 0) -> Job:
 
 
 def too_deep(request: Request, max_depth: int) -> InvalidError:
-    """The error for a job that the loop guard refuses. It names the jobs above it."""
+    """The error for a job deeper than `max_depth`. It names the job's ancestors."""
     chain = " -> ".join((*request.chain, request.entrypoint))
     error = InvalidError(
         f"job {request.id} was refused: it is {request.depth} jobs deep, and max_depth is "

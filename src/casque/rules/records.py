@@ -21,7 +21,7 @@ def expected(state: State, key: RecordKey, expect: int | None, now: int) -> Reco
 
 
 def present(state: State, key: RecordKey, expect: int, now: int) -> Record:
-    """As `expected`, and a record that is not there is refused too."""
+    """Like `expected`, but an absent record is a CASConflictError."""
     record = expected(state, key, expect, now)
     if record is None:
         raise CASConflictError(f"there is no {key[0]} {key[1]!r}.")

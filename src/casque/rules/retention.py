@@ -1,7 +1,7 @@
 """Retention: how long dead and cancelled jobs are kept. An operator may set it for a store.
 
 The setting is a record, so every process applies the same value. A change applies to
-jobs that end from then on.
+jobs that end after it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def dead_expiry(state: State, now: int) -> int | None:
 
 
 def expiry_by(record: Record | None, now: int) -> int | None:
-    """As `dead_expiry`, by the record of the setting."""
+    """As `dead_expiry`, from the setting's record."""
     if record is None or record.is_gone(now):
         return now + DEAD_RETENTION_US
     try:

@@ -25,7 +25,7 @@ def check_tick(schedule: Schedule, tick: Tick, now: int) -> None:
 
 
 def skips(schedule: Schedule, tick: Tick, *, is_last_job_open: bool) -> bool:
-    """True if the tick adds no job, because the job before is not finished."""
+    """True if the tick adds no job, because the previous job is unfinished."""
     return tick.tick_us is not None and schedule.overlap == "skip" and is_last_job_open
 
 

@@ -1,4 +1,4 @@
-"""Schedules: the operations that fire them, and that store those which an app declares."""
+"""Schedules: operations that fire schedules, and that store the ones an app declares."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _catch_up(value: object) -> tuple[CatchUp, int]:
     if value in ("skip", "one"):
         return ("skip" if value == "skip" else "one"), 0
     raise InvalidError(
-        "`catch_up` must be 'skip', 'one', or a timedelta: all missed ticks of that time; got "
+        "`catch_up` must be 'skip', 'one', or a timedelta (all ticks missed within it); got "
         f"{value!r}."
     )
 
@@ -75,7 +75,7 @@ def readable(records: Sequence[Record]) -> dict[str, tuple[Record, Schedule]]:
 def tick_of(
     record: Record, schedule: Schedule, tick_us: int | None, mint: Callable[[int], Minted]
 ) -> Tick:
-    """The operation that fires this tick; or that runs the job once by hand, for None."""
+    """The operation that fires this tick. For None, it adds the job once, now."""
     [job_id], [order] = mint(1)
     headers = [(NAME_HEADER, record.name)]
     if tick_us is not None:
@@ -101,7 +101,7 @@ def due_tick(
 ) -> Tick | None:
     """The operation that fires the oldest due tick; None if no tick is due.
 
-    The record changes with each tick, so the next one needs the new record.
+    Each tick changes the record, so the next tick needs the new record.
     """
     from casque.tasks import ticks  # noqa: PLC0415 - it loads cronsim
 
@@ -110,7 +110,7 @@ def due_tick(
 
 
 def changed(old: Schedule, new: Schedule, now: int) -> Schedule:
-    """`old` with the definition of `new`. If the timing differs, the new one holds from now on."""
+    """`old` with the definition of `new`. A different timing applies from now on."""
     merged = replace(old, **{name: getattr(new, name) for name in _DEFINITION})
     if any(getattr(old, name) != getattr(new, name) for name in _TIMING):
         return restarted(merged, now)
@@ -118,7 +118,7 @@ def changed(old: Schedule, new: Schedule, now: int) -> Schedule:
 
 
 def restarted(schedule: Schedule, now: int) -> Schedule:
-    """The schedule with no ticks before now, and none that has fired already."""
+    """The schedule, with only ticks after `now` that have not fired yet."""
     return replace(schedule, since_us=max(now, schedule.since_us))
 
 
@@ -127,9 +127,9 @@ class Sync(NamedTuple):
 
     puts: list[PutRecord]
     stopped: list[str]
-    """The names of those that left the code."""
+    """Names that are no longer in the code."""
     clashes: list[str]
-    """The names in the code that an operator's schedule has, which stays as it is."""
+    """Declared names that an operator's schedule has. It does not change."""
 
 
 def synchronised(

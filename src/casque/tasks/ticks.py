@@ -1,6 +1,6 @@
 """Ticks: the instants at which a schedule fires, from its cron line or its interval.
 
-The arithmetic of cron lines, time zones and clock changes is cronsim's. A line that
+cronsim computes cron lines, time zones and clock changes. A line that
 names an hour and a minute fires once on the days on which the clocks change.
 """
 
@@ -29,7 +29,7 @@ NAMES = {
     "@annually": "0 0 1 1 *",
 }
 LATE_US = 10 * SECOND_US
-"""A tick that is later than this counts as missed, and `catch_up` decides."""
+"""A tick later than this counts as missed: `catch_up` decides if it fires."""
 SHORTEST_US = SECOND_US
 """The shortest interval."""
 _FIELDS = 5

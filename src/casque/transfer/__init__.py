@@ -3,8 +3,8 @@
 copying       `copy`: all jobs of a store into another store.
 exporting     `export`: the jobs of a store as lines of JSON, or as a file of jqueue.
 importing     `import_file`: the jobs in a file of another queue.
-opened_store  A store that is open for the time of a transfer.
-report        What was taken, what was known, and what could not be taken.
+opened_store  A store that is open during a transfer.
+report        Which jobs were added, taken before, or not taken.
 taking        Adds jobs to a store in batches, each job once.
 sources/      One module for each format that can be imported.
 """

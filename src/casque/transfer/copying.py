@@ -1,9 +1,9 @@
 """copy: all jobs of one store into another one, resumable.
 
-The source must stand still: its queues are paused, and no lease is live. Ids, states, attempts
-and history arrive as they are. Leases cannot be copied, so a job whose lease has expired
+The source must not change: its queues are paused, and no lease is live. Ids, states, attempts
+and history do not change. Leases cannot be copied, so a job whose lease has expired
 arrives as its next dequeue would find it: queued, or dead after its last attempt. Records that
-belong to the operator are copied. Those that belong to processes (writers, workers,
+belong to the operator are copied. Records of processes (writers, workers,
 supervisors, locks, leases of queues) are not.
 """
 
@@ -40,7 +40,7 @@ COPIED_RECORDS: Mapping[str, Callable[[bytes], bytes]] = {
     PAUSE: _as_it_is,
     SCHEDULE: paused,
 }
-"""The kinds of record that are copied, and how the value of each arrives."""
+"""The kinds of record that are copied, with a function for their values."""
 
 
 def copy(
@@ -58,7 +58,7 @@ def copy(
     target, and so are the schedules: resume them when the source is out of use.
 
     Raises InvalidError if a job of the source is in progress under a live lease, or if a queue
-    of the source is not paused. With `pause` it pauses them first. Nothing is copied then.
+    of the source is not paused. With `pause`, it pauses those queues first.
     """
     with OpenedStore(source, must_exist=True) as here, OpenedStore(target) as there:
         if here.is_same(there):
@@ -92,9 +92,9 @@ class _Copy:
         return report
 
     def _take_after(self, after: int, taker: Taker) -> tuple[int, bool]:
-        """Take the jobs after this place. Returns the last place, and True if none is left.
+        """Take jobs after this seq. Returns the last seq taken, and True if no job is left.
 
-        It stops at a job of a queue that appeared meanwhile and may not be paused.
+        It stops at a page with a job of a queue that is not known as paused.
         """
         for page in self._source.pages(JobFilter(), after):
             if not {job.queue for job in page} <= self._paused:
@@ -107,9 +107,9 @@ class _Copy:
     # -- the source ------------------------------------------------------------
 
     def _require_still(self) -> bool:
-        """Raise InvalidError unless nothing can change the jobs of the source.
+        """Raise InvalidError if jobs of the source can still change.
 
-        Returns True if it has paused queues.
+        Returns True if this call paused queues.
         """
         self._paused = {record.name for record in self._source.records(PAUSE)}
         unpaused = [name for name in self._source.queues() if name not in self._paused]
@@ -149,7 +149,7 @@ class _Copy:
     # -- records ---------------------------------------------------------------
 
     def _copy_records(self, report: TransferReport) -> None:
-        """Create the records that the target lacks. Those that it has stay as they are."""
+        """Create the records that the target lacks. Existing records do not change."""
         for kind, arriving in COPIED_RECORDS.items():
             there = {record.name: record.value for record in self._target.records(kind)}
             new = [one for one in self._source.records(kind) if one.name not in there]

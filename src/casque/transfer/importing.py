@@ -52,13 +52,13 @@ def import_file(
 ) -> TransferReport:
     """Add the jobs of a file of another queue to `target`. The file is not changed.
 
-    The format is recognised by the content; `format` requires one of `FORMATS`. A job that an
+    The content shows the format, which must be `format` if that is given. A job that an
     earlier import has taken is not added again. Jobs that are in progress in the source are
     left out, unless `take_running` says that nothing works on them any more.
 
     `entrypoint` and `queue` replace the names of the source. Formats whose items have no names
-    need `entrypoint`. Raises InvalidError for a file that is none of these formats, and
-    CorruptError for one that is damaged.
+    need `entrypoint`. Raises InvalidError for a file in none of `FORMATS`, and
+    CorruptError for a damaged file.
     """
     if format is not None and format not in FORMATS:
         raise InvalidError(f"there is no format {format!r}; choose one of {', '.join(FORMATS)}.")

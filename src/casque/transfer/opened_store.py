@@ -1,4 +1,4 @@
-"""OpenedStore: a store that is open for the time of a transfer, with its own writer."""
+"""OpenedStore: a store that is open during a transfer, with its own writer."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _FIRST_PAGE = 20
 _PAGE = 10_000
 """How many jobs are read at once. A store in memory looks at all its jobs for each page."""
 _PAGE_BYTES = 32 * 1024 * 1024
-"""Payloads of this size make the pages smaller."""
+"""Pages shrink from a quarter of this size on."""
 
 
 class OpenedStore:
@@ -43,7 +43,7 @@ class OpenedStore:
             self._require_existing()
 
     def _require_existing(self) -> None:
-        """Create no store by looking at it: the file may belong to another program."""
+        """Raise InvalidError if the store does not exist. Creates no store."""
         if isinstance(self.store, Creatable):
             self.store.require_existing()
         try:
@@ -77,7 +77,7 @@ class OpenedStore:
         return self._runner.run(call)
 
     def submit_all(self, operations: Sequence[Operation]) -> list[Any]:
-        """Commit these together. Raises the first error that refuses one of them."""
+        """Commit the operations together. Raises the first error."""
         outcomes = self.run(self._session.submit_all(operations))
         for outcome in outcomes:
             if isinstance(outcome, Exception):
@@ -85,7 +85,7 @@ class OpenedStore:
         return outcomes
 
     def try_all(self, operations: Sequence[Operation]) -> list[Any]:
-        """Commit these together. Returns the result or the error of each."""
+        """Commit operations together. Returns each one's result or error."""
         return self.run(self._session.submit_all(operations))
 
     def get(self, job_id: str) -> Job | None:
@@ -111,7 +111,7 @@ class OpenedStore:
             yield page
 
     def last_token(self) -> int:
-        """A number such that no higher token was issued."""
+        """At least the highest token that was issued."""
         if isinstance(self.store, Counted):
             return self.run(self.store.last_token())
         # A store of another project: its tokens are at most those that it would issue now.

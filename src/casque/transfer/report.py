@@ -1,4 +1,4 @@
-"""Report: what a transfer took, what it knew already, and what it could not take."""
+"""Report: which jobs a transfer added, had taken before, or could not take."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Progress = Callable[[int, int | None], None]
 
 
 class NotTaken(msgspec.Struct, frozen=True):
-    """One job that was left where it is, and why."""
+    """A job that was not taken, and why."""
 
     name: str
     reason: str
@@ -33,5 +33,5 @@ class TransferReport(msgspec.Struct):
 
     @property
     def seen(self) -> int:
-        """All jobs that the source has."""
+        """The jobs handled so far."""
         return self.added + self.known + len(self.not_taken)

@@ -2,7 +2,7 @@
 
 Each commit adds a batch of jobs and one record with their marks. A mark is a short digest of
 what identifies a job in its source. So a transfer that was killed continues where it stopped,
-and one that is repeated adds nothing, even if the jobs have been done and removed meanwhile.
+and a repeated transfer adds nothing, even if the jobs have been done and removed meanwhile.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class FoundJob(NamedTuple):
 
 
 class Taker:
-    """Adds found jobs to the target, and counts. Call `flush` at the end."""
+    """Adds jobs to the target and counts them. Call `flush` at the end."""
 
     def __init__(
         self, target: OpenedStore, report: TransferReport, progress: Progress, total: int | None
@@ -47,7 +47,7 @@ class Taker:
         """Tokens of the target continue above this number."""
 
     def take(self, found: Iterable[FoundJob | NotTaken]) -> None:
-        """Add these jobs, as soon as a batch is full."""
+        """Add jobs in batches. `flush` adds the rest."""
         for one in found:
             if isinstance(one, NotTaken):
                 self._report.not_taken.append(one)
@@ -87,7 +87,7 @@ class Taker:
 
 
 def _is_same(there: Job | None, job: Job) -> bool:
-    """True if the job in the target is this one: it was copied, and its mark is missing."""
+    """True if the target has this same job, or no longer has a job of this id."""
     return there is None or (there.queue, there.entrypoint, there.created_us) == (
         job.queue,
         job.entrypoint,

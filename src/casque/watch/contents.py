@@ -16,7 +16,7 @@ _PREFIX = "watch"
 
 
 class Signature(NamedTuple):
-    """What the system says about a file without reading it. Another content changes it."""
+    """What the system says about a file without reading it. New content changes it."""
 
     device: int
     inode: int
@@ -65,13 +65,13 @@ def _regular(found: os.stat_result) -> Signature | None:
 
 
 class Names:
-    """The names of the jobs of one watch: of one command or task, in one queue."""
+    """Job ids for the files of one command or task, in one queue."""
 
     def __init__(self, *source: str) -> None:
         self._source = source
 
     def key(self, path: str) -> str:
-        """The name for a path, whatever its content."""
+        """The part of an id that names the path."""
         hashed = sha256(msgspec.json.encode([*self._source, path])).hexdigest()
         return f"{_PREFIX}-{hashed[:_DIGITS]}"
 

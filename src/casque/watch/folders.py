@@ -10,7 +10,7 @@ from pathlib import Path
 from casque.errors import InvalidError
 
 Identity = tuple[int, int]
-"""Device and inode: another folder at the same path has another one."""
+"""Device and inode, which differ for a new folder at the same path."""
 
 
 class Folder:
@@ -55,7 +55,7 @@ class Folder:
         return any(_matches(pattern, inner, name) for pattern in self._patterns)
 
     def files(self, under: str | None = None) -> Iterator[str]:
-        """The wanted files, in this folder or in a folder in it. Follows no links to folders."""
+        """The wanted files of this folder, or of `under` in it. Follows no links to folders."""
         at = self.path if under is None else under
         if under is not None:
             is_inside = self._is_recursive and self.has(under)
@@ -116,7 +116,7 @@ def _matches(pattern: str, inner: str, name: str) -> bool:
 
 
 def files_of_store(name: str) -> Callable[[str], bool]:
-    """True for the files of a store on this machine: they change with every job."""
+    """A test for files of a local store, because they change with every job."""
     if "://" in name and not name.startswith("file://"):
         return lambda _: False
     store = os.path.realpath(name.removeprefix("file://"))

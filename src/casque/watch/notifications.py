@@ -19,11 +19,11 @@ _PAUSE_SECONDS = 0.5
 
 
 class Changes(NamedTuple):
-    """The paths that may have changed since the last time; often none."""
+    """Paths that may have changed since the last item; often none."""
 
     paths: frozenset[str]
     appeared: tuple[Folder, ...] = ()
-    """Folders that are watched from now on: at the start, and when one has returned."""
+    """Folders that are newly watched: at the start, or after they returned."""
 
 
 class _Watch(Protocol):
@@ -58,8 +58,8 @@ def changes(
 ) -> Iterator[Changes]:
     """Yield several times per second, until `stop` is set. Raises InvalidError.
 
-    A folder that vanishes is watched again when one is there. `appeared` names a folder once
-    its changes are reported, so that a scan after that misses nothing.
+    A folder that vanishes is watched again when it is back. `appeared` names a folder once its
+    changes are reported, so that a later scan misses nothing.
     """
     watch = load_watchfiles()
     watched: dict[Folder, Identity] = {}

@@ -1,7 +1,7 @@
 """Own jobs: the jobs of watched files that have not ended, and the contents that they left.
 
-A job may rewrite its own input. So the content that is there when a job ends counts as
-seen. It is stored as a record, so that the next watcher of the folder knows it too.
+A job may rewrite its own input. So the content at the end of a job gets no new job.
+A record stores this content, so that the next watcher of the folder knows it too.
 """
 
 # ruff: noqa: SLF001 - what only tools need is not a method of a Queue
@@ -20,10 +20,10 @@ from casque.system.clock import SECOND_US
 from casque.watch.contents import Names, key_of
 
 _LOOK_AHEAD = 20
-"""How many jobs that have not started are read, past the running ones."""
+"""How many waiting jobs a poll reads, besides the running jobs."""
 _POLL_SECONDS = 0.2
 _POLL_REMOTE_SECONDS = 2.0
-"""A store elsewhere is asked less often: each question may cost money."""
+"""A remote store is polled less often: each read may cost money."""
 _LONGEST_POLL_SECONDS = 0.2
 _REMEMBERED_US = 30 * 86_400 * SECOND_US
 _PAGE = 1_000
@@ -38,7 +38,7 @@ class Progress(Enum):
     """No attempt has begun."""
     BEGUN = auto()
     ENDED = auto()
-    """One of them has ended, and its end was not noticed before."""
+    """A job has ended, and its end was not noticed before."""
 
 
 class OwnJobs:
@@ -52,9 +52,9 @@ class OwnJobs:
         """The id of each job, and its path. In the order in which they were enqueued."""
         self._by_path: dict[str, dict[str, None]] = {}
         self._unknown: dict[str, list[str]] = {}
-        """Jobs of an earlier watcher: their keys tell the path once a file has the same key."""
+        """Jobs of an earlier watcher, by key. `meet` finds the path for a key."""
         self._left: dict[str, str] = {}
-        """For each key the content that a job left, if it is not the one it was enqueued for."""
+        """For each key, the content that a job left, if the job changed it."""
         self._poll_us = self._offset = 0
 
     # -- of an earlier watcher -----------------------------------------------------
@@ -91,7 +91,7 @@ class OwnJobs:
         self._by_path.setdefault(path, {})[job_id] = None
 
     def progress(self, path: str) -> Progress:
-        """How far the jobs of this file are now. Reads them."""
+        """Read this file's jobs. Returns how far they are."""
         self.meet(path)
         found = Progress.NONE
         for job_id in list(self._by_path.get(path, ())):
@@ -105,7 +105,7 @@ class OwnJobs:
         return found
 
     def poll_now(self) -> None:
-        """Let the next `ended` read the jobs, however soon it comes."""
+        """Let the next `ended` read the jobs without a pause."""
         self._poll_us = self._offset = 0
 
     def ended(self) -> list[tuple[str, str]]:
@@ -163,7 +163,7 @@ class OwnJobs:
         )
 
     def forget(self, paths: Iterable[str]) -> None:
-        """The files are gone."""
+        """Forget these files."""
         keys = [key for path in paths if (key := self._names.key(path)) in self._left]
         for key in keys:
             del self._left[key]

@@ -14,11 +14,11 @@ class Report(Protocol):
     """What happens while files are watched."""
 
     def watching(self, folders: int) -> None:
-        """Changes are reported from now on."""
+        """All folders are now watched."""
         ...
 
     def enqueued(self, job: Job, path: str) -> None:
-        """A job was stored for a file; `job.duplicate` if its content had one already."""
+        """A file has a job. `job.duplicate`: this content had the job before."""
         ...
 
     def skipped(self, path: str, why: str) -> None: ...

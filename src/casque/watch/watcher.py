@@ -20,22 +20,22 @@ from casque.watch.own_jobs import OwnJobs, Progress
 from casque.watch.report import Report
 
 SHORTEST_DEBOUNCE_US = 100_000
-"""Shorter, two contents could have the same time of change in a file system."""
+"""With a shorter time, two contents could have the same time of change."""
 _SWEEP_US = 30 * SECOND_US
 """How often all files are compared: the kernel drops changes when there are too many at once, and
 knows nothing of changes that another machine makes on a network drive."""
 _SWEEP_SHARE = 50
-"""A sweep takes at most this part of the time."""
+"""Sweeps take at most 1/50 of the time."""
 _STORE_PAUSE_US = 2 * SECOND_US
 _AT_ONCE = 1_000
 
 
 class _Known(NamedTuple):
-    """A file as it was last judged."""
+    """A file's last known state."""
 
     signature: Signature
     digest: str | None
-    """None: it was there when the watch began, and its content was never read."""
+    """None: the content was not read: the file is old, or cannot be read."""
 
 
 class _Found(NamedTuple):
@@ -50,9 +50,9 @@ class Watcher:
     """Enqueues one job for each settled content of the files in some folders.
 
     A content has settled when its file did not change for the debounce time. The id of a job
-    comes from path and content, so a content that has a job gets no second one while the
-    record of the first exists. The content that is there when a job of the file ends counts as
-    seen. Changes by others while such a job runs are part of that, and get no job.
+    comes from path and content, so a content gets no second job while the record of the
+    first exists. The content of a file at the end of its job gets no new job. This includes
+    changes that other programs made while the job ran.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class Watcher:
     # -- changes -------------------------------------------------------------------
 
     def _touch(self, path: str, now: int) -> None:
-        """A file may have changed, or a folder with files may have appeared."""
+        """Note a file that may have changed, or the files of a new folder."""
         for folder in self._folders:
             if folder.wants(path) and signature_of(path) is not None:
                 self._dirty[path] = now
@@ -161,7 +161,7 @@ class Watcher:
     # -- contents ------------------------------------------------------------------
 
     def _settle(self, now: int) -> None:
-        """Enqueue the contents that have settled, those of many files in one commit."""
+        """Enqueue jobs for settled contents, many in one commit."""
         ready = [path for path, at in self._dirty.items() if now - at >= self._debounce_us]
         for start in range(0, len(ready), _AT_ONCE):
             found = [one for path in ready[start : start + _AT_ONCE] if (one := self._judge(path))]
@@ -229,7 +229,7 @@ class Watcher:
         return _Found(path, content, job)
 
     def _notice_ends(self) -> None:
-        """The content that is there when a job of a file ends counts as seen."""
+        """Mark the content of each file whose job has ended as seen."""
         left: list[tuple[str, str]] = []
         for job_id, path in self._own_jobs.ended():
             try:
@@ -247,7 +247,7 @@ class Watcher:
 
     @contextmanager
     def _patience(self, now: int) -> Iterator[None]:
-        """If the store does not answer, ask again later. To enqueue again by id is safe."""
+        """If the store fails, try again later. This is safe: a job's id stays the same."""
         try:
             yield
         except (StorageError, CASConflictError) as error:

@@ -1,7 +1,7 @@
 """Schedule ticks: the schedules of a store as a worker knows them, and their due ticks.
 
-It is used on the store thread alone, except for `ring`. It reads the schedules when
-the worker starts, and again after a ring or a lost race: it never polls.
+Only the store thread calls it, except for `ring`. It reads the schedules when the
+worker starts, after `ring`, and after a refused tick. It never polls.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from casque.tasks.schedules import due_tick, synchronised
 from casque.worker.logging.events import Report, WorkerEvent
 
 NO_APP = "(no module)"
-"""The app of schedules that are declared by an App which no module holds."""
+"""The app name of schedules whose App is in no module."""
 
 _READ_EVERY_US = SECOND_US
 _READ_REMOTELY_EVERY_US = 5 * SECOND_US
-"""The shortest time between two reads after rings: where a read is a request, it costs more."""
+"""The shortest time between two reads after `ring`. A remote read costs more."""
 _AFTER_REFUSAL_US = 100_000
-"""The pause after a refused tick: if another worker fires many, this one leaves them to it."""
+"""The pause after a refused tick. Another worker can fire many ticks meanwhile."""
 _SYNC_TRIES = 20
 
 
@@ -43,7 +43,7 @@ class ScheduleTicks:
         self._next: dict[str, int] = {}
         """By name, when the next tick is due, by the clock of the store."""
         self._unusable: set[tuple[str, int]] = set()
-        """The names and versions of those that cannot be used on this machine."""
+        """Names and versions of schedules that this machine cannot use."""
         self._ahead_us = 0
         """How far the clock of the store is ahead of this machine's wall clock."""
         self._is_synchronised = False
@@ -68,7 +68,7 @@ class ScheduleTicks:
         return self._is_synchronised and all(tick > now for tick in self._next.values())
 
     def wait_us(self) -> int | None:
-        """How long nothing has to be done, if nobody rings; None: for ever."""
+        """How long to wait unless `ring` is called; None: for ever."""
         times = []
         if self._next:
             times.append(min(self._next.values()) - self._now())
@@ -79,7 +79,7 @@ class ScheduleTicks:
     # -- reading ---------------------------------------------------------------
 
     def ring(self) -> None:
-        """Read the schedules again: one may have changed. From any thread."""
+        """Ask for a `read`: schedules may have changed. Thread-safe."""
         self._is_rung = True
 
     @property
@@ -87,7 +87,7 @@ class ScheduleTicks:
         return self._is_rung and self._clock.monotonic() >= self._read_us
 
     async def read(self) -> None:
-        """Read the schedules. The first time, store what the app declares before."""
+        """Read the schedules. The first call first stores the app's own."""
         self._read_us = self._clock.monotonic() + self._read_every_us
         self._is_rung = False
         try:

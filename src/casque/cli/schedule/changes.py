@@ -29,7 +29,7 @@ def find(access: Access, name: str) -> Record:
 def change(
     access: Access, name: str, operation_for: Callable[[Record, Schedule], Operation]
 ) -> Record:
-    """Commit the operation on the schedule as it is now; again if it changes meanwhile."""
+    """Commit the operation for the stored schedule. Retry after CASConflictError."""
     for tries_left in reversed(range(_TRIES)):
         record = find(access, name)
         try:

@@ -69,11 +69,11 @@ def add(
         typer.Option(
             "--catch-up",
             metavar="POLICY",
-            help="Missed ticks to run: skip, one (the newest), or a duration (all of that time).",
+            help="Missed ticks to run: skip (none), one (newest), or a duration (all within it).",
         ),
     ] = "one",
     overlap: Annotated[
-        str, typer.Option(metavar="POLICY", help="allow, or skip while the last job is open.")
+        str, typer.Option(metavar="POLICY", help="allow, or skip until the last job ends.")
     ] = "allow",
     queue: Annotated[
         str | None, typer.Option("--queue", "-q", metavar="NAME", help="The queue of the jobs.")
@@ -98,7 +98,7 @@ def add(
         bool, typer.Option("--replace", help="Change a schedule that exists.")
     ] = False,
 ) -> int:
-    """Add a schedule of a shell command or a task. Running workers take it up at once."""
+    """Add a schedule of a shell command or a task. Running workers use it at once."""
     given = {
         "command": command,
         "queue": queue,
@@ -165,13 +165,13 @@ def show(context: typer.Context, name: NameArgument) -> int:
 
 @schedule.add("queuectl schedule pause nightly")
 def pause(context: typer.Context, name: NameArgument) -> int:
-    """Let a schedule fire no more until it is resumed. Its jobs run on."""
+    """Stop a schedule from firing until resumed. Its jobs still run."""
     return _set_paused(context, name, paused=True)
 
 
 @schedule.add("queuectl schedule resume nightly")
 def resume(context: typer.Context, name: NameArgument) -> int:
-    """Let a paused schedule fire again. The ticks of the meantime do not fire."""
+    """Let a paused schedule fire again. Ticks missed in the pause do not fire."""
     return _set_paused(context, name, paused=False)
 
 
@@ -193,7 +193,7 @@ def _set_paused(context: typer.Context, name: str, *, paused: bool) -> int:
 
 @schedule.add("queuectl schedule run nightly")
 def run(context: typer.Context, name: NameArgument) -> int:
-    """Enqueue the job of a schedule once, now, paused or not. The ticks stay as they are."""
+    """Enqueue a schedule's job once now, even if paused. The ticks do not change."""
     with open_for_writing(context) as access:
         mint = access.store.clock.mint
         done = change(access, name, lambda record, old: tick_of(record, old, None, mint))
@@ -208,7 +208,7 @@ def remove(
     context: typer.Context,
     name: NameArgument,
     force: Annotated[
-        bool, typer.Option("--force", help="Also if the code of an app declares it.")
+        bool, typer.Option("--force", help="Remove it even if code declares it.")
     ] = False,
 ) -> int:
     """Remove a schedule. Jobs that it has enqueued stay."""
@@ -222,7 +222,7 @@ def _remove(access: Access, name: str, *, is_forced: bool) -> None:
     owner = Row(access, record).schedule
     if owner is not None and owner.app and not owner.is_stopped and not is_forced:
         raise InvalidError(
-            f"schedule {name!r} is declared by the code of {owner.app}, and would return with the "
-            "next worker. Remove it there, or pause it; --force removes it now."
+            f"schedule {name!r} is declared by the code of {owner.app}, and the next worker adds "
+            "it again. Delete that code, or pause it; --force removes it now."
         )
     access.submit(DeleteRecord(SCHEDULE, record.name, None))

@@ -40,7 +40,7 @@ class Timing(NamedTuple):
 def schedule_of(
     timing: Timing, fields: Fields, settings: Settings, task: str | None, arguments: str | None
 ) -> Schedule:
-    """The schedule. `fields` are those of a shell job. InvalidError if something is wrong."""
+    """Build the schedule. `fields` are a shell job's fields. Raises InvalidError."""
     when = _when(timing)
     new = (
         _shell_job(fields, settings, arguments)
@@ -71,8 +71,8 @@ def _catch_up(text: str) -> str | timedelta:
         return timedelta(microseconds=duration_us(text, at_least_us=1))
     except InvalidError:
         raise InvalidError(
-            f"--catch-up {text!r}: write skip, one, or a duration such as 6h: all missed ticks of "
-            "that time."
+            f"--catch-up {text!r}: write skip, one, or a duration such as 6h (all ticks missed "
+            "in it)."
         ) from None
 
 
@@ -80,7 +80,7 @@ def _shell_job(fields: Fields, settings: Settings, arguments: str | None) -> New
     if "command" not in fields:
         raise InvalidError("say what to run: --command 'backup.sh', or --task NAME.")
     if arguments is not None:
-        raise InvalidError("--arguments is for --task; write them into the command.")
+        raise InvalidError("--arguments is for --task; extend --command instead.")
     return new_job(fields, settings)
 
 

@@ -21,13 +21,13 @@ _LONGEST_ERROR = 80
 
 
 class Row:
-    """One schedule, with what is known of its last job."""
+    """One schedule and its last job, if still stored."""
 
     def __init__(self, access: Access, record: Record) -> None:
         self.name = record.name
         self.now = access.store.clock.now()
         self.wrong = ""
-        """Why it cannot be used here, if it cannot."""
+        """Why the schedule is unusable, or empty."""
         self.schedule: Schedule | None = None
         self.when = ""
         self.next: list[int] = []
@@ -72,7 +72,7 @@ class Row:
 
     @property
     def outcome(self) -> str:
-        """What became of the last job, in words."""
+        """The state of the last job, in words."""
         if self.schedule is None or not self.schedule.last_job:
             return "has not run"
         job = self.last

@@ -1,5 +1,5 @@
 """`queuectl watch`: files that change become shell jobs.
 
 command           The command: its arguments, and the lines that it prints.
-command_template  The command line with `{path}` in it, filled so that no name can break out.
+command_template  The command line, in which the quoted path replaces `{path}`.
 """

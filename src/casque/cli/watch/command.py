@@ -53,7 +53,7 @@ def watch(
         bool, typer.Option("--recursive", "-r", help="Watch the folders in the folders too.")
     ] = False,
     existing: Annotated[
-        bool, typer.Option("--existing", help="Begin with the files that are there already.")
+        bool, typer.Option("--existing", help="Also handle files that exist at the start.")
     ] = False,
     queue: Annotated[
         str | None, typer.Option("--queue", "-q", metavar="NAME", help="The queue of the jobs.")
@@ -81,8 +81,8 @@ def watch(
     """Watch folders and enqueue a job for each new content of a file.
 
     A job is enqueued when a file did not change for --debounce. The same content of
-    the same file is one job while its record is kept. A job may rewrite its file: the
-    content that is there when it ends counts as seen. Hidden files are left out, unless a
+    a file gets one job while that job's record is kept. A job may rewrite its file: the
+    content when the job ends gets no new job. Hidden files are left out, unless a
     pattern begins with a dot. Runs until SIGTERM or Ctrl-C.
     """
     template = checked_template(command)
@@ -130,7 +130,7 @@ def watch(
 
 
 class TextReport:
-    """A line for each job on stdout; trouble goes to stderr."""
+    """Print each job to stdout, and problems to stderr."""
 
     def watching(self, folders: int) -> None:
         print(f"Watching {counted(folders, 'folder')}. Stop with Ctrl-C.", flush=True)
@@ -161,7 +161,7 @@ class TextReport:
 
 
 class JsonReport(TextReport):
-    """A JSON object per line and job."""
+    """JSON objects, one on each line."""
 
     def watching(self, folders: int) -> None:
         print_json_line({"watching": folders})

@@ -1,7 +1,7 @@
-"""Command template: a command line with `{path}` in it, filled so that no name can break out.
+"""Command template: a command line, in which the quoted path replaces `{path}`.
 
-The path is quoted for `sh`. Quoting is only safe at a place where a new word or a part of
-one may stand. So a template is refused if `{path}` stands anywhere else.
+Quoting for `sh` is safe only where an unquoted word, or a part of it, may stand. A template
+with `{path}` elsewhere is refused: a file name could run commands.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _WORD_ENDS = frozenset(" \t\n;&|()")
 
 
 def checked_template(template: str) -> str:
-    """The template. InvalidError if it has no `{path}`, or one where a name could break out."""
+    """Return the template. InvalidError if it has no `{path}`, or one at an unsafe place."""
     if PLACE not in template:
         raise InvalidError(
             f"the command has no {PLACE}: write it where the path of the file belongs, as in "
@@ -39,7 +39,7 @@ def filled(template: str, path: str) -> str:
 
 
 def _unsafe(before: str) -> str | None:
-    """Where a place is, if quoting is not safe there. `before` is the command up to that place."""
+    """Describe an unsafe place of `{path}`; None if it is safe. `before` is the text up to it."""
     quote_mark, is_comment, in_backticks = "", False, False
     previous, skip = "\n", False
     for character in before:

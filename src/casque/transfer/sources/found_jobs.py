@@ -17,7 +17,7 @@ from casque.transfer.report import NotTaken
 from casque.transfer.taking import FoundJob
 
 _LARGEST = 2**62
-"""Tokens count upwards from the largest one, so none may be close to what a store can hold."""
+"""A store counts tokens up from the largest, so no number may be near its limit."""
 
 
 class ImportOptions(msgspec.Struct, frozen=True):
@@ -29,7 +29,7 @@ class ImportOptions(msgspec.Struct, frozen=True):
     queue: str | None = None
     """The queue of all jobs; None: as the source says."""
     take_running: bool = False
-    """True to take also the jobs that are in progress in the source, as queued ones."""
+    """True to also take the jobs that are in progress in the source."""
     retention_us: int = 7 * DAY_US
     """How long completed jobs are kept."""
 
@@ -44,7 +44,7 @@ class ImportOptions(msgspec.Struct, frozen=True):
 
 
 def checked(job: Job, key: str, options: ImportOptions) -> FoundJob | NotTaken:
-    """The job with the caller's names, if every store can hold it."""
+    """The job with the caller's names; NotTaken if it is invalid."""
     try:
         job = replace(
             job,

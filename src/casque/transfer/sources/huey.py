@@ -1,7 +1,7 @@
 """huey's SQLite file: tasks by name, with their arguments as JSON.
 
-A huey task is named by its module and function. A casque task is named by its function, so
-that is the entrypoint. huey runs the highest priority first, casque the lowest number.
+A huey task is named by its module and function. The entrypoint is the function
+alone, as in casque. huey runs the highest priority first, casque the lowest number.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class _Message(msgspec.Struct):
 
 
 class _Row(NamedTuple):
-    """A row of either table; one in the schedule has a timestamp."""
+    """A row of table `task`, or of `schedule` with a timestamp."""
 
     name: str
     queue: Any
@@ -77,7 +77,7 @@ def jobs_in(file: SqliteFile, options: ImportOptions) -> Iterator[FoundJob | Not
 
 
 def _revoked(file: SqliteFile) -> set[tuple[str, str]]:
-    """The queue and the key of each revoked task, or of all tasks of a name."""
+    """The queue and key of each revocation: of a task, or of a task name."""
     if not file.has(VALUES, "queue", "key"):
         return set()
     keys = file.rows(VALUES, ("queue", "key"), "rowid", where="substr(\"key\", 1, 1) = 'r'")
@@ -124,8 +124,8 @@ def _job(task: str, message: _Message, row: _Row, now: int) -> Job:
 def _due_us(message: _Message, row: _Row, now: int) -> int:
     """When a task is due. A time without a zone is UTC, which is huey's default.
 
-    A task with a time is in the table of due tasks until a consumer has seen it. The timestamp
-    of the schedule reads the same time as local, so it is wrong by the zone's offset.
+    A task with a time is in the table `task` until a consumer has seen it. The timestamp in
+    `schedule` treats that time as local, so it is wrong by the zone's offset.
     """
     return instant_us(row.timestamp if message.eta is None else message.eta, now)
 

@@ -1,6 +1,6 @@
 """persist-queue: its SQLite files, and the folders of its file queue.
 
-An item is any Python value. Bytes become the payload as they are; any other value as JSON.
+An item is any Python value. Bytes become the payload unchanged; other values become JSON.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def _from_chunk(
         except ValueError as error:
             raise CorruptError(
                 f"{file.name}: the item at byte {begun:,} is damaged: {error}. Nothing was "
-                "changed there. The items after it cannot be found; use a backup of the folder."
+                "changed. The items after it cannot be found; use a backup of the folder."
             ) from error
     try:
         payload = _payload(_value(data))
@@ -162,7 +162,7 @@ def _info(path: Path) -> _Info:
     except (InvalidError, msgspec.ValidationError) as error:
         raise CorruptError(
             f"{path / INFO} is not the index of a persist-queue folder: {error}. Nothing was "
-            "changed there."
+            "changed."
         ) from error
 
 
@@ -194,6 +194,6 @@ def _payload(value: object) -> bytes:
 
 
 def _id(name: str, data: bytes, timestamp: object) -> str:
-    """An id that is the same at each import. Numbers alone may be used again by the source."""
+    """An id that is the same at each import. The source may use a number again."""
     digest = hashlib.blake2b(data + repr(timestamp).encode(), digest_size=8).hexdigest()
     return f"{name}-{digest}"

@@ -2,7 +2,7 @@
 
 A pickle can name any function, and `pickle.loads` calls it. Here only classes of a short list
 are found: plain containers, dates, and stand-ins for the classes of other queues. Any other
-name ends the reading of that pickle.
+name raises InvalidError.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A SQLite file of another program, opened for reading alone."""
+"""A SQLite file of another program, opened read-only."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class SqliteFile:
 
 @contextmanager
 def opened(path: Path) -> Iterator[SqliteFile]:
-    """The file in one read transaction. Raises CorruptError or StorageError, with its name."""
+    """The file in one read transaction. Raises CorruptError or StorageError."""
     try:
         with closing(_connected(path)) as connection:
             # Text that is not UTF-8 must not end the import of the other rows.
@@ -72,7 +72,7 @@ def opened(path: Path) -> Iterator[SqliteFile]:
         ) from error
     except sqlite3.DatabaseError as error:
         raise CorruptError(
-            f"{path} is damaged: {error}. Nothing was changed there. Repair it with SQLite's own "
+            f"{path} is damaged: {error}. Nothing was changed. Repair it with SQLite's own "
             "tools first, or import a backup of it.",
             cause=error,
         ) from error

@@ -33,7 +33,7 @@ class BrokerQueue:
         await self._loop.stop()
 
     async def enqueue(self, entrypoint: str, payload: bytes, priority: int = 0) -> Job:
-        """Add a job; when this returns, it is stored."""
+        """Add a job, and return once it is stored."""
         return await self._loop.enqueue(entrypoint, payload, priority)
 
     async def dequeue(self, entrypoint: str | None = None, *, batch_size: int = 1) -> list[Job]:
@@ -53,5 +53,5 @@ class BrokerQueue:
         await self._loop.heartbeat(job_id)
 
     async def read_state(self) -> QueueState:
-        """All jobs as they are now; also outside of `async with`."""
+        """All current jobs. Works outside of `async with` too."""
         return await self._loop.read_state()

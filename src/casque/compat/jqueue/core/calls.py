@@ -1,4 +1,4 @@
-"""JobCalls: jqueue's calls by id, carried out by a queue of casque."""
+"""JobCalls: jqueue's calls by job id, made on a queue of casque."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from casque.system.clock import drive
 
 CLAIMS_KEPT = 100_000
 UNLIMITED_ATTEMPTS = checks.LARGEST_INT
-"""jqueue tries a job again for ever."""
+"""jqueue has no limit of attempts."""
 
 T = TypeVar("T")
 
@@ -26,9 +26,9 @@ T = TypeVar("T")
 class JobCalls:
     """The calls of one jqueue queue object, and the claims that it got.
 
-    The claims are kept here, because a BrokerQueue that is entered again opens a new casque queue.
-    A claim that is over is kept too: once another worker has the job, every call here must raise
-    LeaseLostError. If this object never claimed the job, a call means the current claim of any
+    This object keeps the claims, because a BrokerQueue that is entered again opens a new casque
+    queue. It keeps ended claims too: once another worker has the job, every call must raise
+    LeaseLostError. If this object never claimed the job, a call uses the current claim of any
     worker, as in jqueue.
     """
 
@@ -61,7 +61,7 @@ class JobCalls:
         return [to_jqueue(job) for job in claimed]
 
     async def ack(self, queue: AsyncQueue, job_id: str) -> None:
-        """Remove the job. It may also be queued or dead, but not held by another worker."""
+        """Remove the job, even if it is queued or dead. LeaseLostError: see `_held`."""
         with jqueue_errors():
             found = await self._held(queue, job_id, queue.ack)
             if found is not None:
@@ -109,7 +109,7 @@ class JobCalls:
         return None
 
     def _keep(self, job: StoredJob) -> None:
-        """Keep the claim without the payload. The oldest are dropped first."""
+        """Keep the claim without its payload. Drop the oldest if too many."""
         self._claims.pop(job.id, None)
         self._claims[job.id] = StoredJob(
             id=job.id, entrypoint=job.entrypoint, payload=b"", token=job.token
@@ -119,7 +119,7 @@ class JobCalls:
 
 
 def stale_after(timeout: timedelta, what: str) -> timedelta:
-    """The time without a heartbeat that makes a job stale; a negative one counts as none."""
+    """Return the time without a heartbeat after which a job is stale; at least 0."""
     if isinstance(timeout, timedelta):
         timeout = max(timeout, timedelta(0))
     checks.span(timeout, what)

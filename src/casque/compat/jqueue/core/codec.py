@@ -1,8 +1,8 @@
-"""codec: a QueueState as the bytes of a document, and back.
+"""codec: encodes a QueueState as bytes, and decodes it.
 
-A document that casque has written has more than jqueue's fields: tokens, attempts, leases. A
-state that was decoded from it keeps them, and `encode` writes them back. So a program may read
-the storage, change the state by its functions, and write it: no claim and no token is lost.
+A document that casque has written has more than jqueue's fields: tokens, attempts, leases. The
+decoded state keeps these fields, and `encode` writes them back. So a program may read the
+storage, change the state with its methods, and write it: no claim and no token is lost.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def decode(data: bytes) -> QueueState:
 
 
 def _casque_document(data: bytes) -> dict[str, Any] | None:
-    """Return the document if casque has written it; otherwise None, and pydantic reads its jobs."""
+    """Return the document if casque wrote it; otherwise None, so that pydantic reads `data`."""
     try:
         document: Any = msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -65,7 +65,7 @@ def _casque_document(data: bytes) -> dict[str, Any] | None:
 
 
 def _is_shown(stored: dict[str, Any]) -> bool:
-    """False for a status that jqueue does not have: completed or cancelled, by another program."""
+    """False if jqueue does not have the job's status: completed or cancelled."""
     return stored.get("status") not in ("completed", "cancelled")
 
 

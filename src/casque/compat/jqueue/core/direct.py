@@ -14,7 +14,7 @@ from casque.stores.url import StoreAddress
 from casque.system.clock import LONGEST_SPAN_US
 
 NO_END = timedelta(microseconds=LONGEST_SPAN_US)
-"""The lease of a claim: only `requeue_stale`, or a BrokerQueue, takes the job back."""
+"""The lease of a claim. Only `requeue_stale` or a BrokerQueue requeues the job."""
 
 
 @dataclasses.dataclass
@@ -35,7 +35,7 @@ class DirectQueue:
             self._queue = async_queue.DirectQueue(self.storage, lease=NO_END, max_retries=tries - 1)
 
     async def enqueue(self, entrypoint: str, payload: bytes, priority: int = 0) -> Job:
-        """Add a job; when this returns, it is stored."""
+        """Add a job, and return once it is stored."""
         return await self._calls.enqueue(self._queue, entrypoint, payload, priority)
 
     async def dequeue(self, entrypoint: str | None = None, *, batch_size: int = 1) -> list[Job]:
@@ -55,7 +55,7 @@ class DirectQueue:
         await self._calls.heartbeat(self._queue, job_id)
 
     async def requeue_stale(self, timeout: timedelta) -> int:
-        """Queue the jobs in progress without a heartbeat for `timeout`. Returns how many."""
+        """Requeue running jobs without a heartbeat for `timeout`. Returns their number."""
         with jqueue_errors():
             return await self._queue.requeue_stale(stale_after(timeout, "timeout"))
 

@@ -21,10 +21,10 @@ from casque.system.clock import MICROSECOND, drive, span_us
 
 @dataclasses.dataclass
 class GroupCommitLoop:
-    """A queue between `start` and `stop`; it may be started again.
+    """A queue from `start` to `stop`. It can start again.
 
-    `storage` is a storage of jqueue's kind, or any address that casque's queues take. A job whose
-    last heartbeat is older than `stale_timeout` is queued again by the next `enqueue` or `dequeue`.
+    `storage` is a storage of jqueue's kind, or any address that casque's queues take. The next
+    `enqueue` or `dequeue` requeues a job whose last heartbeat is older than `stale_timeout`.
     """
 
     storage: StoreAddress
@@ -59,7 +59,7 @@ class GroupCommitLoop:
                 await self._store.close()
 
     async def enqueue(self, entrypoint: str, payload: bytes, priority: int = 0) -> Job:
-        """Add a job; when this returns, it is stored."""
+        """Add a job, and return once it is stored."""
         return await self._calls.enqueue(self._open(), entrypoint, payload, priority)
 
     async def dequeue(self, entrypoint: str | None = None, *, batch_size: int = 1) -> list[Job]:
@@ -79,7 +79,7 @@ class GroupCommitLoop:
         await self._calls.heartbeat(self._open(), job_id)
 
     async def read_state(self) -> QueueState:
-        """All jobs as they are now; also before `start` and after `stop`."""
+        """All current jobs. Works before `start` and after `stop` too."""
         return await read_state(self._store)
 
     @property
@@ -96,9 +96,9 @@ class GroupCommitLoop:
 
 
 class _SweepingQueue(async_queue.BrokerQueue):
-    """A BrokerQueue whose `enqueue` and `dequeue` take a sweep of stale jobs into their commit.
+    """A BrokerQueue whose `enqueue` and `dequeue` requeue stale jobs in the same commit.
 
-    Not so `ack`, `nack` and `heartbeat`: a late holder must not take its own job from itself.
+    `ack`, `nack` and `heartbeat` do not: a late worker must not requeue its own job.
     """
 
     def __init__(self, store: Store, stale_timeout: timedelta) -> None:

@@ -1,4 +1,4 @@
-"""HeartbeatManager: beats while a block of code runs, and ends silently."""
+"""HeartbeatManager: sends heartbeats while a block of code runs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from casque.system.clock import SystemClock
 
 
 class Beating(Protocol):
-    """Any object with this method."""
+    """Has the method `heartbeat`."""
 
     async def heartbeat(self, job_id: str) -> None: ...
 

@@ -1,7 +1,7 @@
 """jqueue's errors. Each is also the casque error of the same meaning.
 
 JQueueError               catch this for every error
-├── CASConflictError      others kept winning the write
+├── CASConflictError      other writers were faster
 ├── JobNotFoundError      no such job; `job_id` names it
 │   └── LeaseLostError    another worker has the job; nothing was written
 ├── StorageError          the storage failed; `cause` is its exception
@@ -30,7 +30,7 @@ class JQueueError(errors.CasqueError):
 
 
 class CASConflictError(JQueueError, errors.CASConflictError):
-    """The object is not at the expected etag, or others kept winning the write."""
+    """The object has another etag, or other writers were faster."""
 
 
 class JobNotFoundError(JQueueError, errors.JobNotFoundError):

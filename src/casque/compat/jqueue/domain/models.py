@@ -128,9 +128,9 @@ class QueueState(BaseModel):
         return self._next(tuple(job for job in self.jobs if job.id != job_id))
 
     def requeue_stale(self, cutoff: datetime) -> QueueState:
-        """The state with each job queued whose last heartbeat is before `cutoff`.
+        """The state with all stale jobs queued again: see `is_stale`.
 
-        The same object if there is none.
+        The same object if no job is stale.
         """
         if not any(job.is_stale(cutoff) for job in self.jobs):
             return self

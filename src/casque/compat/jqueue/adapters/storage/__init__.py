@@ -1,4 +1,4 @@
-"""jqueue's storages, each on the storage of the same name in casque.
+"""jqueue's storages. Each wraps casque's storage of the same name.
 
 filesystem  LocalFileSystemStorage.
 gcs         GCSStorage.
