@@ -352,7 +352,7 @@ class RecordsDeleted(msgspec.Struct, frozen=True, tag=16, array_like=True, gc=Fa
 
 
 class Inserted(msgspec.Struct, frozen=True, tag=20, array_like=True, gc=False):
-    """Jobs were added as they are. The state assigns each `seq`. No token up to `token` is free."""
+    """Jobs were added as they are. The state assigns each `seq`. Later tokens are above `token`."""
 
     jobs: tuple[Job, ...]
     token: int

@@ -17,7 +17,7 @@ _WRITERS_KEPT = 128
 
 
 class KeptAnswer(NamedTuple):
-    """The stored row of a writer's last commit, and the reads to rebuild its answer."""
+    """The stored row of a writer's last commit, and functions that read the jobs for its answer."""
 
     row: WriterRow
     reads: JobReads

@@ -223,6 +223,6 @@ def _remove(access: Access, name: str, *, is_forced: bool) -> None:
     if owner is not None and owner.app and not owner.is_stopped and not is_forced:
         raise InvalidError(
             f"schedule {name!r} is declared by the code of {owner.app}, and the next worker adds "
-            "it again. Delete that code, or pause it; --force removes it now."
+            "it again. Delete that code, or pause the schedule; --force removes it now."
         )
     access.submit(DeleteRecord(SCHEDULE, record.name, None))
