@@ -57,7 +57,7 @@ def seconds(us: int) -> str:
             [f"{commit.BATCH_OPERATIONS:,} operations", mib(commit.BATCH_BYTES)],
         ),
         ("operations waiting", [f"{commit.WAITING_CALLERS:,}"]),
-        ("one commit's tries", [seconds(port.COMMIT_DEADLINE_US)]),
+        ("all tries of one commit together", [seconds(port.COMMIT_DEADLINE_US)]),
         ("one request to a bucket", [f"{bucket_requests.REQUEST_SECONDS} s"]),
         (
             "one call on a bucket that does not answer",

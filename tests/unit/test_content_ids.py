@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 from datetime import UTC, datetime
@@ -104,3 +105,11 @@ def test_a_task_takes_a_content_id() -> None:
     assert first.id == again.id
     assert app.queue.stats().pending == 1
     app.close()
+
+
+@pytest.mark.parametrize(
+    "part", [math.nan, math.inf, [{"a": (-math.inf,)}], pytest.param(10**5000, id="huge")]
+)
+def test_a_number_without_a_form_in_json_is_refused(part: object) -> None:
+    with pytest.raises(InvalidError, match="an id cannot be made of this"):
+        content_id("x", part)

@@ -55,7 +55,9 @@ def list_jobs(
     """List jobs in the order in which they were enqueued."""
     view = state and state.lower()
     if view == "queued":
-        raise InvalidError("queued jobs are pending, scheduled or failed: choose one of these.")
+        raise InvalidError(
+            "`queued` is no state here: write pending, scheduled or failed, which are all queued."
+        )
     wanted = JobFilter(cast("View | None", view), queue_name(queue))
     with open_for_reading(context) as access:
         show_jobs(access, wanted, limit=limit, as_json=is_json(context))

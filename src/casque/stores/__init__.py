@@ -3,7 +3,7 @@
 conflicts     When a commit that keeps losing the race to other writers gives up.
 last_answers  The last answer to each writer, so that a repeated commit gets the same one.
 listeners     The waiting dequeues to wake when a job may have become claimable.
-memory        The memory store: the rules and a lock.
+memory        The memory store: applies the rules to a state in memory, under a lock.
 place_errors  Errors for a queue that is missing, or replaced by something else.
 port          `Store`: the interface of every store, and its promises.
 state_reads   The reads that all stores with a `State` share.

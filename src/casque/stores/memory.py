@@ -1,4 +1,7 @@
-"""The memory store: the rules and a lock. Its jobs are lost when the process ends."""
+"""The memory store: applies the rules to a state in memory, under a lock.
+
+Its jobs are lost when the process ends.
+"""
 
 from __future__ import annotations
 

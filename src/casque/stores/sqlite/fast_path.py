@@ -239,7 +239,7 @@ class UnsureClaim(NamedTuple):
 
 
 def unsure_claim_of(cache: Cache, operations: Sequence[Operation], now: int) -> UnsureClaim:
-    """The claim at the end of these operations, after an error left its outcome unclear."""
+    """Return the claim, the last of these operations. An error left its outcome unclear."""
     operation = operations[-1]
     assert isinstance(operation, Dequeue)
     lines = tuple(line.id for line in cache.ring or ())

@@ -21,7 +21,7 @@ from casque.system.clock import MICROSECOND, drive, span_us
 
 @dataclasses.dataclass
 class GroupCommitLoop:
-    """A queue from `start` to `stop`. It can start again.
+    """A queue that is open between `start` and `stop`. It can start again.
 
     `storage` is a storage of jqueue's kind, or any address that casque's queues take. The next
     `enqueue` or `dequeue` requeues a job whose last heartbeat is older than `stale_timeout`.
