@@ -212,3 +212,16 @@ def test_names_cannot_play_tricks_on_the_terminal(control: Control) -> None:
     control.done("schedule", "add", name, "@daily", "-c", "\x1b]0;x\x07")
     for verb in (("list",), ("show", name), ("pause", name)):
         assert "\x1b" not in control.done("schedule", *verb)
+
+
+def test_run_inside_a_job_obeys_the_loop_guard(
+    control: Control, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    control.done("config", "set", "max_depth", "2")
+    control.done(*NIGHTLY)
+    monkeypatch.setenv("CASQUE_DEPTH", "1")
+    control.done("schedule", "run", "nightly")
+    monkeypatch.setenv("CASQUE_DEPTH", "2")
+    assert "max_depth is 2" in control.refused("schedule", "run", "nightly")
+    with Queue(control.store) as queue:
+        assert [job.depth for job in queue.jobs()] == [2]

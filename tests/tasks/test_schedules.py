@@ -6,9 +6,13 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from casque import App, InvalidError
-from casque.schedule import Schedule
+from casque.record import SCHEDULE, Record
+from casque.schedule import Schedule, encode
+from casque.tasks.schedules import synchronised
+from casque.worker.schedule_ticks import NO_APP
 
 HOUR_US = 3_600_000_000
 MINUTES = timedelta(minutes=5)
@@ -133,3 +137,21 @@ def test_two_schedules_of_one_name_leave_the_first(app: App) -> None:
 def test_only_a_function_or_a_task_can_have_a_schedule(app: App, thing: Any) -> None:
     with pytest.raises(InvalidError):
         app.every(MINUTES)(thing)
+
+
+CLEANUP = Schedule(entrypoint="clean", every_us=1_000_000)
+
+
+def stored(app: str) -> Record:
+    return Record(SCHEDULE, "cleanup", encode(replace(CLEANUP, app=app)), version=1)
+
+
+def test_a_name_that_another_app_had_is_reported() -> None:
+    sync = synchronised({"cleanup": CLEANUP}, [stored("other:app")], "this:app", now=5)
+    assert sync.taken == [("cleanup", "other:app")]
+    assert synchronised({"cleanup": CLEANUP}, [stored("this:app")], "this:app", now=5).taken == []
+
+
+def test_a_schedule_that_left_the_code_is_stopped_unless_its_app_has_no_name() -> None:
+    assert synchronised({}, [stored("this:app")], "this:app", now=5).stopped == ["cleanup"]
+    assert synchronised({}, [stored(NO_APP)], NO_APP, now=5, stops=False).puts == []

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from casque import checks
 from casque.errors import InvalidError
 from casque.queues.arguments import NewJob, request
-from casque.queues.lineage import OUTSIDE
+from casque.queues.lineage import OUTSIDE, Lineage
 from casque.record import ABSENT, SCHEDULE, Record
 from casque.rules.operations import PutRecord, Request, Tick
 from casque.schedule import CatchUp, Schedule, decode, encode
@@ -73,7 +73,11 @@ def readable(records: Sequence[Record]) -> dict[str, tuple[Record, Schedule]]:
 
 
 def tick_of(
-    record: Record, schedule: Schedule, tick_us: int | None, mint: Callable[[int], Minted]
+    record: Record,
+    schedule: Schedule,
+    tick_us: int | None,
+    mint: Callable[[int], Minted],
+    lineage: Lineage = OUTSIDE,
 ) -> Tick:
     """The operation that fires this tick. For None, it adds the job once, now."""
     [job_id], [order] = mint(1)
@@ -89,6 +93,8 @@ def tick_of(
         max_attempts=schedule.max_attempts,
         retain_us=schedule.retain_us,
         timeout_us=schedule.timeout_us,
+        depth=lineage.depth,
+        chain=lineage.chain,
         order=order,
         minted=True,
         header_pairs=tuple(headers),
@@ -130,13 +136,23 @@ class Sync(NamedTuple):
     """Names that are no longer in the code."""
     clashes: list[str]
     """Declared names that an operator's schedule has. It does not change."""
+    taken: list[tuple[str, str]]
+    """Declared names that an active schedule of another app had, and that app."""
 
 
 def synchronised(
-    declared: Mapping[str, Schedule], records: Sequence[Record], app: str, now: int
+    declared: Mapping[str, Schedule],
+    records: Sequence[Record],
+    app: str,
+    now: int,
+    *,
+    stops: bool = True,
 ) -> Sync:
-    """Compare what the code of `app` declares with the stored schedules, by name."""
-    sync = Sync([], [], [])
+    """Compare what the code of `app` declares with the stored schedules, by name.
+
+    With `stops`, schedules of the app that its code no longer declares are stopped.
+    """
+    sync = Sync([], [], [], [])
     stored = readable(records)
     for name, schedule in declared.items():
         mine = replace(schedule, app=app)
@@ -148,13 +164,15 @@ def synchronised(
                 sync.clashes.append(name)
                 continue
             version, new = record.version, changed(old, mine, now)
+            if old.app != app and not old.is_stopped:
+                sync.taken.append((name, old.app))
             if old.is_stopped:
                 new = replace(restarted(new, now), is_stopped=False)
             if new == old:
                 continue
         sync.puts.append(PutRecord(SCHEDULE, name, encode(new), version))
     for name, (record, old) in stored.items():
-        if old.app == app and name not in declared and not old.is_stopped:
+        if stops and old.app == app and name not in declared and not old.is_stopped:
             stopped = encode(replace(old, is_stopped=True))
             sync.puts.append(PutRecord(SCHEDULE, name, stopped, record.version))
             sync.stopped.append(name)

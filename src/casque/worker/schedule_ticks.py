@@ -112,7 +112,9 @@ class ScheduleTicks:
             return
         for _ in range(_SYNC_TRIES):
             records = await self._session.records(SCHEDULE)
-            sync = synchronised(self._declared, records, self._app, self._now())
+            # Other Apps without a name may have declared the schedules that this one lacks.
+            stops = self._app != NO_APP
+            sync = synchronised(self._declared, records, self._app, self._now(), stops=stops)
             outcomes = await self._session.submit_all(sync.puts) if sync.puts else []
             if any(isinstance(one, CASConflictError) for one in outcomes):
                 continue  # another worker starts too
@@ -121,6 +123,8 @@ class ScheduleTicks:
                     raise outcome
             for name in sync.stopped:
                 self._report.own(WorkerEvent.SCHEDULE_STOPPED, name, self._app)
+            for name, other in sync.taken:
+                self._report.own(WorkerEvent.SCHEDULE_TAKEN, name, other)
             for name in sync.clashes:
                 self._report.own(WorkerEvent.SCHEDULE_CLASHES, name)
             return

@@ -21,8 +21,9 @@ from casque.cli.schedule.definition import Timing, schedule_of
 from casque.cli.schedule.tables import Row, show_row, show_rows
 from casque.cli.store import Access
 from casque.errors import CASConflictError, InvalidError
+from casque.queues.lineage import inherited
 from casque.record import ABSENT, SCHEDULE, Record
-from casque.rules.operations import DeleteRecord, PutRecord
+from casque.rules.operations import DeleteRecord, PutRecord, Tick
 from casque.schedule import Schedule, decode, encode
 from casque.system.terminal_text import plain
 from casque.tasks.schedules import changed, restarted, tick_of
@@ -195,8 +196,14 @@ def _set_paused(context: typer.Context, name: str, *, paused: bool) -> int:
 def run(context: typer.Context, name: NameArgument) -> int:
     """Enqueue a schedule's job once now, even if paused. The ticks do not change."""
     with open_for_writing(context) as access:
-        mint = access.store.clock.mint
-        done = change(access, name, lambda record, old: tick_of(record, old, None, mint))
+        queue, mint = access.open_queue(access.settings().max_depth), access.store.clock.mint
+
+        def once(record: Record, old: Schedule) -> Tick:
+            tick = tick_of(record, old, None, mint, inherited())
+            queue._allowed((tick.job,), replace=False)  # noqa: SLF001 - our own class
+            return tick
+
+        done = change(access, name, once)
         id = decode(done).last_job
         job = access.run(access.queue.get(id))
         value = {"id": id} if job is None else job_object(job, access.store.clock.now())

@@ -1,7 +1,8 @@
 """Command template: a command line, in which the quoted path replaces `{path}`.
 
 Quoting for `sh` is safe only where an unquoted word, or a part of it, may stand. A template
-with `{path}` elsewhere is refused: a file name could run commands.
+with `{path}` elsewhere is refused: a file name could run commands. So is one whose quotes
+nest, or that makes the shell read words again: it is safer in a script.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from casque.errors import InvalidError
 
 PLACE = "{path}"
 
-_HERE_DOCUMENT = re.compile(r"<<-?[^<\n]*\n")
+_NESTED = re.compile(r"\(\(|\[\[|<<|\beval\b|`")
+"""After these, a shell may read a word again, as a command, a number or a text with commands."""
 _WORD_ENDS = frozenset(" \t\n;&|()")
 
 
@@ -40,7 +42,7 @@ def filled(template: str, path: str) -> str:
 
 def _unsafe(before: str) -> str | None:
     """Describe an unsafe place of `{path}`; None if it is safe. `before` is the text up to it."""
-    quote_mark, is_comment, in_backticks = "", False, False
+    quote_mark, is_comment, is_nested = "", False, False
     previous, skip = "\n", False
     for character in before:
         if skip:
@@ -52,8 +54,8 @@ def _unsafe(before: str) -> str | None:
             quote_mark = "" if character == "'" else quote_mark
         elif character == "\\":
             skip = True
-        elif character == "`":
-            in_backticks = not in_backticks
+        elif quote_mark and previous == "$" and character in "({":
+            is_nested = True  # a quote mark in there does not end the outer quotes
         elif quote_mark:
             quote_mark = "" if character == quote_mark else quote_mark
         elif character in "'\"":
@@ -63,10 +65,11 @@ def _unsafe(before: str) -> str | None:
         previous = character
     found = {
         "inside quotes": bool(quote_mark),
-        "inside backticks": in_backticks,
+        "after $( or ${ inside quotes": is_nested,
         "inside a comment": is_comment,
         "after a backslash": skip,
         "after $": before.endswith("$"),
-        "after the start of a here-document": _HERE_DOCUMENT.search(before) is not None,
     }
+    if (nested := _NESTED.search(before)) is not None:
+        return f"after {nested[0]}"
     return next((where for where, is_there in found.items() if is_there), None)

@@ -66,6 +66,13 @@ class WorkerEvent(enum.Enum):
             "one of the two, or remove the other with `queuectl schedule remove`"
         ),
     )
+    SCHEDULE_TAKEN = (
+        logging.WARNING,
+        (
+            "schedule %s was in the code of %s; this app has taken its name. If both apps are in "
+            "use, rename one of the two"
+        ),
+    )
     SCHEDULES_UNREAD = logging.DEBUG, "the schedules cannot be read; trying again. (%s)"
     SCHEDULE_UNUSABLE = logging.ERROR, "schedule %s does not fire from this worker: %s"
     UNHEARD = (
