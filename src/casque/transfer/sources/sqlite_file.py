@@ -14,6 +14,7 @@ from casque.errors import CorruptError, StorageError
 HEADER = b"SQLite format 3\0"
 
 _PATIENCE_SECONDS = 10.0
+_UNWRITABLE = (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY)
 
 
 class SqliteFile:
@@ -83,13 +84,25 @@ def _connected(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(address, uri=True, timeout=_PATIENCE_SECONDS, isolation_level=None)
     try:
         connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone()
-    except sqlite3.OperationalError:
+    except sqlite3.OperationalError as error:
         connection.close()
-        if path.with_name(f"{path.name}-wal").exists():
+        if error.sqlite_errorcode & 0xFF not in _UNWRITABLE or _exists(path, "-wal"):
             raise
+        if _exists(path, "-journal"):
+            raise StorageError(
+                f"{path} has an unfinished write: its journal is beside it. Nothing was changed. "
+                "Stop the program that uses it, open the file once with that program or with "
+                "`sqlite3`, which undoes the write, and import again.",
+                cause=error,
+                outcome_unknown=False,
+            ) from error
         # A folder that we may not write to, and no log to read: the file alone is complete.
         return sqlite3.connect(f"{address}&immutable=1", uri=True, isolation_level=None)
     return connection
+
+
+def _exists(path: Path, ending: str) -> bool:
+    return path.with_name(f"{path.name}{ending}").exists()
 
 
 def _quoted(name: str) -> str:
