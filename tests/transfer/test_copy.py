@@ -12,7 +12,7 @@ from signal import SIGKILL
 import pytest
 from msgspec.structs import replace
 
-from casque import InvalidError, JobStatus, NewJob, Queue, open_store
+from casque import CASConflictError, InvalidError, JobStatus, NewJob, Queue, open_store
 from casque.buckets.memory import MemoryBucket
 from casque.record import ABSENT, CONFIG, LOCK, PAUSE, SCHEDULE, WORKER
 from casque.rules.operations import Insert, PutRecord
@@ -117,6 +117,31 @@ def test_the_same_id_enqueued_again_later_is_a_new_job(source: str, target: str)
             with Queue(address) as queue:
                 queue.resume("default")
                 queue.ack(queue.dequeue(id="daily")[0])
+
+
+def test_two_copies_at_the_same_time_double_no_job(
+    source: str, target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(taking, "BATCH_JOBS", 4)
+    with Queue(source) as queue:
+        queue.enqueue_many([NewJob("a", id=str(n)) for n in range(10)])
+        queue.pause("default")
+    done: list[str] = []
+
+    def overtaken(_done: int, _total: int | None) -> None:
+        copy(source, target)
+        with Queue(target) as queue:
+            queue.resume("default")
+            while jobs := queue.dequeue(batch_size=10):
+                done.extend(job.id for job in jobs)
+                queue.ack_many(jobs)
+
+    with pytest.raises(CASConflictError, match=r"another import or copy into .* Run it again"):
+        copy(source, target, progress=overtaken)
+    assert sorted(done) == [str(n) for n in range(10)]
+    assert jobs_in(target) == []
+    report = copy(source, target)
+    assert (report.added, report.known) == (0, 10)
 
 
 # -- what the source must be -------------------------------------------------------

@@ -58,7 +58,7 @@ def test_a_file_that_is_locked(path: Path, target: str, monkeypatch: pytest.Monk
         writer.execute("PRAGMA cache_size = 5")
         writer.execute("BEGIN EXCLUSIVE")
         writer.execute("UPDATE jobs SET state = 'completed', command = ?", ("y" * 3_000,))
-        with pytest.raises(StorageError, match="is locked.*stop the program that uses it"):
+        with pytest.raises(StorageError, match=r"is locked.*stop the program that uses it"):
             import_file(path, target)
     assert not Path(target).exists()
     assert import_file(path, target).added == 50

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from casque import InvalidError, Job, JobStatus, Queue, Store
-from casque.rules.operations import Batch, Insert
+from casque import CASConflictError, InvalidError, Job, JobStatus, Queue, Store
+from casque.record import ABSENT, TRANSFER
+from casque.rules.operations import Batch, Insert, Operation, PutRecord
 from casque.system.clock import DAY_US, SystemClock
 from casque.transfer.opened_store import OpenedStore
 from tests.transfer.places import KINDS, jobs_in, place
@@ -106,6 +107,18 @@ def test_an_insert_into_a_paused_queue_waits_for_its_resumption(store: str | Sto
         assert queue.dequeue() == []
         queue.resume("default")
         assert len(queue.dequeue()) == 1
+
+
+def test_an_insert_unless_a_record_exists_is_refused_with_its_batch(store: str | Store) -> None:
+    def batch(id: str, mark: bytes) -> list[Operation]:
+        return [Insert((job(id),), unless="0"), PutRecord(TRANSFER, "0", mark, ABSENT)]
+
+    with OpenedStore(store) as opened:
+        opened.submit_all(batch("a", b"1"))
+        outcomes = opened.try_all(batch("b", b"2"))
+        assert [type(one) for one in outcomes] == [CASConflictError] * 2
+        assert [one.value for one in opened.records(TRANSFER)] == [b"1"]
+    assert jobs_in(store) == [job("a")]
 
 
 def test_a_repeated_remote_batch_gets_the_same_answer(store: str | Store) -> None:

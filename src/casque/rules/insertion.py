@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from casque.errors import InvalidError
 from casque.job import Job, JobStatus
+from casque.record import ABSENT, TRANSFER
 from casque.rules.operations import Event, Insert, Inserted, Removed
+from casque.rules.records import expected
 from casque.rules.state import State
 
 
 def insertion(state: State, operation: Insert, now: int) -> tuple[list[Event], list[bool]]:
     """The events that add the jobs; and for each job, True if it is added.
 
-    Raises InvalidError for a job in progress: its holder is a worker of the other store.
+    Raises InvalidError for a job in progress: its holder is a worker of the other store. Raises
+    CASConflictError if there is the record `operation.unless`.
     """
+    if operation.unless is not None:
+        expected(state, (TRANSFER, operation.unless), ABSENT, now)
     new: dict[str, Job] = {}
     is_new: list[bool] = []
     for job in operation.jobs:

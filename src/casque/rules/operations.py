@@ -152,11 +152,13 @@ class Insert(msgspec.Struct, frozen=True, gc=False):
     """Add jobs from another store as they are, finished ones too. No job is in progress.
 
     A job whose id exists is not added. Tokens that are issued later are above `token`, and above
-    the tokens of the jobs.
+    the tokens of the jobs. Refused if there is a record of kind TRANSFER named `unless`: another
+    transfer has written it.
     """
 
     jobs: tuple[Job, ...]
     token: int = 0
+    unless: str | None = None
 
 
 class PutRecord(msgspec.Struct, frozen=True, gc=False):

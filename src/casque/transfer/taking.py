@@ -3,6 +3,8 @@
 Each commit adds a batch of jobs and one record with their marks. A mark is a short digest of
 what identifies a job in its source. So a transfer that was killed continues where it stopped,
 and a repeated transfer adds nothing, even if the jobs have been done and removed meanwhile.
+The records are numbered, and a commit is refused if its number is taken. So of two transfers at
+the same time, one stops before it adds a job that the other has taken.
 """
 
 from __future__ import annotations
@@ -11,8 +13,9 @@ import hashlib
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from casque.errors import CASConflictError
 from casque.job import Job
-from casque.record import TRANSFER
+from casque.record import ABSENT, TRANSFER, Record
 from casque.rules.operations import Insert, PutRecord
 from casque.transfer.opened_store import OpenedStore
 from casque.transfer.report import NotTaken, Progress, TransferReport
@@ -40,7 +43,9 @@ class Taker:
         self._report = report
         self._progress = progress
         self._total = total
-        self._marks = _stored_marks(target)
+        stored = target.records(TRANSFER)
+        self._marks = _marks_in(stored)
+        self._number = len(stored)
         self._waiting: dict[bytes, Job] = {}
         self._bytes = 0
         self.token = 0
@@ -65,15 +70,28 @@ class Taker:
         """Commit the waiting jobs and their marks together."""
         if self._waiting:
             jobs, marks = tuple(self._waiting.values()), b"".join(self._waiting)
-            name = hashlib.blake2b(marks, digest_size=16).hexdigest()
-            added, _ = self._target.submit_all(
-                [Insert(jobs, self.token), PutRecord(TRANSFER, name, marks, None)]
-            )
+            added = self._commit(jobs, marks)
             self._marks.update(self._waiting)
             self._waiting, self._bytes = {}, 0
             for job, is_new in zip(jobs, added, strict=True):
                 self._count(job, is_new=is_new)
         self._progress(self._report.seen, self._total)
+
+    def _commit(self, jobs: tuple[Job, ...], marks: bytes) -> list[bool]:
+        """Add the jobs and their marks, or neither. Returns for each job whether it is new."""
+        name = str(self._number)
+        insert = Insert(jobs, self.token, name)
+        try:
+            added, _ = self._target.submit_all([insert, PutRecord(TRANSFER, name, marks, ABSENT)])
+        except CASConflictError as error:
+            raise CASConflictError(
+                f"another import or copy into {self._target.name} runs at the same time, so this "
+                "one stopped. Run it again when the other has ended: it continues, and takes each "
+                "job once.",
+                cause=error,
+            ) from error
+        self._number += 1
+        return list(added)
 
     def _count(self, job: Job, *, is_new: bool) -> None:
         if is_new:
@@ -95,9 +113,9 @@ def _is_same(there: Job | None, job: Job) -> bool:
     )
 
 
-def _stored_marks(target: OpenedStore) -> set[bytes]:
+def _marks_in(records: Iterable[Record]) -> set[bytes]:
     marks: set[bytes] = set()
-    for record in target.records(TRANSFER):
+    for record in records:
         value = record.value
         marks.update(
             value[first : first + _MARK_BYTES] for first in range(0, len(value), _MARK_BYTES)

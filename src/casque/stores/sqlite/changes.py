@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from casque.errors import CasqueError, InvalidError
 from casque.job import Job
-from casque.record import PAUSE, SCHEDULE
+from casque.record import PAUSE, SCHEDULE, TRANSFER
 from casque.rules.additions import new_job
 from casque.rules.decide import decide
 from casque.rules.evolve import evolve
@@ -200,6 +200,8 @@ class Changes:
             keys = [(operation.kind, operation.name)]
         elif isinstance(operation, Tick):
             keys = [(SCHEDULE, operation.name)]
+        elif isinstance(operation, Insert):
+            keys = [] if operation.unless is None else [(TRANSFER, operation.unless)]
         elif isinstance(operation, Enqueue | Ack | Heartbeat | Release):
             keys = []
         else:
