@@ -144,6 +144,24 @@ def test_two_copies_at_the_same_time_double_no_job(
     assert (report.added, report.known) == (0, 10)
 
 
+def test_a_known_job_that_changed_in_the_source_since_is_noted(source: str, target: str) -> None:
+    with Queue(source) as queue:
+        queue.enqueue_many([NewJob("a", id=id, retain=timedelta(days=1)) for id in "abc"])
+        queue.nack(queue.dequeue(id="c")[0])
+    copy(source, target, pause=True)
+    with Queue(target) as queue:
+        queue.resume("default")
+        queue.ack(queue.dequeue(id="b")[0])
+    assert copy(source, target).notes == []
+    with Queue(source) as queue:
+        queue.resume("default")
+        queue.ack(queue.dequeue(id="a")[0])
+    report = copy(source, target, pause=True)
+    assert (report.added, report.known) == (0, 3)
+    [note] = report.notes
+    assert note.startswith("job a is known from an earlier copy, but changed in the source")
+
+
 # -- what the source must be -------------------------------------------------------
 
 

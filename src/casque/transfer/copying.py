@@ -89,7 +89,21 @@ class _Copy:
             self._copy_records(report)
         self._target.submit_all([Insert((), self._source.last_token())])
         report.paused = sorted(self._paused)
+        self._note_changed(taker.known, report)
         return report
+
+    def _note_changed(self, known: Mapping[str, int], report: TransferReport) -> None:
+        """Note the jobs that an earlier copy took, and that changed in the source after it."""
+        pages = self._target.pages(JobFilter()) if known else iter(())
+        changed = [
+            job.id for page in pages for job in page if known.get(job.id, 0) > job.updated_us
+        ]
+        if changed:
+            report.notes.append(
+                f"{_listed('job', changed)} known from an earlier copy, but changed in the source "
+                "after it. The target has the earlier state, so the work may be done twice: "
+                "compare them, and cancel there what the source has done."
+            )
 
     def _take_after(self, after: int, taker: Taker) -> tuple[int, bool]:
         """Take jobs after this seq. Returns the last seq taken, and True if no job is left.

@@ -48,6 +48,8 @@ class Taker:
         self._number = len(stored)
         self._waiting: dict[bytes, Job] = {}
         self._bytes = 0
+        self.known: dict[str, int] = {}
+        """When the jobs that were known, and have changed since they were enqueued, last did."""
         self.token = 0
         """Tokens of the target continue above this number."""
 
@@ -60,6 +62,8 @@ class Taker:
             mark = hashlib.blake2b(one.key.encode(), digest_size=_MARK_BYTES).digest()
             if mark in self._marks or mark in self._waiting:
                 self._report.known += 1
+                if one.job.updated_us > one.job.created_us:
+                    self.known[one.job.id] = one.job.updated_us
                 continue
             self._waiting[mark] = one.job
             self._bytes += len(one.job.payload) + len(one.job.result or b"")
