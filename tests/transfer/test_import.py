@@ -5,7 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+import sqlite3
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +19,7 @@ import pytest
 
 from casque import InvalidError, JobStatus, Queue
 from casque.system.clock import DAY_US, SystemClock
-from casque.transfer import TransferReport, import_file
+from casque.transfer import TransferReport, export, import_file
 from casque.worker.shell.job import command_of
 from tests.transfer.made_files import changed, queuectl_file
 from tests.transfer.places import ids_of, jobs_in
@@ -115,6 +118,32 @@ def test_a_queue_db_of_queuectl(tmp_path: Path, target: str) -> None:
     assert dead.finished_at == datetime(2026, 3, 4, 5, 7, tzinfo=UTC)
     assert dead.expires_us is not None
     assert dead.expires_us > SystemClock().now() + 29 * DAY_US
+
+
+def test_times_of_queuectl_in_milliseconds_or_out_of_range(tmp_path: Path, target: str) -> None:
+    ms, day = 1_700_000_000_000, "2026-03-04T05:06:07"
+    path = tmp_path / "queue.db"
+    with closing(sqlite3.connect(path)) as file, file:
+        file.execute("CREATE TABLE jobs (id, command, state, created_at, updated_at, run_at)")
+        rows = [
+            ("ms", "true", "dead", ms, ms + 1, ms),
+            ("s", "true", "pending", 1_700_000_000, 1_700_000_000.5, None),
+            ("far", "true", "pending", day, day, 10**17),
+            ("early", "true", "pending", -(10**12), day, None),
+            ("zone", "true", "pending", day, day, "9999-12-31T23:59:59-10:00"),
+        ]
+        file.executemany("INSERT INTO jobs VALUES (?, ?, ?, ?, ?, ?)", rows)
+    report = imported_twice(path, target)
+    assert {one.name: one.reason for one in report.not_taken} == {
+        "far": "its run_us is not between the years 1 and 9999",
+        "early": "its created_us is not between the years 1 and 9999",
+        "zone": "its run_us is not between the years 1 and 9999",
+    }
+    by_ms, by_s = jobs_in(target)
+    assert by_ms.created_at == by_s.created_at == datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC)
+    assert by_ms.finished_at == by_ms.created_at + timedelta(milliseconds=1)
+    file_of_lines = BytesIO()
+    assert export(target, file_of_lines).added == 2
 
 
 # -- litequeue ---------------------------------------------------------------------

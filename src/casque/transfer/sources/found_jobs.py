@@ -12,10 +12,13 @@ from casque.errors import InvalidError
 from casque.job import Job, JobStatus
 from casque.rules import transitions
 from casque.rules.retention import DEAD_RETENTION_US
-from casque.system.clock import DAY_US, SECOND_US, to_us
+from casque.system.clock import DAY_US, LONGEST_SPAN_US, SECOND_US, to_us
 from casque.transfer.report import NotTaken
 from casque.transfer.taking import FoundJob
 
+_SPANS = ("retain_us", "timeout_us")
+_FIRST_US = to_us(datetime.min.replace(tzinfo=UTC))
+_LAST_US = to_us(datetime.max.replace(tzinfo=UTC))
 _LARGEST = 2**62
 """A store counts tokens up from the largest, so no number may be near its limit."""
 
@@ -60,19 +63,27 @@ def checked(job: Job, key: str, options: ImportOptions) -> FoundJob | NotTaken:
         )
     except InvalidError as error:
         return NotTaken(str(job.id)[: checks.NAME_BYTES], str(error))
-    if not _fits(job):
-        return NotTaken(job.id, "one of its numbers is too large")
+    if why := _unfit(job):
+        return NotTaken(job.id, why)
     if job.status is JobStatus.IN_PROGRESS:
         return _let_go(job, key, options)
     return FoundJob(job, key)
 
 
-def _fits(job: Job) -> bool:
-    """True if every store can hold the numbers of a job."""
-    values = [getattr(job, name) for name in Job.__struct_fields__]
-    for attempt in job.history:
-        values += [attempt.number, attempt.started_us, attempt.ended_us]
-    return all(abs(value) <= _LARGEST for value in values if isinstance(value, int))
+def _unfit(job: Job) -> str:
+    """Why a store could not hold the numbers of a job, or show its times; empty if it can."""
+    for one in (job, *job.history):
+        for name in one.__struct_fields__:
+            value = getattr(one, name)
+            if not isinstance(value, int):
+                continue
+            if name in _SPANS and not 0 <= value <= LONGEST_SPAN_US:
+                return f"its {name} is not between 0 and 100 years"
+            if name.endswith("_us") and name not in _SPANS and not _FIRST_US <= value <= _LAST_US:
+                return f"its {name} is not between the years 1 and 9999"
+            if abs(value) > _LARGEST:
+                return f"its {name} is too large"
+    return ""
 
 
 def running(name: str) -> NotTaken:
@@ -93,10 +104,14 @@ def _let_go(job: Job, key: str, options: ImportOptions) -> FoundJob | NotTaken:
 
 
 def instant_us(value: object, otherwise: int) -> int:
-    """A time as ISO text (UTC if it names no zone) or seconds since 1970; else `otherwise`."""
+    """A time as ISO text (UTC if it names no zone) or seconds since 1970; else `otherwise`.
+
+    A number that would be after the year 9999 in seconds is in milliseconds.
+    """
     try:
         if isinstance(value, int | float):
-            return int(value * SECOND_US)
+            us = int(value * SECOND_US)
+            return us if us <= _LAST_US else us // 1_000
         if isinstance(value, str):
             value = datetime.fromisoformat(value)
         if isinstance(value, datetime):
