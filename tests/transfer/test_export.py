@@ -95,6 +95,39 @@ def test_a_line_whose_numbers_no_store_can_hold_is_listed(tmp_path: Path) -> Non
     assert jobs_in(f"{tmp_path}/target.db") == []
 
 
+QUEUED = ("queued", "in_progress")
+"""The states of a line that arrive as queued."""
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("status", [*QUEUED, "completed", "dead", "cancelled"])
+def test_fields_that_do_not_fit_the_state_of_a_line_are_left_out(
+    kind: str, status: str, tmp_path: Path
+) -> None:
+    times = ("lease_until", "finished_at", "expires_at", "claimed_at")
+    job = {
+        "id": "odd",
+        "entrypoint": "send",
+        "payload": "",
+        "status": status,
+        "priority": 0,
+        "created_at": "2026-01-02T03:04:05+00:00",
+        "heartbeat_at": None,
+    } | dict.fromkeys(times, "2999-01-02T03:04:05+00:00")
+    path = tmp_path / "jobs.jsonl"
+    path.write_text(json.dumps(job) + "\n" + json.dumps(job | {"id": "only", "queue": "b"}))
+    store = place(kind, tmp_path / "to")
+    assert import_file(path, store, take_running=True).added == 2
+    with Queue(store) as queue:
+        for job_id in ("odd", "only"):
+            found = queue.get(job_id)
+            assert found is not None
+            assert found.lease_until_us is None
+            assert (found.expires_us is None) == (status in QUEUED)
+        claimed = [one.id for name in ("default", "b") for one in queue.dequeue(queue=name)]
+        assert claimed == (["odd", "only"] if status in QUEUED else [])
+
+
 def test_a_damaged_line_is_listed_and_the_others_are_taken(tmp_path: Path) -> None:
     fill(f"{tmp_path}/jobs.db")
     file = BytesIO()

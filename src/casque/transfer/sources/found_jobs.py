@@ -67,7 +67,14 @@ def checked(job: Job, key: str, options: ImportOptions) -> FoundJob | NotTaken:
         return NotTaken(job.id, why)
     if job.status is JobStatus.IN_PROGRESS:
         return _let_go(job, key, options)
-    return FoundJob(job, key)
+    return FoundJob(_without_claim(job), key)
+
+
+def _without_claim(job: Job) -> Job:
+    """The job without the fields that a job in its state never has."""
+    if job.status is not JobStatus.QUEUED:
+        return replace(job, lease_until_us=None)
+    return replace(job, lease_until_us=None, heartbeat_us=None, finished_us=None, expires_us=None)
 
 
 def _unfit(job: Job) -> str:
@@ -100,7 +107,7 @@ def _let_go(job: Job, key: str, options: ImportOptions) -> FoundJob | NotTaken:
     if job.attempts >= job.max_attempts:
         expires = options.now + DEAD_RETENTION_US
         return FoundJob(transitions.buried(job, now=options.now, expires=expires), key)
-    return FoundJob(transitions.requeued(job, now=options.now), key)
+    return FoundJob(_without_claim(transitions.requeued(job, now=options.now)), key)
 
 
 def instant_us(value: object, otherwise: int) -> int:
