@@ -17,9 +17,9 @@ import persistqueue
 import persistqueue.serializers.json
 import pytest
 
-from casque import InvalidError, JobStatus, Queue
+from casque import CasqueError, CorruptError, InvalidError, JobStatus, Queue
 from casque.system.clock import DAY_US, SystemClock
-from casque.transfer import TransferReport, export, import_file
+from casque.transfer import NotTaken, TransferReport, export, import_file
 from casque.worker.shell.job import command_of
 from tests.transfer.made_files import changed, queuectl_file
 from tests.transfer.places import ids_of, jobs_in
@@ -247,6 +247,21 @@ def test_a_folder_of_persist_queue(serializer: str, tmp_path: Path, target: str)
     assert [json.loads(job.payload)["n"] for job in jobs_in(target)] == list(range(1, 8))
 
 
+def test_a_folder_of_persist_queue_whose_chunk_ends_early(tmp_path: Path, target: str) -> None:
+    path = tmp_path / "folder"
+    path.mkdir()
+    info: dict[str, Any] = {"chunksize": 1_000, "size": 1_000, "tail": [0, 0, 0], "head": [1, 1, 0]}
+    (path / "info").write_text(json.dumps(info))
+    (path / "q00000").write_text("1\n2\n")
+    (path / "q00001").write_text("3\n")
+    report = import_file(path, target, entrypoint="send")
+    assert [job.payload for job in jobs_in(target)] == [b"1", b"2", b"3"]
+    assert report.not_taken == [NotTaken("q00000", "it ends before item 2 of 1000")]
+    (path / "info").write_text(json.dumps(info | {"tail": [0, 0, 2**65]}))
+    with pytest.raises(CorruptError, match="is not the index of a persist-queue folder"):
+        import_file(path, target, entrypoint="send")
+
+
 # -- our own lines -----------------------------------------------------------------
 
 
@@ -300,6 +315,23 @@ def test_a_store_of_casque_is_refused_and_copy_is_named(tmp_path: Path, target: 
         import_file(tmp_path / "own.db", target)
 
 
+def test_a_view_is_not_a_table(tmp_path: Path, target: str) -> None:
+    path = tmp_path / "view.db"
+    view = """CREATE VIEW jobs AS
+        WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i FROM n LIMIT 9)
+        SELECT i AS id, 'true' AS command, 'pending' AS state FROM n"""
+    changed(path, view)
+    with pytest.raises(InvalidError, match="was not recognised"):
+        import_file(path, target)
+    # A schema can say that a view is a table.
+    changed_schema = "UPDATE sqlite_master SET type = 'table'"
+    with closing(sqlite3.connect(path)) as file, file:
+        file.execute("PRAGMA writable_schema = ON")
+        file.execute(changed_schema)
+    with pytest.raises(CasqueError, match=r"was not recognised|is damaged"):
+        import_file(path, target)
+
+
 def test_another_format_than_the_wanted_one_is_refused(tmp_path: Path, target: str) -> None:
     path = queuectl_file(tmp_path / "queue.db")
     with pytest.raises(InvalidError, match="is a file of queuectl, not of huey"):
@@ -322,8 +354,6 @@ def test_items_without_names_need_an_entrypoint(tmp_path: Path, target: str) -> 
 def test_a_damaged_database_is_named(tmp_path: Path, target: str) -> None:
     path = queuectl_file(tmp_path / "queue.db")
     path.write_bytes(path.read_bytes()[:4096] + b"x" * 4096)
-    from casque import CasqueError
-
     with pytest.raises(CasqueError, match=r"queue.db (is damaged|cannot be read)"):
         import_file(path, target)
 

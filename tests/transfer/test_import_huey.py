@@ -20,7 +20,7 @@ from huey.registry import Message
 from casque import App, JobStatus
 from casque.system.clock import SystemClock, to_datetime
 from casque.transfer import TransferReport, import_file
-from casque.transfer.sources import pickles
+from casque.transfer.sources import pickle_keys, pickles
 from tests.transfer.made_files import changed
 from tests.transfer.places import jobs_in
 
@@ -224,6 +224,56 @@ def test_a_small_pickle_that_would_fill_the_memory_as_json_is_listed(
     assert [why.split(" than ")[0] for why in reasons(report)] == [
         *("it has more", "its values are nested deeper"),
     ]
+
+
+NESTED = b"2\x86" * 24
+"""(x, x) of itself, again and again: twice the time to hash it with each pair."""
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x80\x04\x8f()" + NESTED + b"\x90.",  # ADDITEMS
+        b"\x80\x04()" + NESTED + b"\x91.",  # FROZENSET
+        b"\x80\x04})" + NESTED + b"Ns.",  # SETITEM
+        b"\x80\x04}()" + NESTED + b"Nu.",  # SETITEMS
+        b"\x80\x04()" + NESTED + b"Nd.",  # DICT
+        b"\x80\x04\x8f()" + b"\x94h\x00\x86" + NESTED + b"\x94h\x01\x90.",
+        b"\x80\x04)" + NESTED + b"q\x07\x8f(h\x07\x90.",  # from the memo
+        b"\x80\x04(0)" + NESTED + b"\x94\x8f(h\x00\x90.",  # POP takes a mark
+        pickle.dumps({2**61 - 1, 1}),
+    ],
+    ids=range(9),
+)
+def test_a_pickle_with_keys_that_take_years_to_hash_is_listed(
+    data: bytes, path: Path, target: str
+) -> None:
+    opened(path).storage.close()
+    put(path, data)
+    put(path, pickle.dumps(Message("good", "t.f", kwargs={"a": {"b": (1, 2)}}, args=({1, "x"},))))
+    report = import_file(path, target)
+    [why] = reasons(report)
+    assert report.added == 1
+    assert why.startswith("a set, or a key of a dict, contains another container")
+
+
+def test_a_pickle_of_too_many_steps_is_listed(
+    path: Path, target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pickle_keys, "_MOST_STEPS", 1_000)
+    opened(path).storage.close()
+    put(path, zlib.compress(b"\x80\x04" + b"N0" * 500 + b"N."))
+    assert reasons(import_file(path, target)) == ["its pickle has more than 1,000 steps"]
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_plain_values_are_read_from_each_protocol(protocol: int) -> None:
+    pair, words = (1, "ä"), ["a"]
+    inner = {"b": [pair, pair, (), {}, words, words], 3: -(2**40), "c": {"d": 1.5, None: True}}
+    value = {"a": inner, "n": list(range(2_000)), "s": "x" * 300, "b": bytearray(b"y").decode()}
+    assert pickles.loads(pickle.dumps(value, protocol)) == value
+    if protocol > 3:  # older ones call `set`
+        assert pickles.loads(pickle.dumps([{1, "a"}, frozenset("b")], protocol))[0] == {1, "a"}
 
 
 def test_a_pickle_cannot_change_the_classes_that_it_names(path: Path, target: str) -> None:

@@ -9,7 +9,7 @@ import hashlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Annotated, Any, BinaryIO
 
 import msgspec
 
@@ -84,13 +84,16 @@ def _from_row(table: str, row: tuple[Any, ...], options: ImportOptions) -> Found
 # -- a folder ----------------------------------------------------------------------
 
 
+_Number = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
+
+
 class _Info(msgspec.Struct):
     """Where the first item of a folder is, and where the next one will be."""
 
-    chunksize: int
-    size: int
-    tail: tuple[int, int, int]
-    head: tuple[int, int, int]
+    chunksize: _Number
+    size: _Number
+    tail: tuple[_Number, _Number, _Number]
+    head: tuple[_Number, _Number, _Number]
 
 
 def folder_size(path: Path) -> int:
@@ -107,6 +110,9 @@ def jobs_in_folder(path: Path, options: ImportOptions) -> Iterator[FoundJob | No
         with chunk.open("rb") as file:
             file.seek(offset)
             for place_now in range(place, last):
+                if not file.peek(1):
+                    yield NotTaken(chunk.name, f"it ends before item {place_now} of {last}")
+                    break
                 yield _from_chunk(file, f"{chunk.name}-{place_now}", entrypoint, options)
         number, place, offset = number + 1, 0, 0
 

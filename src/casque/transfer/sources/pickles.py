@@ -14,6 +14,7 @@ import zlib
 from typing import Any, BinaryIO, Self
 
 from casque.errors import InvalidError
+from casque.transfer.sources.pickle_keys import require_plain_keys
 
 LARGEST_BYTES = 64 * 1024 * 1024
 
@@ -22,8 +23,6 @@ _MOST_VALUES = 1_000_000
 _GZIP, _ZLIB = b"\x1f\x8b", b"\x78"
 
 _PLAIN: dict[tuple[str, str], Any] = {
-    ("builtins", "set"): set,
-    ("builtins", "frozenset"): frozenset,
     ("datetime", "datetime"): dt.datetime,
     ("datetime", "date"): dt.date,
     ("datetime", "timedelta"): dt.timedelta,
@@ -59,18 +58,20 @@ class _PlainUnpickler(pickle.Unpickler):
             raise pickle.UnpicklingError(f"it contains {module}.{name}") from None
 
 
-def load_next(file: BinaryIO) -> Any:
-    """The next pickle of a file. Raises InvalidError that says why it cannot be read."""
+def loads(data: bytes) -> Any:
+    """The value in a pickle, which may be compressed.
+
+    Raises InvalidError that says why it cannot be read.
+    """
+    data = _expanded(data)
     try:
-        return _PlainUnpickler(file).load()
+        require_plain_keys(data)
+        return _PlainUnpickler(io.BytesIO(data)).load()
+    except InvalidError:
+        raise
     except _ERRORS as error:
         why = str(error) or type(error).__name__
         raise InvalidError(f"its pickle was not read: {why}") from None
-
-
-def loads(data: bytes) -> Any:
-    """The value in a pickle, which may be compressed. Raises InvalidError as `load_next`."""
-    return load_next(io.BytesIO(_expanded(data)))
 
 
 def _expanded(data: bytes) -> bytes:

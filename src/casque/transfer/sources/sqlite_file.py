@@ -25,7 +25,10 @@ class SqliteFile:
         self.path = path
 
     def tables(self) -> list[str]:
-        rows = self._connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+        """The names of the tables. A view is none: its query may never end."""
+        rows = self._connection.execute(
+            "SELECT name FROM sqlite_master WHERE type = 'table' AND sql LIKE 'CREATE TABLE %'"
+        )
         return sorted(str(name) for (name,) in rows)
 
     def columns(self, table: str) -> set[str]:
@@ -33,7 +36,8 @@ class SqliteFile:
         return {str(name).lower() for (name,) in rows}
 
     def has(self, table: str, *columns: str) -> bool:
-        return {*columns} <= self.columns(table)
+        is_table = table.lower() in (name.lower() for name in self.tables())
+        return is_table and {*columns} <= self.columns(table)
 
     def rows(
         self, table: str, columns: Sequence[str], order: str, *, where: str = "1"
