@@ -18,8 +18,11 @@ import persistqueue.serializers.json
 import pytest
 
 from casque import CasqueError, CorruptError, InvalidError, JobStatus, Queue
+from casque.rules.operations import PutRecord
+from casque.rules.retention import DEAD_RETENTION
 from casque.system.clock import DAY_US, SystemClock
 from casque.transfer import NotTaken, TransferReport, export, import_file
+from casque.transfer.opened_store import OpenedStore
 from casque.worker.shell.job import command_of
 from tests.transfer.made_files import changed, queuectl_file
 from tests.transfer.places import ids_of, jobs_in
@@ -260,6 +263,37 @@ def test_a_folder_of_persist_queue_whose_chunk_ends_early(tmp_path: Path, target
     (path / "info").write_text(json.dumps(info | {"tail": [0, 0, 2**65]}))
     with pytest.raises(CorruptError, match="is not the index of a persist-queue folder"):
         import_file(path, target, entrypoint="send")
+
+
+def set_dead_retention(target: str, value: bytes) -> None:
+    with OpenedStore(target) as opened:
+        opened.submit_all([PutRecord(*DEAD_RETENTION, value, None)])
+
+
+@pytest.mark.parametrize("days", [None, 400])
+def test_dead_jobs_are_kept_as_the_target_says(
+    days: int | None, tmp_path: Path, target: str
+) -> None:
+    set_dead_retention(target, json.dumps(None if days is None else days * DAY_US).encode())
+    day = "2026-03-04T05:06:07"
+    queuectl_file(tmp_path / "queue.db", ("d", "false", "dead", 3, 3, day, day, None))
+    lite = litequeue.LiteQueue(str(tmp_path / "lite.db"))
+    lite.put("failed")
+    lite.mark_failed(lite.pop().message_id)
+    lite.conn.close()
+    pq = persistqueue.SQLiteAckQueue(str(tmp_path / "pq"), auto_commit=True)
+    pq.put(1)
+    pq.ack_failed(pq.get())
+    pq.close()
+    lost = jqueue_job("lost", status="in_progress", heartbeat_at=day + "Z", max_attempts=1)
+    (tmp_path / "lost.jsonl").write_text(json.dumps(lost))
+    for name in ("queue.db", "lite.db", "pq", "lost.jsonl"):
+        assert import_file(tmp_path / name, target, entrypoint="send").added == 1
+    jobs = jobs_in(target)
+    assert [job.status for job in jobs] == [JobStatus.DEAD] * 4
+    for job in jobs:
+        assert (job.expires_us is None) == (days is None)
+        assert job.expires_us is None or job.expires_us > SystemClock().now() + 399 * DAY_US
 
 
 # -- our own lines -----------------------------------------------------------------

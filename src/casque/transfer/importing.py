@@ -73,6 +73,7 @@ def import_file(
             there.now(),
             take_running=take_running,
             retention_us=settings_of(there.records(CONFIG)).retention_us,
+            dead_expires_us=there.dead_expiry(),
             **names,
         )
         report = TransferReport(source.format)

@@ -11,8 +11,9 @@ from casque.errors import InvalidError
 from casque.job import Job
 from casque.queues.runner import runner_for
 from casque.queues.session import Session
-from casque.record import Record
+from casque.record import CONFIG, Record
 from casque.rules.operations import Operation
+from casque.rules.retention import DEAD_RETENTION, expiry_by
 from casque.rules.views import JobFilter
 from casque.stores.place_errors import AbsentError
 from casque.stores.port import Counted, Creatable
@@ -93,6 +94,11 @@ class OpenedStore:
 
     def records(self, kind: str) -> list[Record]:
         return self.run(self.store.records(kind))
+
+    def dead_expiry(self) -> int | None:
+        """When a job that dies now is removed, by the setting of the store; None: never."""
+        config = {(record.kind, record.name): record for record in self.records(CONFIG)}
+        return expiry_by(config.get(DEAD_RETENTION), self.now())
 
     def queues(self) -> list[str]:
         return self.run(self.store.queues(due=False))

@@ -11,7 +11,6 @@ from casque import checks
 from casque.errors import InvalidError
 from casque.job import Job, JobStatus
 from casque.rules import transitions
-from casque.rules.retention import DEAD_RETENTION_US
 from casque.system.clock import DAY_US, LONGEST_SPAN_US, SECOND_US, to_us
 from casque.transfer.report import NotTaken
 from casque.transfer.taking import FoundJob
@@ -35,6 +34,8 @@ class ImportOptions(msgspec.Struct, frozen=True):
     """True to also take the jobs that are in progress in the source."""
     retention_us: int = 7 * DAY_US
     """How long completed jobs are kept."""
+    dead_expires_us: int | None = None
+    """When dead jobs are removed; None: never."""
 
     def named(self, what: str) -> str:
         """The entrypoint for items that have no name. Raises InvalidError if none was given."""
@@ -105,7 +106,7 @@ def _let_go(job: Job, key: str, options: ImportOptions) -> FoundJob | NotTaken:
     if job.lease_until_us > options.now and not options.take_running:
         return running(job.id)
     if job.attempts >= job.max_attempts:
-        expires = options.now + DEAD_RETENTION_US
+        expires = options.dead_expires_us
         return FoundJob(transitions.buried(job, now=options.now, expires=expires), key)
     return FoundJob(_without_claim(transitions.requeued(job, now=options.now)), key)
 

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from casque.job import Job, JobStatus
-from casque.rules.retention import DEAD_RETENTION_US
 from casque.transfer.report import NotTaken
 from casque.transfer.sources.found_jobs import ImportOptions, checked, running
 from casque.transfer.sources.sqlite_file import SqliteFile
@@ -50,7 +49,7 @@ def _found(table: str, row: tuple[Any, ...], options: ImportOptions) -> FoundJob
         run_us=created,
         updated_us=finished if is_dead else created,
         finished_us=finished if is_dead else None,
-        expires_us=options.now + DEAD_RETENTION_US if is_dead else None,
+        expires_us=options.dead_expires_us if is_dead else None,
     )
     return checked(job, f"litequeue\0{table}\0{name}\0{in_time}", options)
 

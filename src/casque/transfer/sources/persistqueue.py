@@ -15,7 +15,6 @@ import msgspec
 
 from casque.errors import CorruptError, InvalidError
 from casque.job import Job, JobStatus
-from casque.rules.retention import DEAD_RETENTION_US
 from casque.tasks import json_types
 from casque.transfer.report import NotTaken
 from casque.transfer.sources import pickles
@@ -76,7 +75,7 @@ def _from_row(table: str, row: tuple[Any, ...], options: ImportOptions) -> Found
         run_us=created,
         updated_us=created,
         finished_us=created if is_dead else None,
-        expires_us=options.now + DEAD_RETENTION_US if is_dead else None,
+        expires_us=options.dead_expires_us if is_dead else None,
     )
     return checked(job, f"{NAME}\0{job.id}", options)
 

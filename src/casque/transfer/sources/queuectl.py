@@ -8,7 +8,6 @@ from typing import Any
 import msgspec
 
 from casque.job import Job, JobStatus
-from casque.rules.retention import DEAD_RETENTION_US
 from casque.transfer.report import NotTaken
 from casque.transfer.sources.found_jobs import ImportOptions, checked, instant_us, running
 from casque.transfer.sources.sqlite_file import SqliteFile
@@ -52,7 +51,7 @@ def _found(row: dict[str, Any], options: ImportOptions) -> FoundJob | NotTaken:
     status = _FINISHED.get(state, JobStatus.QUEUED)
     call = ShellCall(command)
     is_done = status is JobStatus.COMPLETED
-    keep = options.retention_us if is_done else DEAD_RETENTION_US
+    expires = options.now + options.retention_us if is_done else options.dead_expires_us
     job = Job(
         id=name,
         entrypoint=SHELL,
@@ -68,7 +67,7 @@ def _found(row: dict[str, Any], options: ImportOptions) -> FoundJob | NotTaken:
         updated_us=updated,
         run_us=instant_us(row["run_at"], created),
         finished_us=None if status is JobStatus.QUEUED else updated,
-        expires_us=None if status is JobStatus.QUEUED else options.now + keep,
+        expires_us=None if status is JobStatus.QUEUED else expires,
         retain_us=options.retention_us,
     )
     return checked(job, f"queuectl\0{name}\0{row['created_at']}\0{command}", options)
