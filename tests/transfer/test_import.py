@@ -296,6 +296,24 @@ def test_dead_jobs_are_kept_as_the_target_says(
         assert job.expires_us is None or job.expires_us > SystemClock().now() + 399 * DAY_US
 
 
+def test_rows_without_an_id_are_listed(tmp_path: Path, target: str) -> None:
+    rows = [(id, "true", "pending", 0, 3, "", "", None) for id in (None, "a", None, b"b")]
+    path = queuectl_file(tmp_path / "queue.db", *rows)
+    assert imported_twice(path, target).not_taken == [
+        NotTaken("jobs 1", "its id is NULL"),
+        NotTaken("jobs 3", "its id is NULL"),
+        NotTaken("jobs 4", "its id is bytes"),
+    ]
+    assert ids_of(jobs_in(target)) == ["a"]
+    path = tmp_path / "lite.db"
+    columns = "data, message_id, status, in_time, lock_time, done_time"
+    changed(path, f"CREATE TABLE Queue ({columns})")
+    changed(path, "INSERT INTO Queue VALUES ('x', NULL, 0, 1, 0, 0), ('x', 'b', 0, 1, 0, 0)")
+    report = imported_twice(path, target, entrypoint="send")
+    assert report.not_taken == [NotTaken("Queue 1", "its id is NULL")]
+    assert ids_of(jobs_in(target)) == ["a", "b"]
+
+
 # -- our own lines -----------------------------------------------------------------
 
 

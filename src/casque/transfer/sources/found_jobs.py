@@ -94,6 +94,13 @@ def _unfit(job: Job) -> str:
     return ""
 
 
+def without_id(what: str, value: object) -> NotTaken | None:
+    """NotTaken for a row whose id is NULL or bytes; None if its id is text or a number."""
+    if isinstance(value, str | int):
+        return None
+    return NotTaken(what, f"its id is {'NULL' if value is None else checks.kind_of(value)}")
+
+
 def running(name: str) -> NotTaken:
     """A job that a worker of the source may be running now."""
     return NotTaken(

@@ -7,7 +7,7 @@ from typing import Any
 
 from casque.job import Job, JobStatus
 from casque.transfer.report import NotTaken
-from casque.transfer.sources.found_jobs import ImportOptions, checked, running
+from casque.transfer.sources.found_jobs import ImportOptions, checked, running, without_id
 from casque.transfer.sources.sqlite_file import SqliteFile
 from casque.transfer.taking import FoundJob
 
@@ -24,8 +24,9 @@ def tables_in(file: SqliteFile) -> list[str]:
 def jobs_in(file: SqliteFile, options: ImportOptions) -> Iterator[FoundJob | NotTaken]:
     options.named("litequeue")
     for table in tables_in(file):
-        for row in file.rows(table, _COLUMNS, '"message_id"', where=f'"status" <> {_DONE}'):
-            yield _found(table, row, options)
+        rows = file.rows(table, _COLUMNS, '"message_id"', where=f'"status" <> {_DONE}')
+        for number, row in enumerate(rows, start=1):
+            yield without_id(f"{table} {number}", row[1]) or _found(table, row, options)
 
 
 def _found(table: str, row: tuple[Any, ...], options: ImportOptions) -> FoundJob | NotTaken:

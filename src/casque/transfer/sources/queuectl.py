@@ -9,7 +9,13 @@ import msgspec
 
 from casque.job import Job, JobStatus
 from casque.transfer.report import NotTaken
-from casque.transfer.sources.found_jobs import ImportOptions, checked, instant_us, running
+from casque.transfer.sources.found_jobs import (
+    ImportOptions,
+    checked,
+    instant_us,
+    running,
+    without_id,
+)
 from casque.transfer.sources.sqlite_file import SqliteFile
 from casque.transfer.taking import FoundJob
 from casque.worker.shell.job import SHELL, ShellCall, encode, succeeded
@@ -30,8 +36,9 @@ def is_in(file: SqliteFile) -> bool:
 
 
 def jobs_in(file: SqliteFile, options: ImportOptions) -> Iterator[FoundJob | NotTaken]:
-    for row in file.rows(TABLE, _COLUMNS, "rowid"):
-        yield _found(dict(zip(_COLUMNS, row, strict=True)), options)
+    for number, row in enumerate(file.rows(TABLE, _COLUMNS, "rowid"), start=1):
+        odd = without_id(f"{TABLE} {number}", row[0])
+        yield odd or _found(dict(zip(_COLUMNS, row, strict=True)), options)
 
 
 def _found(row: dict[str, Any], options: ImportOptions) -> FoundJob | NotTaken:
