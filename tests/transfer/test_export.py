@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from io import BytesIO
+from io import BytesIO, StringIO
 from pathlib import Path
 
 import pytest
@@ -77,6 +77,9 @@ def test_wrong_arguments_are_refused(tmp_path: Path) -> None:
     fill(f"{tmp_path}/jobs.db")
     with pytest.raises(InvalidError, match="there is no format 'csv'; choose one of jsonl"):
         export(tmp_path / "jobs.db", BytesIO(), format="csv")
+    for odd in (None, "jobs.jsonl", StringIO()):
+        with pytest.raises(InvalidError, match="`file` must be a binary file, not"):
+            export(tmp_path / "jobs.db", odd)  # type: ignore[arg-type]
     with pytest.raises(InvalidError, match="there is no store of casque at"):
         export(tmp_path / "none.db", BytesIO())
     assert not (tmp_path / "none.db").exists()

@@ -390,6 +390,9 @@ def test_another_format_than_the_wanted_one_is_refused(tmp_path: Path, target: s
         import_file(path, target, format="huey")
     with pytest.raises(InvalidError, match="there is no format 'celery'; choose one of jqueue"):
         import_file(path, target, format="celery")
+    for odd in (3, None, b"queue.db"):
+        with pytest.raises(InvalidError, match="`path` must be text or a path, not"):
+            import_file(odd, target)  # type: ignore[arg-type]
     with pytest.raises(InvalidError, match="does not exist"):
         import_file(tmp_path / "none", target)
 

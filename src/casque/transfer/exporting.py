@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from io import TextIOBase
 from typing import IO
 
 from casque import checks
@@ -32,6 +33,10 @@ def export(
     hold: the queued jobs that are due, those in progress, and the dead ones. The report lists
     the others.
     """
+    if not _is_binary(file):
+        raise InvalidError(
+            f'`file` must be a binary file, not {checks.kind_of(file)}: write open(path, "wb").'
+        )
     if format not in EXPORT_FORMATS:
         raise InvalidError(
             f"there is no format {format!r}; choose one of {', '.join(EXPORT_FORMATS)}."
@@ -48,6 +53,10 @@ def export(
         else:
             _write_for_jqueue(jobs, file, report, here.now())
     return report
+
+
+def _is_binary(file: object) -> bool:
+    return hasattr(file, "write") and not isinstance(file, TextIOBase)
 
 
 def _reported(

@@ -60,6 +60,8 @@ def import_file(
     need `entrypoint`. Raises InvalidError for a file in none of `FORMATS`, and
     CorruptError for a damaged file.
     """
+    if not isinstance(path, str | os.PathLike):
+        raise InvalidError(f"`path` must be text or a path, not {checks.kind_of(path)}.")
     if format is not None and format not in FORMATS:
         raise InvalidError(f"there is no format {format!r}; choose one of {', '.join(FORMATS)}.")
     names = {
