@@ -171,6 +171,7 @@ WRONG = {
     "quoted": (["inbox", "-c", "x '{path}'"], "stands inside quotes"),
     "debounce": (["inbox", "-c", "x {path}", "--debounce", "soon"], "is not a duration"),
     "short": (["inbox", "-c", "x {path}", "--debounce", "0"], "too short: at least 100ms"),
+    "depth": (["inbox", "-c", "x {path}", "--pattern", "a/*.pdf"], "--recursive"),
     "pattern": (["inbox", "-c", "x {path}", "--pattern", ""], "expected a pattern"),
     "attempts": (["inbox", "-c", "x {path}", "--max-attempts", "0"], "max_attempts"),
     "timeout": (["inbox", "-c", "x {path}", "--timeout", "never"], "is not a duration"),

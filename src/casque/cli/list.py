@@ -56,7 +56,7 @@ def list_jobs(
     view = state and state.lower()
     if view == "queued":
         raise InvalidError(
-            "`queued` is no state here: write pending, scheduled or failed, which are all queued."
+            "write one of the three kinds of queued jobs: pending, scheduled or failed."
         )
     wanted = JobFilter(cast("View | None", view), queue_name(queue))
     with open_for_reading(context) as access:

@@ -71,7 +71,7 @@ class Taker:
                 self.flush()
 
     def flush(self) -> None:
-        """Commit the waiting jobs and their marks together."""
+        """Commit the waiting jobs, and the records that they were taken, together."""
         if self._waiting:
             jobs, marks = tuple(self._waiting.values()), b"".join(self._waiting)
             added = self._commit(jobs, marks)

@@ -28,6 +28,11 @@ class Folder:
         self.path = _existing(path)
         self._start = f"{self.path.rstrip('/')}/"
         self._patterns = tuple(map(_checked, patterns)) or ("*",)
+        if not is_recursive and (inner := next((one for one in self._patterns if "/" in one), "")):
+            raise InvalidError(
+                f"the pattern {inner!r} is for files in folders inside this one: watch those too, "
+                "with --recursive (recursive=True)."
+            )
         self._is_recursive = is_recursive
         self._skips = skips
 
