@@ -37,7 +37,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Which missed ticks fire: none, the newest one, or all within `window_us`."""
     window_us: int = 0
     overlap: Overlap = "allow"
-    """`skip`: a tick adds no job while the job of an earlier tick is not finished."""
+    """`skip`: a tick adds no job while the last job, or that of the last tick, is not finished."""
     app: str = ""
     """The app whose code declares it; empty if an operator made it."""
     is_paused: bool = False
@@ -47,7 +47,9 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Only ticks after this instant can fire: the last tick, or the last change of the timing."""
     last_tick_us: int | None = None
     last_job: str = ""
-    """The id of the job that was added last."""
+    """The id of the job that was added last, by a tick or by hand."""
+    last_tick_job: str = ""
+    """The id of the job that a tick added last."""
     skipped_us: int | None = None
     """The last tick that added no job, because of `overlap`."""
 

@@ -409,8 +409,10 @@ def _tick(state: State, operation: Tick, now: int) -> Decision:
     record = present(state, (SCHEDULE, operation.name), operation.expect, now)
     schedule = decode(record)
     ticks.check_tick(schedule, operation, now)
-    last = state.find(schedule.last_job, now)
-    is_open = last is not None and shown(last, state.judged_us(now)).finished_us is None
+    last = [state.find(one, now) for one in (schedule.last_job, schedule.last_tick_job)]
+    is_open = any(
+        one is not None and shown(one, state.judged_us(now)).finished_us is None for one in last
+    )
     is_skipped = ticks.skips(schedule, operation, is_last_job_open=is_open)
     events, _ = additions(state, () if is_skipped else (operation.job,), operation.job.depth, now)
     after = ticks.advanced(schedule, operation, is_skipped=is_skipped)

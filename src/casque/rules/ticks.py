@@ -39,5 +39,6 @@ def advanced(schedule: Schedule, tick: Tick, *, is_skipped: bool) -> Schedule:
         since_us=tick.tick_us,
         last_tick_us=tick.tick_us,
         last_job=job,
+        last_tick_job=schedule.last_tick_job if is_skipped else job,
         skipped_us=tick.tick_us if is_skipped else schedule.skipped_us,
     )

@@ -27,7 +27,7 @@ QUEUE_LEASE = "queue_lease"
 SCHEDULE = "schedule"
 SCHEDULE_FIELDS = (
     *("entrypoint", "every_us", "overlap", "is_paused"),
-    *("since_us", "last_tick_us", "last_job", "skipped_us"),
+    *("since_us", "last_tick_us", "last_job", "last_tick_job", "skipped_us"),
 )
 """The fields of a schedule that the machine uses, in the order in which they are stored."""
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -428,8 +428,9 @@ class Oracle:
         if not expect:
             raise CASConflictError("there is no such schedule")
         schedule = json.loads(self.records[SCHEDULE, name].value)
-        last = self.seen(now).get(schedule.get("last_job", ""))
-        is_open = last is not None and last.finished_at is None
+        seen = self.seen(now)
+        last = [seen.get(schedule.get(one, "")) for one in ("last_job", "last_tick_job")]
+        is_open = any(one is not None and one.finished_at is None for one in last)
         is_skipped = False
         if tick_at is not None:
             tick_us = (tick_at - EPOCH) // timedelta(microseconds=1)
@@ -441,7 +442,7 @@ class Oracle:
             schedule |= {"skipped_us": tick_us} if is_skipped else {}
         if not is_skipped:
             self.enqueue(now, [job])
-            schedule["last_job"] = job.id
+            schedule |= {"last_job": job.id} | ({"last_tick_job": job.id} if tick_at else {})
         self.tokens += 1
         value = {name: schedule[name] for name in SCHEDULE_FIELDS if name in schedule}
         content = json.dumps(value, separators=(",", ":")).encode()

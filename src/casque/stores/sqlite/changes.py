@@ -219,8 +219,11 @@ class Changes:
         if isinstance(operation, Tick):
             record = self._transaction.record(SCHEDULE, operation.name)
             with suppress(InvalidError):  # the rules raise it
-                last = "" if record is None else decode(record).last_job
-                return dict.fromkeys((operation.job.id, last))
+                ids = [operation.job.id]
+                if record is not None:
+                    schedule = decode(record)
+                    ids += [schedule.last_job, schedule.last_tick_job]
+                return dict.fromkeys(ids)
         return _ids_in(operation)
 
     def _stale_jobs(self, timeout_us: int) -> Iterable[Job]:

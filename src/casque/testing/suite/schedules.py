@@ -177,6 +177,15 @@ class ScheduleStatements(Statements):
         [(_, schedule)] = readable(await a.store.records(SCHEDULE)).values()
         assert schedule.skipped_us == schedule.last_tick_us == rig.clock.now()
         assert [one.id for one in await all_jobs(a.store)] == [job.id] == [schedule.last_job]
+        # A run by hand that has ended does not hide the job of the tick.
+        [(record, schedule)] = readable(await a.store.records(SCHEDULE)).values()
+        by_hand = tick_of(record, schedule, None, rig.clock.mint)
+        await a.writer.commit(by_hand)
+        [other] = await a.writer.commit(Dequeue("a", 10 * HOUR_US))
+        await a.writer.commit(Ack(by_hand.job.id, other.jobs[0].token))
+        rig.advance(hours=1)
+        assert len(await a.fire()) == 1
+        assert [one.id for one in await all_jobs(a.store)] == [job.id]
         await a.writer.commit(Ack(job.id, leased.jobs[0].token))
         assert await a.fire() == []
         rig.advance(hours=1)
