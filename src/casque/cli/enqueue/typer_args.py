@@ -9,6 +9,15 @@ import typer
 from casque.cli.enqueue.fields import FIELDS
 from casque.cli.enqueue.one import STDIN, EnqueueRequest, IfExists, enqueue_one
 from casque.cli.enqueue.stdin import enqueue_lines
+from casque.cli.job_options import (
+    CwdOption,
+    EnvOption,
+    MaxAttemptsOption,
+    PriorityOption,
+    QueueOption,
+    RetainOption,
+    TimeoutOption,
+)
 from casque.cli.options import address_of, is_json
 from casque.errors import InvalidError
 
@@ -39,20 +48,9 @@ def enqueue(
         str | None,
         typer.Option(metavar="TEXT", help="The job's id. If it exists, nothing changes."),
     ] = None,
-    queue: Annotated[
-        str | None, typer.Option("--queue", "-q", metavar="NAME", help="The job's queue.")
-    ] = None,
-    priority: Annotated[
-        int | None, typer.Option("--priority", "-p", help="Lower runs first. Default: 0.")
-    ] = None,
-    max_attempts: Annotated[
-        int | None,
-        typer.Option(
-            "--max-attempts",
-            "--max-retries",
-            help="Total attempts. Default: the setting max_retries.",
-        ),
-    ] = None,
+    queue: QueueOption = None,
+    priority: PriorityOption = None,
+    max_attempts: MaxAttemptsOption = None,
     run_at: Annotated[
         str | None,
         typer.Option(metavar="TIME", help="Earliest start: ISO 8601; without a zone, local time."),
@@ -60,18 +58,8 @@ def enqueue(
     delay: Annotated[
         str | None, typer.Option(metavar="DURATION", help="Earliest start from now: 30s, 5m, 2h.")
     ] = None,
-    timeout: Annotated[
-        str | None, typer.Option(metavar="DURATION", help="How long one attempt may take.")
-    ] = None,
-    env: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--env",
-            "-e",
-            metavar="NAME=VALUE",
-            help="A variable of its environment; repeat for more.",
-        ),
-    ] = None,
+    timeout: TimeoutOption = None,
+    env: EnvOption = None,
     header: Annotated[
         list[str] | None,
         typer.Option(
@@ -81,10 +69,8 @@ def enqueue(
             help="Text stored with the job, such as trace context; repeat for more. At most 1 KiB.",
         ),
     ] = None,
-    cwd: Annotated[str | None, typer.Option(metavar="PATH", help="The folder to run in.")] = None,
-    retain: Annotated[
-        str | None, typer.Option(metavar="DURATION", help="How long to keep it after it completes.")
-    ] = None,
+    cwd: CwdOption = None,
+    retain: RetainOption = None,
     id_from_content: Annotated[
         bool,
         typer.Option(

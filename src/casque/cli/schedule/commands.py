@@ -9,6 +9,15 @@ from msgspec.structs import replace
 
 from casque.checks import name as checked_name
 from casque.cli.enqueue.typer_args import pairs
+from casque.cli.job_options import (
+    CwdOption,
+    EnvOption,
+    MaxAttemptsOption,
+    PriorityOption,
+    QueueOption,
+    RetainOption,
+    TimeoutOption,
+)
 from casque.cli.options import (
     command_group,
     is_json,
@@ -76,25 +85,13 @@ def add(
     overlap: Annotated[
         str, typer.Option(metavar="POLICY", help="allow, or skip until the last job ends.")
     ] = "allow",
-    queue: Annotated[
-        str | None, typer.Option("--queue", "-q", metavar="NAME", help="The queue of the jobs.")
-    ] = None,
-    priority: Annotated[int | None, typer.Option(help="Lower runs first. Default: 0.")] = None,
-    max_attempts: Annotated[
-        int | None, typer.Option("--max-attempts", metavar="N", help="Attempts in all.")
-    ] = None,
-    timeout: Annotated[
-        str | None, typer.Option(metavar="DURATION", help="How long one attempt may take.")
-    ] = None,
-    retain: Annotated[
-        str | None, typer.Option(metavar="DURATION", help="How long completed jobs are kept.")
-    ] = None,
-    env: Annotated[
-        list[str] | None, typer.Option("--env", metavar="NAME=VALUE", help="A variable to add.")
-    ] = None,
-    cwd: Annotated[
-        str | None, typer.Option(metavar="DIR", help="The folder to run the command in.")
-    ] = None,
+    queue: QueueOption = None,
+    priority: PriorityOption = None,
+    max_attempts: MaxAttemptsOption = None,
+    timeout: TimeoutOption = None,
+    retain: RetainOption = None,
+    env: EnvOption = None,
+    cwd: CwdOption = None,
     replace_: Annotated[
         bool, typer.Option("--replace", help="Change a schedule that exists.")
     ] = False,

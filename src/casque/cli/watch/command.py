@@ -8,6 +8,14 @@ from typing import Annotated, Any
 import typer
 
 from casque.cli.enqueue.fields import new_job
+from casque.cli.job_options import (
+    CwdOption,
+    MaxAttemptsOption,
+    PriorityOption,
+    QueueOption,
+    RetainOption,
+    TimeoutOption,
+)
 from casque.cli.options import address_of, is_json
 from casque.cli.output import DONE, complain, print_json_line
 from casque.cli.store import Access
@@ -55,28 +63,12 @@ def watch(
     existing: Annotated[
         bool, typer.Option("--existing", help="Also handle files that exist at the start.")
     ] = False,
-    queue: Annotated[
-        str | None, typer.Option("--queue", "-q", metavar="NAME", help="The queue of the jobs.")
-    ] = None,
-    priority: Annotated[
-        int | None, typer.Option("--priority", "-p", help="Lower runs first. Default: 0.")
-    ] = None,
-    max_attempts: Annotated[
-        int | None,
-        typer.Option(
-            "--max-attempts",
-            "--max-retries",
-            help="Total attempts. Default: the setting max_retries.",
-        ),
-    ] = None,
-    timeout: Annotated[
-        str | None, typer.Option(metavar="DURATION", help="How long one attempt may take.")
-    ] = None,
-    cwd: Annotated[str | None, typer.Option(metavar="PATH", help="The folder to run in.")] = None,
-    retain: Annotated[
-        str | None,
-        typer.Option(metavar="DURATION", help="How long to keep a job after it completes."),
-    ] = None,
+    queue: QueueOption = None,
+    priority: PriorityOption = None,
+    max_attempts: MaxAttemptsOption = None,
+    timeout: TimeoutOption = None,
+    cwd: CwdOption = None,
+    retain: RetainOption = None,
 ) -> int:
     """Watch folders and enqueue a job for each new content of a file.
 
