@@ -19,9 +19,11 @@ import pytest
 from msgspec.structs import replace
 
 from casque import App, BrokerQueue, InvalidError, JobStatus, LeaseLostError, NewJob, Queue
+from casque.rules.operations import Batch, Dequeue
 from casque.stores.sqlite.rows import STATEMENTS
 from casque.stores.sqlite.store import SqliteStore
 from casque.stores.sqlite.transaction import CLAIMS_AT_ONCE
+from casque.system.clock import drive, span_us
 from casque.testing import FakeClock
 from casque.testing.rig import inside
 from tests.sqlite.waiting import closed_behind
@@ -518,3 +520,15 @@ def test_an_ack_after_the_lease_ended_makes_the_line_wait(tmp_path: Path, clock:
         assert a.queues(due=True) == ["default"]
         a.ack(job)
         assert a.queues(due=True) == []
+
+
+def test_dequeues_in_one_commit_take_their_jobs_from_the_cache_too(a: Queue) -> None:
+    a.enqueue_many([NewJob("e")] * 30)
+    a.dequeue()
+    taken = [job.id for job in a.dequeue(batch_size=2)]
+    two = Dequeue("another", span_us(HOUR), 2)
+    [outcomes] = drive(a.store.commit([Batch("another", 1, (two, two))]))
+    assert isinstance(outcomes, list)
+    taken += [job.id for leased in outcomes for job in leased.jobs]
+    taken += [job.id for _ in range(3) for job in a.dequeue(batch_size=2)]
+    assert len(set(taken)) == len(taken) == 12

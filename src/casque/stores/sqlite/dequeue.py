@@ -316,6 +316,7 @@ class Dequeues:
             filled += 1
         if not filled:
             return []
+        line.front = []  # it may hold some of these jobs
         jobs = iter(self._claim(heads[:taken], first))
         return [Leased(list(islice(jobs, one.limit)), None) for one in run[:filled]]
 
