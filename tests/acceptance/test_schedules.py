@@ -46,7 +46,8 @@ app.cron("{line}", name="{name}")(report)
 
 
 def start(folder: Path, *options: str) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "casque.worker", "tasks:app", *options]
+    # -B: bytecode of the deploy before, of the same size and second, would be taken for this one.
+    command = [sys.executable, "-B", "-m", "casque.worker", "tasks:app", *options]
     return subprocess.Popen(command, cwd=folder, stderr=subprocess.DEVNULL)
 
 
