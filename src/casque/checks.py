@@ -109,6 +109,8 @@ def data(value: object, what: str, limit: int) -> bytes:
 
 
 def whole(value: object, what: str, at_least: int, hint: str = "") -> int:
+    if type(value) is int and at_least <= value <= LARGEST_INT:
+        return value
     if isinstance(value, bool) or not isinstance(value, int):
         aside = f" ({hint})" if hint else ""
         raise InvalidError(f"`{what}` must be a whole number{aside}, not {kind_of(value)}.")

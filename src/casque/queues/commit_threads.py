@@ -36,6 +36,7 @@ class ThreadCommitter(BatchWriter):
         """True while a thread has the lock: others let it commit their operations."""
         self._is_closed = False
         self._commit_now = _commit_now_of(store, max_conflicts)
+        self._monotonic = store.clock.monotonic
 
     def commit(self, operations: Sequence[Operation]) -> list[Any]:
         """Commit these together with waiting operations. Returns the result or error of each."""
@@ -43,7 +44,7 @@ class ThreadCommitter(BatchWriter):
         if self._is_busy or self._waiting or is_long:
             return self._commit_in_turn(operations)
         # No other thread waits, and all fits into one commit: no need to wait for others.
-        begun = self._store.clock.monotonic()
+        begun = self._monotonic()
         # Only `with` is safe: no interrupt can come between taking the lock and this block.
         with self._lock:
             try:

@@ -251,8 +251,9 @@ class StoreTime:
         self._moment = clock.moment
         self.renew()
         forks.renew_in_child(self)
-        self._wall, self._monotonic = clock.moment()
-        self._last = self._wall
+        wall, monotonic = clock.moment()
+        self._apart = self._base = wall - monotonic
+        """How far the wall clock, and this time, were ahead of the monotonic clock just now."""
         self.step = NO_STEP
         """The last step that this process saw."""
 
@@ -267,14 +268,15 @@ class StoreTime:
         """The current time, at least `instant`."""
         with self._lock:
             wall, monotonic = self._moment()
-            passed = monotonic - self._monotonic
-            carried = self._last + passed
+            apart = wall - monotonic
             # Not `max`, which takes three times as long.
-            now = carried if carried > wall else wall  # noqa: FURB136
-            if instant > now:  # noqa: PLR1730
-                now = instant
-            if now - carried > STEP_US or not -STEP_US <= wall - self._wall - passed <= STEP_US:
+            base = self._base if self._base > apart else apart  # noqa: FURB136
+            if instant > base + monotonic:
+                base = instant - monotonic
+            gained, drift = base - self._base, apart - self._apart
+            self._base, self._apart = base, apart
+            now = base + monotonic
+            if gained > STEP_US or not -STEP_US <= drift <= STEP_US:
                 behind = now - wall if now - wall > STEP_US else 0
-                self.step = Step(now, now - carried + self.step.ahead_us, behind)
-            self._wall, self._monotonic, self._last = wall, monotonic, now
+                self.step = Step(now, gained + self.step.ahead_us, behind)
             return now

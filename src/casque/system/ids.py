@@ -99,8 +99,8 @@ def order_of(id: str) -> int | None:
     if len(id) != 36 or id[14] != "7" or id[23] != "-":  # noqa: PLR2004 - the layout of a UUID
         return None
     try:
-        high, low = int(id[:8] + id[9:13] + id[15:18], 16), int(id[19:23], 16)
+        upper = int(id[:8] + id[9:13] + id[15:18] + id[19:23], 16)
     except ValueError:
         return None
-    order = (high << 14 | low & 0x3FFF) >> 5
+    order = upper >> 16 << 9 | (upper & 0x3FFF) >> 5  # without the version, the variant, the tail
     return order if 0 <= order <= _LARGEST_ORDER else None
