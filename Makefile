@@ -91,7 +91,7 @@ torture: servers ## run the tests under real and simulated faults for as long as
 		CASQUE_TORTURE_SECONDS=$(SECONDS) CASQUE_TORTURE_SEED=$$seed \
 		CASQUE_MODEL_EXAMPLES=$$(($(SECONDS) / 10 + 3)) $(PYTEST) \
 		tests/torture tests/model/test_machine.py \
-		--timeout=$$(($(SECONDS) * 2 + 120)) $(PYTEST_ARGS)
+		-rP --timeout=$$(($(SECONDS) * 2 + 120)) $(PYTEST_ARGS)
 
 jqueue: $(DEV) ## run jqueue's own tests and examples on casque.compat.jqueue (JQUEUE=a clone of jqueue)
 	@$(BIN)/python -m tests.compat.upstream $(JQUEUE) $(PAGES)

@@ -129,21 +129,39 @@ class StoreMachine(RuleBasedStateMachine):
     )
     def dequeue(self, worker: int, **options: Any) -> None:
         user = self.workers[worker]
+        claimed = self._claimed(user, lambda: user.call("dequeue", **options), 1, **options)
+        user.handed |= {claim.job.id: claim.token for claim in claimed}
+
+    @rule(worker=alphabet.workers, callers=st.integers(2, 3), batch_size=st.integers(1, 2))
+    def dequeue_together(self, worker: int, callers: int, batch_size: int) -> None:
+        user = self.workers[worker]
+        options: dict[str, Any] = {"batch_size": batch_size, "lease": timedelta(seconds=10)}
+        self._claimed(user, lambda: user.dequeue_together(callers, **options), callers, **options)
+
+    def _claimed(
+        self, user: QueueUser, call: Callable[[], list[Job]], times: int, **options: Any
+    ) -> list[Claim]:
+        """The claims of a call that must claim as that many dequeues of the oracle do."""
 
         def expect(now: datetime, jobs: list[Job]) -> list[ModelJob]:
             assert isinstance(jobs, list), f"a dequeue returned {jobs!r}"
-            models = self.oracle.dequeue(now, user.name, **options)
+            models = [
+                model
+                for _ in range(times)
+                for model in self.oracle.dequeue(now, user.name, **options)
+            ]
             found, expected = ids_of(jobs), ids_of(models)
             assert found == expected, f"expected to claim {expected}, got {found}"
             pairs = zip(models, jobs, strict=True)
             self.pair.match([(model.token, job.token) for model, job in pairs])
             return models
 
-        jobs, models = self.pair.both(lambda: user.call("dequeue", **options), expect)
-        for job, model in zip(jobs, models, strict=True):
+        jobs, models = self.pair.both(call, expect)
+        claimed = [Claim(job, model.token) for job, model in zip(jobs, models, strict=True)]
+        for job in jobs:
             self._check_it_was_free(job)
-            user.handed[job.id] = model.token
-            self.claims.append(Claim(job, model.token))
+        self.claims += claimed
+        return claimed
 
     @rule(worker=alphabet.workers, batch_size=st.integers(1, 3), lease=alphabet.leases)
     def dequeue_anything(self, worker: int, batch_size: int, lease: timedelta) -> None:

@@ -18,7 +18,7 @@ from casque.errors import CasqueError, JobNotFoundError, LeaseLostError
 from casque.job import Job, Stats
 from casque.queues.async_queue import AsyncQueue, BrokerQueue, DirectQueue
 from casque.queues.sync_queue import Queue
-from casque.rules.operations import Batch, Operation
+from casque.rules.operations import Batch, Dequeue, Operation
 from casque.rules.state import WRITER_MEMORY_US
 from casque.testing.alphabet import ENTRYPOINTS, IDS, MAX_DEPTH, NOTE, QUEUES
 from casque.testing.modeljob import Lost, ModelJob, ModelRecord
@@ -74,6 +74,19 @@ class QueueUser:
     def call(self, method: str, *args: Any, **options: Any) -> Any:
         """Call a method and wait for its answer, in any flavour."""
         return self._run(getattr(self._queue, method)(*args, **options))
+
+    def dequeue_together(self, callers: int, batch_size: int, lease: timedelta) -> list[Job]:
+        """Dequeue for several callers in one commit, as group commit does for their threads.
+
+        (A DirectQueue makes a commit for each.) The queue object does not note these claims.
+        """
+        operation = Dequeue(self.name, lease // MICROSECOND, batch_size)
+        if isinstance(self._queue, Queue):
+            session = self._queue._queue._session
+            outcomes = self._queue._run(session.submit_all([operation] * callers))
+        else:
+            outcomes = self._run(self._queue._session.submit_all([operation] * callers))
+        return [job for leased in outcomes for job in leased.jobs]
 
     def enter(self, context: Any) -> Any:
         is_async = isinstance(context, AbstractAsyncContextManager)
