@@ -19,6 +19,8 @@ QUICK := tests/unit tests/tasks tests/memory tests/model/test_rollback.py tests/
 # One kind of queue, and not the statements that take 100,000 jobs to show.
 QUICK_ONES := (direct or not (TestMemory or TestSqlite)) and not (any_number_of_queues \
 	or nothing_due_cost or hot_queue or one_record_after or newly_opened_store)
+# What the benchmarks share, and the one that needs a commit to compare with.
+NO_BENCHMARKS := $(addprefix benchmarks/,contenders.py pairs.py report.py)
 comma := ,
 empty :=
 space := $(empty) $(empty)
@@ -81,7 +83,7 @@ format: $(DEV) ## format the code and apply the safe fixes
 	$(BIN)/python -m ruff check --fix $(CODE)
 
 bench: $(BENCH) ## run every benchmark, at the sizes whose limits we state (a quarter of an hour)
-	@set -e; for script in $(sort $(filter-out benchmarks/report.py,$(wildcard benchmarks/*.py))); do \
+	@set -e; for script in $(sort $(filter-out $(NO_BENCHMARKS),$(wildcard benchmarks/*.py))); do \
 		echo "== $$script"; $(BIN)/python $$script; \
 	done; \
 	echo "== benchmarks/depth.py --store sqlite"; $(BIN)/python benchmarks/depth.py --store sqlite
