@@ -108,8 +108,7 @@ class SqliteStore:
         if not process.is_noticed[0]:
             process.generation()  # in a child this replaces the lock
         writing = self._writer
-        if writing.lock._is_owned():  # noqa: SLF001 - the check of `refuse`, without its call
-            reentry.refuse(writing.lock)
+        reentry.refuse(writing.lock)
         with writing.lock:
             try:
                 done = self._commit_fast(batches[0]) if len(batches) == 1 else None
