@@ -146,6 +146,25 @@ def test_entries_of_earlier_versions_are_read_and_written_the_same() -> None:
     assert encode(ENTRY) == golden
 
 
+@pytest.mark.parametrize(
+    "id",
+    [
+        "-" * 36,
+        ID.replace("8", "-"),
+        ID.replace("018cc251", "018CC251"),
+        f" {ID[1:]}",
+        f"{ID[:-1]} ",
+        ID.replace("c", "g"),
+        f"{ID[:9]}-{ID[10:]}",
+        ID[:8] + ID[9:14] + "-" + ID[14:],
+    ],
+)
+def test_an_id_that_almost_is_a_uuid_comes_back_as_it_was(id: str) -> None:
+    events: list[Event] = [Removed((id,))]
+    entry = Entry(1, [BatchStamp(id, 1, b"")], TIME, FIRST, events)
+    assert decode(encode(entry), "log/1") == entry
+
+
 def test_writers_of_any_name_come_back() -> None:
     for writer in ("w", "", ID, ID.upper(), "0" * 36, "x" * 8 + "-" + "y" * 27):
         entry = ENTRY._replace(stamps=[BatchStamp(writer, 1)], previous=FIRST, events=[])

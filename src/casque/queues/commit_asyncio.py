@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Coroutine, Iterable, Sequence
 from functools import partial
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 from casque.queues.commit import (
     CLOSE_PATIENCE_US,
@@ -33,10 +33,16 @@ class LoopCommitter:
         # must not drop the operations of another.
         self._by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, _LoopWriter]
         self._by_loop = WeakKeyDictionary()
+        self._last: tuple[ref[asyncio.AbstractEventLoop], ref[_LoopWriter]] | None = None
+        """The loop of the last call and its writer: most queues are used by one loop."""
 
     def commit(self, operations: Sequence[Operation]) -> Coroutine[Any, Any, list[Any]]:
         """Commit these together with waiting operations. Returns the result or error of each."""
         return self._own().commit(operations)
+
+    def commit_one(self, operation: Operation) -> Coroutine[Any, Any, Any]:
+        """Commit one operation together with waiting ones. Returns its result or error."""
+        return self._own().commit_one(operation)
 
     async def drain(self) -> None:
         """Wait until all operations of this loop have an outcome, within a time limit."""
@@ -48,10 +54,13 @@ class LoopCommitter:
         return sum(batches.waiting for batches in self._by_loop.values())
 
     def _own(self) -> _LoopWriter:
-        loop = asyncio.get_running_loop()
+        loop, last = asyncio.get_running_loop(), self._last
+        if last is not None and last[0]() is loop and (known := last[1]()) is not None:
+            return known
         own = self._by_loop.get(loop)
         if own is None:  # a loop has one thread, so no other thread adds it
             own = self._by_loop[loop] = self._new_writer()
+        self._last = ref(loop), ref(own)
         return own
 
 
@@ -61,18 +70,34 @@ class _LoopWriter(BatchWriter):
     _worker: asyncio.Task[None] | None = None
 
     async def commit(self, operations: Sequence[Operation]) -> list[Any]:
-        loop = asyncio.get_running_loop()
-        futures = [loop.create_future() for _ in operations]
-        self._join(list(map(PendingOperation, operations, futures)))
-        if self._worker is None or self._worker.done():
-            self._worker = loop.create_task(self._work())
+        futures = self._add(operations)
         try:
             return [await future for future in futures]
         except asyncio.CancelledError:
-            for future in futures:
-                if not future.cancel() and not future.cancelled():
-                    self._give_back(future.result())
+            self._withdraw(futures)
             raise
+
+    async def commit_one(self, operation: Operation) -> Any:
+        futures = self._add((operation,))
+        try:
+            return await futures[0]
+        except asyncio.CancelledError:
+            self._withdraw(futures)
+            raise
+
+    def _add(self, operations: Sequence[Operation]) -> list[asyncio.Future[Any]]:
+        """Add operations to those that wait. Returns the futures of their outcomes."""
+        loop = asyncio.get_running_loop()
+        futures = [loop.create_future() for _ in operations]
+        self._join([*map(PendingOperation, operations, futures)])
+        if self._worker is None or self._worker.done():
+            self._worker = loop.create_task(self._work())
+        return futures
+
+    def _withdraw(self, futures: Iterable[asyncio.Future[Any]]) -> None:
+        for future in futures:
+            if not future.cancel() and not future.cancelled():
+                self._give_back(future.result())
 
     async def drain(self) -> None:
         worker = self._worker

@@ -118,7 +118,12 @@ class Session:
 
     async def submit(self, operation: Operation) -> Any:
         """Commit one operation. Returns its result or raises its error."""
-        [outcome] = await self.submit_all((operation,))
+        self.check_open()
+        committer = self._committer
+        if isinstance(committer, ThreadCommitter):
+            [outcome] = committer.commit((operation,))
+        else:
+            outcome = await committer.commit_one(operation)
         if isinstance(outcome, Exception):
             raise outcome
         return outcome

@@ -108,8 +108,8 @@ class _Places(Generic[P]):
     def of(self, entrypoints: Collection[str] | None) -> Iterator[P]:
         if entrypoints is None:
             return iter(self.all)
-        wanted = (self.own.get(name) for name in entrypoints)
-        return merge(*(some for some in wanted if some is not None))
+        wanted = [self.own[name] for name in entrypoints if name in self.own]
+        return iter(wanted[0]) if len(wanted) == 1 else merge(*wanted)
 
 
 class Rotation:
@@ -156,4 +156,5 @@ class Rotation:
         waiting = takewhile(lambda place: place[0] <= now, self._waiting.of(entrypoints))
         names = (place[1:] for place in waiting)
         some = sorted(islice(names, LOOK + limit))
-        return chain(merge(self.ring(entrypoints), some), names)
+        ring = self.ring(entrypoints)
+        return chain(merge(ring, some), names) if some else ring

@@ -43,7 +43,7 @@ FORMAT = 1
 _MAGIC = b"csq"
 _HEAD = _MAGIC + bytes([FORMAT])
 _DIGEST_BYTES = 8
-_UUID_LENGTH = 36
+_UUID_LENGTH, _UUID_BYTES = 36, 16
 
 FIRST = bytes(_DIGEST_BYTES)
 """The `previous` of the first entry of a log."""
@@ -319,11 +319,12 @@ def _from_stored(stored: _Stored, time: int) -> Event:
 
 def _packed(id: str) -> bytes:
     """Encode an id. A canonical UUID becomes a NUL, which no other id contains, and 16 bytes."""
-    if len(id) == _UUID_LENGTH and id[8] == "-":
+    if len(id) == _UUID_LENGTH and id[8] == id[13] == id[18] == id[23] == "-":
+        digits = id.replace("-", "")
         with suppress(ValueError):
-            raw = b"\0" + bytes.fromhex(id.replace("-", ""))
-            if _unpacked(raw) == id:
-                return raw
+            raw = bytes.fromhex(digits)
+            if len(raw) == _UUID_BYTES and raw.hex() == digits:  # neither capitals nor spaces
+                return b"\0" + raw
     return id.encode()
 
 
