@@ -8,7 +8,6 @@ documented and do not change. Rich is imported late: it is slow to load.
 from __future__ import annotations
 
 import codecs
-import json
 import os
 import re
 import sys
@@ -138,6 +137,8 @@ def _printable(text: str) -> str:
     """Use JSON escapes for the characters that stdout may not be able to encode."""
     if codecs.lookup(sys.stdout.encoding or "ascii").name == "utf-8":
         return text
+    import json
+
     return re.sub("[^\x00-\x7f]+", lambda letters: json.dumps(letters[0])[1:-1], text)
 
 

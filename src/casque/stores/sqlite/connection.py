@@ -84,7 +84,8 @@ class Database:
             raise self.lost()
         if self.must_exist and not _size(self.path):
             raise absent(f"{self.name} is gone")
-        self._check_place()
+        if not self._open:
+            self._check_place()
         while True:
             log = self._wait_for_log()
             connection = self._connect()

@@ -6,7 +6,6 @@ that it was enqueued with. Only the backoff is read when an attempt fails.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -33,8 +32,6 @@ _LONGEST_NUMBER = 10
 _FRESH_US = SECOND_US
 _WAIT_SECONDS = 2.0
 """How long to wait for a storage that may not answer."""
-
-_log = logging.getLogger("casque.worker")
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -228,7 +225,9 @@ class LiveSettings:
         self._read_us, self.known = now, settings_of(records)
         trouble = ", ".join(unfit(records))
         if trouble and trouble != self._trouble:
-            _log.warning(
+            import logging  # noqa: PLC0415 - and without this
+
+            logging.getLogger("casque.worker").warning(
                 "settings in the store are invalid and were ignored: %s; set them again with "
                 "`queuectl config set`",
                 trouble,
