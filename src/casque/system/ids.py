@@ -79,8 +79,8 @@ def next_uuid7(last: int, now_ms: int, drawn: int) -> tuple[str, int]:
     text = _PACK(
         order >> _ORDER_BITS << 16 | 0x7000 | order >> 9 & 0xFFF,
         _VARIANT | (order & 0x1FF) << _TAIL_BITS | drawn & _TAIL,
-    ).hex()
-    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}", order
+    ).hex("-", 2)
+    return f"{text[:4]}{text[5:29]}{text[30:34]}{text[35:]}", order
 
 
 def mint_uuid7(last: int, now_ms: int, chances: Sequence[int]) -> Minted:

@@ -47,20 +47,18 @@ def commit(
     if len(operations) == 1:
         [one] = operations
         if type(one) is Enqueue:
-            return enqueue(connection, cache, one, now)
+            return enqueue(cache, one, now)
         ring = cache.ring
         if type(one) is Dequeue and one.limit == 1 and ring and len(ring) == 1 and not cache.leaps:
-            return claim(connection, cache, one, now)
+            return claim(cache, one, now)
         if type(one) is Ack:
-            done = ack(connection, one, now)
+            done = ack(cache, one, now)
             if done is not None:
                 return done
     return acks_then_claim(connection, cache, operations, now)
 
 
-def enqueue(
-    connection: sqlite3.Connection, cache: Cache, operation: Enqueue, now: int
-) -> list[Any] | None:
+def enqueue(cache: Cache, operation: Enqueue, now: int) -> list[Any] | None:
     """Enqueue in one autocommitted statement that also checks that the cached line is right."""
     if len(operation.jobs) != 1:
         return None
@@ -94,13 +92,13 @@ def enqueue(
             encode_chain(request.chain) if request.chain else None,
             encode_headers(request.header_pairs) if request.header_pairs else None,
         )
-    if not connection.execute(statement, row).rowcount:
+    if not cache.execute(statement, row).rowcount:
         return None
     line.front = []
     return [[new_job(request, now, request.order)]]
 
 
-def ack(connection: sqlite3.Connection, operation: Ack, now: int) -> list[Any] | None:
+def ack(cache: Cache, operation: Ack, now: int) -> list[Any] | None:
     """Ack in one autocommitted statement."""
     if operation.enqueue:
         return None
@@ -108,12 +106,10 @@ def ack(connection: sqlite3.Connection, operation: Ack, now: int) -> list[Any] |
     if order is None:
         return None
     how = (operation.id, operation.token, order, now)
-    return [None] if connection.execute(_ACK, how).rowcount else None
+    return [None] if cache.execute(_ACK, how).rowcount else None
 
 
-def claim(
-    connection: sqlite3.Connection, cache: Cache, operation: Dequeue, now: int
-) -> list[Any] | None:
+def claim(cache: Cache, operation: Dequeue, now: int) -> list[Any] | None:
     """Claim the first job of the only due line in one statement, if the line has more due jobs."""
     assert cache.ring is not None
     [line] = cache.ring
@@ -130,7 +126,7 @@ def claim(
     line.front = []
     by = worker, _, until = operation.worker, now, now + operation.lease_us
     how = (line.id, token, worker, now, until, cache.reserved, line.queue, line.entrypoint)
-    rows = connection.execute(_CLAIM, how).fetchall()
+    rows = cache.execute(_CLAIM, how).fetchall()
     if not rows:
         return None
     row = (token, line.queue, line.entrypoint, *rows[0])

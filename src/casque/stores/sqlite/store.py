@@ -153,7 +153,7 @@ class SqliteStore:
     ) -> tuple[list[Answer], bool]:
         self._begin(connection)
         now = self._time.now()
-        cache = self._current_cache(connection.execute)
+        cache = self._current_cache(connection)
         transaction = Transaction(connection, cache, self.clock, now, self._time.step)
         answers: list[Answer] = []
         done: list[tuple[Batch, list[Any]]] = []
@@ -306,11 +306,13 @@ class SqliteStore:
             )
         return trouble
 
-    def _current_cache(self, execute: Callable[..., Any]) -> Cache:
+    def _current_cache(self, connection: sqlite3.Connection) -> Cache:
+        execute = connection.execute
         [data_version] = execute(SQL["data_version"]).fetchone()
         cache = self._cache
         if cache is None:
-            cache = self._cache = Cache(execute, data_version)
+            # One cursor for all statements of the fast path: `Connection.execute` makes a new one.
+            cache = self._cache = Cache(connection.cursor().execute, data_version)
         elif cache.data_version != data_version:
             cache.reread(execute, data_version)
         if self._identity not in ("", cache.identity):
