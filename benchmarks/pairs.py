@@ -1,6 +1,6 @@
 """Compare two commits: the calls that people write, on a SQLite file, above 1x this tree is faster.
 
-    python benchmarks/pairs.py 1414eab --pairs 15 --durability normal
+    python benchmarks/pairs.py 1414eab --pairs 15 --durability normal --only enqueue
 
 Each pair is two fresh processes, one with the code of the other commit and one with this tree.
 They take turns, a few milliseconds each, so that other load on the machine hits both alike.
@@ -140,11 +140,11 @@ class Side:
         return line
 
 
-def one_pair(old: Side, new: Side) -> dict[str, tuple[float, float]]:
-    """Return the seconds of both sides, row by row."""
+def one_pair(old: Side, new: Side, only: str) -> dict[str, tuple[float, float]]:
+    """Return the seconds of both sides, row by row, for the rows whose names contain `only`."""
     taken = {}
     for row in new.rows:
-        if row not in old.rows:
+        if row not in old.rows or only not in row:
             continue
         tries = 1 if row == START_UP else 20
         least = [min(side.run(row, tries) for _ in range(3)) for side in (old, new)]
@@ -165,6 +165,7 @@ def main() -> int:
     parser.add_argument("commit", nargs="?", default="HEAD", help="what this tree is compared with")
     parser.add_argument("--pairs", type=int, default=15, help="pairs of processes")
     parser.add_argument("--durability", default="full", choices=("full", "normal"))
+    parser.add_argument("--only", default="", help="measure the rows whose names contain this")
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     if chosen.serve:
@@ -179,7 +180,7 @@ def main() -> int:
         try:
             for _ in range(chosen.pairs):
                 old, new = Side(tree, chosen.durability), Side(ROOT, chosen.durability)
-                pairs.append(one_pair(old, new))
+                pairs.append(one_pair(old, new, chosen.only))
                 old.close()
                 new.close()
         finally:
