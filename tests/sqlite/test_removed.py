@@ -81,6 +81,34 @@ def test_a_log_removed_between_two_connections_of_one_queue_is_noticed(
     assert len(there(path)) == 10
 
 
+@pytest.mark.parametrize("parts", [("-wal",), ("-shm",)], ids="".join)
+@pytest.mark.parametrize("is_saved", [False, True], ids=["in the log", "in the file"])
+def test_an_opening_puts_no_new_log_beside_the_rest_of_a_removed_one(
+    path: Path, parts: tuple[str, ...], is_saved: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(opening, "COMMIT_DEADLINE_US", 200_000)
+    connect, left = opening.Database._connect, [parts]
+
+    def removing(self: opening.Database) -> sqlite3.Connection:
+        if left:
+            cut(path, left.pop())  # after the check, and before SQLite opens the log
+        return connect(self)
+
+    with actor(path) as other:
+        before, _ = other.do("enqueue", "before", 10)
+        if is_saved:
+            with closing(sqlite3.connect(path)) as db:
+                db.execute("PRAGMA wal_checkpoint").fetchall()
+        monkeypatch.setattr(opening.Database, "_connect", removing)
+        with Queue(path) as q, pytest.raises(StorageError, match="removed the log"):
+            q.enqueue("e", id="into a log that others do not know")
+        assert not left
+        assert "removed or replaced the file" in other.do("enqueue", "later", 1)[1]
+        with Queue(path) as q:
+            q.enqueue("e", id="after")
+    assert {*before, "after"} <= there(path) <= {*before, "after", "later0"}
+
+
 @pytest.mark.parametrize("how", ["close", "kill"])
 @pytest.mark.parametrize("parts", PARTS, ids="".join)
 def test_a_job_acknowledged_after_the_log_was_removed_is_stored(

@@ -88,14 +88,20 @@ class Database:
             self._check_place()
         while True:
             log = self._wait_for_log()
-            connection = self._connect()
+            try:
+                connection = self._connect()
+            except CasqueError:
+                if self.files.remove_half_of_log() and not self._open:
+                    continue
+                raise
             # All connections of a process share one `-shm`: a new one must use the same log.
             if self.files.are_there() if self._open else self.files.take(log):
                 self._open.add(connection)
                 return connection
             # Its open files are not those at the path: closing it must not write to the file.
             close_alone(connection, self.path, self.identity())
-            if self._open or log is None or log == self.files.log():
+            is_changed = self.files.remove_half_of_log() or log != self.files.log()
+            if self._open or log is None or not is_changed:
                 raise self.lost()
 
     def _connect(self) -> sqlite3.Connection:

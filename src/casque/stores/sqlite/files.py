@@ -31,6 +31,8 @@ class OpenFiles:
         """A descriptor of the folder: a check takes half as long as by its name."""
         self._opened: list[int] = []
         self._names = (path, f"{path}-wal", f"{path}-shm")
+        self._log: list[os.stat_result] = []
+        """Both log files at the last call of `log`; empty unless both existed."""
         self._held: list[Identity | None] = []
         """The identities of the open files."""
         self.file: Identity | None = None
@@ -47,8 +49,10 @@ class OpenFiles:
     def log(self) -> list[Identity] | None:
         """The identities of both log files; None unless both exist."""
         self._resolve()
-        found = [identity for identity in self._found()[1:] if identity is not None]
-        return found if len(found) == len(self._names) - 1 else None
+        self._log = []
+        with suppress(OSError):
+            self._log = [os.stat(name) for name in self._names[1:]]  # noqa: PTH116 - as below
+        return [_identity(one) for one in self._log] or None
 
     def take(self, log: list[Identity] | None = None) -> bool:
         """Record that the open files are those at the path. False if they are others.
@@ -69,6 +73,29 @@ class OpenFiles:
             with suppress(OSError):  # otherwise the files are checked each time
                 self._opened.append(os.open(os.path.dirname(self.log_name), os.O_RDONLY))  # noqa: PTH120
                 self._folder = self._opened[-1]
+        return True
+
+    def remove_half_of_log(self) -> bool:
+        """Remove the `-wal` or `-shm` that SQLite made because only that one was removed.
+
+        Call it after an opening that followed `log`. Other processes still use the other one, and
+        a `-shm` describes one `-wal`: a process that used a new one with it would read and write
+        wrong pages. So the next opening must find one missing, and wait for those processes.
+        """
+        try:
+            wal, shm = self._log
+            new_wal, new_shm = (os.stat(name) for name in self._names[1:])  # noqa: PTH116 - as below
+            is_new_wal = _identity(new_wal) != _identity(wal)
+            is_new_shm = _identity(new_shm) != _identity(shm)
+            if is_new_wal and not is_new_shm and not new_wal.st_size:
+                os.unlink(self._names[1])  # noqa: PTH108 - as below
+            # The size tells the old `-wal` from a new one that got its inode.
+            elif is_new_shm and not is_new_wal and 0 < wal.st_size <= new_wal.st_size:
+                os.unlink(self._names[2])  # noqa: PTH108 - as below
+            else:
+                return False
+        except (OSError, ValueError):
+            return False  # there was no log, or there is none now
         return True
 
     def are_there(self) -> bool:
@@ -100,7 +127,7 @@ class OpenFiles:
             found = [os.stat(name) for name in self._names]  # noqa: PTH116 - Path takes twice as long
         except OSError:
             return False
-        if self.is_lost or [(one.st_dev, one.st_ino) for one in found] != self._held:
+        if self.is_lost or [_identity(one) for one in found] != self._held:
             return False
         if changed_ns is not None:
             tick_ns = _TICK_NS if changed_ns % _SECOND_NS else _COARSE_TICK_NS
@@ -127,6 +154,10 @@ def identity_of(path: str) -> Identity | None:
         found = os.stat(path)  # noqa: PTH116 - as above
     except OSError:
         return None
+    return _identity(found)
+
+
+def _identity(found: os.stat_result) -> Identity:
     return found.st_dev, found.st_ino
 
 
@@ -143,6 +174,5 @@ def _are_open_here(files: list[Identity | None]) -> bool:
     found = set[Identity]()
     for number in numbers:
         with suppress(OSError):  # the descriptor of the list itself is closed by now
-            one = os.fstat(int(number))
-            found.add((one.st_dev, one.st_ino))
+            found.add(_identity(os.fstat(int(number))))
     return found.issuperset(files)
