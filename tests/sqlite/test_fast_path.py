@@ -500,8 +500,6 @@ def test_a_claim_that_reported_an_error_is_made_once(a: Queue, lands: bool, coun
     connection = a.store._writer.opened
     assert connection is not None
     a.store._writer.opened = doubtful = Doubtful(connection, lands=lands)  # type: ignore[assignment]
-    assert a.store._cache is not None
-    a.store._cache.execute = doubtful.execute
     jobs = a.dequeue(batch_size=count)
     assert doubtful.failed
     a.store._writer.opened = connection

@@ -35,7 +35,7 @@ ROUNDS = 12
 
 
 class Interrupt:
-    """Raises KeyboardInterrupt in the SQLite store, at the nth moment when Python could.
+    """Raises an error in the SQLite store, at the nth moment when a signal handler could.
 
     Python checks for signals when a function begins and when a C function has
     returned, and so does this. A tracer could also interrupt at the start of each
@@ -44,8 +44,9 @@ class Interrupt:
     more round for every connection that an earlier interrupt left open.
     """
 
-    def __init__(self, nth: int) -> None:
+    def __init__(self, nth: int, error: type[BaseException] = KeyboardInterrupt) -> None:
         self.fired = ""
+        self._error = error
         self._left = nth
         self._rounds: Counter[tuple[CodeType, int]] = Counter()
 
@@ -62,7 +63,7 @@ class Interrupt:
         if not self._left:
             self.fired = f"{Path(code.co_filename).name}:{frame.f_lineno}"
             sys.setprofile(None)
-            raise KeyboardInterrupt
+            raise self._error
 
 
 class Opened(NamedTuple):
@@ -170,17 +171,19 @@ def check_goes_on(opened: Opened, stored: dict[str, list[Any]]) -> None:
     assert {job.id for job in q.read_state().jobs} == there | {"cancelled"}
 
 
-def interrupted(opened: Opened, call: Callable[[Opened], object], nth: int) -> str:
-    """Where the interrupt came; empty if the call ended before."""
-    interrupt = Interrupt(nth)
+def interrupted(
+    opened: Opened, call: Callable[[Opened], object], nth: int
+) -> tuple[str, KeyboardInterrupt | None]:
+    """Where the interrupt came, and its error; empty if the call ended before."""
+    interrupt, error = Interrupt(nth), None
     sys.setprofile(interrupt)
     try:
         call(opened)
-    except KeyboardInterrupt:
-        pass
+    except KeyboardInterrupt as raised:
+        error = raised
     finally:
         sys.setprofile(None)
-    return interrupt.fired
+    return interrupt.fired, error
 
 
 def sweep(
@@ -190,9 +193,11 @@ def sweep(
     for nth in moments:
         opened = open_again()
         try:
-            fired = interrupted(opened, call, nth)
+            # The error and all objects in its traceback live on, as in an interactive Python.
+            fired, error = interrupted(opened, call, nth)
             yield opened, fired
         finally:
+            del error
             opened.q.close()
             drive(opened.store.close())
         if not fired:
@@ -256,3 +261,27 @@ def test_an_interrupt_while_the_file_is_first_opened_leaves_a_queue_that_works(
     for one, _ in sweep(open_new, lambda one: one.q.enqueue("e", id="new"), count(1)):
         assert {job.id for job in one.q.read_state().jobs} <= {"new"}
         check_goes_on(one, rows(path))
+
+
+@pytest.mark.parametrize("name", ["a fast enqueue", "a claim", "a fast ack"])
+def test_a_timeout_raised_by_a_signal_handler_reaches_the_caller(folder: Path, name: str) -> None:
+    template, path = folder / "template.db", folder / "jobs.db"
+    make_template(template, HOUR)
+    for nth in count(1):
+        opened = open_one(template, path)
+        interrupt = Interrupt(nth, TimeoutError)  # an OSError, as from a file that is gone
+        sys.setprofile(interrupt)
+        try:
+            CALLS[name](opened)
+            error = ""
+        except BaseException as raised:  # noqa: BLE001 - its type is what is tested
+            error = type(raised).__name__
+        finally:
+            sys.setprofile(None)
+        assert error == ("TimeoutError" if interrupt.fired else ""), f"at {interrupt.fired}"
+        check_goes_on(opened, rows(path))
+        opened.q.close()
+        drive(opened.store.close())
+        if not interrupt.fired:
+            break
+    assert nth > 5

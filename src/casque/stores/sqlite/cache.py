@@ -46,8 +46,7 @@ def _turn(line: CachedLine) -> int:
 class Cache:
     """The cached part of the database: valid until another connection writes."""
 
-    def __init__(self, execute: Execute, data_version: int) -> None:
-        self.execute = execute
+    def __init__(self, execute: Any, data_version: int) -> None:
         self.numbers: dict[str, int] = {}
         """By writer, the number of its last commit."""
         self.lines: dict[LineKey, CachedLine] = {}

@@ -84,8 +84,7 @@ class Database:
             raise self.lost()
         if self.must_exist and not _size(self.path):
             raise absent(f"{self.name} is gone")
-        if not self._open:
-            self._check_place()
+        self._check_place()
         while True:
             log = self._wait_for_log()
             try:

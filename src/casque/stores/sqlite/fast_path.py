@@ -47,18 +47,20 @@ def commit(
     if len(operations) == 1:
         [one] = operations
         if type(one) is Enqueue:
-            return enqueue(cache, one, now)
+            return enqueue(connection, cache, one, now)
         ring = cache.ring
         if type(one) is Dequeue and one.limit == 1 and ring and len(ring) == 1 and not cache.leaps:
-            return claim(cache, one, now)
+            return claim(connection, cache, one, now)
         if type(one) is Ack:
-            done = ack(cache, one, now)
+            done = ack(connection, one, now)
             if done is not None:
                 return done
     return acks_then_claim(connection, cache, operations, now)
 
 
-def enqueue(cache: Cache, operation: Enqueue, now: int) -> list[Any] | None:
+def enqueue(
+    connection: sqlite3.Connection, cache: Cache, operation: Enqueue, now: int
+) -> list[Any] | None:
     """Enqueue in one autocommitted statement that also checks that the cached line is right."""
     if len(operation.jobs) != 1:
         return None
@@ -92,13 +94,13 @@ def enqueue(cache: Cache, operation: Enqueue, now: int) -> list[Any] | None:
             encode_chain(request.chain) if request.chain else None,
             encode_headers(request.header_pairs) if request.header_pairs else None,
         )
-    if not cache.execute(statement, row).rowcount:
+    if not connection.execute(statement, row).rowcount:
         return None
     line.front = []
     return [[new_job(request, now, request.order)]]
 
 
-def ack(cache: Cache, operation: Ack, now: int) -> list[Any] | None:
+def ack(connection: sqlite3.Connection, operation: Ack, now: int) -> list[Any] | None:
     """Ack in one autocommitted statement."""
     if operation.enqueue:
         return None
@@ -106,10 +108,12 @@ def ack(cache: Cache, operation: Ack, now: int) -> list[Any] | None:
     if order is None:
         return None
     how = (operation.id, operation.token, order, now)
-    return [None] if cache.execute(_ACK, how).rowcount else None
+    return [None] if connection.execute(_ACK, how).rowcount else None
 
 
-def claim(cache: Cache, operation: Dequeue, now: int) -> list[Any] | None:
+def claim(
+    connection: sqlite3.Connection, cache: Cache, operation: Dequeue, now: int
+) -> list[Any] | None:
     """Claim the first job of the only due line in one statement, if the line has more due jobs."""
     assert cache.ring is not None
     [line] = cache.ring
@@ -126,7 +130,7 @@ def claim(cache: Cache, operation: Dequeue, now: int) -> list[Any] | None:
     line.front = []
     by = worker, _, until = operation.worker, now, now + operation.lease_us
     how = (line.id, token, worker, now, until, cache.reserved, line.queue, line.entrypoint)
-    rows = cache.execute(_CLAIM, how).fetchall()
+    rows = connection.execute(_CLAIM, how).fetchall()
     if not rows:
         return None
     row = (token, line.queue, line.entrypoint, *rows[0])

@@ -102,7 +102,8 @@ class OpenFiles:
         """True if the open files are still those at the path. Fast: each commit checks this."""
         try:
             changed_ns = os.fstat(self._folder).st_ctime_ns
-        except OSError:
+        except OSError as error:
+            _raise_unless_from_system(error)
             changed_ns = None
         return changed_ns == self._quiet_ns or self._compare(changed_ns)
 
@@ -125,7 +126,8 @@ class OpenFiles:
     def _compare(self, changed_ns: int | None) -> bool:
         try:
             found = [os.stat(name) for name in self._names]  # noqa: PTH116 - Path takes twice as long
-        except OSError:
+        except OSError as error:
+            _raise_unless_from_system(error)
             return False
         if self.is_lost or [_identity(one) for one in found] != self._held:
             return False
@@ -152,9 +154,16 @@ def identity_of(path: str) -> Identity | None:
     """Which file is at the path; None if there is none."""
     try:
         found = os.stat(path)  # noqa: PTH116 - as above
-    except OSError:
+    except OSError as error:
+        _raise_unless_from_system(error)
         return None
     return _identity(found)
+
+
+def _raise_unless_from_system(error: OSError) -> None:
+    """Raise an error that is not from the system: a signal handler may raise a TimeoutError."""
+    if error.errno is None:
+        raise error
 
 
 def _identity(found: os.stat_result) -> Identity:

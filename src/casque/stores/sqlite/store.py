@@ -153,7 +153,7 @@ class SqliteStore:
     ) -> tuple[list[Answer], bool]:
         self._begin(connection)
         now = self._time.now()
-        cache = self._current_cache(connection)
+        cache = self._current_cache(connection.execute)
         transaction = Transaction(connection, cache, self.clock, now, self._time.step)
         answers: list[Answer] = []
         done: list[tuple[Batch, list[Any]]] = []
@@ -306,13 +306,11 @@ class SqliteStore:
             )
         return trouble
 
-    def _current_cache(self, connection: sqlite3.Connection) -> Cache:
-        execute = connection.execute
+    def _current_cache(self, execute: Callable[..., Any]) -> Cache:
         [data_version] = execute(SQL["data_version"]).fetchone()
         cache = self._cache
         if cache is None:
-            # One cursor for all statements of the fast path: `Connection.execute` makes a new one.
-            cache = self._cache = Cache(connection.cursor().execute, data_version)
+            cache = self._cache = Cache(execute, data_version)
         elif cache.data_version != data_version:
             cache.reread(execute, data_version)
         if self._identity not in ("", cache.identity):
@@ -414,7 +412,9 @@ class SqliteStore:
                 connection, _ = self._reader.connection()
                 return self._database.patiently(lambda: self._read_on(connection, read, within))
             except BaseException as error:
-                self._reader.abandon()
+                # Not only rolled back: while the traceback of an interrupt lives, so may a cursor,
+                # and later reads on the connection would see the state of that moment.
+                self._reader.close()
                 self._tell("read", error, self._reader)
                 raise
 
