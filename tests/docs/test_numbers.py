@@ -16,7 +16,7 @@ from casque.stores import port, url
 from casque.stores.document import store
 from casque.stores.ledger import bucket_requests, bucket_time, log_reader, pacing
 from casque.stores.ledger import store as ledger
-from casque.stores.sqlite import watch
+from casque.stores.sqlite import lock_wait, watch
 from casque.system import local_disk
 from casque.system.clock import DAY_US, LONGEST_SPAN_US, MINUTE_US, SECOND_US
 from casque.tasks import app
@@ -80,6 +80,13 @@ def test_the_limits_are_those_of_the_code(row: str, limits: list[str]) -> None:
     [found] = [line for line in rows if line.startswith(f"| {row}")]
     for limit in limits:
         assert limit in found
+
+
+def test_the_wait_for_sqlites_lock_is_as_long_as_its_page_says() -> None:
+    text = " ".join((DOCS / "how-to" / "use-sqlite.md").read_text().split())
+    warns, ends = seconds(lock_wait.WARN_AFTER_US), seconds(port.COMMIT_DEADLINE_US)
+    assert f"After {warns} casque logs a warning" in text
+    assert f"after {ends} the call raises `StorageError`" in text
 
 
 def test_the_warning_of_the_document_is_where_the_guarantees_say() -> None:

@@ -187,7 +187,9 @@ def test_a_link_to_the_file_is_the_file(tmp_path: Path, path: Path, q: Queue) ->
 
 @pytest.mark.parametrize("wrong", [3, "app.db", object(), True])
 def test_a_value_that_is_not_a_connection_is_refused(q: Queue, wrong: object) -> None:
-    with pytest.raises(InvalidError, match=f"sqlite3.Connection, not {type(wrong).__name__}"):
+    with pytest.raises(
+        InvalidError, match=rf"sqlite3\.Connection, .*; got {type(wrong).__name__}\."
+    ):
         q.enqueue("e", connection=wrong)
 
 

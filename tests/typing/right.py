@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from sqlite3 import Connection
 from typing import Any, assert_type
 
 from casque import App, Backoff, Discard, Handle, NewJob, Retry, Snooze, Task, current_job
@@ -63,6 +64,16 @@ def enqueues() -> None:
     assert_type(add.job(1, 2), NewJob)
     assert_type(app.enqueue_many([add.job(1), send_email.job("a")]), list[Handle[Any]])
     assert_type(app.enqueue("add", {"a": 1}, delay=timedelta(1)), Handle[Any])
+
+
+async def enqueues_in_a_transaction(connection: Connection) -> None:
+    inside = add.using(connection=connection, priority=1)
+    assert_type(inside.enqueue(1), Handle[int])
+    assert_type(await inside.using(id="one").aenqueue(1, b=2), Handle[int])
+    assert_type(app.enqueue("add", {"a": 1}, connection=connection), Handle[Any])
+    await app.aenqueue("add", {"a": 1}, connection=None)
+    assert_type(app.enqueue_many([add.job(1)], connection=connection), list[Handle[Any]])
+    await app.aenqueue_many([add.job(1)], connection=connection)
 
 
 @app.cron("@daily", tz="Europe/Berlin", catch_up=timedelta(hours=1))

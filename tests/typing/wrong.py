@@ -53,6 +53,8 @@ def results() -> None:
 def options() -> None:
     add.using(delay=5)  # wrong
     add.using(colour="red")  # wrong
+    add.using(connection=None).enqueue("1")  # wrong
+    add.job(1, connection=None)  # wrong
     add.using(headers={"trace": 1})  # wrong
     add.enqueue(1).result(timeout=5)  # wrong
     app.enqueue("add", [1])  # wrong

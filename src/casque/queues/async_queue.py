@@ -44,7 +44,7 @@ from casque.rules.operations import (
     Release,
     Request,
 )
-from casque.stores.port import Store
+from casque.stores.port import Joined, Store
 from casque.stores.url import StoreAddress
 from casque.system.clock import LOOK_US, Bell, StepWatch
 
@@ -140,8 +140,9 @@ class AsyncQueue(OperatorMethods):
         job; a running job is not replaced: CASConflictError. `retain` keeps the record that long
         after success. `timeout` limits one attempt; workers enforce it, the queue does not.
         `headers` are up to 1 KiB of text stored with the job, such as trace context. With
-        `connection`, a sqlite3.Connection to the queue's file, the job joins the transaction that
-        is open there. The job is stored if, and only if, that transaction commits.
+        `connection`, to the queue's SQLite file, the job joins the transaction that is open there.
+        The job is stored if, and only if, that transaction commits. It is a sqlite3.Connection,
+        Django's `connection`, or a Session, Connection or raw connection of SQLAlchemy.
         """
         new = NewJob(
             entrypoint,
@@ -161,25 +162,35 @@ class AsyncQueue(OperatorMethods):
     async def _enqueue(
         self, new: NewJob, connection: object = None, *, replace: bool = False
     ) -> Job:
-        operation = self._to_enqueue(new, replace=replace)
         if connection is not None:
-            return self._session.enqueue_within(connection, operation)[0]
-        added: list[Job] = await self._session.submit(operation)
+            return self._enqueue_within((new,), connection, replace=replace).jobs[0]
+        added: list[Job] = await self._session.submit(self._to_enqueue(new, replace=replace))
         return added[0]
 
     async def enqueue_many(
         self, jobs: Iterable[NewJob], *, replace: bool = False, connection: object = None
     ) -> list[Job]:
         """Add up to 10,000 jobs (64 MiB of payload), all or none, in order."""
+        if connection is not None:
+            return self._enqueue_within(jobs, connection, replace=replace).jobs
         requests = arguments.requests(jobs, inherited(), self._session.clock.mint)
         if not requests:
             self._session.check_open()
             return []
         operation = self._allowed(requests, replace=replace)
-        if connection is not None:
-            return self._session.enqueue_within(connection, operation)
         added: list[Job] = await self._session.submit(operation)
         return added
+
+    def _enqueue_within(
+        self, jobs: Iterable[NewJob], connection: object, *, replace: bool = False
+    ) -> Joined:
+        """Add jobs inside the caller's transaction, on the calling thread."""
+        requests = arguments.requests(jobs, inherited(), self._session.clock.mint)
+        if not requests:
+            self._session.check_open()
+            return Joined([], None)
+        operation = self._allowed(requests, replace=replace)
+        return self._session.enqueue_within(connection, operation)
 
     # -- consuming -------------------------------------------------------------
 

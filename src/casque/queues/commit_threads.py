@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -16,7 +16,7 @@ from casque.queues.commit import (
     to_give_back,
 )
 from casque.rules.operations import Batch, Operation
-from casque.stores.port import Answer, Prompt, Store
+from casque.stores.port import Answer, OwnTransactionError, Prompt, Store
 from casque.system import reentry
 from casque.system.clock import Stopwatch, drive
 
@@ -74,7 +74,7 @@ class ThreadCommitter(BatchWriter):
                     if self._is_closed:
                         raise _closed()
                     while not entries[-1].is_done:
-                        if not self._commit_next():
+                        if not self._commit_next(entries):
                             # The thread that was committing it was interrupted.
                             raise interrupted_error(self._store.name)
                 finally:
@@ -120,13 +120,18 @@ class ThreadCommitter(BatchWriter):
             with suppress(Exception):  # then it is due again when its lease ends
                 drive(self._commit(operations, blocking=True))
 
-    def _commit_next(self) -> bool:
-        """Commit the next batch. False if no operation waits."""
+    def _commit_next(self, own: Sequence[PendingOperation] = ()) -> bool:
+        """Commit the next batch. False if no operation waits. This thread waits for `own`."""
         batch: list[PendingOperation] = []
         try:
             self._next_batch(batch)
             operations = [entry.operation for entry in batch]
             outcomes = drive(self._commit(operations, blocking=True))
+        except OwnTransactionError as error:
+            # The other threads' operations can be stored once this thread ends its transaction.
+            mine = set(own).intersection(batch) or set(batch)
+            self._waiting.extendleft(entry for entry in reversed(batch) if entry not in mine)
+            _finish_all(mine, error)
         except Exception as error:  # noqa: BLE001 - no caller may hang, whatever the error
             _finish_all(batch, error)
         except BaseException:  # Ctrl-C in this thread; the batch has other threads' operations too
@@ -151,7 +156,7 @@ def _commit_now_of(store: Store, max_conflicts: int | None) -> CommitNow:
     return store.commit_now if is_plain and isinstance(store, Prompt) else driven
 
 
-def _finish_all(entries: list[PendingOperation], error: Exception) -> None:
+def _finish_all(entries: Iterable[PendingOperation], error: Exception) -> None:
     for entry in entries:
         entry.outcome, entry.is_done = copied_error(error), True
 

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from casque import checks
 from casque.errors import CASConflictError, InvalidError
-from casque.job import Job
 from casque.queues.commit_threads import ThreadCommitter
 from casque.record import ABSENT, Record
 from casque.rules.operations import DeleteRecord, Enqueue, Operation, PutRecord
 from casque.stores.listeners import Listeners
-from casque.stores.port import Joinable, Store
+from casque.stores.port import Joinable, Joined, Store
 from casque.stores.url import StoreAddress, open_store, shared_address_of
 from casque.system import forks
 from casque.system.clock import Bell, Clock, drive
@@ -144,7 +143,7 @@ class Session:
             raise outcome
         return outcome
 
-    def enqueue_within(self, connection: object, operation: Enqueue) -> list[Job]:
+    def enqueue_within(self, connection: object, operation: Enqueue) -> Joined:
         """Add jobs inside the caller's transaction; they are stored when it commits."""
         self.check_open()
         if not isinstance(self.store, Joinable):

@@ -25,7 +25,7 @@ from casque.queues.running_job import RunningJob
 from casque.retry import Backoff
 from casque.rules.decide import Leased
 from casque.rules.state import QueueState
-from casque.stores.port import Store
+from casque.stores.port import Joined, Store
 from casque.stores.url import (
     StoreAddress,
     anchored,
@@ -166,10 +166,10 @@ class Queue:
             timeout=timeout,
             headers=headers,
         )
+        if connection is not None:
+            return self._enqueue_within((new,), connection, replace=replace).jobs[0]
         live = self._live
         operation = live._to_enqueue(new, replace=replace)
-        if connection is not None:
-            return live._session.enqueue_within(connection, operation)[0]
         added: list[Job] = self._runner.commit(live._session, operation)
         return added[0]
 
@@ -179,11 +179,24 @@ class Queue:
         added: list[Job] = self._runner.commit(session, self._queue._to_enqueue(new))
         return added[0]
 
+    def _enqueue_within(
+        self, jobs: Iterable[NewJob], connection: object, *, replace: bool = False
+    ) -> Joined:
+        """Add jobs inside the caller's transaction.
+
+        Gives no warning in an event loop: an async queue would block it too, as does every
+        statement on the connection.
+        """
+        self._check_open()
+        return self._queue._enqueue_within(jobs, connection, replace=replace)
+
     def enqueue_many(
         self, jobs: Iterable[NewJob], *, replace: bool = False, connection: object = None
     ) -> list[Job]:
         """Add up to 10,000 jobs (64 MiB of payload), all or none, in order."""
-        return self._run(self._live.enqueue_many(jobs, replace=replace, connection=connection))
+        if connection is not None:
+            return self._enqueue_within(jobs, connection, replace=replace).jobs
+        return self._run(self._live.enqueue_many(jobs, replace=replace))
 
     # -- consuming -------------------------------------------------------------
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-from casque.errors import CasqueError
+from casque.errors import CasqueError, InvalidError
 from casque.job import Job, Stats
 from casque.record import Record
 from casque.rules.operations import Batch, Enqueue
@@ -157,13 +157,40 @@ class Counted(Protocol):
         ...
 
 
+class CallersTransaction(Protocol):
+    """The transaction of the caller that jobs were added to."""
+
+    def is_open(self) -> bool:
+        """True while this transaction, or a later one on its connection, is open."""
+        ...
+
+    def hides_queue(self) -> bool:
+        """True while reading the queue on another connection would wait for its end."""
+        ...
+
+
+class Joined(NamedTuple):
+    """Jobs that were added inside the caller's transaction."""
+
+    jobs: list[Job]
+    transaction: CallersTransaction | None
+    """None if there were no jobs to add."""
+
+
 @runtime_checkable
 class Joinable(Protocol):
     """A store that can add jobs inside the caller's open transaction."""
 
-    def enqueue_within(self, connection: object, operation: Enqueue) -> list[Job]:
+    def enqueue_within(self, connection: object, operation: Enqueue) -> Joined:
         """Add all of the jobs to the transaction on `connection`, or raise and add none.
 
         The jobs exist once the caller commits. This runs on the caller's own thread.
         """
         ...
+
+
+class OwnTransactionError(InvalidError):
+    """The calling thread holds the lock that its own commit needs.
+
+    Operations of other threads in the same commit are not affected: commit them again.
+    """

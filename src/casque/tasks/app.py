@@ -17,7 +17,7 @@ from casque.queues.async_queue import DEFAULT_MAX_DEPTH, AsyncQueue
 from casque.queues.sync_queue import Queue
 from casque.retry import Backoff
 from casque.schedule import Overlap, Schedule
-from casque.stores.port import Store
+from casque.stores.port import CallersTransaction, Joined, Store
 from casque.stores.url import StoreAddress
 from casque.tasks.app_store import AppStore
 from casque.tasks.calls import encode_unchecked
@@ -27,7 +27,7 @@ from casque.tasks.schedules import definition
 from casque.tasks.task import (
     AsyncTask,
     Decorator,
-    JobOptions,
+    EnqueueOptions,
     P,
     PlainTask,
     R,
@@ -257,41 +257,56 @@ class TaskApp:
         self,
         entrypoint: str,
         arguments: Mapping[str, object] | None = None,
-        **options: Unpack[JobOptions],
+        **options: Unpack[EnqueueOptions],
     ) -> Handle[Any]:
         """Enqueue a job by its task's name, for producers that do not have the task's code.
 
         If the task is registered in this app, its options apply and the arguments are checked.
+        With `connection`, the job joins the transaction that is open there.
         """
+        connection = options.pop("connection", None)
         new = changed(self._named(entrypoint, arguments), options)
-        return self.enqueue_many([new])[0]
+        return self.enqueue_many([new], connection=connection)[0]
 
     async def aenqueue(
         self,
         entrypoint: str,
         arguments: Mapping[str, object] | None = None,
-        **options: Unpack[JobOptions],
+        **options: Unpack[EnqueueOptions],
     ) -> Handle[Any]:
         """Like `enqueue`, without blocking the event loop."""
+        connection = options.pop("connection", None)
         new = changed(self._named(entrypoint, arguments), options)
-        return (await self.aenqueue_many([new]))[0]
+        return (await self.aenqueue_many([new], connection=connection))[0]
 
-    def enqueue_many(self, jobs: Iterable[NewJob]) -> list[Handle[Any]]:
-        """Store up to 10,000 jobs that `task.job(…)` made: all or none, in order."""
+    def enqueue_many(
+        self, jobs: Iterable[NewJob], *, connection: object = None
+    ) -> list[Handle[Any]]:
+        """Store up to 10,000 jobs that `task.job(…)` made: all or none, in order.
+
+        With `connection`, they join the transaction that is open there.
+        """
         if self.immediate:
             return [
                 self._handle(run_now(self._known(new), new, self.app_store))
                 for new in arguments.several(jobs, "NewJob")
             ]
+        if connection is not None:
+            return self._handles(self.queue._enqueue_within(jobs, connection))  # noqa: SLF001 - for handles
         return [self._handle(job) for job in self.queue.enqueue_many(jobs)]
 
-    async def aenqueue_many(self, jobs: Iterable[NewJob]) -> list[Handle[Any]]:
+    async def aenqueue_many(
+        self, jobs: Iterable[NewJob], *, connection: object = None
+    ) -> list[Handle[Any]]:
         """Like `enqueue_many`, without blocking the event loop."""
         if self.immediate:
             return [
                 self._handle(await arun_now(self._known(new), new, self.app_store))
                 for new in arguments.several(jobs, "NewJob")
             ]
+        if connection is not None:
+            queue = self.async_queue
+            return self._handles(queue._enqueue_within(jobs, connection))  # noqa: SLF001 - for handles
         return [self._handle(job) for job in await self.async_queue.enqueue_many(jobs)]
 
     def handle(self, id: str) -> Handle[Any]:
@@ -324,10 +339,13 @@ class TaskApp:
             )
         return task
 
-    def _handle(self, job: Job) -> Handle[Any]:
+    def _handle(self, job: Job, transaction: CallersTransaction | None = None) -> Handle[Any]:
         task = self._tasks.get(job.entrypoint)
         call = None if task is None else task.call
-        return Handle(self.app_store, job, call, is_done=self.immediate)
+        return Handle(self.app_store, job, call, is_done=self.immediate, transaction=transaction)
+
+    def _handles(self, joined: Joined) -> list[Handle[Any]]:
+        return [self._handle(job, joined.transaction) for job in joined.jobs]
 
 
 def _found(job: Job | None, id: str) -> Job:

@@ -15,6 +15,7 @@ from casque.queues.runner import warn_inside_loop
 from casque.system.clock import SECOND_US, drive
 
 if TYPE_CHECKING:
+    from casque.stores.port import CallersTransaction
     from casque.tasks.app_store import AppStore
     from casque.tasks.calls import Call
 
@@ -29,10 +30,16 @@ _FINISHED = (JobStatus.COMPLETED, JobStatus.DEAD, JobStatus.CANCELLED)
 class Handle(Generic[R_co]):
     """An enqueued job, for the code that enqueued it."""
 
-    __slots__ = ("_app_store", "_call", "_done", "_job", "id")
+    __slots__ = ("_app_store", "_call", "_done", "_job", "_transaction", "id")
 
     def __init__(
-        self, app_store: AppStore, job: Job, call: Call | None, *, is_done: bool = False
+        self,
+        app_store: AppStore,
+        job: Job,
+        call: Call | None,
+        *,
+        is_done: bool = False,
+        transaction: CallersTransaction | None = None,
     ) -> None:
         self.id: str = job.id
         self._app_store = app_store
@@ -40,6 +47,8 @@ class Handle(Generic[R_co]):
         self._call = call
         self._done = is_done
         """True if the job ran at once: then nothing is stored, and `_job` is final."""
+        self._transaction = transaction
+        """The caller's transaction that it was added to, until it is known to be committed."""
 
     @property
     def duplicate(self) -> bool:
@@ -52,7 +61,8 @@ class Handle(Generic[R_co]):
         """Wait for the job to finish and return the result of the task.
 
         Raises TimeoutError if the job has not finished within `timeout`, CasqueError if it is dead
-        or cancelled, and JobNotFoundError if its record was deleted.
+        or cancelled, and JobNotFoundError if its record was deleted. After an enqueue with
+        `connection`, raises InvalidError if the transaction was not committed.
         """
         looks = self._looks(timeout)
         if not self._done:
@@ -114,13 +124,17 @@ class Handle(Generic[R_co]):
 
     def job(self) -> Job:
         """The job as it is now. Raises JobNotFoundError if its record was deleted."""
-        return self._job if self._done else self._found(self._app_store.queue.get(self.id))
+        if self._done:
+            return self._job
+        is_open = self._has_open_transaction()
+        return self._found(self._app_store.queue.get(self.id), is_open=is_open)
 
     async def ajob(self) -> Job:
         """Like `job`, without blocking the event loop."""
         if self._done:
             return self._job
-        return self._found(await self._app_store.async_queue.get(self.id))
+        is_open = self._has_open_transaction()
+        return self._found(await self._app_store.async_queue.get(self.id), is_open=is_open)
 
     def status(self) -> JobStatus:
         """The status of the job. Raises JobNotFoundError if its record was deleted."""
@@ -133,30 +147,65 @@ class Handle(Generic[R_co]):
     def cancel(self, *, reason: str = "") -> Job:
         """Never run the job (again). A running job loses its lease at once."""
         self._refuse_done()
+        if self._transaction is not None:
+            self.job()  # raises if it is not committed: the call would wait for the transaction
         return self._app_store.queue.cancel(self.id, reason=reason)
 
     async def acancel(self, *, reason: str = "") -> Job:
         """Like `cancel`, without blocking the event loop."""
         self._refuse_done()
+        if self._transaction is not None:
+            await self.ajob()  # as above
         return await self._app_store.async_queue.cancel(self.id, reason=reason)
 
     def _refuse_done(self) -> None:
         if self._done:
             raise InvalidError(f"job {self.id} has already run: the App is immediate.")
 
-    def _found(self, job: Job | None) -> Job:
+    def _has_open_transaction(self) -> bool:
+        """Ask before a read: another thread may commit the transaction after it."""
+        transaction = self._transaction
+        if transaction is None:
+            return False
+        if transaction.hides_queue():
+            raise self._uncommitted()
+        return transaction.is_open()
+
+    def _found(self, job: Job | None, *, is_open: bool) -> Job:
         if job is not None:
+            self._transaction = None  # it is committed
             return job
-        kept = self._job.retain
+        if is_open:
+            raise self._uncommitted()
         raise JobNotFoundError(
-            f"job {self.id} ({self._job.entrypoint}): its record no longer exists: it was "
+            f"job {self.id} ({self._job.entrypoint}): "
             + (
-                "enqueued with retain=None and has succeeded, or was deleted. Give the task "
-                "`retain` to keep it."
-                if kept is None
-                else f"kept for {kept} after its success, or was deleted. Raise `retain`."
+                self._gone()
+                if self._transaction is None
+                else "it is not stored: the transaction that it was enqueued in was rolled back. "
+                f"If it was committed, {self._gone()}"
             ),
             job_id=self.id,
+        )
+
+    def _uncommitted(self) -> InvalidError:
+        return InvalidError(
+            f"job {self.id} ({self._job.entrypoint}) is not stored yet: the transaction that it "
+            "was enqueued in has not been committed. Commit it first, then use the handle. (After "
+            "a rollback there is no such job.)",
+            job_id=self.id,
+        )
+
+    def _gone(self) -> str:
+        kept = self._job.retain
+        if kept is None:
+            return (
+                "its record no longer exists: it was enqueued with retain=None and has succeeded, "
+                "or was deleted. Give the task `retain` to keep it."
+            )
+        return (
+            f"its record no longer exists: it was kept for {kept} after its success, or was "
+            "deleted. Raise `retain`."
         )
 
     def __repr__(self) -> str:

@@ -32,6 +32,8 @@ from casque.tasks.handle import Handle
 from casque.tasks.immediate import arun_now, run_now
 
 if TYPE_CHECKING:
+    from casque.queues.async_queue import AsyncQueue
+    from casque.queues.sync_queue import Queue
     from casque.tasks.app import TaskApp
 
 P = ParamSpec("P")
@@ -52,6 +54,12 @@ class JobOptions(TypedDict, total=False):
     retain: timedelta | None
     timeout: timedelta | None
     headers: Mapping[str, str] | None
+
+
+class EnqueueOptions(JobOptions, total=False):
+    """The options of a job, and the connection in whose transaction it is stored."""
+
+    connection: object
 
 
 class PathTask(Protocol):
@@ -101,9 +109,55 @@ class TaskWithOptions(Generic[P, R]):
         """Return the job that `enqueue` would store, for `enqueue_many` and `ack(enqueue=[…])`."""
         return replace(self._template, payload=self._task.call.encode(args, kwargs))
 
-    def using(self, **options: Unpack[JobOptions]) -> TaskWithOptions[P, R]:
-        """Return the same task with other job options, such as a delay, a queue or an id."""
-        return TaskWithOptions(self._task, changed(self._template, options))
+    def using(self, **options: Unpack[EnqueueOptions]) -> TaskWithOptions[P, R]:
+        """Return the same task with other job options, such as a delay, a queue or an id.
+
+        With `connection`, its jobs join the transaction that is open there: a job is stored if,
+        and only if, that transaction commits.
+        """
+        connection = options.pop("connection", None)
+        template = changed(self._template, options)
+        if connection is None:
+            return TaskWithOptions(self._task, template)
+        return TaskInTransaction(self._task, template, connection)
+
+
+class TaskInTransaction(TaskWithOptions[P, R]):
+    """A task whose next jobs are stored by the caller's transaction."""
+
+    def __init__(self, task: Task[P, R], template: NewJob, connection: object) -> None:
+        super().__init__(task, template)
+        self._connection = connection
+
+    def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
+        """Add a job to the transaction. It is stored when the transaction commits."""
+        app = self._task.app
+        if app.immediate:
+            return super().enqueue(*args, **kwargs)
+        return self._added(app.app_store.queue, self._task.call.encode(args, kwargs))
+
+    async def aenqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
+        """Like `enqueue`. It blocks the event loop, as a statement on the connection does."""
+        app = self._task.app
+        if app.immediate:
+            return await super().aenqueue(*args, **kwargs)
+        return self._added(app.app_store.async_queue, self._task.call.encode(args, kwargs))
+
+    def using(self, **options: Unpack[EnqueueOptions]) -> TaskWithOptions[P, R]:
+        """As for a task; the connection stays, unless `connection` is given again."""
+        options.setdefault("connection", self._connection)
+        return super().using(**options)
+
+    def _added(self, queue: Queue | AsyncQueue, payload: bytes) -> Handle[R]:
+        task, new = self._task, replace(self._template, payload=payload)
+        [job], transaction = queue._enqueue_within([new], self._connection)  # noqa: SLF001 - no list
+        return Handle(task.app.app_store, job, task.call, transaction=transaction)
+
+    def job(self, /, *args: P.args, **kwargs: P.kwargs) -> NewJob:  # noqa: ARG002 - the task's
+        raise InvalidError(
+            "a NewJob is not part of a transaction: leave out `connection` here, and pass it to "
+            "`app.enqueue_many(jobs, connection=…)`."
+        )
 
 
 def changed(template: NewJob, options: JobOptions) -> NewJob:

@@ -15,6 +15,8 @@ fast_path            The most frequent commits (an enqueue, a claim, an ack, ack
 files                Checks that the file and its log are still those that are open.
 forks                Closes connections before a fork, or in the child of a fork in C.
 known_lines          Dequeues from due lines that are in the cache: the simple case of `dequeue`.
+lock_wait            A wait for a lock: its warning, its end, and the error of a thread that waits
+                     for its own transaction.
 reads                The queries of a reader.
 rows                 Converts jobs and records to rows and back; the statements by name.
 store                `SqliteStore`: a commit is a transaction; one connection writes, one reads.

@@ -6,7 +6,6 @@ transaction. If the caller rolls back, they never existed.
 
 from __future__ import annotations
 
-import os
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -15,9 +14,12 @@ from typing import Any
 from casque.errors import CasqueError, InvalidError, StorageError
 from casque.job import Job
 from casque.rules.operations import Enqueue
+from casque.stores.callers_connection import driver_connection
+from casque.stores.port import Joined
 from casque.stores.sqlite.cache import Cache
 from casque.stores.sqlite.changes import Changes
 from casque.stores.sqlite.connection import Database, create_schema
+from casque.stores.sqlite.lock_wait import is_writing, main_file_of
 from casque.stores.sqlite.transaction import Transaction
 from casque.system.clock import Clock
 
@@ -47,28 +49,49 @@ class Borrowed:
         return cursor
 
 
+class JoinedTransaction:
+    """A transaction that jobs were added to."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def is_open(self) -> bool:
+        try:
+            return self._connection.in_transaction
+        except sqlite3.ProgrammingError:
+            return False  # the caller has closed it, which rolls back
+
+    def hides_queue(self) -> bool:
+        """A file without a log gets one when the queue is opened, and that takes every lock."""
+        try:
+            with _text_as_str(self._connection):
+                borrowed = Borrowed(self._connection)
+                [mode] = borrowed.execute("PRAGMA main.journal_mode").fetchone()
+            return mode != "wal" and is_writing(self._connection)
+        except sqlite3.Error:
+            return False  # closed, or of another thread
+
+
 def enqueue_within(
-    database: Database, clock: Clock, now: int, connection: object, operation: Enqueue
-) -> list[Job]:
-    """Add the jobs of `operation` to the transaction that is open on `connection`."""
-    if not isinstance(connection, sqlite3.Connection):
-        raise InvalidError(
-            f"`connection` must be a sqlite3.Connection, not {type(connection).__name__}."
-        )
+    database: Database, clock: Clock, now: int, given: object, operation: Enqueue
+) -> Joined:
+    """Add the jobs of `operation` to the transaction that is open on the connection in `given`."""
+    connection = driver_connection(given, sqlite3.Connection)
     try:
         with _text_as_str(connection):
             _check_same_file(database, connection)
             _check_not_shadowed(connection)
             with _in_transaction(connection):
-                return _add(database, Borrowed(connection), clock, now, operation)
+                jobs = _add(database, Borrowed(connection), clock, now, operation)
+        return Joined(jobs, JoinedTransaction(connection))
     except sqlite3.ProgrammingError as error:
         raise InvalidError(f"`connection` cannot be used here: {error}", cause=error) from error
     except sqlite3.OperationalError as error:
         if getattr(error, "sqlite_errorname", "").startswith("SQLITE_BUSY"):
             raise StorageError(
                 f"{database.name}: another connection is writing, so the job was not added "
-                "to this transaction. Begin such transactions with BEGIN IMMEDIATE, and give "
-                "the connection a timeout.",
+                "to this transaction. Begin such transactions with BEGIN IMMEDIATE (in Django: "
+                "the option transaction_mode), and give the connection a timeout.",
                 cause=error,
                 outcome_unknown=False,
             ) from error
@@ -102,13 +125,8 @@ def _add(
 
 
 def _check_same_file(database: Database, connection: sqlite3.Connection) -> None:
-    rows = Borrowed(connection).execute("PRAGMA database_list").fetchall()
-    path = next((file for _, name, file in rows if name == "main"), "")
-    try:
-        found = os.stat(path)  # noqa: PTH116 - "" is not a path, but Path("") is the folder
-    except OSError:
-        found = None
-    if found is None or (found.st_dev, found.st_ino) != database.identity():
+    path, file = main_file_of(connection)
+    if file is None or file != database.identity():
         raise InvalidError(
             f"`connection` is open on {path or 'a database in memory'}, but this queue is in "
             f"{database.name}: one transaction can only be in one file."

@@ -26,8 +26,15 @@ from casque.stores.sqlite.driver_errors import (
     translated,
 )
 from casque.stores.sqlite.files import Identity, OpenFiles, identity_of
+from casque.stores.sqlite.lock_wait import (
+    LOCKED,
+    LOG_REMOVED,
+    LockWait,
+    Obstacle,
+    refuse_own_transaction,
+)
 from casque.stores.sqlite.rows import Connection, schema
-from casque.system.clock import SECOND_US, Clock
+from casque.system.clock import Clock
 from casque.system.local_disk import has_other_names, make_folder, network_filesystem
 
 Durability = Literal["full", "normal"]
@@ -47,16 +54,6 @@ _LOG_BYTES = 4_096_000
 _FRAME_HEADER = 24
 _SHARE_OF_FREE_SPACE = 20
 """The log gets its full size early only if the disk has this many times as much free space."""
-
-_LOCKED = (
-    "locked by another program for {} s; nothing was written. Check for a transaction left open "
-    "or a suspended process. To enqueue inside your own transaction, pass `connection=`."
-)
-_LOG_REMOVED = (
-    "open in another program for {} s, but its log (-wal, -shm) is missing: it seems that someone "
-    "removed the log. Nothing was written: a new log would lose jobs. Stop or restart every "
-    "process that uses the file; the last one to exit saves its copy of the log."
-)
 
 T = TypeVar("T")
 
@@ -205,26 +202,24 @@ class Database:
         finally:
             connection.execute("ROLLBACK")
 
-    def patiently(self, attempt: Callable[[], T], what: str = _LOCKED) -> T:
-        """Call `attempt` until no other process holds a lock, for as long as a commit may take.
+    def patiently(self, attempt: Callable[[], T], obstacle: Obstacle = LOCKED) -> T:
+        """Call `attempt` until no other connection holds a lock, for as long as a commit may take.
 
-        After that, raise StorageError; `what` names the cause and the remedy.
+        Warns after a while. After that time it raises StorageError; `obstacle` names the cause and
+        the remedy. Raises InvalidError at once if this thread certainly waits for itself.
         """
-        give_up: int | None = None
+        wait: LockWait | None = None
         while True:
             try:
                 return attempt()
             except sqlite3.OperationalError as error:
                 if not is_busy(error):
                     raise
-                now = self._clock.monotonic()
-                give_up = give_up or now + COMMIT_DEADLINE_US
-                if now >= give_up:
-                    raise StorageError(
-                        f"{self.name} has been {what.format(COMMIT_DEADLINE_US // SECOND_US)}",
-                        cause=error,
-                        outcome_unknown=False,
-                    ) from error
+                if wait is None:
+                    wait = LockWait(self.name, obstacle, self._clock, COMMIT_DEADLINE_US)
+                    if obstacle is LOCKED:
+                        refuse_own_transaction(self.name, self.identity())
+                wait.check(error)
 
     @contextmanager
     def translating(self, verb: str) -> Iterator[None]:
@@ -332,7 +327,7 @@ class Database:
             return log
 
         try:
-            return self.patiently(ask, _LOG_REMOVED)
+            return self.patiently(ask, LOG_REMOVED)
         except sqlite3.Error:
             return None  # it cannot be opened at all: `_connect` will raise the reason
 

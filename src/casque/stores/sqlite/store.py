@@ -27,12 +27,11 @@ from casque.rules.views import JobFilter
 from casque.stores.last_answers import KeptAnswer, LastAnswers, check_writers
 from casque.stores.listeners import Listeners
 from casque.stores.place_errors import replaced
-from casque.stores.port import Answer
+from casque.stores.port import Answer, Joined
 from casque.stores.sqlite import fast_path, forks
 from casque.stores.sqlite.backup import Backup, Progress, back_up
 from casque.stores.sqlite.batch import carry_out
 from casque.stores.sqlite.cache import Cache
-from casque.stores.sqlite.callers_transaction import enqueue_within
 from casque.stores.sqlite.changes import Clash
 from casque.stores.sqlite.connection import Database, Durability
 from casque.stores.sqlite.connection_handle import ConnectionHandle
@@ -341,8 +340,11 @@ class SqliteStore:
                 answers.append(Leased([], next_in))
         return answers
 
-    def enqueue_within(self, connection: object, operation: Enqueue) -> list[Job]:
+    def enqueue_within(self, connection: object, operation: Enqueue) -> Joined:
         """Add jobs inside the transaction that the caller has open on `connection`."""
+        # Few programs need it, and every `queuectl enqueue` would load it.
+        from casque.stores.sqlite.callers_transaction import enqueue_within  # noqa: PLC0415
+
         try:
             return enqueue_within(
                 self._database, self.clock, self._time.now(), connection, operation
