@@ -75,7 +75,9 @@ def shown(*command: str) -> str:
 
 
 def queuectl(*arguments: str) -> str:
-    return shown("queuectl", *arguments)
+    """Return what the command shows, with the store in a folder of the same name every time."""
+    folder = Path(os.environ["CASQUE_STORE"]).parent
+    return shown("queuectl", *arguments).replace(str(folder.resolve()), "/srv")
 
 
 def enqueue(jobs: Iterable[str]) -> None:

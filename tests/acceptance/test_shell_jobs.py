@@ -165,7 +165,7 @@ def test_the_foreground_shows_workers_and_their_jobs(on_sqlite: Operator) -> Non
         enqueue(on_sqlite, line, id)
     running = on_sqlite.begin("worker", "start", "--foreground", "--count", "1")
     assert running.stdout is not None
-    out = "".join(running.stdout.readline() for _ in range(9))
+    out = "".join(running.stdout.readline() for _ in range(10))
     running.send_signal(signal.SIGINT)
     out += running.communicate(timeout=PATIENCE)[0]
     found = re.search(r"^\[Manager\] Started worker PID: (\d+)$", out, re.MULTILINE)
@@ -173,8 +173,9 @@ def test_the_foreground_shows_workers_and_their_jobs(on_sqlite: Operator) -> Non
     who = f"[Worker {found[1]}]"
     lines = out.splitlines()
     assert lines[0] == "[Manager] Starting 1 worker(s) in foreground mode..."
-    assert lines[2] == f"{who} Started and registered."
-    assert set(lines[3:9]) == {
+    assert lines[2] == f"{who} Opening the store {on_sqlite.fleet.store}."
+    assert lines[3] == f"{who} Started and registered."
+    assert set(lines[4:10]) == {
         f"{who} Processing job good: echo fine",
         f"{who} Processing job bad: exit 1",
         f"{who} Processing job wrong: no_such_command",
@@ -182,7 +183,7 @@ def test_the_foreground_shows_workers_and_their_jobs(on_sqlite: Operator) -> Non
         f"{who} Job bad failed (exit code 1).",
         f"{who} Job wrong failed (exit code 127).",
     }
-    assert sorted(lines[9:]) == sorted(
+    assert sorted(lines[10:]) == sorted(
         [
             "[Manager] Shutdown signal received. Terminating 1 workers...",
             f"{who} Shutdown signal received. Exiting...",

@@ -17,6 +17,7 @@ import pytest
 from casque import Job, Queue
 from casque.cli.main import run
 from tests import forkserver
+from tests.notes import without_notes
 
 STORES = ("jobs.db", "queue.json", "ledger/")
 QUEUECTL = (sys.executable, "-m", "casque.cli")
@@ -65,9 +66,10 @@ class Control:
         """The one line on stderr of a command that must fail."""
         result = self(*arguments, stdin=stdin)
         assert (result.code, result.out) == (code, "")
-        assert result.err.startswith("queuectl: ")
-        assert result.err.count("\n") == 1
-        return result.err
+        error = without_notes(result.err)
+        assert error.startswith("queuectl: ")
+        assert error.count("\n") == 1
+        return error
 
     def job(self, id: str) -> Job | None:
         with Queue(self.store) as queue:

@@ -51,7 +51,7 @@ def test_writing_commands_report_the_full_disk(ledger: Control, command: tuple[s
 
 def test_reading_an_empty_folder_leaves_it_empty(tmp_path: Path) -> None:
     result = run_process_on_a_full_disk("--store", str(tmp_path), "status", "--json")
-    assert result.code == 0, result.err
+    assert result.code == 3, result.err
     assert result.json["pending"] == 0
     assert disk(tmp_path) == {}
 

@@ -276,7 +276,7 @@ def test_stop_creates_no_queue_and_reports_that_there_is_none(
     assert run(["worker", "stop"]) == 0
     result = capsys.readouterr()
     assert result.out == "No workers are running.\n"
-    assert "no queue is stored at" in result.err
+    assert "there is no queue at" in result.err
     assert "send SIGTERM to their supervisor" in result.err
     assert not Path(store).exists()
 

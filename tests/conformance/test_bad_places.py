@@ -18,7 +18,16 @@ from typing import Any
 
 import pytest
 
-from casque import CasqueError, CorruptError, InvalidError, NewJob, Queue, StorageError, open_store
+from casque import (
+    App,
+    CasqueError,
+    CorruptError,
+    InvalidError,
+    NewJob,
+    Queue,
+    StorageError,
+    open_store,
+)
 from casque.testing import Rig
 from casque.testing.rig import FLAVOURS, Flavour
 from tests.conformance.harnesses import DocumentHarness
@@ -44,7 +53,7 @@ ADDRESSES: dict[str, tuple[Any, str]] = {
 }
 
 
-@pytest.mark.parametrize("kind", [*KINDS, open_store])
+@pytest.mark.parametrize("kind", [*KINDS, open_store, App])
 @pytest.mark.parametrize("name", ADDRESSES)
 def test_a_bad_address_is_refused(
     kind: Callable[..., object], name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -8,13 +8,13 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from casque import InvalidError, Queue
+from casque import App, InvalidError, Queue
 from tests.ledger.places import FolderPlace, filled
 from tests.ledger.refusals import message
 
@@ -39,10 +39,13 @@ WRONG: dict[str, str] = {
 }
 
 
+@pytest.mark.parametrize("kind", [Queue, App])
 @pytest.mark.parametrize("url", WRONG)
-def test_an_address_that_is_wrong_says_how_to_write_it(url: str) -> None:
+def test_an_address_that_is_wrong_says_how_to_write_it(
+    url: str, kind: Callable[[str], object]
+) -> None:
     with pytest.raises(InvalidError) as caught:
-        Queue(url)
+        kind(url)
     assert re.search(WRONG[url], message(caught.value))
 
 

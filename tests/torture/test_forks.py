@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.notes import without_notes
+
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux", reason="elsewhere every child of a fork in C is refused"
 )
@@ -160,7 +162,7 @@ def test_forks_beside_busy_threads_lose_nothing_and_double_nothing(tmp_path: Pat
         check=False,
         timeout=SECONDS + 110,
     )
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, without_notes(done.stderr)) == (0, "")
     reports = [line.split(" ", 1) for line in done.stdout.splitlines()]
     counts = Counter(f"{what} {which}" for what, which in reports if what != "job")
     ids = [id for what, id in reports if what == "job"]

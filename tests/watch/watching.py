@@ -19,6 +19,7 @@ from casque import App, Job, Queue
 from casque.tasks.task import PathTask
 from casque.watch.report import LogReport
 from casque.worker import watching
+from tests.notes import without_notes
 from tests.worker.apps import PATIENCE, wait_for
 
 QUICK = "150ms"
@@ -48,7 +49,8 @@ class WatchProcess:
     def _read(self) -> None:
         assert self.process.stdout is not None
         for line in self.process.stdout:
-            self.lines.append(line.rstrip("\n"))
+            if without_notes(line):
+                self.lines.append(line.rstrip("\n"))
 
     @property
     def _is_watching(self) -> int:

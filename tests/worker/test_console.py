@@ -64,6 +64,7 @@ def test_the_console_shows_a_worker_and_its_jobs(app: App) -> None:
     with watching() as stream:
         run_until_idle(app, concurrency=1)
     assert lines_of(stream) == [
+        f"Opening the store {app.store.name}.",
         "Started and registered.",
         "Processing job good: echo hi && true",
         "Job good completed successfully.",
@@ -105,6 +106,7 @@ def test_the_console_shows_a_stop_and_the_released_jobs(app: App, tmp_path: Path
         worker.worker.stop()
         worker.join()
         assert lines_of(stream) == [
+            f"Opening the store {app.store.name}.",
             "Started and registered.",
             "Processing job long: sleep 300",
             "Shutdown signal received. Exiting...",

@@ -227,6 +227,8 @@ def test_a_process_that_cannot_be_killed_is_logged(
     app: App, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(commands, "_TERM_SECONDS", -1.0)  # so no signal is sent
+    app.queue.stats()  # creates the queue, which is logged too
+    caplog.clear()
     with caplog.at_level(logging.WARNING, "casque.worker"):
         run(app, command(f"sleep 300 & echo $! > {tmp_path}/left"))
     left = number_in(tmp_path / "left")

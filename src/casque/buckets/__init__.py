@@ -1,5 +1,6 @@
 """casque.buckets: `Bucket` and its values; public, for authors of a new bucket.
 
+addresses       Checks the parts of a bucket's address.
 aws_profile     The keys that `aws configure` wrote, which obstore does not read.
 daemon_threads  Threads for the requests of obstore; Python does not wait for them at exit.
 disk            The disk operations of `FolderBucket`, so that a simulated disk can replace them.

@@ -21,7 +21,7 @@ from casque.buckets.port import PAGE, Expect, Found, Listed, Version
 from casque.buckets.synced_names import SyncedNames
 from casque.errors import CASConflictError, InvalidError, StorageError
 from casque.system.clock import DAY_US, Clock, SystemClock
-from casque.system.local_disk import resolved_path
+from casque.system.local_disk import resolved_folder
 
 _TEMPORARY = ".casque-"
 """The prefix of a file's name while it is written. The lock files are `.casque.…`."""
@@ -61,11 +61,7 @@ class FolderBucket:
     ) -> None:
         if not os.fspath(path):
             raise InvalidError("the path of the bucket's folder is empty.")
-        self.path = resolved_path(path, "a folder")
-        if self.path == self.path.parent:
-            raise InvalidError(
-                f"{self.path} is the root of the file system: choose a folder in it."
-            )
+        self.path = resolved_folder(path)
         self.name = f"file://{self.path}"
         self._root = str(self.path)
         self._lock = f"{self._root}/casque"

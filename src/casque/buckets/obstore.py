@@ -14,12 +14,12 @@ import os
 from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
-from urllib.parse import urlsplit
 
 import obstore
 from obstore.exceptions import BaseError
 from obstore.store import AzureStore, GCSStore, S3Store
 
+from casque.buckets.addresses import checked_endpoint, checked_prefix
 from casque.buckets.aws_profile import profile_options
 from casque.buckets.daemon_threads import DaemonThreads
 from casque.buckets.port import PAGE, Expect, Found, Listed, Version
@@ -217,8 +217,8 @@ def s3_bucket(
     AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID …), from the profile that `aws configure`
     wrote, or from the machine's role.
     """
-    prefix = _checked_prefix("s3", bucket, prefix)
-    endpoint = _checked_endpoint(
+    prefix = checked_prefix("s3", bucket, prefix)
+    endpoint = checked_endpoint(
         endpoint or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
     )
     options = (profile_options() if access_key_id is None else {}) | _given(
@@ -240,8 +240,8 @@ def gcs_bucket(
     bearer_token: str | None = None,
 ) -> ObstoreBucket:
     """Return a bucket on Google Cloud Storage. It uses the application default credentials."""
-    prefix = _checked_prefix("gs", bucket, prefix)
-    endpoint = _checked_endpoint(endpoint or os.environ.get("GOOGLE_BASE_URL"))
+    prefix = checked_prefix("gs", bucket, prefix)
+    endpoint = checked_endpoint(endpoint or os.environ.get("GOOGLE_BASE_URL"))
     options = _given(base_url=endpoint, bearer_token=bearer_token)
     store = _client(GCSStore, bucket, endpoint, options)
     return ObstoreBucket(store, GCS, bucket, prefix)
@@ -261,8 +261,8 @@ def azure_bucket(
     (AZURE_STORAGE_ACCOUNT_NAME, AZURE_STORAGE_ACCOUNT_KEY …) or from the
     machine's identity.
     """
-    prefix = _checked_prefix("az", container, prefix)
-    endpoint = _checked_endpoint(endpoint or os.environ.get("AZURE_STORAGE_ENDPOINT"))
+    prefix = checked_prefix("az", container, prefix)
+    endpoint = checked_endpoint(endpoint or os.environ.get("AZURE_STORAGE_ENDPOINT"))
     options = _given(endpoint=endpoint, account_name=account_name, account_key=account_key)
     store = _client(AzureStore, container, endpoint, options)
     return ObstoreBucket(store, AZURE, container, prefix)
@@ -285,34 +285,3 @@ def _client(
 
 def _given(**options: str | None) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
-
-
-def checked_path(path: str) -> str:
-    """Return the path without slashes around it. Raises InvalidError if it cannot name objects."""
-    path = path.strip("/")
-    parts = path.split("/") if path else []
-    if any(part in ("", ".", "..") or not part.isprintable() for part in parts):
-        raise InvalidError(f"{path!r}: each part of a path must be a name, not empty and not dots.")
-    return path
-
-
-def _checked_prefix(scheme: str, bucket: str, prefix: str) -> str:
-    if not bucket or "/" in bucket:
-        raise InvalidError(f"{scheme}://{bucket} names no bucket: write {scheme}://name/prefix.")
-    return checked_path(prefix)
-
-
-def _checked_endpoint(endpoint: str | None) -> str | None:
-    if endpoint is None:
-        return None
-    try:
-        parts = urlsplit(endpoint)
-    except ValueError as error:
-        raise InvalidError(f"the endpoint is not a URL: {error}.", cause=error) from error
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise InvalidError("the endpoint must be like https://host or http://127.0.0.1:9000.")
-    if parts.username or parts.password:
-        raise InvalidError(
-            "an endpoint must not contain a user and password; use the environment instead."
-        )
-    return endpoint.rstrip("/")

@@ -16,7 +16,14 @@ from casque.cli.completion import COMPLETE_VARIABLE
 from casque.cli.config import config
 from casque.cli.dlq import dlq
 from casque.cli.enqueue import typer_args
-from casque.cli.options import Commands, JsonOption, StoreOption, epilog, keep_common
+from casque.cli.options import (
+    AppOption,
+    Commands,
+    JsonOption,
+    StoreOption,
+    epilog,
+    keep_common,
+)
 from casque.cli.output import DONE, INTERRUPTED, INVALID, complain
 from casque.cli.schedule.commands import schedule
 from casque.cli.watch import command as watch
@@ -99,6 +106,7 @@ def _print_version(wanted: bool) -> None:
 def queuectl(
     context: typer.Context,
     store: StoreOption = None,
+    app: AppOption = None,
     json: JsonOption = False,
     version: Annotated[
         bool,
@@ -108,7 +116,7 @@ def queuectl(
     ] = False,
 ) -> None:
     del version  # printed by its callback
-    keep_common(context, store, json)
+    keep_common(context, store, app, json)
 
 
 def _explain(error: Exception) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Annotated
 
 import typer
@@ -16,7 +17,7 @@ from casque.cli.options import (
 from casque.cli.output import DONE, JsonObject, add_row, answer, print_json, print_table, table
 from casque.record import CONFIG
 from casque.rules.operations import DeleteRecord, PutRecord
-from casque.stores.url import anchored, without_password
+from casque.stores.url import anchored, is_store, without_password
 from casque.system.terminal_text import plain
 from casque.worker.shell.settings import SETTINGS, Settings, encoded, setting, settings_of
 
@@ -101,8 +102,16 @@ def _read(context: typer.Context) -> tuple[Settings, set[str]]:
 @config.add("queuectl config path", "queuectl config path --json")
 def path(context: typer.Context) -> int:
     """Print the address of the store in use. The store may not exist yet."""
-    shown = without_password(str(anchored(address_of(context))))
+    address = anchored(address_of(context))
+    shown = address.name if is_store(address) else without_password(_at_home(str(address)))
     return answer({"store": shown}, plain(shown), as_json=is_json(context))
+
+
+def _at_home(address: str) -> str:
+    """Return the address with the user's home folder instead of `~`."""
+    scheme, slashes, path = address.rpartition(":///")
+    # Path would remove the slash at the end, which marks a folder.
+    return f"{scheme}{slashes}{os.path.expanduser(path)}"  # noqa: PTH111
 
 
 def _object(key: str, settings: Settings, *, is_set: bool) -> JsonObject:

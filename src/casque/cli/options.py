@@ -12,8 +12,17 @@ import msgspec
 import typer
 
 from casque.checks import name
-from casque.cli.store import Access, address_from, open_without_creating
+from casque.cli.store import (
+    APP_VARIABLE,
+    Access,
+    address_from,
+    app_of_environment,
+    open_without_creating,
+    require_shared,
+)
+from casque.errors import InvalidError
 from casque.queues.lineage import STORE_VARIABLE
+from casque.stores.url import StoreAddress
 
 StoreOption = Annotated[
     str | None,
@@ -23,6 +32,14 @@ StoreOption = Annotated[
         help=f"URL or path of the store. Default: {STORE_VARIABLE}, or a file in your data folder.",
     ),
 ]
+AppOption = Annotated[
+    str | None,
+    typer.Option(
+        "--app",
+        metavar="MODULE:APP",
+        help=f"Use the store of this App; workers run its tasks. Default: {APP_VARIABLE}.",
+    ),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 QueueOption = Annotated[
     str | None, typer.Option("--queue", "-q", metavar="NAME", help="Only this queue.")
@@ -30,14 +47,15 @@ QueueOption = Annotated[
 
 
 class CommonOptions(msgspec.Struct, frozen=True):
-    """`--store` and `--json` so far; the last `--store` wins."""
+    """`--store`, `--app` and `--json` so far; the last `--store` and `--app` win."""
 
     store: str | None = None
+    app: str | None = None
     is_json: bool = False
 
 
 class Commands(typer.Typer):
-    """Commands, each with `--store`, `--json` and examples in its help."""
+    """Commands, each with `--store`, `--app`, `--json` and examples in its help."""
 
     def add(
         self, *examples: str, name: str | None = None, **settings: Any
@@ -64,12 +82,19 @@ def epilog(*examples: str) -> str:
 
 
 def keep_common(
-    context: typer.Context, store: StoreOption = None, json: JsonOption = False
+    context: typer.Context,
+    store: StoreOption = None,
+    app: AppOption = None,
+    json: JsonOption = False,
 ) -> None:
     """Store the common options given here."""
+    if app is not None and not app.strip():
+        raise InvalidError("--app is empty: name an App as module:app, or leave the option out.")
     before = _common(context)
     context.find_root().obj = CommonOptions(
-        before.store if store is None else store, before.is_json or json
+        before.store if store is None else store,
+        before.app if app is None else app,
+        before.is_json or json,
     )
 
 
@@ -80,8 +105,10 @@ def _with_common(command: Callable[..., Any]) -> Callable[..., Any]:
     """Return the command with the common options as its last parameters."""
 
     @functools.wraps(command)
-    def run(context: typer.Context, store: str | None, json: bool, **given: Any) -> Any:
-        keep_common(context, store, json)
+    def run(
+        context: typer.Context, store: str | None, app: str | None, json: bool, **given: Any
+    ) -> Any:
+        keep_common(context, store, app, json)
         return command(context, **given)
 
     own = inspect.signature(command, eval_str=True)
@@ -95,25 +122,64 @@ def _common(context: typer.Context) -> CommonOptions:
     return common if isinstance(common, CommonOptions) else CommonOptions()
 
 
-def address_of(context: typer.Context) -> str:
-    """Return the store of a command: from its options, else from CASQUE_STORE, else the default."""
-    return address_from(_common(context).store)
+# -- which store -------------------------------------------------------------------
+# An option beats a variable, and a store beats an App: `--store`, `--app`, CASQUE_STORE,
+# CASQUE_APP, then the default.
+
+
+def address_of(context: typer.Context) -> StoreAddress:
+    """Return the address of a command's store; or the object that its App has for a store."""
+    target = _app_of_store(context)
+    if target is None:
+        return address_from(_common(context).store)
+    from casque.worker.loading import load_app
+
+    app_store = load_app(target).app_store
+    return app_store.store if app_store.address is None else app_store.address
+
+
+def store_of(context: typer.Context) -> StoreAddress:
+    """Return the address that was typed; or the store of the App, with nothing opened yet."""
+    target = _app_of_store(context)
+    if target is None:
+        return address_from(_common(context).store)
+    from casque.worker.loading import load_app
+
+    store = load_app(target).store
+    require_shared(store)
+    return store
+
+
+def _app_of_store(context: typer.Context) -> str | None:
+    """Return the App whose store is used; None if something else names the store."""
+    common = _common(context)
+    return None if common.store is not None else common.app or app_of_environment()
+
+
+def app_of(context: typer.Context) -> str | None:
+    """Return the App whose tasks workers run, whatever their store is."""
+    return _common(context).app or os.environ.get(APP_VARIABLE) or None
 
 
 def address_if_named(context: typer.Context) -> str | None:
-    """Return the store that an option or CASQUE_STORE names; None if neither does."""
-    if _common(context).store is None and not os.environ.get(STORE_VARIABLE):
-        return None
-    return address_of(context)
+    """Return the store that is named by its own address; None if it is an App's, or the default."""
+    common = _common(context)
+    is_variable_used = common.app is None and os.environ.get(STORE_VARIABLE)
+    return address_from(common.store) if common.store is not None or is_variable_used else None
+
+
+def is_store_named(context: typer.Context) -> bool:
+    """True if an option or a variable names the store; False for the default."""
+    return address_if_named(context) is not None or app_of(context) is not None
 
 
 def open_for_writing(context: typer.Context) -> Access:
-    return Access(address_of(context))
+    return Access(store_of(context))
 
 
-def open_for_reading(context: typer.Context) -> Access:
-    """Open the store for a command that only reads. Creates no store."""
-    return open_without_creating(address_of(context))
+def open_for_reading(context: typer.Context, *, quietly: bool = False) -> Access:
+    """Open the store for a command that only reads. Creates no store, and says if there is none."""
+    return open_without_creating(store_of(context), quietly=quietly)
 
 
 def is_json(context: typer.Context) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Callable
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,11 +13,12 @@ import typer
 from casque.cli.options import (
     QueueOption,
     is_json,
+    is_store_named,
     open_for_reading,
-    open_for_writing,
 )
 from casque.cli.output import (
     DONE,
+    NOT_FOUND,
     add_row,
     console,
     names,
@@ -29,6 +31,7 @@ from casque.cli.store import Access
 from casque.job import Stats
 from casque.record import PAUSE
 from casque.system.durations import duration_us
+from casque.system.terminal_text import plain
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -43,6 +46,8 @@ _SHORTEST_INTERVAL_US = 50_000
 class Picture(msgspec.Struct, frozen=True):
     """The counts and the workers at one moment."""
 
+    store: str
+    is_absent: bool
     stats: Stats
     workers: list[WorkerEntry]
     running: dict[str, list[str]]
@@ -67,11 +72,14 @@ def status(
         str, typer.Option(metavar="DURATION", help="Time between refreshes.")
     ] = "1s",
 ) -> int:
-    """Show the number of jobs in each state, and the workers."""
+    """Show the number of jobs in each state, the workers and the store.
+
+    Exit code 3: the store that you named does not exist. --watch waits for it.
+    """
     interval_us = duration_us(interval, at_least_us=_SHORTEST_INTERVAL_US)
-    with (open_for_writing if watch else open_for_reading)(context) as access:
-        if watch:
-            return _watch(access, queue, interval_us, as_json=is_json(context))
+    if watch:
+        return _watch(context, queue, interval_us)
+    with open_for_reading(context) as access:
         picture = _look(access, queue)
         from casque.cli.worker.fleet import warn_of_silent_supervisors
 
@@ -80,13 +88,16 @@ def status(
         print_json(_object(picture))
     else:
         print_table(_drawn(picture))
-    return DONE
+    # A typing mistake, or a disk that is not mounted, must not look like a queue without jobs.
+    return NOT_FOUND if picture.is_absent and is_store_named(context) else DONE
 
 
 def _look(access: Access, queue: str | None) -> Picture:
     from casque.cli.worker.fleet import running_by
 
     return Picture(
+        access.store.name,
+        access.is_absent,
         access.run(access.queue.stats(queue)),
         sorted(access.live_workers(), key=lambda one: one.pid),
         running_by(access),
@@ -106,11 +117,15 @@ def _drawn(picture: Picture) -> Group:
     lines = [f"Active Workers: {len(picture.workers)} [{pids}]"]
     if picture.paused:
         lines.append(f"Paused Queues: {names(picture.paused)}")
+    absent = " (does not exist yet)" if picture.is_absent else ""
+    lines.append(f"Store: {plain(picture.store)}{absent}")
     return Group(drawn, *map(Text, lines))
 
 
 def _object(picture: Picture) -> dict[str, Any]:
     return {
+        "store": picture.store,
+        "exists": not picture.is_absent,
         **msgspec.structs.asdict(picture.stats),
         "total": picture.stats.total,
         "workers": [
@@ -126,25 +141,41 @@ def _object(picture: Picture) -> dict[str, Any]:
     }
 
 
-def _watch(access: Access, queue: str | None, interval_us: int, *, as_json: bool) -> int:
+def _watch(context: typer.Context, queue: str | None, interval_us: int) -> int:
     from rich.live import Live
 
-    from casque.system.clock import drive
-
-    out = console()
+    out, as_json = console(), is_json(context)
+    access = open_for_reading(context)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that the cursor is restored
     live = Live(console=out, auto_refresh=False) if out.is_terminal and not as_json else None
+
+    def show(picture: Picture) -> None:
+        if live is not None:
+            live.update(_drawn(picture), refresh=True)
+        elif as_json:
+            print_json_line(_object(picture))
+        else:
+            print_table(_drawn(picture))
+            print(flush=True)
+
     try:
         with live or nullcontext():
             while True:
-                picture = _look(access, queue)
-                if live is not None:
-                    live.update(_drawn(picture), refresh=True)
-                elif as_json:
-                    print_json_line(_object(picture))
-                else:
-                    print_table(_drawn(picture))
-                    print(flush=True)
-                drive(access.store.clock.sleep(interval_us, blocking=True))
+                with access:
+                    _follow(access, queue, interval_us, show)
+                access = open_for_reading(context, quietly=True)
     except KeyboardInterrupt:
         return DONE
+
+
+def _follow(
+    access: Access, queue: str | None, interval_us: int, show: Callable[[Picture], object]
+) -> None:
+    """Show the store after each interval. Returns if it does not exist: it may exist by now."""
+    from casque.system.clock import drive
+
+    while True:
+        show(_look(access, queue))
+        drive(access.store.clock.sleep(interval_us, blocking=True))
+        if access.is_absent:
+            return

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -17,7 +16,8 @@ from casque.queues.runner import runner_for
 from casque.record import CONFIG, WORKER, Record
 from casque.rules.operations import Operation
 from casque.rules.views import JobFilter
-from casque.stores.port import Store
+from casque.stores.place_errors import AbsentError
+from casque.stores.port import Announced, Creatable, Store
 from casque.stores.url import StoreAddress, open_store
 from casque.worker.shell.settings import Settings, settings_of, unfit
 
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from casque.worker.registry.entries import WorkerEntry
 
 T = TypeVar("T")
+
+APP_VARIABLE = "CASQUE_APP"
+"""Names an App, whose store is used if nothing else names a store."""
 
 
 # -- which store -------------------------------------------------------------------
@@ -35,6 +38,11 @@ def address_from(given: str | None) -> str:
     if given is not None and not given.strip():
         raise InvalidError("--store is empty: name a store, or leave the option out.")
     return given or os.environ.get(STORE_VARIABLE) or default_address()
+
+
+def app_of_environment() -> str | None:
+    """The App that the environment names as the store; None if CASQUE_STORE names a store."""
+    return None if os.environ.get(STORE_VARIABLE) else os.environ.get(APP_VARIABLE) or None
 
 
 def default_address() -> str:
@@ -92,6 +100,8 @@ class Access:
         self.store = open_store(address)
         if isinstance(address, str):
             require_sensible(address, self.store)
+        if isinstance(self.store, Announced):
+            self.store.announce_to(_note_created)
         self._runner = runner_for(self.store)
         self._queue: AsyncQueue | None = None
         self.is_absent = False
@@ -151,20 +161,38 @@ class Access:
         self._runner.close()
 
 
-def open_without_creating(address: str) -> Access:
-    """Open a store for reading. If it does not exist yet, it is not created."""
-    store = open_store(address)
-    require_sensible(address, store)
-    path = _path(store.name)
-    if path is not None and not path.exists():
+def open_without_creating(address: StoreAddress, *, quietly: bool = False) -> Access:
+    """Open a store for reading. If there is no queue yet, none is created, and a note says so."""
+    access = Access(address)
+    if not _holds_a_queue(access):
         from casque.stores.memory import MemoryStore
 
-        name = store.name
-        if sys.stderr.isatty():  # a person may have mistyped the path
-            complain(f"note: nothing is stored at {name} yet.")
         store = MemoryStore()
-        store.name = name
+        store.name = access.store.name
+        if not quietly:
+            complain(f"note: there is no queue at {store.name}. Nothing was created.")
         access = Access(store)
         access.is_absent = True
-        return access
-    return Access(store)
+    return access
+
+
+def _holds_a_queue(access: Access) -> bool:
+    """True if the store exists. From now on it is never created. Closes it if it does not exist."""
+    path = _path(access.store.name)
+    try:
+        is_there = path is None or path.exists()
+        if is_there and isinstance(access.store, Creatable):
+            access.store.require_existing()
+            access.run(access.store.get(""))
+    except AbsentError:
+        is_there = False
+    except BaseException:
+        access.__exit__()
+        raise
+    if not is_there:
+        access.__exit__()
+    return is_there
+
+
+def _note_created(name: str) -> None:
+    complain(f"note: created a new queue: {name}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ from casque.cli.options import QueueOption, address_of, is_json
 from casque.cli.output import DONE, NOT_SO, complain, print_json, progress_bar
 from casque.cli.store import require_sensible, require_shared
 from casque.errors import InvalidError
-from casque.stores.url import open_store
+from casque.stores.url import StoreAddress, open_store
 from casque.system.terminal_text import counted, cut, plain
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ def export_jobs(
     """Write all jobs as lines of JSON, or as a file of jqueue. The store stays as it is."""
     from casque.transfer import export
 
-    address = address_of(context)
+    address = _source(address_of(context))
     with (
         _interruptible("export"),
         _progress("Exporting") as progress,
@@ -147,17 +148,21 @@ def copy_jobs(
 # -- input and output --------------------------------------------------------------
 
 
-def _source(address: str) -> str:
-    if not address.strip():
+def _source(address: StoreAddress) -> StoreAddress:
+    if isinstance(address, str) and not address.strip():
         raise InvalidError("--from is empty: name a store.")
     require_shared(open_store(address))
     return address
 
 
-def _target(address: str) -> str:
-    if not address.strip():
+def _target(address: StoreAddress) -> StoreAddress:
+    if isinstance(address, str) and not address.strip():
         raise InvalidError("--to is empty: name a store.")
-    require_sensible(address, open_store(address))
+    store = open_store(address)
+    if isinstance(address, str):
+        require_sensible(address, store)
+    else:
+        require_shared(store)
     return address
 
 
@@ -171,12 +176,30 @@ def _progress(title: str) -> Iterator[Progress]:
 def _interruptible(verb: str) -> Iterator[None]:
     """A signal ends the command between two commits. A line on stderr says how to continue."""
     try:
-        with Interrupts():
+        with Interrupts(), _logging_as_notes():
             yield
     except KeyboardInterrupt:
         raise KeyboardInterrupt(
             f"interrupted. Run the same {verb} again to finish: it takes each job once."
         ) from None
+
+
+class _Notes(logging.Handler):
+    """Prints what casque logs as notes of this command."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        complain(f"note: {record.getMessage()}")
+
+
+@contextmanager
+def _logging_as_notes() -> Iterator[None]:
+    """Meanwhile, print warnings of casque as this command's own, such as that of a new store."""
+    notes, logger = _Notes(logging.WARNING), logging.getLogger("casque")
+    logger.addHandler(notes)
+    try:
+        yield
+    finally:
+        logger.removeHandler(notes)
 
 
 @contextmanager

@@ -6,7 +6,7 @@ this file has its signatures.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -145,6 +145,15 @@ class Creatable(Protocol):
 
         While no store exists, calls raise CorruptError with `is_replaced`.
         """
+        ...
+
+
+@runtime_checkable
+class Announced(Protocol):
+    """A store that reports when this process creates it. By default it logs a warning."""
+
+    def announce_to(self, report: Callable[[str], object]) -> None:
+        """From now on, call `report` with the store's name instead of logging."""
         ...
 
 

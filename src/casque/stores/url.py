@@ -1,6 +1,7 @@
 """open_store: opens the store at an address, or returns a store unchanged.
 
-Only this module lists every store. It imports each one on first use.
+An address is parsed first: that finds every mistake in it, and opens and imports nothing. Only
+this module lists every store. It imports each one when it opens it.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Literal, TypeGuard, cast
 from urllib.parse import SplitResult, parse_qs, quote, unquote, urlsplit
@@ -17,11 +19,15 @@ from casque.buckets.port import Bucket
 from casque.errors import InvalidError
 from casque.stores.port import Store
 from casque.system.clock import Clock
+from casque.system.local_disk import resolved_folder, resolved_path
 
 Durability = Literal["full", "normal"]
 
 StoreAddress = str | os.PathLike[str] | Store | Bucket | ObjectStoragePort
 """The address of a store: a URL, a path, a bucket, a two-method storage, or a store."""
+
+_Opener = Callable[[Clock | None], Store]
+"""Opens the store at an address that was parsed."""
 
 _FORMS = (
     "memory:// (this process only), sqlite:///relative.db, sqlite:////absolute/jobs.db, "
@@ -42,22 +48,29 @@ def open_store(address: StoreAddress, *, clock: Clock | None = None) -> Store:
     `clock` replaces time, randomness and ids, for tests. If `address` is a Store, it keeps its
     own clock.
     """
+    return _parsed(address)(clock)
+
+
+def check_address(address: StoreAddress) -> None:
+    """Raise InvalidError if no store can have this address. Opens nothing, loads no client."""
+    _parsed(address)
+
+
+def _parsed(address: StoreAddress) -> _Opener:
     if isinstance(address, type):
         raise InvalidError(
             f"{address.__name__} is a class; pass an instance: {address.__name__}(…)."
         )
     if is_store(address):
-        return address
+        return lambda _: address
     if isinstance(address, str):
-        return _open_url(address, clock) if "://" in address else _open_path(address, clock)
+        return _parsed_url(address) if "://" in address else _parsed_path(address)
     if isinstance(address, os.PathLike):
-        return _open_path(os.fspath(address), clock)
+        return _parsed_path(os.fspath(address))
     if _has(address, "get", "put", "list", "delete"):
-        return _open_bucket(address, clock)
+        return _parsed_bucket(address)
     if _has(address, "read", "write"):
-        from casque.stores.document.store import DocumentStore
-
-        return DocumentStore(cast("ObjectStoragePort", address), clock)
+        return partial(_open_storage, cast("ObjectStoragePort", address))
     raise InvalidError(
         f"{type(address).__name__} is not a store: pass a URL ({_FORMS}), a path, an object with "
         "`async read()` and `async write(content, if_match)`, or one with all methods of `Bucket`."
@@ -99,7 +112,7 @@ def _has(address: object, *methods: str) -> bool:
     return all(callable(getattr(address, name, None)) for name in methods)
 
 
-def _open_url(url: str, clock: Clock | None) -> Store:
+def _parsed_url(url: str) -> _Opener:
     if not url.isprintable():
         raise InvalidError(
             f"{without_password(url)!r} contains a character that is not allowed in a URL; escape "
@@ -114,9 +127,9 @@ def _open_url(url: str, clock: Clock | None) -> Store:
     if parts.query and parts.scheme not in ("sqlite", *_BUCKETS):
         raise InvalidError(f"{without_password(url)}: {parts.scheme}:// takes no options.")
     if parts.scheme in _BUCKETS:
-        return _open_cloud(url, parts, clock)
+        return _parsed_cloud(url, parts)
     if parts.scheme in ("file", *_FILE_SCHEMES):
-        return _open_local(url, parts, clock)
+        return _parsed_local(url, parts)
     if parts.scheme != "memory":
         raise InvalidError(
             f"{without_password(url)}: no store for scheme {parts.scheme!r}. Use {_FORMS}."
@@ -126,12 +139,10 @@ def _open_url(url: str, clock: Clock | None) -> Store:
             f"{without_password(url)}: memory:// takes no path: each use of this address makes a "
             "separate store."
         )
-    from casque.stores.memory import MemoryStore
-
-    return MemoryStore(clock)
+    return _open_memory
 
 
-def _open_local(url: str, parts: SplitResult, clock: Clock | None) -> Store:
+def _parsed_local(url: str, parts: SplitResult) -> _Opener:
     """The store in a file or a folder on this machine."""
     scheme = parts.scheme
     if parts.netloc or len(parts.path) < 2:  # noqa: PLR2004 - a slash and a name
@@ -145,47 +156,29 @@ def _open_local(url: str, parts: SplitResult, clock: Clock | None) -> Store:
         raise InvalidError(f"{without_password(url)}: write {forms}.")
     path = unquote(parts.path)
     if scheme == "file":
-        return _open_folder(path, clock)
+        return partial(_open_folder, resolved_folder(path))
     if scheme == "json":
-        return _open_document(Path(path[1:]), clock)
-    return _open_sqlite(path[1:], clock, _durability(url, parts.query))
+        return partial(_open_document, resolved_path(path[1:], "a queue file"))
+    return _parsed_sqlite(path[1:], _durability(url, parts.query))
 
 
-def _open_path(path: str, clock: Clock | None) -> Store:
+def _parsed_path(path: str) -> _Opener:
     if _SCHEME.match(path):
         raise InvalidError(f"{path!r} is neither a URL nor a path. Use {_FORMS}.")
     if Path(path).suffix == ".json":
-        return _open_document(Path(path), clock)
+        return partial(_open_document, resolved_path(path, "a queue file"))
     if Path(path).suffix in _SQLITE_SUFFIXES:
-        return _open_sqlite(path, clock, "full")
+        return _parsed_sqlite(path, "full")
     if path.endswith("/") or _is_folder(path):
-        return _open_folder(path, clock)
+        return partial(_open_folder, resolved_folder(path))
     raise InvalidError(f"{path!r} does not say what kind of store it is. Use {_FORMS}.")
 
 
-def _open_document(path: Path, clock: Clock | None) -> Store:
-    from casque.adapters.storage.filesystem import LocalFileSystemStorage
-    from casque.stores.document.store import DocumentStore
-
-    return DocumentStore(LocalFileSystemStorage(path), clock)
-
-
-def _open_sqlite(path: str, clock: Clock | None, durability: Durability) -> Store:
-    from casque.stores.sqlite.store import SqliteStore
-    from casque.system.local_disk import resolved_path
-
+def _parsed_sqlite(path: str, durability: Durability) -> _Opener:
     if path == ":memory:":
         raise InvalidError("sqlite :memory: is not supported; use memory://.")
     # Resolved, so that a change of folder, or a link, still leads to the same file.
-    resolved = resolved_path(path, "a queue file")
-    return SqliteStore(resolved, durability=durability, clock=clock)
-
-
-def _open_folder(path: str, clock: Clock | None) -> Store:
-    from casque.buckets.folder import FolderBucket
-    from casque.stores.ledger.store import LedgerStore
-
-    return LedgerStore(FolderBucket(path, clock), clock)
+    return partial(_open_sqlite, resolved_path(path, "a queue file"), durability)
 
 
 def _is_folder(path: str) -> bool:
@@ -195,10 +188,8 @@ def _is_folder(path: str) -> bool:
         return False
 
 
-def _open_bucket(bucket: object, clock: Clock | None) -> Store:
+def _parsed_bucket(bucket: object) -> _Opener:
     """The store in a bucket that the caller created."""
-    from casque.stores.ledger.store import LedgerStore
-
     # Check its attributes too: otherwise a missing one fails much later, in other code.
     if not isinstance(bucket, Bucket):
         missing = [name for name in ("name", "blocking", "close") if not hasattr(bucket, name)]
@@ -206,11 +197,11 @@ def _open_bucket(bucket: object, clock: Clock | None) -> Store:
             f"{type(bucket).__name__} is not a complete bucket: it lacks {' and '.join(missing)}. "
             "See `casque.Bucket`."
         )
-    return LedgerStore(bucket, clock)
+    return partial(_open_bucket, bucket)
 
 
-def _open_cloud(url: str, parts: SplitResult, clock: Clock | None) -> Store:
-    from casque.stores.ledger.store import LedgerStore
+def _parsed_cloud(url: str, parts: SplitResult) -> _Opener:
+    from casque.buckets.addresses import checked_endpoint, checked_prefix
 
     scheme, name = parts.scheme, without_password(url)
     if "@" in parts.netloc or ":" in parts.netloc or not parts.netloc:
@@ -228,18 +219,9 @@ def _open_cloud(url: str, parts: SplitResult, clock: Clock | None) -> Store:
         )
     if empty := [key for key, value in options.items() if not value]:
         raise InvalidError(f"{name}: option {', '.join(empty)} is empty: set it or remove it.")
-    try:
-        from casque.buckets.obstore import azure_bucket, gcs_bucket, s3_bucket
-    except ImportError as error:
-        raise InvalidError(
-            f"{name}: {scheme}:// needs a package that is not installed: pip install "
-            f"'casque[{_BUCKETS[scheme]}]'.",
-            cause=error,
-        ) from error
-    makers: dict[str, Callable[..., Bucket]]
-    makers = {"s3": s3_bucket, "gs": gcs_bucket, "az": azure_bucket}
-    prefix = unquote(parts.path).strip("/")
-    return LedgerStore(makers[scheme](parts.netloc, prefix, **options), clock)
+    prefix = checked_prefix(scheme, parts.netloc, unquote(parts.path))
+    checked_endpoint(options.get("endpoint"))
+    return partial(_open_cloud, url, prefix, options)
 
 
 def _durability(url: str, query: str) -> Durability:
@@ -263,3 +245,57 @@ def without_password(url: str) -> str:
     head, at, tail = url.rpartition("@")
     scheme, _, user = head.partition("://")
     return f"{scheme}://{user.partition(':')[0]}:…@{tail}" if at and ":" in user else url
+
+
+# -- opening -----------------------------------------------------------------------
+
+
+def _open_memory(clock: Clock | None) -> Store:
+    from casque.stores.memory import MemoryStore
+
+    return MemoryStore(clock)
+
+
+def _open_sqlite(path: Path, durability: Durability, clock: Clock | None) -> Store:
+    from casque.stores.sqlite.store import SqliteStore
+
+    return SqliteStore(path, durability=durability, clock=clock)
+
+
+def _open_document(path: Path, clock: Clock | None) -> Store:
+    from casque.adapters.storage.filesystem import LocalFileSystemStorage
+
+    return _open_storage(LocalFileSystemStorage(path), clock)
+
+
+def _open_storage(storage: ObjectStoragePort, clock: Clock | None) -> Store:
+    from casque.stores.document.store import DocumentStore
+
+    return DocumentStore(storage, clock)
+
+
+def _open_folder(path: Path, clock: Clock | None) -> Store:
+    from casque.buckets.folder import FolderBucket
+
+    return _open_bucket(FolderBucket(path, clock), clock)
+
+
+def _open_bucket(bucket: Bucket, clock: Clock | None) -> Store:
+    from casque.stores.ledger.store import LedgerStore
+
+    return LedgerStore(bucket, clock)
+
+
+def _open_cloud(url: str, prefix: str, options: dict[str, str], clock: Clock | None) -> Store:
+    scheme, bucket = urlsplit(url)[:2]
+    try:
+        from casque.buckets.obstore import azure_bucket, gcs_bucket, s3_bucket
+    except ImportError as error:
+        raise InvalidError(
+            f"{url}: {scheme}:// needs a package that is not installed: pip install "
+            f"'casque[{_BUCKETS[scheme]}]'.",
+            cause=error,
+        ) from error
+    makers: dict[str, Callable[..., Bucket]]
+    makers = {"s3": s3_bucket, "gs": gcs_bucket, "az": azure_bucket}
+    return _open_bucket(makers[scheme](bucket, prefix, **options), clock)

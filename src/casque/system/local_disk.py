@@ -48,6 +48,14 @@ def resolved_path(path: str | os.PathLike[str], what: str) -> Path:
         ) from error
 
 
+def resolved_folder(path: str | os.PathLike[str]) -> Path:
+    """The path with links resolved. Raises InvalidError if it cannot be the folder of a queue."""
+    resolved = resolved_path(path, "a folder")
+    if resolved == resolved.parent:
+        raise InvalidError(f"{resolved} is the root of the file system: choose a folder in it.")
+    return resolved
+
+
 def make_folder(folder: Path) -> None:
     """Make a folder and its parents, and sync each one's entry to disk."""
     if folder.is_dir():

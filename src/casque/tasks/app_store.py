@@ -16,6 +16,7 @@ from casque.stores.port import Creatable, Store
 from casque.stores.url import (
     StoreAddress,
     anchored,
+    check_address,
     is_store,
     open_store,
     shared_address_of,
@@ -28,6 +29,7 @@ class AppStore:
     """The store at an address, in this process. Thread-safe; opens the store again after a fork."""
 
     def __init__(self, address: StoreAddress, *, max_depth: int = DEFAULT_MAX_DEPTH) -> None:
+        check_address(address)
         self._address = anchored(address)  # so that a later change of folder does not matter
         self._owns_store = not is_store(address)
         self.max_depth = checks.whole(max_depth, "max_depth", 0)

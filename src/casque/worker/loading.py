@@ -186,7 +186,7 @@ def _import(name: str) -> ModuleType:
         if error.name is not None and f"{name}.".startswith(f"{error.name}."):
             raise InvalidError(
                 f"there is no module {error.name!r} in {_here()} or on Python's path. "
-                f"Start the worker in the folder of your module; {FORM}."
+                f"Run the command in the folder of your module; {FORM}."
             ) from None
         raise _failed(name, error) from error
     except (Exception, SystemExit) as error:  # importing a user's module runs it

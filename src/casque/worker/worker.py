@@ -153,7 +153,8 @@ class Worker:
         self._loop = loop
         try:
             names = ", ".join(self._app.tasks)
-            self._report.own(WorkerEvent.STARTING, names, self._options.concurrency)
+            about = names, self._options.concurrency, store.name
+            self._report.own(WorkerEvent.STARTING, *about, store=store.name)
             self._store_thread.start()
             self._look()
             self._stop_if_asked()  # it may have been asked to stop before the loop ran

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from casque.buckets.addresses import checked_path
 from casque.buckets.port import ABSENT, Bucket, Version
 from casque.buckets.replies import GCS, ObjectRequest, Reply, Verb, error_for, says_absent
 from casque.errors import CasqueError, InvalidError, StorageError
@@ -46,7 +47,7 @@ class GCSStorage:
 
 def _opened(bucket_name: str, blob_name: str) -> Bucket:
     try:
-        from casque.buckets.obstore import checked_path, gcs_bucket  # noqa: PLC0415 - an extra
+        from casque.buckets.obstore import gcs_bucket  # noqa: PLC0415 - an extra
     except ImportError as error:
         raise InvalidError(
             'GCSStorage needs obstore, or a google-cloud-storage client: pip install "casque'

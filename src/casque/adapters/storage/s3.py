@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from casque.buckets.addresses import checked_path
 from casque.buckets.port import ABSENT, Bucket, Version
 from casque.buckets.replies import S3, ObjectRequest, Reply, Verb, error_for, says_absent
 from casque.errors import CasqueError, InvalidError
@@ -54,7 +55,7 @@ class S3Storage:
 
 def _opened(bucket: str, key: str, region: str | None, endpoint: str | None) -> Bucket:
     try:
-        from casque.buckets.obstore import checked_path, s3_bucket  # noqa: PLC0415 - an extra
+        from casque.buckets.obstore import s3_bucket  # noqa: PLC0415 - an extra
     except ImportError as error:
         raise InvalidError(
             'S3Storage needs obstore, or an aioboto3 session: pip install "casque[s3]".',

@@ -97,6 +97,7 @@ def demo() -> int:
 def _run(folder: Path, screen: Screen, interrupts: Interrupts) -> bool:
     """Enqueue the jobs, run workers and show the progress. True if the final numbers add up."""
     store = SqliteStore(folder / _QUEUE)
+    store.announce_to(lambda _: None)  # it is removed at the end
     with Queue(store) as queue:
         value = encoded("backoff_base", "1")
         change = PutRecord(CONFIG, "backoff_base", value, ABSENT)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from casque.cli.enqueue.one import EnqueueRequest, IfExists
-from casque.cli.store import address_from
+from casque.cli.store import address_from, app_of_environment
 
 FLAGS = {"--json", "--id-from-content", "--skip-inside-job"}
 STORE, IF_EXISTS = "--store", "--if-exists"
@@ -70,6 +70,8 @@ def read_arguments(arguments: Sequence[str]) -> EnqueueRequest | None:
     if_exists = others.get(IF_EXISTS)
     if not (is_one_job or is_json_job) or if_exists not in (None, *IfExists):
         return None
+    if STORE not in others and app_of_environment():
+        return None  # importing an App takes far longer than Typer
     return EnqueueRequest(
         address=address_from(others.get(STORE)),
         is_json="--json" in flags,

@@ -14,6 +14,7 @@ from casque.job import Job
 from casque.queues.arguments import NewJob
 from casque.queues.lineage import inherited
 from casque.rules.views import view_of
+from casque.stores.url import StoreAddress
 from casque.system.terminal_text import plain
 from casque.worker.shell.job import command_of
 
@@ -31,7 +32,7 @@ class IfExists(StrEnum):
 class EnqueueRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The arguments of `queuectl enqueue`: a job as JSON, or by options."""
 
-    address: str
+    address: StoreAddress
     is_json: bool = False
     text: str | None = None
     fields: dict[str, object] = {}

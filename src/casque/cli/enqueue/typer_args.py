@@ -18,7 +18,7 @@ from casque.cli.job_options import (
     RetainOption,
     TimeoutOption,
 )
-from casque.cli.options import address_of, is_json
+from casque.cli.options import is_json, store_of
 from casque.errors import InvalidError
 
 EXAMPLES = (
@@ -112,7 +112,7 @@ def enqueue(
         "retain": retain,
     }
     request = EnqueueRequest(
-        address=address_of(context),
+        address=store_of(context),
         is_json=is_json(context),
         text=job,
         fields={name: value for name, value in given.items() if value is not None},

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from casque.checks import LARGEST_INT, name
 from casque.cli.options import (
     address_if_named,
+    app_of,
     command_group,
     is_json,
     open_for_reading,
@@ -27,6 +28,7 @@ from casque.cli.worker.plan import (
 )
 from casque.errors import CasqueError, InvalidError
 from casque.system.durations import duration_us
+from casque.system.terminal_text import plain
 from casque.worker.options import DEFAULT_CONCURRENCY, SHORTEST_LEASE_US, WorkerOptions
 
 workers = command_group(
@@ -66,10 +68,6 @@ def start(
             metavar="NAME", help="Take jobs from this queue; repeat for more. Default: all."
         ),
     ] = None,
-    app: Annotated[
-        str | None,
-        typer.Option(metavar="MODULE:APP", help="Run the tasks of this App, and shell jobs."),
-    ] = None,
     grace: Annotated[
         str,
         typer.Option(metavar="DURATION", help="How long running jobs may continue on a stop."),
@@ -102,11 +100,13 @@ def start(
     """Start workers, which run jobs until they are stopped.
 
     The workers run in the background: the command returns when all of them are
-    registered, and prints the path of their log. A supervisor process replaces
-    workers that die. With --foreground the command stays and prints the log.
+    registered, and prints their store and the path of their log. A supervisor
+    process replaces workers that die. With --app they run the tasks of that App, and
+    shell jobs. With --foreground the command stays and prints the log.
     SIGTERM or Ctrl-C stops the workers, a second Ctrl-C stops them at once. Exit
     code 1: some workers had to be killed.
     """
+    app = app_of(context)
     lease_us = None
     if lease is not None:
         lease_us = duration_us(lease, "--lease", at_least_us=SHORTEST_LEASE_US)
@@ -156,8 +156,14 @@ def _start_in_background(
     if started.workers:
         pids = ", ".join(map(str, started.workers))
         text = f"Started {len(started.workers)} worker(s): PIDs {pids}. Log: {started.log}"
-    value = {"manager": started.supervisor, "workers": started.workers, "log": str(started.log)}
-    return answer(value, text, as_json=as_json)
+    store = access.store.name
+    value = {
+        "manager": started.supervisor,
+        "workers": started.workers,
+        "store": store,
+        "log": str(started.log),
+    }
+    return answer(value, f"{text}\nStore: {plain(store)}", as_json=as_json)
 
 
 def _opened(target: str | None, address: str | None) -> tuple[Access, str | None]:
@@ -246,10 +252,10 @@ def stop(
             "give PIDs, for workers of this host, or --all, for all hosts; not both."
         )
     timeout_us = None if timeout is None else duration_us(timeout, "--timeout")
-    with open_for_reading(context) as access:
+    with open_for_reading(context, quietly=True) as access:
         if access.is_absent:
             complain(
-                f"note: no queue is stored at {access.store.name}. Workers that had it open wait "
+                f"note: there is no queue at {access.store.name}. Workers that had it open wait "
                 "for it to return. To stop them, send SIGTERM to their supervisor; its PID is in "
                 "their log."
             )
@@ -288,7 +294,7 @@ def check(
 
     max_age_us = None if max_age is None else duration_us(max_age, "--max-age")
     try:
-        with open_for_reading(context) as access:
+        with open_for_reading(context, quietly=True) as access:
             health = health_of(access, max_age_us)
     except InvalidError:
         raise

@@ -165,6 +165,8 @@ def health_of(access: Access, max_age_us: int | None) -> Health:
         message = f"no worker is beating: {named(alive)}; last beat {last}."
     elif here:
         message = f"the workers of this host have died: {named(here)}."
+    elif access.is_absent:
+        message = f"there is no queue at {access.store.name}."
     else:
         others = f"; {len(entries)} elsewhere" if entries else ""
         message = f"no worker of this host is registered in this store{others}."

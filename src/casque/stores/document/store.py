@@ -26,6 +26,7 @@ from casque.rules.operations import Batch
 from casque.rules.state import WRITER_MEMORY_US, State
 from casque.rules.transaction import Decided, transact
 from casque.stores.conflicts import check_conflicts
+from casque.stores.creation import Report, report_created
 from casque.stores.document.codec import decode, encode
 from casque.stores.document.pace import Pace
 from casque.stores.last_answers import LastAnswers, check_writers
@@ -77,12 +78,17 @@ class DocumentStore(StateReads):
         self._identity = ""
         """The identity of the queue at the first read; empty: there was none."""
         self._must_exist = False
+        self._report: Report | None = None
+        """Called with the name when this store creates the queue; None to log it."""
         self._has_warned = False
         self._pace = Pace(self.clock)
 
     def require_existing(self) -> None:
         self._must_exist = True
         self._spare.clear()  # it may be from before the queue existed
+
+    def announce_to(self, report: Report) -> None:
+        self._report = report
 
     async def commit(
         self, batches: Sequence[Batch], *, max_conflicts: int | None = None
@@ -140,6 +146,7 @@ class DocumentStore(StateReads):
                 view = None
                 continue
             self._keep_sent(todo, done, decided_us)
+            is_new = not view.state.identity
             view.state.identity = view.state.identity or self.clock.new_id()
             try:
                 view.etag = await self._write(encode(view.state), view.etag, watch)
@@ -150,7 +157,7 @@ class DocumentStore(StateReads):
                 await self._pause_after(conflicts)
                 continue
             self._answers.keep_stored(todo, done.outcomes, done.stamps, decided_us)
-            self._wrote(view)
+            self._wrote(view, is_new=is_new)
             self._listeners.ring_for(done.events)
             answers.update(decided)
             return
@@ -302,8 +309,10 @@ class DocumentStore(StateReads):
     def _give_back(self, view: _View) -> None:
         self._spare[:] = [view]
 
-    def _wrote(self, view: _View) -> None:
+    def _wrote(self, view: _View, *, is_new: bool) -> None:
         state = view.state
+        if is_new:
+            report_created(self.name, self._report)
         self._identity = state.identity
         self._pace.wrote(state.version)
         self._give_back(view)

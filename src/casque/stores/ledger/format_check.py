@@ -13,6 +13,7 @@ import msgspec
 
 from casque.buckets.port import Found
 from casque.errors import CorruptError
+from casque.stores.creation import report_created
 from casque.stores.ledger.bucket_requests import BucketRequests
 from casque.stores.ledger.bucket_time import BucketTime
 from casque.stores.ledger.ledger_bucket import MARKER, PROBES, is_identity, split_key
@@ -82,11 +83,15 @@ async def open_ledger(
     await prove(requests, time, watch, racing=racing or identity is None)
     if identity is not None:
         return identity
-    await put_surely(requests, MARKER, mark_of(requests.clock.new_id()), watch)
+    new = requests.clock.new_id()
+    await put_surely(requests, MARKER, mark_of(new), watch)
     made = await requests.get(MARKER, watch)  # another process may have been first
     if made is None:
         raise unsteady(requests, MARKER)
-    return _identity_in(requests, made)
+    identity = _identity_in(requests, made)
+    if identity == new:
+        report_created(requests.bucket.name, requests.bucket.report)
+    return identity
 
 
 async def _check_is_free(requests: BucketRequests, watch: Stopwatch) -> None:

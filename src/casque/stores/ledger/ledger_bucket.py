@@ -11,6 +11,7 @@ import re
 from typing import Literal
 
 from casque.buckets.port import Bucket, Expect, Found, Listed, Timed, Version
+from casque.stores.creation import Report
 
 MARKER = "format"
 PROBES = "probe/"
@@ -40,6 +41,8 @@ class LedgerBucket:
         """The identity that must be found here; empty before opening, when any may be."""
         self.must_exist = False
         """True if no ledger may be created here."""
+        self.report: Report | None = None
+        """Called with the bucket's name when a ledger is created here; None to log it."""
         self._bucket = bucket
         self.timed = bucket if isinstance(bucket, Timed) else None
         """The bucket's clock, if it can be read."""

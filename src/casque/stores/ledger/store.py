@@ -22,6 +22,7 @@ from casque.rules.operations import Batch, Enqueue
 from casque.rules.state import State
 from casque.rules.transaction import transact
 from casque.stores.conflicts import check_conflicts
+from casque.stores.creation import Report
 from casque.stores.last_answers import check_writers
 from casque.stores.ledger.bucket_requests import BucketRequests
 from casque.stores.ledger.bucket_time import BucketTime
@@ -80,6 +81,9 @@ class LedgerStore(StateReads):
 
     def require_existing(self) -> None:
         self._bucket.must_exist = True
+
+    def announce_to(self, report: Report) -> None:
+        self._bucket.report = report
 
     # -- changing --------------------------------------------------------------
 

@@ -107,6 +107,7 @@ def _add(
     borrowed.execute("SAVEPOINT casque_within")
     try:
         if not database.check_schema(borrowed):
+            # Not reported: it may be rolled back, and the caller knows the file.
             create_schema(borrowed)
         transaction = Transaction(borrowed, Cache(borrowed.execute, _NOT_BELIEVED), clock, now)
         [outcome] = Changes(transaction, careful=True).enqueue_all([operation])

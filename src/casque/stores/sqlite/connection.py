@@ -69,6 +69,8 @@ class Database:
         self.files = OpenFiles(self._text)
         self.must_exist = False
         """True if no queue may be created here."""
+        self.report: Callable[[str], object] | None = None
+        """Called with the name of a queue that is created here; None to log it."""
         self._open: set[sqlite3.Connection] = set()
 
     def connect(self) -> sqlite3.Connection:
@@ -386,13 +388,18 @@ class Database:
     def _make_schema(self, connection: sqlite3.Connection) -> None:
         connection.execute("BEGIN IMMEDIATE")
         try:
-            if not self.check_schema(connection):
+            is_new = not self.check_schema(connection)
+            if is_new:
                 create_schema(connection)
             connection.execute("COMMIT")
         except BaseException:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
             raise
+        if is_new:
+            from casque.stores.creation import report_created  # noqa: PLC0415 - loads logging
+
+            report_created(self.name, self.report)
 
 
 def create_schema(connection: Connection) -> None:

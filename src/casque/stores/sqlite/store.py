@@ -93,6 +93,9 @@ class SqliteStore:
     def require_existing(self) -> None:
         self._database.must_exist = True
 
+    def announce_to(self, report: Callable[[str], object]) -> None:
+        self._database.report = report
+
     # -- changing --------------------------------------------------------------
 
     async def commit(

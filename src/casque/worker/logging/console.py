@@ -15,11 +15,12 @@ SUPERVISOR_LOGGER = "casque.worker.supervisor"
 """The logger of a supervisor."""
 
 _COMMAND_LENGTH = 200
-_HIDDEN = frozenset({"starting", "ending", "ended"})
+_HIDDEN = frozenset({"ending", "ended"})
 """Events that other lines already show."""
 _Line = Callable[[Mapping[str, Any]], str]
 
 _LINES: Mapping[str, _Line] = {
+    "starting": lambda of: f"Opening the store {of['store']}.",
     "registered": lambda _: "Started and registered.",
     "begun": lambda of: f"Processing job {of['job_id']}: {_short(of['what'])}",
     "done": lambda of: f"Job {of['job_id']} completed successfully.",

@@ -33,7 +33,7 @@ LOGGER = logging.getLogger(WORKER_LOGGER)
 class WorkerEvent(enum.Enum):
     """Events of the worker itself, with level and message. The name becomes the field `event`."""
 
-    STARTING = logging.INFO, "works on %s, %d at a time"
+    STARTING = logging.INFO, "works on %s, %d at a time; store: %s"
     REGISTERED = logging.DEBUG, "registered in the store"
     STOPPING = logging.INFO, "stopping; %d running jobs have %g s to finish"
     ENDING = logging.INFO, "claims no more jobs; stops when its %d jobs have finished"
@@ -237,8 +237,11 @@ class Report:
             error=error,
         )
 
-    def own(self, event: WorkerEvent, *args: object, is_quiet: bool = False) -> None:
+    def own(
+        self, event: WorkerEvent, *args: object, is_quiet: bool = False, **fields: object
+    ) -> None:
         """Log an event of the worker itself."""
         level, message = event.value
         level = logging.DEBUG if is_quiet else level
-        self._say(level, message, args, {"event": event.name.lower(), "worker": self._worker})
+        about = {"event": event.name.lower(), "worker": self._worker}
+        self._say(level, message, args, about | fields)
