@@ -137,6 +137,25 @@ def test_a_paused_queue_gives_no_jobs(anywhere: Control) -> None:
         assert len(queue.dequeue()) == 1
 
 
+def test_pausing_a_queue_without_jobs_warns_and_names_those_with_a_similar_name(
+    anywhere: Control,
+) -> None:
+    anywhere.done("enqueue", "-c", "a", "-q", "billing")
+    typo = anywhere("pause", "bilingg")
+    assert (typo.code, typo.out) == (0, "Queue bilingg paused.\n")
+    note = "queuectl: note: queue 'bilingg' has no jobs, and is paused for those to come; "
+    assert typo.err == note + "did you mean 'billing'?\n"
+    other = anywhere("pause", "mail", "--json")
+    assert other.json == {"queue": "mail", "paused": True}
+    assert other.err == (
+        "queuectl: note: queue 'mail' has no jobs, and is paused for those to come.\n"
+    )
+    assert anywhere("pause", "billing").err == ""
+    assert anywhere("resume", "bilingg").err == ""
+    with Queue(anywhere.store) as queue:
+        assert queue.dequeue() == [], "both queues are paused"
+
+
 def test_reset_deletes_everything(anywhere: Control) -> None:
     anywhere.done("enqueue", "-c", "a", "-q", "finished")
     anywhere.worked(lambda queue, job: queue.ack(job))

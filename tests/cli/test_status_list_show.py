@@ -96,6 +96,36 @@ def test_status_lists_the_workers(control: Control) -> None:
     assert sorted(worker["pid"] for worker in result) == sorted(pids)
 
 
+def test_status_names_due_jobs_that_no_worker_serves(anywhere: Control) -> None:
+    from casque.cli.store import Access
+
+    assert anywhere("status", "--json").json["unserved"] == {}
+    with Queue(anywhere.store) as queue:
+        queue.enqueue_many([NewJob("send\x1b_emial")] * 2 + [NewJob("charge"), NewJob("shell")])
+        queue.enqueue("later", delay=timedelta(hours=1))
+        queue.enqueue("held", queue="held")
+        queue.pause("held")
+    everything = {"send\x1b_emial": 2, "charge": 1, "shell": 1}
+    assert anywhere("status", "--json").json["unserved"] == everything
+    assert "No Worker Serves" not in anywhere.done("status"), "there is no worker, as it says"
+    with Access(anywhere.store) as access:
+        entry = {
+            "name": "w",
+            "host": "elsewhere",
+            "pid": 1,
+            "started_at": "2026-01-01T00:00:00Z",
+            "beat_at": "2026-01-01T00:00:00Z",
+            "concurrency": 1,
+            "queues": None,
+            "entrypoints": ["shell", "other"],
+            "running": [],
+        }
+        access.submit(PutRecord(WORKER, "w", msgspec.json.encode(entry), ABSENT))
+    lines = anywhere.done("status").splitlines()
+    assert lines[-1] == r"No Worker Serves: send\x1b_emial (2), charge (1)"
+    assert anywhere("status", "--json").json["unserved"] == {"send\x1b_emial": 2, "charge": 1}
+
+
 def test_status_watched_ends_with_ctrl_c(control: Control) -> None:
     command = process("--store", control.store, "status", "--watch", "--interval", "50ms")
     assert command.stdout is not None

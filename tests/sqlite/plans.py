@@ -69,6 +69,7 @@ PLANS: dict[str, Plan] = {
     "lines_of_queue": at(LINE),
     "first_waiting": Plan((NEXT,), walks=FEW),
     "first_waiting_of_entrypoint": Plan((NEXT_OWN,), walks=FEW),
+    "next_entrypoint": Plan((NEXT_OWN,), walks=FEW),
     "heads": at(DUE),
     "next_rank": Plan((DUE,), walks=FEW),
     "due_of_rank": Plan((DUE,), walks=FEW),

@@ -83,6 +83,7 @@ WITHOUT = {
         "ring_of_entrypoint",
         "come_due_of_entrypoint",
         "first_waiting_of_entrypoint",
+        "next_entrypoint",
     ),
     "casque_line_name": ("line", "lines_of_queue"),
     "casque_record_expiry": ("expired_records",),

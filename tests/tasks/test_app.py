@@ -318,3 +318,44 @@ def test_work_refuses_invalid_options(asked: list[tuple[Any, ...]], wrong: dict[
     with pytest.raises(InvalidError, match=next(iter(wrong)).removesuffix("s")):
         App("memory://").work(**wrong)
     assert asked == []
+
+
+def test_a_mistyped_name_of_a_task_is_refused_with_the_right_one(tmp_path: Path) -> None:
+    with App(tmp_path / "jobs.db") as app:
+        for name in ("send_email", "charge", "part_1"):
+            app.task(name=name)(_function())
+        typos = {"send_emial": "send_email", "chrage": "charge", "Charge": "charge"}
+        for typo, name in typos.items():
+            message = f"no task '{typo}' in this App; did you mean '{name}'\\? .*App without tasks"
+            with pytest.raises(InvalidError, match=message):
+                app.enqueue(typo)
+            with pytest.raises(InvalidError, match=message):
+                asyncio.run(app.aenqueue(typo, {"n": 1}))
+        assert app.queue.stats().total == 0, "nothing was stored"
+        for other in ("part_2", "resize", "e-mails of another program"):
+            app.enqueue(other)
+        assert app.queue.stats().total == 3
+
+
+def test_a_producer_may_enqueue_any_name(tmp_path: Path) -> None:
+    with App(tmp_path / "jobs.db") as app, App(tmp_path / "jobs.db") as producer:
+        app.task(name="send_email")(_function())
+        producer.enqueue("send_emails", {"n": 1})  # an App without tasks, as the error says
+        [job] = app.queue.dequeue("send_emails")
+        assert job.payload == b'{"n":1}'
+
+
+def test_a_name_that_was_fine_is_refused_once_a_task_is_almost_called_so() -> None:
+    with App("memory://") as app:
+        app.task(name="unlike")(_function())
+        app.enqueue("send_emails")
+        app.task(name="send_email")(_function())
+        with pytest.raises(InvalidError, match="did you mean 'send_email'"):
+            app.enqueue("send_emails")
+
+
+def _function() -> Any:
+    def function(n: int = 0) -> int:
+        return n
+
+    return function

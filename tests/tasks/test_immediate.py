@@ -66,6 +66,24 @@ def test_an_async_task_runs_wherever_it_is_enqueued(app: App) -> None:
     asyncio.run(inside())
 
 
+def test_a_result_that_cannot_be_stored_is_missed_only_where_it_is_read(
+    app: App, caplog: pytest.LogCaptureFixture
+) -> None:
+    ran = []
+
+    @app.task
+    def large() -> str:
+        ran.append(1)
+        return "x" * 70_000
+
+    handle = large.enqueue()
+    assert (ran, handle.status()) == ([1], JobStatus.COMPLETED)
+    assert "its result is not stored" in caplog.text
+    with pytest.raises(CasqueError, match=r"is completed.*65,536.*The work is done") as refused:
+        handle.result()
+    assert not isinstance(refused.value, InvalidError)
+
+
 def test_enqueue_raises_the_exception_of_the_function(app: App) -> None:
     @app.task
     def fails(kind: int) -> None:
@@ -104,8 +122,9 @@ def test_arguments_and_results_are_checked_as_usual(app: App) -> None:
     with pytest.raises(InvalidError, match="work: argument `n`"):
         work.enqueue("1")  # type: ignore[arg-type]
     assert ran == []
-    with pytest.raises(InvalidError, match="the result is not JSON"):
-        work.enqueue(1)
+    handle = work.enqueue(1)
+    with pytest.raises(CasqueError, match="its result was not stored: work: the result is not"):
+        handle.result()
 
 
 def test_many_jobs_and_named_jobs_run_in_order(app: App) -> None:

@@ -13,7 +13,17 @@ from typing import Any
 
 import pytest
 
-from casque import App, Discard, JobStatus, NewJob, Retry, Snooze, current_job
+from casque import (
+    App,
+    CasqueError,
+    Discard,
+    InvalidError,
+    JobStatus,
+    NewJob,
+    Retry,
+    Snooze,
+    current_job,
+)
 from casque.worker.worker import Ended
 from tests.worker.apps import AT_ONCE, PATIENCE, SOON, beside, run_until_idle, until, wait_for
 
@@ -153,7 +163,9 @@ def test_each_exception_has_its_outcome(
     assert then.result() == "the worker lives"
 
 
-def test_a_job_whose_result_cannot_be_stored_is_not_retried(app: App) -> None:
+def test_a_result_that_cannot_be_stored_does_not_undo_the_work(
+    app: App, caplog: pytest.LogCaptureFixture
+) -> None:
     runs = []
 
     @app.task
@@ -166,22 +178,55 @@ def test_a_job_whose_result_cannot_be_stored_is_not_retried(app: App) -> None:
         runs.append(2)
         return "x" * 70_000
 
+    @app.task(retain=None)
+    def unwanted() -> str:
+        return "x" * 70_000
+
+    reasons = {"strange": "the result is not JSON", "large": "the result is 70,002 bytes"}
     handles = [strange.enqueue(), large.enqueue()]
+    unwanted.enqueue()
     run_until_idle(app)
-    for handle, task in zip(handles, ("strange", "large"), strict=True):
+    for handle, (task, reason) in zip(handles, reasons.items(), strict=True):
         job = handle.job()
-        assert job.status is JobStatus.DEAD
-        assert job.error is not None
-        assert task in job.error
-    assert len(runs) == 2
+        assert (job.status, job.attempts, job.error) == (JobStatus.COMPLETED, 1, None)
+        assert (job.result or b"").startswith(f"(no result) {task}: {reason}".encode())
+        for one in (handle, app.handle(job.id)):
+            with pytest.raises(CasqueError, match=f"{task}.* is completed.*{reason}") as refused:
+                one.result()
+            assert not isinstance(refused.value, InvalidError), "the caller did nothing wrong"
+            assert "The work is done" in str(refused.value)
+            with pytest.raises(CasqueError, match=f"{task}.* is completed.*{reason}"):
+                asyncio.run(_awaited(one))
+    assert sorted(runs) == [1, 2]
+    lines = [one for one in caplog.records if getattr(one, "event", "") == "result_unstored"]
+    assert {(one.levelno, one.entrypoint) for one in lines} == {  # type: ignore[attr-defined]
+        (logging.WARNING, "strange"),
+        (logging.WARNING, "large"),
+    }, "and none for a job whose result nobody keeps"
 
 
-def test_a_job_with_an_invalid_payload_is_dead_with_the_reason(app: App) -> None:
+async def _awaited(handle: Any) -> object:
+    return await handle
+
+
+def test_a_result_that_looks_like_the_note_is_a_result(app: App) -> None:
+    values = ["(no result) large: no", {"(no result)": "no"}, ["(no result) "]]
+
+    @app.task
+    def echo(place: int) -> Any:
+        return values[place]
+
+    handles = [echo.enqueue(place) for place in range(len(values))]
+    run_until_idle(app)
+    assert [handle.result() for handle in handles] == values
+
+
+def test_a_job_whose_payload_is_not_json_is_dead_with_the_reason(app: App) -> None:
     @app.task
     def greet(name: str) -> None:
         raise AssertionError
 
-    payloads = (b'{"nane": "x"}', b'{"name": 1}', b"not json", b"{}")
+    payloads = (b"not json", b'{"name": "x"', b"\xff", b'"name"')
     jobs = app.queue.enqueue_many([NewJob("greet", payload) for payload in payloads])
     run_until_idle(app)
     for job in jobs:

@@ -13,7 +13,7 @@ from types import ModuleType
 
 import pytest
 
-from casque import App, InvalidError, JobStatus
+from casque import App, CasqueError, InvalidError, JobStatus
 from casque.worker.worker import Ended
 from tests.worker.apps import SOON, beside, hasten, run_until_idle, wait_for
 from tests.worker.shells import is_written, number_in, out_of_time_when
@@ -193,7 +193,11 @@ def test_each_exception_has_its_outcome(tasks: ModuleType) -> None:
     failure = jobs["error"].history[-1].failure
     assert "in says" in failure.traceback
     assert "casque/worker" not in failure.traceback, "only the task's own frames"
-    assert strange.job().status is JobStatus.DEAD, "its result cannot be stored"
+    assert strange.job().status is JobStatus.COMPLETED, "its result cannot be stored"
+    with pytest.raises(
+        CasqueError, match="its result was not stored: says: the result is not JSON"
+    ):
+        strange.result()
 
 
 def test_a_process_that_dies_is_a_failed_attempt(tasks: ModuleType) -> None:

@@ -32,6 +32,7 @@ from casque.job import Job
 from casque.record import CONFIG, PAUSE, SCHEDULE, TRANSFER
 from casque.rules.operations import Cancel, DeleteRecord, Operation, Retry
 from casque.system.durations import duration_us
+from casque.system.near_names import did_you_mean, near_names
 from casque.system.terminal_text import counted, plain
 
 IdsArgument = Annotated[list[str], typer.Argument(metavar="ID…", help="Job ids.")]
@@ -130,9 +131,20 @@ def resume(context: typer.Context, queue: QueueArgument) -> int:
 def _set_paused(context: typer.Context, queue: str, *, paused: bool) -> int:
     with open_for_writing(context) as access:
         access.run(access.queue.pause(queue) if paused else access.queue.resume(queue))
+        if paused:
+            _warn_if_unknown(access, queue)
     text = f"Queue {plain(queue)} {'paused' if paused else 'resumed'}."
     value = {"queue": queue, "paused": paused}
     return answer(value, text, as_json=is_json(context))
+
+
+def _warn_if_unknown(access: Access, queue: str) -> None:
+    """Warn of a queue without jobs: its name may be mistyped."""
+    known = access.run(access.queue.queues())
+    if queue not in known:
+        near = near_names(queue, known)
+        question = f"; {did_you_mean(near)}" if near else "."
+        complain(f"note: queue {queue!r} has no jobs, and is paused for those to come{question}")
 
 
 def reset(context: typer.Context, yes: YesOption = False) -> int:

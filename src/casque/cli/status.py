@@ -53,6 +53,8 @@ class Picture(msgspec.Struct, frozen=True):
     running: dict[str, list[str]]
     """The ids of their jobs, by worker name."""
     paused: list[str]
+    unserved: dict[str, int]
+    """By entrypoint, how many due jobs no running worker takes."""
 
 
 EXAMPLES = (
@@ -94,14 +96,17 @@ def status(
 
 def _look(access: Access, queue: str | None) -> Picture:
     from casque.cli.worker.fleet import running_by
+    from casque.worker.registry.unserved import COUNTED, served_by
 
+    workers = access.live_workers()
     return Picture(
         access.store.name,
         access.is_absent,
         access.run(access.queue.stats(queue)),
-        sorted(access.live_workers(), key=lambda one: one.pid),
+        sorted(workers, key=lambda one: one.pid),
         running_by(access),
         [record.name for record in access.records(PAUSE)],
+        access.run(access.store.unserved(served_by(workers), limit=COUNTED)),
     )
 
 
@@ -117,6 +122,10 @@ def _drawn(picture: Picture) -> Group:
     lines = [f"Active Workers: {len(picture.workers)} [{pids}]"]
     if picture.paused:
         lines.append(f"Paused Queues: {names(picture.paused)}")
+    if picture.unserved and picture.workers:  # without workers, the line above says enough
+        from casque.worker.registry.unserved import listed
+
+        lines.append(f"No Worker Serves: {plain(listed(picture.unserved))}")
     absent = " (does not exist yet)" if picture.is_absent else ""
     lines.append(f"Store: {plain(picture.store)}{absent}")
     return Group(drawn, *map(Text, lines))
@@ -138,6 +147,7 @@ def _object(picture: Picture) -> dict[str, Any]:
             for one in picture.workers
         ],
         "paused": picture.paused,
+        "unserved": picture.unserved,
     }
 
 

@@ -103,7 +103,7 @@ def _job_now(job_id: str, now: int) -> Answer:
     return lambda state: shown(state.jobs[job_id], state.judged_us(now))
 
 
-def _one(event: Died | Failed | Cancelled | Released, now: int) -> Decision:
+def _one(event: Died | Failed | Cancelled, now: int) -> Decision:
     """Return a decision with one event of one job. Its result is that job."""
     return Decision([event], _job_now(event.id, now))
 
@@ -288,7 +288,11 @@ def _heartbeat(state: State, operation: Heartbeat, now: int) -> Decision:
 
 def _release(state: State, operation: Release, now: int) -> Decision:
     job = _held(state, operation.id, operation.token, now)
-    return _one(Released(job.id, now + operation.delay_us), now)
+    run_us = now + operation.delay_us
+    events: list[Event] = [Released(job.id, run_us)]
+    if operation.failure is not None:  # first: `Released` then takes its attempt back
+        events.insert(0, Failed(job.id, operation.failure, run_us))
+    return Decision(events, _job_now(job.id, now))
 
 
 # -- operations by any caller --------------------------------------------------

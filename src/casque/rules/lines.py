@@ -140,6 +140,10 @@ class Rotation:
         else:
             self._waiting.discard((line.visit_us, *name))
 
+    def entrypoints(self) -> list[str]:
+        """The entrypoints that have a line in one of the indexes, sorted."""
+        return sorted(self._ring.own.keys() | self._waiting.own.keys())
+
     def ring(self, entrypoints: Collection[str] | None) -> Iterator[InRing]:
         """The lines in the ring, by turn; some may not be due yet."""
         return self._ring.of(entrypoints)

@@ -108,11 +108,15 @@ class Heartbeat(msgspec.Struct, frozen=True, gc=False):
 
 
 class Release(msgspec.Struct, frozen=True, gc=False):
-    """Give the job back; the attempt is not counted."""
+    """Give the job back; the attempt is not counted.
+
+    `failure` says why. It becomes the error of the job and an entry in its history.
+    """
 
     id: str
     token: int
     delay_us: int = 0
+    failure: Failure | None = None
 
 
 class Cancel(msgspec.Struct, frozen=True, gc=False):

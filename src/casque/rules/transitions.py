@@ -20,6 +20,8 @@ from casque.system.clock import to_datetime
 
 HISTORY_LIMIT = 10
 LOST = "lost"
+MISMATCH = "mismatch"
+"""The arguments of a job did not fit the worker, which gave it back for another worker."""
 CANCELLED = "cancelled"
 
 
@@ -152,5 +154,21 @@ def _with_lost(job: Job, now: int) -> tuple[Attempt, ...]:
 def _with(job: Job, ended: int, failure: Failure | None) -> tuple[Attempt, ...]:
     assert job.claimed_us is not None
     assert job.worker is not None
-    over = Attempt(job.attempts, job.worker, job.claimed_us, ended, failure)
-    return (*job.history, over)[-HISTORY_LIMIT:]
+    history, started = job.history, job.claimed_us
+    if failure is not None and failure.kind == MISMATCH and _ends_in_mismatch(job):
+        # One entry for all mismatches in a row: it keeps the time of the first claim, and leaves
+        # room for the other attempts.
+        started, history = history[-1].started_us, history[:-1]
+    over = Attempt(job.attempts, job.worker, started, ended, failure)
+    return (*history, over)[-HISTORY_LIMIT:]
+
+
+def _ends_in_mismatch(job: Job) -> bool:
+    """True if the last entry in the history is a mismatch at this same, uncounted attempt."""
+    last = job.history[-1] if job.history else None
+    return (
+        last is not None
+        and last.number == job.attempts
+        and last.failure is not None
+        and last.failure.kind == MISMATCH
+    )

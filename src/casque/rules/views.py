@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Sequence
 from heapq import nsmallest
+from itertools import islice, takewhile
 from typing import Literal, get_args
 
 import msgspec
@@ -24,6 +25,9 @@ VIEWS: tuple[View, ...] = get_args(View)
 
 Selection = View | Literal["queued"]
 """The jobs of one view; or of all views of queued jobs: pending, scheduled and failed."""
+
+MOST_UNSERVED = 100
+"""How many entrypoints `unserved` returns at most."""
 
 _QUEUED: tuple[View, ...] = ("pending", "scheduled", "failed")
 
@@ -117,6 +121,32 @@ def queues(state: State, now: int, *, due: bool) -> list[str]:
         return due_queues(state, now)
     gone = Counter(job.queue for job in state.gone_jobs(now))
     return sorted(name for name, index in state.queues.items() if index.tally.total > gone[name])
+
+
+def unserved(state: State, served: Collection[str], limit: int, now: int) -> dict[str, int]:
+    """The entrypoints not in `served` that have due jobs, and how many: see `Store.unserved`."""
+    found: dict[str, int] = {}
+    for entrypoint in state.rotation.entrypoints():
+        if entrypoint not in served and (count := _due_count(state, entrypoint, limit, now)):
+            found[entrypoint] = count
+            if len(found) == MOST_UNSERVED:
+                break
+    return found
+
+
+def _due_count(state: State, entrypoint: str, limit: int, now: int) -> int:
+    """Return how many jobs of an entrypoint are due, looking at the first `limit` due ones."""
+    lines = (
+        state.queues[queue].lines[name]
+        for _, queue, name in state.rotation.due([entrypoint], now, limit)
+    )
+    due = (
+        job_id
+        for line in lines
+        for rank in line.ranks.values()
+        for _, _, job_id in takewhile(lambda one: one[0] <= now, rank)
+    )
+    return sum(not state.jobs[job_id].is_spent(now) for job_id in islice(due, limit))
 
 
 def next_run(state: State, queue: str) -> int | None:

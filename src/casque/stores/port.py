@@ -95,6 +95,14 @@ class Store(Protocol):
         """The names of the queues that have jobs, or only of those that have a due job."""
         ...
 
+    async def unserved(self, served: Collection[str], *, limit: int) -> dict[str, int]:
+        """Up to 100 entrypoints that have due jobs and are not in `served`, and how many jobs.
+
+        Of each, only the first `limit` due jobs are counted. Jobs of paused queues are not due.
+        The cost grows with the number of lines, not of jobs.
+        """
+        ...
+
     async def next_run(self, queue: str) -> int | None:
         """When the first job of a queue is due."""
         ...

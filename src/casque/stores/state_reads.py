@@ -40,6 +40,9 @@ class StateReads:
     async def queues(self, *, due: bool) -> list[str]:
         return await self._read(lambda state, now: views.queues(state, now, due=due))
 
+    async def unserved(self, served: Collection[str], *, limit: int) -> dict[str, int]:
+        return await self._read(lambda state, now: views.unserved(state, served, limit, now))
+
     async def next_run(self, queue: str) -> int | None:
         return await self._read(lambda state, _: views.next_run(state, queue))
 

@@ -64,6 +64,9 @@ class OnThread:
     async def queues(self, *, due: bool) -> list[str]:
         return await _on(self._reads, lambda: self.store.queues(due=due))
 
+    async def unserved(self, served: Collection[str], *, limit: int) -> dict[str, int]:
+        return await _on(self._reads, lambda: self.store.unserved(served, limit=limit))
+
     async def next_run(self, queue: str) -> int | None:
         return await _on(self._reads, lambda: self.store.next_run(queue))
 

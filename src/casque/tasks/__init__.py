@@ -7,6 +7,7 @@ current         `current_job`: the job that this code runs in.
 handle          `Handle`: read the state of a job, wait for its result.
 immediate       Tasks that run at once and store nothing, for tests.
 json_types      Which Python types can be JSON.
+results         The note that stands for a result that cannot be stored.
 schedules       The operations that fire schedules, and that store those of an app.
 task            `Task`: a function under an entrypoint, and how its jobs are enqueued.
 ticks           When a schedule fires, from its cron line or its interval.

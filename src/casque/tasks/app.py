@@ -19,6 +19,7 @@ from casque.retry import Backoff
 from casque.schedule import Overlap, Schedule
 from casque.stores.port import CallersTransaction, Joined, Store
 from casque.stores.url import StoreAddress
+from casque.system.near_names import did_you_mean, near_names
 from casque.tasks.app_store import AppStore
 from casque.tasks.calls import encode_unchecked
 from casque.tasks.handle import Handle
@@ -43,6 +44,7 @@ MAX_ATTEMPTS = 10
 RETAIN = timedelta(days=1)
 DEFAULT_BACKOFF = Backoff()
 _HOOKS = ("before", "after", "on_failure")
+_OTHERS_KEPT = 1_000
 
 
 class TaskApp:
@@ -67,6 +69,8 @@ class TaskApp:
                 )
         self._tasks: dict[str, Task[..., Any]] = {}
         self.tasks: Mapping[str, Task[..., Any]] = MappingProxyType(self._tasks)
+        self._others: set[str] = set()
+        """Names of other programs' tasks that were enqueued here, and are not mistyped."""
         self._schedules: dict[str, Schedule] = {}
         self.schedules: Mapping[str, Schedule] = MappingProxyType(self._schedules)
         """What `cron` and `every` declare. A worker stores them when it starts."""
@@ -172,6 +176,7 @@ class TaskApp:
                 run_in=run_in,
             )
             first = self._tasks.setdefault(made.name, made)
+            self._others.clear()
             if first is not made:
                 raise InvalidError(
                     f"two tasks have the name {made.name!r}: the one at {where(first.function)} "
@@ -261,8 +266,10 @@ class TaskApp:
     ) -> Handle[Any]:
         """Enqueue a job by its task's name, for producers that do not have the task's code.
 
-        If the task is registered in this app, its options apply and the arguments are checked.
-        With `connection`, the job joins the transaction that is open there.
+        If the task is registered in this app, its options apply and the arguments are checked. A
+        name that is almost the name of a task of this app raises InvalidError: it is probably
+        mistyped. An App without tasks accepts any name. With `connection`, the job joins the
+        transaction that is open there.
         """
         connection = options.pop("connection", None)
         new = changed(self._named(entrypoint, arguments), options)
@@ -327,8 +334,22 @@ class TaskApp:
         task = self._tasks.get(checks.name(entrypoint, "entrypoint"))
         if task is not None:
             return task.prepared(task.call.encode_named(values))
+        self._refuse_mistyped(entrypoint)
         payload = encode_unchecked(entrypoint, values)
         return NewJob(entrypoint, payload, max_attempts=MAX_ATTEMPTS, retain=RETAIN)
+
+    def _refuse_mistyped(self, entrypoint: str) -> None:
+        """Raise InvalidError for a name that is almost the name of a task."""
+        if not self._tasks or entrypoint in self._others:
+            return
+        if near := near_names(entrypoint, self._tasks):
+            raise InvalidError(
+                f"there is no task {entrypoint!r} in this App; {did_you_mean(near)} If another "
+                "program has a task of that name, enqueue it by an App without tasks: "
+                f"App(store).enqueue({entrypoint!r}, …)."
+            )
+        if len(self._others) < _OTHERS_KEPT:
+            self._others.add(entrypoint)
 
     def _known(self, new: NewJob) -> Task[..., Any]:
         task = self._tasks.get(new.entrypoint)

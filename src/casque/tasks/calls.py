@@ -27,6 +27,10 @@ _OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _LIST = msgspec.json.Decoder(list[msgspec.Raw])
 
 
+class ArgumentMismatchError(InvalidError):
+    """The arguments do not fit this version of the task."""
+
+
 class _Slot:
     """Checks and decodes one parameter."""
 
@@ -145,7 +149,10 @@ class Call:
     # -- from JSON -------------------------------------------------------------
 
     def decode(self, payload: bytes) -> tuple[list[Any], dict[str, Any]]:
-        """Return the positional and named arguments of a payload. InvalidError names a bad one."""
+        """Return the positional and named arguments of a payload.
+
+        ArgumentMismatchError names a bad one; InvalidError: no version of the task could take it.
+        """
         fields = self._fields or self._known()
         starred, named = self._take(payload, fields)
         if len(starred) <= len(self._first):
@@ -178,7 +185,7 @@ class Call:
                     continue
                 slot = fields.extra
                 if slot is None:
-                    raise InvalidError(
+                    raise ArgumentMismatchError(
                         f"{self._task}: unknown argument `{name}`; the signature is {self}."
                     )
             named[name] = self._value(name, raw, slot)
@@ -215,7 +222,7 @@ class Call:
         ]
         left = raws[len(fields.first) :]
         if left and fields.rest is None:
-            raise InvalidError(
+            raise ArgumentMismatchError(
                 f"{self._task}: too many positional values ({len(raws)}); the signature is {self}."
             )
         rest = fields.rest
@@ -231,13 +238,15 @@ class Call:
         try:
             return slot.decode(raw)
         except Exception as error:  # the user's types may raise anything
+            if type(error) is msgspec.DecodeError:  # not JSON: nobody has read this part so far
+                raise InvalidError(f"{self._task}: argument `{name}`: {error}.") from error
             raise self._unfit(name, str(error), slot) from error
 
     def _refuse_missing(self, starred: list[Any], named: Mapping[str, Any]) -> None:
         absent = {*self._first[len(starred) :], *(self._required - named.keys())}
         for name, one in self._signature.parameters.items():
             if name in absent and one.default is Parameter.empty:
-                raise InvalidError(
+                raise ArgumentMismatchError(
                     f"{self._task}: argument `{name}` is missing; the signature is {self}."
                 )
 
@@ -330,10 +339,10 @@ class Call:
 
     # -- messages --------------------------------------------------------------
 
-    def _unfit(self, name: str, problem: str, slot: _Slot) -> InvalidError:
+    def _unfit(self, name: str, problem: str, slot: _Slot) -> ArgumentMismatchError:
         # The form of msgspec's messages: "Expected … - at `$.inner`".
         problem, _, inner = problem.partition(" - at `$")
-        return InvalidError(
+        return ArgumentMismatchError(
             f"{self._task}: argument `{name}{inner.rstrip('`')}`: {problem}; the task declares "
             f"`{name}: {slot.declared}`."
         )

@@ -13,6 +13,7 @@ from casque.errors import CasqueError, InvalidError, JobNotFoundError
 from casque.job import Job, JobStatus
 from casque.queues.runner import warn_inside_loop
 from casque.system.clock import SECOND_US, drive
+from casque.tasks.results import why_missing
 
 if TYPE_CHECKING:
     from casque.stores.port import CallersTransaction
@@ -61,8 +62,9 @@ class Handle(Generic[R_co]):
         """Wait for the job to finish and return the result of the task.
 
         Raises TimeoutError if the job has not finished within `timeout`, CasqueError if it is dead
-        or cancelled, and JobNotFoundError if its record was deleted. After an enqueue with
-        `connection`, raises InvalidError if the transaction was not committed.
+        or cancelled or its result could not be stored, and JobNotFoundError if its record was
+        deleted. After an enqueue with `connection`, raises InvalidError if the transaction was not
+        committed.
         """
         looks = self._looks(timeout)
         if not self._done:
@@ -110,6 +112,13 @@ class Handle(Generic[R_co]):
         if job.status is not JobStatus.COMPLETED:
             raise CasqueError(
                 f"job {self.id} ({job.entrypoint}) is {job.status}: {job.error or 'no reason'}.",
+                job_id=self.id,
+            )
+        if (why := why_missing(job.result)) is not None:
+            # Not InvalidError: nothing is wrong with this call, and something was written.
+            raise CasqueError(
+                f"job {self.id} ({job.entrypoint}) is completed, but its result was not stored: "
+                f"{why} The work is done; to have the result next time, change the task.",
                 job_id=self.id,
             )
         value: Any = None

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import logging
 from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec.structs import replace
 
+from casque.errors import InvalidError
 from casque.job import Job, JobStatus
 from casque.queues import arguments
 from casque.queues.arguments import NewJob
@@ -17,6 +19,7 @@ from casque.queues.lineage import inherited
 from casque.queues.running_job import RunningJob, running_as
 from casque.rules.additions import new_job, too_deep
 from casque.system.clock import Clock
+from casque.tasks.results import note_of
 
 if TYPE_CHECKING:
     from casque.tasks.app_store import AppStore
@@ -25,6 +28,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 WORKER = "immediate"
+
+_log = logging.getLogger("casque")
 
 
 def run_now(task: Task[..., Any], new: NewJob, store: AppStore) -> Job:
@@ -75,10 +80,17 @@ def _begun(
 
 def _finished(task: Task[..., Any], job: Job, value: object, clock: Clock) -> Job:
     now = clock.now()
+    try:
+        result = task.call.encode_result(value)
+    except InvalidError as error:  # as in a worker: the work is done
+        result = note_of(error)
+        _log.warning(
+            "%s (job %s): done, but its result is not stored: %s", task.name, job.id, error
+        )
     return replace(
         job,
         status=JobStatus.COMPLETED,
-        result=task.call.encode_result(value),
+        result=result,
         updated_us=now,
         finished_us=now,
     )

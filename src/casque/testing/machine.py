@@ -16,11 +16,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from msgspec.structs import replace
 
 from casque.errors import CasqueError
-from casque.job import Job
+from casque.job import Failure, Job
 from casque.queues.arguments import NewJob, request
 from casque.queues.lineage import OUTSIDE
 from casque.record import SCHEDULE
-from casque.rules.operations import DeleteRecord, PutRecord, Tick
+from casque.rules.operations import DeleteRecord, PutRecord, Release, Tick
 from casque.schedule import Schedule, encode
 from casque.system.clock import to_us
 from casque.testing import alphabet
@@ -35,7 +35,7 @@ from casque.testing.alphabet import (
     seconds,
 )
 from casque.testing.modeljob import ModelJob, ModelRecord
-from casque.testing.oracle import CONFIG, DEAD_RETENTION, PAUSE, Hold
+from casque.testing.oracle import CONFIG, DEAD_RETENTION, MISMATCH, PAUSE, Hold
 from casque.testing.rig import Flavour, Harness
 from casque.testing.sidebyside import MICROSECOND, QueueUser, SideBySide, Stored, ids_of
 
@@ -230,6 +230,20 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(holder=alphabet.holders, delay=alphabet.delays)
     def release(self, holder: Holder, **options: Any) -> None:
         self._as_holder("release", holder, **options)
+
+    @_has_claims
+    @rule(place=alphabet.places, delay=alphabet.delays, kind=st.sampled_from([MISMATCH, "Busy"]))
+    def give_back(self, place: int, delay: timedelta | None, kind: str) -> None:
+        """Release a job and say why, as a worker does that the job does not fit."""
+        claim = self._claim(place)
+        hold, delay_us = (claim.job.id, claim.job.token), (delay or timedelta(0)) // MICROSECOND
+        release = Release(*hold, delay_us, Failure(kind, "not here"))
+        self.pair.both(
+            lambda: self.pair.commit(release),
+            lambda now, _: self.oracle.give_back(
+                now, claim.job.id, claim.token, delay=delay, kind=kind, text="not here"
+            ),
+        )
 
     @_has_claims
     @rule(

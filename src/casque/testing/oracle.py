@@ -33,6 +33,7 @@ SCHEDULE_FIELDS = (
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 CONFIG = "config"
 DEAD_RETENTION = "dead_retention"
+MISMATCH = "mismatch"
 
 Hold = tuple[str, int]
 """A job's id and the oracle's token of a claim on it."""
@@ -264,6 +265,30 @@ class Oracle:
         job.wait(now + (delay or timedelta(0)))
         return self._changed(now, job)
 
+    def give_back(
+        self,
+        now: datetime,
+        job_id: str,
+        token: int,
+        *,
+        delay: timedelta | None,
+        kind: str,
+        text: str,
+    ) -> ModelJob:
+        """Release the job and note why. Mismatches in a row are one entry in its history."""
+        job = self._held(now, job_id, token)
+        job.error = f"{kind}: {text}"
+        same = [
+            one
+            for one in job.history[-1:]
+            if one.kind == kind == MISMATCH and one.number == job.attempts
+        ]
+        job.history = job.history[: len(job.history) - len(same)]
+        job.end_attempt(kind)
+        for one in same:
+            job.history[-1] = job.history[-1]._replace(started_at=one.started_at)
+        return self.release(now, job_id, token, delay=delay)
+
     def heartbeat(
         self,
         now: datetime,
@@ -477,6 +502,17 @@ class Oracle:
     def due_queues(self, now: datetime) -> set[str]:
         due = {job.queue for job in self.jobs.values() if job.is_due(now)}
         return {queue for queue in due if not self._is_paused(queue, now)}
+
+    def unserved(self, now: datetime, served: Collection[str]) -> Counter[str]:
+        """Count the due jobs of each entrypoint that is not served."""
+        return Counter(
+            job.entrypoint
+            for job in self.jobs.values()
+            if job.is_due(now)
+            and not job.is_spent(now)
+            and job.entrypoint not in served
+            and not self._is_paused(job.queue, now)
+        )
 
     def next_run_at(self, queue: str) -> datetime | None:
         mine = [job.due_at for job in self.jobs.values() if job.queue == queue]

@@ -202,6 +202,7 @@ class SideBySide:
         self._jobs_agree()
         self._order_agrees()
         self._counts_agree()
+        self._unserved_agrees()
         self._records_agree()
 
     def _jobs_agree(self) -> None:
@@ -231,6 +232,12 @@ class SideBySide:
         there = {job.queue for job in self.oracle.seen(now).values()}
         assert set(reader.call("queues")) == there
         assert set(reader.call("queues", due=True)) == self.oracle.due_queues(now)
+
+    def _unserved_agrees(self) -> None:
+        for served in ((), tuple(ENTRYPOINTS[:1])):
+            found = self._loop.run_until_complete(self._store.unserved(served, limit=1_000))
+            expected = self.oracle.unserved(self.now(), served)
+            assert found == expected, f"unserved({served}): expected {expected}, got {found}"
 
     def _records_agree(self) -> None:
         for kind in (NOTE, PAUSE, QUEUE_LEASE, SCHEDULE):

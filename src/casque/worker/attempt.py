@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import msgspec
 
 from casque import checks
+from casque.checks import describe
 from casque.errors import InvalidError
 from casque.job import Failure, Job
 from casque.queues.running_job import RunningJob
@@ -18,7 +19,10 @@ from casque.retry import Discard, Retry, Snooze, delay_of, reason_of
 from casque.rules import operations
 from casque.rules.operations import Ack, Fail, Nack, Operation, Release
 from casque.system.clock import LONGEST_SPAN_US, Clock
+from casque.tasks.calls import ArgumentMismatchError
+from casque.tasks.results import note_of
 from casque.tasks.task import Task
+from casque.worker import mismatches
 
 _OUR_FOLDER = str(Path(__file__).parent)
 
@@ -27,6 +31,8 @@ class Returned(msgspec.Struct, frozen=True):
     """The function did its work."""
 
     result: bytes | None
+    unstored: str | None = None
+    """Why the result cannot be stored. Then `result` is a note that says so."""
 
 
 class Raised(msgspec.Struct, frozen=True):
@@ -36,9 +42,15 @@ class Raised(msgspec.Struct, frozen=True):
 
 
 class Unfit(msgspec.Struct, frozen=True):
-    """The payload or the result is invalid, so another attempt cannot help."""
+    """The payload is invalid, so another attempt cannot help."""
 
     error: BaseException
+
+
+class Mismatched(msgspec.Struct, frozen=True):
+    """The arguments do not fit this worker's version of the task; they may fit another's."""
+
+    error: ArgumentMismatchError
 
 
 class TimedOut(msgspec.Struct, frozen=True):
@@ -57,7 +69,7 @@ class LeaseLost(msgspec.Struct, frozen=True):
     reason: str
 
 
-Outcome = Returned | Raised | Unfit | TimedOut | Stopped | LeaseLost
+Outcome = Returned | Raised | Unfit | Mismatched | TimedOut | Stopped | LeaseLost
 
 
 class RunningAttempt:
@@ -105,7 +117,10 @@ class Executor(Protocol):
 
 
 class InvalidResult(Exception):  # noqa: N818 - only wraps an InvalidError
-    """The result cannot be stored. Its argument is the InvalidError that says why."""
+    """The function is done, and its result cannot be stored.
+
+    Its argument is the InvalidError that says why.
+    """
 
 
 class TaskError(Exception):
@@ -155,12 +170,17 @@ async def call_task(attempt: RunningAttempt, context: AttemptContext) -> Outcome
     task = attempt.task
     try:
         args, kwargs = task.call.decode(attempt.job.payload)
+    except ArgumentMismatchError as error:
+        return Mismatched(error)
     except BaseException as error:  # noqa: BLE001 - a user's type may raise anything
         return Unfit(error)
     try:
         result = await context.executors[task.run_in].call(attempt, args, kwargs)
     except InvalidResult as unfit:
-        return attempt.ending or Unfit(unfit.args[0])
+        # The work is done: a dead job would be retried by hand, and the work done twice.
+        [why] = unfit.args
+        done = Returned(note_of(why), describe(why))
+        return attempt.ending if isinstance(attempt.ending, LeaseLost) else done
     except GivenBack:
         return attempt.ending or Stopped()
     except BaseException as error:  # noqa: BLE001 - whatever a task does, the worker lives
@@ -197,12 +217,14 @@ def settle(attempt: RunningAttempt, outcome: Outcome, context: AttemptContext) -
 def settlement(outcome: Outcome, job: Job, task: Task[..., Any], chance: float) -> Operation | None:
     """Return the operation that stores an outcome; None if this worker lost the job."""
     match outcome:
-        case Returned(result):
+        case Returned(result=result):
             return Ack(job.id, job.token, result)
         case Raised(error) | TimedOut(error):
             return _of_error(error, job, task, chance)
         case Unfit(error):
             return Fail(job.id, job.token, _without_traceback(error))
+        case Mismatched(error):
+            return mismatches.settlement(job, error)
         case Stopped():
             return Release(job.id, job.token)
         case LeaseLost():

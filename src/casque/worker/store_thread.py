@@ -41,6 +41,7 @@ from casque.worker.messages import (
 from casque.worker.options import WorkerOptions
 from casque.worker.registry.entries import OwnEntry
 from casque.worker.schedule_ticks import ScheduleTicks
+from casque.worker.unserved_watch import UnservedWatch
 
 BEATS_PER_LEASE = 3
 PROGRESS_EVERY_US = SECOND_US
@@ -79,6 +80,7 @@ class StoreThread:
         self._schedules = schedules
         self._tasks = tasks
         self._report = report
+        self._unserved = UnservedWatch(session, entry.entrypoints, report)
         self._post = post
         self._bell: Bell
         self._is_ready = threading.Event()
@@ -222,6 +224,8 @@ class StoreThread:
             self._longest_us = min(pauses, default=None)
             while not self._is_over():
                 self._give_back_if_late()
+                if self._unserved.is_to_look and self._is_registered and self._is_claiming:
+                    await self._unserved.look()
                 if self._has_to_read_schedules():
                     await self._read_schedules()
                     continue  # it may be over: if no job and no tick is due

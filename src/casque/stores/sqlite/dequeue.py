@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from heapq import merge
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, NamedTuple
 
 import msgspec
@@ -115,6 +115,25 @@ class Picker:
         """The queues with a due line that is not paused, by their turns."""
         due = [line for line in self._places(None, 0) if self._is_due(line)]
         return list(dict.fromkeys(line[1] for line in sorted(due, key=_turn)))
+
+    def entrypoints(self) -> Iterator[str]:
+        """The entrypoints that have a line in the ring or waiting, in order."""
+        row = self._execute(SQL["next_entrypoint"], ("",)).fetchone()
+        while row is not None:
+            yield row[0]
+            row = self._execute(SQL["next_entrypoint"], row).fetchone()
+
+    def due_count(self, entrypoint: str, limit: int) -> int:
+        """Return how many jobs of an entrypoint are due, looking at the first `limit` due ones."""
+        looked = count = 0
+        for line in chain(self._come_due([entrypoint], limit), self._ring([entrypoint])):
+            if looked == limit:
+                break
+            due, _ = first_due(self._execute, line[0], limit - looked, self._now)
+            stages = [stage for _, _, _, stage in due]
+            looked += len(stages)
+            count += len(stages) - stages.count(LAST_HELD)
+        return count
 
     def _is_held(self, head: Head) -> bool:
         """The same as `casque.rules.picking._is_held`."""

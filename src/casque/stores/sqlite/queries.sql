@@ -80,6 +80,11 @@ WHERE visit_us IS NOT NULL AND paused = 0;
 SELECT min(visit_us) FROM casque_line INDEXED BY casque_line_entrypoint
 WHERE visit_us IS NOT NULL AND paused = 0 AND entrypoint = ?1;
 
+-- From one entrypoint to the next, however many lines each has.
+-- name: next_entrypoint
+SELECT entrypoint FROM casque_line INDEXED BY casque_line_entrypoint
+WHERE paused = 0 AND entrypoint > ?1 ORDER BY entrypoint LIMIT 1;
+
 -- The first jobs of a line, due or not: usually a claim takes these.
 -- name: heads
 SELECT priority, due_us, seq, stage FROM casque_job INDEXED BY casque_job_due WHERE line = ?1

@@ -10,7 +10,7 @@ from casque.job import Job, JobStatus, Stats
 from casque.record import Record
 from casque.rules.decide import shown
 from casque.rules.state import READER_LEASE_US, QueueState
-from casque.rules.views import JobFilter
+from casque.rules.views import MOST_UNSERVED, JobFilter
 from casque.stores.sqlite.dequeue import Picker
 from casque.stores.sqlite.rows import STATEMENTS as SQL
 from casque.stores.sqlite.rows import find_job, job_of, record_of
@@ -98,6 +98,15 @@ class Reads:
         names = {name for (name,) in self._execute(SQL["live_queues"])}
         names.update(name for (name,) in self._execute(SQL["finished_queues"], (self._now,)))
         return sorted(names)
+
+    def unserved(self, served: Collection[str], limit: int) -> dict[str, int]:
+        found: dict[str, int] = {}
+        for name in self._picker.entrypoints():
+            if name not in served and (count := self._picker.due_count(name, limit)):
+                found[name] = count
+                if len(found) == MOST_UNSERVED:
+                    break
+        return found
 
     def next_run(self, queue: str) -> int | None:
         lines = self._execute(SQL["lines_of_queue"], (queue,)).fetchall()

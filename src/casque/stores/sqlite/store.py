@@ -397,6 +397,9 @@ class SqliteStore:
     async def queues(self, *, due: bool) -> list[str]:
         return self._read(lambda reads: reads.queues(due=due))
 
+    async def unserved(self, served: Collection[str], *, limit: int) -> dict[str, int]:
+        return self._read(lambda reads: reads.unserved(served, limit))
+
     async def next_run(self, queue: str) -> int | None:
         return self._read(lambda reads: reads.next_run(queue))
 

@@ -99,7 +99,7 @@ class Facts:
                 self.acked[event.id, state.jobs[event.id].token] = entry.number
                 return _wrong_holder(state, event.id, operations, Ack)
             case Failed():
-                return _wrong_holder(state, event.id, operations, Nack)
+                return _wrong_holder(state, event.id, operations, Nack, Release)
             case Died():
                 return _wrong_holder(state, event.id, operations, Nack, Fail)
             case Released():

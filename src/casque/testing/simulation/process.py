@@ -46,6 +46,7 @@ _LOOKS: dict[str, Callable[..., Any]] = {
     "stats": lambda state, now, queue: state.stats(queue, now),
     "queues": lambda state, now, *, due: sorted(views.queues(state, now, due=due)),
     "next_run": lambda state, now, queue: views.next_run(state, queue),
+    "unserved": lambda state, now, served, *, limit: views.unserved(state, served, limit, now),
     "records": lambda state, now, kind: views.records(state, kind, now),
     "picture": views.picture,
 }

@@ -17,7 +17,10 @@ from casque.errors import InvalidError, JobNotFoundError, LeaseLostError
 from casque.job import Attempt, Failure, Job, JobStatus, Stats
 from casque.queues.arguments import NewJob
 from casque.queues.async_queue import AsyncQueue
-from casque.rules.transitions import lost
+from casque.rules.operations import Release
+from casque.rules.transitions import MISMATCH, lost
+from casque.system.clock import span_us
+from casque.testing.batches import commit_batch
 from casque.testing.rig import Rig, counted
 from casque.testing.statement import Statements, statement
 
@@ -284,6 +287,35 @@ class OutcomeStatements(Statements):
         [again] = await other.dequeue()
         assert again.attempts == 2
         assert again.token > held.token
+
+    @statement("R5")
+    async def test_a_release_with_a_reason_keeps_it_and_counts_no_attempt(self, rig: Rig) -> None:
+        q, store = await rig.worker(worker="w"), rig.harness.open()
+        await q.enqueue("e", b"data", id="x", max_attempts=1)
+        firsts: dict[str, int] = {}
+        # Mismatches in a row are one entry, however many they are; other reasons are one each.
+        for number, kind in enumerate(["Busy", *[MISMATCH] * (KEPT_ATTEMPTS + 2), "Busy"], 1):
+            [held] = await q.dequeue()
+            assert held.claimed_us is not None
+            firsts.setdefault(kind, held.claimed_us)
+            reason = Failure(kind, f"reason {number}", "trace")
+            release = Release(held.id, held.token, span_us(SECOND), reason)
+            [job] = await commit_batch(store, "machine", number, [release])
+            assert (job.status, job.attempts, job.payload) == (JobStatus.QUEUED, 0, b"data")
+            assert job.error == f"{kind}: reason {number}"
+            started = firsts[kind] if kind == MISMATCH else held.claimed_us
+            assert job.history[-1] == Attempt(1, "w", started, job.updated_us, reason)
+            assert await q.get("x") == job
+            assert await q.stats() == Stats(scheduled=1)
+            rig.advance(seconds=1)
+        found = await q.get("x")
+        assert found is not None
+        history = found.history
+        seen = [(one.number, one.failure and one.failure.text) for one in history]
+        assert seen == [(1, "reason 1"), (1, "reason 13"), (1, "reason 14")]
+        assert history[1].started_us == firsts[MISMATCH]
+        assert history[1].ended_us == history[2].started_us - span_us(SECOND)
+        await q.ack((await q.dequeue())[0])
 
     @statement("R6")
     async def test_a_failed_job_is_dead_at_once(self, rig: Rig) -> None:

@@ -27,6 +27,7 @@ _LINES: Mapping[str, _Line] = {
     "failed": lambda of: f"Job {of['job_id']} failed ({_short(of['what'])}).",
     "dead": lambda of: f"Job {of['job_id']} failed ({_short(of['what'])}).",
     "released": lambda of: f"Job {of['job_id']} released.",
+    "mismatch": lambda of: f"Job {of['job_id']} does not fit; released ({_short(of['what'])}).",
     "snoozed": lambda of: f"Job {of['job_id']} snoozed.",
     "discarded": lambda of: f"Job {of['job_id']} discarded.",
     "lost": lambda of: f"Job {of['job_id']} lost: it was cancelled, or another worker has it.",

@@ -14,6 +14,7 @@ from casque.rules.transitions import describe
 from casque.system.clock import SECOND_US, Clock
 from casque.worker.attempt import (
     LeaseLost,
+    Mismatched,
     Outcome,
     Raised,
     Returned,
@@ -75,6 +76,7 @@ class WorkerEvent(enum.Enum):
     )
     SCHEDULES_UNREAD = logging.DEBUG, "the schedules cannot be read; trying again. (%s)"
     SCHEDULE_UNUSABLE = logging.ERROR, "schedule %s does not fire from this worker: %s"
+    UNSERVED = logging.WARNING, "%s that no running worker serves: %s"
     UNHEARD = (
         logging.WARNING,
         (
@@ -157,7 +159,8 @@ class Report:
 
         If `lines` is given, a plain success is written to it without a log record.
         """
-        if lines is not None and type(outcome) is Returned and answer is None:
+        is_done = type(outcome) is Returned and outcome.unstored is None
+        if lines is not None and is_done and answer is None:
             job, took_us = attempt.job, self._clock.monotonic() - attempt.begun_us
             lines.say(
                 f"{job.entrypoint} (job {job.id}, attempt {job.attempts} of {job.max_attempts}): "
@@ -175,11 +178,25 @@ class Report:
         elif isinstance(outcome, Returned):
             took = (self._clock.monotonic() - attempt.begun_us) / SECOND_US
             self._log(logging.INFO, attempt, "done", "done in %.3f s", took)
-        elif isinstance(outcome, Raised | TimedOut | Unfit):
+            if outcome.unstored is not None and attempt.job.retain_us:
+                message = "its result is not stored, and the work is done: %s"
+                self._log(logging.WARNING, attempt, "result_unstored", message, outcome.unstored)
+        elif isinstance(outcome, Mismatched) and not _is_dead(answer):
+            self._mismatched(attempt, outcome, answer)
+        elif isinstance(outcome, Raised | TimedOut | Unfit | Mismatched):
             self._failed(attempt, outcome.error, answer)
         elif isinstance(outcome, Stopped):
             message = "released because the worker is stopping; the attempt does not count"
             self._log(logging.INFO, attempt, "released", message)
+
+    def _mismatched(self, attempt: RunningAttempt, outcome: Mismatched, answer: object) -> None:
+        until = f" until {answer.run_at:%H:%M:%S}Z" if isinstance(answer, Job) else ""
+        message = (
+            "does not fit this worker's version of the task; released%s for a worker of another "
+            "version; the attempt does not count: %s"
+        )
+        what = str(outcome.error)
+        self._log(logging.WARNING, attempt, "mismatch", message, until, what, what=what)
 
     def _failed(self, attempt: RunningAttempt, error: BaseException, answer: object) -> None:
         what = describe(failure_of(error))
@@ -245,3 +262,7 @@ class Report:
         level = logging.DEBUG if is_quiet else level
         about = {"event": event.name.lower(), "worker": self._worker}
         self._say(level, message, args, about | fields)
+
+
+def _is_dead(answer: object) -> bool:
+    return isinstance(answer, Job) and answer.status is JobStatus.DEAD
