@@ -92,6 +92,7 @@ EVENTS: list[Event] = [
     RecordsDeleted((("lock", "name"), ("pause", "q"))),
 ]
 LATER = [
+    Completed("c", None, TIME + 5, keeps_payload=True),
     Inserted(
         (
             Job(id=ID, entrypoint="send", payload=b"p", created_us=1, run_us=2, updated_us=3),

@@ -21,7 +21,7 @@ from casque.cli.output import DONE, INVALID, answer
 from casque.cli.show import IdArgument, found, show_job
 from casque.cli.store import Access
 from casque.errors import InvalidError, JobNotFoundError
-from casque.job import Job
+from casque.job import Job, JobStatus
 from casque.rules.operations import Purge, Retry
 from casque.rules.views import JobFilter, view_of
 from casque.system.durations import duration_us
@@ -108,7 +108,7 @@ def purge(
     with open_for_writing(context) as access:
         if not yes and not confirmed(f"Delete dead jobs in {access.store.name}?"):
             return INVALID
-        count = access.submit(Purge(span_us, queue_name(queue), only_dead=True))
+        count = access.submit(Purge(span_us, queue_name(queue), JobStatus.DEAD))
     text = f"{counted(count, 'dead job')} purged."
     return answer({"purged": count}, text, as_json=is_json(context))
 
