@@ -91,7 +91,7 @@ EVENTS: list[Event] = [
     RecordPut(Record("pause", "q", b"", 13)),
     RecordsDeleted((("lock", "name"), ("pause", "q"))),
 ]
-LATER = [
+LATER: list[Event] = [
     Completed("c", None, TIME + 5, keeps_payload=True),
     Inserted(
         (
