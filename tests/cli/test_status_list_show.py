@@ -369,3 +369,26 @@ def test_a_completed_job_is_shown_with_its_payload(anywhere: Control) -> None:
     assert anywhere("show", "sized-8000", "--json").json["payload"] == "x" * 8_000
     assert anywhere("show", "sized-9000", "--json").json["payload"] == ""
     assert "│ e xxxxx" in anywhere.done("list", "--state", "completed")
+
+
+def test_show_prints_an_error_of_several_lines_in_lines(control: Control) -> None:
+    control.done("enqueue", "-c", "a", "--id", "job1", "--max-attempts", "2")
+    text = "{}: exit code 2\n  \x1b[1mmake[1]: error\nstop"
+    control.worked(lambda queue, job: queue.nack(job, error=text.format("first")))
+    control.worked(lambda queue, job: queue.nack(job, error=text.format("second")))
+    shown = control.done("show", "job1")
+    fields, attempts = re.split(r"Attempts +\n", shown)
+    rows = re.findall(r"│ (?:Error)? +│ (.*?) +│", fields)
+    assert rows[-3:] == ["second: exit code 2", r"  \x1b[1mmake[1]: error", "stop"]
+    assert "│ first: exit code 2 │" in " ".join(attempts.split())
+    assert "stop" not in attempts
+
+
+def test_show_keeps_the_environment_and_the_folder_of_a_completed_command(
+    control: Control,
+) -> None:
+    control.done("enqueue", "-c", "a", "--id", "job1", "-e", "A=1", "--cwd", "/srv")
+    control.worked(lambda queue, job: queue.ack(job, result=b'{"command": "a", "exit_code": 0}'))
+    shown = control.done("show", "job1")
+    assert "A=1" in shown
+    assert "/srv" in shown

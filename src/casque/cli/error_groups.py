@@ -78,11 +78,12 @@ def error_of(job: Job) -> tuple[str, str]:
     """The kind of a job's latest error; and the kind with the first line of the text."""
     failure = job.history[-1].failure if job.history else None
     if failure is None or describe(failure) != job.error:
-        return "", _first_line(job.error or "")
-    return failure.kind, _first_line(describe(failure))
+        return "", first_line(job.error or "")
+    return failure.kind, first_line(describe(failure))
 
 
-def _first_line(text: str) -> str:
+def first_line(text: str) -> str:
+    """The first line that is not empty, without the spaces around it."""
     lines = text.strip().splitlines()
     return cut(lines[0].rstrip(), _LONGEST_ERROR) if lines else ""
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from casque.cli.error_groups import first_line
 from casque.cli.job_ids import resolved
 from casque.cli.options import is_json, open_for_reading
 from casque.cli.output import (
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 _OUTPUT_LINES = 20
 _TRACEBACK_LINES = 40
 _LONGEST_PAYLOAD = 2_000
+_IN_LINES = ("Error",)
+"""These fields keep their line breaks. A command stays on one line, to be compared and copied."""
 _LONGEST_ERROR = 500
 
 IdArgument = Annotated[
@@ -116,7 +119,8 @@ def _fields(job: Job, now: int) -> Table:
     made.add_column(overflow="fold")
     for name, value in {**_what(job, now), **_times(job), **_outcome(job)}.items():
         if value not in (None, ""):
-            made.add_row(name, Text(plain(str(value))))
+            shown = plain_lines if name in _IN_LINES else plain
+            made.add_row(name, Text(shown(str(value))))
     return made
 
 
@@ -184,7 +188,7 @@ def _attempts(job: Job) -> Table:
 def _error(attempt: Attempt) -> str:
     if attempt.failure is None:
         return ""
-    return cut(describe(attempt.failure), _LONGEST_ERROR)
+    return cut(first_line(describe(attempt.failure)), _LONGEST_ERROR)
 
 
 def _between(start_us: int | None, end_us: int | None) -> str | None:
