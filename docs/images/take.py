@@ -132,6 +132,40 @@ def take_queuectl(into: Path) -> None:
     queuectl("worker", "stop")
 
 
+ERRORS = """
+from casque import NewJob, Queue
+with Queue() as queue:
+    queue.enqueue_many([NewJob("charge", b'{"order": %d}' % n, id=f"charge-{n}", max_attempts=1)
+                        for n in range(1, 251)])
+    queue.enqueue_many([NewJob("send_email", b'{"to": "bob@example.com"}', max_attempts=1,
+                               queue="mail", id=f"mail-{n}") for n in range(1, 181)])
+    queue.enqueue_many([NewJob("fetch_price", b'{"sku": %d}' % n, max_attempts=1, id=f"price-{n}")
+                        for n in range(1, 71)])
+    why = {"charge": KeyError("iban"), "fetch_price": ConnectionError("the shop refused"),
+           "send_email": TimeoutError("mail.example.com did not answer within 30 s")}
+    for entrypoint, error in why.items():
+        while jobs := queue.dequeue(entrypoint, batch_size=1_000):
+            for job in sorted(jobs, key=lambda job: job.seq):
+                queue.fail(job, error=error)
+    queue.enqueue("charge", b'{"order": 251}')
+    queue.enqueue("send_email", b'{"to": "eve@example.com"}', queue="mail")
+"""
+
+
+def take_errors(into: Path) -> None:
+    """Take `errors.svg` and `jobs.svg`, of a queue with 500 dead jobs."""
+    store = str(Path(os.environ["CASQUE_STORE"]).with_name("errors.db"))
+    code = ERRORS.replace("Queue()", f"Queue({store!r})")
+    subprocess.run([sys.executable, "-c", code], check=True)
+    commands = {
+        "errors.svg": ["dlq errors", "dlq list --queue mail --limit 3"],
+        "jobs.svg": ["list --state pending", "list --entrypoint charge --limit 3"],
+    }
+    for name, lines in commands.items():
+        screens = [(f"queuectl {one}", queuectl("--store", store, *one.split())) for one in lines]
+        draw(into / name, *screens)
+
+
 def take_demo(into: Path) -> None:
     """Take `demo.svg`, while the workers are busy, and `demo-end.svg`, when they are done."""
     seen = CURSOR.sub("", shown(sys.executable, "-c", DEMO))
@@ -153,8 +187,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         os.environ["CASQUE_STORE"] = str(Path(folder) / "jobs.db")
         os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-        with ThreadPoolExecutor() as pool:  # both wait most of the time
-            for taking in [pool.submit(take_queuectl, into), pool.submit(take_demo, into)]:
+        with ThreadPoolExecutor() as pool:  # they wait most of the time
+            takes = (take_queuectl, take_errors, take_demo)
+            for taking in [pool.submit(take, into) for take in takes]:
                 taking.result()
 
 

@@ -31,7 +31,7 @@ COMMANDS = [
     *((name,) for name in ("enqueue", "status", "list", "show", "cancel", "retry", "purge")),
     *((name,) for name in ("pause", "resume", "queues", "backup", "reset", "watch", "completion")),
     *((name,) for name in ("import", "export", "copy")),
-    *(("dlq", name) for name in ("list", "show", "retry", "purge")),
+    *(("dlq", name) for name in ("list", "errors", "show", "retry", "purge")),
     *(("config", name) for name in ("set", "get", "list", "unset", "path")),
 ]
 

@@ -59,10 +59,10 @@ def test_dlq_retry_requeues_a_dead_job_with_all_its_attempts(anywhere: Control) 
 def test_dlq_retry_all_requeues_all_dead_jobs_or_those_of_a_queue(
     anywhere: Control, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from casque.cli import dlq, manage
+    from casque.cli import job_changes, job_search
 
-    monkeypatch.setattr(dlq, "_PAGE", 2)
-    monkeypatch.setattr(manage, "_BATCH", 3)
+    monkeypatch.setattr(job_search, "_PAGE", 2)
+    monkeypatch.setattr(job_changes, "_BATCH", 3)
     anywhere.dies("a", "b", "c", "d", "e")
     anywhere.done("enqueue", "-c", "a", "--id", "m", "-q", "mail")
     anywhere.worked(lambda queue, job: queue.fail(job))
@@ -73,8 +73,12 @@ def test_dlq_retry_all_requeues_all_dead_jobs_or_those_of_a_queue(
     assert set(states(anywhere).values()) == {JobStatus.QUEUED}
 
 
-@pytest.mark.parametrize("arguments", [(), ("a", "--all"), ("a", "--queue", "mail")])
-def test_dlq_retry_takes_either_ids_or_all(control: Control, arguments: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    "arguments", [(), ("a", "--all"), ("a", "--queue", "mail"), ("a", "--error", "x")]
+)
+def test_dlq_retry_takes_either_ids_or_options(
+    control: Control, arguments: tuple[str, ...]
+) -> None:
     control.dies("a")
     control.refused("dlq", "retry", *arguments)
 
@@ -119,10 +123,35 @@ def test_purge_prints_the_number_of_deleted_jobs(anywhere: Control) -> None:
     anywhere.done("enqueue", "-c", "a", "--id", "alive")
     assert anywhere.done("purge", "--older-than", "1d") == "0 jobs purged.\n"
     assert anywhere.done("purge", "--older-than", "0", "-q", "mail") == "0 jobs purged.\n"
-    assert anywhere("purge", "--older-than", "0", "--json").json == {"purged": 2}
+    assert anywhere("purge", "--older-than", "0", "--yes", "--json").json == {"purged": 2}
     assert set(states(anywhere)) == {"alive"}
-    anywhere.refused("purge")
+    anywhere.refused("purge", "--yes")
     assert "not a duration" in anywhere.refused("purge", "--older-than", "week")
+
+
+def test_purge_without_a_terminal_needs_yes_and_says_how_many(anywhere: Control) -> None:
+    anywhere.done("enqueue", "-c", "a", "--retain", "1d")
+    anywhere.worked(lambda queue, job: queue.ack(job))
+    anywhere.dies("a", "b")
+    refusal = anywhere.refused("purge", "--older-than", "0")
+    assert "1 completed, 2 dead jobs; pass --yes" in refusal
+    assert len(anywhere.jobs()) == 3
+
+
+@pytest.mark.parametrize("state", ["completed", "dead", "cancelled"])
+def test_purge_of_one_state_leaves_the_others(anywhere: Control, state: str) -> None:
+    for id in ("completed", "cancelled"):
+        anywhere.done("enqueue", "-c", "a", "--id", id, "-q", id)
+    anywhere.done("cancel", "cancelled")
+    anywhere.worked(lambda queue, job: queue.ack(job))
+    anywhere.dies("dead")
+    assert f"1 {state} job;" in anywhere.refused("purge", "--older-than", "0", "--state", state)
+    result = anywhere.done("purge", "--older-than", "0", "--state", state.upper(), "--yes")
+    assert result == "1 job purged.\n"
+    assert set(states(anywhere)) == {"completed", "dead", "cancelled"} - {state}
+    assert "completed, dead, cancelled" in anywhere.refused(
+        "purge", "--older-than", "0", "--state", "pending"
+    )
 
 
 def test_a_paused_queue_gives_no_jobs(anywhere: Control) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from casque import NewJob, Queue
+from casque import Job, NewJob, Queue
 from casque.record import ABSENT, WORKER
 from casque.rules.operations import PutRecord
 from tests.cli.control import Control, process
@@ -175,19 +175,16 @@ def test_an_unknown_state_is_refused_with_the_list(control: Control) -> None:
     assert "pending, scheduled, failed, processing, completed, dead, cancelled" in result
 
 
-def test_tables_fit_in_80_columns_and_ids_stay_whole(
-    control: Control, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tables_fit_in_80_columns(control: Control, monkeypatch: pytest.MonkeyPatch) -> None:
     control.done("enqueue", "-c", "echo " + "word " * 50)
-    control.done("enqueue", "-c", "x" * 300)
+    control.done("enqueue", "-c", "x" * 300, "-q", "q" * 100)
+    control.done("enqueue", "-c", "a", "--id", "report-2026-11")
+    control.done("enqueue", "-c", "a", "--id", "n" * 100)
     monkeypatch.setenv("COLUMNS", "80")
-    result = control.done("list")
-    assert max(map(len, result.split("\n"))) <= 80
+    for command in (("list",), ("queues",), ("config", "list"), ("dlq", "list")):
+        assert max(map(len, control.done(*command).split("\n"))) <= 80
     for job in control.jobs():
-        assert job.id in result
         assert max(map(len, control.done("show", job.id).split("\n"))) <= 80
-    assert max(map(len, control.done("queues").split("\n"))) <= 80
-    assert max(map(len, control.done("config", "list").split("\n"))) <= 80
 
 
 def test_in_a_pipe_a_command_stays_on_one_line(control: Control) -> None:
@@ -312,3 +309,117 @@ def test_a_job_whose_last_lease_expired_is_listed_as_dead(anywhere: Control) -> 
         for state in ("processing", "dead")
     }
     assert listed == {"processing": ["held"], "dead": ["spent"]}
+
+
+def test_list_has_columns_for_state_and_queue(control: Control) -> None:
+    one_of_each(control)
+    result = control.done("list")
+    titles = re.findall(r"[A-Z][\w ]*\w", result.split("\n")[2])
+    assert titles == ["Job ID", "Command", "State", "Queue", "Attempts", "Updated At"]
+    assert set(re.findall(r"│ (\w+) +│ (?:default|other) ", result)) == set(STATES)
+
+
+def test_on_a_narrow_terminal_ids_and_times_are_short(
+    control: Control, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    control.done("enqueue", "-c", "make it")
+    control.done("enqueue", "-c", "make it", "--id", "report-2026-11")
+    [job, _] = control.jobs()
+    monkeypatch.setenv("COLUMNS", "80")
+    result = control.done("list")
+    assert f"│ …{job.id[-8:]} " in result
+    assert "│ report-2026-11 │ make it " in result
+    assert re.search(r"│ \d\d:\d\d:\d\d +│", result)
+    assert job.id in control("list", "--json").out
+    for width in ("120", None):
+        monkeypatch.delenv("COLUMNS") if width is None else monkeypatch.setenv("COLUMNS", width)
+        assert f"│ {job.id} │" in control.done("list")
+        assert re.search(r"│ \d{4}-\d\d-\d\d \d\d:\d\d:\d\d │", control.done("list"))
+
+
+def test_show_prints_the_traceback_of_the_last_failure(anywhere: Control) -> None:
+    anywhere.done("enqueue", "-c", "a", "--id", "job1", "--max-attempts", "3")
+
+    def fails(name: str) -> None:
+        def attempt(queue: Queue, job: Job) -> None:
+            nothing: dict[str, int] = {}
+            try:
+                nothing[f"{name} \x1b[31m [red]x[/red]"]
+            except KeyError as error:
+                queue.nack(job, error=error)
+
+        anywhere.worked(attempt)
+
+    fails("first")
+    shown = anywhere.done("show", "job1")
+    assert "\nTraceback of attempt 1:\nTraceback (most recent call last):\n" in shown
+    fails("second")
+    anywhere.worked(lambda queue, job: queue.nack(job, error="no traceback"))
+    shown = anywhere.done("show", "job1")
+    head, traceback = shown.split("Traceback of attempt 2; --json prints those before:\n")
+    assert traceback.endswith("\nKeyError: 'second \\x1b[31m [red]x[/red]'\n")
+    assert "first" not in traceback
+    for text in (r"│ KeyError: 'first \x1b[31m [red]x[/red]'", "│ no traceback "):
+        assert text in head
+    assert "\x1b" not in shown
+
+
+def test_a_long_traceback_is_cut_at_its_beginning(control: Control) -> None:
+    control.done("enqueue", "-c", "a", "--id", "job1")
+
+    def recurse(depth: int) -> None:
+        if depth % 2:
+            recurse(depth - 1)
+        elif depth:
+            _other(depth)
+        else:
+            raise ValueError("the end")
+
+    def _other(depth: int) -> None:
+        recurse(depth - 1)
+
+    def attempt(queue: Queue, job: Job) -> None:
+        try:
+            recurse(30)
+        except ValueError as error:
+            queue.fail(job, error=error)
+
+    control.worked(attempt)
+    shown = control.done("show", "job1")
+    assert re.search(
+        r"Traceback of attempt 1 \(the last 40 of \d+ lines; --json prints all\)", shown
+    )
+    assert shown.endswith("\nValueError: the end\n")
+
+
+def test_a_completed_job_is_shown_with_its_payload(anywhere: Control) -> None:
+    with Queue(anywhere.store) as queue:
+        for size in (8_000, 9_000):
+            queue.enqueue("e", b"x" * size, id=f"sized-{size}", retain=timedelta(hours=1))
+        queue.ack_many(queue.dequeue(batch_size=2))
+    assert anywhere("show", "sized-8000", "--json").json["payload"] == "x" * 8_000
+    assert anywhere("show", "sized-9000", "--json").json["payload"] == ""
+    assert "│ e xxxxx" in anywhere.done("list", "--state", "completed")
+
+
+def test_show_prints_an_error_of_several_lines_in_lines(control: Control) -> None:
+    control.done("enqueue", "-c", "a", "--id", "job1", "--max-attempts", "2")
+    text = "{}: exit code 2\n  \x1b[1mmake[1]: error\nstop"
+    control.worked(lambda queue, job: queue.nack(job, error=text.format("first")))
+    control.worked(lambda queue, job: queue.nack(job, error=text.format("second")))
+    shown = control.done("show", "job1")
+    fields, attempts = re.split(r"Attempts +\n", shown)
+    rows = re.findall(r"│ (?:Error)? +│ (.*?) +│", fields)
+    assert rows[-3:] == ["second: exit code 2", r"  \x1b[1mmake[1]: error", "stop"]
+    assert "│ first: exit code 2 │" in " ".join(attempts.split())
+    assert "stop" not in attempts
+
+
+def test_show_keeps_the_environment_and_the_folder_of_a_completed_command(
+    control: Control,
+) -> None:
+    control.done("enqueue", "-c", "a", "--id", "job1", "-e", "A=1", "--cwd", "/srv")
+    control.worked(lambda queue, job: queue.ack(job, result=b'{"command": "a", "exit_code": 0}'))
+    shown = control.done("show", "job1")
+    assert "A=1" in shown
+    assert "/srv" in shown

@@ -91,7 +91,8 @@ EVENTS: list[Event] = [
     RecordPut(Record("pause", "q", b"", 13)),
     RecordsDeleted((("lock", "name"), ("pause", "q"))),
 ]
-LATER = [
+LATER: list[Event] = [
+    Completed("c", None, TIME + 5, keeps_payload=True),
     Inserted(
         (
             Job(id=ID, entrypoint="send", payload=b"p", created_us=1, run_us=2, updated_us=3),

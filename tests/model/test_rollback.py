@@ -115,11 +115,17 @@ class OnRecord(NamedTuple):
     ttl_us: int | None
 
 
+class PurgeOfSome(NamedTuple):
+    """A purge of the jobs at these places, under their tokens at that time."""
+
+    places: list[int]
+
+
 def by_holder(kind: type, **options: st.SearchStrategy[Any]) -> st.SearchStrategy[ByHolder]:
     return st.builds(ByHolder, st.just(kind), places, st.fixed_dictionaries(options))
 
 
-Asked = Operation | ByHolder | OnRecord
+Asked = Operation | ByHolder | OnRecord | PurgeOfSome
 AskedBatch = tuple[str, int, list[Asked]]
 
 enqueues = st.builds(
@@ -151,6 +157,8 @@ asked: st.SearchStrategy[Asked] = st.one_of(
     st.builds(RequeueStale, spans),
     st.builds(Insert, st.lists(copies, min_size=1, max_size=3).map(tuple), st.sampled_from(SPANS)),
     st.builds(Purge, spans, some_queue),
+    st.builds(Purge, spans, some_queue, st.sampled_from(JobStatus)),
+    st.builds(PurgeOfSome, st.lists(places, max_size=3)),
     st.builds(Drop, queues),
     st.builds(OnRecord, st.tuples(st.just(PAUSE), queues), st.booleans(), ttls),
     st.builds(OnRecord, st.just(("note", "one")), st.booleans(), ttls),
@@ -178,6 +186,9 @@ def operation(state: State, one: Asked) -> Operation:
         if one.is_put:
             return PutRecord(*one.key, value=b"v", expect=version, ttl_us=one.ttl_us)
         return DeleteRecord(*one.key, expect=version)
+    if isinstance(one, PurgeOfSome):
+        jobs = sorted((job.id, job.token) for job in state.jobs.values())
+        return Purge(0, only=tuple(jobs[place % len(jobs)] for place in one.places if jobs))
     if not isinstance(one, ByHolder):
         return one
     claims = [(job_id, state.jobs[job_id].token) for job_id in sorted(state.in_progress)]

@@ -60,7 +60,8 @@ def test_a_retained_job_is_the_same_as_by_the_rules(
     wanted = {"payload": ODD.encode(), "timeout_us": 5, "delay_us": 7} | ids
     wanted |= {"header_pairs": ((ODD, ODD),)}
     some = [request(clock, retain_us=DAY_US, priority=1, **wanted)]
-    some += [request(clock, retain_us=DAY_US + n) for n in range(1, count)]
+    sizes = (0, 8_192, 8_193)
+    some += [request(clock, retain_us=DAY_US + n, payload=bytes(sizes[n])) for n in range(1, count)]
     worker.commit(Enqueue(tuple(some), 0))
     held: Sequence[Job] = ()
     for _ in range(attempts):
@@ -82,7 +83,8 @@ def test_a_retained_job_is_the_same_as_by_the_rules(
         assert job.error == (None if attempts == 1 else f"Error: {ODD}")
         assert job.retain_us is not None
         after = got(worker, job.id)
-        assert after == completed(job, Completed(job.id, result, now + job.retain_us), now)
+        event = Completed(job.id, result, now + job.retain_us, len(job.payload) <= 8_192)
+        assert after == completed(job, event, now)
         assert len(after.history) == min(attempts, HISTORY_LIMIT)
 
 

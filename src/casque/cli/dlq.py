@@ -1,58 +1,113 @@
-"""`queuectl dlq list|show|retry|purge`: dead jobs, which workers do not try again."""
+"""`queuectl dlq list|errors|show|retry|purge`: dead jobs, which workers do not try again."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Annotated
 
+import msgspec
 import typer
 
+from casque.cli.error_groups import MOST_GROUPS
+from casque.cli.job_changes import (
+    Change,
+    YesOption,
+    change_matching,
+    change_named,
+    confirmed,
+    is_asked,
+    purge_matching,
+    survey,
+)
+from casque.cli.job_search import (
+    EntrypointOption,
+    ErrorOption,
+    SinceOption,
+    wanted_by,
+)
+from casque.cli.job_table import show_errors
 from casque.cli.list import DEFAULT_LIMIT, LimitOption, show_jobs
-from casque.cli.manage import YesOption, change_each, confirmed
 from casque.cli.options import (
     QueueOption,
     command_group,
     is_json,
     open_for_reading,
     open_for_writing,
-    queue_name,
 )
 from casque.cli.output import DONE, INVALID, answer
 from casque.cli.show import IdArgument, found, show_job
 from casque.cli.store import Access
 from casque.errors import InvalidError, JobNotFoundError
-from casque.job import Job
+from casque.job import Job, JobStatus
 from casque.rules.operations import Purge, Retry
-from casque.rules.views import JobFilter, view_of
+from casque.rules.views import view_of
 from casque.system.durations import duration_us
 from casque.system.terminal_text import counted
-
-_PAGE = 1_000
 
 dlq = command_group(
     "dlq",
     "The dead letter queue: jobs that have used all their attempts.",
-    "queuectl dlq list",
-    "queuectl dlq retry --all",
+    "queuectl dlq errors",
+    "queuectl dlq retry --error KeyError",
 )
 
 
-@dlq.add("queuectl dlq list", "queuectl dlq list --queue mail --json", name="list")
+_RETRY = Change(
+    Retry,
+    "retry",
+    "dead job",
+    "Job {id} moved from DLQ to 'pending'.",
+    "moved from DLQ to 'pending'",
+)
+
+
+@dlq.add(
+    "queuectl dlq list",
+    "queuectl dlq list --error KeyError --since 2h",
+    "queuectl dlq list --queue mail --json",
+    name="list",
+)
 def list_(
-    context: typer.Context, queue: QueueOption = None, limit: LimitOption = DEFAULT_LIMIT
+    context: typer.Context,
+    *,
+    queue: QueueOption = None,
+    entrypoint: EntrypointOption = None,
+    error: ErrorOption = None,
+    since: SinceOption = None,
+    limit: LimitOption = DEFAULT_LIMIT,
 ) -> int:
-    """List the dead jobs."""
+    """List the dead jobs with their errors."""
     with open_for_reading(context) as access:
-        show_jobs(
-            access,
-            JobFilter("dead", queue_name(queue)),
-            limit=limit,
-            as_json=is_json(context),
+        wanted = wanted_by(
+            access, "dead", queue=queue, entrypoint=entrypoint, error=error, since=since
         )
+        show_jobs(access, wanted, limit=limit, as_json=is_json(context), with_error=True)
     return DONE
 
 
-@dlq.add("queuectl dlq show job-fail")
+@dlq.add("queuectl dlq errors", "queuectl dlq errors --since 1d --queue mail")
+def errors(
+    context: typer.Context,
+    *,
+    queue: QueueOption = None,
+    entrypoint: EntrypointOption = None,
+    error: ErrorOption = None,
+    since: SinceOption = None,
+    limit: Annotated[
+        int,
+        typer.Option("--limit", "-n", min=1, max=MOST_GROUPS, help="The maximum number of errors."),
+    ] = DEFAULT_LIMIT,
+) -> int:
+    """Count the dead jobs by error and task, the most frequent first."""
+    with open_for_reading(context) as access:
+        wanted = wanted_by(
+            access, "dead", queue=queue, entrypoint=entrypoint, error=error, since=since
+        )
+        groups, now = survey(access, wanted).groups, access.store.clock.now()
+    show_errors(groups, now, limit=limit, as_json=is_json(context))
+    return DONE
+
+
+@dlq.add("queuectl dlq show job-fail", "queuectl dlq show 85bc52c2")
 def show(context: typer.Context, id: IdArgument) -> int:
     """Show everything about a dead job."""
     with open_for_reading(context) as access:
@@ -62,38 +117,46 @@ def show(context: typer.Context, id: IdArgument) -> int:
 
 
 @dlq.add(
-    "queuectl dlq retry job-fail", "queuectl dlq retry --all", "queuectl dlq retry --all -q mail"
+    "queuectl dlq retry job-fail",
+    "queuectl dlq retry --error KeyError --entrypoint charge",
+    "queuectl dlq retry --all -q mail",
 )
 def retry(
     context: typer.Context,
     *,
     ids: Annotated[
-        list[str] | None, typer.Argument(metavar="ID…", help="Ids of dead jobs.")
+        list[str] | None,
+        typer.Argument(metavar="ID…", help="Ids of dead jobs, or unique parts of them."),
     ] = None,
-    all_: Annotated[bool, typer.Option("--all", help="All dead jobs, or all in --queue.")] = False,
+    all_: Annotated[
+        bool, typer.Option("--all", help="All dead jobs that no option excludes.")
+    ] = False,
     queue: QueueOption = None,
+    entrypoint: EntrypointOption = None,
+    error: ErrorOption = None,
+    since: SinceOption = None,
+    yes: YesOption = False,
 ) -> int:
     """Put dead jobs back into their queues, due now, with no attempts used."""
-    if bool(ids) == all_:
-        raise InvalidError("name the jobs, or pass --all.")
-    if queue is not None and not all_:
-        raise InvalidError("--queue works only with --all; omit it when you name jobs.")
     as_json = is_json(context)
     with open_for_writing(context) as access:
-        wanted = list(_dead_ids(access, queue_name(queue))) if all_ else ids or []
-        if not wanted and not as_json:
-            print("No dead jobs.")
-        return change_each(
-            access,
-            wanted,
-            Retry,
-            "Job {id} moved from DLQ to 'pending'.",
-            as_json=as_json,
-            others_too=all_,
+        wanted = wanted_by(
+            access, "dead", queue=queue, entrypoint=entrypoint, error=error, since=since
         )
+        if bool(ids) == (all_ or wanted.is_filtered):
+            raise InvalidError("name the jobs, or select them, for example with --error or --all.")
+        if ids:
+            return change_named(access, ids, _RETRY, as_json=as_json, view="dead")
+        # In a script, --all is the answer to the question.
+        yes = yes or (all_ and not is_asked())
+        return change_matching(access, wanted, _RETRY, as_json=as_json, yes=yes)
 
 
-@dlq.add("queuectl dlq purge --yes", "queuectl dlq purge --older-than 7d --queue mail")
+@dlq.add(
+    "queuectl dlq purge --yes",
+    "queuectl dlq purge --older-than 7d --queue mail",
+    "queuectl dlq purge --error 'no such user'",
+)
 def purge(
     context: typer.Context,
     *,
@@ -101,27 +164,37 @@ def purge(
         str, typer.Option("--older-than", metavar="DURATION", help="Time since they died.")
     ] = "0",
     queue: QueueOption = None,
+    entrypoint: EntrypointOption = None,
+    error: ErrorOption = None,
+    since: SinceOption = None,
     yes: YesOption = False,
 ) -> int:
     """Delete dead jobs."""
     span_us = duration_us(older_than)
     with open_for_writing(context) as access:
-        if not yes and not confirmed(f"Delete dead jobs in {access.store.name}?"):
-            return INVALID
-        count = access.submit(Purge(span_us, queue_name(queue), only_dead=True))
+        wanted = wanted_by(
+            access, "dead", queue=queue, entrypoint=entrypoint, error=error, since=since
+        )
+        is_by_age = entrypoint is None and not wanted.is_narrowed
+        until_us = access.store.clock.now() - span_us
+        wanted = msgspec.structs.replace(wanted, until_us=until_us)
+        seen = None if yes else survey(access, wanted)
+        if seen is not None and seen.count:
+            fact = seen.told("dead job")
+            if not confirmed(f"{fact}. Delete them from {access.store.name}?", fact=fact):
+                return INVALID
+        # Not those that died while the question was on the screen.
+        operation = Purge(access.store.clock.now() - until_us, wanted.queue, JobStatus.DEAD)
+        if is_by_age:
+            count = access.submit(operation)
+        else:
+            count = purge_matching(access, wanted, operation, "dead job", seen)
     text = f"{counted(count, 'dead job')} purged."
     return answer({"purged": count}, text, as_json=is_json(context))
 
 
-def _dead_ids(access: Access, queue: str | None) -> Iterator[str]:
-    after = 0
-    while page := access.jobs(JobFilter("dead", queue), limit=_PAGE, after=after):
-        yield from (job.id for job in page)
-        after = page[-1].seq
-
-
 def _dead(access: Access, id: str) -> Job:
-    job = found(access, id)
+    job = found(access, id, "dead")
     state = view_of(job, access.store.clock.now())
     if state != "dead":
         raise JobNotFoundError(f"job {id} is {state}, not dead; see `queuectl show {id}`.")

@@ -2,120 +2,146 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterable
-from datetime import timedelta
 from functools import partial
+from itertools import islice
 from typing import Annotated
 
 import typer
 
-from casque.checks import name
 from casque.checks import text as checked_text
-from casque.cli.options import (
-    QueueOption,
-    is_json,
-    open_for_writing,
+from casque.cli.job_changes import Change, YesOption, change_matching, change_named, confirmed
+from casque.cli.job_search import (
+    EntrypointOption,
+    ErrorOption,
+    SinceOption,
+    Wanted,
+    matching,
+    wanted_by,
 )
-from casque.cli.output import (
-    DONE,
-    INVALID,
-    answer,
-    code_of,
-    complain,
-    job_object,
-    print_json,
-)
+from casque.cli.options import QueueOption, is_json, open_for_writing, queue_name
+from casque.cli.output import INVALID, answer, complain
 from casque.cli.store import Access
-from casque.errors import InvalidError, JobNotFoundError
-from casque.job import Job
+from casque.errors import InvalidError
+from casque.job import JobStatus
 from casque.record import CONFIG, PAUSE, SCHEDULE, TRANSFER
-from casque.rules.operations import Cancel, DeleteRecord, Operation, Retry
+from casque.rules.operations import Cancel, DeleteRecord, Purge, Retry
+from casque.rules.views import View
 from casque.system.durations import duration_us
 from casque.system.near_names import did_you_mean, near_names
 from casque.system.terminal_text import counted, plain
 
-IdsArgument = Annotated[list[str], typer.Argument(metavar="ID…", help="Job ids.")]
-YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
+IdsArgument = Annotated[
+    list[str], typer.Argument(metavar="ID…", help="Job ids, or unique parts of them.")
+]
 QueueArgument = Annotated[str, typer.Argument(metavar="QUEUE", help="The name of a queue.")]
 
-_BATCH = 1_000
-"""The number of jobs changed in one commit."""
-
-CANCEL_EXAMPLES = ("queuectl cancel job1", "queuectl cancel job1 job2 --reason 'not needed'")
+CANCEL_EXAMPLES = (
+    "queuectl cancel job1",
+    "queuectl cancel job1 job2 --reason 'not needed'",
+    "queuectl cancel --queue mail --entrypoint send_email",
+)
 RETRY_EXAMPLES = ("queuectl retry job-fail", "queuectl dlq retry --all")
-PURGE_EXAMPLES = ("queuectl purge --older-than 7d", "queuectl purge --older-than 0 -q mail")
+PURGE_EXAMPLES = (
+    "queuectl purge --older-than 7d",
+    "queuectl purge --older-than 0 --state completed -q mail --yes",
+)
 PAUSE_EXAMPLES = ("queuectl pause mail", "queuectl resume mail")
 RESET_EXAMPLES = ("queuectl reset --yes",)
 
+_FINISHED: dict[View, JobStatus] = {
+    "completed": JobStatus.COMPLETED,
+    "dead": JobStatus.DEAD,
+    "cancelled": JobStatus.CANCELLED,
+}
+_COUNTED = 100_000
+"""The question of `purge` counts up to this many jobs of each state."""
 
-def change_each(
-    access: Access,
-    ids: Iterable[str],
-    change: Callable[[str], Operation],
-    message: str,
-    *,
-    as_json: bool,
-    others_too: bool = False,
-) -> int:
-    """Change these jobs, then print a line for each. Returns the highest exit code.
-
-    With `others_too`, skip jobs that another process changed or deleted already.
-    """
-    wanted = [name(id, "id") for id in dict.fromkeys(ids)]
-    worst = DONE
-    done: list[Job] = []
-    try:
-        for first in range(0, len(wanted), _BATCH):
-            for outcome in access.submit_all([*map(change, wanted[first : first + _BATCH])]):
-                if isinstance(outcome, Job):
-                    done.append(outcome)
-                elif not isinstance(outcome, InvalidError | JobNotFoundError):
-                    raise outcome
-                elif not others_too:
-                    complain(str(outcome))
-                    worst = max(worst, code_of(outcome))
-    finally:  # also if the storage failed in between
-        if as_json:
-            print_json([job_object(job, access.store.clock.now()) for job in done])
-        else:
-            for job in done:
-                print(message.format(id=plain(job.id)))
-    return worst
+_CANCEL = Change(Cancel, "cancel", "job", "Job {id} cancelled.", "cancelled")
+_RETRY = Change(Retry, "retry", "dead job", "Job {id} is pending again.", "are pending again")
 
 
 def cancel(
     context: typer.Context,
-    ids: IdsArgument,
+    *,
+    ids: Annotated[
+        list[str] | None, typer.Argument(metavar="ID…", help="Job ids, or unique parts of them.")
+    ] = None,
     reason: Annotated[str, typer.Option(metavar="TEXT", help="Stored with the job.")] = "",
+    queue: QueueOption = None,
+    entrypoint: EntrypointOption = None,
+    error: ErrorOption = None,
+    since: SinceOption = None,
+    yes: YesOption = False,
 ) -> int:
     """Cancel jobs, so that they never run (again). Running jobs are stopped."""
     with open_for_writing(context) as access:
-        cancelled = partial(Cancel, reason=checked_text(reason, "reason"))
-        as_json = is_json(context)
-        return change_each(access, ids, cancelled, "Job {id} cancelled.", as_json=as_json)
+        wanted = wanted_by(
+            access,
+            queue=queue,
+            entrypoint=entrypoint,
+            error=error,
+            since=since,
+            unfinished=True,
+        )
+        change = _CANCEL._replace(operation=partial(Cancel, reason=checked_text(reason, "reason")))
+        if bool(ids) == wanted.is_filtered:
+            raise InvalidError("name the jobs, or select them, for example with --entrypoint.")
+        if ids:
+            return change_named(access, ids, change, as_json=is_json(context))
+        return change_matching(access, wanted, change, as_json=is_json(context), yes=yes)
 
 
 def retry(context: typer.Context, ids: IdsArgument) -> int:
     """Put dead jobs back into their queues, due now, with no attempts used."""
     with open_for_writing(context) as access:
-        as_json = is_json(context)
-        return change_each(access, ids, Retry, "Job {id} is pending again.", as_json=as_json)
+        return change_named(access, ids, _RETRY, as_json=is_json(context))
 
 
 def purge(
     context: typer.Context,
+    *,
     older_than: Annotated[
         str, typer.Option("--older-than", metavar="DURATION", help="Time since they finished.")
     ],
+    state: Annotated[
+        str | None,
+        typer.Option("--state", "-s", metavar="STATE", help=f"One of {', '.join(_FINISHED)}."),
+    ] = None,
     queue: QueueOption = None,
+    yes: YesOption = False,
 ) -> int:
     """Delete jobs that completed, died or were cancelled longer ago than DURATION."""
-    span = timedelta(microseconds=duration_us(older_than))
+    span_us, named = duration_us(older_than), queue_name(queue)
+    view = (state or "").lower()
+    if view not in ("", *_FINISHED):
+        raise InvalidError(f"--state: {state!r} is not one of {', '.join(_FINISHED)}.")
     with open_for_writing(context) as access:
-        count = access.run(access.queue.purge(older_than=span, queue=queue))
+        until_us = access.store.clock.now() - span_us
+        if not yes:
+            fact = _finished(access, view, named, until_us)
+            if fact and not confirmed(f"Delete {fact} from {access.store.name}?", fact=fact):
+                return INVALID
+        # Not those that finished while the question was on the screen.
+        span_us = access.store.clock.now() - until_us
+        status = next((one for one in _FINISHED.values() if one == view), None)
+        count = access.submit(Purge(span_us, named, status))
     text = f"{counted(count, 'job')} purged."
     return answer({"purged": count}, text, as_json=is_json(context))
+
+
+def _finished(access: Access, state: str, queue: str | None, until_us: int) -> str:
+    """Say how many jobs a purge would delete; empty if it would delete none."""
+    counts: dict[str, int] = {}
+    for view in _FINISHED:
+        if state in ("", view):
+            wanted = Wanted((view,), queue, until_us=until_us)
+            counts[view] = sum(1 for _ in islice(matching(access, wanted), _COUNTED))
+    texts = [
+        f"{'at least ' if count == _COUNTED else ''}{count:,} {view}"
+        for view, count in counts.items()
+        if count
+    ]
+    return f"{', '.join(texts)} {'job' if sum(counts.values()) == 1 else 'jobs'}" if texts else ""
 
 
 def pause(context: typer.Context, queue: QueueArgument) -> int:
@@ -166,13 +192,3 @@ def reset(context: typer.Context, yes: YesOption = False) -> int:
         )
     text = f"Store reset: {counted(dropped, 'job')} dropped."
     return answer({"dropped": dropped}, text, as_json=is_json(context))
-
-
-def confirmed(question: str) -> bool:
-    """Ask on the terminal; True for yes. InvalidError if stdin is not a terminal."""
-    if not sys.stdin or not sys.stdin.isatty():
-        raise InvalidError("this cannot be undone; pass --yes to confirm.")
-    if typer.confirm(plain(question), err=True):
-        return True
-    complain("nothing was changed.")
-    return False

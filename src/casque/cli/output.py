@@ -11,7 +11,7 @@ import codecs
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +29,7 @@ from casque.errors import (
 from casque.job import Attempt, Job
 from casque.rules.views import view_of
 from casque.system.clock import to_datetime
-from casque.system.terminal_text import cut, plain
+from casque.system.terminal_text import plain
 from casque.worker.shell.job import command_of, exit_code_of
 
 if TYPE_CHECKING:
@@ -59,14 +59,6 @@ _CODES: dict[type[CasqueError], int] = {
 
 JsonObject = dict[str, Any]
 
-_LONGEST_ID = 40
-_LONGEST_COMMAND = 200
-_LONGEST_PAYLOAD = 80
-_SHORTEST_COMMAND = 10
-_COMMAND_LINES = 4
-_NARROWEST = 5
-_OTHER_COLUMNS = 38
-"""The minimum width of the other columns, with their borders."""
 _UNBOUNDED = 1_000
 """The width of a pipe or a file, where nothing is wrapped."""
 
@@ -245,35 +237,6 @@ def add_row(to: Table, *cells: object) -> None:
 
 def print_table(drawn: object) -> None:
     console().print(drawn)
-
-
-def job_table(title: str, jobs: Sequence[Job]) -> Table:
-    from rich.table import Table
-
-    width = console().width
-    longest_id = max((len(job.id) for job in jobs), default=0)
-    # The other columns need 13 and the borders 18; a command may take several lines.
-    room = max(width - min(longest_id, _LONGEST_ID) - 13 - 18, _SHORTEST_COMMAND)
-    made = Table(title=title)
-    # People copy ids, so the other columns shrink first.
-    is_whole = longest_id <= min(_LONGEST_ID, width - _OTHER_COLUMNS)
-    made.add_column("Job ID", no_wrap=is_whole, min_width=_NARROWEST, overflow="fold")
-    made.add_column("Command", min_width=_NARROWEST, overflow="fold")
-    made.add_column("Attempts", no_wrap=True)
-    made.add_column("Updated At", min_width=8)
-    for job in jobs:
-        work = cut(_work_of(job), _COMMAND_LINES * room)
-        add_row(made, job.id, work, job.attempts, local_time(job.updated_us))
-    return made
-
-
-def _work_of(job: Job) -> str:
-    """Return the work of a job on one line: its command, or its entrypoint and payload."""
-    command = command_of(job)
-    if command is not None:
-        return cut(plain(command), _LONGEST_COMMAND)
-    payload = cut(plain(job.payload.decode(errors="replace")), _LONGEST_PAYLOAD)
-    return f"{job.entrypoint} {payload}".rstrip()
 
 
 def local_time(us: int | None) -> str:

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from casque.cli.error_groups import first_line
+from casque.cli.job_ids import resolved
 from casque.cli.options import is_json, open_for_reading
 from casque.cli.output import (
     DONE,
@@ -17,9 +19,10 @@ from casque.cli.output import (
     whole_job_object,
 )
 from casque.cli.store import Access
-from casque.errors import InvalidError, JobNotFoundError
+from casque.errors import CasqueError, InvalidError, JobNotFoundError
 from casque.job import Attempt, Job
-from casque.rules.views import view_of
+from casque.rules.transitions import describe
+from casque.rules.views import View, view_of
 from casque.system.durations import told
 from casque.system.terminal_text import cut, plain, plain_lines
 from casque.worker.shell.job import SHELL, ShellCall, command_of, decode, exit_code_of
@@ -28,11 +31,23 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 _OUTPUT_LINES = 20
+_TRACEBACK_LINES = 40
 _LONGEST_PAYLOAD = 2_000
+_IN_LINES = ("Error",)
+"""These fields keep their line breaks. A command stays on one line, to be compared and copied."""
 _LONGEST_ERROR = 500
 
-IdArgument = Annotated[str, typer.Argument(metavar="ID", help="The id of a job.")]
-EXAMPLES = ("queuectl show job1", "queuectl show job1 --json | jq -r .output")
+IdArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="ID", help="The id of a job, its unique beginning, or its last 6 characters."
+    ),
+]
+EXAMPLES = (
+    "queuectl show job1",
+    "queuectl show 85bc52c2",
+    "queuectl show job1 --json | jq -r .output",
+)
 
 
 def show(context: typer.Context, id: IdArgument) -> int:
@@ -43,9 +58,17 @@ def show(context: typer.Context, id: IdArgument) -> int:
     return DONE
 
 
-def found(access: Access, id: str) -> Job:
-    """The job with this id. Raises JobNotFoundError if there is none."""
+def found(access: Access, id: str, view: View | None = None) -> Job:
+    """The job with this id; else the one job, in this state, whose id begins or ends with it.
+
+    Raises JobNotFoundError if there is none, InvalidError if there are several.
+    """
     job = access.run(access.queue.get(id))
+    if job is None:
+        whole = resolved(access, [id], view).get(id)
+        if isinstance(whole, CasqueError):
+            raise whole
+        job = access.run(access.queue.get(whole)) if whole else None
     if job is None:
         raise JobNotFoundError(
             f"job {id}: not found in {access.store.name}. It was deleted, or never existed.",
@@ -61,12 +84,30 @@ def show_job(job: Job, now: int, *, as_json: bool) -> None:
     print_table(_fields(job, now))
     if job.history:
         print_table(_attempts(job))
+    _print_traceback(job)
     if job.output:
-        lines = plain_lines(job.output.decode(errors="replace")).split("\n")
-        cut_off = len(lines) - _OUTPUT_LINES
-        head = f"Output (the last {_OUTPUT_LINES} of {len(lines)} lines; --json prints all):"
-        print(head if cut_off > 0 else "Output:")
-        print("\n".join(lines[-_OUTPUT_LINES:]))
+        _print_tail("Output", job.output.decode(errors="replace"), _OUTPUT_LINES)
+
+
+def _print_traceback(job: Job) -> None:
+    """Print the traceback of the latest attempt that has one."""
+    failed = [one for one in job.history if one.failure is not None and one.failure.traceback]
+    if not failed:
+        return
+    last = failed[-1]
+    assert last.failure is not None
+    more = "; --json prints those before" if len(failed) > 1 else ""
+    title = f"Traceback of attempt {last.number}{more}"
+    _print_tail(title, last.failure.traceback, _TRACEBACK_LINES)
+
+
+def _print_tail(title: str, text: str, most: int) -> None:
+    """Print the last lines of a text under its title."""
+    lines = plain_lines(text).split("\n")
+    if len(lines) > most:
+        title += f" (the last {most} of {len(lines)} lines; --json prints all)"
+    print(f"{title}:")
+    print("\n".join(lines[-most:]))
 
 
 def _fields(job: Job, now: int) -> Table:
@@ -78,7 +119,8 @@ def _fields(job: Job, now: int) -> Table:
     made.add_column(overflow="fold")
     for name, value in {**_what(job, now), **_times(job), **_outcome(job)}.items():
         if value not in (None, ""):
-            made.add_row(name, Text(plain(str(value))))
+            shown = plain_lines if name in _IN_LINES else plain
+            made.add_row(name, Text(shown(str(value))))
     return made
 
 
@@ -146,7 +188,7 @@ def _attempts(job: Job) -> Table:
 def _error(attempt: Attempt) -> str:
     if attempt.failure is None:
         return ""
-    return cut(attempt.failure.text or attempt.failure.kind, _LONGEST_ERROR)
+    return cut(first_line(describe(attempt.failure)), _LONGEST_ERROR)
 
 
 def _between(start_us: int | None, end_us: int | None) -> str | None:
@@ -158,7 +200,7 @@ def _between(start_us: int | None, end_us: int | None) -> str | None:
 def _call(job: Job) -> ShellCall:
     try:
         return decode(job.payload) if job.entrypoint == SHELL else ShellCall("")
-    except InvalidError:  # finished: the ack has deleted the payload
+    except InvalidError:  # completed: the ack has dropped a payload over 8 KiB
         return ShellCall("")
 
 

@@ -6,7 +6,7 @@ result from the state after these events. To refuse the operation, it raises a `
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import msgspec
@@ -62,7 +62,7 @@ from casque.rules.operations import (
 )
 from casque.rules.picking import Pick, is_another_due, next_due, pick, pick_one
 from casque.rules.records import expected, present
-from casque.rules.retention import dead_expiry
+from casque.rules.retention import KEPT_PAYLOAD_BYTES, dead_expiry
 from casque.rules.state import State
 from casque.schedule import decode, encode
 from casque.system.clock import LOOK_US
@@ -239,7 +239,8 @@ def _ack(state: State, operation: Ack, now: int) -> Decision:
     )
     done: Event
     if job.retain_us:
-        done = Completed(job.id, operation.result, now + job.retain_us)
+        keeps_payload = len(job.payload) <= KEPT_PAYLOAD_BYTES
+        done = Completed(job.id, operation.result, now + job.retain_us, keeps_payload)
     else:
         done = Removed((job.id,))
     return Decision([done, *added], lambda _: None)
@@ -343,32 +344,48 @@ def _requeue_stale(state: State, operation: RequeueStale, now: int) -> Decision:
 
 
 def _purge(state: State, operation: Purge, now: int) -> Decision:
-    before = now - operation.older_than_us
+    before, judged_us = now - operation.older_than_us, state.judged_us(now)
 
-    def is_old(finished_us: int | None, queue: str) -> bool:
+    def is_meant(finished_us: int | None, queue: str, status: JobStatus) -> bool:
         return (
-            finished_us is not None and finished_us <= before and operation.queue in (None, queue)
+            finished_us is not None
+            and finished_us <= before
+            and operation.queue in (None, queue)
+            and operation.status in (None, status)
         )
 
-    held, judged_us = (state.jobs[job_id] for job_id in state.in_progress), state.judged_us(now)
+    held, finished = _purgeable(state, operation)
     spent = tuple(
-        job.id for job in held if job.is_spent(judged_us) and is_old(job.lease_until_us, job.queue)
+        job.id
+        for job in held
+        if job.is_spent(judged_us) and is_meant(job.lease_until_us, job.queue, JobStatus.DEAD)
     )
-    finished = [
-        job
-        for job in state.finished_jobs()
-        if is_old(job.finished_us, job.queue)
-        and not job.is_gone(now)
-        and not (operation.only_dead and job.status is not JobStatus.DEAD)
-    ]
-    count = len(spent) + len(finished)
+    over = tuple(
+        job.id
+        for job in finished
+        if is_meant(job.finished_us, job.queue, job.status) and not job.is_gone(now)
+    )
+    count = len(spent) + len(over)
     events: list[Event] = []
     if spent:
         events.append(Buried(spent, dead_expiry(state, now)))
     if count:
-        dead = Removed((*spent, *(job.id for job in finished)))
-        events.append(dead if operation.only_dead else Purged(before, operation.queue))
+        is_by_age = operation.status is None and operation.only is None
+        events.append(Purged(before, operation.queue) if is_by_age else Removed((*spent, *over)))
     return Decision(events, lambda _: count)
+
+
+def _purgeable(state: State, operation: Purge) -> tuple[list[Job], Iterable[Job]]:
+    """Return the jobs in progress and the finished jobs that a purge has to look at."""
+    if operation.only is None:
+        return [state.jobs[job_id] for job_id in state.in_progress], state.finished_jobs()
+    named = [
+        job
+        for job_id, token in dict(operation.only).items()
+        if (job := state.jobs.get(job_id)) is not None and job.token == token
+    ]
+    held = [job for job in named if job.status is JobStatus.IN_PROGRESS]
+    return held, [job for job in named if job.finished_us is not None]
 
 
 def _drop(state: State, operation: Drop, now: int) -> Decision:

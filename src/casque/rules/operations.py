@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from casque.job import Failure, HeaderPairs, Job
+from casque.job import Failure, HeaderPairs, Job, JobStatus
 from casque.record import Record
 
 Hold = tuple[str, int]
@@ -139,11 +139,16 @@ class RequeueStale(msgspec.Struct, frozen=True, gc=False):
 
 
 class Purge(msgspec.Struct, frozen=True, gc=False):
-    """Delete the jobs, or only the dead ones, that finished `older_than_us` ago or earlier."""
+    """Delete the jobs that finished `older_than_us` ago or earlier.
+
+    With `status`, only those in that status. With `only`, only those of these jobs that still have
+    this token: a job that was retried, and died again, has another one.
+    """
 
     older_than_us: int
     queue: str | None = None
-    only_dead: bool = False
+    status: JobStatus | None = None
+    only: tuple[Hold, ...] | None = None
 
 
 class Drop(msgspec.Struct, frozen=True, gc=False):
@@ -260,11 +265,13 @@ class Claimed(msgspec.Struct, frozen=True, tag=2, array_like=True, gc=False):
 
 
 class Completed(msgspec.Struct, frozen=True, tag=3, array_like=True, gc=False):
-    """The job succeeded; its record is kept until `expires_us`."""
+    """The job succeeded; its record is kept until `expires_us`, with or without its payload."""
 
     id: str
     result: bytes | None
     expires_us: int
+    keeps_payload: bool = False
+    """Versions that always dropped the payload stored no such field."""
 
 
 class Removed(msgspec.Struct, frozen=True, tag=4, array_like=True, gc=False):

@@ -1,7 +1,7 @@
-"""Retention: how long dead and cancelled jobs are kept. An operator may set it for a store.
+"""Retention: how long dead and cancelled jobs are kept, and which payloads of completed ones.
 
-The setting is a record, so every process applies the same value. A change applies to
-jobs that end after it.
+An operator may set `dead_retention` for a store. The setting is a record, so every process applies
+the same value. A change applies to jobs that end after it.
 """
 
 from __future__ import annotations
@@ -11,6 +11,9 @@ import msgspec
 from casque.record import CONFIG, Record
 from casque.rules.state import State
 from casque.system.clock import DAY_US, LONGEST_SPAN_US
+
+KEPT_PAYLOAD_BYTES = 8_192
+"""A completed job keeps a payload of at most this size. A larger one is dropped by the ack."""
 
 DEAD_RETENTION = (CONFIG, "dead_retention")
 """The key of the record. Its value is JSON: microseconds, or null to keep the jobs for ever."""

@@ -62,7 +62,7 @@ def completed(job: Job, event: Completed, now: int) -> Job:
     return replace(
         job,
         status=JobStatus.COMPLETED,
-        payload=b"",
+        payload=job.payload if event.keeps_payload else b"",
         result=event.result,
         error=None,
         finished_us=now,

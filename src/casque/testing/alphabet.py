@@ -57,7 +57,7 @@ def orders(draw: st.DrawFn, ids: st.SearchStrategy[str | None]) -> Order:
     return {
         "queue": line[0],
         "entrypoint": line[1],
-        "payload": draw(st.sampled_from([b"", b"x", b"\x00\xff"])),
+        "payload": draw(st.sampled_from([b"", b"x", b"\x00\xff", bytes(8_192), bytes(8_193)])),
         "priority": draw(st.sampled_from([0, -1, 5])),
         "id": job_id,
         "max_attempts": draw(st.sampled_from([25, 1, 1, 2, 3])),

@@ -223,7 +223,9 @@ class Oracle:
             else:
                 job.end_attempt(None)
                 job.finish("completed", now, job.retain)
-                job.payload, job.result, job.error = b"", result, None
+                job.result, job.error = result, None
+                if len(job.payload) > 8 * 1024:
+                    job.payload = b""
             self._change()
             self._add_all(now, enqueue, depth=job.depth + 1, chain=(*job.chain, job.entrypoint))
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from contextlib import suppress
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import msgspec
 
@@ -147,6 +147,17 @@ class _Inserted(msgspec.Struct, frozen=True, tag=20, array_like=True, gc=False):
     token: int
 
 
+class _Emptied(msgspec.Struct, frozen=True, tag=3, array_like=True, gc=False):
+    """A completed job without its payload, as by versions that dropped every payload.
+
+    It is only written: it is read as `Completed`.
+    """
+
+    id: str
+    result: bytes | None
+    expires_us: int
+
+
 _Stored = (
     _Added
     | _Claimed
@@ -194,7 +205,7 @@ def encode(entry: Entry) -> bytes:
         [_StoredStamp(_packed(one.writer), one.number, one.answers) for one in entry.stamps],
         time,
         entry.previous,
-        [_to_stored(event, time) for event in entry.events],
+        cast("list[_Stored]", [_to_stored(event, time) for event in entry.events]),
         None if entry.guest is None else (_packed(entry.guest.word), entry.guest.span_us),
     )
     content = _HEAD + _encode(body)
@@ -246,7 +257,7 @@ def _corrupt(name: str, what: str) -> CorruptError:
     )
 
 
-def _to_stored(event: Event, time: int) -> _Stored:
+def _to_stored(event: Event, time: int) -> _Stored | _Emptied:
     if isinstance(event, Added):
         job = event.job
         return _Added(
@@ -271,6 +282,8 @@ def _to_stored(event: Event, time: int) -> _Stored:
             event.lease_until_us - time,
             event.served,
         )
+    if isinstance(event, Completed) and not event.keeps_payload:
+        return _Emptied(event.id, event.result, event.expires_us)
     if isinstance(event, Removed):
         return _Removed(tuple(map(_packed, event.ids)))
     if isinstance(event, Inserted):

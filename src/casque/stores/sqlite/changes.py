@@ -45,7 +45,7 @@ from casque.rules.state import READER_LEASE_US, State
 from casque.schedule import decode
 from casque.stores.listeners import makes_claimable
 from casque.stores.sqlite.cache import Execute
-from casque.stores.sqlite.rows import DEAD, Connection, job_of
+from casque.stores.sqlite.rows import DEAD, FINISHED, Connection, job_of
 from casque.stores.sqlite.rows import STATEMENTS as SQL
 from casque.stores.sqlite.transaction import Transaction
 from casque.system.ids import order_of
@@ -259,11 +259,16 @@ class Changes:
     # -- sweeps ----------------------------------------------------------------
 
     def purge(self, operation: Purge) -> int:
+        if operation.only is not None:
+            purged: int = self.by_rules(operation)
+            return purged
         transaction = self._transaction
         before, queue = transaction.now - operation.older_than_us, operation.queue
-        stage = DEAD if operation.only_dead else None
+        stage = operation.status and FINISHED.get(operation.status, -1)
         lost_by = min(before, transaction.step.judged_us(transaction.now, READER_LEASE_US))
-        spent = transaction.execute(SQL["purge_spent"], (lost_by, queue)).fetchall()
+        spent = []
+        if stage in (None, DEAD):
+            spent = transaction.execute(SQL["purge_spent"], (lost_by, queue)).fetchall()
         for line_id, due_us in spent:
             if line_id in transaction.cache.lines_by_id or self._is_line(line_id):
                 transaction.left(transaction.line_by_id(line_id), due_us)
@@ -313,7 +318,9 @@ def _ids_in(operation: Operation) -> Iterable[str]:
         ids = [job.id for job in operation.jobs]
     elif isinstance(operation, Tick):
         ids = [operation.job.id]
-    elif isinstance(operation, PutRecord | DeleteRecord | RequeueStale | Purge | Drop):
+    elif isinstance(operation, Purge):
+        ids = [job_id for job_id, _ in operation.only or ()]
+    elif isinstance(operation, PutRecord | DeleteRecord | RequeueStale | Drop):
         ids = []
     else:
         ids = [] if operation.id is None else [operation.id]

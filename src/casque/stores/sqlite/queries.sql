@@ -207,7 +207,7 @@ UPDATE casque_job SET
             'failure', NULL
         )
     ),
-    payload = x''
+    payload = CASE WHEN length(payload) <= {kept_payload} THEN payload ELSE x'' END
 WHERE seq = ?1;
 
 -- name: add

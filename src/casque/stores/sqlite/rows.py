@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from casque.job import Attempt, HeaderPairs, Job, JobStatus
 from casque.record import Record
 from casque.rules.operations import Request
+from casque.rules.retention import KEPT_PAYLOAD_BYTES
 from casque.system.ids import order_of
 
 COLUMNS = (
@@ -46,7 +47,7 @@ _STATUSES = (
     *(JobStatus.QUEUED, JobStatus.QUEUED, JobStatus.IN_PROGRESS, JobStatus.IN_PROGRESS),
     *(JobStatus.COMPLETED, JobStatus.DEAD, JobStatus.CANCELLED),
 )
-_FINISHED = {
+FINISHED = {
     JobStatus.COMPLETED: COMPLETED,
     JobStatus.DEAD: DEAD,
     JobStatus.CANCELLED: CANCELLED,
@@ -96,6 +97,7 @@ def _load() -> dict[str, str]:
         .replace("{claimed}", claimed)
         .replace("{claimed_fast}", ", ".join(CLAIMED_COLUMNS[_KNOWN_COLUMNS:]))
         .replace("{lease}", _LEASE)
+        .replace("{kept_payload}", str(KEPT_PAYLOAD_BYTES))
         for name, _, body in named
     }
 
@@ -113,7 +115,7 @@ def stage_of(job: Job) -> int:
         return TRIED if job.attempts else QUEUED
     if job.status is JobStatus.IN_PROGRESS:
         return HELD if job.attempts < job.max_attempts else LAST_HELD
-    return _FINISHED[job.status]
+    return FINISHED[job.status]
 
 
 def job_of(row: tuple[Any, ...]) -> Job:
@@ -221,7 +223,7 @@ def update_of(job: Job, line: int | None) -> tuple[Any, ...]:
         job.claimed_us,
         job.heartbeat_us,
         job.finished_us,
-        _FOREVER if job.expires_us is None and job.status in _FINISHED else job.expires_us,
+        _FOREVER if job.expires_us is None and job.status in FINISHED else job.expires_us,
         job.error,
         job.result,
         job.progress,

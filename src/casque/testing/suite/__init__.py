@@ -12,10 +12,12 @@ leases     How a lease is kept and how it ends: statements L1, L2, L6 to L8, L11
 lines      Lines and their rotation: statements Q1 to Q6.
 order      Order and visibility: statements O1 to O3 and O5 to O7.
 outcomes   Statements R1 to R9.
+purging    Purges of one status, or of jobs by id: part of statement R8.
 queues     Leases, pauses, drops and counts of a queue: statements Q7 to Q9.
 records    Records and locks: statements K1 to K4.
 replacing  A new job in the place of another: part of statement E3.
-retention  How long dead and cancelled jobs stay: part of statements R3, R6 and R7.
+retention  How long dead and cancelled jobs stay, and which payloads completed jobs keep: part of
+           statements R1, R3, R6 and R7.
 schedules  Ticks of schedules: statements S1 to S5.
 turmoil    Random operations, for statements that must hold after each one.
 waiting    When a dequeue returns, and with how many jobs: statements O4 and O8.
@@ -31,6 +33,7 @@ from casque.testing.suite.leases import LeaseStatements
 from casque.testing.suite.lines import LineStatements
 from casque.testing.suite.order import OrderStatements
 from casque.testing.suite.outcomes import OutcomeStatements
+from casque.testing.suite.purging import PurgingStatements
 from casque.testing.suite.queues import QueueStatements
 from casque.testing.suite.records import RecordStatements
 from casque.testing.suite.replacing import ReplacingStatements
@@ -50,6 +53,7 @@ class StoreSuite(
     LineStatements,
     OrderStatements,
     OutcomeStatements,
+    PurgingStatements,
     QueueStatements,
     RecordStatements,
     ReplacingStatements,

@@ -58,7 +58,7 @@ class OutcomeStatements(Statements):
         done = await other.get("x")
         assert done is not None
         assert (done.status, done.result, done.error) == (JobStatus.COMPLETED, b"done", None)
-        assert (done.payload, done.attempts, done.lease) == (b"", 1, None)
+        assert (done.payload, done.attempts, done.lease) == (b"data", 1, None)
         assert done.created_at == first.created_at
         assert done.run_at == first.created_at + 2 * SECOND
         assert done.claimed_at == held.claimed_at == first.created_at + 3 * SECOND

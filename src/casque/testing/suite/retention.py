@@ -1,4 +1,7 @@
-"""Retention: how long dead and cancelled jobs stay. Part of statements R3, R6 and R7."""
+"""Retention: how long dead and cancelled jobs stay, and what a completed job keeps.
+
+Part of statements R1, R3, R6 and R7.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ import pytest
 
 from casque.errors import JobNotFoundError
 from casque.job import JobStatus, Stats
+from casque.queues.arguments import NewJob
 from casque.queues.async_queue import AsyncQueue
 from casque.rules.operations import PutRecord
 from casque.rules.retention import DEAD_RETENTION
@@ -18,6 +22,7 @@ from casque.testing.suite.records import Writer
 _LEASE = timedelta(seconds=10)
 _HOUR = timedelta(hours=1)
 _HOUR_JSON = b"3600000000"
+_KEPT_BYTES = 8 * 1024
 ENDS = ("nacked", "failed", "discarded", "cancelled", "lost", "stale", "late")
 
 
@@ -72,6 +77,30 @@ class RetentionStatements(Statements):
         assert await _there(q) == {"ever"}
         assert await q.drop("default") == 1
         assert rig.harness.raw().jobs == {}
+
+    @statement("R1")
+    async def test_a_completed_job_keeps_a_payload_of_up_to_8_kib(self, rig: Rig) -> None:
+        q, other = await rig.worker(), await rig.worker()
+        payloads = {
+            f"{way}-{size}": bytes([size % 251]) * size
+            for way in ("alone", "together", "followed")
+            for size in (0, 1, _KEPT_BYTES, _KEPT_BYTES + 1, 3 * _KEPT_BYTES)
+        }
+        named = [NewJob("e", data, id=name, retain=_HOUR) for name, data in payloads.items()]
+        unnamed = [NewJob("e", data, retain=_HOUR) for data in payloads.values()]
+        minted = await q.enqueue_many([*named, *unnamed])
+        held = {job.id: job for job in await q.dequeue("e", batch_size=len(minted))}
+        payloads |= {job.id: job.payload for job in minted}
+        for name in [name for name in payloads if name.startswith("alone")]:
+            await q.ack(held.pop(name))
+        for name in [name for name in payloads if name.startswith("followed")]:
+            await q.ack(held.pop(name), enqueue=[NewJob("next")])
+        await q.ack_many(held.values())
+        for name, data in payloads.items():
+            done = await other.get(name)
+            assert done is not None
+            assert done.status is JobStatus.COMPLETED
+            assert done.payload == (data if len(data) <= _KEPT_BYTES else b"")
 
 
 async def _keep(rig: Rig, value: bytes) -> None:

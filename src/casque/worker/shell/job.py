@@ -44,7 +44,7 @@ def decode(payload: bytes) -> ShellCall:
 
 
 class ShellResult(msgspec.Struct, frozen=True):
-    """The result of a successful command. It has the command too: an ack drops the payload."""
+    """The result of a successful command. It has the command too: an ack drops a long payload."""
 
     command: str
     exit_code: int = 0
