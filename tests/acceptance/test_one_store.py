@@ -246,7 +246,7 @@ def test_every_command_finds_the_store_of_an_app(person: Person) -> None:
     assert "job2" in person.types("dlq", "list", *app).out
     assert person.types("dlq", "retry", "job2", *app).code == 0
     assert '"id":"job2"' in person.types("export", *app).out.replace(" ", "")
-    assert person.types("purge", "--older-than", "0", *app).code == 0
+    assert person.types("purge", "--yes", "--older-than", "0", *app).code == 0
     assert person.types("backup", "copy.db", *app).code == 0
     assert person.types("reset", "--yes", *app).code == 0
     assert person.sees() == {"tasks.py", "of_app.db", "copy.db", "state"} - (

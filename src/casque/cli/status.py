@@ -122,12 +122,12 @@ def _drawn(picture: Picture) -> Group:
     lines = [f"Active Workers: {len(picture.workers)} [{pids}]"]
     if picture.paused:
         lines.append(f"Paused Queues: {names(picture.paused)}")
-    if picture.unserved and picture.workers:  # without workers, the line above says enough
+    absent = " (does not exist yet)" if picture.is_absent else ""
+    lines.append(f"Store: {plain(picture.store)}{absent}")
+    if picture.unserved and picture.workers:  # without workers, the lines above say enough
         from casque.worker.registry.unserved import listed
 
         lines.append(f"No Worker Serves: {plain(listed(picture.unserved))}")
-    absent = " (does not exist yet)" if picture.is_absent else ""
-    lines.append(f"Store: {plain(picture.store)}{absent}")
     return Group(drawn, *map(Text, lines))
 
 
