@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -108,6 +109,9 @@ class Fleet:
         worker.kill()
         worker.wait()
 
+    def suspend(self, number: int) -> None:
+        self.workers[number][0].send_signal(signal.SIGSTOP)
+
     def replace(self, number: int) -> None:
         self.workers[number] = self._launch()
 
@@ -199,9 +203,11 @@ def test_removing_the_log_at_random_loses_nothing_acknowledged_afterwards(
                 victims = [chance.randrange(WORKERS)]
             else:
                 since = checkpoint(fleet.path)
+                victims = list(range(chance.randint(1, WORKERS)))
+                for victim in victims:  # one that is killed while it saves the log damages the file
+                    fleet.suspend(victim)
                 removed = remove(fleet.path, chance.choice(PARTS))
                 removals.append(Removal(since, removed))
-                victims = list(range(chance.randint(1, WORKERS)))
             for victim in victims:
                 fleet.kill(victim)
                 kills += 1
