@@ -187,6 +187,20 @@ def test_tables_fit_in_80_columns(control: Control, monkeypatch: pytest.MonkeyPa
         assert max(map(len, control.done("show", job.id).split("\n"))) <= 80
 
 
+@pytest.mark.parametrize("width", [80, 100, 120])
+def test_a_table_shows_its_last_column_whole(
+    control: Control, monkeypatch: pytest.MonkeyPatch, width: int
+) -> None:
+    with Queue(control.store) as q:
+        q.enqueue_many([NewJob("charge", b'{"order": 1234567}')] * 2)
+        q.fail(q.dequeue()[0], error="the bank refused the card of this customer")
+    monkeypatch.setenv("COLUMNS", str(width))
+    for command in (("list",), ("dlq", "list"), ("dlq", "errors")):
+        drawn = control.done(*command).splitlines()[1:]  # below the title
+        lines = [line for line in drawn if not line.startswith("…")]
+        assert {line[-1] for line in lines} == set("┓┃┩│┘"), drawn
+
+
 def test_in_a_pipe_a_command_stays_on_one_line(control: Control) -> None:
     command = "echo " + "word " * 20 + "end"
     control.done("enqueue", "-c", command)

@@ -58,7 +58,9 @@ def job_table(heading: str, jobs: Sequence[Job], now: int, *, with_error: bool =
     if with_error:
         columns["Error"] = [cut(plain(error_of(job)[1]), most) for job in jobs]
     columns |= sides
-    made = _empty(heading, columns, longest_id=longest)
+    # Rich shrinks the widest column that may wrap, and then has no room for its least width.
+    is_whole = all(len(one) <= longest for one in ids)
+    made = _empty(heading, columns, longest_id=longest, is_whole=is_whole)
     for cells in zip(*columns.values(), strict=True):
         add_row(made, *cells)
     return made
@@ -87,13 +89,15 @@ def _width_of(column: tuple[str, list[str]]) -> int:
     return 3 + max(len(title), min(longest, _LONGEST_QUEUE) if title == "Queue" else longest)
 
 
-def _empty(title: str, columns: Iterable[str], *, longest_id: int) -> Table:
+def _empty(title: str, columns: Iterable[str], *, longest_id: int, is_whole: bool) -> Table:
     from rich.table import Table
 
     made = Table(title=title)
     for name in columns:
         if name == "Job ID":  # people copy ids, so the other columns shrink first
-            made.add_column(name, max_width=longest_id, min_width=longest_id, overflow="fold")
+            made.add_column(
+                name, no_wrap=is_whole, max_width=longest_id, min_width=longest_id, overflow="fold"
+            )
         elif name in ("Command", "Error"):
             made.add_column(name, min_width=5, overflow="fold")
         elif name == "Queue":
