@@ -43,12 +43,18 @@ class Person:
             [*QUEUECTL, *words], stdin=theirs, stdout=theirs, stderr=theirs, env=self._environment
         ) as process:
             os.close(theirs)
-            seen = b""
-            while part := _read(ours):
+            seen, said = b"", b""
+            while True:
+                if not select.select([ours], [], [], 5)[0]:
+                    # A terminal drops what was typed while a program prepares it to read a line.
+                    os.write(ours, said)
+                    continue
+                if not (part := _read(ours)):
+                    break
                 seen += part
                 if says and b"[y/N]" in seen:
-                    os.write(ours, f"{says}\n".encode())
-                    says = ""
+                    said, says = f"{says}\n".encode(), ""
+                    os.write(ours, said)
                 if interrupts and interrupts.encode() in seen:
                     _interrupt(process, ours)
                     interrupts = ""

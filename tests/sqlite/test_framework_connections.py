@@ -220,6 +220,17 @@ def test_a_connection_of_django_is_opened_when_it_is_needed(path: Path, q: Queue
     wrapper.connection.close()
 
 
+def test_a_transaction_that_django_will_roll_back_takes_no_job(path: Path, q: Queue) -> None:
+    wrapper: Any = Wrapper(path)
+    wrapper.in_atomic_block = wrapper.needs_rollback = True
+    with pytest.raises(InvalidError, match="Django will roll back this transaction"):
+        q.enqueue("e", connection=wrapper)
+    wrapper.in_atomic_block = wrapper.needs_rollback = False
+    q.enqueue("e", id="kept", connection=wrapper)
+    assert ids(q) == ["kept"]
+    wrapper.connection.close()
+
+
 # -- anything else -------------------------------------------------------------
 
 

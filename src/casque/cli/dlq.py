@@ -183,8 +183,8 @@ def purge(
             fact = seen.told("dead job")
             if not confirmed(f"{fact}. Delete them from {access.store.name}?", fact=fact):
                 return INVALID
-        # Not those that died while the question was on the screen.
-        operation = Purge(access.store.clock.now() - until_us, wanted.queue, JobStatus.DEAD)
+        # Not those that die after the count, however long the commit waits.
+        operation = Purge(span_us, wanted.queue, JobStatus.DEAD, until_us=until_us)
         if is_by_age:
             count = access.submit(operation)
         else:

@@ -79,7 +79,8 @@ def change_named(
 ) -> int:
     """Change these jobs, then print a line for each. Returns the highest exit code.
 
-    If there is no job with an id, the id may be a part of that of one job, in the state `view`.
+    If there is no job with an id, the id may be a part of that of one job, in the state `view`. An
+    id that a person chose is not guessed: `order-1` must not change `order-1-refund`.
     """
     wanted = [name(id, "id") for id in dict.fromkeys(ids)]
     done: list[Job] = []
@@ -87,7 +88,7 @@ def change_named(
     try:
         _apply(access, wanted, change, done, refusals)
         parts = [id for id, error in refusals.items() if isinstance(error, JobNotFoundError)]
-        found = resolved(access, parts, view) if parts else {}
+        found = resolved(access, parts, view, only_generated=True) if parts else {}
         refusals |= {part: one for part, one in found.items() if isinstance(one, CasqueError)}
         whole = {part: one for part, one in found.items() if isinstance(one, str)}
         for part in whole:

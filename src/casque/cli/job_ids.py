@@ -45,12 +45,17 @@ def _tail(id: str, length: int) -> str:
 
 
 def resolved(
-    access: Access, parts: Collection[str], view: View | None = None
+    access: Access,
+    parts: Collection[str],
+    view: View | None = None,
+    *,
+    only_generated: bool = False,
 ) -> dict[str, str | CasqueError]:
     """For each part of an id, the one id that begins or ends with it; or the error.
 
     The caller has looked for jobs with exactly these ids before: there is none. With `view`, only
-    jobs in that state count. A part that no id has is not in the result.
+    jobs in that state count, and with `only_generated` only ids that a program made or a table has
+    cut. A part that no id has is not in the result.
     """
     wanted = {part: _bare(part) for part in parts if len(_bare(part)) >= SHORTEST_PART}
     short: dict[str, str | CasqueError] = {
@@ -68,7 +73,12 @@ def resolved(
         if looked > SEARCHED_JOBS:  # they came meanwhile
             return short | {part: _too_many(part) for part in wanted}
         for part, ids in found.items():
-            ids.extend(job.id for job in page if has_part(job.id, wanted[part]))
+            ids.extend(
+                job.id
+                for job in page
+                if has_part(job.id, wanted[part])
+                and (not only_generated or _is_generated(job.id) or part.startswith(_CUT))
+            )
             del ids[_CANDIDATES:]
     return short | {part: _only(part, ids) for part, ids in found.items() if ids}
 
@@ -88,7 +98,11 @@ def has_part(id: str, part: str) -> bool:
 def _cuts_number(id: str, place: int) -> bool:
     """True if this place is between two digits of an id that no program has made."""
     is_inside = 0 < place < len(id) and id[place - 1].isdecimal() and id[place].isdecimal()
-    return is_inside and order_of(id) is None and _HASH.fullmatch(id) is None
+    return is_inside and not _is_generated(id)
+
+
+def _is_generated(id: str) -> bool:
+    return order_of(id) is not None or _HASH.fullmatch(id) is not None
 
 
 def _bare(part: str) -> str:

@@ -121,10 +121,9 @@ def purge(
             fact = _finished(access, view, named, until_us)
             if fact and not confirmed(f"Delete {fact} from {access.store.name}?", fact=fact):
                 return INVALID
-        # Not those that finished while the question was on the screen.
-        span_us = access.store.clock.now() - until_us
         status = next((one for one in _FINISHED.values() if one == view), None)
-        count = access.submit(Purge(span_us, named, status))
+        # Not those that finish after the count, however long the commit waits.
+        count = access.submit(Purge(span_us, named, status, until_us=until_us))
     text = f"{counted(count, 'job')} purged."
     return answer({"purged": count}, text, as_json=is_json(context))
 

@@ -36,6 +36,7 @@ class ThreadCommitter(BatchWriter):
         """True while a thread has the lock: others let it commit their operations."""
         self._is_closed = False
         self._commit_now = _commit_now_of(store, max_conflicts)
+        self._monotonic = store.clock.monotonic
 
     def commit(self, operations: Sequence[Operation]) -> list[Any]:
         """Commit these together with waiting operations. Returns the result or error of each."""
@@ -43,6 +44,7 @@ class ThreadCommitter(BatchWriter):
         if self._is_busy or self._waiting or is_long:
             return self._commit_in_turn(operations)
         # No other thread waits, and all fits into one commit: no need to wait for others.
+        begun = self._monotonic()  # after 15 minutes, a repeat could not be told from a new commit
         # Only `with` is safe: no interrupt can come between taking the lock and this block.
         with self._lock:
             try:
@@ -56,7 +58,7 @@ class ThreadCommitter(BatchWriter):
                     return answer
                 raise answer  # noqa: TRY301 - an outcome like any other
             except StorageError as error:
-                return self._settled(operations, error)
+                return self._settled(operations, error, begun)
             except Exception as error:  # noqa: BLE001 - an outcome like any other
                 return [error, *(copied_error(error) for _ in operations[1:])]
             finally:
@@ -84,10 +86,11 @@ class ThreadCommitter(BatchWriter):
             raise
         return [entry.outcome for entry in entries]
 
-    def _settled(self, operations: Sequence[Operation], error: StorageError) -> list[Any]:
+    def _settled(
+        self, operations: Sequence[Operation], error: StorageError, begun: int
+    ) -> list[Any]:
         try:
-            # Not since the commit began: to read the clock for that would slow down every call.
-            watch = Stopwatch(self._store.clock)
+            watch = Stopwatch(self._store.clock, begun)
             return drive(self._settle(operations, error, watch, blocking=True))
         except Exception as last:  # noqa: BLE001 - an outcome like any other
             return [copied_error(last) for _ in operations]

@@ -344,7 +344,7 @@ def _requeue_stale(state: State, operation: RequeueStale, now: int) -> Decision:
 
 
 def _purge(state: State, operation: Purge, now: int) -> Decision:
-    before, judged_us = now - operation.older_than_us, state.judged_us(now)
+    before, judged_us = operation.before_us(now), state.judged_us(now)
 
     def is_meant(finished_us: int | None, queue: str, status: JobStatus) -> bool:
         return (

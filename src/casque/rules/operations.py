@@ -139,7 +139,7 @@ class RequeueStale(msgspec.Struct, frozen=True, gc=False):
 
 
 class Purge(msgspec.Struct, frozen=True, gc=False):
-    """Delete the jobs that finished `older_than_us` ago or earlier.
+    """Delete the jobs that finished `older_than_us` ago or earlier, and by `until_us` if given.
 
     With `status`, only those in that status. With `only`, only those of these jobs that still have
     this token: a job that was retried, and died again, has another one.
@@ -149,6 +149,12 @@ class Purge(msgspec.Struct, frozen=True, gc=False):
     queue: str | None = None
     status: JobStatus | None = None
     only: tuple[Hold, ...] | None = None
+    until_us: int | None = None
+
+    def before_us(self, now: int) -> int:
+        """The last instant of a job's end for which it is deleted."""
+        before = now - self.older_than_us
+        return before if self.until_us is None else min(before, self.until_us)
 
 
 class Drop(msgspec.Struct, frozen=True, gc=False):

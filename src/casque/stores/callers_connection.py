@@ -43,6 +43,12 @@ def _inside(given: Any) -> Any:
     if isinstance(given, type):
         return given
     if hasattr(given, "ensure_connection"):  # Django's
+        if getattr(given, "in_atomic_block", False) and getattr(given, "needs_rollback", False):
+            raise InvalidError(
+                "Django will roll back this transaction, because an error happened in it, so the "
+                "job would be lost. Catch the error outside of the `atomic()` block, or put the "
+                "statement that may fail into an `atomic()` block of its own."
+            )
         if given.connection is None:
             given.ensure_connection()
         return given.connection

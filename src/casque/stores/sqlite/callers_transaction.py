@@ -54,6 +54,8 @@ class JoinedTransaction:
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
+        # Asked now: later, the connection may serve another caller, and a statement would wait.
+        self._has_log = _has_log(connection)
 
     def is_open(self) -> bool:
         try:
@@ -63,13 +65,19 @@ class JoinedTransaction:
 
     def hides_queue(self) -> bool:
         """A file without a log gets one when the queue is opened, and that takes every lock."""
+        if self._has_log:
+            return False
         try:
             with _text_as_str(self._connection):
-                borrowed = Borrowed(self._connection)
-                [mode] = borrowed.execute("PRAGMA main.journal_mode").fetchone()
-            return mode != "wal" and is_writing(self._connection)
+                self._has_log = _has_log(self._connection)
+            return not self._has_log and is_writing(self._connection)
         except sqlite3.Error:
             return False  # closed, or of another thread
+
+
+def _has_log(connection: sqlite3.Connection) -> bool:
+    [mode] = Borrowed(connection).execute("PRAGMA main.journal_mode").fetchone()
+    return bool(mode == "wal")
 
 
 def enqueue_within(
@@ -83,7 +91,8 @@ def enqueue_within(
             _check_not_shadowed(connection)
             with _in_transaction(connection):
                 jobs = _add(database, Borrowed(connection), clock, now, operation)
-        return Joined(jobs, JoinedTransaction(connection))
+                transaction = JoinedTransaction(connection)
+        return Joined(jobs, transaction)
     except sqlite3.ProgrammingError as error:
         raise InvalidError(f"`connection` cannot be used here: {error}", cause=error) from error
     except sqlite3.OperationalError as error:

@@ -263,7 +263,7 @@ class Changes:
             purged: int = self.by_rules(operation)
             return purged
         transaction = self._transaction
-        before, queue = transaction.now - operation.older_than_us, operation.queue
+        before, queue = operation.before_us(transaction.now), operation.queue
         stage = operation.status and FINISHED.get(operation.status, -1)
         lost_by = min(before, transaction.step.judged_us(transaction.now, READER_LEASE_US))
         spent = []

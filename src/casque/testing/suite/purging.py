@@ -37,6 +37,20 @@ class PurgingStatements(Statements):
             assert rig.harness.raw().jobs.keys() == left
 
     @statement("R8")
+    async def test_a_purge_up_to_an_instant_spares_what_finished_later(self, rig: Rig) -> None:
+        q, writer = await rig.worker(), Writer(rig.harness.open())
+        await q.enqueue("e", id="counted")
+        await q.fail((await q.dequeue())[0], error="no")
+        rig.clock.advance(_LEASE)
+        until_us = rig.clock.now()
+        rig.clock.advance(_LEASE)  # the question is answered, and the commit waits for a lock
+        await q.enqueue("e", id="later")
+        await q.fail((await q.dequeue())[0], error="no")
+        rig.clock.advance(_LEASE)
+        assert await writer.commit(Purge(0, status=JobStatus.DEAD, until_us=until_us)) == [1]
+        assert rig.harness.raw().jobs.keys() == {"later"}
+
+    @statement("R8")
     async def test_a_purge_by_id_deletes_these_finished_jobs_only(self, rig: Rig) -> None:
         q, writer = await rig.worker(), Writer(rig.harness.open())
         await _one_of_each(rig, q)
