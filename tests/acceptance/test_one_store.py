@@ -254,6 +254,15 @@ def test_every_command_finds_the_store_of_an_app(person: Person) -> None:
     )
 
 
+def test_what_the_module_of_an_app_prints_does_not_spoil_json(person: Person) -> None:
+    person.has_tasks("of_app.db")
+    module = person.folder / "tasks.py"
+    module.write_text(f"print('connecting …')\n{module.read_text()}")
+    ran = person.types("enqueue", "-c", "true", "--json", "--app", "tasks:app")
+    assert json.loads(ran.out)["command"] == "true"
+    assert "connecting …" in ran.err
+
+
 @pytest.mark.parametrize("name", ["tasks", "tasks:app", "tasks.py:app", "./tasks.py"])
 def test_an_app_may_be_named_in_the_variable_in_every_form(person: Person, name: str) -> None:
     person.has_tasks("of_app.db")

@@ -5,8 +5,10 @@ from __future__ import annotations
 import functools
 import inspect
 import os
+import sys
 from collections.abc import Callable
-from typing import Annotated, Any
+from contextlib import redirect_stdout
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
@@ -23,6 +25,9 @@ from casque.cli.store import (
 from casque.errors import InvalidError
 from casque.queues.lineage import STORE_VARIABLE
 from casque.stores.url import StoreAddress
+
+if TYPE_CHECKING:
+    from casque.tasks.app import TaskApp
 
 StoreOption = Annotated[
     str | None,
@@ -132,9 +137,7 @@ def address_of(context: typer.Context) -> StoreAddress:
     target = _app_of_store(context)
     if target is None:
         return address_from(_common(context).store)
-    from casque.worker.loading import load_app
-
-    app_store = load_app(target).app_store
+    app_store = _loaded(target).app_store
     return app_store.store if app_store.address is None else app_store.address
 
 
@@ -143,11 +146,17 @@ def store_of(context: typer.Context) -> StoreAddress:
     target = _app_of_store(context)
     if target is None:
         return address_from(_common(context).store)
-    from casque.worker.loading import load_app
-
-    store = load_app(target).store
+    store = _loaded(target).store
     require_shared(store)
     return store
+
+
+def _loaded(target: str) -> TaskApp:
+    """Import the App. What its module prints goes to stderr, because stdout may be JSON."""
+    from casque.worker.loading import load_app
+
+    with redirect_stdout(sys.stderr):
+        return load_app(target)
 
 
 def _app_of_store(context: typer.Context) -> str | None:
