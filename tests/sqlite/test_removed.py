@@ -110,6 +110,28 @@ def test_an_opening_puts_no_new_log_beside_the_rest_of_a_removed_one(
     assert {*before, "after"} <= there(path) <= {*before, "after", "later0"}
 
 
+@pytest.mark.parametrize("parts", PARTS, ids="".join)
+def test_a_second_connection_puts_no_new_log_in_the_place_of_a_removed_one(
+    path: Path, parts: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect, left = opening.Database._connect, [parts]
+
+    def removing(self: opening.Database) -> sqlite3.Connection:
+        if left:
+            cut(path, left.pop())
+        return connect(self)
+
+    with actor(path) as other, Queue(path) as q:
+        before, _ = other.do("enqueue", "before", 10)
+        assert q.stats().total == 10  # its reader has the log open, its writer does not
+        monkeypatch.setattr(opening.Database, "_connect", removing)
+        with pytest.raises(CorruptError, match="removed or replaced the file"):
+            q.enqueue("e", id="into a log that others do not know")
+        monkeypatch.undo()
+        assert "removed or replaced the file" in other.do("enqueue", "later", 1)[1]
+    assert {*before} <= there(path) <= {*before, "later0"}
+
+
 @pytest.mark.parametrize("how", ["close", "kill"])
 @pytest.mark.parametrize("parts", PARTS, ids="".join)
 def test_a_job_acknowledged_after_the_log_was_removed_is_stored(

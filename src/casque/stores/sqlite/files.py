@@ -76,17 +76,21 @@ class OpenFiles:
         return True
 
     def remove_half_of_log(self) -> bool:
-        """Remove the `-wal` or `-shm` that SQLite made because only that one was removed.
+        """Remove the `-wal` or `-shm` that SQLite made without the other one.
 
-        Call it after an opening that followed `log`. Other processes still use the other one, and
-        a `-shm` describes one `-wal`: a process that used a new one with it would read and write
-        wrong pages. So the next opening must find one missing, and wait for those processes.
+        Call it after an opening that followed `log`. SQLite makes one alone if only that one was
+        removed, or if both were and this process has the removed `-shm` open. Other processes still
+        use the removed log, and a `-shm` describes one `-wal`: to use a new one with it would be to
+        read and write wrong pages. So the next opening must find one missing, and wait for them.
         """
+        if not self._log:
+            return False
+        wal, shm = self._log
         try:
-            wal, shm = self._log
-            new_wal, new_shm = (os.stat(name) for name in self._names[1:])  # noqa: PTH116 - as below
+            new_wal = os.stat(self._names[1])  # noqa: PTH116 - as below
+            new_shm = _stat_or_none(self._names[2])
             is_new_wal = _identity(new_wal) != _identity(wal)
-            is_new_shm = _identity(new_shm) != _identity(shm)
+            is_new_shm = new_shm is not None and _identity(new_shm) != _identity(shm)
             if is_new_wal and not is_new_shm and not new_wal.st_size:
                 os.unlink(self._names[1])  # noqa: PTH108 - as below
             # The size tells the old `-wal` from a new one that got its inode.
@@ -94,8 +98,8 @@ class OpenFiles:
                 os.unlink(self._names[2])  # noqa: PTH108 - as below
             else:
                 return False
-        except (OSError, ValueError):
-            return False  # there was no log, or there is none now
+        except OSError:
+            return False  # there is no `-wal` now
         return True
 
     def are_there(self) -> bool:
@@ -152,12 +156,16 @@ class OpenFiles:
 
 def identity_of(path: str) -> Identity | None:
     """Which file is at the path; None if there is none."""
+    found = _stat_or_none(path)
+    return None if found is None else _identity(found)
+
+
+def _stat_or_none(path: str) -> os.stat_result | None:
     try:
-        found = os.stat(path)  # noqa: PTH116 - as above
+        return os.stat(path)  # noqa: PTH116 - as above
     except OSError as error:
         _raise_unless_from_system(error)
         return None
-    return _identity(found)
 
 
 def _raise_unless_from_system(error: OSError) -> None:
