@@ -27,7 +27,9 @@ from casque.worker.shell.job import command_of
 from tests.transfer.made_files import changed, queuectl_file
 from tests.transfer.places import ids_of, jobs_in
 
-NOW = datetime.fromtimestamp(SystemClock().now() / 1_000_000, UTC)
+
+def now() -> datetime:
+    return datetime.fromtimestamp(SystemClock().now() / 1_000_000, UTC)
 
 
 @pytest.fixture
@@ -72,7 +74,7 @@ def jqueue_job(id: str, **changes: object) -> dict[str, object]:
 
 
 def test_a_file_of_jqueue(tmp_path: Path, target: str) -> None:
-    beat = (NOW - timedelta(seconds=20)).isoformat()
+    beat = (now() - timedelta(seconds=20)).isoformat()
     jobs = [
         jqueue_job("a"),
         jqueue_job("lost", status="in_progress", heartbeat_at="2026-01-02T03:05:00+00:00"),
@@ -169,7 +171,7 @@ def test_a_file_of_litequeue(tmp_path: Path, target: str) -> None:
         *(b"failed", '{"to": "ä"}'.encode(), b""),
     ]
     assert (first.entrypoint, first.queue) == ("send", "mail")
-    assert abs(first.created_at - NOW) < timedelta(hours=1)
+    assert abs(first.created_at - now()) < timedelta(hours=1)
     options: dict[str, Any] = {"entrypoint": "send", "queue": "mail"}
     assert import_file(path, target, take_running=True, **options).added == 1
 
