@@ -23,7 +23,7 @@ from casque.rules import operations
 from casque.stores import url
 from casque.stores.document import codec
 from casque.stores.ledger import entry, format_check
-from casque.stores.sqlite import connection, rows
+from casque.stores.sqlite import connection, place, rows, tables
 from tests.docs.following import FENCE, ROOT
 from tests.docs.pages import DOCS, QUEUE_REFERENCE, section
 
@@ -171,7 +171,7 @@ def test_every_form_of_an_sqlite_address_is_in_the_reference() -> None:
         assert f"`{suffix}`" in passage
     for durability in get_args(connection.Durability):
         assert f"`durability={durability}`" in passage
-    major, minor, _ = connection._OLDEST_SQLITE
+    major, minor, _ = place._OLDEST_SQLITE
     assert f"SQLite {major}.{minor} or later" in passage
     assert f"{major}.{minor} or later" in (ROOT / "README.md").read_text()
 
@@ -218,7 +218,7 @@ def test_every_table_and_column_of_sqlite_is_described() -> None:
         for (column,) in db.execute("SELECT name FROM pragma_table_info(?)", [name]):
             assert f"`{column}`" in passage, f"{name}.{column}"
     db.close()
-    assert f"This is schema {connection.SCHEMA}." in text
+    assert f"This is schema {tables.SCHEMA}." in text
 
 
 def test_every_event_of_the_ledger_is_described() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -72,6 +73,11 @@ class Actor:
             else:
                 refused = what
         raise AssertionError("it died")
+
+    def answers_within(self, seconds: float) -> bool:
+        """True if the command in progress printed something by then."""
+        assert self._process.stdout is not None
+        return bool(select.select([self._process.stdout], [], [], seconds)[0])
 
     def do(self, *words: object) -> tuple[list[str], str]:
         self.begin(*words)

@@ -86,14 +86,14 @@ def test_a_wait_warns_once_after_five_seconds_and_ends_after_thirty(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     clock = FakeClock()
-    wait = LockWait("jobs.db", LOCKED, clock, 30 * SECOND_US)
+    wait = LockWait("jobs.db", clock, 30 * SECOND_US)
     clock.advance(timedelta(seconds=4.9))
-    wait.check(BUSY)
+    wait.check(LOCKED, BUSY)
     assert warnings_of(caplog) == []
     clock.advance(timedelta(seconds=0.1))
-    wait.check(BUSY)
+    wait.check(LOCKED, BUSY)
     clock.advance(timedelta(seconds=20))
-    wait.check(BUSY)
+    wait.check(LOCKED, BUSY)
     [said] = warnings_of(caplog)
     assert caplog.records[0].levelno == logging.WARNING
     assert "thread MainThread, waits for jobs.db, which has been locked" in said
@@ -101,7 +101,7 @@ def test_a_wait_warns_once_after_five_seconds_and_ends_after_thirty(
     assert "`task.using(connection=…).enqueue(…)`, or `queue.enqueue(…, connection=…)`" in said
     clock.advance(timedelta(seconds=5))
     with pytest.raises(StorageError, match=r"locked .* for 30 s; nothing was written") as ended:
-        wait.check(BUSY)
+        wait.check(LOCKED, BUSY)
     assert "`task.using(connection=…).enqueue(…)`" in str(ended.value)
     assert not ended.value.outcome_unknown
 

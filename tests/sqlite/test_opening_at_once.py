@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from casque import Queue
-from casque.stores.sqlite import connection
+from casque.stores.sqlite import place
 
 ROUNDS, HANDLES = 40, 6
 PLACES, PROCESSES = 2, 24
@@ -109,7 +109,7 @@ def test_a_file_that_is_locked_while_it_is_created_is_waited_for(tmp_path: Path)
 def test_a_queue_created_while_its_files_are_checked_is_not_taken_for_damaged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path, size_of, made = tmp_path / "jobs.db", connection._size, list[Queue]()
+    path, size_of, made = tmp_path / "jobs.db", place.size_of, list[Queue]()
 
     def look(at: Path) -> int | None:
         found = size_of(at)
@@ -118,7 +118,7 @@ def test_a_queue_created_while_its_files_are_checked_is_not_taken_for_damaged(
             made[0].enqueue("e")
         return found
 
-    monkeypatch.setattr(connection, "_size", look)
+    monkeypatch.setattr(place, "size_of", look)
     with Queue(path) as q:
         q.enqueue("e")
         assert q.stats().total == 2

@@ -7,7 +7,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Literal
@@ -23,6 +23,8 @@ from tests.sqlite.actors import Actor, actor
 from tests.sqlite.waiting import PROMPTLY, closed_behind, remove, waiting_dequeue
 
 LOG = ("-wal", "-shm")
+SOON = 0.3
+"""Seconds in which a process that does not wait would have answered."""
 PARTS = [LOG, ("-wal",), ("-shm",)]
 End = Literal["close", "kill", "leave"]
 
@@ -82,9 +84,9 @@ def test_a_log_removed_between_two_connections_of_one_queue_is_noticed(
     assert len(there(path)) == 10
 
 
-@pytest.mark.parametrize("parts", [("-wal",), ("-shm",)], ids="".join)
+@pytest.mark.parametrize("parts", PARTS, ids="".join)
 @pytest.mark.parametrize("is_saved", [False, True], ids=["in the log", "in the file"])
-def test_an_opening_puts_no_new_log_beside_the_rest_of_a_removed_one(
+def test_an_opening_puts_no_new_log_in_the_place_of_a_removed_one(
     path: Path, parts: tuple[str, ...], is_saved: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(opening, "COMMIT_DEADLINE_US", 200_000)
@@ -108,6 +110,41 @@ def test_an_opening_puts_no_new_log_beside_the_rest_of_a_removed_one(
         with Queue(path) as q:
             q.enqueue("e", id="after")
     assert {*before, "after"} <= there(path) <= {*before, "after", "later0"}
+
+
+@pytest.mark.parametrize("parts", PARTS, ids="".join)
+@pytest.mark.parametrize("what", ["another opens", "the user notices"])
+def test_no_process_sees_the_new_log_of_an_opening_that_will_remove_it(
+    path: Path, parts: tuple[str, ...], what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(opening, "COMMIT_DEADLINE_US", 500_000)
+    connect, left = opening.Database._connect, [parts]
+
+    with actor(path) as user, actor(path) as another:
+        before, _ = user.do("enqueue", "before", 10)
+
+        def removing(self: opening.Database) -> sqlite3.Connection:
+            if not left:
+                return connect(self)
+            cut(path, left.pop())
+            try:
+                return connect(self)
+            finally:  # SQLite has made a new log, which is not removed yet
+                caller = another if what == "another opens" else user
+                caller.begin("enqueue", "later", 1)
+                assert not caller.answers_within(SOON), "it did not wait for the opening"
+
+        monkeypatch.setattr(opening.Database, "_connect", removing)
+        # An error, unless the user of the removed log lets it go in time.
+        with Queue(path) as q, suppress(StorageError):
+            q.enqueue("e", id="q")
+        if what == "another opens":
+            assert not another.answers_within(SOON), "it did not wait for the user of the log"
+            user.begin("enqueue", "unsure", 1)
+            assert another.end() == (["later0"], "")
+        assert "removed or replaced the file" in user.end()[1]
+    stored = {*before, "later0"} if what == "another opens" else {*before}
+    assert stored <= there(path) <= {*before, "later0", "unsure0", "q"}
 
 
 @pytest.mark.parametrize("parts", PARTS, ids="".join)

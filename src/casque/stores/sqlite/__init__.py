@@ -6,7 +6,7 @@ cache                The counters, lines and first jobs of a line that a handle 
 callers_transaction  Enqueues inside a transaction of the caller.
 changes              Every operation except dequeue.
 close_alone          Closes a connection so that nothing changes for other processes.
-connection           Opens the file and its schema, and waits while others hold its lock.
+connection           Opens and closes the file, and waits while others hold its lock.
 connection_handle    A connection that is opened when needed, and its lock.
 dequeue              Which jobs a dequeue takes, in which order, and what it writes.
 driver_errors        Translates SQLite's errors into ours, with remedies.
@@ -17,9 +17,12 @@ forks                Closes connections before a fork, or in the child of a fork
 known_lines          Dequeues from due lines that are in the cache: the simple case of `dequeue`.
 lock_wait            A wait for a lock: its warning, its end, and the error of a thread that waits
                      for its own transaction.
+opening_lock         A lock: one process at a time opens or closes a database in a folder.
+place                Checks that a queue can be kept at a path.
 reads                The queries of a reader.
 rows                 Converts jobs and records to rows and back; the statements by name.
 store                `SqliteStore`: a commit is a transaction; one connection writes, one reads.
+tables               Finds and creates the tables of a queue.
 transaction          One transaction in progress: counters, lines, rows.
 watch                Notices that another process wrote, and wakes waiting dequeues.
 """

@@ -18,8 +18,9 @@ from casque.stores.callers_connection import driver_connection
 from casque.stores.port import Joined
 from casque.stores.sqlite.cache import Cache
 from casque.stores.sqlite.changes import Changes
-from casque.stores.sqlite.connection import Database, create_schema
+from casque.stores.sqlite.connection import Database
 from casque.stores.sqlite.lock_wait import is_writing, main_file_of
+from casque.stores.sqlite.tables import create_schema, has_schema
 from casque.stores.sqlite.transaction import Transaction
 from casque.system.clock import Clock
 
@@ -115,7 +116,7 @@ def _add(
     # If anything fails in here, the caller's own part of the transaction stays.
     borrowed.execute("SAVEPOINT casque_within")
     try:
-        if not database.check_schema(borrowed):
+        if not has_schema(borrowed):
             # Not reported: it may be rolled back, and the caller knows the file.
             create_schema(borrowed)
         transaction = Transaction(borrowed, Cache(borrowed.execute, _NOT_BELIEVED), clock, now)

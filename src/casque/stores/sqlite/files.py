@@ -15,6 +15,7 @@ from casque.system.clock import SystemClock
 Identity = tuple[int, int]
 """The device and inode of a file: its identity, whatever its name."""
 
+_LOG = ("-wal", "-shm")
 _CLOCK = SystemClock()
 _SECOND_NS = 1_000_000_000
 _TICK_NS, _COARSE_TICK_NS = _SECOND_NS // 10, 3 * _SECOND_NS
@@ -30,9 +31,9 @@ class OpenFiles:
         self._folder = -1
         """A descriptor of the folder: a check takes half as long as by its name."""
         self._opened: list[int] = []
-        self._names = (path, f"{path}-wal", f"{path}-shm")
-        self._log: list[os.stat_result] = []
-        """Both log files at the last call of `log`; empty unless both existed."""
+        self._names = (path, *(path + suffix for suffix in _LOG))
+        self._log: list[Identity] | None = None
+        """Both log files at the last call of `log`; None unless both existed."""
         self._held: list[Identity | None] = []
         """The identities of the open files."""
         self.file: Identity | None = None
@@ -49,10 +50,13 @@ class OpenFiles:
     def log(self) -> list[Identity] | None:
         """The identities of both log files; None unless both exist."""
         self._resolve()
-        self._log = []
-        with suppress(OSError):
-            self._log = [os.stat(name) for name in self._names[1:]]  # noqa: PTH116 - as below
-        return [_identity(one) for one in self._log] or None
+        found = [one for one in self._found()[1:] if one is not None]
+        self._log = found if len(found) == len(_LOG) else None
+        return self._log
+
+    def is_log_new(self) -> bool:
+        """True if the log that was there at the last call of `log` was removed or replaced."""
+        return self._log is not None and self._log != self._found()[1:]
 
     def take(self, log: list[Identity] | None = None) -> bool:
         """Record that the open files are those at the path. False if they are others.
@@ -75,31 +79,24 @@ class OpenFiles:
                 self._folder = self._opened[-1]
         return True
 
-    def remove_half_of_log(self) -> bool:
-        """Remove the `-wal` or `-shm` that SQLite made without the other one.
+    def remove_new_log(self) -> bool:
+        """Remove what SQLite made in place of a removed log. False if no log was removed.
 
-        Call it after an opening that followed `log`. SQLite makes one alone if only that one was
-        removed, or if both were and this process has the removed `-shm` open. Other processes still
-        use the removed log, and a `-shm` describes one `-wal`: to use a new one with it would be to
-        read and write wrong pages. So the next opening must find one missing, and wait for them.
+        Call it after an opening that followed `log`, with the opening lock held. Other processes
+        may still use the removed log, or the half of it that is left. The next opening finds the
+        log missing, and waits for them.
         """
-        if not self._log:
+        if not self.is_log_new():
             return False
-        wal, shm = self._log
-        try:
-            new_wal = os.stat(self._names[1])  # noqa: PTH116 - as below
-            new_shm = _stat_or_none(self._names[2])
-            is_new_wal = _identity(new_wal) != _identity(wal)
-            is_new_shm = new_shm is not None and _identity(new_shm) != _identity(shm)
-            if is_new_wal and not is_new_shm and not new_wal.st_size:
+        assert self._log is not None
+        with suppress(OSError):
+            found = self._found()[1:]
+            if found[0] not in (None, self._log[0]):
+                if os.stat(self._names[1]).st_size:  # noqa: PTH116 - as below
+                    return False  # another program has written to it
                 os.unlink(self._names[1])  # noqa: PTH108 - as below
-            # The size tells the old `-wal` from a new one that got its inode.
-            elif is_new_shm and not is_new_wal and 0 < wal.st_size <= new_wal.st_size:
+            if found[1] not in (None, self._log[1]):
                 os.unlink(self._names[2])  # noqa: PTH108 - as below
-            else:
-                return False
-        except OSError:
-            return False  # there is no `-wal` now
         return True
 
     def are_there(self) -> bool:
@@ -107,7 +104,7 @@ class OpenFiles:
         try:
             changed_ns = os.fstat(self._folder).st_ctime_ns
         except OSError as error:
-            _raise_unless_from_system(error)
+            raise_unless_from_system(error)
             changed_ns = None
         return changed_ns == self._quiet_ns or self._compare(changed_ns)
 
@@ -131,7 +128,7 @@ class OpenFiles:
         try:
             found = [os.stat(name) for name in self._names]  # noqa: PTH116 - Path takes twice as long
         except OSError as error:
-            _raise_unless_from_system(error)
+            raise_unless_from_system(error)
             return False
         if self.is_lost or [_identity(one) for one in found] != self._held:
             return False
@@ -148,7 +145,7 @@ class OpenFiles:
     def _resolve(self) -> None:
         """Set the names: SQLite puts the log beside the file itself, not beside a link to it."""
         real = os.path.realpath(self._path)
-        self._names = (self._path, f"{real}-wal", f"{real}-shm")
+        self._names = (self._path, *(real + suffix for suffix in _LOG))
 
     def _found(self) -> list[Identity | None]:
         return [identity_of(name) for name in self._names]
@@ -164,11 +161,11 @@ def _stat_or_none(path: str) -> os.stat_result | None:
     try:
         return os.stat(path)  # noqa: PTH116 - as above
     except OSError as error:
-        _raise_unless_from_system(error)
+        raise_unless_from_system(error)
         return None
 
 
-def _raise_unless_from_system(error: OSError) -> None:
+def raise_unless_from_system(error: OSError) -> None:
     """Raise an error that is not from the system: a signal handler may raise a TimeoutError."""
     if error.errno is None:
         raise error

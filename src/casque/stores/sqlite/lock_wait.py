@@ -42,21 +42,34 @@ LOG_REMOVED = Obstacle(
 )
 
 
-class LockWait:
-    """A wait that begins when SQLite first reports that another connection has the lock."""
+OPENING = Obstacle(
+    "waiting for {} s for another process that is opening or closing a queue in the same folder",
+    "Check for a suspended process.",
+)
 
-    def __init__(self, name: str, obstacle: Obstacle, clock: Clock, limit_us: int) -> None:
+
+class BlockedError(Exception):
+    """The attempt met an obstacle. Nothing was written; `Database.patiently` tries again."""
+
+    def __init__(self, obstacle: Obstacle) -> None:
+        super().__init__(obstacle.state)
+        self.obstacle = obstacle
+
+
+class LockWait:
+    """A wait that begins when something first blocks a call."""
+
+    def __init__(self, name: str, clock: Clock, limit_us: int) -> None:
         self._name = name
-        self._obstacle = obstacle
         self._clock = clock
         self._limit_us = limit_us
         self._begun_us = clock.monotonic()
         self._has_warned = False
 
-    def check(self, error: sqlite3.Error) -> None:
+    def check(self, obstacle: Obstacle, error: BaseException) -> None:
         """Return if another attempt may follow. Raises StorageError when the time is over."""
         waited = self._clock.monotonic() - self._begun_us
-        state, remedy = self._obstacle
+        state, remedy = obstacle
         if waited >= self._limit_us:
             raise StorageError(
                 f"{self._name} has been {state.format(self._limit_us // SECOND_US)}; nothing was "
