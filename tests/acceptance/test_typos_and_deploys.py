@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -9,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,6 +28,12 @@ app = App({store!r})
 def send_email({argument}: str) -> str:
     Path("sent").open("a").write({argument} + chr(10))
     return {result}
+"""
+
+WAIT = """
+from datetime import timedelta
+from tasks import app
+app.handle({job_id!r}).result(timeout=timedelta(seconds=0.1))
 """
 
 
@@ -62,13 +70,17 @@ class Desk:
         assert ran.returncode == 0, ran.stderr
         return ran
 
+    def status(self) -> dict[str, Any]:
+        shown: dict[str, Any] = json.loads(self.queuectl("status", "--json").stdout)
+        return shown
+
     @contextmanager
-    def worker(self) -> Iterator[Path]:
+    def worker(self, *options: str) -> Iterator[Path]:
         """A worker with the code of now. Yields the file that it logs to."""
         self.workers += 1
         log = self.folder / f"worker-{self.workers}.log"
         with log.open("w") as file:
-            command = [sys.executable, "-m", "casque.worker", "tasks:app"]
+            command = [sys.executable, "-m", "casque.worker", "tasks:app", *options]
             process = subprocess.Popen(command, cwd=self.folder, env=self.environment, stderr=file)
         try:
             until("it has started", lambda: "works on" in log.read_text())
@@ -83,21 +95,26 @@ def desk(request: pytest.FixtureRequest, tmp_path: Path) -> Desk:
     return Desk(tmp_path, request.param)
 
 
-def test_a_mistyped_name_never_waits_in_silence(desk: Desk) -> None:
+def test_a_mistyped_name_or_queue_never_waits_in_silence(desk: Desk) -> None:
     desk.deploy("to")
     typed = desk.run("-c", "from tasks import app; app.enqueue('send_emial', {'to': 'Ada'})")
     assert typed.returncode == 1
     assert "no task 'send_emial' in this App; did you mean 'send_email'?" in typed.stderr
+    typed = desk.run("-c", "import tasks; tasks.send_email.using(queue='mial').enqueue('Bob')")
+    assert typed.returncode == 0, "a queue exists as soon as somebody uses it"
     with App(desk.store) as producer:  # it does not have the code, so nobody can tell it
         job = producer.enqueue("send_emial", {"to": "Ada"})
-        with desk.worker() as log:
-            told = "1 job is due that no running worker serves: send_emial (1)"
-            until("the worker warns", lambda: _has(log, told))
-            assert "No Worker Serves: send_emial (1)\n" in desk.queuectl("status").stdout
-            assert (
-                '"unserved": {\n    "send_emial": 1\n  }'
-                in desk.queuectl("status", "--json").stdout
-            )
+        with desk.worker("--queue", "mail", "--queue", "default") as log:
+            told = "send_email in queue mial (1), send_emial (1)"
+            warning = f"2 jobs are due that no registered worker serves: {told}"
+            until("the worker warns", lambda: _has(log, warning))
+            lines = desk.queuectl("status").stdout.splitlines()
+            assert f"No Registered Worker Serves: {told}" in lines
+            unserved = {"send_email": {"mial": 1}, "send_emial": {"default": 1}}
+            assert desk.status()["unserved"] == unserved
+            with desk.worker("--queue", "mial"):  # the person starts a worker for that queue
+                until("it ran", (desk.folder / "sent").exists)
+            assert desk.status()["unserved"] == {"send_emial": {"default": 1}}
         assert job.status() is JobStatus.QUEUED
 
 
@@ -124,10 +141,19 @@ def test_a_deploy_that_renames_an_argument_loses_no_job(desk: Desk) -> None:
             job = _job(queue, job_id)
             assert (job.status, job.attempts) == (JobStatus.QUEUED, 0)
             assert "unknown argument `recipient`" in (job.error or "")
+            status = desk.queuectl("status").stdout
+            assert "Waiting for a Newer Worker: 1 (queuectl list --error 'mismatch:')\n" in status
+            assert desk.status()["mismatched"] == 1
+            assert job_id[-6:] in desk.queuectl("list", "--error", "mismatch:").stdout
+            waited = desk.run("-c", WAIT.format(job_id=job_id))
+            assert "its arguments do not fit the worker that claimed it" in waited.stderr
+            assert "unknown argument `recipient`" in waited.stderr
     # The old worker ends: beside the new one it would claim the job again, half of the times.
     with Queue(desk.store) as queue, desk.worker():
         until("it ran", lambda: _job(queue, job_id).status is JobStatus.COMPLETED)
         assert _job(queue, job_id).attempts == 1
+        assert desk.status()["mismatched"] == 0
+        assert "Newer Worker" not in desk.queuectl("status").stdout
     assert (desk.folder / "sent").read_text() == "Ada\n"
     assert " dead" not in old.read_text()
 

@@ -5,15 +5,18 @@ from __future__ import annotations
 import os
 import re
 import signal
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from casque import Job, NewJob, Queue
+from casque.job import Failure
 from casque.record import ABSENT, WORKER
-from casque.rules.operations import PutRecord
+from casque.rules.operations import PutRecord, Release
+from casque.rules.transitions import MISMATCH
 from tests.cli.control import Control, process
 from tests.notes import without_notes
 
@@ -100,14 +103,22 @@ def test_status_names_due_jobs_that_no_worker_serves(anywhere: Control) -> None:
     from casque.cli.store import Access
 
     assert anywhere("status", "--json").json["unserved"] == {}
+    long_ago = datetime.now(UTC) - timedelta(minutes=1)
     with Queue(anywhere.store) as queue:
-        queue.enqueue_many([NewJob("send\x1b_emial")] * 2 + [NewJob("charge"), NewJob("shell")])
+        new = [NewJob("send\x1b_emial")] * 2 + [NewJob("charge"), NewJob("shell")]
+        new.append(NewJob("shell", queue="mi\x1bal"))
+        queue.enqueue_many([replace(one, run_at=long_ago) for one in new])
+        queue.enqueue("charge")  # due just now: a worker, or any consumer, may be about to take it
         queue.enqueue("later", delay=timedelta(hours=1))
-        queue.enqueue("held", queue="held")
+        queue.enqueue("held", queue="held", run_at=long_ago)
         queue.pause("held")
-    everything = {"send\x1b_emial": 2, "charge": 1, "shell": 1}
+    everything = {
+        "send\x1b_emial": {"default": 2},
+        "charge": {"default": 1},
+        "shell": {"default": 1, "mi\x1bal": 1},
+    }
     assert anywhere("status", "--json").json["unserved"] == everything
-    assert "No Worker Serves" not in anywhere.done("status"), "there is no worker, as it says"
+    assert "Worker Serves" not in anywhere.done("status"), "there is no worker, as it says"
     with Access(anywhere.store) as access:
         entry = {
             "name": "w",
@@ -116,14 +127,37 @@ def test_status_names_due_jobs_that_no_worker_serves(anywhere: Control) -> None:
             "started_at": "2026-01-01T00:00:00Z",
             "beat_at": "2026-01-01T00:00:00Z",
             "concurrency": 1,
-            "queues": None,
+            "queues": ["default"],
             "entrypoints": ["shell", "other"],
             "running": [],
         }
         access.submit(PutRecord(WORKER, "w", msgspec.json.encode(entry), ABSENT))
     lines = anywhere.done("status").splitlines()
-    assert lines[-1] == r"No Worker Serves: send\x1b_emial (2), charge (1)"
-    assert anywhere("status", "--json").json["unserved"] == {"send\x1b_emial": 2, "charge": 1}
+    assert lines[-1] == (
+        r"No Registered Worker Serves: send\x1b_emial (2), charge (1), shell in queue mi\x1bal (1)"
+    )
+    assert anywhere("status", "--json").json["unserved"] == {
+        "send\x1b_emial": {"default": 2},
+        "charge": {"default": 1},
+        "shell": {"mi\x1bal": 1},
+    }
+
+
+def test_status_counts_the_jobs_that_wait_for_a_newer_worker(anywhere: Control) -> None:
+    from casque.cli.store import Access
+
+    assert anywhere("status", "--json").json["mismatched"] == 0
+    with Queue(anywhere.store) as queue:
+        queue.enqueue_many([NewJob("send", queue=name) for name in ("a", "a", "b")])
+        jobs = [job for name in ("a", "b") for job in queue.dequeue(queue=name, batch_size=9)]
+    with Access(anywhere.store) as access:
+        for job in jobs:
+            reason = Failure(MISMATCH, "unknown argument `to`")
+            access.submit(Release(job.id, job.token, 60_000_000, reason))
+    line = "Waiting for a Newer Worker: 3 (queuectl list --error 'mismatch:')"
+    assert line in anywhere.done("status").splitlines()
+    assert anywhere("status", "--json").json["mismatched"] == 3
+    assert anywhere("status", "--queue", "b", "--json").json["mismatched"] == 1
 
 
 def test_status_watched_ends_with_ctrl_c(control: Control) -> None:

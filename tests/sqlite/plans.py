@@ -38,12 +38,14 @@ def at(*indexes: str) -> Plan:
 
 
 DUE, NAME, EXPIRY = "casque_job_due", "casque_job_name", "casque_job_expiry"
+MISMATCH = "casque_job_mismatch"
 LINE = "casque_line_name"
 NEXT, NEXT_OWN = "casque_line_next", "casque_line_entrypoint"
 SEEN, RECORD_EXPIRY = "casque_counter_seen", "casque_record_expiry"
 
 FEW = "no more rows than its LIMIT, or the first one"
 EVERYTHING = "an answer about all jobs; no claim waits for it but by the write lock"
+MISMATCHED = "only jobs that did not fit a worker are in this index"
 FINISHED = "only finished jobs that are kept are in this index"
 
 PLANS: dict[str, Plan] = {
@@ -107,6 +109,8 @@ PLANS: dict[str, Plan] = {
     "drop_finished": Plan((EXPIRY,), walks=FINISHED),
     "live_stats": Plan((DUE,), walks=EVERYTHING),
     "live_stats_of_queue": at(LINE, DUE),
+    "mismatched": at(MISMATCH),
+    "mismatched_in_all": Plan((MISMATCH,), walks=MISMATCHED),
     "finished_stats": Plan((EXPIRY,), walks=FINISHED),
     "jobs": Plan((ROWID,), walks="a page of the list begins where the one before it ended"),
     "jobs_in_progress": Plan((ROWID, DUE), walks=EVERYTHING),

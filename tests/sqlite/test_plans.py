@@ -78,6 +78,7 @@ WITHOUT = {
     "casque_job_due": ("heads", "next_rank", "due_of_rank", "claim_fast", "held_until"),
     "casque_job_name": ("holds_named", "job_named"),
     "casque_job_expiry": ("next_job_expiry", "delete_expired_jobs"),
+    "casque_job_mismatch": ("mismatched", "mismatched_in_all"),
     "casque_line_next": ("ring", "come_due", "first_waiting", "claim_fast"),
     "casque_line_entrypoint": (
         "ring_of_entrypoint",

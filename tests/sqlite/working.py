@@ -107,7 +107,12 @@ class Both:
         for due in (True, False):
             assert drive(mine.queues(due=due)) == drive(theirs.queues(due=due))
         assert drive(mine.stats(None)) == drive(theirs.stats(None))
-        assert drive(mine.unserved((), limit=999)) == drive(theirs.unserved((), limit=999))
+        for served in ({}, {"e": ["default"]}):
+            unserved = [
+                drive(store.unserved(served, limit=999, waited_us=0)) for store in (mine, theirs)
+            ]
+            assert unserved[0] == unserved[1]
+        assert drive(mine.mismatched(None)) == drive(theirs.mismatched(None))
         assert drive(mine.next_run("default")) == drive(theirs.next_run("default"))
         jobs = [drive(store.jobs(JobFilter(), limit=999)) for store in (mine, theirs)]
         assert like(jobs[0]) == like(jobs[1])

@@ -36,6 +36,7 @@ from casque.system.terminal_text import plain
 if TYPE_CHECKING:
     from rich.console import Group
 
+    from casque.rules.views import Served, Unserved
     from casque.worker.registry.entries import WorkerEntry
 
 _ALWAYS = ("pending", "processing", "completed", "failed", "dead")
@@ -53,8 +54,11 @@ class Picture(msgspec.Struct, frozen=True):
     running: dict[str, list[str]]
     """The ids of their jobs, by worker name."""
     paused: list[str]
-    unserved: dict[str, int]
-    """By entrypoint, how many due jobs no running worker takes."""
+    mismatched: int
+    """How many jobs wait for a newer worker."""
+    unserved: Unserved
+    """The due jobs that no registered worker takes."""
+    served: Served
 
 
 EXAMPLES = (
@@ -96,9 +100,10 @@ def status(
 
 def _look(access: Access, queue: str | None) -> Picture:
     from casque.cli.worker.fleet import running_by
-    from casque.worker.registry.unserved import COUNTED, served_by
+    from casque.worker.registry.unserved import COUNTED, EXCUSED_US, served_by
 
     workers = access.live_workers()
+    served = served_by(workers)
     return Picture(
         access.store.name,
         access.is_absent,
@@ -106,7 +111,9 @@ def _look(access: Access, queue: str | None) -> Picture:
         sorted(workers, key=lambda one: one.pid),
         running_by(access),
         [record.name for record in access.records(PAUSE)],
-        access.run(access.store.unserved(served_by(workers), limit=COUNTED)),
+        access.run(access.store.mismatched(queue)),
+        access.run(access.store.unserved(served, limit=COUNTED, waited_us=EXCUSED_US)),
+        served,
     )
 
 
@@ -127,7 +134,11 @@ def _drawn(picture: Picture) -> Group:
     if picture.unserved and picture.workers:  # without workers, the lines above say enough
         from casque.worker.registry.unserved import listed
 
-        lines.append(f"No Worker Serves: {plain(listed(picture.unserved))}")
+        unserved = listed(picture.unserved, picture.served)
+        lines.append(f"No Registered Worker Serves: {plain(unserved)}")
+    if picture.mismatched:
+        count = picture.mismatched
+        lines.append(f"Waiting for a Newer Worker: {count} (queuectl list --error 'mismatch:')")
     return Group(drawn, *map(Text, lines))
 
 
@@ -147,6 +158,7 @@ def _object(picture: Picture) -> dict[str, Any]:
             for one in picture.workers
         ],
         "paused": picture.paused,
+        "mismatched": picture.mismatched,
         "unserved": picture.unserved,
     }
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from casque.job import Job, JobStatus, Stats
 from casque.rules.sorted_keys import SortedKeys
+from casque.rules.transitions import is_mismatched
 
 Moment = tuple[int, int]
 """The instant at which a job changes state by itself, and its enqueue order."""
@@ -23,6 +24,7 @@ class Tally:
         "dead",
         "in_progress",
         "last_attempts",
+        "mismatched",
         "queued",
         "scheduled",
         "tried",
@@ -32,6 +34,8 @@ class Tally:
         self.queued = 0
         self.tried = 0
         """Queued jobs that had an attempt."""
+        self.mismatched = 0
+        """Queued jobs that wait for a newer worker."""
         self.in_progress = 0
         self.completed = 0
         self.dead = 0
@@ -92,6 +96,8 @@ class Tally:
             self.queued += step
             if job.attempts:
                 self.tried += step
+            if is_mismatched(job):
+                self.mismatched += step
         elif status is JobStatus.IN_PROGRESS:
             self.in_progress += step
         elif status is JobStatus.COMPLETED:

@@ -22,6 +22,7 @@ HISTORY_LIMIT = 10
 LOST = "lost"
 MISMATCH = "mismatch"
 """The arguments of a job did not fit the worker, which gave it back for another worker."""
+_MISMATCH_PREFIX = f"{MISMATCH}: "
 CANCELLED = "cancelled"
 
 
@@ -142,6 +143,14 @@ def describe(failure: Failure) -> str:
         f"{failure.kind}: {failure.text}"
         if failure.kind and failure.text
         else (failure.text or failure.kind)
+    )
+
+
+def is_mismatched(job: Job) -> bool:
+    """True if the job is queued for a newer worker: it did not fit the one that had it last."""
+    error = job.error
+    return (
+        error is not None and job.status is JobStatus.QUEUED and error.startswith(_MISMATCH_PREFIX)
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from heapq import nsmallest
 from itertools import islice, takewhile
 from typing import Literal, get_args
@@ -25,6 +25,12 @@ VIEWS: tuple[View, ...] = get_args(View)
 
 Selection = View | Literal["queued"]
 """The jobs of one view; or of all views of queued jobs: pending, scheduled and failed."""
+
+Served = Mapping[str, Collection[str] | None]
+"""By entrypoint, the queues in which its jobs are served; None: in all queues."""
+
+Unserved = dict[str, dict[str, int]]
+"""By entrypoint and queue, how many jobs are not served."""
 
 MOST_UNSERVED = 100
 """How many entrypoints `unserved` returns at most."""
@@ -123,22 +129,29 @@ def queues(state: State, now: int, *, due: bool) -> list[str]:
     return sorted(name for name, index in state.queues.items() if index.tally.total > gone[name])
 
 
-def unserved(state: State, served: Collection[str], limit: int, now: int) -> dict[str, int]:
-    """The entrypoints not in `served` that have due jobs, and how many: see `Store.unserved`."""
-    found: dict[str, int] = {}
+def unserved(state: State, served: Served, limit: int, now: int) -> Unserved:
+    """The jobs that are due at `now` and not in `served`: see `Store.unserved`."""
+    found: Unserved = {}
     for entrypoint in state.rotation.entrypoints():
-        if entrypoint not in served and (count := _due_count(state, entrypoint, limit, now)):
-            found[entrypoint] = count
+        queues = served.get(entrypoint, ())
+        if queues is not None and (counts := _due_counts(state, entrypoint, queues, limit, now)):
+            found[entrypoint] = counts
             if len(found) == MOST_UNSERVED:
                 break
     return found
 
 
-def _due_count(state: State, entrypoint: str, limit: int, now: int) -> int:
-    """Return how many jobs of an entrypoint are due, looking at the first `limit` due ones."""
+def _due_counts(
+    state: State, entrypoint: str, served: Collection[str], limit: int, now: int
+) -> dict[str, int]:
+    """Return how many jobs of an entrypoint are due, by queue, without the queues in `served`.
+
+    Looks at the first `limit` due jobs.
+    """
     lines = (
         state.queues[queue].lines[name]
         for _, queue, name in state.rotation.due([entrypoint], now, limit)
+        if queue not in served
     )
     due = (
         job_id
@@ -146,7 +159,16 @@ def _due_count(state: State, entrypoint: str, limit: int, now: int) -> int:
         for rank in line.ranks.values()
         for _, _, job_id in takewhile(lambda one: one[0] <= now, rank)
     )
-    return sum(not state.jobs[job_id].is_spent(now) for job_id in islice(due, limit))
+    jobs = (state.jobs[job_id] for job_id in islice(due, limit))
+    return dict(Counter(job.queue for job in jobs if not job.is_spent(now)))
+
+
+def mismatched(state: State, queue: str | None) -> int:
+    """How many queued jobs wait for a newer worker, in one queue or in all."""
+    if queue is None:
+        return state.tally.mismatched
+    index = state.queues.get(queue)
+    return index.tally.mismatched if index else 0
 
 
 def next_run(state: State, queue: str) -> int | None:

@@ -15,7 +15,7 @@ from casque.job import Job, Stats
 from casque.record import Record
 from casque.rules.operations import Batch, Enqueue
 from casque.rules.state import QueueState
-from casque.rules.views import JobFilter
+from casque.rules.views import JobFilter, Served, Unserved
 from casque.system.clock import Bell, Clock
 
 COMMIT_DEADLINE_US = 30_000_000
@@ -95,11 +95,19 @@ class Store(Protocol):
         """The names of the queues that have jobs, or only of those that have a due job."""
         ...
 
-    async def unserved(self, served: Collection[str], *, limit: int) -> dict[str, int]:
-        """Up to 100 entrypoints that have due jobs and are not in `served`, and how many jobs.
+    async def unserved(self, served: Served, *, limit: int, waited_us: int) -> Unserved:
+        """Due jobs in queues in which their entrypoint is not `served`; up to 100 entrypoints.
 
-        Of each, only the first `limit` due jobs are counted. Jobs of paused queues are not due.
-        The cost grows with the number of lines, not of jobs.
+        Jobs that became due less than `waited_us` ago do not count, nor do jobs of paused queues.
+        Of each entrypoint, only the first `limit` jobs are counted. The cost grows with the number
+        of lines, not of jobs.
+        """
+        ...
+
+    async def mismatched(self, queue: str | None) -> int:
+        """How many queued jobs wait for a newer worker: `transitions.is_mismatched`.
+
+        The cost does not grow with the number of other jobs.
         """
         ...
 

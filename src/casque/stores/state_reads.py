@@ -9,7 +9,7 @@ from casque.job import Job, Stats
 from casque.record import Record
 from casque.rules import views
 from casque.rules.state import QueueState, State
-from casque.rules.views import JobFilter
+from casque.rules.views import JobFilter, Served, Unserved
 
 T = TypeVar("T")
 
@@ -40,8 +40,13 @@ class StateReads:
     async def queues(self, *, due: bool) -> list[str]:
         return await self._read(lambda state, now: views.queues(state, now, due=due))
 
-    async def unserved(self, served: Collection[str], *, limit: int) -> dict[str, int]:
-        return await self._read(lambda state, now: views.unserved(state, served, limit, now))
+    async def unserved(self, served: Served, *, limit: int, waited_us: int) -> Unserved:
+        return await self._read(
+            lambda state, now: views.unserved(state, served, limit, now - waited_us)
+        )
+
+    async def mismatched(self, queue: str | None) -> int:
+        return await self._read(lambda state, _: views.mismatched(state, queue))
 
     async def next_run(self, queue: str) -> int | None:
         return await self._read(lambda state, _: views.next_run(state, queue))

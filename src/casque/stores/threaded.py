@@ -18,7 +18,7 @@ from casque.job import Job, Stats
 from casque.record import Record
 from casque.rules.operations import Batch
 from casque.rules.state import QueueState
-from casque.rules.views import JobFilter
+from casque.rules.views import JobFilter, Served, Unserved
 from casque.stores.port import Answer, Store
 from casque.system.clock import Bell, drive
 
@@ -64,8 +64,13 @@ class OnThread:
     async def queues(self, *, due: bool) -> list[str]:
         return await _on(self._reads, lambda: self.store.queues(due=due))
 
-    async def unserved(self, served: Collection[str], *, limit: int) -> dict[str, int]:
-        return await _on(self._reads, lambda: self.store.unserved(served, limit=limit))
+    async def unserved(self, served: Served, *, limit: int, waited_us: int) -> Unserved:
+        return await _on(
+            self._reads, lambda: self.store.unserved(served, limit=limit, waited_us=waited_us)
+        )
+
+    async def mismatched(self, queue: str | None) -> int:
+        return await _on(self._reads, lambda: self.store.mismatched(queue))
 
     async def next_run(self, queue: str) -> int | None:
         return await _on(self._reads, lambda: self.store.next_run(queue))

@@ -12,7 +12,7 @@ from __future__ import annotations
 import copy
 import json
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -505,15 +505,26 @@ class Oracle:
         due = {job.queue for job in self.jobs.values() if job.is_due(now)}
         return {queue for queue in due if not self._is_paused(queue, now)}
 
-    def unserved(self, now: datetime, served: Collection[str]) -> Counter[str]:
-        """Count the due jobs of each entrypoint that is not served."""
-        return Counter(
-            job.entrypoint
-            for job in self.jobs.values()
-            if job.is_due(now)
-            and not job.is_spent(now)
-            and job.entrypoint not in served
-            and not self._is_paused(job.queue, now)
+    def unserved(
+        self, now: datetime, served: Mapping[str, Collection[str] | None], waited: timedelta
+    ) -> dict[str, dict[str, int]]:
+        """Count the jobs of lines that are not served, if they were due this long ago already."""
+        found: dict[str, dict[str, int]] = {}
+        for job in self.jobs.values():
+            queues = served.get(job.entrypoint, ())
+            is_served = queues is None or job.queue in queues
+            was_due = job.is_due(now - waited) and not job.is_spent(now - waited)
+            if was_due and not is_served and not self._is_paused(job.queue, now):
+                counts = found.setdefault(job.entrypoint, {})
+                counts[job.queue] = counts.get(job.queue, 0) + 1
+        return found
+
+    def mismatched(self, now: datetime, queue: str | None) -> int:
+        """Count the queued jobs whose last error is a mismatch."""
+        return sum(
+            job.status == "queued" and str(job.error).startswith(f"{MISMATCH}: ")
+            for job in self.seen(now).values()
+            if queue in (None, job.queue)
         )
 
     def next_run_at(self, queue: str) -> datetime | None:

@@ -20,7 +20,7 @@ class Relay:
         self.blocking, self.instant = store.blocking, store.instant
         self.get, self.jobs, self.peek, self.stats = store.get, store.jobs, store.peek, store.stats
         self.queues, self.next_run, self.records = store.queues, store.next_run, store.records
-        self.unserved = store.unserved
+        self.unserved, self.mismatched = store.unserved, store.mismatched
         self.picture, self.listen, self.close = store.picture, store.listen, store.close
         self._store = store
 

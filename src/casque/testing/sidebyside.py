@@ -20,6 +20,7 @@ from casque.queues.async_queue import AsyncQueue, BrokerQueue, DirectQueue
 from casque.queues.sync_queue import Queue
 from casque.rules.operations import Batch, Dequeue, Operation
 from casque.rules.state import WRITER_MEMORY_US
+from casque.system.clock import span_us
 from casque.testing.alphabet import ENTRYPOINTS, IDS, MAX_DEPTH, NOTE, QUEUES
 from casque.testing.modeljob import Lost, ModelJob, ModelRecord
 from casque.testing.oracle import PAUSE, QUEUE_LEASE, SCHEDULE, Oracle
@@ -203,6 +204,7 @@ class SideBySide:
         self._order_agrees()
         self._counts_agree()
         self._unserved_agrees()
+        self._mismatches_agree()
         self._records_agree()
 
     def _jobs_agree(self) -> None:
@@ -234,10 +236,24 @@ class SideBySide:
         assert set(reader.call("queues", due=True)) == self.oracle.due_queues(now)
 
     def _unserved_agrees(self) -> None:
-        for served in ((), tuple(ENTRYPOINTS[:1])):
-            found = self._loop.run_until_complete(self._store.unserved(served, limit=1_000))
-            expected = self.oracle.unserved(self.now(), served)
+        first = ENTRYPOINTS[0]
+        asked: list[tuple[dict[str, Sequence[str] | None], timedelta]] = [
+            ({}, timedelta()),
+            ({first: None}, timedelta()),
+            ({first: QUEUES[:1]}, timedelta(seconds=10)),
+        ]
+        for served, waited in asked:
+            found = self._loop.run_until_complete(
+                self._store.unserved(served, limit=1_000, waited_us=span_us(waited))
+            )
+            expected = self.oracle.unserved(self.now(), served, waited)
             assert found == expected, f"unserved({served}): expected {expected}, got {found}"
+
+    def _mismatches_agree(self) -> None:
+        for queue in (None, *QUEUES):
+            found = self._loop.run_until_complete(self._store.mismatched(queue))
+            expected = self.oracle.mismatched(self.now(), queue)
+            assert found == expected, f"mismatched({queue}): expected {expected}, got {found}"
 
     def _records_agree(self) -> None:
         for kind in (NOTE, PAUSE, QUEUE_LEASE, SCHEDULE):

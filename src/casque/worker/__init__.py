@@ -12,7 +12,7 @@ runtime       The process of a worker: event loop, thread switching, memory, exi
 schedule_ticks  The schedules of a store as a worker knows them, and their due ticks.
 store_thread  The thread that calls the store: claims, settlements, heartbeats.
 running       Starts, times and settles the attempts of a worker.
-unserved_watch  Warns of due jobs that no running worker takes.
+unserved_watch  Warns of due jobs that no registered worker takes.
 watching      `app.watch`: files that change become the jobs of a task.
 worker        `Worker`: claims and runs jobs, until a clean end.
 executors/    Where the function of a task runs.

@@ -80,7 +80,7 @@ class StoreThread:
         self._schedules = schedules
         self._tasks = tasks
         self._report = report
-        self._unserved = UnservedWatch(session, entry.entrypoints, report)
+        self._unserved = UnservedWatch(session, entry.initial, report)
         self._post = post
         self._bell: Bell
         self._is_ready = threading.Event()

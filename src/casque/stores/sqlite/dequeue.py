@@ -77,6 +77,7 @@ class Picker:
         self._execute = execute
         self._now = now
         self._step = step
+        self._lease_us = lease_us
         self.judged_us = step.judged_us(now, lease_us)
         """The time that decides whether leases have ended."""
         self.touched = 0
@@ -123,17 +124,25 @@ class Picker:
             yield row[0]
             row = self._execute(SQL["next_entrypoint"], row).fetchone()
 
-    def due_count(self, entrypoint: str, limit: int) -> int:
-        """Return how many jobs of an entrypoint are due, looking at the first `limit` due ones."""
-        looked = count = 0
-        for line in chain(self._come_due([entrypoint], limit), self._ring([entrypoint])):
+    def earlier(self, span_us: int) -> Picker:
+        """Return a picker of what was due this long ago."""
+        return Picker(self._execute, self._now - span_us, self._step, self._lease_us)
+
+    def due_counts(self, entrypoint: str, served: Collection[str], limit: int) -> dict[str, int]:
+        """The same as `casque.rules.views._due_counts`."""
+        looked, counts = 0, {}
+        look = -1 if served else limit
+        for line in chain(self._come_due([entrypoint], look), self._ring([entrypoint])):
+            if line[1] in served:
+                continue
+            due, _ = first_due(self._execute, line[0], limit - looked, self._now)
+            count = sum(stage != LAST_HELD for _, _, _, stage in due)
+            if count:
+                counts[line[1]] = count
+            looked += len(due)
             if looked == limit:
                 break
-            due, _ = first_due(self._execute, line[0], limit - looked, self._now)
-            stages = [stage for _, _, _, stage in due]
-            looked += len(stages)
-            count += len(stages) - stages.count(LAST_HELD)
-        return count
+        return counts
 
     def _is_held(self, head: Head) -> bool:
         """The same as `casque.rules.picking._is_held`."""

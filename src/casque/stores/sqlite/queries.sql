@@ -333,6 +333,15 @@ WHERE line.queue = ?2 AND job.line = line.id;
 SELECT total(stage = 4), total(stage = 5), total(stage = 6) FROM casque_job
 WHERE expires_us > ?1 AND (?2 IS NULL OR queue = ?2);
 
+-- Queued jobs whose error begins with 'mismatch: ': see `transitions.is_mismatched`.
+-- name: mismatched
+SELECT count(*) FROM casque_job INDEXED BY casque_job_mismatch
+WHERE error >= 'mismatch: ' AND error < 'mismatch:!' AND stage < 2 AND queue = ?1;
+
+-- name: mismatched_in_all
+SELECT count(*) FROM casque_job INDEXED BY casque_job_mismatch
+WHERE error >= 'mismatch: ' AND error < 'mismatch:!' AND stage < 2;
+
 -- name: jobs
 SELECT {columns} FROM casque_job
 WHERE seq > ?1 AND (expires_us IS NULL OR expires_us > ?2)

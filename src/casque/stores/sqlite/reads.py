@@ -10,7 +10,7 @@ from casque.job import Job, JobStatus, Stats
 from casque.record import Record
 from casque.rules.decide import shown
 from casque.rules.state import READER_LEASE_US, QueueState
-from casque.rules.views import MOST_UNSERVED, JobFilter
+from casque.rules.views import MOST_UNSERVED, JobFilter, Served, Unserved
 from casque.stores.sqlite.dequeue import Picker
 from casque.stores.sqlite.rows import STATEMENTS as SQL
 from casque.stores.sqlite.rows import find_job, job_of, record_of
@@ -99,14 +99,21 @@ class Reads:
         names.update(name for (name,) in self._execute(SQL["finished_queues"], (self._now,)))
         return sorted(names)
 
-    def unserved(self, served: Collection[str], limit: int) -> dict[str, int]:
-        found: dict[str, int] = {}
-        for name in self._picker.entrypoints():
-            if name not in served and (count := self._picker.due_count(name, limit)):
-                found[name] = count
+    def unserved(self, served: Served, limit: int, waited_us: int) -> Unserved:
+        found: Unserved = {}
+        picker = self._picker.earlier(waited_us)
+        for name in picker.entrypoints():
+            queues = served.get(name, ())
+            if queues is not None and (counts := picker.due_counts(name, queues, limit)):
+                found[name] = counts
                 if len(found) == MOST_UNSERVED:
                     break
         return found
+
+    def mismatched(self, queue: str | None) -> int:
+        statement, how = ("mismatched", (queue,)) if queue else ("mismatched_in_all", ())
+        count: int = self._execute(SQL[statement], how).fetchone()[0]
+        return count
 
     def next_run(self, queue: str) -> int | None:
         lines = self._execute(SQL["lines_of_queue"], (queue,)).fetchall()

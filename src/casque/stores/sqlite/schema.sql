@@ -64,6 +64,9 @@ CREATE INDEX casque_job_due ON casque_job (line, priority, due_us, seq, stage)
     WHERE line IS NOT NULL;
 CREATE INDEX casque_job_expiry ON casque_job (expires_us, stage, queue)
     WHERE expires_us IS NOT NULL;
+-- Few jobs are in it. A claim does not change it, because it says nothing of the stage.
+CREATE INDEX casque_job_mismatch ON casque_job (queue)
+    WHERE error >= 'mismatch: ' AND error < 'mismatch:!';
 
 CREATE TABLE casque_record (
     kind TEXT NOT NULL,

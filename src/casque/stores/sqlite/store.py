@@ -23,7 +23,7 @@ from casque.rules.answers import JobReads
 from casque.rules.decide import Leased
 from casque.rules.operations import Batch, Dequeue, Enqueue, Operation
 from casque.rules.state import QueueState, WriterRow
-from casque.rules.views import JobFilter
+from casque.rules.views import JobFilter, Served, Unserved
 from casque.stores.last_answers import KeptAnswer, LastAnswers, check_writers
 from casque.stores.listeners import Listeners
 from casque.stores.place_errors import replaced
@@ -397,8 +397,11 @@ class SqliteStore:
     async def queues(self, *, due: bool) -> list[str]:
         return self._read(lambda reads: reads.queues(due=due))
 
-    async def unserved(self, served: Collection[str], *, limit: int) -> dict[str, int]:
-        return self._read(lambda reads: reads.unserved(served, limit))
+    async def unserved(self, served: Served, *, limit: int, waited_us: int) -> Unserved:
+        return self._read(lambda reads: reads.unserved(served, limit, waited_us))
+
+    async def mismatched(self, queue: str | None) -> int:
+        return self._read(lambda reads: reads.mismatched(queue))
 
     async def next_run(self, queue: str) -> int | None:
         return self._read(lambda reads: reads.next_run(queue))

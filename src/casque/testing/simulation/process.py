@@ -46,7 +46,10 @@ _LOOKS: dict[str, Callable[..., Any]] = {
     "stats": lambda state, now, queue: state.stats(queue, now),
     "queues": lambda state, now, *, due: sorted(views.queues(state, now, due=due)),
     "next_run": lambda state, now, queue: views.next_run(state, queue),
-    "unserved": lambda state, now, served, *, limit: views.unserved(state, served, limit, now),
+    "unserved": lambda state, now, served, *, limit, waited_us: views.unserved(
+        state, served, limit, now - waited_us
+    ),
+    "mismatched": lambda state, now, queue: views.mismatched(state, queue),
     "records": lambda state, now, kind: views.records(state, kind, now),
     "picture": views.picture,
 }

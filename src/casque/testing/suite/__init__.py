@@ -20,6 +20,7 @@ retention  How long dead and cancelled jobs stay, and which payloads completed j
            statements R1, R3, R6 and R7.
 schedules  Ticks of schedules: statements S1 to S5.
 turmoil    Random operations, for statements that must hold after each one.
+unserved   Jobs that wait for a worker: part of statement Q9.
 waiting    When a dequeue returns, and with how many jobs: statements O4 and O8.
 """
 
@@ -39,6 +40,7 @@ from casque.testing.suite.records import RecordStatements
 from casque.testing.suite.replacing import ReplacingStatements
 from casque.testing.suite.retention import RetentionStatements
 from casque.testing.suite.schedules import ScheduleStatements
+from casque.testing.suite.unserved import UnservedStatements
 from casque.testing.suite.waiting import WaitStatements
 
 
@@ -59,6 +61,7 @@ class StoreSuite(
     ReplacingStatements,
     RetentionStatements,
     ScheduleStatements,
+    UnservedStatements,
     WaitStatements,
 ):
     """Every statement of the contract, as tests.

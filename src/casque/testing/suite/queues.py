@@ -208,42 +208,6 @@ class QueueStatements(Statements):
         await q.drop("a")
         await counts_are(Stats())
 
-    @statement("Q9")
-    async def test_due_jobs_of_entrypoints_that_nobody_serves_are_counted(self, rig: Rig) -> None:
-        q, store = await rig.worker(), rig.harness.open()
-
-        async def unserved(*served: str, limit: int = 100) -> dict[str, int]:
-            return await store.unserved(served, limit=limit)
-
-        assert await unserved() == {}
-        await q.enqueue_many([NewJob("a", queue=f"{n}", priority=n % 2) for n in range(7)])
-        await q.enqueue_many([NewJob("b", priority=n % 2) for n in range(5)])
-        await q.enqueue_many([NewJob("b", priority=-1, delay=_MINUTE), NewJob("c", delay=_MINUTE)])
-        await q.enqueue("paused", queue="p")
-        await q.pause("p")
-        assert await unserved() == {"a": 7, "b": 5}
-        assert await unserved("a", "other") == {"b": 5}
-        assert await unserved("a", "b") == {}
-        assert await unserved(limit=3) == {"a": 3, "b": 3}
-        await q.dequeue("b", batch_size=2, lease=_SECOND)
-        assert await unserved("a") == {"b": 3}
-        rig.advance(minutes=1)  # the leases are over, and the delayed jobs are due
-        assert await unserved("a") == {"b": 6, "c": 1}
-        await q.enqueue("last", max_attempts=1)
-        await q.dequeue("last", lease=_SECOND)
-        await q.resume("p")
-        rig.advance(seconds=1)
-        assert await unserved("a", "b", "c") == {"paused": 1}, "`last` is as good as dead"
-
-    @statement("Q9", in_every_flavour=False)
-    async def test_the_entrypoints_that_nobody_serves_are_found_without_a_walk_over_the_jobs(
-        self, rig: Rig
-    ) -> None:
-        q, store = await rig.worker(), rig.harness.open()
-        await q.enqueue_many([NewJob(f"e{n:03}") for n in range(150)])
-        found = await store.unserved((), limit=1)
-        assert found == {f"e{n:03}": 1 for n in range(100)}, "a hundred at most"
-
     @statement("Q9", in_every_flavour=False)
     async def test_the_counts_match_the_stored_jobs_after_every_operation(self, rig: Rig) -> None:
         turmoil, observer = await Turmoil.begin(rig, seed=9), await rig.worker()

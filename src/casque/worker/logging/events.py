@@ -76,7 +76,7 @@ class WorkerEvent(enum.Enum):
     )
     SCHEDULES_UNREAD = logging.DEBUG, "the schedules cannot be read; trying again. (%s)"
     SCHEDULE_UNUSABLE = logging.ERROR, "schedule %s does not fire from this worker: %s"
-    UNSERVED = logging.WARNING, "%s that no running worker serves: %s"
+    UNSERVED = logging.WARNING, "%s that no registered worker serves: %s"
     UNHEARD = (
         logging.WARNING,
         (

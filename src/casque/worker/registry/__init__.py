@@ -2,5 +2,5 @@
 
 entries           The entries of workers and supervisors, as records.
 process_identity  Whether a process is still the one that wrote an entry.
-unserved          Due jobs of entrypoints that no running worker has.
+unserved          Due jobs that no registered worker takes.
 """

@@ -197,7 +197,7 @@ class OwnEntry:
         self.is_dismissed = False
         self.is_stopping = False
         self._store = store
-        self._entry = WorkerEntry(
+        self.initial = WorkerEntry(
             name=name,
             beat_at=to_datetime(store.clock.now()),
             concurrency=options.concurrency,
@@ -213,7 +213,7 @@ class OwnEntry:
 
     def renewal(self, running: Sequence[Job]) -> PutRecord:
         value = msgspec.structs.replace(
-            self._entry,
+            self.initial,
             host=socket.gethostname(),
             beat_at=to_datetime(self._store.clock.now()),
             running=tuple(job.id for job in running[:_JOBS_NAMED]),
