@@ -78,6 +78,13 @@ def test_a_job_with_a_renamed_argument_waits_uncounted_for_a_newer_worker(
     assert (job.status, job.attempts) == (JobStatus.QUEUED, 0), "max_attempts=1 does not end it"
     assert job.error == f"{MISMATCH}: {UNKNOWN}"
     assert job.run_at == job.updated_at + 5 * SECOND
+    with pytest.raises(TimeoutError) as raised:
+        handle.result(timeout=timedelta(0))
+    assert str(raised.value) == (
+        f"job {job.id} (greet) was not finished within 0:00:00: its arguments do not fit the "
+        "worker that claimed it, and it waits for a worker of another version. Update the "
+        f"workers, then wait again. ({MISMATCH}: {UNKNOWN})"
+    )
     [line] = [one for one in caplog.records if getattr(one, "event", "") == "mismatch"]
     assert line.levelno == logging.WARNING
     assert "released until" in line.getMessage()
@@ -88,6 +95,16 @@ def test_a_job_with_a_renamed_argument_waits_uncounted_for_a_newer_worker(
     run_until_idle(deploy.new)
     assert handle.result() == "dear Ada"
     assert [one.failure and one.failure.kind for one in handle.job().history] == [MISMATCH, None]
+
+
+def test_a_timeout_while_a_newer_worker_runs_the_job_names_no_mismatch(deploy: Deploy) -> None:
+    handle = deploy.greet.enqueue("Ada")
+    run_until_idle(deploy.old)
+    deploy.due(handle)
+    [job] = deploy.new.queue.dequeue()
+    assert job.error == f"{MISMATCH}: {UNKNOWN}", "of the attempt before"
+    with pytest.raises(TimeoutError, match=r"within 0:00:00; it continues\. Wait again"):
+        handle.result(timeout=timedelta(0))
 
 
 def test_the_pauses_double_up_to_five_minutes_and_after_an_hour_the_job_is_dead(

@@ -12,6 +12,7 @@ from casque import checks
 from casque.errors import CasqueError, InvalidError, JobNotFoundError
 from casque.job import Job, JobStatus
 from casque.queues.runner import warn_inside_loop
+from casque.rules.transitions import is_mismatched
 from casque.system.clock import SECOND_US, drive
 from casque.tasks.results import why_missing
 
@@ -61,16 +62,19 @@ class Handle(Generic[R_co]):
     def result(self, timeout: timedelta | None = None) -> R_co:
         """Wait for the job to finish and return the result of the task.
 
-        Raises TimeoutError if the job has not finished within `timeout`, CasqueError if it is dead
-        or cancelled or its result could not be stored, and JobNotFoundError if its record was
-        deleted. After an enqueue with `connection`, raises InvalidError if the transaction was not
-        committed.
+        Raises TimeoutError if the job has not finished within `timeout`; the message says so if
+        the job waits for a worker of another version. Raises CasqueError if it is dead or cancelled
+        or its result could not be stored, and JobNotFoundError if its record was deleted. After an
+        enqueue with `connection`, raises InvalidError if the transaction was not committed.
         """
         looks = self._looks(timeout)
         if not self._done:
             warn_inside_loop("Handle.result", "`await handle`")
         while (job := self.job()).status not in _FINISHED:
-            drive(self._app_store.store.clock.sleep(next(looks), blocking=True))
+            pause = next(looks, None)
+            if pause is None:
+                raise TimeoutError(self._unfinished(job, timeout))
+            drive(self._app_store.store.clock.sleep(pause, blocking=True))
         return self._value(job)
 
     async def _aresult(self) -> R_co:
@@ -84,7 +88,7 @@ class Handle(Generic[R_co]):
         return self._aresult().__await__()
 
     def _looks(self, timeout: timedelta | None) -> Iterator[int]:
-        """Return how long to sleep before each read: longer each time, up to a limit."""
+        """Return how long to sleep before each read: longer each time, until the timeout."""
         limit = None if timeout is None else checks.span(timeout, "timeout")
         if self._job.retain_us is None and not self._done:
             raise InvalidError(
@@ -92,21 +96,27 @@ class Handle(Generic[R_co]):
                 "its record is deleted on success. Give the task `retain`.",
                 job_id=self.id,
             )
-        return self._pauses(timeout, limit)
+        return self._pauses(limit)
 
-    def _pauses(self, timeout: timedelta | None, limit: int | None) -> Iterator[int]:
+    def _pauses(self, limit: int | None) -> Iterator[int]:
         pause = float(_FIRST_LOOK_US)
         clock = self._app_store.store.clock
         begun = clock.monotonic()
         while True:
             left = None if limit is None else limit - (clock.monotonic() - begun)
             if left is not None and left <= 0:
-                raise TimeoutError(
-                    f"job {self.id} ({self._job.entrypoint}) was not finished within {timeout}; "
-                    "it continues. Wait again, or check that a worker is running."
-                )
+                return
             yield int(pause) if left is None else min(int(pause), left)
             pause = min(pause * _SLOWER, _LONGEST_PAUSE_US)
+
+    def _unfinished(self, job: Job, timeout: timedelta | None) -> str:
+        what = f"job {self.id} ({job.entrypoint}) was not finished within {timeout}"
+        if is_mismatched(job):
+            return (
+                f"{what}: its arguments do not fit the worker that claimed it, and it waits for a "
+                f"worker of another version. Update the workers, then wait again. ({job.error})"
+            )
+        return f"{what}; it continues. Wait again, or check that a worker is running."
 
     def _value(self, job: Job) -> R_co:
         if job.status is not JobStatus.COMPLETED:
