@@ -53,6 +53,7 @@ PLANS: dict[str, Plan] = {
     "counters": at(PRIMARY),
     "writer": at(PRIMARY),
     "count": at(PRIMARY),
+    "count_joined": at(PRIMARY),
     "stamp": at(PRIMARY),
     "stamp_and_see": at(),
     "forget_writers": Plan((PRIMARY, SEEN), walks=FEW),

@@ -353,6 +353,88 @@ def test_a_committed_job_that_is_gone_later_was_not_rolled_back(
     assert "rolled back" not in str(gone.value)
 
 
+def later_transaction(db: sqlite3.Connection) -> None:
+    """As in a pool: the connection serves another request by now, which has not committed."""
+    db.execute("INSERT INTO orders VALUES (8)")
+    assert db.in_transaction
+
+
+@pytest.mark.parametrize("flavour", ["plain", "async"])
+def test_a_later_transaction_does_not_make_a_finished_job_an_uncommitted_one(
+    app: App, ship: Task[[int], int], db: sqlite3.Connection, flavour: str
+) -> None:
+    handle = ship.using(connection=db, retain=None).enqueue(7)
+    db.commit()
+    work_off(app)
+    later_transaction(db)
+    with pytest.raises(JobNotFoundError, match="its record no longer exists") as gone:
+        handle.status() if flavour == "plain" else asyncio.run(handle.astatus())
+    assert "not been committed" not in str(gone.value)
+
+
+def test_a_handle_does_not_say_which_of_two_ends_its_transaction_had_if_it_cannot_know(
+    app: App, ship: Task[[int], int], db: sqlite3.Connection
+) -> None:
+    committed = ship.using(connection=db, retain=None).enqueue(1)
+    db.commit()
+    rolled_back = ship.using(connection=db, retain=None).enqueue(2)
+    db.rollback()
+    ship.using(connection=db).enqueue(3)
+    db.commit()
+    work_off(app)
+    later_transaction(db)
+    for handle in (committed, rolled_back):
+        with pytest.raises(JobNotFoundError, match=r"either .* was rolled back, or its record"):
+            handle.status()
+
+
+def test_a_handle_of_a_rolled_back_transaction_claims_no_commit_if_a_later_one_is_open(
+    ship: Task[[int], int], db: sqlite3.Connection
+) -> None:
+    handle = ship.using(connection=db).enqueue(7)
+    db.rollback()
+    later_transaction(db)
+    with pytest.raises(InvalidError, match="After a rollback there is no such job"):
+        handle.status()
+    db.commit()
+    with pytest.raises(JobNotFoundError, match="was rolled back") as no:
+        handle.status()
+    assert "no longer exists" not in str(no.value), "nothing was committed since"
+
+
+def test_a_commit_on_another_thread_while_a_handle_looks_is_not_taken_for_a_rollback(
+    path: Path, app: App, ship: Task[[int], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(sqlite3.connect(path, check_same_thread=False)) as db:
+        store: Any = app.store
+        read = store._last_joined
+
+        def finished_after_the_read() -> int:
+            number: int = read()
+            db.commit()
+            work_off(app)
+            return number
+
+        monkeypatch.setattr(store, "_last_joined", finished_after_the_read)
+        handle = ship.using(connection=db, retain=None).enqueue(7)
+        with pytest.raises(InvalidError, match="has not been committed"):
+            handle.status()
+        with pytest.raises(JobNotFoundError, match="its record no longer exists"):
+            handle.status()
+
+
+def test_a_duplicate_in_the_same_transaction_is_as_uncommitted_as_the_first(
+    ship: Task[[int], int], db: sqlite3.Connection
+) -> None:
+    first = ship.using(connection=db, id="one").enqueue(1)
+    again = ship.using(connection=db, id="one").enqueue(1)
+    for handle in (first, again):
+        with pytest.raises(InvalidError, match="has not been committed"):
+            handle.status()
+    db.commit()
+    assert first.status() is again.status() is JobStatus.QUEUED
+
+
 def test_the_handle_of_a_duplicate_is_that_of_the_stored_job(
     ship: Task[[int], int], db: sqlite3.Connection
 ) -> None:

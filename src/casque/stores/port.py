@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
+from enum import Enum
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from casque.errors import CasqueError, InvalidError
@@ -182,11 +183,21 @@ class Counted(Protocol):
         ...
 
 
+class Outcome(Enum):
+    """What is known about the transaction of a caller."""
+
+    UNCOMMITTED = "uncommitted"
+    """It is open; or it was rolled back, and a later one on its connection is open."""
+    ROLLED_BACK = "rolled back"
+    ENDED = "ended"
+    """It was committed; or it was rolled back, and a later one with jobs was committed."""
+
+
 class CallersTransaction(Protocol):
     """The transaction of the caller that jobs were added to."""
 
-    def is_open(self) -> bool:
-        """True while this transaction, or a later one on its connection, is open."""
+    def outcome(self) -> Outcome:
+        """Read what is known now. A read of the queue after this sees a committed job."""
         ...
 
     def hides_queue(self) -> bool:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+import asyncio
+from collections.abc import Callable, Generator, Iterator
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -13,6 +14,7 @@ from casque.errors import CasqueError, InvalidError, JobNotFoundError
 from casque.job import Job, JobStatus
 from casque.queues.runner import warn_inside_loop
 from casque.rules.transitions import is_mismatched
+from casque.stores.port import Outcome
 from casque.system.clock import SECOND_US, drive
 from casque.tasks.results import why_missing
 
@@ -145,15 +147,17 @@ class Handle(Generic[R_co]):
         """The job as it is now. Raises JobNotFoundError if its record was deleted."""
         if self._done:
             return self._job
-        is_open = self._has_open_transaction()
-        return self._found(self._app_store.queue.get(self.id), is_open=is_open)
+        outcome = self._readable_outcome()
+        known = None if outcome is None else outcome()
+        return self._found(self._app_store.queue.get(self.id), known)
 
     async def ajob(self) -> Job:
         """Like `job`, without blocking the event loop."""
         if self._done:
             return self._job
-        is_open = self._has_open_transaction()
-        return self._found(await self._app_store.async_queue.get(self.id), is_open=is_open)
+        outcome = self._readable_outcome()
+        known = None if outcome is None else await asyncio.to_thread(outcome)
+        return self._found(await self._app_store.async_queue.get(self.id), known)
 
     def status(self) -> JobStatus:
         """The status of the job. Raises JobNotFoundError if its record was deleted."""
@@ -181,37 +185,37 @@ class Handle(Generic[R_co]):
         if self._done:
             raise InvalidError(f"job {self.id} has already run: the App is immediate.")
 
-    def _has_open_transaction(self) -> bool:
-        """Ask before a read: another thread may commit the transaction after it."""
+    def _readable_outcome(self) -> Callable[[], Outcome] | None:
+        """What to ask for the outcome of the transaction; None if the job is known to be stored.
+
+        To be asked before the job is read: another thread may commit the transaction after it.
+        """
         transaction = self._transaction
         if transaction is None:
-            return False
+            return None
         if transaction.hides_queue():
             raise self._uncommitted()
-        return transaction.is_open()
+        return transaction.outcome
 
-    def _found(self, job: Job | None, *, is_open: bool) -> Job:
+    def _found(self, job: Job | None, outcome: Outcome | None) -> Job:
         if job is not None:
             self._transaction = None  # it is committed
             return job
-        if is_open:
+        if outcome is Outcome.UNCOMMITTED:
             raise self._uncommitted()
-        raise JobNotFoundError(
-            f"job {self.id} ({self._job.entrypoint}): "
-            + (
-                self._gone()
-                if self._transaction is None
-                else "it is not stored: the transaction that it was enqueued in was rolled back. "
-                f"If it was committed, {self._gone()}"
-            ),
-            job_id=self.id,
-        )
+        rolled_back = "the transaction that it was enqueued in was rolled back"
+        why = {
+            None: f"its record no longer exists: {self._gone()}",
+            Outcome.ROLLED_BACK: f"it is not stored: {rolled_back}.",
+            Outcome.ENDED: f"either {rolled_back}, or its record no longer exists: {self._gone()}",
+        }[outcome]
+        raise JobNotFoundError(f"job {self.id} ({self._job.entrypoint}): {why}", job_id=self.id)
 
     def _uncommitted(self) -> InvalidError:
         return InvalidError(
-            f"job {self.id} ({self._job.entrypoint}) is not stored yet: the transaction that it "
-            "was enqueued in has not been committed. Commit it first, then use the handle. (After "
-            "a rollback there is no such job.)",
+            f"job {self.id} ({self._job.entrypoint}) is not stored: the transaction that it was "
+            "enqueued in has not been committed. Commit it first, then use the handle. (After a "
+            "rollback there is no such job.)",
             job_id=self.id,
         )
 
@@ -219,13 +223,10 @@ class Handle(Generic[R_co]):
         kept = self._job.retain
         if kept is None:
             return (
-                "its record no longer exists: it was enqueued with retain=None and has succeeded, "
-                "or was deleted. Give the task `retain` to keep it."
+                "it was enqueued with retain=None and has succeeded, or was deleted. Give the task "
+                "`retain` to keep it."
             )
-        return (
-            f"its record no longer exists: it was kept for {kept} after its success, or was "
-            "deleted. Raise `retain`."
-        )
+        return f"it was kept for {kept} after its success, or was deleted. Raise `retain`."
 
     def __repr__(self) -> str:
         return f"<Handle {self._job.entrypoint} {self.id}>"

@@ -15,14 +15,15 @@ from casque.errors import CasqueError, InvalidError, StorageError
 from casque.job import Job
 from casque.rules.operations import Enqueue
 from casque.stores.callers_connection import driver_connection
-from casque.stores.port import Joined
+from casque.stores.port import Joined, Outcome
 from casque.stores.sqlite.cache import Cache
 from casque.stores.sqlite.changes import Changes
 from casque.stores.sqlite.connection import Database
 from casque.stores.sqlite.lock_wait import is_writing, main_file_of
+from casque.stores.sqlite.rows import STATEMENTS as SQL
+from casque.stores.sqlite.rows import STORE
 from casque.stores.sqlite.tables import create_schema, has_schema
 from casque.stores.sqlite.transaction import Transaction
-from casque.system.clock import Clock
 
 _NOT_BELIEVED = -1
 _LEGACY = -1
@@ -53,12 +54,25 @@ class Borrowed:
 class JoinedTransaction:
     """A transaction that jobs were added to."""
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
+    def __init__(
+        self, connection: sqlite3.Connection, number: int, last_committed: Callable[[], int]
+    ) -> None:
         self._connection = connection
+        self._number = number
+        """The number of this transaction, or of a later one if this one was rolled back."""
+        self._last_committed = last_committed
         # Asked now: later, the connection may serve another caller, and a statement would wait.
         self._has_log = _has_log(connection)
 
-    def is_open(self) -> bool:
+    def outcome(self) -> Outcome:
+        # In this order: a transaction that had ended before the read is committed, or never.
+        is_open = self._is_open()
+        if self._last_committed() >= self._number:
+            return Outcome.ENDED
+        return Outcome.UNCOMMITTED if is_open else Outcome.ROLLED_BACK
+
+    def _is_open(self) -> bool:
+        """True while this transaction, or a later one on its connection, is open."""
         try:
             return self._connection.in_transaction
         except sqlite3.ProgrammingError:
@@ -82,17 +96,24 @@ def _has_log(connection: sqlite3.Connection) -> bool:
 
 
 def enqueue_within(
-    database: Database, clock: Clock, now: int, given: object, operation: Enqueue
+    database: Database,
+    now: int,
+    given: object,
+    operation: Enqueue,
+    last_committed: Callable[[], int],
 ) -> Joined:
-    """Add the jobs of `operation` to the transaction that is open on the connection in `given`."""
+    """Add the jobs of `operation` to the transaction that is open on the connection in `given`.
+
+    `last_committed` returns the number of the last committed transaction that jobs were added to.
+    """
     connection = driver_connection(given, sqlite3.Connection)
     try:
         with _text_as_str(connection):
             _check_same_file(database, connection)
             _check_not_shadowed(connection)
             with _in_transaction(connection):
-                jobs = _add(database, Borrowed(connection), clock, now, operation)
-                transaction = JoinedTransaction(connection)
+                jobs, number = _add(database, Borrowed(connection), now, operation)
+                transaction = JoinedTransaction(connection, number, last_committed)
         return Joined(jobs, transaction)
     except sqlite3.ProgrammingError as error:
         raise InvalidError(f"`connection` cannot be used here: {error}", cause=error) from error
@@ -111,20 +132,25 @@ def enqueue_within(
 
 
 def _add(
-    database: Database, borrowed: Borrowed, clock: Clock, now: int, operation: Enqueue
-) -> list[Job]:
+    database: Database, borrowed: Borrowed, now: int, operation: Enqueue
+) -> tuple[list[Job], int]:
+    """Add the jobs. Returns them and the number of the transaction."""
     # If anything fails in here, the caller's own part of the transaction stays.
     borrowed.execute("SAVEPOINT casque_within")
     try:
         if not has_schema(borrowed):
             # Not reported: it may be rolled back, and the caller knows the file.
             create_schema(borrowed)
-        transaction = Transaction(borrowed, Cache(borrowed.execute, _NOT_BELIEVED), clock, now)
+        transaction = Transaction(
+            borrowed, Cache(borrowed.execute, _NOT_BELIEVED), database.clock, now
+        )
         [outcome] = Changes(transaction, careful=True).enqueue_all([operation])
         if isinstance(outcome, CasqueError):
             raise outcome  # noqa: TRY301 - the savepoint is rolled back below
         if transaction.wrote:
             transaction.count()
+            borrowed.execute(SQL["count_joined"])
+        [number, *_] = borrowed.execute(SQL["writer"], (STORE,)).fetchone()
         database.check_joined(borrowed)
     except BaseException:
         with suppress(sqlite3.Error):  # a full disk: SQLite already rolled back everything
@@ -132,7 +158,7 @@ def _add(
             borrowed.execute("RELEASE casque_within")
         raise
     borrowed.execute("RELEASE casque_within")
-    return outcome
+    return outcome, number
 
 
 def _check_same_file(database: Database, connection: sqlite3.Connection) -> None:

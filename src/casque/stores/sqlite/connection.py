@@ -63,7 +63,7 @@ class Database:
         self.path = path
         self.name = str(path)
         self._durability = durability
-        self._clock = clock
+        self.clock = clock
         self.files = OpenFiles(self.name)
         self.must_exist = False
         """True if no queue may be created here."""
@@ -250,13 +250,13 @@ class Database:
             except BlockedError as error:
                 obstacle, cause = error.obstacle, error.__cause__ or error
                 # Processes that try at the same time block each other, so wait a random time.
-                threading.Event().wait(self._clock.random() * _ASK_AGAIN_SECONDS)
+                threading.Event().wait(self.clock.random() * _ASK_AGAIN_SECONDS)
             except sqlite3.OperationalError as error:
                 if not is_busy(error):
                     raise
                 obstacle, cause = LOCKED, error
             if wait is None:
-                wait = LockWait(self.name, self._clock, COMMIT_DEADLINE_US)
+                wait = LockWait(self.name, self.clock, COMMIT_DEADLINE_US)
                 if obstacle is LOCKED:
                     refuse_own_transaction(self.name, self.identity())
             wait.check(obstacle, cause)

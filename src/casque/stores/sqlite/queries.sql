@@ -12,6 +12,9 @@ SELECT number, seen_us, answers FROM casque_counter WHERE writer = ?1;
 -- name: count
 UPDATE casque_counter SET token = ?1, turn = ?2 WHERE writer = '';
 
+-- name: count_joined
+UPDATE casque_counter SET number = number + 1 WHERE writer = '';
+
 -- name: stamp
 UPDATE casque_counter SET number = ?2 WHERE writer = ?1;
 

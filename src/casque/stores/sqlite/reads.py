@@ -13,7 +13,7 @@ from casque.rules.state import READER_LEASE_US, QueueState
 from casque.rules.views import MOST_UNSERVED, JobFilter, Served, Unserved
 from casque.stores.sqlite.dequeue import Picker
 from casque.stores.sqlite.rows import STATEMENTS as SQL
-from casque.stores.sqlite.rows import find_job, job_of, record_of
+from casque.stores.sqlite.rows import STORE, find_job, job_of, record_of
 from casque.system.clock import LOOK_US, Step
 
 _ALL = -1
@@ -130,6 +130,11 @@ class Reads:
     def last_token(self) -> int:
         token: int = self._execute(SQL["counters"]).fetchone()[0]
         return token
+
+    def last_joined(self) -> int:
+        """The number of the last transaction of a caller that jobs were added to."""
+        number: int = self._execute(SQL["writer"], (STORE,)).fetchone()[0]
+        return number
 
     def picture(self) -> QueueState:
         jobs = self.jobs(JobFilter(), _ALL, 0)

@@ -54,6 +54,8 @@ FINISHED = {
 }
 
 _FOREVER = 2**63 - 1
+STORE = ""
+"""The writer whose row has the counters of the store itself."""
 """The `expires_us` of a finished job that is kept for ever: NULL means that it is not finished."""
 
 _encode = msgspec.json.Encoder().encode

@@ -79,7 +79,8 @@ CREATE TABLE casque_record (
 CREATE INDEX casque_record_expiry ON casque_record (expires_us) WHERE expires_us IS NOT NULL;
 
 -- Counters. One row per writer has its last commit. The row of writer '' has the tokens, turns and
--- identity of the store. All are in one table, so that a commit changes one page.
+-- identity of the store; its number counts the callers' transactions that jobs were added to. All
+-- are in one table, so that a commit changes one page.
 CREATE TABLE casque_counter (
     writer TEXT PRIMARY KEY,
     number INTEGER NOT NULL,

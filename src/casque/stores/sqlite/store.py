@@ -350,7 +350,7 @@ class SqliteStore:
 
         try:
             return enqueue_within(
-                self._database, self.clock, self._time.now(), connection, operation
+                self._database, self._time.now(), connection, operation, self._last_joined
             )
         finally:
             self._let_go()
@@ -411,6 +411,9 @@ class SqliteStore:
 
     async def last_token(self) -> int:
         return self._read(lambda reads: reads.last_token())
+
+    def _last_joined(self) -> int:
+        return self._read(lambda reads: reads.last_joined(), within=nullcontext)
 
     async def picture(self) -> QueueState:
         return self._read(lambda reads: reads.picture())
