@@ -332,26 +332,31 @@ def test_a_mistyped_name_of_a_task_is_refused_with_the_right_one(tmp_path: Path)
             with pytest.raises(InvalidError, match=message):
                 asyncio.run(app.aenqueue(typo, {"n": 1}))
         assert app.queue.stats().total == 0, "nothing was stored"
-        for other in ("part_2", "resize", "e-mails of another program"):
+        others = ("part_2", "resize", "e-mails of another program")
+        for other in (*others, "recharge", "charges", "change", "send_emails", "resend_email"):
             app.enqueue(other)
-        assert app.queue.stats().total == 3
+        assert app.queue.stats().total == 8
 
 
 def test_a_producer_may_enqueue_any_name(tmp_path: Path) -> None:
     with App(tmp_path / "jobs.db") as app, App(tmp_path / "jobs.db") as producer:
         app.task(name="send_email")(_function())
-        producer.enqueue("send_emails", {"n": 1})  # an App without tasks, as the error says
-        [job] = app.queue.dequeue("send_emails")
+        with pytest.raises(
+            InvalidError, match=r"others = App\(store\); others\.enqueue\('send_emal'"
+        ):
+            app.enqueue("send_emal", {"n": 1})
+        producer.enqueue("send_emal", {"n": 1})  # an App without tasks, as the error says
+        [job] = app.queue.dequeue("send_emal")
         assert job.payload == b'{"n":1}'
 
 
 def test_a_name_that_was_fine_is_refused_once_a_task_is_almost_called_so() -> None:
     with App("memory://") as app:
         app.task(name="unlike")(_function())
-        app.enqueue("send_emails")
+        app.enqueue("send_emal")
         app.task(name="send_email")(_function())
         with pytest.raises(InvalidError, match="did you mean 'send_email'"):
-            app.enqueue("send_emails")
+            app.enqueue("send_emal")
 
 
 def _function() -> Any:

@@ -267,8 +267,8 @@ class TaskApp:
         """Enqueue a job by its task's name, for producers that do not have the task's code.
 
         If the task is registered in this app, its options apply and the arguments are checked. A
-        name that is almost the name of a task of this app raises InvalidError: it is probably
-        mistyped. An App without tasks accepts any name. With `connection`, the job joins the
+        name that one typing slip makes of the name of a task of this app raises InvalidError. An
+        App without tasks accepts any name. With `connection`, the job joins the
         transaction that is open there.
         """
         connection = options.pop("connection", None)
@@ -339,14 +339,14 @@ class TaskApp:
         return NewJob(entrypoint, payload, max_attempts=MAX_ATTEMPTS, retain=RETAIN)
 
     def _refuse_mistyped(self, entrypoint: str) -> None:
-        """Raise InvalidError for a name that is almost the name of a task."""
+        """Raise InvalidError for a name that is one typing slip away from the name of a task."""
         if not self._tasks or entrypoint in self._others:
             return
         if near := near_names(entrypoint, self._tasks):
             raise InvalidError(
                 f"there is no task {entrypoint!r} in this App; {did_you_mean(near)} If another "
-                "program has a task of that name, enqueue it by an App without tasks: "
-                f"App(store).enqueue({entrypoint!r}, …)."
+                "program has a task of that name, enqueue it by an App without tasks, which takes "
+                f"every name: others = App(store); others.enqueue({entrypoint!r}, …)."
             )
         if len(self._others) < _OTHERS_KEPT:
             self._others.add(entrypoint)
