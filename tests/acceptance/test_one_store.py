@@ -36,6 +36,32 @@ READING = [
     ("config", "list"),
 ]
 """The commands that read a whole store."""
+CHANGING = [
+    ("cancel", "job1"),
+    ("cancel", "--queue", "mail", "--yes"),
+    ("retry", "job1"),
+    ("purge", "--older-than", "7d", "--yes"),
+    ("pause", "mail"),
+    ("resume", "mail"),
+    ("reset", "--yes"),
+    ("dlq", "retry", "job1"),
+    ("dlq", "retry", "--all"),
+    ("dlq", "purge", "--yes"),
+    ("schedule", "pause", "nightly"),
+    ("schedule", "resume", "nightly"),
+    ("schedule", "run", "nightly"),
+    ("schedule", "remove", "nightly"),
+    ("config", "unset", "timeout"),
+    ("backup", "copy.db"),
+]
+"""The commands that need a store with something in it."""
+BEGINNING = [
+    ("enqueue", "-c", "true"),
+    ("config", "set", "timeout", "5m"),
+    ("schedule", "add", "nightly", "@daily", "-c", "true"),
+    ("worker", "start", "--until-idle", "--foreground"),
+]
+"""The commands that may be the first on a new store."""
 
 
 class Person:
@@ -160,6 +186,48 @@ def test_reading_a_store_that_does_not_exist_says_so_and_makes_nothing(
     json.loads(as_json.out)
     assert as_json.err == ran.err
     assert person.sees() == set()
+
+
+@pytest.mark.parametrize(
+    ("typo", "command"),
+    [
+        *(("typo.db", command) for command in CHANGING),
+        *((typo, ("pause", "mail")) for typo in ("typo.json", "typo/", "sqlite:///typo.db")),
+    ],
+)
+def test_changing_a_store_that_does_not_exist_fails_and_makes_nothing(
+    person: Person, typo: str, command: tuple[str, ...]
+) -> None:
+    place = f"{person.folder}/{typo.removeprefix('sqlite:///').rstrip('/')}"
+    error = (
+        rf"queuectl: there is no queue at \S*{place}\. Nothing was changed or created\. Check the "
+        r"address: a relative path starts in the working directory\.\n"
+    )
+    for extra in ((), ("--json",)):
+        ran = person.types("--store", typo, *command, *extra)
+        assert (ran.code, ran.out) == (3, "")
+        assert re.fullmatch(error, ran.err), ran.err
+    assert person.sees() == set()
+
+
+@pytest.mark.parametrize("make", [Path.touch, Path.mkdir], ids=["empty file", "empty folder"])
+def test_an_empty_place_stays_empty_when_it_should_be_changed(person: Person, make: object) -> None:
+    place = person.folder / ("jobs.db" if make is Path.touch else "ledger")
+    make(place)  # type: ignore[operator]
+    ran = person.types("--store", str(place), "pause", "mail")
+    assert (ran.code, ran.err.count("there is no queue at")) == (3, 1), ran
+    assert place.is_dir() or place.read_bytes() == b""
+    assert person.sees() == {place.name}
+
+
+@pytest.mark.parametrize("command", BEGINNING)
+def test_a_command_that_begins_a_store_creates_it(person: Person, command: tuple[str, ...]) -> None:
+    ran = person.types("--store", "new.db", *command)
+    assert ran.code == 0
+    assert f"created a new queue: {person.folder}/new.db" in ran.err
+    assert person.types("--store", "new.db", "status").code == 0
+    for changing in (("pause", "mail"), ("purge", "--older-than", "7d", "--yes")):
+        assert person.types("--store", "new.db", *changing).code == 0
 
 
 @pytest.mark.parametrize("named", ["option", "variable", "app"])

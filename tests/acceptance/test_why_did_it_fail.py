@@ -11,6 +11,7 @@ import struct
 import subprocess
 import sys
 import termios
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,7 @@ class Person:
                     said, says = f"{says}\n".encode(), ""
                     os.write(ours, said)
                 if interrupts and interrupts.encode() in seen:
-                    _interrupt(process, ours)
+                    _interrupt(process)
                     interrupts = ""
         os.close(ours)
         text = _ESCAPES.sub("", seen.decode()).replace("\r\n", "\n").replace("\r", "\n")
@@ -78,11 +79,12 @@ def _read(terminal: int) -> bytes:
         return b""
 
 
-def _interrupt(process: subprocess.Popen[bytes], terminal: int) -> None:
-    """Send SIGINT until the command answers: just before it reads, Python notices none."""
+def _interrupt(process: subprocess.Popen[bytes]) -> None:
+    """Send SIGINT until the command ends: just before it reads, Python notices none."""
     for _ in range(10):
         process.send_signal(signal.SIGINT)
-        if select.select([terminal], [], [], 5)[0]:
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(5)
             return
 
 

@@ -71,6 +71,10 @@ class Control:
         assert error.count("\n") == 1
         return error
 
+    def begins(self) -> None:
+        """Create the store, without jobs."""
+        self.done("config", "set", "max_retries", "3")
+
     def job(self, id: str) -> Job | None:
         with Queue(self.store) as queue:
             return queue.get(id)

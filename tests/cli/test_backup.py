@@ -32,7 +32,8 @@ def test_backup_copies_a_sqlite_queue_and_explains_other_stores(
 
 
 def test_backup_of_a_missing_store_copies_nothing(anywhere: Control, tmp_path: Path) -> None:
-    assert "there is nothing to copy" in anywhere.refused("backup", str(tmp_path / "copy.db"))
+    refusal = anywhere.refused("backup", str(tmp_path / "copy.db"), code=3)
+    assert "there is no queue at" in refusal
     assert not (tmp_path / "copy.db").exists()
 
 

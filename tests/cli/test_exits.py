@@ -68,7 +68,9 @@ def test_the_list_of_commands_is_complete() -> None:
         ("/proc/jobs.db", 5, "cannot open"),
     ],
 )
-@pytest.mark.parametrize("command", [("resume", "a"), ("enqueue", '{"command": "a"}')], ids=str)
+@pytest.mark.parametrize(
+    "command", [("config", "set", "timeout", "5m"), ("enqueue", '{"command": "a"}')], ids=str
+)
 def test_an_invalid_store_is_a_one_line_error(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],

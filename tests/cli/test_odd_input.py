@@ -47,6 +47,7 @@ NINES = "9" * 5_000
     ids=lambda words: " ".join(words)[:40],
 )
 def test_odd_input_is_refused(control: Control, words: tuple[str, ...]) -> None:
+    control.begins()
     result = control.refused(*words)
     assert "should not happen" not in result
     assert control.jobs() == []

@@ -321,6 +321,7 @@ def test_the_end_of_long_output_is_shown(control: Control) -> None:
 
 
 def test_an_unknown_id_is_not_found(anywhere: Control) -> None:
+    anywhere.begins()
     for command in ("show", "cancel", "retry"):
         assert "nope" in anywhere.refused(command, "nope", code=3)
     assert "nope" in anywhere.refused("dlq", "show", "nope", code=3)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from casque.cli.interrupts import Interrupts
-from casque.cli.options import is_json, open_for_reading
+from casque.cli.options import is_json, open_existing
 from casque.cli.output import answer, progress_bar
 from casque.stores.sqlite.backup import refusal
 from casque.stores.sqlite.store import SqliteStore
@@ -26,7 +26,7 @@ def backup(
     ] = False,
 ) -> int:
     """Copy a SQLite queue as it is now, while it is in use, and check the copy."""
-    with open_for_reading(context) as access, Interrupts(), progress_bar("Copying") as bar:
+    with open_existing(context) as access, Interrupts(), progress_bar("Copying") as bar:
         copied = access.store
         if not isinstance(copied, SqliteStore):
             raise refusal(copied.name, type(copied).__name__)

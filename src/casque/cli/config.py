@@ -11,8 +11,9 @@ from casque.cli.options import (
     address_of,
     command_group,
     is_json,
+    open_existing,
     open_for_reading,
-    open_for_writing,
+    open_or_create,
 )
 from casque.cli.output import DONE, JsonObject, add_row, answer, print_json, print_table, table
 from casque.record import CONFIG
@@ -57,7 +58,8 @@ def unset(context: typer.Context, key: KeyArgument) -> int:
 def _change(context: typer.Context, key: str, data: bytes | None) -> int:
     """Change a setting, or reset it if `data` is None, and print it. The last writer wins."""
     one = setting(key)
-    with open_for_writing(context) as access:
+    open_store = open_existing if data is None else open_or_create
+    with open_store(context) as access:
         access.submit(
             DeleteRecord(CONFIG, key, None) if data is None else PutRecord(CONFIG, key, data, None)
         )

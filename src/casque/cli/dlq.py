@@ -30,8 +30,8 @@ from casque.cli.options import (
     QueueOption,
     command_group,
     is_json,
+    open_existing,
     open_for_reading,
-    open_for_writing,
 )
 from casque.cli.output import DONE, INVALID, answer
 from casque.cli.show import IdArgument, found, show_job
@@ -139,7 +139,7 @@ def retry(
 ) -> int:
     """Put dead jobs back into their queues, due now, with no attempts used."""
     as_json = is_json(context)
-    with open_for_writing(context) as access:
+    with open_existing(context) as access:
         wanted = wanted_by(
             access, "dead", queue=queue, entrypoint=entrypoint, error=error, since=since
         )
@@ -171,7 +171,7 @@ def purge(
 ) -> int:
     """Delete dead jobs."""
     span_us = duration_us(older_than)
-    with open_for_writing(context) as access:
+    with open_existing(context) as access:
         wanted = wanted_by(
             access, "dead", queue=queue, entrypoint=entrypoint, error=error, since=since
         )

@@ -18,7 +18,7 @@ from casque.cli.job_search import (
     matching,
     wanted_by,
 )
-from casque.cli.options import QueueOption, is_json, open_for_writing, queue_name
+from casque.cli.options import QueueOption, is_json, open_existing, queue_name
 from casque.cli.output import INVALID, answer, complain
 from casque.cli.store import Access
 from casque.errors import InvalidError
@@ -74,7 +74,7 @@ def cancel(
     yes: YesOption = False,
 ) -> int:
     """Cancel jobs, so that they never run (again). Running jobs are stopped."""
-    with open_for_writing(context) as access:
+    with open_existing(context) as access:
         wanted = wanted_by(
             access,
             queue=queue,
@@ -93,7 +93,7 @@ def cancel(
 
 def retry(context: typer.Context, ids: IdsArgument) -> int:
     """Put dead jobs back into their queues, due now, with no attempts used."""
-    with open_for_writing(context) as access:
+    with open_existing(context) as access:
         return change_named(access, ids, _RETRY, as_json=is_json(context))
 
 
@@ -115,7 +115,7 @@ def purge(
     view = (state or "").lower()
     if view not in ("", *_FINISHED):
         raise InvalidError(f"--state: {state!r} is not one of {', '.join(_FINISHED)}.")
-    with open_for_writing(context) as access:
+    with open_existing(context) as access:
         until_us = access.store.clock.now() - span_us
         if not yes:
             fact = _finished(access, view, named, until_us)
@@ -154,7 +154,7 @@ def resume(context: typer.Context, queue: QueueArgument) -> int:
 
 
 def _set_paused(context: typer.Context, queue: str, *, paused: bool) -> int:
-    with open_for_writing(context) as access:
+    with open_existing(context) as access:
         access.run(access.queue.pause(queue) if paused else access.queue.resume(queue))
         if paused:
             _warn_if_unknown(access, queue)
@@ -174,7 +174,7 @@ def _warn_if_unknown(access: Access, queue: str) -> None:
 
 def reset(context: typer.Context, yes: YesOption = False) -> int:
     """Delete everything in the store: jobs of all queues, settings, schedules and pauses."""
-    with open_for_writing(context) as access:
+    with open_existing(context) as access:
         if not yes and not confirmed(f"Delete all jobs and settings in {access.store.name}?"):
             return INVALID
         dropped = sum(

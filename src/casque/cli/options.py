@@ -17,6 +17,7 @@ from casque.checks import name
 from casque.cli.store import (
     APP_VARIABLE,
     Access,
+    access_to_existing,
     address_from,
     app_of_environment,
     open_without_creating,
@@ -182,8 +183,14 @@ def is_store_named(context: typer.Context) -> bool:
     return address_if_named(context) is not None or app_of(context) is not None
 
 
-def open_for_writing(context: typer.Context) -> Access:
+def open_or_create(context: typer.Context) -> Access:
+    """Open the store for a command that may be the first to use it."""
     return Access(store_of(context))
+
+
+def open_existing(context: typer.Context) -> Access:
+    """Open the store for a command that needs what it holds. NoQueueError if there is none."""
+    return access_to_existing(store_of(context))
 
 
 def open_for_reading(context: typer.Context, *, quietly: bool = False) -> Access:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from casque.cli.output import complain
-from casque.errors import InvalidError
+from casque.errors import InvalidError, JobNotFoundError
 from casque.job import Job
 from casque.queues.async_queue import DEFAULT_MAX_DEPTH, AsyncQueue
 from casque.queues.lineage import STORE_VARIABLE
@@ -161,19 +161,39 @@ class Access:
         self._runner.close()
 
 
-def open_without_creating(address: StoreAddress, *, quietly: bool = False) -> Access:
-    """Open a store for reading. If there is no queue yet, none is created, and a note says so."""
+class NoQueueError(JobNotFoundError):
+    """There is no queue at the address of a command that needs one. Nothing was created."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            f"there is no queue at {name}. Nothing was changed or created. Check the address: a "
+            "relative path starts in the working directory."
+        )
+        self.name = name
+
+
+def access_to_existing(address: StoreAddress) -> Access:
+    """Open a store that this command must not create. NoQueueError if it does not exist."""
     access = Access(address)
     if not _holds_a_queue(access):
+        raise NoQueueError(access.store.name)
+    return access
+
+
+def open_without_creating(address: StoreAddress, *, quietly: bool = False) -> Access:
+    """Open a store for reading. If there is no queue yet, none is created, and a note says so."""
+    try:
+        return access_to_existing(address)
+    except NoQueueError as error:
         from casque.stores.memory import MemoryStore
 
         store = MemoryStore()
-        store.name = access.store.name
+        store.name = error.name
         if not quietly:
             complain(f"note: there is no queue at {store.name}. Nothing was created.")
         access = Access(store)
         access.is_absent = True
-    return access
+        return access
 
 
 def _holds_a_queue(access: Access) -> bool:

@@ -21,8 +21,9 @@ from casque.cli.job_options import (
 from casque.cli.options import (
     command_group,
     is_json,
+    open_existing,
     open_for_reading,
-    open_for_writing,
+    open_or_create,
 )
 from casque.cli.output import DONE, answer, job_object
 from casque.cli.schedule.changes import change, find, put
@@ -110,7 +111,7 @@ def add(
     fields = {key: value for key, value in given.items() if value is not None}
     checked = checked_name(name, "schedule")
     timing = Timing(line, every, tz, catch_up, overlap)
-    with open_for_writing(context) as access:
+    with open_or_create(context) as access:
         new = schedule_of(timing, fields, access.settings(), task, arguments)
         record, is_new = _store(access, checked, new, is_replacing=replace_)
         row = Row(access, record)
@@ -174,7 +175,7 @@ def resume(context: typer.Context, name: NameArgument) -> int:
 
 
 def _set_paused(context: typer.Context, name: str, *, paused: bool) -> int:
-    with open_for_writing(context) as access:
+    with open_existing(context) as access:
         now = access.store.clock.now()
 
         def changed_now(record: Record, old: Schedule) -> PutRecord:
@@ -192,7 +193,7 @@ def _set_paused(context: typer.Context, name: str, *, paused: bool) -> int:
 @schedule.add("queuectl schedule run nightly")
 def run(context: typer.Context, name: NameArgument) -> int:
     """Enqueue a schedule's job once now, even if paused. The ticks do not change."""
-    with open_for_writing(context) as access:
+    with open_existing(context) as access:
         queue, mint = access.open_queue(access.settings().max_depth), access.store.clock.mint
 
         def once(record: Record, old: Schedule) -> Tick:
@@ -216,7 +217,7 @@ def remove(
     ] = False,
 ) -> int:
     """Remove a schedule. Jobs that it has enqueued stay."""
-    with open_for_writing(context) as access:
+    with open_existing(context) as access:
         _remove(access, name, is_forced=force)
     return answer({"removed": name}, f"Schedule {plain(name)} removed.", as_json=is_json(context))
 
