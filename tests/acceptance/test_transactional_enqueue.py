@@ -84,6 +84,7 @@ def ship(order: int) -> str:
     "orders/views.py": """
 import time
 
+from asgiref.sync import sync_to_async
 from django.db import connection, connections, transaction
 from django.http import HttpResponse
 
@@ -141,6 +142,25 @@ def after(request):
     return HttpResponse("bought")
 
 
+async def in_a_loop(request):
+    order = await Order.objects.acreate(item="glove")
+    try:
+        await ship.using(connection=connection).aenqueue(order.id)
+    except Exception as error:
+        return HttpResponse(f"{type(error).__name__}: {error}")
+
+
+@transaction.atomic
+def order_boots():
+    order = Order.objects.create(item="boots")
+    return ship.using(connection=connection).enqueue(order.id)
+
+
+async def aside(request):
+    await sync_to_async(order_boots)()
+    return HttpResponse("bought")
+
+
 def at_once(request):
     order = Order.objects.create(item="at once")
     handle = ship.using(connection=connection).enqueue(order.id)
@@ -151,7 +171,7 @@ from django.urls import path
 
 from orders import views
 
-NAMES = ("buy", "nested", "forgets", "waits", "after", "at_once")
+NAMES = ("buy", "nested", "forgets", "waits", "after", "at_once", "in_a_loop", "aside")
 urlpatterns = [path(name, getattr(views, name)) for name in NAMES]
 """,
     "visit.py": """
@@ -221,6 +241,15 @@ def test_a_django_project_is_told_how_to_enqueue_inside_its_transaction(project:
     assert after == "bought"
     work(project, "orders.tasks:app")
     assert in_shop(project) == [["at once", True], ["strap", False], ["after", True]]
+
+
+def test_an_async_view_of_django_learns_where_to_enqueue(project: Path) -> None:
+    refused, bought = visit(project, "/in_a_loop", "/aside")
+    assert refused.startswith("InvalidError: `connection` is Django's, which does not work in")
+    assert "`sync_to_async`" in refused
+    assert bought == "bought"
+    work(project, "orders.tasks:app")
+    assert in_shop(project) == [["glove", False], ["boots", True]]
 
 
 # -- SQLAlchemy ----------------------------------------------------------------

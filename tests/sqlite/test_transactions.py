@@ -232,6 +232,37 @@ def test_a_wrong_call_is_refused_before_anything_is_done(
     assert q.stats().total == 0
 
 
+def test_a_connection_by_another_name_of_the_file_is_refused(
+    path: Path, q: Queue, connection: sqlite3.Connection, tmp_path: Path
+) -> None:
+    (tmp_path / "other").mkdir()
+    for name in ("hard.db", f"other/{path.name}"):
+        link = tmp_path / name
+        link.hardlink_to(path)
+        with closing(sqlite3.connect(link)) as linked:
+            with pytest.raises(
+                InvalidError, match=rf"{link}, which is another name .*{path}: a hard"
+            ):
+                q.enqueue("e", connection=linked)
+            assert not linked.in_transaction
+        link.unlink()
+    connection.commit()
+    assert ids(q) == []
+
+
+def test_a_connection_through_a_symbolic_link_joins(
+    path: Path, q: Queue, connection: sqlite3.Connection, tmp_path: Path
+) -> None:
+    connection.commit()
+    (tmp_path / "soft.db").symlink_to(path)
+    (tmp_path / "folder").symlink_to(tmp_path)
+    for name in ("soft.db", f"folder/{path.name}"):
+        with closing(sqlite3.connect(tmp_path / name)) as linked:
+            q.enqueue("e", id=name, connection=linked)
+            linked.commit()
+    assert ids(q) == ["soft.db", f"folder/{path.name}"]
+
+
 # -- waking waiting dequeues ---------------------------------------------------
 
 WAITING = """

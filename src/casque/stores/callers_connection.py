@@ -50,7 +50,7 @@ def _inside(given: Any) -> Any:
                 "statement that may fail into an `atomic()` block of its own."
             )
         if given.connection is None:
-            given.ensure_connection()
+            _open(given)
         return given.connection
     if hasattr(given, "get_bind") and hasattr(given, "connection"):  # SQLAlchemy's Session
         given = given.connection()
@@ -64,6 +64,20 @@ def _inside(given: Any) -> Any:
         # aiosqlite's connection, inside `run_sync`: its own thread is idle meanwhile.
         return getattr(driver, "_conn", driver)
     return given
+
+
+def _open(given: Any) -> None:
+    try:
+        given.ensure_connection()
+    except Exception as error:
+        if type(error).__name__ != "SynchronousOnlyOperation":
+            raise
+        raise InvalidError(
+            "`connection` is Django's, which does not work in the thread of an event loop. Enqueue "
+            "where its transaction is, in a plain function, and await that by `sync_to_async`: in "
+            "it, `task.using(connection=connection).enqueue(…)`.",
+            cause=error,
+        ) from error
 
 
 def _refuse_async(given: object) -> None:

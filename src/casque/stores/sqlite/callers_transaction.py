@@ -9,6 +9,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 from casque.errors import CasqueError, InvalidError, StorageError
@@ -168,6 +169,19 @@ def _check_same_file(database: Database, connection: sqlite3.Connection) -> None
             f"`connection` is open on {path or 'a database in memory'}, but this queue is in "
             f"{database.name}: one transaction can only be in one file."
         )
+    if not _is_same_entry(path, database.name):
+        raise InvalidError(
+            f"`connection` is open on {path}, which is another name of this queue's file, "
+            f"{database.name}: a hard link, or a mount of the file alone. SQLite keeps a log "
+            "beside each name, so writing by both damages the file. Open it by the queue's path."
+        )
+
+
+def _is_same_entry(path: str, other: str) -> bool:
+    """True if the two paths of a file lead to one entry of one folder."""
+    one, two = Path(path).resolve(), Path(other).resolve()
+    same_name = one.name.casefold() == two.name.casefold()
+    return same_name and one.parent.samefile(two.parent)
 
 
 def _check_not_shadowed(connection: sqlite3.Connection) -> None:
