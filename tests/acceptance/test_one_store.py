@@ -385,6 +385,29 @@ def test_a_mistake_in_the_module_of_an_app_is_shown_as_by_worker_start(person: P
     assert person.sees() == {"broken.py", "tasks.py"}
 
 
+@pytest.mark.parametrize("command", [("status",), ("worker", "start", "--foreground")])
+def test_the_traceback_of_a_broken_module_can_be_read(
+    person: Person, command: tuple[str, ...]
+) -> None:
+    (person.folder / "orders.py").write_text("def total(n):\n    return n / 0\n")
+    (person.folder / "broken.py").write_text("import orders\n\norders.total(7)\n")
+    ran = person.types(*command, "--app", "broken:app")
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err.splitlines()[:4] == [
+        "queuectl: the module 'broken' cannot be imported:",
+        "Traceback (most recent call last):",
+        f'  File "{person.folder}/broken.py", line 3, in <module>',
+        "    orders.total(7)",
+    ]
+    assert ran.err.endswith("\nZeroDivisionError: division by zero\n")
+    (person.folder / "unready.py").write_text("def total(n:\n    return 1\n")
+    ran = person.types(*command, "--app", "unready")
+    lines = ran.err.splitlines()
+    assert lines[0] == "queuectl: the module 'unready' cannot be imported:"
+    assert "    def total(n:" in lines
+    assert lines[-1].startswith("SyntaxError: ")
+
+
 def test_an_app_without_a_shared_store_is_refused(person: Person) -> None:
     person.has_tasks("memory://")
     for command in (("status",), ("enqueue", "-c", "true"), ("list",), ("export",)):

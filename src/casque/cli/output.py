@@ -29,12 +29,14 @@ from casque.errors import (
 from casque.job import Attempt, Job
 from casque.rules.views import view_of
 from casque.system.clock import to_datetime
-from casque.system.terminal_text import plain
+from casque.system.terminal_text import plain, plain_lines
 from casque.worker.shell.job import command_of, exit_code_of
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
+
+_TRACEBACK = "\nTraceback (most recent call last):\n"
 
 DONE = 0
 NOT_SO = 1
@@ -77,10 +79,13 @@ def code_of(error: CasqueError) -> int:
 
 
 def complain(message: str) -> None:
-    """Print one line on stderr."""
-    line = plain(" ".join(str(message).split()))
+    """Print one line on stderr. A traceback of Python in the message follows in its own lines."""
+    said, begin, frames = str(message).partition(_TRACEBACK)
+    line = plain(" ".join(said.split()))
     try:
         print(f"queuectl: {line}", file=sys.stderr)
+        if begin:
+            print(plain_lines(begin.lstrip() + frames), file=sys.stderr)
     except OSError:
         return  # stderr is closed
 

@@ -223,6 +223,8 @@ def _failed(name: str, error: BaseException) -> InvalidError:
     frames = [one for one in shown.stack if not _is_ours(one.filename)]
     shown.stack = traceback.StackSummary.from_list(frames)
     text = "".join(shown.format(chain=False)).rstrip()
+    if not frames:  # a mistake in the syntax of the module itself
+        text = f"Traceback (most recent call last):\n{text}"
     return InvalidError(f"the module {name!r} cannot be imported:\n{text}", cause=error)
 
 
