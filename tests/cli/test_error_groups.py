@@ -79,9 +79,13 @@ def test_a_summary_names_the_largest_groups() -> None:
     assert summary(grouped(*alike)) == "Boom: a in e"
     several = [*alike, dead("b"), dead("c", entrypoint="f"), dead("d")]
     counts = Counter(summary(grouped(*several)).split("; "))
-    assert counts["3 × Boom: a in e"] == counts["1 others"] == 1
+    assert counts["3 × Boom: a in e"] == counts["1 other"] == 1
     different = [dead(f"order {n}", at=n) for n in range(9)]
-    assert summary(grouped(*different)) == "for example Boom: order 8 in e"
+    assert summary(grouped(*different)) == "each with another error, such as Boom: order 8 in e"
+    tasks = ErrorGroups()
+    for name in ("charge", "ship", "mail", "bill", "call"):
+        tasks.add(Job(id=name, entrypoint=name, payload=b"", updated_us=1), by_error=False)
+    assert summary(tasks) == "1 × charge; 1 × ship; 1 × mail; 2 others"
 
 
 def test_dlq_errors_counts_the_dead_jobs(anywhere: Control) -> None:
@@ -108,6 +112,26 @@ def test_dlq_errors_counts_the_dead_jobs(anywhere: Control) -> None:
     assert anywhere.done("dlq", "errors", "-n", "1").endswith("… and 2 jobs with other errors\n")
     assert anywhere("dlq", "errors", "-n", "1", "--json").json["others"] == 2
     assert "│ KeyError: 'iban' │ bank " in anywhere.done("dlq", "list")
+
+
+@pytest.mark.parametrize("width", [80, 120])
+@pytest.mark.parametrize("queue", ["default", "customer-1-of-many"])
+def test_an_error_of_5000_characters_takes_a_few_lines(
+    control: Control, monkeypatch: pytest.MonkeyPatch, width: int, queue: str
+) -> None:
+    errors = ("z" * 5_000, "some words " * 500)
+    with Queue(control.store) as opened:
+        opened.enqueue_many([NewJob("package.module.send_email", queue=queue) for _ in errors])
+        for job, error in zip(opened.dequeue(batch_size=9), errors, strict=True):
+            opened.fail(job, error=error)
+    monkeypatch.setenv("COLUMNS", str(width))
+    for command in ("errors", "list"):
+        shown = control.done("dlq", command)
+        assert shown.count("\n") <= 4 + 6 * len(errors) + 1, shown
+        assert max(map(len, shown.split("\n"))) <= width
+        assert "zzzz" in shown
+        assert "some" in shown
+    assert len(control("dlq", "errors", "--json").json["errors"][0]["error"]) == 500
 
 
 def test_tables_of_errors_fit_in_80_columns(

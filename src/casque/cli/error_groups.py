@@ -7,7 +7,7 @@ import msgspec
 from casque.cli.output import JsonObject, utc_time
 from casque.job import Job
 from casque.rules.transitions import describe
-from casque.system.terminal_text import cut
+from casque.system.terminal_text import counted, cut
 
 MOST_GROUPS = 1_000
 _LONGEST_ERROR = 500
@@ -107,11 +107,11 @@ def summary(groups: ErrorGroups, longest: int = 60) -> str:
     texts = [_told(group, longest) for group in largest[:3]]
     if len(largest) == 1 and not groups.others:
         return texts[0]
-    if largest[0].count == 1 and groups.total > len(texts):
-        return f"for example {texts[0]}"
+    if largest[0].error and largest[0].count == 1 and groups.total > len(texts):
+        return f"each with another error, such as {texts[0]}"
     parts = [f"{one.count:,} × {text}" for one, text in zip(largest, texts, strict=False)]
     rest = groups.total - sum(one.count for one in largest[:3])
-    return "; ".join([*parts, *([f"{rest:,} others"] if rest else [])])
+    return "; ".join([*parts, *([counted(rest, "other")] if rest else [])])
 
 
 def _told(group: ErrorGroup, longest: int) -> str:

@@ -28,6 +28,7 @@ _SHORT_IDS = range(9, 17)
 _LONGEST_COMMAND = 200
 _LONGEST_PAYLOAD = 80
 _LONGEST_QUEUE = 16
+_LONGEST_TASK = 24
 _LINES = 4
 """A command or an error takes at most about this many lines."""
 _NARROWEST = 12
@@ -85,8 +86,9 @@ def _side_columns(
 def _width_of(column: tuple[str, list[str]]) -> int:
     """The width of a short column, with its border."""
     title, texts = column
+    limit = {"Queue": _LONGEST_QUEUE, "Task": _LONGEST_TASK}.get(title)
     longest = max(map(len, texts), default=0)
-    return 3 + max(len(title), min(longest, _LONGEST_QUEUE) if title == "Queue" else longest)
+    return 3 + max(len(title), longest if limit is None else min(longest, limit))
 
 
 def _empty(title: str, columns: Iterable[str], *, longest_id: int, is_whole: bool) -> Table:
@@ -145,8 +147,8 @@ def _error_table(groups: Sequence[ErrorGroup], now: int) -> Table:
     is_wide = width >= _WIDE
     columns: dict[str, list[str]] = {
         "#Count": [f"{group.count:,}" for group in groups],
-        "Error": [group.error or "-" for group in groups],
-        "Task": [group.entrypoint for group in groups],
+        "Error": [],  # filled below, with the room that the others leave
+        "Task": [plain(group.entrypoint) for group in groups],
     }
     if width >= _USUAL:
         if any(group.queues != {DEFAULT_QUEUE} for group in groups):
@@ -155,6 +157,10 @@ def _error_table(groups: Sequence[ErrorGroup], now: int) -> Table:
         columns["Last Seen"] = [time(group.last_us) for group in groups]
     ids = [plain(group.job_id) for group in groups]
     columns["Last Job"] = shown_ids(ids, _LONGEST_ID if is_wide else _SHORT_IDS[3])
+    sides = [one for one in columns.items() if one[0] != "Error"]
+    room = width - 1 - 3 - sum(map(_width_of, sides))
+    most = _LINES * max(room, _NARROWEST)
+    columns["Error"] = [cut(plain(group.error), most) or "-" for group in groups]
     made = table("Dead Jobs by Error", *columns)
     for column in made.columns:
         column.no_wrap = column.header in ("Last Seen", "Last Job")
