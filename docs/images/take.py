@@ -166,6 +166,15 @@ def take_errors(into: Path) -> None:
         draw(into / name, *screens)
 
 
+HELPS = {"help.svg": "queuectl --help", "help-enqueue.svg": "queuectl enqueue --help"}
+
+
+def take_helps(into: Path) -> None:
+    """Take `help.svg` and `help-enqueue.svg`."""
+    for name, command in HELPS.items():
+        draw(into / name, (command, queuectl(*command.split()[1:])))
+
+
 def take_demo(into: Path) -> None:
     """Take `demo.svg`, while the workers are busy, and `demo-end.svg`, when they are done."""
     seen = CURSOR.sub("", shown(sys.executable, "-c", DEMO))
@@ -188,7 +197,7 @@ def main() -> None:
         os.environ["CASQUE_STORE"] = str(Path(folder) / "jobs.db")
         os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         with ThreadPoolExecutor() as pool:  # they wait most of the time
-            takes = (take_queuectl, take_errors, take_demo)
+            takes = (take_queuectl, take_errors, take_helps, take_demo)
             for taking in [pool.submit(take, into) for take in takes]:
                 taking.result()
 

@@ -16,6 +16,7 @@ from casque.cli.completion import COMPLETE_VARIABLE
 from casque.cli.config import config
 from casque.cli.dlq import dlq
 from casque.cli.enqueue import typer_args
+from casque.cli.job_options import OTHER_NAMES
 from casque.cli.options import (
     AppOption,
     Commands,
@@ -61,31 +62,37 @@ app = Commands(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={
+        "help_option_names": ["-h", "--help"],
+        "token_normalize_func": lambda option: OTHER_NAMES.get(option, option),
+    },
 )
-app.add(*typer_args.EXAMPLES)(typer_args.enqueue)
-app.add(*status.EXAMPLES)(status.status)
-app.add(*listing.LIST_EXAMPLES, name="list")(listing.list_jobs)
-app.add(*show.EXAMPLES)(show.show)
-app.add(*manage.CANCEL_EXAMPLES)(manage.cancel)
-app.add(*manage.RETRY_EXAMPLES)(manage.retry)
-app.add(*manage.PURGE_EXAMPLES)(manage.purge)
-app.add(*manage.PAUSE_EXAMPLES)(manage.pause)
-app.add(*manage.PAUSE_EXAMPLES)(manage.resume)
-app.add(*listing.QUEUES_EXAMPLES)(listing.queues)
-app.add(*watch.EXAMPLES)(watch.watch)
-app.add_typer(workers)
-app.add_typer(dlq)
-app.add_typer(schedule)
-app.add_typer(config)
-app.add(*backup.EXAMPLES)(backup.backup)
-app.add(*transfer.IMPORT_EXAMPLES, name="import")(transfer.import_jobs)
-app.add(*transfer.EXPORT_EXAMPLES, name="export")(transfer.export_jobs)
-app.add(*transfer.COPY_EXAMPLES, name="copy")(transfer.copy_jobs)
-app.add(*manage.RESET_EXAMPLES)(manage.reset)
+_JOBS, _WORKERS, _LATER = "Jobs", "Workers and Queues", "Schedules and Folders"
+_STORE, _OTHERS = "The Store", "Other"
+
+app.add(*typer_args.EXAMPLES, rich_help_panel=_JOBS)(typer_args.enqueue)
+app.add(*listing.LIST_EXAMPLES, name="list", rich_help_panel=_JOBS)(listing.list_jobs)
+app.add(*show.EXAMPLES, rich_help_panel=_JOBS)(show.show)
+app.add(*manage.CANCEL_EXAMPLES, rich_help_panel=_JOBS)(manage.cancel)
+app.add(*manage.RETRY_EXAMPLES, rich_help_panel=_JOBS)(manage.retry)
+app.add(*manage.PURGE_EXAMPLES, rich_help_panel=_JOBS)(manage.purge)
+app.add_typer(dlq, rich_help_panel=_JOBS)
+app.add(*status.EXAMPLES, rich_help_panel=_WORKERS)(status.status)
+app.add(*listing.QUEUES_EXAMPLES, rich_help_panel=_WORKERS)(listing.queues)
+app.add(*manage.PAUSE_EXAMPLES, rich_help_panel=_WORKERS)(manage.pause)
+app.add(*manage.PAUSE_EXAMPLES, rich_help_panel=_WORKERS)(manage.resume)
+app.add_typer(workers, rich_help_panel=_WORKERS)
+app.add(*watch.EXAMPLES, rich_help_panel=_LATER)(watch.watch)
+app.add_typer(schedule, rich_help_panel=_LATER)
+app.add(*backup.EXAMPLES, rich_help_panel=_STORE)(backup.backup)
+app.add(*transfer.IMPORT_EXAMPLES, name="import", rich_help_panel=_STORE)(transfer.import_jobs)
+app.add(*transfer.EXPORT_EXAMPLES, name="export", rich_help_panel=_STORE)(transfer.export_jobs)
+app.add(*transfer.COPY_EXAMPLES, name="copy", rich_help_panel=_STORE)(transfer.copy_jobs)
+app.add(*manage.RESET_EXAMPLES, rich_help_panel=_STORE)(manage.reset)
+app.add_typer(config, rich_help_panel=_STORE)
 
 
-@app.command(epilog=epilog("queuectl demo"))
+@app.command(epilog=epilog("queuectl demo"), rich_help_panel=_OTHERS)
 def demo() -> int:
     """Watch two workers run good, flaky and failing jobs, on a store in a temporary folder."""
     from casque.cli.demo.run import demo
@@ -93,7 +100,7 @@ def demo() -> int:
     return demo()
 
 
-app.command(epilog=completion.EPILOG)(completion.completion)
+app.command(epilog=completion.EPILOG, rich_help_panel=_OTHERS)(completion.completion)
 
 
 def _print_version(wanted: bool) -> None:

@@ -94,7 +94,14 @@ def errors(
     since: SinceOption = None,
     limit: Annotated[
         int,
-        typer.Option("--limit", "-n", min=1, max=MOST_GROUPS, help="The maximum number of errors."),
+        typer.Option(
+            "--limit",
+            "-n",
+            metavar="N",
+            min=1,
+            max=MOST_GROUPS,
+            help="The maximum number of errors.",
+        ),
     ] = DEFAULT_LIMIT,
 ) -> int:
     """Count the dead jobs by error and task, the most frequent first."""

@@ -6,16 +6,21 @@ from typing import Annotated
 
 import typer
 
+OTHER_NAMES = {"max-retries": "max-attempts"}
+"""Options that have a second name, which is not in the column of names in the help."""
+
 QueueOption = Annotated[
     str | None, typer.Option("--queue", "-q", metavar="NAME", help="The job's queue.")
 ]
 PriorityOption = Annotated[
-    int | None, typer.Option("--priority", "-p", help="Lower runs first. Default: 0.")
+    int | None, typer.Option("--priority", "-p", metavar="N", help="Lower runs first. Default: 0.")
 ]
 MaxAttemptsOption = Annotated[
     int | None,
     typer.Option(
-        "--max-attempts", "--max-retries", help="Total attempts. Default: the setting max_retries."
+        "--max-attempts",
+        metavar="N",
+        help="Total attempts. Default: the setting max_retries. Also: --max-retries.",
     ),
 ]
 TimeoutOption = Annotated[

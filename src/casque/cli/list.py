@@ -35,7 +35,10 @@ from casque.record import PAUSE
 from casque.rules.views import VIEWS, JobFilter, View
 
 LimitOption = Annotated[
-    int, typer.Option("--limit", "-n", min=1, max=1_000_000, help="The maximum number of jobs.")
+    int,
+    typer.Option(
+        "--limit", "-n", metavar="N", min=1, max=1_000_000, help="The maximum number of jobs."
+    ),
 ]
 DEFAULT_LIMIT = 50
 _RARE = ("scheduled", "cancelled")

@@ -69,7 +69,9 @@ class Commands(typer.Typer):
         """Register a command. Its first parameter, the context, holds the common options."""
 
         def register(command: Callable[..., Any]) -> Callable[..., Any]:
-            self.command(name, epilog=epilog(*examples), **settings)(_with_common(command))
+            explained = unwrapped(inspect.getdoc(command) or "")
+            registering = self.command(name, help=explained, epilog=epilog(*examples), **settings)
+            registering(_with_common(command))
             return command
 
         return register
@@ -80,6 +82,11 @@ def command_group(name: str, explained: str, *examples: str) -> Commands:
     made = Commands(name=name, help=explained, epilog=epilog(*examples), no_args_is_help=True)
     made.callback()(keep_common)
     return made
+
+
+def unwrapped(text: str) -> str:
+    """Return the paragraphs without their line breaks: Typer keeps these, at any width."""
+    return "\n\n".join(" ".join(one.split()) for one in text.split("\n\n"))
 
 
 def epilog(*examples: str) -> str:

@@ -25,7 +25,7 @@ EXAMPLES = (
     """queuectl enqueue '{"id": "job1", "command": "sleep 2"}'""",
     "queuectl enqueue --command 'make backup' --id backup --delay 5m",
     "queuectl enqueue -c './report.sh' -q reports --run-at 2026-01-31T08:00:00Z",
-    "queuectl enqueue --id-from-content --if-exists fail -c 'make docs' || echo 'again'",
+    "queuectl enqueue --id-from-content --if-exists fail -c 'make docs'",
     "queuectl enqueue - < jobs.jsonl",
 )
 
@@ -82,9 +82,10 @@ def enqueue(
         IfExists | None,
         typer.Option(
             "--if-exists",
-            help="What to do if the id exists: skip (the default) changes nothing and exits with "
-            "0, fail changes nothing and exits with 7, replace puts this job in its place, "
-            "unless it is running: then 7.",
+            metavar="POLICY",
+            help="If the id exists: skip (the default) changes nothing and exits with 0, fail "
+            "changes nothing and exits with 7, replace puts this job in its place, unless it is "
+            "running: then 7.",
         ),
     ] = None,
     skip_inside_job: Annotated[

@@ -43,15 +43,15 @@ NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The name of a
 schedule = command_group(
     "schedule",
     "Schedules: jobs that workers enqueue at the times of a cron line, or at intervals.",
-    "queuectl schedule add nightly '30 2 * * *' --tz Europe/Berlin --command backup.sh",
+    "queuectl schedule add nightly '30 2 * * *' --tz Europe/Berlin -c backup.sh",
     "queuectl schedule list",
 )
 
 
 @schedule.add(
-    "queuectl schedule add nightly '30 2 * * *' --tz Europe/Berlin --command backup.sh",
-    "queuectl schedule add poll --every 5m --overlap skip --command 'curl -sf http://localhost'",
-    'queuectl schedule add report @daily --task report --arguments \'{"region": "north"}\'',
+    "queuectl schedule add nightly '30 2 * * *' --tz Europe/Berlin -c backup.sh",
+    "queuectl schedule add poll --every 5m --overlap skip -c 'curl -s localhost'",
+    "queuectl schedule add report @daily --task report --arguments '{\"days\": 7}'",
 )
 def add(
     context: typer.Context,

@@ -35,7 +35,7 @@ from casque.worker.supervision.signals import stopping_on_signals
 
 EXAMPLES = (
     "queuectl watch inbox --command 'process {path}'",
-    "queuectl watch ~/scans --pattern '*.pdf' --recursive --existing -c './ocr.sh {path}'",
+    "queuectl watch ~/scans --pattern '*.pdf' --recursive -c './ocr.sh {path}'",
 )
 
 

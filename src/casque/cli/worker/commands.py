@@ -42,7 +42,7 @@ workers = command_group(
 @workers.add(
     "queuectl worker start --count 4",
     "queuectl worker start --count 2 --foreground",
-    "queuectl worker start --app tasks:app --queue mail --queue reports --grace 5m",
+    "queuectl worker start --app tasks:app --queue mail --grace 5m",
 )
 def start(
     context: typer.Context,
