@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 from typing import Any
 
@@ -225,3 +226,15 @@ def test_run_inside_a_job_obeys_the_loop_guard(
     assert "max_depth is 2" in control.refused("schedule", "run", "nightly")
     with Queue(control.store) as queue:
         assert [job.depth for job in queue.jobs()] == [2]
+
+
+def test_the_next_times_stand_one_below_the_other_at_80_columns(
+    control: Control, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    command = "curl -sf http://localhost/health/check"
+    control.done("schedule", "add", "nightly", "30 2 * * *", "--tz", "Asia/Kolkata", "-c", command)
+    lines = control.done("schedule", "list").split("\n")
+    assert max(map(len, lines)) <= 80
+    times = [re.search(r"│ \d{4}-\d\d-\d\d \d\d:\d\d:\d\d │", line) for line in lines]
+    assert len([one for one in times if one]) == 3

@@ -235,9 +235,10 @@ def table(title: str, *columns: str) -> Table:
 
 
 def add_row(to: Table, *cells: object) -> None:
+    """Add a row. A Text is shown as it is; anything else as one line."""
     from rich.text import Text
 
-    to.add_row(*(Text(plain(str(cell))) for cell in cells))
+    to.add_row(*(cell if isinstance(cell, Text) else Text(plain(str(cell))) for cell in cells))
 
 
 def print_table(drawn: object) -> None:

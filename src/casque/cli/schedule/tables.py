@@ -114,9 +114,12 @@ class Row:
 
 
 def show_rows(rows: list[Row]) -> None:
+    from rich.text import Text
+
     made = table("Schedules", "Name", "When", "Runs", "Next", "Last outcome", "State")
+    made.columns[3].no_wrap = True
     for row in rows:
-        ticks = ", ".join(map(local_time, row.next)) or "-"
+        ticks = Text("\n".join(map(local_time, row.next)) or "-")
         state = row.state if row.schedule is None or not row.schedule.app else f"{row.state}, code"
         add_row(made, row.name, row.when or row.wrong, row.work, ticks, row.outcome, state)
     print_table(made)
