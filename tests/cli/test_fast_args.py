@@ -162,7 +162,7 @@ def test_enqueueing_on_sqlite_loads_neither_typer_nor_an_event_loop(tmp_path: Pa
 import sys
 from casque.cli.main import run
 code = run(["enqueue", '{"command": "a"}'])
-unwanted = {"typer", "rich", "asyncio", "casque.stores.ledger", "casque.tasks"}
+unwanted = {"typer", "rich", "asyncio", "logging", "casque.stores.ledger", "casque.tasks"}
 unwanted |= {"casque.worker.worker", "casque.worker.supervision"}
 print(code, *sorted(unwanted & set(sys.modules)))
 """

@@ -6,7 +6,6 @@ from the wrong folder would fill a second queue that no worker reads.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 
 Report = Callable[[str], object]
@@ -20,6 +19,8 @@ def report_created(name: str, report: Report | None) -> None:
 
 
 def _log(name: str) -> None:
+    import logging  # noqa: PLC0415 - loading it takes as long as an enqueue
+
     logging.getLogger("casque").warning(
         "created a new queue: %s. If you expected one with jobs, check its address: a relative "
         "path starts in the working directory.",
