@@ -18,7 +18,14 @@ from casque import InvalidError, NewJob, Queue, StorageError
 from casque.queues.commit import PendingOperation
 from casque.queues.commit_threads import ThreadCommitter
 from casque.stores.sqlite import lock_wait
-from casque.stores.sqlite.lock_wait import LOCKED, LockWait, is_writing, refuse_own_transaction
+from casque.stores.sqlite.lock_wait import (
+    LOCKED,
+    LOG_REMOVED,
+    OPENING,
+    LockWait,
+    is_writing,
+    refuse_own_transaction,
+)
 from casque.stores.sqlite.store import SqliteStore
 from casque.system.clock import SECOND_US
 from casque.testing import FakeClock
@@ -104,6 +111,21 @@ def test_a_wait_warns_once_after_five_seconds_and_ends_after_thirty(
         wait.check(LOCKED, BUSY)
     assert "`task.using(connection=…).enqueue(…)`" in str(ended.value)
     assert not ended.value.outcome_unknown
+
+
+@pytest.mark.parametrize(
+    ("opened_for", "named"), [(4, "removed the log"), (6, "opening or closing a queue")]
+)
+def test_a_wait_names_the_opening_of_others_only_if_it_lasts(opened_for: int, named: str) -> None:
+    clock = FakeClock()
+    wait = LockWait("jobs.db", clock, 30 * SECOND_US)
+    for second in range(30):
+        wait.check(OPENING, BUSY)
+        if second <= 30 - opened_for:
+            wait.check(LOG_REMOVED, BUSY)
+        clock.advance(timedelta(seconds=1))
+    with pytest.raises(StorageError, match=named):
+        wait.check(OPENING, BUSY)
 
 
 @pytest.mark.usefixtures("warns_at_once")

@@ -6,7 +6,9 @@ import os
 import sqlite3
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from datetime import timedelta
 from pathlib import Path
@@ -20,7 +22,7 @@ from casque.stores.sqlite.store import SqliteStore
 from casque.system.clock import drive
 from tests.notes import without_notes
 from tests.sqlite.actors import Actor, actor
-from tests.sqlite.waiting import PROMPTLY, closed_behind, remove, waiting_dequeue
+from tests.sqlite.waiting import LONG, PROMPTLY, closed_behind, remove, waiting_dequeue
 
 LOG = ("-wal", "-shm")
 SOON = 0.3
@@ -145,6 +147,55 @@ def test_no_process_sees_the_new_log_of_an_opening_that_will_remove_it(
         assert "removed or replaced the file" in user.end()[1]
     stored = {*before, "later0"} if what == "another opens" else {*before}
     assert stored <= there(path) <= {*before, "later0", "unsure0", "q"}
+
+
+@pytest.mark.parametrize("parts", PARTS, ids="".join)
+def test_a_process_does_not_wait_for_its_own_removed_log(
+    path: Path, parts: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(opening, "COMMIT_DEADLINE_US", 500_000)
+    look, left = opening.Database._log_to_open, [parts]
+
+    def removing(self: opening.Database) -> object:
+        if left:
+            cut(path, left.pop())  # after the check, and before SQLite opens the log
+        return look(self)
+
+    with Queue(path) as q:
+        q.enqueue("e", id="before")  # its writer has the log open, its reader does not
+        monkeypatch.setattr(opening.Database, "_log_to_open", removing)
+        with pytest.raises(CorruptError, match="removed or replaced the file"):
+            q.stats()
+        with Queue(path) as other:
+            assert other.stats().total == 1
+
+
+@pytest.mark.parametrize("parts", PARTS, ids="".join)
+def test_a_wait_for_the_write_lock_ends_when_the_log_is_removed(
+    path: Path, parts: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(opening, "COMMIT_DEADLINE_US", 500_000)
+    store = SqliteStore(path)
+    with (
+        closed_behind(store),
+        Queue(store) as q,
+        closing(sqlite3.connect(path, isolation_level=None)) as other,
+    ):
+        q.enqueue("e", id="before")
+        connection, attempts = store._writer.opened, list[str]()
+        assert connection is not None
+
+        def removing(statement: str) -> None:
+            attempts.append(statement)
+            if attempts.count("BEGIN IMMEDIATE") == 3:  # the first is made before the wait begins
+                connection.set_trace_callback(None)
+                cut(path, parts)
+
+        other.execute("BEGIN IMMEDIATE")
+        connection.set_trace_callback(removing)
+        with pytest.raises(CorruptError, match="removed or replaced the file"):
+            q.enqueue("e", id="never")
+    assert there(path) == {"before"}
 
 
 @pytest.mark.parametrize("parts", PARTS, ids="".join)
@@ -414,6 +465,25 @@ def test_a_waiting_dequeue_reports_that_the_file_is_gone(
         with pytest.raises(CorruptError, match="removed or replaced the file"):
             waiting.result(PROMPTLY)
         assert path.exists() is ("" not in parts)
+
+
+@pytest.mark.parametrize("parts", PARTS, ids="".join)
+def test_a_waiting_dequeue_reports_that_the_log_is_gone_before_it_is_watched(
+    path: Path, parts: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect, left = opening.Database.connect, [parts]
+
+    def removing(self: opening.Database) -> sqlite3.Connection:
+        if left and threading.current_thread().name == "casque-watch":
+            cut(path, left.pop())
+        return connect(self)
+
+    monkeypatch.setattr(opening.Database, "connect", removing)
+    with ThreadPoolExecutor(1) as threads, Queue(path) as q:
+        q.enqueue("later", delay=LONG)
+        waiting = threads.submit(q.dequeue, queue="default", wait=LONG)
+        with pytest.raises(CorruptError, match="removed or replaced the file"):
+            waiting.result(PROMPTLY)
 
 
 # -- in one process ------------------------------------------------------------

@@ -241,7 +241,8 @@ class Database:
         """Call `attempt` until nothing blocks it, for as long as a commit may take.
 
         Warns after a while. After that time it raises StorageError, which names the cause and the
-        remedy. Raises InvalidError at once if this thread certainly waits for itself.
+        remedy. Raises CorruptError once an open file is gone, and InvalidError at once if this
+        thread certainly waits for itself.
         """
         wait: LockWait | None = None
         while True:
@@ -255,6 +256,10 @@ class Database:
                 if not is_busy(error):
                     raise
                 obstacle, cause = LOCKED, error
+            # While this process has a removed log open, no process can open the file. So this one
+            # must let it go: it may be waiting for itself.
+            if self.is_lost():
+                raise self.lost() from cause
             if wait is None:
                 wait = LockWait(self.name, self.clock, COMMIT_DEADLINE_US)
                 if obstacle is LOCKED:

@@ -40,10 +40,8 @@ LOG_REMOVED = Obstacle(
     "A new log would lose jobs. Stop or restart every process that uses the file; the last one to "
     "exit saves its copy of the log.",
 )
-
-
 OPENING = Obstacle(
-    "waiting for {} s for another process that is opening or closing a queue in the same folder",
+    "blocked for {} s by another process that is opening or closing a queue in the same folder",
     "Check for a suspended process.",
 )
 
@@ -65,11 +63,13 @@ class LockWait:
         self._limit_us = limit_us
         self._begun_us = clock.monotonic()
         self._has_warned = False
+        self._found: Obstacle | None = None
+        self._found_us = 0
 
     def check(self, obstacle: Obstacle, error: BaseException) -> None:
         """Return if another attempt may follow. Raises StorageError when the time is over."""
         waited = self._clock.monotonic() - self._begun_us
-        state, remedy = obstacle
+        state, remedy = self._lasting(obstacle, waited)
         if waited >= self._limit_us:
             raise StorageError(
                 f"{self._name} has been {state.format(self._limit_us // SECOND_US)}; nothing was "
@@ -84,6 +84,14 @@ class LockWait:
                 f"{self._name}, which has been {state.format(waited // SECOND_US)}. This call "
                 f"waits up to {self._limit_us // SECOND_US} s. {remedy}"
             )
+
+    def _lasting(self, obstacle: Obstacle, waited: int) -> Obstacle:
+        """Return the obstacle to name: the processes that wait open the file in turn, briefly."""
+        if obstacle is not OPENING:
+            self._found, self._found_us = obstacle, waited
+        elif self._found is not None and waited - self._found_us < WARN_AFTER_US:
+            return self._found
+        return obstacle
 
 
 def _warn(message: str) -> None:

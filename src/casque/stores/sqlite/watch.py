@@ -97,7 +97,7 @@ class Watch:
 
     def _look(self, stop: Bell) -> None:
         handle = self._handle
-        seen: tuple[object, ...] | None = None
+        seen: tuple[object, ...] | None = ()  # so the first look rings, even if it fails
         looks, pause = 0, LOOK_EVERY_US
         while not drive(stop.wait(pause)):
             looks += 1
