@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import sqlite3
 import subprocess
@@ -265,6 +266,35 @@ def test_the_first_process_that_sees_the_log_gone_saves_it(path: Path) -> None:
         cut(path)
         assert "CorruptError" in a.do("stats")[1]
         b.kill()  # it had the log until its end, and never noticed
+    assert there(path) == told
+
+
+def test_a_process_saves_a_removed_log_after_one_that_dies_while_it_saves_it(path: Path) -> None:
+    with actor(path) as a:
+        told = {*a.do("enqueue", "a", 10)[0]}
+        with path.with_name("jobs.db-shm").open("r+b") as index:
+            # The lock of a process that is moving the log to the file (WAL_CKPT_LOCK).
+            fcntl.lockf(index, fcntl.LOCK_EX, 1, 121)
+            cut(path)
+            a.begin("stats")
+            assert not a.answers_within(SOON), "it left an incomplete file behind"
+        assert "CorruptError" in a.end()[1]
+        a.kill()
+    assert there(path) == told
+
+
+def test_a_process_saves_a_removed_log_after_one_that_reads_it(path: Path) -> None:
+    with actor(path) as a, closing(sqlite3.connect(path, isolation_level=None)) as reader:
+        told = {*a.do("enqueue", "a", 10)[0]}
+        reader.execute("BEGIN")
+        reader.execute("SELECT count(*) FROM casque_job").fetchone()
+        told |= {*a.do("enqueue", "b", 10)[0]}  # a checkpoint stops where the reader is
+        cut(path)
+        a.begin("stats")
+        assert not a.answers_within(SOON), "it left a part of the log unsaved"
+        reader.execute("ROLLBACK")
+        assert "CorruptError" in a.end()[1]
+        a.kill()
     assert there(path) == told
 
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import random
 import signal
@@ -107,8 +108,20 @@ class Fleet:
         worker.kill()
         worker.wait()
 
-    def suspend(self, number: int) -> None:
-        self.workers[number][0].send_signal(signal.SIGSTOP)
+    def suspend(self, numbers: list[int]) -> None:
+        """Suspend workers. If that is all of them, none is saving the log: if one that does so is
+        killed, only another one can complete the file.
+        """
+        while True:
+            self._send(numbers, signal.SIGSTOP)
+            if len(numbers) < WORKERS or not is_being_saved(self.path):
+                return
+            self._send(numbers, signal.SIGCONT)
+            time.sleep(0.01)
+
+    def _send(self, numbers: list[int], what: signal.Signals) -> None:
+        for one in numbers:
+            self.workers[one][0].send_signal(what)
 
     def replace(self, number: int) -> None:
         self.workers[number] = self._launch()
@@ -151,6 +164,16 @@ def checkpoint(path: Path) -> int:
             [(_, there, moved)] = db.execute("PRAGMA wal_checkpoint").fetchall()
             if there == moved:
                 return since
+
+
+def is_being_saved(path: Path) -> bool:
+    """True if a process is moving the log to the file: it has SQLite's WAL_CKPT_LOCK."""
+    with path.with_name(f"{path.name}-shm").open("r+b") as index:
+        try:
+            fcntl.lockf(index, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 121)
+        except OSError:
+            return True
+    return False
 
 
 def remove(path: Path, parts: tuple[str, ...]) -> int:
@@ -202,8 +225,7 @@ def test_removing_the_log_at_random_loses_nothing_acknowledged_afterwards(
             else:
                 since = checkpoint(fleet.path)
                 victims = list(range(chance.randint(1, WORKERS)))
-                for victim in victims:  # one that is killed while it saves the log damages the file
-                    fleet.suspend(victim)
+                fleet.suspend(victims)
                 removed = remove(fleet.path, chance.choice(PARTS))
                 removals.append(Removal(since, removed))
             for victim in victims:

@@ -41,7 +41,8 @@ _BUSY_SECONDS = 0.05
 """How long SQLite waits for a lock by itself: briefly, so that Ctrl-C works in between."""
 _ASK_AGAIN_SECONDS = 0.01
 _CLOSE_PATIENCE_SECONDS = 5.0
-"""After that time a connection is closed although another process is opening or closing one."""
+"""After that time a connection is closed although another process is opening or closing one, or
+still saves or reads a removed log."""
 _STATEMENTS_CACHED = 256
 _PAGE_BYTES = 2048
 """Half of SQLite's default. A commit of one job changes a few hundred bytes in two or three pages,
@@ -169,11 +170,25 @@ class Database:
             close_alone(connection, self.path, self.files.file)
             return
         if not self.files.are_there():
-            # No process can have opened the file since: the content of the log can still be saved.
             with suppress(sqlite3.Error):
-                connection.execute("PRAGMA wal_checkpoint").fetchall()
+                self._save_log(connection)
         with suppress(sqlite3.Error):  # committed data is safe; nothing more can be done
             connection.close()
+
+    def _save_log(self, connection: sqlite3.Connection) -> None:
+        """Move the content of a removed log to the file: no process can have opened it since.
+
+        Another process may be doing this now. If it is killed, the file is incomplete, and only a
+        process that still has the log open can complete it. So this waits for the other one.
+        """
+        patience_seconds = _CLOSE_PATIENCE_SECONDS
+        while patience_seconds > 0:
+            blocked, logged, saved = connection.execute("PRAGMA wal_checkpoint").fetchone()
+            if not blocked and logged == saved:
+                return
+            pause = self._clock.random() * _ASK_AGAIN_SECONDS
+            threading.Event().wait(pause)
+            patience_seconds -= pause
 
     def let_go(self) -> None:
         """Forget the connections of the parent, in the child of a fork."""
