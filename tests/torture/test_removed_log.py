@@ -161,8 +161,8 @@ def checkpoint(path: Path) -> int:
     with closing(sqlite3.connect(path, timeout=30)) as db:
         while True:
             since = time.monotonic_ns()
-            [(_, there, moved)] = db.execute("PRAGMA wal_checkpoint").fetchall()
-            if there == moved:
+            [(blocked, there, moved)] = db.execute("PRAGMA wal_checkpoint").fetchall()
+            if not blocked and there == moved:  # -1 and -1 if it is blocked
                 return since
 
 
