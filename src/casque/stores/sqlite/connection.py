@@ -186,7 +186,7 @@ class Database:
             blocked, logged, saved = connection.execute("PRAGMA wal_checkpoint").fetchone()
             if not blocked and logged == saved:
                 return
-            pause = self._clock.random() * _ASK_AGAIN_SECONDS
+            pause = self.clock.random() * _ASK_AGAIN_SECONDS
             threading.Event().wait(pause)
             patience_seconds -= pause
 
