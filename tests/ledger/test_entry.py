@@ -30,7 +30,8 @@ from casque.rules.operations import (
     Requeued,
     Retried,
 )
-from casque.stores.ledger.entry import FIRST, FORMAT, Entry, Guest, decode, digest_of, encode
+from casque.stores.ledger.entry import FIRST, FORMAT, Entry, Guest, decode, encode
+from casque.stores.ledger.framing import digest_of
 
 GOLDEN = Path(__file__).parent / "golden" / f"entry-{FORMAT}.bin"
 

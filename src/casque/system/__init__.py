@@ -1,5 +1,6 @@
 """Access to the machine: time, ids, forks, locks, disks, the terminal.
 
+background     Work that runs beside the callers, as a task or on a thread.
 bell_asyncio   A wake-up signal (`Bell`) that a task of an event loop waits for.
 clock          Time and randomness for all other modules; `drive`, which runs coroutines.
 durations      Durations as people write them: `90`, `30s`, `5m`.

@@ -20,7 +20,8 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND = timedelta(microseconds=1)
 SECOND_US = 1_000_000
 MINUTE_US = 60 * SECOND_US
-DAY_US = 24 * 60 * MINUTE_US
+HOUR_US = 60 * MINUTE_US
+DAY_US = 24 * HOUR_US
 LONGEST_SPAN_US = 36_500 * DAY_US
 """A hundred years: the longest delay, lease or retention."""
 

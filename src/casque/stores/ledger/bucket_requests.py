@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from itertools import islice
 from typing import Any, Literal, TypeVar
 
 from casque.buckets.port import Expect, Found, Listed, Version
@@ -143,6 +144,33 @@ class BucketRequests:
             if isinstance(answer, BaseException):
                 raise answer
         return answers
+
+    async def in_order(
+        self,
+        asks: Iterable[Callable[[], Coroutine[Any, Any, T]]],
+        at_once: int,
+        take: Callable[[T], object],
+    ) -> None:
+        """Pass the answers to these requests to `take`, in order.
+
+        Up to `at_once` of them run in parallel: when the first ends, another one starts.
+        """
+        unsent = iter(asks)
+        if self.bucket.blocking:
+            for ask in unsent:
+                take(await ask())
+            return
+        sent: deque[asyncio.Task[T]] = deque()
+        try:
+            while True:
+                more = islice(unsent, at_once - len(sent))
+                sent.extend(asyncio.create_task(ask()) for ask in more)
+                if not sent:
+                    return
+                take(await sent[0])
+                sent.popleft()
+        finally:
+            let_go(sent)
 
     async def pause(self, place: int, watch: Stopwatch, error: StorageError | None = None) -> None:
         """Wait between two tries: longer each time, and at least as long as the storage asks.

@@ -8,14 +8,11 @@ the format.
 
 from __future__ import annotations
 
-import hashlib
-from contextlib import suppress
 from typing import NamedTuple, cast
 
 import msgspec
 
-from casque.errors import CorruptError
-from casque.job import Attempt, HeaderPairs, Job, JobStatus
+from casque.job import HeaderPairs, Job
 from casque.rules.operations import (
     Added,
     BatchStamp,
@@ -37,15 +34,13 @@ from casque.rules.operations import (
     Requeued,
     Retried,
 )
+from casque.stores.ledger.framing import NO_DIGEST, Kind, seal, unreadable, unseal
+from casque.stores.ledger.stored_job import StoredJob, from_stored, packed, to_stored, unpacked
 
 FORMAT = 1
+_ENTRY = Kind(b"csq", FORMAT, "a casque log entry")
 
-_MAGIC = b"csq"
-_HEAD = _MAGIC + bytes([FORMAT])
-_DIGEST_BYTES = 8
-_UUID_LENGTH, _UUID_BYTES = 36, 16
-
-FIRST = bytes(_DIGEST_BYTES)
+FIRST = NO_DIGEST
 """The `previous` of the first entry of a log."""
 
 
@@ -106,44 +101,8 @@ class _Removed(msgspec.Struct, frozen=True, tag=4, array_like=True, gc=False):
     ids: tuple[bytes, ...]
 
 
-class _Job(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True, gc=False):
-    """A job of another store, with its own times. Trailing fields that are empty are left out."""
-
-    id: bytes
-    entrypoint: str
-    payload: bytes
-    queue: str
-    priority: int
-    status: JobStatus
-    attempts: int
-    max_attempts: int
-    token: int
-    created_us: int
-    run_us: int
-    updated_us: int
-    worker: str | None = None
-    claimed_us: int | None = None
-    heartbeat_us: int | None = None
-    finished_us: int | None = None
-    expires_us: int | None = None
-    retain_us: int | None = None
-    timeout_us: int | None = None
-    error: str | None = None
-    result: bytes | None = None
-    progress: float | None = None
-    note: str | None = None
-    output: bytes | None = None
-    history: tuple[Attempt, ...] = ()
-    depth: int = 0
-    chain: tuple[str, ...] = ()
-    header_pairs: HeaderPairs = ()
-
-
-_JOB_FIELDS = _Job.__struct_fields__[1:]
-
-
 class _Inserted(msgspec.Struct, frozen=True, tag=20, array_like=True, gc=False):
-    jobs: tuple[_Job, ...]
+    jobs: tuple[StoredJob, ...]
     token: int
 
 
@@ -202,66 +161,34 @@ def encode(entry: Entry) -> bytes:
     time = entry.time_us
     body = _Body(
         entry.number,
-        [_StoredStamp(_packed(one.writer), one.number, one.answers) for one in entry.stamps],
+        [_StoredStamp(packed(one.writer), one.number, one.answers) for one in entry.stamps],
         time,
         entry.previous,
         cast("list[_Stored]", [_to_stored(event, time) for event in entry.events]),
-        None if entry.guest is None else (_packed(entry.guest.word), entry.guest.span_us),
+        None if entry.guest is None else (packed(entry.guest.word), entry.guest.span_us),
     )
-    content = _HEAD + _encode(body)
-    return content + _digest(content)
+    return seal(_ENTRY, _encode(body))
 
 
 def decode(content: bytes, name: str) -> Entry:
     """Return the entry in `content`. Raises CorruptError, with the object's name, if invalid."""
-    _check_head(content, name)
-    if _digest(content[:-_DIGEST_BYTES]) != digest_of(content):
-        raise _corrupt(name, "it was cut short or changed")
+    framed = unseal(_ENTRY, content, name)
     try:
-        body = _decoder.decode(content[len(_HEAD) : -_DIGEST_BYTES])
+        body = _decoder.decode(framed)
         time = body.time_us
         events = [_from_stored(event, time) for event in body.events]
-        stamps = [BatchStamp(_unpacked(one.writer), one.number, one.answers) for one in body.stamps]
-        guest = None if body.guest is None else Guest(_unpacked(body.guest[0]), body.guest[1])
+        stamps = [BatchStamp(unpacked(one.writer), one.number, one.answers) for one in body.stamps]
+        guest = None if body.guest is None else Guest(unpacked(body.guest[0]), body.guest[1])
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
-        raise _corrupt(name, str(error)) from error
+        raise unreadable(name, str(error)) from error
     return Entry(body.number, stamps, time, body.previous, events, guest)
-
-
-def digest_of(content: bytes) -> bytes:
-    """Return the digest that identifies this entry."""
-    return content[-_DIGEST_BYTES:]
-
-
-def _digest(content: bytes) -> bytes:
-    return hashlib.blake2b(content, digest_size=_DIGEST_BYTES).digest()
-
-
-def _check_head(content: bytes, name: str) -> None:
-    if not content.startswith(_MAGIC):
-        raise _corrupt(name, "it is not a casque log entry")
-    found = int.from_bytes(content[len(_MAGIC) : len(_HEAD)])
-    if found > FORMAT:
-        raise CorruptError(
-            f"{name} was written by a newer casque: format {found}, and this one reads up to "
-            f"{FORMAT}. Nothing was overwritten. Upgrade casque here."
-        )
-    if found != FORMAT:
-        raise _corrupt(name, "it is not a casque log entry")
-
-
-def _corrupt(name: str, what: str) -> CorruptError:
-    return CorruptError(
-        f"{name} cannot be read: {what}. Nothing was overwritten. If another program writes there, "
-        "give it another prefix. If the object is damaged, restore it from a copy."
-    )
 
 
 def _to_stored(event: Event, time: int) -> _Stored | _Emptied:
     if isinstance(event, Added):
         job = event.job
         return _Added(
-            _packed(job.id),
+            packed(job.id),
             job.queue,
             job.entrypoint,
             job.payload,
@@ -276,7 +203,7 @@ def _to_stored(event: Event, time: int) -> _Stored | _Emptied:
         )
     if isinstance(event, Claimed):
         return _Claimed(
-            tuple(map(_packed, event.ids)),
+            tuple(map(packed, event.ids)),
             event.worker,
             event.first_token,
             event.lease_until_us - time,
@@ -285,25 +212,16 @@ def _to_stored(event: Event, time: int) -> _Stored | _Emptied:
     if isinstance(event, Completed) and not event.keeps_payload:
         return _Emptied(event.id, event.result, event.expires_us)
     if isinstance(event, Removed):
-        return _Removed(tuple(map(_packed, event.ids)))
+        return _Removed(tuple(map(packed, event.ids)))
     if isinstance(event, Inserted):
-        return _Inserted(tuple(map(_to_stored_job, event.jobs)), event.token)
+        return _Inserted(tuple(map(to_stored, event.jobs)), event.token)
     return event
-
-
-def _to_stored_job(job: Job) -> _Job:
-    return _Job(_packed(job.id), *(getattr(job, name) for name in _JOB_FIELDS))
-
-
-def _from_stored_job(stored: _Job) -> Job:
-    values = {name: getattr(stored, name) for name in _JOB_FIELDS}
-    return Job(id=_unpacked(stored.id), **values)
 
 
 def _from_stored(stored: _Stored, time: int) -> Event:
     if isinstance(stored, _Added):
         job = Job(
-            id=_unpacked(stored.id),
+            id=unpacked(stored.id),
             queue=stored.queue,
             entrypoint=stored.entrypoint,
             payload=stored.payload,
@@ -320,29 +238,11 @@ def _from_stored(stored: _Stored, time: int) -> Event:
         )
         return Added(job)
     if isinstance(stored, _Claimed):
-        ids = tuple(map(_unpacked, stored.ids))
+        ids = tuple(map(unpacked, stored.ids))
         until = time + stored.lease_us
         return Claimed(ids, stored.worker, stored.first_token, until, stored.served)
     if isinstance(stored, _Removed):
-        return Removed(tuple(map(_unpacked, stored.ids)))
+        return Removed(tuple(map(unpacked, stored.ids)))
     if isinstance(stored, _Inserted):
-        return Inserted(tuple(map(_from_stored_job, stored.jobs)), stored.token)
+        return Inserted(tuple(map(from_stored, stored.jobs)), stored.token)
     return stored
-
-
-def _packed(id: str) -> bytes:
-    """Encode an id. A canonical UUID becomes a NUL, which no other id contains, and 16 bytes."""
-    if len(id) == _UUID_LENGTH and id[8] == id[13] == id[18] == id[23] == "-":
-        digits = id.replace("-", "")
-        with suppress(ValueError):
-            raw = bytes.fromhex(digits)
-            if len(raw) == _UUID_BYTES and raw.hex() == digits:  # neither capitals nor spaces
-                return b"\0" + raw
-    return id.encode()
-
-
-def _unpacked(id: bytes) -> str:
-    if id[:1] != b"\0":
-        return id.decode()
-    digits = id[1:].hex()
-    return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"

@@ -16,10 +16,11 @@ from casque.errors import CorruptError
 from casque.stores.creation import report_created
 from casque.stores.ledger.bucket_requests import BucketRequests
 from casque.stores.ledger.bucket_time import BucketTime
-from casque.stores.ledger.ledger_bucket import MARKER, PROBES, is_identity, split_key
+from casque.stores.ledger.ledger_bucket import MARKER, PROBES, Mark, Upkeep, is_identity, split_key
 from casque.stores.ledger.log import number_in
 from casque.stores.ledger.pacing import is_word
 from casque.stores.ledger.presence import is_presence
+from casque.stores.ledger.snapshot_listing import is_snapshot
 from casque.stores.ledger.tryout import prove, put_surely, unsteady
 from casque.stores.place_errors import ForeignError, absent, replaced
 from casque.system.clock import Stopwatch
@@ -32,27 +33,20 @@ _PROBE = re.compile(PROBES + r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.AS
 def _is_ours(key: str) -> bool:
     identity, rest = split_key(key)
     if identity:
-        return number_in(rest) is not None or is_word(rest) or is_presence(rest)
+        return any(check(rest) for check in (number_in, is_word, is_presence, is_snapshot))
     return key == MARKER or bool(_PROBE.fullmatch(key))
 
 
-class _Mark(msgspec.Struct):
-    casque: str
-    format: int
-    identity: str = ""
-    """Identifies this ledger among all others, including earlier ones in the same place."""
+_decode = msgspec.json.Decoder(Mark).decode
 
 
-_decode = msgspec.json.Decoder(_Mark).decode
+def mark_of(identity: str, upkeep: Upkeep | None = None) -> bytes:
+    """Return the bytes of the `format` object of a new ledger."""
+    return msgspec.json.encode(Mark("ledger", FORMAT, identity, *(upkeep or Upkeep()))) + b"\n"
 
 
-def mark_of(identity: str) -> bytes:
-    """Return the content of the `format` object, which makes a place a ledger."""
-    return msgspec.json.encode(_Mark("ledger", FORMAT, identity)) + b"\n"
-
-
-async def find_ledger(requests: BucketRequests, watch: Stopwatch) -> str | None:
-    """Return the identity of the ledger here, or None if one may be created here.
+async def find_ledger(requests: BucketRequests, watch: Stopwatch) -> Mark | None:
+    """Return the mark of the ledger here, or None if one may be created here.
 
     Raises if the place holds something else, if this process had another ledger open here, or if
     a ledger must exist and does not.
@@ -65,33 +59,33 @@ async def find_ledger(requests: BucketRequests, watch: Stopwatch) -> str | None:
         if requests.bucket.must_exist:
             raise absent(f"{requests.full_name(MARKER)} is gone")
         return None
-    identity = _identity_in(requests, found)
-    if known not in ("", identity):
+    mark = _mark_in(requests, found)
+    if known not in ("", mark.identity):
         raise replaced(f"{requests.full_name(MARKER)} belongs to another queue")
-    return identity
+    return mark
 
 
 async def open_ledger(
     requests: BucketRequests, time: BucketTime, watch: Stopwatch, *, racing: bool = False
-) -> str:
-    """Return the identity of the ledger here; create one if there is none.
+) -> Mark:
+    """Return the mark of the ledger here; create one if there is none.
 
     Raises the errors of `find_ledger`. If it creates a ledger, or if `racing` is True, it also
     tests the bucket with several creates of one object at once.
     """
-    identity = await find_ledger(requests, watch)
-    await prove(requests, time, watch, racing=racing or identity is None)
-    if identity is not None:
-        return identity
+    mark = await find_ledger(requests, watch)
+    await prove(requests, time, watch, racing=racing or mark is None)
+    if mark is not None:
+        return mark
     new = requests.clock.new_id()
-    await put_surely(requests, MARKER, mark_of(new), watch)
+    await put_surely(requests, MARKER, mark_of(new, requests.bucket.upkeep), watch)
     made = await requests.get(MARKER, watch)  # another process may have been first
     if made is None:
         raise unsteady(requests, MARKER)
-    identity = _identity_in(requests, made)
-    if identity == new:
+    mark = _mark_in(requests, made)
+    if mark.identity == new:
         report_created(requests.bucket.name, requests.bucket.report)
-    return identity
+    return mark
 
 
 async def _check_is_free(requests: BucketRequests, watch: Stopwatch) -> None:
@@ -118,7 +112,7 @@ async def _check_is_free(requests: BucketRequests, watch: Stopwatch) -> None:
             return
 
 
-def _identity_in(requests: BucketRequests, found: Found) -> str:
+def _mark_in(requests: BucketRequests, found: Found) -> Mark:
     name = requests.full_name(MARKER)
     try:
         mark = _decode(found.body)
@@ -136,13 +130,13 @@ def _identity_in(requests: BucketRequests, found: Found) -> str:
         )
     if not is_identity(mark.identity):
         raise _no_mark(name, f"its identity is {mark.identity!r}")
-    return mark.identity
+    return mark
 
 
 def _no_mark(name: str, why: str) -> CorruptError:
     return CorruptError(
         f"{name} is not the mark of a casque queue ({why}). Nothing was overwritten. If another "
         "program wrote it, choose another prefix or folder. If it is damaged, restore it: it "
-        "should read "
-        f"{mark_of('…').decode().strip()}, with the name of the folder beside it as identity."
+        f"should read {mark_of('…').decode().strip()}, with the name of the folder "
+        "beside it as identity."
     )

@@ -8,10 +8,13 @@ can end up in the new ledger.
 from __future__ import annotations
 
 import re
-from typing import Literal
+from typing import Literal, NamedTuple
+
+import msgspec
 
 from casque.buckets.port import Bucket, Expect, Found, Listed, Timed, Version
 from casque.stores.creation import Report
+from casque.system.clock import HOUR_US, MINUTE_US
 
 MARKER = "format"
 PROBES = "probe/"
@@ -29,16 +32,50 @@ def split_key(key: str) -> tuple[str, str]:
     return ("", key) if match is None else (match[1], key[match.end() :])
 
 
+class Upkeep(NamedTuple):
+    """How a ledger's log is kept short. Written into `format` when the ledger is created."""
+
+    deletion_age_us: int = HOUR_US
+    """How old a snapshot must be before the entries that it replaces are deleted."""
+    proof_age_us: int = 5 * MINUTE_US
+    """How long a process believes its view of the log without a new proof. Much shorter."""
+    snapshot_entries: int = 10_000
+    """After how many entries a snapshot is due."""
+
+    @property
+    def orphan_age_us(self) -> int:
+        """How old an object that nothing refers to must be before it is deleted."""
+        return 24 * self.deletion_age_us
+
+
+class Mark(msgspec.Struct, frozen=True):
+    """The content of the `format` object, which makes a place a ledger."""
+
+    casque: str
+    format: int
+    identity: str = ""
+    """Identifies this ledger among all others, including earlier ones in the same place."""
+    deletion_age_us: int = Upkeep().deletion_age_us
+    proof_age_us: int = Upkeep().proof_age_us
+    snapshot_entries: int = Upkeep().snapshot_entries
+
+    @property
+    def upkeep(self) -> Upkeep:
+        return Upkeep(self.deletion_age_us, self.proof_age_us, self.snapshot_entries)
+
+
 class LedgerBucket:
     """A bucket that puts all keys in the ledger's folder, except the mark and the probes."""
 
-    def __init__(self, bucket: Bucket) -> None:
+    def __init__(self, bucket: Bucket, upkeep: Upkeep | None = None) -> None:
         self.name = bucket.name
         self.blocking = bucket.blocking
         self.identity = ""
         """The ledger's identity; empty until read. Kept after a close: calls may still run."""
         self.expected = ""
         """The identity that must be found here; empty before opening, when any may be."""
+        self.upkeep = upkeep or Upkeep()
+        """The ages of this ledger; before it is opened, those of a ledger created here."""
         self.must_exist = False
         """True if no ledger may be created here."""
         self.report: Report | None = None
@@ -47,9 +84,11 @@ class LedgerBucket:
         self.timed = bucket if isinstance(bucket, Timed) else None
         """The bucket's clock, if it can be read."""
 
-    def bind(self, identity: str) -> None:
-        """Use this ledger from now on, and accept no other in its place."""
-        self.identity = self.expected = identity
+    def bind(self, mark: Mark | None) -> None:
+        """Use this ledger from now on, and accept no other in its place. None: there is none."""
+        self.identity = self.expected = "" if mark is None else mark.identity
+        if mark is not None:
+            self.upkeep = mark.upkeep
 
     async def get(self, key: str) -> Found | None:
         return await self._bucket.get(self.path_of(key))

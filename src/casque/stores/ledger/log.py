@@ -5,16 +5,15 @@ Processes agree because the bucket lets exactly one of them create entry n.
 
 from __future__ import annotations
 
-import asyncio
 import re
-from collections import deque
 from collections.abc import Callable
-from itertools import islice, takewhile
+from functools import partial
+from itertools import takewhile
 from typing import NamedTuple
 
 from casque.buckets.port import ABSENT, PAGE
 from casque.errors import CASConflictError, CasqueError, StorageError
-from casque.stores.ledger.bucket_requests import BucketRequests, let_go, reason
+from casque.stores.ledger.bucket_requests import BucketRequests, reason
 from casque.stores.ledger.ledger_bucket import split_key
 from casque.stores.ledger.tryout import lists_wrongly
 from casque.system.clock import Stopwatch
@@ -91,27 +90,20 @@ class Log:
     ) -> None:
         """Read the entries from `first` to `last`, and pass them to `take` in order.
 
-        Up to `at_once` reads run in parallel: when the first ends, another one starts.
-        Each has its own time limit, because a long log takes long. Raises MissingEntryError if
-        an entry is missing.
+        Up to `at_once` reads run in parallel. Each has its own time limit, because a long log takes
+        long. Raises MissingEntryError if an entry is missing.
         """
-        clock, blocking = self._requests.clock, self._requests.bucket.blocking
-        reads: deque[asyncio.Task[bytes | None]] = deque()
-        unsent = iter(range(first, last + 1))
-        try:
-            for number in range(first, last + 1):
-                if blocking:
-                    content = await self.read(number, Stopwatch(clock), size)
-                else:
-                    for later in islice(unsent, at_once - len(reads)):
-                        reads.append(asyncio.create_task(self.read(later, Stopwatch(clock), size)))
-                    content = await reads[0]
-                    reads.popleft()
-                if content is None:
-                    raise MissingEntryError(number)
-                take(content)
-        finally:
-            let_go(reads)
+        clock, numbers = self._requests.clock, range(first, last + 1)
+        asks = (partial(self.read, number, Stopwatch(clock), size) for number in numbers)
+        unread = iter(numbers)
+
+        def take_next(content: bytes | None) -> None:
+            number = next(unread)
+            if content is None:
+                raise MissingEntryError(number)
+            take(content)
+
+        await self._requests.in_order(asks, at_once, take_next)
 
     async def ahead(self, after: int, watch: Stopwatch) -> ListedEntries:
         """List the entries above `after`: `PAGES_AHEAD` pages, or to the end.

@@ -12,12 +12,16 @@ from typing import Any, TypeVar, cast
 from casque.errors import CorruptError, StorageError
 from casque.stores.ledger.bucket_requests import BucketRequests
 from casque.stores.ledger.bucket_time import BEHIND_US, BucketTime
-from casque.stores.ledger.entry import FIRST, digest_of
+from casque.stores.ledger.entry import FIRST
 from casque.stores.ledger.format_check import find_ledger, open_ledger
+from casque.stores.ledger.framing import digest_of
 from casque.stores.ledger.log import ListedEntries, Log, MissingEntryError
 from casque.stores.ledger.pacing import Pacing
+from casque.stores.ledger.proof import OvertakenError, Proof, View
 from casque.stores.ledger.replica import MisplacedEntryError, Replica
 from casque.stores.ledger.sent_commits import SentCommits
+from casque.stores.ledger.snapshot_listing import snapshots_after
+from casque.stores.ledger.snapshot_loader import load_newest
 from casque.stores.ledger.tryout import ask_time
 from casque.stores.listeners import Listeners
 from casque.system.clock import SECOND_US, Stopwatch
@@ -65,6 +69,11 @@ class LogReader:
         self._pacing = pacing
         self._sent = sent
         self._listeners = listeners
+        self._proof = Proof(requests, log)
+        self._unproven: list[tuple[int, bytes]] = []
+        """Entries that were applied, and are not known to be part of the log."""
+        self._proven: View = (0, FIRST)
+        """The last entry that is known to be part of the log, in the snapshot or after it."""
         self._is_read = False
         """True once the replica was read to the end of the log. Nothing is written before."""
         self._known = (0, FIRST)
@@ -87,6 +96,25 @@ class LogReader:
         self._forget()
         self._bucket.expected, self._known = "", (0, FIRST)
 
+    @property
+    def current(self) -> Replica | None:
+        """The replica, if it was read to the end of the log, and all of it is proven."""
+        return self.replica if self._is_read and not self._unproven else None
+
+    async def prove(
+        self, replica: Replica, begun: Stopwatch, watch: Stopwatch, *, shows_end: bool
+    ) -> None:
+        """Check that what was read is the log: see `Proof.check`. Then settle what it decides."""
+        await self._proof.check(self._proven, begun, watch, shows_end=shows_end)
+        for number, content in self._unproven:
+            self._sent.settle(number, content)
+        self._unproven.clear()
+        self.extended(replica)
+
+    def extended(self, replica: Replica) -> None:
+        """Note that the end of the replica is part of the log."""
+        self._proven = replica.view
+
     def _note_known(self) -> None:
         """Remember the end of the log, to check that it is still there after the next read."""
         replica = self.replica
@@ -96,17 +124,25 @@ class LogReader:
     def _forget(self) -> None:
         self.replica, self._is_open, self._is_seen = None, False, False
         self._time.forget()
+        self._proof.forget()
+        self._unproven.clear()
 
     async def with_a_second_read(self, work: Callable[[], Awaitable[T]]) -> T:
         """Run `work`; if the replica does not fit the stored log, read the log again and retry."""
         try:
             return await work()
-        except (MissingEntryError, MisplacedEntryError):
-            # The place may hold another queue by now, or none.
+        except (MissingEntryError, MisplacedEntryError, OvertakenError):
+            # The place may hold another queue by now, or none; or this process slept.
             self._note_known()
             self._forget()
         try:
             return await work()
+        except OvertakenError as error:
+            raise StorageError(
+                f"{error} was written and deleted while this process read the log: it was "
+                "suspended, or the storage is very slow. Nothing was written; try again.",
+                outcome_unknown=False,
+            ) from error
         except MissingEntryError as error:
             raise CorruptError(
                 f"{self._log.name_of(error.number)} is missing: it was there before, or there are "
@@ -126,9 +162,9 @@ class LogReader:
         if not is_to_open and (self._is_open or self._is_seen):
             return True
         if not to_write:
-            identity = await find_ledger(self._requests, watch)
-            self._bucket.bind(identity or "")
-            self._is_seen = identity is not None
+            mark = await find_ledger(self._requests, watch)
+            self._bucket.bind(mark)
+            self._is_seen = mark is not None
         if is_to_open and (to_write or self._is_seen):
             self._bucket.bind(
                 await open_ledger(self._requests, self._time, watch, racing=self._is_to_race)
@@ -168,23 +204,46 @@ class LogReader:
             replica, self._is_read = Replica(blind=blind), False
         elif self._is_read:
             await self._check_head(replica, watch)
+            if self._unproven:  # an earlier call ended in between
+                await self.prove(replica, Stopwatch(self.clock), watch, shows_end=False)
             return replica, False
         for look in await self.mark_check(watch):
             await look
         if replica.is_blind:
             await self._leap_to_end(replica)
         else:
+            if not replica.number:
+                await self._load_snapshot(replica)
             # Kept from its first entry on: after a timeout on a long log, the next call continues.
             self.replica = replica
             await self._read_to_end(replica)
+        begun = Stopwatch(self.clock)
         await self._log.check_list(replica.number)
-        await self._check_known()
+        await self.prove(replica, begun, Stopwatch(self.clock), shows_end=True)
+        await self._check_known(replica)
         self.replica, self._is_read = replica, True
         self._checked = Stopwatch(self.clock)
         return replica, True
 
+    async def _load_snapshot(self, replica: Replica) -> None:
+        """Begin with the newest snapshot, if there is one."""
+        begun = Stopwatch(self.clock)
+        loaded = await load_newest(self._requests)
+        if loaded is not None:
+            replica.restore(loaded.state, *loaded.view, loaded.size)
+            self._time.saw(loaded.state.time_us)
+            self._sent.settle_covered(loaded.state, loaded.view[0])
+        self._proven = replica.view
+        self._proof.renew(begun)
+
     async def _leap_to_end(self, replica: Replica) -> None:
-        ahead = await self._log.ahead(0, Stopwatch(self.clock))
+        begun = Stopwatch(self.clock)
+        snapshots = await snapshots_after(self._requests, 0, Stopwatch(self.clock))
+        # The entry of the newest snapshot is never deleted: it has the time and the digest.
+        replica.snapshot = snapshots[-1].number if snapshots else 0
+        self._proven = (replica.snapshot, None)
+        self._proof.renew(begun)
+        ahead = await self._log.ahead(max(replica.snapshot - 1, 0), Stopwatch(self.clock))
         while not ahead.is_end:
             ahead = await self._log.ahead(ahead.last, Stopwatch(self.clock))
         if ahead.last:
@@ -199,13 +258,14 @@ class LogReader:
             await self._take_all(replica, ahead)
             is_end = ahead.is_end
 
-    async def _check_known(self) -> None:
+    async def _check_known(self, replica: Replica) -> None:
         """After the log was read again, check that its old end is still there.
 
-        The missing entries may hold commits that this process has acknowledged or shown.
+        The missing entries may hold commits that this process has acknowledged or shown. Entries
+        before a snapshot may have been deleted.
         """
         number, digest = self._known
-        if number:
+        if number and number >= replica.snapshot:
             content = await self._log.read(number, Stopwatch(self.clock))
             if digest_of(content or FIRST) != digest:
                 raise CorruptError(
@@ -245,12 +305,13 @@ class LogReader:
 
         Entries that are appended later are not read: a slow process might never reach the end.
         """
+        begun = Stopwatch(self.clock)
         content = await self.read_next(replica.number, watch, IDLE_LOOK_US)
-        if content is None:
-            return False
-        self.take(replica, content)
-        await self._read_to_end(replica)
-        return True
+        if content is not None:
+            self.take(replica, content)
+            await self._read_to_end(replica)
+        await self.prove(replica, begun, watch, shows_end=content is None)
+        return content is not None
 
     async def read_next(
         self, number: int, watch: Stopwatch, every_us: int = LOOK_EVERY_US
@@ -265,9 +326,10 @@ class LogReader:
 
     async def read_on(self, replica: Replica, watch: Stopwatch, most: int) -> bool:
         """Read and apply up to `most` entries that follow. True if there were any."""
-        count = min(self.ahead, most)
+        count, begun = min(self.ahead, most), Stopwatch(self.clock)
         contents = await self._log.read_ahead(replica.number + 1, count, watch)
         await self.take_others(replica, contents)
+        await self.prove(replica, begun, watch, shows_end=not contents)
         return bool(contents)
 
     async def take_others(self, replica: Replica, contents: Sequence[bytes]) -> None:
@@ -282,12 +344,12 @@ class LogReader:
             self.ahead = min(max(missed + missed // 2 + 1, self.ahead // 3, _FEW), _AT_ONCE)
 
     def take(self, replica: Replica, content: bytes) -> None:
-        """Apply an entry, and settle the commits whose outcome it decides."""
+        """Apply an entry. Call `prove` before anything depends on it."""
         entry = replica.take(content, self._log.name_of(replica.number + 1))
         self._time.saw(entry.time_us)
         self._pacing.saw(entry.time_us, entry.guest)
         self._listeners.ring_for(entry.events)
-        self._sent.settle(entry.number, content)
+        self._unproven.append((entry.number, content))
 
     async def learn_time(self, watch: Stopwatch, *, to_write: bool) -> None:
         """Read the bucket's time if due. If `to_write`, raise if the log is too far ahead of it."""

@@ -12,10 +12,16 @@ from collections.abc import Sequence
 from casque.rules.evolve import evolve
 from casque.rules.operations import BatchStamp
 from casque.rules.state import State
-from casque.stores.ledger.entry import FIRST, Entry, decode, digest_of
+from casque.stores.ledger.entry import FIRST, Entry, decode
+from casque.stores.ledger.framing import digest_of
+from casque.stores.ledger.snapshot import Counters
 
 RECENT = 32
 """How many of the last entries' writers it remembers."""
+
+
+_REMEMBERED = 20_000
+"""Of how many of the last entries it remembers the counters."""
 
 
 class MisplacedEntryError(Exception):
@@ -31,6 +37,13 @@ class Replica:
         self.state = None if blind else State()
         self.writers: deque[str] = deque(maxlen=RECENT)
         """The writers of the last entries: for each entry, the writer of its first batch."""
+        self.snapshot = 0
+        """The number of the newest snapshot that this process knows."""
+        self.snapshot_bytes = 0
+        self.log_bytes = 0
+        """The size of the entries after that snapshot, as far as this process knows."""
+        self._counters: deque[Counters] = deque(maxlen=_REMEMBERED)
+        """Those of the last entries."""
         self.is_changing = False
         """True while the state holds changes that are not stored as an entry. If an interrupt
         leaves it True, the state may be half changed: read the log again."""
@@ -46,12 +59,31 @@ class Replica:
         return self._end[1]
 
     @property
+    def view(self) -> tuple[int, bytes | None]:
+        """The number and the digest of the last entry."""
+        return self._end
+
+    @property
     def is_blind(self) -> bool:
         return self.state is None
+
+    def counters(self, number: int) -> Counters | None:
+        """Return the counters after entry `number`; None if this process does not know them."""
+        place = number - self.number - 1
+        return self._counters[place] if -len(self._counters) <= place < 0 else None
 
     def leap(self, number: int) -> None:
         """Move a replica that has no state to the position before entry `number`."""
         self._end = number - 1, None
+
+    def restore(self, state: State, number: int, digest: bytes, size: int) -> None:
+        """Begin with the state of a snapshot of this size, instead of with nothing."""
+        self.state, self._end = state, (number, digest)
+        self.snapshot, self.snapshot_bytes = number, size
+
+    def knows_snapshot(self, number: int, size: int) -> None:
+        """Count the log from this snapshot on, which has just been written."""
+        self.snapshot, self.snapshot_bytes, self.log_bytes = number, size, 0
 
     def take(self, content: bytes, name: str) -> Entry:
         """Apply the next entry. Raises CorruptError or MisplacedEntryError."""
@@ -79,6 +111,9 @@ class Replica:
     def decided(self, stamps: Sequence[BatchStamp], content: bytes) -> None:
         """Remember that the current state was stored, as the next entry."""
         self._end = self.number + 1, digest_of(content)
+        self.log_bytes += len(content)
+        if (state := self.state) is not None:
+            self._counters.append(Counters.of(state))
         self.writers.append(stamps[0].writer)
         self.is_changing = False
 

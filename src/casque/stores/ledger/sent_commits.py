@@ -6,9 +6,11 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from casque.rules.operations import Batch, BatchStamp
+from casque.rules.state import WRITER_MEMORY_US, State
 from casque.stores.last_answers import LastAnswers
 from casque.stores.ledger.entry import Guest
 from casque.stores.ledger.pacing import Pacing
+from casque.stores.port import Answer
 
 
 class Sent(NamedTuple):
@@ -47,6 +49,15 @@ class SentCommits:
                 return sent
         return None
 
+    def answered(self, batches: Iterable[Batch]) -> dict[str, Answer]:
+        """Return the answers to the batches that are known to be stored, by writer."""
+        answers: dict[str, Answer] = {}
+        for batch in batches:
+            last = self.answers.last_number(batch.writer)
+            if last >= batch.number and (answer := self.answers.recall(batch, last, None)):
+                answers[batch.writer] = answer
+        return answers
+
     def add(self, sent: Sent) -> bool:
         """Record a commit before it is sent. Returns False if this commit was sent before."""
         writers = [batch.writer for batch in sent.batches]
@@ -68,9 +79,28 @@ class SentCommits:
         self._pacing.wrote(sent.stamps[0].writer, sent.number)
 
     def settle(self, number: int, content: bytes) -> None:
-        """Settle the commits that were sent as entry `number`, which has now been read."""
-        for sent in {id(one): one for one in self._unsettled.values()}.values():
+        """Settle the commits that were sent as entry `number`, which is part of the log."""
+        for sent in self._each():
             if sent.content == content:
                 self.stored(sent)
-            elif sent.number <= number:
+            elif sent.number == number:
                 self.forget(sent)  # its number is taken: it will never be stored
+
+    def settle_covered(self, state: State, number: int) -> None:
+        """Settle the commits that were sent as one of the entries that a snapshot replaces.
+
+        The snapshot has a row for each writer that stored something in its last `WRITER_MEMORY_US`.
+        So the outcome of an older commit cannot be found out: it stays unsettled.
+        """
+        for sent in self._each():
+            if sent.number > number:
+                continue
+            rows = [(state.writers.get(one.writer), one.number) for one in sent.stamps]
+            if all(row is not None and row.number >= stamp for row, stamp in rows):
+                self.stored(sent)
+            elif state.time_us - sent.decided_us < WRITER_MEMORY_US:
+                self.forget(sent)
+
+    def _each(self) -> list[Sent]:
+        """Return the unsettled commits, each once."""
+        return list({id(sent): sent for sent in self._unsettled.values()}.values())

@@ -27,7 +27,8 @@ from casque.stores.last_answers import check_writers
 from casque.stores.ledger.bucket_requests import BucketRequests
 from casque.stores.ledger.bucket_time import BucketTime
 from casque.stores.ledger.entry import Entry, encode
-from casque.stores.ledger.ledger_bucket import LedgerBucket
+from casque.stores.ledger.housekeeping import CLOSE_SECONDS, Housekeeping
+from casque.stores.ledger.ledger_bucket import LedgerBucket, Upkeep
 from casque.stores.ledger.log import Log, MissingEntryError
 from casque.stores.ledger.log_reader import LogReader
 from casque.stores.ledger.pacing import Pacing
@@ -39,6 +40,7 @@ from casque.stores.ledger.tryout import ask_time
 from casque.stores.listeners import Listeners, makes_claimable
 from casque.stores.port import Answer
 from casque.stores.state_reads import StateReads
+from casque.system.background import TaskBackground, ThreadBackground
 from casque.system.clock import Bell, Clock, Stopwatch, SystemClock
 
 POLL_US = 500_000
@@ -54,11 +56,14 @@ class LedgerStore(StateReads):
 
     instant = False
 
-    def __init__(self, bucket: Bucket, clock: Clock | None = None) -> None:
+    def __init__(
+        self, bucket: Bucket, clock: Clock | None = None, *, upkeep: Upkeep | None = None
+    ) -> None:
+        """`upkeep` applies if this process creates the ledger; its other processes read it."""
         self.clock = clock or SystemClock()
         self.name = bucket.name
         self.blocking = bucket.blocking
-        self._bucket = LedgerBucket(bucket)
+        self._bucket = LedgerBucket(bucket, upkeep)
         self._requests = BucketRequests(self._bucket, self.clock)
         self._log = Log(self._requests)
         self._time = BucketTime(self.clock)
@@ -74,6 +79,10 @@ class LedgerStore(StateReads):
             pacing=self._pacing,
             sent=self._sent,
             listeners=self._listeners,
+        )
+        background = ThreadBackground() if bucket.blocking else TaskBackground()
+        self.housekeeping = Housekeeping(
+            self._requests, background, self._lock, lambda: self._reader.current
         )
 
     def try_out(self) -> None:
@@ -142,12 +151,13 @@ class LedgerStore(StateReads):
                 await self._reader.with_a_second_read(work)
                 return [answers[batch.writer] for batch in batches]
             except StorageError as error:
+                answers.update(self._sent.answered(batches))
                 sent = self._sent.of(batches)
                 if not error.outcome_unknown and sent is not None:
                     # Even after this refusal, the earlier send may be stored, now or later.
-                    raise self._log.unknown(sent.number, error) from error
+                    error = self._log.unknown(sent.number, error)
                 if not answers:
-                    raise
+                    raise error from error.cause
                 return [answers.get(batch.writer, error) for batch in batches]
 
     async def _commit(
@@ -184,6 +194,11 @@ class LedgerStore(StateReads):
                 sent = self._decide(replica, todo)
             elif sent.number > replica.number + 1:  # the log was truncated before it
                 raise MissingEntryError(replica.number + 1)
+            elif sent.number <= replica.number and sent.content:
+                if not replica.is_blind:  # only a snapshot includes it
+                    raise self._log.unknown(sent.number, _too_late())
+                replica, is_current = await self._reader.ready(watch, blind=False, to_write=True)
+                continue
             if not sent.content:
                 if is_current or not await self._reader.catch_up(replica, watch):
                     answers.update(sent.answers())
@@ -199,13 +214,7 @@ class LedgerStore(StateReads):
         """Return the answers to the batches that are already stored, by writer."""
         known, state = self._sent.answers, replica.state
         answers = {} if state is None else known.recall_all(batches, state, self._time.now)
-        for batch in batches:
-            last = known.last_number(batch.writer)
-            if batch.writer not in answers and last >= batch.number:
-                answer = known.recall(batch, last, None)
-                assert answer is not None
-                answers[batch.writer] = answer
-        return answers
+        return self._sent.answered(batches) | answers
 
     def _decide(self, replica: Replica, batches: Sequence[Batch]) -> Sent:
         """Decide the batches on the replica's state."""
@@ -226,7 +235,7 @@ class LedgerStore(StateReads):
         """Store a commit as the next entry; False if another's entry came first and was applied."""
         # Noted before it is sent: after any error or interrupt from here on, this commit is not
         # decided again until its outcome is known.
-        is_new = self._sent.add(sent)
+        is_new, begun = self._sent.add(sent), Stopwatch(self.clock)
         try:
             others = await self._write(sent, watch)
         except BaseException as error:
@@ -234,19 +243,33 @@ class LedgerStore(StateReads):
             if is_new and isinstance(error, StorageError) and not error.outcome_unknown:
                 self._sent.forget(sent)
             raise
-        if not others and replica.is_changing:
-            replica.decided(sent.stamps, sent.content)
-            self._sent.stored(sent)
-            self._time.saw(sent.decided_us)
-            self._pacing.saw(sent.decided_us, sent.guest)
-            if sent.rings:
-                self._listeners.ring()
-        elif not others:
-            self._reader.take(replica, sent.content)
-        else:
+        if others:
             replica.undo()
             await self._reader.take_others(replica, others)
+        is_decided = replica.is_changing
+        if not others and not is_decided:
+            self._reader.take(replica, sent.content)
+        try:
+            await self._reader.prove(replica, begun, watch, shows_end=not others)
+        except BaseException as error:
+            replica.undo()
+            if isinstance(error, StorageError):
+                raise self._log.unknown(sent.number, error) from error
+            raise
+        if is_decided:
+            self._stored(replica, sent)
         return not others
+
+    def _stored(self, replica: Replica, sent: Sent) -> None:
+        """Note that the batch decided last is stored, as the next entry."""
+        replica.decided(sent.stamps, sent.content)
+        self._reader.extended(replica)
+        self._sent.stored(sent)
+        self._time.saw(sent.decided_us)
+        self._pacing.saw(sent.decided_us, sent.guest)
+        if sent.rings:
+            self._listeners.ring()
+        self.housekeeping.after_entry(replica, len(sent.content))
 
     async def _write(self, sent: Sent, watch: Stopwatch) -> list[bytes]:
         # Without an answer about the mark, the entry is still stored, and in its own ledger.
@@ -295,12 +318,15 @@ class LedgerStore(StateReads):
                 await self._reader.learn_time(watch, to_write=False)
                 number = replica.number
             # Without the lock, so that readers delay nobody.
+            begun, is_last = Stopwatch(self.clock), False
             if not is_current:
-                is_current = await self._reader.read_next(number, watch) is None
+                is_last = await self._reader.read_next(number, watch) is None
             async with self._lock:
                 watch = self._requests.begin(called)
                 replica, _ = await self._reader.ready(watch, blind=False, to_write=False)
-                if not is_current:
+                if is_last:
+                    await self._reader.prove(replica, begun, watch, shows_end=True)
+                elif not is_current:
                     await self._reader.catch_up(replica, watch)
                 assert replica.state is not None
                 now, replica.state.step = self._time.now(), self._time.step
@@ -314,6 +340,7 @@ class LedgerStore(StateReads):
         return await self._presence.records(kind, await self._read(lambda *_: self._time.asked()))
 
     async def close(self) -> None:
+        await self.housekeeping.background.stop(CLOSE_SECONDS)
         self._reader.close()
         await self._bucket.close()
 
@@ -340,3 +367,11 @@ def _without_places(outcomes: list[list[Any]]) -> list[list[Any]]:
         ]
         for one in outcomes
     ]
+
+
+def _too_late() -> StorageError:
+    return StorageError(
+        "a snapshot replaced the part of the log where it would be, and was taken so much later "
+        "that it does not show the outcome",
+        outcome_unknown=True,
+    )

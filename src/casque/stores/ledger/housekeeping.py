@@ -1,0 +1,119 @@
+"""Housekeeping: decides when a snapshot is due, and when old objects are looked for.
+
+Nobody schedules it. The process whose entry makes a snapshot due writes it; if that process ends
+before, another does when half as much is due again. All work runs beside the commits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+
+from casque.errors import CasqueError
+from casque.stores.ledger.bucket_requests import BucketRequests
+from casque.stores.ledger.deletion import Deletion
+from casque.stores.ledger.replica import Replica
+from casque.stores.ledger.snapshot import Counters, Frozen
+from casque.stores.ledger.snapshot_listing import snapshots_after
+from casque.stores.ledger.snapshot_writer import write_snapshot
+from casque.system.background import Background, StoppedError, Work
+from casque.system.clock import Stopwatch
+
+LEAST_BYTES = 16 * 1024 * 1024
+"""A log below this size makes no snapshot due by its size."""
+OVERDUE = 1.5
+"""When any process writes the snapshot, not only the one whose entry made it due."""
+CLOSE_SECONDS = 10
+"""How long a close waits for work that is under way: short-lived processes finish it too."""
+
+_LOOKS_PER_AGE = 4
+"""How often old objects are looked for while a snapshot becomes old enough."""
+
+
+class Housekeeping:
+    """The work beside the commits of one process. Call its methods with the store's lock held."""
+
+    def __init__(
+        self,
+        requests: BucketRequests,
+        background: Background,
+        lock: AbstractAsyncContextManager[None],
+        replica: Callable[[], Replica | None],
+    ) -> None:
+        self.background = background
+        self._requests = requests
+        self._lock = lock
+        self._replica = replica
+        """Returns the store's replica, if it was read to the end of the log."""
+        self._writer = requests.clock.new_id()
+        self._deletion = Deletion(requests, self._writer, self.background.pause)
+        self._looked = Stopwatch(requests.clock)
+        self._jitter = requests.clock.random()
+
+    def after_entry(self, replica: Replica, size: int) -> None:
+        """Start what is due, after this process has stored an entry of this size."""
+        if replica.state is None or self.background.is_busy:
+            return
+        is_due, was_due = self._due(replica), self._due(replica, 1, size)
+        if is_due >= OVERDUE or was_due < 1 <= is_due:
+            self._start(self._take_snapshot)
+        else:
+            self.look()
+
+    def look(self) -> None:
+        """Look for old objects if it is time."""
+        if not self.background.is_busy and self._looked.elapsed_us() > self._every_us():
+            self._start(self._look)
+
+    def _due(self, replica: Replica, entries: int = 0, size: int = 0) -> float:
+        """Return the share of a snapshot that is due, or was before the last `entries`."""
+        after = replica.number - entries - replica.snapshot
+        return max(
+            after / self._requests.bucket.upkeep.snapshot_entries,
+            (replica.log_bytes - size) / max(replica.snapshot_bytes, LEAST_BYTES),
+        )
+
+    def _every_us(self) -> int:
+        every = self._requests.bucket.upkeep.deletion_age_us // _LOOKS_PER_AGE
+        return int(every * (0.5 + self._jitter))
+
+    def _start(self, work: Work) -> None:
+        async def run() -> None:
+            try:
+                await work()
+            except (CasqueError, StoppedError):
+                return  # nothing depends on it, and it is done again later
+
+        self._looked = Stopwatch(self._requests.clock)
+        self.background.start(run)
+
+    async def _look(self) -> None:
+        await self._deletion.shorten(self._counters_of)
+
+    async def _take_snapshot(self) -> None:
+        replica = self._replica()
+        if replica is None:
+            return
+        newer = await snapshots_after(
+            self._requests, replica.snapshot, Stopwatch(self._requests.clock)
+        )
+        async with self._lock:
+            replica = self._replica()
+            if replica is None or replica.state is None or replica.digest is None:
+                return
+            if newer:
+                replica.knows_snapshot(newer[-1].number, replica.snapshot_bytes)
+            if self._due(replica) < 1:
+                return
+            frozen = Frozen.of(replica.state, replica.number, replica.digest)
+        size = await write_snapshot(self._requests, frozen, self._writer, self.background.pause)
+        if size is not None:
+            async with self._lock:
+                current = self._replica()
+                if current is not None and current.snapshot < frozen.number:
+                    current.knows_snapshot(frozen.number, size)
+        await self._look()
+
+    def _counters_of(self, number: int) -> Counters | None:
+        replica = self._replica()
+        return None if replica is None else replica.counters(number)

@@ -1,0 +1,82 @@
+"""Stored job: a whole job as a snapshot and the event `Inserted` store it."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from operator import attrgetter
+from sys import intern
+
+import msgspec
+
+from casque.job import Attempt, HeaderPairs, Job, JobStatus
+
+_UUID_LENGTH, _UUID_BYTES = 36, 16
+
+
+class StoredJob(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True, gc=False):
+    """The fields of a job. Trailing fields that have their default are left out."""
+
+    id: bytes
+    entrypoint: str
+    payload: bytes
+    queue: str
+    priority: int
+    status: JobStatus
+    attempts: int
+    max_attempts: int
+    token: int
+    created_us: int
+    run_us: int
+    updated_us: int
+    seq: int = 0
+    """0 in an event: the job gets its place when it is inserted."""
+    retain_us: int | None = None
+    timeout_us: int | None = None
+    worker: str | None = None
+    claimed_us: int | None = None
+    heartbeat_us: int | None = None
+    lease_until_us: int | None = None
+    finished_us: int | None = None
+    expires_us: int | None = None
+    error: str | None = None
+    result: bytes | None = None
+    progress: float | None = None
+    note: str | None = None
+    output: bytes | None = None
+    history: tuple[Attempt, ...] = ()
+    depth: int = 0
+    chain: tuple[str, ...] = ()
+    header_pairs: HeaderPairs = ()
+
+
+_FIELDS = StoredJob.__struct_fields__[1:]
+_values_of = attrgetter(*_FIELDS)
+
+
+def to_stored(job: Job) -> StoredJob:
+    return StoredJob(packed(job.id), *_values_of(job))
+
+
+def from_stored(stored: StoredJob) -> Job:
+    values = dict(zip(_FIELDS, _values_of(stored), strict=True))
+    # A million jobs share few names.
+    values["queue"], values["entrypoint"] = intern(stored.queue), intern(stored.entrypoint)
+    return Job(id=unpacked(stored.id), **values)
+
+
+def packed(id: str) -> bytes:
+    """Encode an id. A canonical UUID becomes a NUL, which no other id contains, and 16 bytes."""
+    if len(id) == _UUID_LENGTH and id[8] == id[13] == id[18] == id[23] == "-":
+        digits = id.replace("-", "")
+        with suppress(ValueError):
+            raw = bytes.fromhex(digits)
+            if len(raw) == _UUID_BYTES and raw.hex() == digits:  # neither capitals nor spaces
+                return b"\0" + raw
+    return id.encode()
+
+
+def unpacked(id: bytes) -> str:
+    if id[:1] != b"\0":
+        return id.decode()
+    digits = id[1:].hex()
+    return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
