@@ -111,6 +111,9 @@ class _Counted(SimBucket):
     def sent(self, key: str, body: bytes) -> None:
         """Do nothing: `_ask` counts the puts too."""
 
+    def deleted(self, key: str) -> None:
+        """Do nothing."""
+
     def landed(self, key: str, body: bytes) -> None:
         """Do nothing."""
 

@@ -17,17 +17,23 @@ from casque.queues import commit_asyncio
 from casque.rules import decide, picking
 from casque.rules.operations import Batch, Enqueue
 from casque.rules.state import State
-from casque.stores.ledger import store, tryout
+from casque.stores.ledger import snapshot_loader, snapshot_writer, store, tryout
 from casque.stores.ledger.bucket_requests import BucketRequests
 from casque.stores.ledger.bucket_time import BucketTime
+from casque.stores.ledger.deletion import Deletion
 from casque.stores.ledger.entry import decode
-from casque.stores.ledger.log import Log, key_of
+from casque.stores.ledger.log import FOLDER, Log, key_of, number_in
 from casque.stores.ledger.log_reader import LogReader
 from casque.stores.ledger.pacing import WAITING, Pacing
+from casque.stores.ledger.proof import Proof
 from casque.stores.ledger.replica import Replica
 from casque.stores.ledger.sent_commits import Sent
+from casque.stores.ledger.snapshot import Builder, Frozen
+from casque.stores.ledger.snapshot_listing import MANIFESTS
 from casque.stores.ledger.store import LedgerStore
 from casque.system.clock import SECOND_US, Stopwatch
+from casque.testing.simulation import ShortenedSimulation
+from casque.testing.simulation.process import Process
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 
@@ -271,3 +277,95 @@ def guests_ignored(patch: pytest.MonkeyPatch) -> None:
 def tokens_restart_at_one(patch: pytest.MonkeyPatch) -> None:
     """A new ledger counts its tokens from 1, as the one before it did."""
     patch.setattr(decide, "next_token", lambda last, _: last + 1)
+
+
+def deletion_by_entry_age(patch: pytest.MonkeyPatch) -> None:
+    """Entries are deleted once they are old, however new the snapshot is that replaces them."""
+
+    async def newest_whole(
+        self: Deletion, old: list[Any], listed: list[Any], now: int, counters_of: Any
+    ) -> int | None:
+        self._oldest_us = now - self._requests.bucket.upkeep.deletion_age_us  # type: ignore[attr-defined]
+        return listed[-1].number if listed else None
+
+    real = Deletion._delete_entries
+
+    async def delete_entries(self: Deletion, snapshot: int) -> None:
+        entries = await self._requests.list(FOLDER, "", self._watch())
+        young = [one for one in entries if one.modified_us > self._oldest_us]  # type: ignore[attr-defined]
+        first = min((number_in(one.key) or 0 for one in young), default=snapshot)
+        await real(self, min(first, snapshot))
+
+    patch.setattr(Deletion, "_newest_whole", newest_whole)
+    patch.setattr(Deletion, "_delete_entries", delete_entries)
+
+
+def no_proof(patch: pytest.MonkeyPatch) -> None:
+    """A free name is taken for one that was never used, however old the view is."""
+    patch.setattr(Proof, "_is_fresh", lambda self: True)
+
+
+def proof_stamped_at_the_answer(patch: pytest.MonkeyPatch) -> None:
+    """A proof counts from the moment of its answer, which may be hours after the request."""
+    real = Proof.renew
+    patch.setattr(Proof, "renew", lambda self, _: real(self, Stopwatch(self._requests.clock)))
+
+
+def proof_by_any_entry(patch: pytest.MonkeyPatch) -> None:
+    """Reading an entry that exists counts as a proof that the log ends there."""
+    real = Proof.check
+
+    async def check(self: Proof, *args: Any, shows_end: bool) -> None:
+        await real(self, *args, shows_end=True)
+
+    patch.setattr(Proof, "check", check)
+
+
+def manifest_before_parts(patch: pytest.MonkeyPatch) -> None:
+    """A snapshot's manifest is written first, so that it may name parts that never come."""
+    real, parts = BucketRequests.put_until_answered, snapshot_writer._put_parts
+
+    async def put(self: BucketRequests, key: str, body: bytes, *args: Any) -> Any:
+        answer = await real(self, key, body, *args)
+        if key.startswith(MANIFESTS):
+            await parts(self, unsent)
+        return answer
+
+    async def later(_: BucketRequests, more: Any) -> None:
+        unsent[:] = [*more]
+
+    unsent: list[tuple[str, bytes]] = []
+    patch.setattr(BucketRequests, "put_until_answered", put)
+    patch.setattr(snapshot_writer, "_put_parts", later)
+
+
+def unverified_snapshots(patch: pytest.MonkeyPatch) -> None:
+    """Entries are deleted though nobody has checked that the snapshot is complete."""
+    manifest_before_parts(patch)
+
+    async def whole(self: Deletion, number: int, _: Any) -> Any:
+        return await snapshot_loader.read_manifest(self._requests, number)
+
+    patch.setattr(Deletion, "_whole", whole)
+
+
+def snapshot_without_writers(patch: pytest.MonkeyPatch) -> None:
+    """A snapshot does not say which commits it includes."""
+    real = Frozen.of
+    patch.setattr(Frozen, "of", lambda *args: real(*args)._replace(writers=[]))
+    patch.setattr(ShortenedSimulation, "_check_snapshot", lambda *_: None)
+    patch.setattr(Process, "check_replica", lambda _: None)
+
+
+def snapshot_without_token(patch: pytest.MonkeyPatch) -> None:
+    """After a snapshot, tokens are counted from the highest that a stored job has."""
+    real = Builder.finish
+
+    def finish(self: Builder) -> State:
+        state = real(self)
+        state.token = max((job.token for job in state.jobs.values()), default=0)
+        return state
+
+    patch.setattr(Builder, "finish", finish)
+    patch.setattr(ShortenedSimulation, "_check_snapshot", lambda *_: None)
+    patch.setattr(Process, "check_replica", lambda _: None)

@@ -10,6 +10,7 @@ loop        The event loop of one process, which can be stopped, and killed at a
 network     The path to the bucket: slow, and some requests are lost or late.
 process     A store handle with every answer checked, and calls that must not hang.
 replay      Replays the log as it is, and finds the state that explains an answer.
+shortened   The simulation with a log of which old entries are deleted.
 simulation  Whole processes over a faulty bucket, as a seed decides.
 strangers   The simulation on servers that break their promises, and with a deleted entry.
 wiped       The simulation with a ledger that is wiped under open processes.
@@ -20,6 +21,7 @@ from __future__ import annotations
 
 from casque.testing.simulation.folder import FolderSimulation
 from casque.testing.simulation.history import Violation
+from casque.testing.simulation.shortened import ShortenedSimulation
 from casque.testing.simulation.simulation import Outcome, Simulation, run_seed
 from casque.testing.simulation.strangers import HoleSimulation, RacySimulation, ShortListSimulation
 from casque.testing.simulation.wiped import WipedSimulation
@@ -30,6 +32,7 @@ __all__ = [
     "Outcome",
     "RacySimulation",
     "ShortListSimulation",
+    "ShortenedSimulation",
     "Simulation",
     "Violation",
     "WipedSimulation",

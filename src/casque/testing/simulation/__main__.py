@@ -10,6 +10,7 @@ from itertools import count
 
 from casque.testing.simulation.folder import FolderSimulation
 from casque.testing.simulation.history import Violation
+from casque.testing.simulation.shortened import ShortenedSimulation
 from casque.testing.simulation.simulation import Outcome, Simulation
 from casque.testing.simulation.strangers import HoleSimulation, RacySimulation, ShortListSimulation
 from casque.testing.simulation.wiped import WipedSimulation
@@ -19,6 +20,7 @@ _KINDS: dict[str, tuple[type[Simulation], str]] = {
     "racy": (RacySimulation, "on a server that checks, then writes"),
     "short-lists": (ShortListSimulation, "on a server that lists wrongly"),
     "hole": (HoleSimulation, "where somebody deletes an entry for a while"),
+    "shortened": (ShortenedSimulation, "where old entries are deleted, within seconds"),
     "wiped": (WipedSimulation, "where somebody deletes everything, and new processes start"),
 }
 

@@ -268,7 +268,10 @@ async def commit_by_hand(actor: Actor) -> None:
             if isinstance(answers, TimeoutError) or getattr(answers, "outcome_unknown", False):
                 return  # its outcome is unknown: this writer must not continue
             continue
-        outcomes = [one for answer in answers for one in answer]
+        if any(getattr(answer, "outcome_unknown", False) for answer in answers):
+            return
+        answered = [answer for answer in answers if isinstance(answer, list)]
+        outcomes = [one for answer in answered for one in answer]
         held = [job for one in outcomes if hasattr(one, "jobs") for job in one.jobs]
         await actor.pause()
 

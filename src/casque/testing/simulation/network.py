@@ -55,7 +55,7 @@ CALM = Conditions(10_000, 50_000)
 
 
 class Witness(Protocol):
-    """Sees every put, answered or not."""
+    """Sees every put and delete that is carried out, answered or not."""
 
     def sent(self, key: str, body: bytes) -> None:
         """Note that a put was sent."""
@@ -63,6 +63,10 @@ class Witness(Protocol):
 
     def landed(self, key: str, body: bytes) -> None:
         """Note that a put was carried out, and the object exists."""
+        ...
+
+    def deleted(self, key: str) -> None:
+        """Note that an object is about to be deleted."""
         ...
 
 
@@ -231,7 +235,11 @@ class SimBucket:
         return listed
 
     async def delete(self, key: str) -> None:
-        await self._ask(f"delete {key}", lambda: self._bucket.delete(key))
+        async def delete() -> None:
+            self._witness.deleted(key)
+            await self._bucket.delete(key)
+
+        await self._ask(f"delete {key}", delete)
 
     async def close(self) -> None:
         """Nothing to release."""

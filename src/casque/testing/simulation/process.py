@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any
 
-from casque.buckets.port import Bucket
 from casque.errors import (
     CasqueError,
     CorruptError,
@@ -103,7 +102,9 @@ class WatchedStore(Relay):
             raise
         for asked, answer in zip(all_asked, answers, strict=True):
             mark = self._marks[asked.batch.writer, asked.batch.number]
-            if isinstance(answer, CasqueError):
+            if isinstance(answer, StorageError) and not answer.is_stored:
+                self._check(partial(self._refused, asked, answer))
+            elif isinstance(answer, CasqueError):
                 self._check(partial(self._unanswered, asked, answer))
             else:
                 times = set(self._time.given[mark:])
@@ -169,7 +170,7 @@ class Process:
         name: str,
         loop: ProcessLoop,
         clock: SimClock,
-        bucket: Bucket,
+        ledger: LedgerStore,
         *,
         replay: Replay,
         history: History,
@@ -179,7 +180,7 @@ class Process:
         self.loop = loop
         self.clock = clock
         self.history = history
-        self.ledger = LedgerStore(bucket, clock)
+        self.ledger = ledger
         self.store = WatchedStore(self.ledger, replay, fail)
         self.replay = replay
         self.calls: dict[int, tuple[str, int]] = {}

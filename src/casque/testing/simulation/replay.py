@@ -20,7 +20,8 @@ from casque.rules.evolve import evolve
 from casque.rules.operations import Batch, BatchStamp, Enqueue, Event, Operation
 from casque.rules.state import State, _Undo
 from casque.rules.transaction import transact
-from casque.stores.ledger.entry import FIRST, Entry, decode, digest_of
+from casque.stores.ledger.entry import FIRST, Entry, decode
+from casque.stores.ledger.framing import digest_of
 from casque.stores.ledger.log import key_of
 from casque.stores.ledger.replica import MisplacedEntryError, Replica
 from casque.system.clock import NO_STEP, SECOND_US, Step

@@ -17,7 +17,9 @@ from typing import Any, NamedTuple
 from casque.buckets.memory import MemoryBucket
 from casque.buckets.port import Bucket
 from casque.job import JobStatus
+from casque.stores.ledger.ledger_bucket import Upkeep
 from casque.stores.ledger.log import number_in
+from casque.stores.ledger.store import LedgerStore
 from casque.system.clock import MINUTE_US, SECOND_US
 from casque.testing.simulation import actors
 from casque.testing.simulation.actors import Actor, Role, Temper, live, work_off
@@ -123,6 +125,8 @@ class Simulation:
     """The command that repeats a run, with its seed."""
     way: type[SimBucket] = SimBucket
     """The class through which processes reach the bucket."""
+    upkeep: Upkeep | None = None
+    """How the log is shortened. By default it is not, in the time that a run takes."""
 
     def __init__(self, seed: int, *, is_told: bool = False) -> None:
         self.seed = seed
@@ -211,7 +215,13 @@ class Simulation:
             self.network, self._reached(name, loop, clock), loop, name, self, slowness=slowness
         )
         process = Process(
-            name, loop, clock, bucket, replay=self.replay, history=self.history, fail=self._fail
+            name,
+            loop,
+            clock,
+            LedgerStore(bucket, clock, upkeep=self.upkeep),
+            replay=self.replay,
+            history=self.history,
+            fail=self._fail,
         )
         self.processes.append(process)
         return process
@@ -259,6 +269,9 @@ class Simulation:
         number = number_in(key)
         if number is not None:
             self.replay.landed(number, body, self.world.now())
+
+    def deleted(self, key: str) -> None:
+        """Do nothing: no entry is deleted in the time that a run takes."""
 
     # -- troubles --------------------------------------------------------------
 
