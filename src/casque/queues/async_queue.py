@@ -7,10 +7,10 @@ commit per operation, a BrokerQueue commits the operations of all its callers to
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Coroutine, Iterable, Mapping
 from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
-from typing import Self
+from typing import Any, Self
 
 from casque import checks
 from casque.errors import (
@@ -157,15 +157,13 @@ class AsyncQueue(OperatorMethods):
             timeout=timeout,
             headers=headers,
         )
-        return await self._enqueue(new, connection, replace=replace)
-
-    async def _enqueue(
-        self, new: NewJob, connection: object = None, *, replace: bool = False
-    ) -> Job:
         if connection is not None:
             return self._enqueue_within((new,), connection, replace=replace).jobs[0]
-        added: list[Job] = await self._session.submit(self._to_enqueue(new, replace=replace))
-        return added[0]
+        [job] = await self._enqueue(new, replace=replace)
+        return job
+
+    def _enqueue(self, new: NewJob, *, replace: bool = False) -> Coroutine[Any, Any, list[Job]]:
+        return self._session.submit(self._to_enqueue(new, replace=replace))
 
     async def enqueue_many(
         self, jobs: Iterable[NewJob], *, replace: bool = False, connection: object = None

@@ -35,12 +35,11 @@ _LONGEST_PAUSE_US = 1_000_000
 class PendingOperation:
     """One caller's operation and, later, its outcome."""
 
-    __slots__ = ("future", "is_done", "is_withdrawn", "operation", "outcome", "weight")
+    __slots__ = ("future", "is_done", "is_withdrawn", "operation", "outcome")
 
     def __init__(self, operation: Operation, future: asyncio.Future[Any] | None = None) -> None:
         self.operation = operation
         self.future = future
-        self.weight = _weigh(operation)
         self.is_done = False
         self.is_withdrawn = False
         """True if its caller was interrupted and no longer waits for the outcome."""
@@ -98,7 +97,8 @@ class BatchWriter:
             if entry.is_withdrawn or (entry.future is not None and entry.future.cancelled()):
                 self._waiting.popleft()
                 continue
-            count, size = count + entry.weight[0], size + entry.weight[1]
+            operations, weight = _weigh(entry.operation)
+            count, size = count + operations, size + weight
             if batch and (self._one_by_one or count > BATCH_OPERATIONS or size > BATCH_BYTES):
                 break
             batch.append(entry)  # added before it is removed: an interrupt loses none

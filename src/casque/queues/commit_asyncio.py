@@ -40,9 +40,20 @@ class LoopCommitter:
         """Commit these together with waiting operations. Returns the result or error of each."""
         return self._own().commit(operations)
 
-    def commit_one(self, operation: Operation) -> Coroutine[Any, Any, Any]:
-        """Commit one operation together with waiting ones. Returns its result or error."""
-        return self._own().commit_one(operation)
+    async def commit_one(self, operation: Operation) -> Any:
+        """Commit one operation together with waiting ones. Returns its result or raises."""
+        # Every call of a queue passes here, perhaps thousands at once: no list, and no coroutine
+        # between the caller's and this one.
+        own = self._own()
+        future = own.add(operation)
+        try:
+            outcome = await future
+        except asyncio.CancelledError:
+            own.withdraw((future,))
+            raise
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
 
     async def drain(self) -> None:
         """Wait until all operations of this loop have an outcome, within a time limit."""
@@ -70,31 +81,31 @@ class _LoopWriter(BatchWriter):
     _worker: asyncio.Task[None] | None = None
 
     async def commit(self, operations: Sequence[Operation]) -> list[Any]:
-        futures = self._add(operations)
-        try:
-            return [await future for future in futures]
-        except asyncio.CancelledError:
-            self._withdraw(futures)
-            raise
-
-    async def commit_one(self, operation: Operation) -> Any:
-        futures = self._add((operation,))
-        try:
-            return await futures[0]
-        except asyncio.CancelledError:
-            self._withdraw(futures)
-            raise
-
-    def _add(self, operations: Sequence[Operation]) -> list[asyncio.Future[Any]]:
-        """Add operations to those that wait. Returns the futures of their outcomes."""
         loop = asyncio.get_running_loop()
         futures = [loop.create_future() for _ in operations]
         self._join([*map(PendingOperation, operations, futures)])
+        self._start(loop)
+        try:
+            return [await future for future in futures]
+        except asyncio.CancelledError:
+            self.withdraw(futures)
+            raise
+
+    def add(self, operation: Operation) -> asyncio.Future[Any]:
+        """Add an operation to those that wait. Returns the future of its outcome."""
+        loop = asyncio.get_running_loop()
+        future = loop.create_future()
+        self._join((PendingOperation(operation, future),))
+        self._start(loop)
+        return future
+
+    def _start(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Start the task that commits, unless it runs."""
         if self._worker is None or self._worker.done():
             self._worker = loop.create_task(self._work())
-        return futures
 
-    def _withdraw(self, futures: Iterable[asyncio.Future[Any]]) -> None:
+    def withdraw(self, futures: Iterable[asyncio.Future[Any]]) -> None:
+        """Do not send the operations of a cancelled caller, and give back its claims."""
         for future in futures:
             if not future.cancel() and not future.cancelled():
                 self._give_back(future.result())
@@ -131,21 +142,19 @@ class _LoopWriter(BatchWriter):
             raise
         else:
             for entry, outcome in zip(batch, outcomes, strict=True):
-                self._answer(entry, outcome)
-
-    def _answer(self, entry: PendingOperation, outcome: Any) -> None:
-        if entry.future is None:
-            return
-        if entry.future.done():
-            self._give_back(outcome)
-        else:
-            entry.future.set_result(outcome)
+                future = entry.future
+                if future is None:
+                    continue
+                if future.done():
+                    self._give_back(outcome)
+                else:
+                    future.set_result(outcome)
 
     def _give_back(self, outcome: Any) -> None:
         """Give back the claims of a caller that was cancelled."""
         self._waiting.extend(map(PendingOperation, to_give_back(outcome)))
-        if self._waiting and (self._worker is None or self._worker.done()):
-            self._worker = asyncio.get_running_loop().create_task(self._work())
+        if self._waiting:
+            self._start(asyncio.get_running_loop())
 
 
 def _settle_all(entries: Iterable[PendingOperation], error: Exception) -> None:

@@ -64,6 +64,13 @@ class ThreadCommitter(BatchWriter):
             finally:
                 self._is_busy = False
 
+    async def commit_one(self, operation: Operation) -> Any:
+        """Commit one operation together with waiting ones. Returns its result or raises."""
+        [outcome] = self.commit((operation,))
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
     def _commit_in_turn(self, operations: Sequence[Operation]) -> list[Any]:
         """Wait for the lock, then commit, unless another thread has committed these meanwhile."""
         reentry.refuse(self._lock)

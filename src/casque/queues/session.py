@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -115,17 +115,10 @@ class Session:
                 f"{remedy}"
             )
 
-    async def submit(self, operation: Operation) -> Any:
-        """Commit one operation. Returns its result or raises its error."""
+    def submit(self, operation: Operation) -> Coroutine[Any, Any, Any]:
+        """Commit one operation. The coroutine returns its result or raises its error."""
         self.check_open()
-        committer = self._committer
-        if isinstance(committer, ThreadCommitter):
-            [outcome] = committer.commit((operation,))
-        else:
-            outcome = await committer.commit_one(operation)
-        if isinstance(outcome, Exception):
-            raise outcome
-        return outcome
+        return self._committer.commit_one(operation)
 
     async def submit_all(self, operations: Sequence[Operation]) -> list[Any]:
         """Commit several operations. Returns the result or the error of each."""

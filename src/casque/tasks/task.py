@@ -102,7 +102,7 @@ class TaskWithOptions(Generic[P, R]):
             job = await arun_now(task, replace(new, payload=payload), app_store)
             return Handle(app_store, job, task.call, is_done=True)
         queue = app_store.async_queue
-        job = await queue._enqueue(replace(new, payload=payload))  # noqa: SLF001 - no list
+        [job] = await queue._enqueue(replace(new, payload=payload))  # noqa: SLF001 - no list
         return Handle(app_store, job, task.call)
 
     def job(self, /, *args: P.args, **kwargs: P.kwargs) -> NewJob:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+from collections.abc import Coroutine
 from datetime import timedelta
 from typing import Any
 
@@ -107,12 +108,10 @@ class _SweepingQueue(async_queue.BrokerQueue):
         self._sweep = RequeueStale(span_us(stale_timeout))
         self._is_sweeping = False
 
-    async def _enqueue(
-        self, new: NewJob, connection: object = None, *, replace: bool = False
-    ) -> StoredJob:
-        del connection  # jqueue has no transactions
-        added: list[StoredJob] = await self._swept(self._to_enqueue(new, replace=replace))
-        return added[0]
+    def _enqueue(
+        self, new: NewJob, *, replace: bool = False
+    ) -> Coroutine[Any, Any, list[StoredJob]]:
+        return self._swept(self._to_enqueue(new, replace=replace))
 
     async def dequeue(
         self,
