@@ -8,7 +8,8 @@ the format.
 
 from __future__ import annotations
 
-from typing import NamedTuple, cast
+from collections.abc import Callable
+from typing import Any, NamedTuple, cast
 
 import msgspec
 
@@ -38,6 +39,7 @@ from casque.stores.ledger.framing import NO_DIGEST, Kind, seal, unreadable, unse
 from casque.stores.ledger.stored_job import StoredJob, from_stored, packed, to_stored, unpacked
 
 FORMAT = 1
+
 _ENTRY = Kind(b"csq", FORMAT, "a casque log entry")
 
 FIRST = NO_DIGEST
@@ -185,37 +187,60 @@ def decode(content: bytes, name: str) -> Entry:
 
 
 def _to_stored(event: Event, time: int) -> _Stored | _Emptied:
-    if isinstance(event, Added):
-        job = event.job
-        return _Added(
-            packed(job.id),
-            job.queue,
-            job.entrypoint,
-            job.payload,
-            job.priority,
-            job.max_attempts,
-            job.run_us - time,
-            job.retain_us,
-            job.timeout_us,
-            job.depth,
-            job.chain,
-            job.header_pairs,
-        )
-    if isinstance(event, Claimed):
-        return _Claimed(
-            tuple(map(packed, event.ids)),
-            event.worker,
-            event.first_token,
-            event.lease_until_us - time,
-            event.served,
-        )
-    if isinstance(event, Completed) and not event.keeps_payload:
-        return _Emptied(event.id, event.result, event.expires_us)
-    if isinstance(event, Removed):
-        return _Removed(tuple(map(packed, event.ids)))
-    if isinstance(event, Inserted):
-        return _Inserted(tuple(map(to_stored, event.jobs)), event.token)
-    return event
+    shorten = _SHORTEN.get(type(event))
+    return cast("_Stored", event) if shorten is None else shorten(event, time)
+
+
+def _added(event: Added, time: int) -> _Added:
+    job = event.job
+    return _Added(
+        packed(job.id),
+        job.queue,
+        job.entrypoint,
+        job.payload,
+        job.priority,
+        job.max_attempts,
+        job.run_us - time,
+        job.retain_us,
+        job.timeout_us,
+        job.depth,
+        job.chain,
+        job.header_pairs,
+    )
+
+
+def _claimed(event: Claimed, time: int) -> _Claimed:
+    return _Claimed(
+        tuple([packed(id) for id in event.ids]),
+        event.worker,
+        event.first_token,
+        event.lease_until_us - time,
+        event.served,
+    )
+
+
+def _completed(event: Completed, _: int) -> Completed | _Emptied:
+    if event.keeps_payload:
+        return event
+    return _Emptied(event.id, event.result, event.expires_us)
+
+
+def _removed(event: Removed, _: int) -> _Removed:
+    return _Removed(tuple([packed(id) for id in event.ids]))
+
+
+def _inserted(event: Inserted, _: int) -> _Inserted:
+    return _Inserted(tuple(map(to_stored, event.jobs)), event.token)
+
+
+_SHORTEN: dict[type[Event], Callable[[Any, int], _Stored | _Emptied]] = {
+    Added: _added,
+    Claimed: _claimed,
+    Completed: _completed,
+    Removed: _removed,
+    Inserted: _inserted,
+}
+"""The events that are stored in another form. The others are stored as they are."""
 
 
 def _from_stored(stored: _Stored, time: int) -> Event:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+import re
 from operator import attrgetter
 from sys import intern
 
@@ -10,7 +10,8 @@ import msgspec
 
 from casque.job import Attempt, HeaderPairs, Job, JobStatus
 
-_UUID_LENGTH, _UUID_BYTES = 36, 16
+_is_uuid = re.compile("[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}").fullmatch
+"""True for a canonical UUID: neither capitals nor spaces."""
 
 
 class StoredJob(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True, gc=False):
@@ -66,13 +67,7 @@ def from_stored(stored: StoredJob) -> Job:
 
 def packed(id: str) -> bytes:
     """Encode an id. A canonical UUID becomes a NUL, which no other id contains, and 16 bytes."""
-    if len(id) == _UUID_LENGTH and id[8] == id[13] == id[18] == id[23] == "-":
-        digits = id.replace("-", "")
-        with suppress(ValueError):
-            raw = bytes.fromhex(digits)
-            if len(raw) == _UUID_BYTES and raw.hex() == digits:  # neither capitals nor spaces
-                return b"\0" + raw
-    return id.encode()
+    return b"\0" + bytes.fromhex(id.replace("-", "")) if _is_uuid(id) else id.encode()
 
 
 def unpacked(id: bytes) -> str:
