@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterator
+from itertools import chain
 from typing import Generic, TypeVar
 
 LOAD = 512
@@ -30,8 +31,7 @@ class SortedKeys(Generic[K]):
         return self._size
 
     def __iter__(self) -> Iterator[K]:
-        for block in self._blocks:
-            yield from block
+        return chain.from_iterable(self._blocks)
 
     @property
     def first(self) -> K:
@@ -58,18 +58,20 @@ class SortedKeys(Generic[K]):
 
     def discard(self, key: K) -> bool:
         """Remove a key; False if it was not in the set."""
-        lasts = self._lasts
-        at = bisect_left(lasts, key)
-        if at == len(lasts):
-            return False
-        block = self._blocks[at]
-        place = bisect_left(block, key)
+        lasts, blocks = self._lasts, self._blocks
+        at = place = 0
+        if not lasts or blocks[0][0] != key:
+            at = bisect_left(lasts, key)
+            if at == len(lasts):
+                return False
+            place = bisect_left(blocks[at], key)
+        block = blocks[at]
         if block[place] != key:
             return False
         del block[place]
         self._size -= 1
         if not block:
-            del self._blocks[at]
+            del blocks[at]
             del lasts[at]
         elif place == len(block):
             lasts[at] = block[-1]
